@@ -1,0 +1,17 @@
+//! Addresses, identifiers, rights and limits that every Hinterland crate shares.
+//!
+//! The crate is logic only: no I/O, no clock, no `unsafe`.
+#![forbid(unsafe_code)]
+
+mod address;
+mod identity;
+pub mod limits;
+mod name;
+mod range;
+mod rights;
+
+pub use address::{AddressError, GlobalAddress, PageNumber, WINDOW_BASE, WINDOW_BYTES};
+pub use identity::{Epoch, Handle, NodeId, ObjectId, SessionId};
+pub use name::{NameError, ObjectName, RackName};
+pub use range::{ByteRange, RangeError};
+pub use rights::Rights;

@@ -1,0 +1,176 @@
+//! Names that people give: objects (like paths) and racks (like host names).
+
+use crate::limits::{NAME_BYTES_MAX, NAME_COMPONENT_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The name of an object: components joined by `/`, as a relative path is.
+///
+/// ```
+/// use hinterland_types::ObjectName;
+/// assert!(ObjectName::parse("models/smollm2.gguf").is_ok());
+/// assert!(ObjectName::parse("../etc/passwd").is_err());
+/// ```
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
+#[serde(try_from = "String", into = "String")]
+pub struct ObjectName(String);
+
+/// The name of a rack: letters, digits, `-`, `_` and `.`, at most 64 bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
+#[serde(try_from = "String", into = "String")]
+pub struct RackName(String);
+
+/// Why a name is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+pub enum NameError {
+    /// The name has no bytes.
+    #[error("a name cannot be empty (hint: give one with --name NAME)")]
+    Empty,
+    /// The name or a component is too long.
+    #[error("a name of {bytes} bytes is too long: {limit} is the most (hint: choose a shorter name)")]
+    TooLong {
+        /// Bytes of what was given.
+        bytes: usize,
+        /// The limit that it passes.
+        limit: usize,
+    },
+    /// A component is empty, `.` or `..`.
+    #[error("{name:?} has the component {component:?}, which no name may have (hint: names are like relative paths, `models/a.gguf`)")]
+    Component {
+        /// The whole name, shortened.
+        name: String,
+        /// The component that is refused.
+        component: String,
+    },
+    /// A byte that cannot stand in a name.
+    #[error("{name:?} has a character that no name may have (hint: use letters, digits, `-`, `_`, `.` and, for objects, `/`)")]
+    Character {
+        /// The whole name, shortened.
+        name: String,
+    },
+}
+
+impl ObjectName {
+    /// Checks and makes a name.
+    ///
+    /// # Errors
+    /// [`NameError`] says what is wrong: empty, over 1024 bytes, a component that is empty, `.`, `..` or
+    /// over 255 bytes, or a control character.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        check_length(text, NAME_BYTES_MAX)?;
+        if text.chars().any(char::is_control) {
+            return Err(NameError::Character { name: shorten(text) });
+        }
+        for component in text.split('/') {
+            if matches!(component, "" | "." | "..") {
+                return Err(NameError::Component { name: shorten(text), component: component.to_owned() });
+            }
+            check_length(component, NAME_COMPONENT_BYTES_MAX)?;
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl RackName {
+    /// Checks and makes a rack name.
+    ///
+    /// # Errors
+    /// [`NameError`]: empty, over 64 bytes, or a character outside letters, digits, `-`, `_`, `.`.
+    pub fn parse(text: &str) -> Result<Self, NameError> {
+        check_length(text, 64)?;
+        if !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.')) {
+            return Err(NameError::Character { name: shorten(text) });
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn check_length(text: &str, limit: usize) -> Result<(), NameError> {
+    match text.len() {
+        0 => Err(NameError::Empty),
+        bytes if bytes > limit => Err(NameError::TooLong { bytes, limit }),
+        _ => Ok(()),
+    }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(48).collect()
+}
+
+macro_rules! text_name {
+    ($name:ident) => {
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+        impl TryFrom<String> for $name {
+            type Error = NameError;
+            fn try_from(text: String) -> Result<Self, NameError> {
+                Self::parse(&text)
+            }
+        }
+        impl From<$name> for String {
+            fn from(name: $name) -> String {
+                name.0
+            }
+        }
+        impl std::str::FromStr for $name {
+            type Err = NameError;
+            fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::parse(text)
+            }
+        }
+    };
+}
+text_name!(ObjectName);
+text_name!(RackName);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_name_is_refused() {
+        assert_eq!(ObjectName::parse(""), Err(NameError::Empty));
+        assert_eq!(RackName::parse(""), Err(NameError::Empty));
+    }
+
+    #[test]
+    fn a_name_of_4_kib_is_refused_and_not_repeated_whole() {
+        let long = "a".repeat(4096);
+        assert_eq!(ObjectName::parse(&long), Err(NameError::TooLong { bytes: 4096, limit: 1024 }));
+        assert!(ObjectName::parse(&"a".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn a_name_cannot_climb_out_of_the_mount() {
+        for bad in ["..", "a/..", "../a", "a/../b", "/a", "a/", "a//b", "."] {
+            assert!(matches!(ObjectName::parse(bad), Err(NameError::Component { .. })), "{bad}");
+        }
+    }
+
+    #[test]
+    fn control_characters_are_refused() {
+        assert!(ObjectName::parse("a\0b").is_err());
+        assert!(ObjectName::parse("a\nb").is_err());
+        assert!(RackName::parse("a b").is_err());
+    }
+
+    #[test]
+    fn ordinary_names_pass() {
+        for good in ["m", "models/Qwen 3 (30B).gguf", "ümlaut", "a.b-c_d"] {
+            assert_eq!(ObjectName::parse(good).unwrap().as_str(), good);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! A range of bytes that cannot overflow.
+
+use serde::{Deserialize, Serialize};
+
+/// `bytes` bytes from `offset`; the end always fits in a `u64`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, Default)]
+pub struct ByteRange {
+    offset: u64,
+    bytes: u64,
+}
+
+/// Why a range is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
+pub enum RangeError {
+    /// `offset + bytes` does not fit in 64 bits.
+    #[error("range of {bytes} bytes at {offset} overflows")]
+    Overflow {
+        /// First byte.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+    },
+    /// The range ends behind what it is a range of.
+    #[error("range of {bytes} bytes at {offset} ends behind {limit} (hint: ask `stat` for the size)")]
+    OutOfBounds {
+        /// First byte.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+        /// Size of the whole.
+        limit: u64,
+    },
+}
+
+impl ByteRange {
+    /// Makes a range.
+    ///
+    /// # Errors
+    /// [`RangeError::Overflow`] if the end does not fit in 64 bits.
+    pub const fn new(offset: u64, bytes: u64) -> Result<Self, RangeError> {
+        match offset.checked_add(bytes) {
+            Some(_) => Ok(Self { offset, bytes }),
+            None => Err(RangeError::Overflow { offset, bytes }),
+        }
+    }
+
+    /// Makes a range that lies within `limit` bytes.
+    ///
+    /// # Errors
+    /// [`RangeError`] if it overflows or ends behind the limit.
+    pub const fn within(offset: u64, bytes: u64, limit: u64) -> Result<Self, RangeError> {
+        match offset.checked_add(bytes) {
+            Some(end) if end <= limit => Ok(Self { offset, bytes }),
+            Some(_) => Err(RangeError::OutOfBounds { offset, bytes, limit }),
+            None => Err(RangeError::Overflow { offset, bytes }),
+        }
+    }
+
+    /// First byte.
+    pub const fn offset(self) -> u64 {
+        self.offset
+    }
+
+    /// Length in bytes.
+    pub const fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// One past the last byte.
+    pub const fn end(self) -> u64 {
+        self.offset + self.bytes
+    }
+
+    /// Whether the other range lies wholly inside this one.
+    pub const fn contains(self, other: Self) -> bool {
+        other.offset >= self.offset && other.end() <= self.end()
+    }
+
+    /// Whether the two share a byte.
+    pub const fn overlaps(self, other: Self) -> bool {
+        self.offset < other.end() && other.offset < self.end()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_that_overflows_cannot_be_made() {
+        assert!(ByteRange::new(u64::MAX, 1).is_err());
+        assert!(ByteRange::within(u64::MAX, 2, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_range_past_the_limit_is_refused_with_its_values() {
+        let wrong = ByteRange::within(10, 5, 14);
+        assert_eq!(wrong, Err(RangeError::OutOfBounds { offset: 10, bytes: 5, limit: 14 }));
+        assert!(ByteRange::within(10, 5, 15).is_ok());
+    }
+
+    #[test]
+    fn neighbours_do_not_overlap() {
+        let a = ByteRange::new(0, 10).unwrap();
+        let b = ByteRange::new(10, 10).unwrap();
+        assert!(!a.overlaps(b));
+        assert!(a.overlaps(ByteRange::new(9, 1).unwrap()));
+        assert!(a.contains(ByteRange::new(2, 8).unwrap()));
+        assert!(!a.contains(ByteRange::new(2, 9).unwrap()));
+    }
+}
