@@ -1,0 +1,517 @@
+//! The requests and replies themselves.
+
+use super::{Home, MemberInfo, NodeStatus, ObjectInfo, Placement};
+use hinterland_types::{ByteRange, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights};
+use serde::{Deserialize, Serialize};
+
+/// How many whole copies of an object there should be, on distinct nodes (1 to 8).
+pub type Copies = u8;
+
+/// What a program expects of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Advice {
+    /// It will be touched soon: fill it ahead, as far as the budget allows.
+    WillNeed,
+    /// It will be read in order.
+    Sequential,
+    /// It will be touched in no order: no sequential or stride prefetch.
+    Random,
+    /// The default again.
+    Normal,
+}
+
+/// How long an allocation lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum AllocationKind {
+    /// Freed when its session ends.
+    Session,
+    /// Lives until it is freed.
+    Kept,
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum LockMode {
+    /// With other readers.
+    Read,
+    /// Alone.
+    Write,
+}
+
+/// What a session asks of a node. The comment names the reply.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// → `Done`.
+    Ping,
+    /// → `Status`.
+    Status,
+    /// → `Members`.
+    Members,
+    /// Grants a capability to a sealed object or a region → `Opened`.
+    Open {
+        /// Name.
+        name: ObjectName,
+        /// Rights wanted; a sealed object grants at most `READ`.
+        rights: Rights,
+    },
+    /// The same by identifier (a file's inode number in a mount) → `Opened`.
+    OpenObject {
+        /// Identifier.
+        object: ObjectId,
+        /// Rights wanted.
+        rights: Rights,
+    },
+    /// A new capability with fewer rights or a smaller range → `Granted`.
+    Diminish {
+        /// From which.
+        handle: Handle,
+        /// Rights to keep.
+        rights: Rights,
+        /// Range to keep, relative to the object.
+        range: ByteRange,
+    },
+    /// Revokes what was diminished from a handle, and all that came of that → `Done`.
+    Revoke {
+        /// Whose descendants.
+        handle: Handle,
+    },
+    /// Gives a capability back, with its descendants → `Done`.
+    Close {
+        /// Which.
+        handle: Handle,
+    },
+    /// The file behind an object, for mapping → `Mapped`, with one descriptor (read-only for sealed
+    /// objects). For a cache file the program must arm its mapping with `Register` before any touch.
+    Map {
+        /// Capability with `READ`.
+        handle: Handle,
+    },
+    /// Hands over the userfaultfd (one descriptor) that guards a mapping of a cache file → `Registered`.
+    Register {
+        /// Capability that was mapped.
+        handle: Handle,
+        /// Pointer in the program.
+        pointer: u64,
+        /// Offset in the object at the pointer.
+        offset: u64,
+        /// Length.
+        bytes: u64,
+    },
+    /// Forgets a mapping → `Done`.
+    Unregister {
+        /// From `Registered`.
+        registration: u64,
+    },
+    /// The channel for `Notice`s (one descriptor, a stream socket) → `Done`.
+    Watch,
+    /// → `Done`.
+    Advise {
+        /// Capability.
+        handle: Handle,
+        /// Range of the object.
+        range: ByteRange,
+        /// What is expected.
+        advice: Advice,
+    },
+    /// What this session's programs want of caches: at most so many bytes an object, and fault units
+    /// of this size → `Done`.
+    Prefer {
+        /// Budget; `None` for the node's own.
+        budget_bytes: Option<u64>,
+        /// Fault unit; `None` to choose from the trace.
+        unit_bytes: Option<u64>,
+    },
+    /// → `Object`.
+    Stat {
+        /// Name.
+        name: ObjectName,
+    },
+    /// Sorted by name → `Objects`.
+    List {
+        /// Only names that start so.
+        prefix: String,
+        /// Only names behind this one.
+        after: Option<ObjectName>,
+        /// At most so many, 1000 at the most.
+        limit: u32,
+    },
+    /// → `Done`; the bytes go when the last mapping goes.
+    Remove {
+        /// Name.
+        name: ObjectName,
+    },
+    /// Reads every home's copy and compares checksums → `Verified`.
+    Verify {
+        /// Name.
+        name: ObjectName,
+    },
+    /// Reserves room in every home → `PutStarted`.
+    PutBegin {
+        /// Name; must be free.
+        name: ObjectName,
+        /// Size if it is known: then lack of room is an error before a byte moves.
+        bytes: Option<u64>,
+        /// Copies.
+        copies: Copies,
+        /// Placement.
+        placement: Placement,
+    },
+    /// A home's handle for a put that another node began → `Granted` with `WRITE`.
+    PutAttach {
+        /// Object.
+        object: ObjectId,
+        /// From `PutTarget`.
+        ticket: [u8; 16],
+    },
+    /// More room for a stream whose size was unknown → `Done`.
+    PutGrow {
+        /// From `PutStarted`.
+        object: ObjectId,
+        /// Size up to now.
+        bytes: u64,
+    },
+    /// Checks every home's bytes against the digest and makes the name visible → `Object`.
+    PutSeal {
+        /// From `PutStarted`.
+        object: ObjectId,
+        /// Size in bytes.
+        bytes: u64,
+        /// blake3 over size (8 bytes, little-endian) and the crc32c of each 64 KiB block (4 bytes each).
+        digest: [u8; 32],
+    },
+    /// Gives everything back → `Done`.
+    PutAbort {
+        /// From `PutStarted`.
+        object: ObjectId,
+    },
+    /// A region that is read and written in place → `Object`.
+    CreateRegion {
+        /// Name.
+        name: ObjectName,
+        /// Size; rounded up to pages.
+        bytes: u64,
+        /// Rack; the local one by default.
+        rack: Option<RackName>,
+    },
+    /// Bytes from the node's segment → `Allocated`.
+    Allocate {
+        /// Size, 1 byte to 1 GiB.
+        bytes: u64,
+        /// Lifetime.
+        kind: AllocationKind,
+    },
+    /// → `Done`.
+    Free {
+        /// From `Allocated`.
+        address: GlobalAddress,
+    },
+    /// Takes a lock, waiting up to `wait_ms` → `Done` or `Error` → released when the session ends.
+    Lock {
+        /// Any address of this rack; the lock is on the address itself.
+        address: GlobalAddress,
+        /// Mode.
+        mode: LockMode,
+        /// Longest wait.
+        wait_ms: u32,
+    },
+    /// → `Done`.
+    Unlock {
+        /// What was locked.
+        address: GlobalAddress,
+    },
+    /// Where an address lies → `Resolved`.
+    Resolve {
+        /// Address.
+        address: GlobalAddress,
+    },
+    /// The request ring of this session (one descriptor: a memory file) → `RingOpened`.
+    OpenRing,
+    /// For tests and benches: drops every filled unit of an object's cache → `Done`.
+    DropCache {
+        /// Name.
+        name: ObjectName,
+    },
+}
+
+/// What a put may write to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PutTarget {
+    /// The home.
+    pub home: Home,
+    /// If the home is the node asked: a capability with `WRITE` in this session.
+    pub handle: Option<Handle>,
+    /// Proof for `PutAttach` at any other home.
+    pub ticket: [u8; 16],
+}
+
+/// A put has begun.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PutStarted {
+    /// Object.
+    pub object: ObjectId,
+    /// Every home; all bytes go to each.
+    pub targets: Vec<PutTarget>,
+}
+
+/// A capability was granted.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Opened {
+    /// Index into the session's table.
+    pub handle: Handle,
+    /// Rights granted.
+    pub rights: Rights,
+    /// What it leads to.
+    pub info: ObjectInfo,
+    /// Whether the asking node holds the bytes.
+    pub local: bool,
+}
+
+/// A file to map.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Mapped {
+    /// Object size; the file is as long, rounded up to its pages.
+    pub bytes: u64,
+    /// Length of the file.
+    pub file_bytes: u64,
+    /// Where to map it so that pointers agree everywhere.
+    pub address: GlobalAddress,
+    /// A cache file must be armed before it is touched; an object's own file need not.
+    pub armed: bool,
+    /// Arm for minor faults too (cache files of huge pages).
+    pub minor: bool,
+    /// Bytes of the file's pages.
+    pub page_bytes: u64,
+    /// Whether bytes may be written in place (regions).
+    pub writable: bool,
+}
+
+/// What a node answers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(clippy::large_enum_variant)]
+pub enum Reply {
+    /// It is so.
+    Done,
+    /// It is not so: what failed, with what, and what to do.
+    Error {
+        /// For programs: an `errno` value that fits.
+        code: i32,
+        /// For people.
+        text: String,
+    },
+    /// See [`Request::Status`].
+    Status(Box<NodeStatus>),
+    /// See [`Request::Members`].
+    Members(Vec<MemberInfo>),
+    /// See [`Request::Open`].
+    Opened(Opened),
+    /// A new handle.
+    Granted {
+        /// Index into the session's table.
+        handle: Handle,
+    },
+    /// See [`Request::Map`].
+    Mapped(Mapped),
+    /// See [`Request::Register`].
+    Registered {
+        /// For `Unregister`.
+        registration: u64,
+    },
+    /// See [`Request::Stat`].
+    Object(ObjectInfo),
+    /// See [`Request::List`].
+    Objects {
+        /// Sorted by name.
+        objects: Vec<ObjectInfo>,
+        /// Whether there are more behind the last.
+        more: bool,
+    },
+    /// See [`Request::Verify`].
+    Verified {
+        /// Blocks compared, over all homes.
+        blocks: u64,
+        /// Homes whose copy is right.
+        good: Vec<NodeId>,
+        /// Homes whose copy is wrong or that did not answer, and why.
+        bad: Vec<(NodeId, String)>,
+    },
+    /// See [`Request::PutBegin`].
+    PutStarted(PutStarted),
+    /// See [`Request::Allocate`].
+    Allocated {
+        /// Address of the first byte.
+        address: GlobalAddress,
+        /// Size class that was given.
+        bytes: u64,
+    },
+    /// See [`Request::Resolve`].
+    Resolved {
+        /// The object that covers the address.
+        info: ObjectInfo,
+        /// Offset of the address in it.
+        offset: u64,
+    },
+    /// See [`Request::OpenRing`].
+    RingOpened {
+        /// Slots of each direction.
+        slots: u32,
+    },
+}
+
+/// One range of a program's memory that the node wants to know about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ProbeRange {
+    /// Pointer in the program.
+    pub pointer: u64,
+    /// Length.
+    pub bytes: u64,
+}
+
+/// What a node tells a program without being asked, over the channel of [`Request::Watch`];
+/// framed by a little-endian `u32` length.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Notice {
+    /// Memory is lost: print this on stderr, then answer `Seen`; SIGBUS follows.
+    Lost {
+        /// What was lost and why.
+        text: String,
+    },
+    /// Drop the page-table entries of these ranges (the data stays) → `Seen`.
+    Unmap {
+        /// Echoed in the answer.
+        id: u64,
+        /// Ranges.
+        ranges: Vec<ProbeRange>,
+    },
+    /// Say which of these ranges have been touched since → `Touched`.
+    Touched {
+        /// Echoed in the answer.
+        id: u64,
+        /// Ranges.
+        ranges: Vec<ProbeRange>,
+    },
+}
+
+/// A program's answer to a notice, framed alike.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NoticeReply {
+    /// It was done.
+    Seen {
+        /// Echo; 0 for `Lost`.
+        id: u64,
+    },
+    /// One answer a range.
+    Touched {
+        /// Echo.
+        id: u64,
+        /// Whether any page of the range is mapped.
+        touched: Vec<bool>,
+    },
+}
+
+/// What a node asks of another node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PeerRequest {
+    /// An encoded directory command → `Directory`.
+    Directory(Vec<u8>),
+    /// Room for an object that is about to be written → `Done`.
+    HomeCreate {
+        /// Object.
+        object: ObjectId,
+        /// Name, kept beside the bytes.
+        name: ObjectName,
+        /// Size if known.
+        bytes: Option<u64>,
+        /// Who may attach.
+        ticket: [u8; 16],
+        /// The node that runs the put.
+        writer: NodeId,
+    },
+    /// More room → `Done`.
+    HomeGrow {
+        /// Object.
+        object: ObjectId,
+        /// Size up to now.
+        bytes: u64,
+    },
+    /// Compute checksums over what is held and keep them → `Sealed`.
+    HomeSeal {
+        /// Object.
+        object: ObjectId,
+        /// Size.
+        bytes: u64,
+    },
+    /// The object's name is visible: it may be served → `Done`.
+    HomeCommit {
+        /// Object.
+        object: ObjectId,
+    },
+    /// Forget the object, sealed or not → `Done`.
+    HomeDrop {
+        /// Object.
+        object: ObjectId,
+    },
+    /// A region of zeros → `Done`.
+    HomeRegion {
+        /// Object.
+        object: ObjectId,
+        /// Name.
+        name: ObjectName,
+        /// Size.
+        bytes: u64,
+    },
+    /// The crc32c of each 64 KiB block from `first` on, as many as fit → `Checksums`.
+    Checksums {
+        /// Object.
+        object: ObjectId,
+        /// Index of the first block.
+        first: u64,
+    },
+    /// Reads the copy and compares it with its checksums → `Verified`.
+    HomeVerify {
+        /// Object.
+        object: ObjectId,
+    },
+    /// A capability for one-sided reads of a sealed object → `Granted`.
+    Attach {
+        /// Object.
+        object: ObjectId,
+    },
+}
+
+/// What a node answers to another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum PeerReply {
+    /// It is so.
+    Done,
+    /// It is not so.
+    Error {
+        /// An `errno` value that fits.
+        code: i32,
+        /// For people.
+        text: String,
+    },
+    /// An encoded directory reply.
+    Directory(Vec<u8>),
+    /// See [`PeerRequest::HomeSeal`].
+    Sealed {
+        /// As in `PutSeal`, over what the home holds.
+        digest: [u8; 32],
+    },
+    /// See [`PeerRequest::Checksums`].
+    Checksums {
+        /// crc32c values in order.
+        blocks: Vec<u32>,
+    },
+    /// See [`PeerRequest::HomeVerify`].
+    Verified {
+        /// Blocks compared.
+        blocks: u64,
+        /// Indexes of wrong blocks, the first 100.
+        wrong: Vec<u64>,
+    },
+    /// A handle in this connection's session.
+    Granted {
+        /// Handle.
+        handle: Handle,
+    },
+}

@@ -1,0 +1,59 @@
+//! How an object is described to those who ask for it.
+
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName};
+use serde::{Deserialize, Serialize};
+
+/// Where an object stands in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectState {
+    /// Being written by one writer; nobody can open it.
+    Writing,
+    /// Written once; it never changes again.
+    Sealed,
+    /// A region that is read and written in place.
+    Mutable,
+}
+
+/// One node that holds a whole copy.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Home {
+    /// The node.
+    pub node: NodeId,
+    /// The rack that the node serves.
+    pub rack: RackName,
+    /// `HOST:PORT` of its fabric.
+    pub address: String,
+    /// Whether its lease is alive.
+    pub up: bool,
+}
+
+/// What `stat` says of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    /// Identifier, never used twice.
+    pub object: ObjectId,
+    /// Its name.
+    pub name: ObjectName,
+    /// State.
+    pub state: ObjectState,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Where it lies in the global address space; `None` until it is sealed.
+    pub address: Option<GlobalAddress>,
+    /// How many copies were asked for.
+    pub copies: u8,
+    /// The nodes that hold it, the asking node first if it is one of them.
+    pub homes: Vec<Home>,
+    /// blake3 over the size and the crc32c of each 64 KiB block; zero until it is sealed.
+    pub digest: [u8; 32],
+}
+
+/// Where a new object should go.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Default)]
+pub enum Placement {
+    /// The local node first, then the rack with the most room.
+    #[default]
+    Policy,
+    /// The first copy into this rack.
+    Rack(RackName),
+}

@@ -1,0 +1,119 @@
+//! What a node tells of itself: counters, members, cache, problems.
+
+use hinterland_types::{NodeId, RackName};
+use serde::{Deserialize, Serialize};
+
+/// Counters since the node started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Bytes that fills received from other nodes.
+    pub network_received_bytes: u64,
+    /// Bytes that this node sent to others.
+    pub network_sent_bytes: u64,
+    /// Fault events that programs raised.
+    pub faults: u64,
+    /// Fault units filled because a program touched them.
+    pub demand_fills: u64,
+    /// Fault units filled ahead of a touch.
+    pub prefetch_fills: u64,
+    /// Bytes written into cache files.
+    pub filled_bytes: u64,
+    /// Fault units evicted.
+    pub evictions: u64,
+    /// Bytes freed by eviction.
+    pub evicted_bytes: u64,
+    /// Blocks whose checksum was wrong on arrival.
+    pub checksum_failures: u64,
+    /// Fetches that went to another replica after a failure.
+    pub failovers: u64,
+    /// Faults that ended in SIGBUS because no replica answered.
+    pub poisoned_faults: u64,
+    /// Requests answered over rings.
+    pub ring_requests: u64,
+    /// Microseconds that demand fills took, summed.
+    pub demand_fill_us: u64,
+}
+
+/// One member of the pool as the directory knows it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// The node.
+    pub node: NodeId,
+    /// Its rack.
+    pub rack: RackName,
+    /// `HOST:PORT` of its fabric.
+    pub address: String,
+    /// Whether its lease is alive.
+    pub up: bool,
+    /// Bytes that it lends.
+    pub capacity_bytes: u64,
+    /// Bytes that objects hold or have reserved.
+    pub used_bytes: u64,
+}
+
+/// One cached object of another rack.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CacheStatus {
+    /// Object name.
+    pub name: String,
+    /// Object size.
+    pub bytes: u64,
+    /// Bytes on this host.
+    pub resident_bytes: u64,
+    /// Budget of this object's cache, if one is set.
+    pub budget_bytes: Option<u64>,
+    /// Fault units of the object.
+    pub units: u32,
+    /// Fault units filled.
+    pub resident_units: u32,
+    /// Programs that have it mapped.
+    pub mappings: u32,
+    /// `huge`, `transparent` or `base`.
+    pub pages: String,
+}
+
+/// Something that went wrong and that `doctor` shows.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// Milliseconds since the epoch.
+    pub at_ms: u64,
+    /// What happened and what to do.
+    pub text: String,
+}
+
+/// A node's whole status.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The node.
+    pub node: NodeId,
+    /// Its name, as given on the command line.
+    pub name: String,
+    /// Its rack.
+    pub rack: RackName,
+    /// `HOST:PORT` of its fabric.
+    pub address: String,
+    /// Whether it hosts the directory.
+    pub directory: bool,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Bytes that it lends.
+    pub capacity_bytes: u64,
+    /// Bytes that its objects hold.
+    pub used_bytes: u64,
+    /// Budget of the host's cache.
+    pub cache_budget_bytes: u64,
+    /// Bytes in cache files.
+    pub cache_bytes: u64,
+    /// What its memory is made of, in words.
+    pub backing: String,
+    /// Sessions.
+    pub sessions: u32,
+    /// Counters.
+    pub counters: Counters,
+    /// Cached objects of other racks.
+    pub caches: Vec<CacheStatus>,
+    /// The last problems, oldest first.
+    pub problems: Vec<Problem>,
+}
