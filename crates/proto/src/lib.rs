@@ -1,4 +1,17 @@
 //! Wire frames, handshake, control messages and protocol state machines, without I/O.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 pub mod control;
+mod frame;
+mod handshake;
+
+pub use frame::{
+    ERROR_TEXT_BYTES_MAX, ErrorCode, Frame, FrameDecoder, FrameError, FrameHeader, FrameKind, FrameReceiver,
+    FrameSender, HEADER_BYTES, PROTOCOL_VERSION, RUN_BYTES, RUNS_MAX, RemoteError, RunTable, encode_runs,
+};
+pub use handshake::{
+    ClientHandshake, ClientIdentity, ClientStep, Established, Features, HandshakeError, PeerHello,
+    PeerLimits, PoolId, PoolKey, Refusal, RefusalCode, Role, ServerHandshake, ServerIdentity, ServerStep,
+    Ticket,
+};
