@@ -1,0 +1,65 @@
+//! Developer chores: `cargo xtask tidy` checks the house rules, `cargo xtask docs` writes the reference.
+#![forbid(unsafe_code)]
+
+mod finding;
+mod reference;
+mod rules;
+mod scanner;
+mod tree;
+
+use finding::Finding;
+use std::process::ExitCode;
+use tree::Tree;
+
+/// Every subcommand and what it does: the help text, and what a document may name.
+pub const SUBCOMMANDS: &[(&str, &str)] = &[
+    ("tidy", "check the house rules; prints path:line: message and fails on any"),
+    ("docs", "write docs/reference from the built hinterland binary"),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words.as_slice() {
+        ["tidy"] => tidy(),
+        ["docs"] => reference::write(&tree::root()),
+        [] | ["help" | "--help" | "-h"] => {
+            print!("{}", help());
+            Ok(())
+        }
+        other => Err(format!("unknown command: {}\n{}", other.join(" "), help())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help() -> String {
+    let mut text = String::from("usage: cargo xtask COMMAND\n\n");
+    for (name, summary) in SUBCOMMANDS {
+        text.push_str(&format!("  {name:<6} {summary}\n"));
+    }
+    text
+}
+
+fn tidy() -> Result<(), String> {
+    let tree = Tree::load(&tree::root())?;
+    let mut findings: Vec<Finding> = rules::check_all(&tree)?;
+    findings.sort();
+    findings.dedup();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    match findings.len() {
+        0 => {
+            println!("tidy: {} files, nothing to mend", tree.files.len());
+            Ok(())
+        }
+        1 => Err("tidy: 1 finding (hint: the line above says where)".to_string()),
+        count => Err(format!("tidy: {count} findings (hint: the lines above say where)")),
+    }
+}
