@@ -1,0 +1,18 @@
+//! What to fetch, in which units, and what to evict: pure policies without I/O, clock or randomness.
+//!
+//! A node caches sealed objects of other racks in sparse files. Four questions arise, one module each:
+//!
+//! - [`unit`]: into which fault units is an object divided? [`layout`] reads the header of a model file,
+//!   so that an expert is a unit and a unit is an expert; [`tuner`] answers from the trace for the rest.
+//! - [`prefetch`]: what is fetched together with a unit that faulted?
+//! - [`eviction`]: which units leave when the byte budget is spent, if every touch is seen?
+//! - [`probation`]: the same when touches are not seen, because the kernel serves a mapped unit by itself.
+//!
+//! Everything is deterministic: time comes in as ticks that the caller counts.
+#![forbid(unsafe_code)]
+
+pub mod eviction;
+pub mod unit;
+
+pub use eviction::{Eviction, EvictionKind, UnitKey};
+pub use unit::{Group, GroupId, UnitBytes, UnitMap, UnitMapError};
