@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Runs one model four ways, from a file and from pool memory near and far, and compares text, speed and memory.
+
+Starts two racks on this machine joined by TCP, puts the model into rack B, and generates the same text from the
+plain file, from rack B itself, and from rack A with more and with less memory than the model needs. Everything
+that it starts, it stops; it fails when any text differs.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+TREE = HERE.parent.parent
+OBJECT = "models/smollm2.gguf"
+MEBIBYTE = 1 << 20
+READY_SECONDS_MAX = 30
+RUN_SECONDS_MAX = 300
+
+
+class DemoError(Exception):
+    """What failed, in words for a person."""
+
+
+def say(text):
+    print(f"==> {text}", file=sys.stderr, flush=True)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Rack:
+    """One memory node of its own rack, started for the demo."""
+
+    def __init__(self, binary, folder, name, port, join=None):
+        self.binary = str(binary)
+        self.name = name
+        self.socket = folder / f"{name}.sock"
+        self.log = folder / f"{name}.log"
+        command = [self.binary, "node", "--name", name, "--rack", name, "--socket", self.socket]
+        command += ["--state", folder / f"state-{name}", "--listen", f"127.0.0.1:{port}", "--json"]
+        command += ["--capacity", "1G"]
+        if join is not None:
+            command += ["--join", f"127.0.0.1:{join}"]
+        with open(self.log, "wb") as log:
+            # An own process group: the ctrl-C of the terminal is for the demo, which then stops its nodes.
+            self.process = subprocess.Popen(
+                [str(word) for word in command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def wait_ready(self):
+        """Reads standard output up to the object that says ready."""
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        os.set_blocking(self.process.stdout.fileno(), False)
+        text = b""
+        while time.monotonic() < deadline:
+            text += self.process.stdout.read() or b""
+            if any(json.loads(line).get("ready") for line in text.splitlines(keepends=True) if line.endswith(b"\n")):
+                return
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.02)
+        raise DemoError(f"node {self.name} did not become ready; it said:\n{self.log.read_text()[-2000:]}")
+
+    def command(self, *words):
+        """The words of a hinterland command that talks to this node."""
+        return [self.binary, "--socket", str(self.socket), *map(str, words)]
+
+    def ask(self, *words):
+        """Runs a command against this node and returns its JSON, or nothing when it prints none."""
+        outcome = subprocess.run(self.command(*words), capture_output=True, text=True, timeout=RUN_SECONDS_MAX)
+        if outcome.returncode != 0:
+            raise DemoError(f"hinterland {' '.join(map(str, words))} failed:\n{outcome.stderr[-2000:]}")
+        return json.loads(outcome.stdout) if outcome.stdout.strip() else None
+
+    def network_bytes(self):
+        """Bytes that this node has received from others so far."""
+        return find_number(self.ask("status", "--json"), "bytes_received_network")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process.stdout.close()
+
+
+def find_number(value, key):
+    """The number under a key, wherever in the object it stands."""
+    if isinstance(value, dict):
+        if isinstance(value.get(key), (int, float)):
+            return value[key]
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            found = find_number(part, key)
+            if found is not None:
+                return found
+    return None
+
+
+class Generation:
+    """One running generate.py, whose memory can be measured while it lives."""
+
+    def __init__(self, prefix, model):
+        script = HERE / "generate.py"
+        words = [*prefix, sys.executable, str(script), str(model), "--hold"]
+        self.process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.outcome = None
+
+    def finish_text(self):
+        self.outcome = self.read()
+        return self.outcome
+
+    def memory(self):
+        self.process.stdin.write("memory\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def read(self):
+        line = self.process.stdout.readline()
+        if not line:
+            _, words = self.process.communicate(timeout=10)
+            raise DemoError(f"llama.cpp ended without an answer; it said:\n{words[-2000:]}")
+        return json.loads(line)
+
+    def stop(self):
+        if self.process.poll() is None:
+            with contextlib.suppress(BrokenPipeError):
+                self.process.stdin.close()
+            try:
+                self.process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def model_bytes_held(memories):
+    """Memory under the mapped model files of several processes, each shared page counted once."""
+    held = {}
+    for memory in memories:
+        for name, entry in memory["mapped_files"].items():
+            total = held.setdefault(name, {"pss": 0, "rss": 0})
+            total["pss"] += entry["pss_bytes"]
+            total["rss"] = max(total["rss"], entry["rss_bytes"])
+    # Huge pages of hugetlbfs have no proportional size: there the largest process stands for all.
+    return sum(total["pss"] or total["rss"] for total in held.values())
+
+
+def run_twice(label, prefix, model, rack=None):
+    """Generates in one process, then in a second while the first still has the model mapped."""
+    say(f"{label}: one process, then a second beside it")
+    before = rack.network_bytes() if rack else 0
+    with contextlib.ExitStack() as processes:
+        first = Generation(prefix, model)
+        processes.callback(first.stop)
+        outcome = first.finish_text()
+        between = rack.network_bytes() if rack else 0
+        held_by_one = model_bytes_held([outcome["memory"]])
+        second = Generation(prefix, model)
+        processes.callback(second.stop)
+        second_outcome = second.finish_text()
+        held_by_two = model_bytes_held([first.memory(), second.memory()])
+        after = rack.network_bytes() if rack else 0
+    return {
+        "way": label,
+        "text": outcome["text"],
+        "second_text": second_outcome["text"],
+        "load_seconds": outcome["load_seconds"],
+        "first_token_seconds": outcome["first_token_seconds"],
+        "tokens_per_second": outcome["tokens_per_second"],
+        "network_bytes": difference(before, between),
+        "second_load_seconds": second_outcome["load_seconds"],
+        "second_network_bytes": difference(between, after),
+        "held_bytes": held_by_one,
+        "held_bytes_two": held_by_two,
+    }
+
+
+def difference(before, after):
+    return None if before is None or after is None else after - before
+
+
+COLUMNS = [
+    ("way", "llama.cpp reads", str),
+    ("load_seconds", "load", lambda value: f"{value:.2f} s"),
+    ("first_token_seconds", "first token", lambda value: f"{value:.2f} s"),
+    ("tokens_per_second", "tokens/s", lambda value: f"{value:.1f}"),
+    ("network_bytes", "network", lambda value: mebibytes(value)),
+    ("second_load_seconds", "2nd load", lambda value: f"{value:.2f} s"),
+    ("second_network_bytes", "2nd network", lambda value: mebibytes(value)),
+    ("held_bytes", "held by 1", lambda value: mebibytes(value)),
+    ("held_bytes_two", "held by 2", lambda value: mebibytes(value)),
+    ("same", "text", str),
+]
+
+
+def mebibytes(value):
+    return f"{value / MEBIBYTE:.0f} MiB"
+
+
+def print_table(rows):
+    """The rows as aligned columns on standard output; a figure that could not be taken is a dash."""
+    cells = [[title for _, title, _ in COLUMNS]]
+    for row in rows:
+        cells.append(["-" if row.get(key) is None else form(row[key]) for key, _, form in COLUMNS])
+    widths = [max(len(line[index]) for line in cells) for index in range(len(COLUMNS))]
+    print()
+    for number, line in enumerate(cells):
+        padded = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]
+        print("  ".join(padded).rstrip())
+        if number == 0:
+            print("  ".join("-" * width for width in widths))
+    print(flush=True)
+
+
+def demonstrate(stack, binary, model, budget):
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hinterland-demo-"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    say("two racks on this machine, joined by TCP on the loopback")
+    port = free_port()
+    far = Rack(binary, folder, "b", port)
+    stack.callback(far.stop)
+    far.wait_ready()
+    near = Rack(binary, folder, "a", free_port(), join=port)
+    stack.callback(near.stop)
+    near.wait_ready()
+
+    say(f"hinterland put {model.name} --name {OBJECT} --rack b")
+    far.ask("put", model, "--name", OBJECT, "--rack", "b")
+    pool_path = f"/pool/{OBJECT}"
+    roomy = f"{(model.stat().st_size // MEBIBYTE + 32)}M"
+    return [
+        run_twice("the plain file", [], model),
+        run_twice("rack B, inside it", far.command("run", "--"), pool_path, far),
+        run_twice(
+            f"rack B, from A, {roomy}", near.command("run", "--budget", roomy, "--"), pool_path, near
+        ),
+        run_twice(
+            f"rack B, from A, {budget}", near.command("run", "--budget", budget, "--"), pool_path, near
+        ),
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=pathlib.Path, required=True, help="a GGUF file")
+    parser.add_argument("--binary", type=pathlib.Path, default=TREE / "target/release/hinterland")
+    parser.add_argument("--budget", default="64M", help="memory for the last way, less than the model (64M)")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON instead of a table")
+    arguments = parser.parse_args()
+    for path, hint in ((arguments.model, "run ./demo"), (arguments.binary, "cargo build --release -p hinterland-cli")):
+        if not path.exists():
+            sys.exit(f"demo: there is no {path} (hint: {hint})")
+    started = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with contextlib.ExitStack() as stack:
+            rows = demonstrate(stack, arguments.binary.resolve(), arguments.model.resolve(), arguments.budget)
+    except DemoError as error:
+        sys.exit(f"demo: {error}")
+    except KeyboardInterrupt:
+        sys.exit("demo: interrupted; everything that it started is stopped")
+    expected = rows[0]["text"]
+    for row in rows:
+        row["same"] = "same" if row["text"] == expected and row["second_text"] == expected else "DIFFERS"
+    if arguments.json:
+        print(json.dumps({"text": expected, "rows": rows}))
+    else:
+        print(f"\nThe capital of France is{expected}")
+        print_table(rows)
+        size = mebibytes(arguments.model.stat().st_size)
+        print(f"The model has {size}. `held` counts each page of it once, however many processes map it.")
+        print(f"Done in {time.monotonic() - started:.0f} s; nothing is left running.")
+    if any(row["same"] != "same" for row in rows):
+        sys.exit("demo: the text differs between the ways above: this is a bug")
+
+
+if __name__ == "__main__":
+    main()

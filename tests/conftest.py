@@ -1,0 +1,196 @@
+"""Fixtures that start real nodes from the built binary in temporary folders and end them by their process id.
+
+The binary is `target/debug/hinterland`, or what HINTERLAND_BIN names. Traffic stays on the loopback.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+READY_SECONDS_MAX = 30
+COMMAND_SECONDS_MAX = 120
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def binary():
+    """The hinterland binary under test."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target"))
+    path = pathlib.Path(os.environ.get("HINTERLAND_BIN", target / "debug/hinterland"))
+    if not path.exists():
+        pytest.fail(f"there is no {path} (hint: cargo build -p hinterland-cli)")
+    return path.resolve()
+
+
+@pytest.fixture
+def folder():
+    """A short temporary folder: a unix socket's path has at most 107 bytes."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="hl-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def free_port():
+    """A port of the loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Node:
+    """One `hinterland node` process; it can be killed and started again on the same state."""
+
+    def __init__(self, binary, folder, name, rack=None, join=None, options=()):
+        self.binary = str(binary)
+        self.folder = folder
+        self.name = name
+        self.rack = rack or name
+        self.socket = folder / f"{name}.sock"
+        self.state = folder / f"state-{name}"
+        self.log = folder / f"{name}.log"
+        self.port = free_port()
+        self.join = join
+        self.options = [str(word) for word in options]
+        self.process = None
+
+    @property
+    def address(self):
+        """Where other nodes reach it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self, environment=None, wait=True):
+        """Starts the process and waits for its ready line."""
+        command = [self.binary, "node", "--name", self.name, "--rack", self.rack]
+        command += ["--socket", self.socket, "--state", self.state, "--listen", self.address, "--json"]
+        if self.join is not None:
+            command += ["--join", self.join]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in command] + self.options,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **(environment or {})},
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self):
+        """Reads standard output up to the JSON object that says ready, and returns it."""
+        os.set_blocking(self.process.stdout.fileno(), False)
+        deadline = time.monotonic() + READY_SECONDS_MAX
+        text = b""
+        while time.monotonic() < deadline:
+            text += self.process.stdout.read() or b""
+            for line in text.split(b"\n")[:-1]:
+                words = json.loads(line)
+                if words.get("ready"):
+                    return words
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"node {self.name} did not become ready; its words:\n{self.words()}")
+
+    def words(self):
+        """What it has said on standard error so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def kill(self):
+        """Ends it as a crash would: SIGKILL, no farewell."""
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+    def stop(self):
+        """Ends it as ctrl-C would; returns the exit status."""
+        if self.process is None:
+            return None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.process.stdout.close()
+        return self.process.returncode
+
+    def command(self, *words):
+        """The words of a hinterland command that talks to this node."""
+        return [self.binary, "--socket", str(self.socket), *map(str, words)]
+
+    def run(self, *words, check=True, **options):
+        """Runs a command against this node; standard output and error are text unless asked otherwise."""
+        options = {"capture_output": True, "text": True, "timeout": COMMAND_SECONDS_MAX, **options}
+        outcome = subprocess.run(self.command(*words), **options)
+        if check and outcome.returncode != 0:
+            shown = " ".join(map(str, words))
+            raise AssertionError(f"hinterland {shown} gave {outcome.returncode}:\n{outcome.stderr}\n{self.words()}")
+        return outcome
+
+    def json(self, *words):
+        """Runs a command with --json and returns what it printed."""
+        return json.loads(self.run(*words, "--json").stdout)
+
+
+@pytest.fixture
+def start_node(binary, folder):
+    """A function that starts nodes; all of them end with the test, the latest first."""
+    started = []
+    numbers = itertools.count(1)
+
+    def start(name=None, rack=None, join=None, options=(), environment=None):
+        node = Node(binary, folder, name or f"n{next(numbers)}", rack, join, options)
+        started.append(node)
+        return node.start(environment)
+
+    yield start
+    for node in reversed(started):
+        node.stop()
+
+
+@pytest.fixture
+def node(start_node):
+    """One node that is a pool of its own."""
+    return start_node("a", options=["--capacity", "256M"])
+
+
+@pytest.fixture
+def two_racks(start_node):
+    """Node `a` in rack a and node `b` in rack b, joined by TCP; `b` holds the directory."""
+    b = start_node("b", options=["--capacity", "256M"])
+    a = start_node("a", join=b.address, options=["--capacity", "256M"])
+    return a, b
+
+
+@pytest.fixture
+def make_file(folder):
+    """A function that makes a file of pseudo-random bytes, the same for the same size and seed."""
+
+    def make(name, size, seed=1):
+        path = folder / name
+        state = seed.to_bytes(8, "little")
+        with open(path, "wb") as target:
+            stream = hashlib.shake_128(state)
+            block = stream.digest(min(size, MEBIBYTE))
+            written = 0
+            while written < size:
+                piece = bytearray(block[: size - written])
+                piece[:8] = (written ^ seed).to_bytes(8, "little")[: len(piece)]
+                target.write(piece)
+                written += len(piece)
+        return path
+
+    return make
