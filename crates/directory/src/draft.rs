@@ -1,0 +1,207 @@
+//! What a command would change, laid over the state as it is.
+
+use crate::directory::{Lease, Settings};
+use crate::error::DirectoryError;
+use crate::record::{Change, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageRecord, Stage};
+use crate::reply::HomeInfo;
+use crate::state::State;
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
+use std::collections::BTreeMap;
+
+/// Reads see the changes made so far; the state itself is not touched.
+pub(crate) struct Draft<'a> {
+    pub(crate) state: &'a State,
+    pub(crate) settings: &'a Settings,
+    pub(crate) now_ms: u64,
+    leases: &'a BTreeMap<NodeId, Lease>,
+    meta: MetaRecord,
+    members: BTreeMap<NodeId, Option<MemberRecord>>,
+    objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
+    lease_changes: BTreeMap<NodeId, Option<Lease>>,
+}
+
+impl<'a> Draft<'a> {
+    pub(crate) fn new(
+        state: &'a State,
+        settings: &'a Settings,
+        leases: &'a BTreeMap<NodeId, Lease>,
+        now_ms: u64,
+    ) -> Self {
+        Self {
+            state,
+            settings,
+            now_ms,
+            leases,
+            meta: state.meta,
+            members: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            lease_changes: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn member(&self, node: NodeId) -> Option<&MemberRecord> {
+        match self.members.get(&node) {
+            Some(changed) => changed.as_ref(),
+            None => self.state.members.get(&node),
+        }
+    }
+
+    pub(crate) fn set_member(&mut self, node: NodeId, member: Option<MemberRecord>) {
+        self.members.insert(node, member);
+    }
+
+    pub(crate) fn set_member_state(&mut self, node: NodeId, state: MemberState) {
+        if let Some(member) = self.member(node).cloned() {
+            self.set_member(node, Some(MemberRecord { state, ..member }));
+        }
+    }
+
+    /// Nodes of all members, ascending.
+    pub(crate) fn member_nodes(&self) -> Vec<NodeId> {
+        let added = self.members.keys().filter(|node| !self.state.members.contains_key(node));
+        let mut nodes: Vec<_> = self.state.members.keys().chain(added).copied().collect();
+        nodes.retain(|node| self.member(*node).is_some());
+        nodes.sort_unstable();
+        nodes
+    }
+
+    /// Whether the member serves.
+    pub(crate) fn is_up(&self, node: NodeId) -> bool {
+        self.member(node).is_some_and(|member| member.state == MemberState::Up)
+    }
+
+    pub(crate) fn object(&self, id: ObjectId) -> Option<&ObjectRecord> {
+        match self.objects.get(&id) {
+            Some(changed) => changed.as_ref(),
+            None => self.state.objects.get(&id),
+        }
+    }
+
+    /// The object, or the error that says it is not there.
+    pub(crate) fn known_object(&self, id: ObjectId) -> Result<&ObjectRecord, DirectoryError> {
+        self.object(id).ok_or(DirectoryError::UnknownObject { object: id })
+    }
+
+    pub(crate) fn set_object(&mut self, id: ObjectId, object: Option<ObjectRecord>) {
+        self.objects.insert(id, object);
+    }
+
+    /// The object that has the name.
+    pub(crate) fn name_owner(&self, name: &ObjectName) -> Option<ObjectId> {
+        let claims = |id: &ObjectId| self.object(*id).is_some_and(|object| object.claims_name());
+        self.state.names.get(name).copied().filter(claims)
+    }
+
+    pub(crate) fn lease(&self, node: NodeId) -> Option<&Lease> {
+        match self.lease_changes.get(&node) {
+            Some(changed) => changed.as_ref(),
+            None => self.leases.get(&node),
+        }
+    }
+
+    pub(crate) fn set_lease(&mut self, node: NodeId, lease: Option<Lease>) {
+        self.lease_changes.insert(node, lease);
+    }
+
+    pub(crate) fn renew_lease(&mut self, node: NodeId, used_bytes: u64) {
+        let until_ms = self.now_ms.saturating_add(self.settings.lease_ms);
+        self.set_lease(node, Some(Lease { until_ms, used_bytes }));
+    }
+
+    /// Leases as they were before this draft.
+    pub(crate) fn old_leases(&self) -> impl Iterator<Item = (NodeId, Lease)> + use<'a> {
+        self.leases.iter().map(|(node, lease)| (*node, *lease))
+    }
+
+    pub(crate) fn next_object(&mut self) -> ObjectId {
+        let id = ObjectId(self.meta.next_object);
+        self.meta.next_object += 1;
+        id
+    }
+
+    pub(crate) fn next_epoch(&mut self) -> Epoch {
+        let epoch = Epoch(self.meta.next_epoch);
+        self.meta.next_epoch += 1;
+        epoch
+    }
+
+    /// How to reach the homes of an object for which the condition holds.
+    pub(crate) fn home_infos(
+        &self,
+        object: &ObjectRecord,
+        wanted: impl Fn(&crate::Home) -> bool,
+    ) -> Vec<HomeInfo> {
+        let homes = object.homes.iter().filter(|home| wanted(home));
+        let infos = homes.filter_map(|home| {
+            let member = self.member(home.node)?;
+            Some(HomeInfo {
+                node: home.node,
+                rack: member.rack.clone(),
+                address: member.address.clone(),
+                epoch: home.epoch,
+            })
+        });
+        infos.collect()
+    }
+
+    /// Starts to remove an object: the name is free at once, bytes and addresses when the homes have let go.
+    pub(crate) fn retire(&mut self, id: ObjectId) {
+        let Some(object) = self.object(id).cloned() else { return };
+        let pages = object.pages();
+        self.set_or_drop(id, ObjectRecord { stage: Stage::Removing { pages }, ..object });
+    }
+
+    /// Drops one home, and the object with it if nothing is left to wait for.
+    pub(crate) fn drop_home(&mut self, id: ObjectId, node: NodeId) {
+        let Some(mut object) = self.object(id).cloned() else { return };
+        object.homes.retain(|home| home.node != node);
+        self.set_or_drop(id, object);
+    }
+
+    fn set_or_drop(&mut self, id: ObjectId, object: ObjectRecord) {
+        let over = matches!(object.stage, Stage::Removing { .. }) && object.homes.is_empty();
+        self.set_object(id, (!over).then_some(object));
+    }
+
+    /// The changes in the order in which they are stored and committed: what goes before what comes.
+    pub(crate) fn finish(self) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
+        let mut gone = Vec::new();
+        let mut come = Vec::new();
+        for (node, member) in self.members {
+            if self.state.members.get(&node) != member.as_ref() {
+                come.push(Change::Member(node, member));
+            }
+        }
+        for (id, object) in self.objects {
+            let old = self.state.objects.get(&id);
+            if old == object.as_ref() {
+                continue;
+            }
+            let (old_name, name) = (claimed_name(old), claimed_name(object.as_ref()));
+            if old_name != name {
+                gone.extend(old_name.map(|name| Change::Name(name.clone(), None)));
+                come.extend(name.map(|name| Change::Name(name.clone(), Some(id))));
+            }
+            let (old_pages, pages) = (owned_pages(id, old), owned_pages(id, object.as_ref()));
+            if old_pages != pages {
+                gone.extend(old_pages.map(|(first, _)| Change::Pages(first, None)));
+                come.extend(pages.map(|(first, owner)| Change::Pages(first, Some(owner))));
+            }
+            come.push(Change::Object(id, object));
+        }
+        gone.append(&mut come);
+        if self.meta != self.state.meta || (!gone.is_empty() && !self.state.stored) {
+            gone.push(Change::Meta(self.meta));
+        }
+        (gone, self.lease_changes)
+    }
+}
+
+fn claimed_name(object: Option<&ObjectRecord>) -> Option<&ObjectName> {
+    object.filter(|object| object.claims_name()).map(|object| &object.name)
+}
+
+fn owned_pages(id: ObjectId, object: Option<&ObjectRecord>) -> Option<(PageNumber, PageRecord)> {
+    let pages = object?.pages()?;
+    Some((pages.first(), PageRecord { count: pages.count(), object: id }))
+}

@@ -1,0 +1,412 @@
+//! Why the directory refuses a command, and why it refuses to start.
+
+use crate::{HOMES_MAX, ObjectState, Table};
+use hinterland_types::limits::{COPIES_MAX, NODES_MAX, OBJECT_BYTES_MAX};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Nodes that an error about room names; the rest is counted.
+const ROOM_LINES_MAX: usize = 8;
+
+/// Free room of the nodes that are up, most room first.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Room {
+    /// Rack, node, free bytes, capacity in bytes.
+    pub nodes: Vec<(RackName, NodeId, u64, u64)>,
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nodes.is_empty() {
+            return write!(f, "no node is up");
+        }
+        for (place, (rack, node, free, capacity)) in self.nodes.iter().take(ROOM_LINES_MAX).enumerate() {
+            let comma = if place == 0 { "" } else { ", " };
+            write!(f, "{comma}{} of {} free on {node} in rack {rack}", Size(*free), Size(*capacity))?;
+        }
+        match self.nodes.len().saturating_sub(ROOM_LINES_MAX) {
+            0 => Ok(()),
+            more => write!(f, ", less on {more} more"),
+        }
+    }
+}
+
+/// Bytes for people: exact below 1 KiB, else with two decimals.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+        match units.iter().find(|(shift, _)| self.0 >> shift > 0) {
+            // Two decimals for people: what the cast to floating point loses is not shown.
+            Some((shift, unit)) => write!(f, "{:.2} {unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => write!(f, "{} B", self.0),
+        }
+    }
+}
+
+/// Why a command is refused; nothing has changed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
+pub enum DirectoryError {
+    /// The node never joined, or left for good.
+    #[error("{node} is not a member (hint: it must join first)")]
+    UnknownNode {
+        /// The node.
+        node: NodeId,
+    },
+    /// A message of an earlier life of the node, or a join that is not newer.
+    #[error(
+        "{node} speaks as incarnation {given} but is known as {known} (hint: a restarted node joins with a higher incarnation)"
+    )]
+    StaleIncarnation {
+        /// The node.
+        node: NodeId,
+        /// What the message says.
+        given: u64,
+        /// What is recorded.
+        known: u64,
+    },
+    /// The lease ran out.
+    #[error("the lease of {node} ran out (hint: join again with a higher incarnation and say what you hold)")]
+    LeaseExpired {
+        /// The node.
+        node: NodeId,
+    },
+    /// The node has joined but not yet said all that it holds.
+    #[error("{node} has not yet said what it holds (hint: send NodeObjects until the answer says up)")]
+    NotReady {
+        /// The node.
+        node: NodeId,
+    },
+    /// The pool has as many nodes as it may have.
+    #[error(
+        "the pool has {NODES_MAX} nodes, the most of an embedded directory (hint: remove a node that is gone for good)"
+    )]
+    TooManyNodes,
+    /// The address is not `host:port`.
+    #[error("{address:?} is not an address (hint: host:port, for example 10.0.0.7:7400)")]
+    BadAddress {
+        /// What was given, shortened.
+        address: String,
+    },
+    /// More memory than there are addresses.
+    #[error("a capacity of {bytes} bytes is more than the address space has (hint: give less with --memory)")]
+    BadCapacity {
+        /// What was given.
+        bytes: u64,
+    },
+    /// A part of a node's list that does not follow the part before, is too long, or is not ascending.
+    #[error(
+        "the list of {node} must go on behind {expected}, ascending (hint: send the parts in order, each once)"
+    )]
+    ListOutOfOrder {
+        /// The node.
+        node: NodeId,
+        /// Where the next part starts.
+        expected: ObjectId,
+    },
+    /// The node has the only live copies of some objects.
+    #[error(
+        "{node} has the only live copy of {objects} objects, {first} is one (hint: wait until they are copied, or let them be lost on purpose)"
+    )]
+    LastCopies {
+        /// The node.
+        node: NodeId,
+        /// How many.
+        objects: u64,
+        /// One of them.
+        first: ObjectName,
+    },
+    /// No copy or too many.
+    #[error("{copies} copies cannot be made (hint: from 1 to {COPIES_MAX})")]
+    BadCopies {
+        /// What was given.
+        copies: u8,
+    },
+    /// Larger than any object may be.
+    #[error("{} is more than an object may have (hint: split it; the most is {})", Size(*bytes), Size(OBJECT_BYTES_MAX))]
+    ObjectTooLarge {
+        /// What was given.
+        bytes: u64,
+    },
+    /// Nobody offers memory.
+    #[error("no node that is up offers memory (hint: start one with `hinterland node --memory SIZE`)")]
+    NoNodes,
+    /// No member is in that rack.
+    #[error("no node of rack {rack} is up (hint: racks that are up: {})", list(known))]
+    UnknownRack {
+        /// What was given.
+        rack: RackName,
+        /// The racks that have a node up.
+        known: Vec<RackName>,
+    },
+    /// More copies than nodes.
+    #[error(
+        "{copies} copies need as many nodes that are up, there are {nodes} (hint: ask for fewer copies or start a node)"
+    )]
+    NotEnoughNodes {
+        /// Copies asked for.
+        copies: u8,
+        /// Nodes that are up and offer memory.
+        nodes: u64,
+    },
+    /// Larger than every node, even empty.
+    #[error("{} is larger than the pool's largest node (hint: {room})", Size(*bytes))]
+    LargerThanPool {
+        /// What was asked for.
+        bytes: u64,
+        /// Free room.
+        room: Room,
+    },
+    /// No room at present.
+    #[error("no room for {copies} copies of {} (hint: remove something; {room})", Size(*bytes))]
+    NotEnoughRoom {
+        /// What was asked for.
+        bytes: u64,
+        /// Copies asked for.
+        copies: u8,
+        /// Free room.
+        room: Room,
+    },
+    /// No run of free addresses is long enough.
+    #[error(
+        "no {pages} consecutive pages of addresses are free, the longest run has {longest} (hint: remove an object)"
+    )]
+    NoAddresses {
+        /// Pages asked for.
+        pages: u32,
+        /// Pages of the longest free run.
+        longest: u32,
+    },
+    /// The name has an object.
+    #[error("{name} exists (hint: remove it first or choose another name)")]
+    NameTaken {
+        /// The name.
+        name: ObjectName,
+        /// The object that has it.
+        object: ObjectId,
+    },
+    /// Somebody is writing that name.
+    #[error("{name} is being written by a session of {node} (hint: wait until that put ends)")]
+    NameBeingWritten {
+        /// The name.
+        name: ObjectName,
+        /// The node of the writer.
+        node: NodeId,
+    },
+    /// The name is a folder of others, or lies below an object.
+    #[error(
+        "{name} cannot exist beside {other}: one would be a folder and the other a file (hint: choose another name)"
+    )]
+    NameIsFolder {
+        /// The name asked for.
+        name: ObjectName,
+        /// The name that is in the way.
+        other: ObjectName,
+    },
+    /// The sessions of that node write as many objects as they may.
+    #[error("sessions of {node} are writing as many objects as they may (hint: wait for one to end)")]
+    TooManyWrites {
+        /// The node.
+        node: NodeId,
+    },
+    /// No such name.
+    #[error("there is no object {name} (hint: `hinterland ls` shows what there is)")]
+    UnknownName {
+        /// The name.
+        name: ObjectName,
+    },
+    /// No such object, or no longer.
+    #[error("there is no {object} (hint: it was removed or its put was given up; look its name up again)")]
+    UnknownObject {
+        /// The object.
+        object: ObjectId,
+    },
+    /// No object owns the page.
+    #[error("no object owns page {} (hint: the pointer is stale or was never given out)", page.raw())]
+    UnownedPage {
+        /// The page.
+        page: PageNumber,
+    },
+    /// The object is in another stage of its life than the command needs.
+    #[error("{object} is {state:?}, which this command is not for (hint: look it up again)")]
+    WrongState {
+        /// The object.
+        object: ObjectId,
+        /// Its stage.
+        state: ObjectState,
+    },
+    /// The sealed size is more than was reserved.
+    #[error("{object} has {size} bytes but {reserved} were reserved (hint: grow it first)")]
+    MoreThanReserved {
+        /// The object.
+        object: ObjectId,
+        /// The size given.
+        size: u64,
+        /// The bytes reserved.
+        reserved: u64,
+    },
+    /// Not every home holds the object.
+    #[error("{object} cannot be sealed: {node} does not hold it or is not up (hint: put it again)")]
+    HomeMissing {
+        /// The object.
+        object: ObjectId,
+        /// The home.
+        node: NodeId,
+    },
+    /// What is there differs from what the message says.
+    #[error("the content of {object} is not what was sealed (hint: copy it again)")]
+    WrongContent {
+        /// The object.
+        object: ObjectId,
+    },
+    /// A message about a copy that is not, or no longer, there.
+    #[error("{node} has no copy of {object} of epoch {} (hint: the message is late and means nothing any more)", epoch.0)]
+    StaleCopy {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+        /// The epoch of the message.
+        epoch: Epoch,
+    },
+    /// The object has as many homes as it may have.
+    #[error("{object} has {HOMES_MAX} homes, the most that an object may have (hint: read one of them)")]
+    TooManyHomes {
+        /// The object.
+        object: ObjectId,
+    },
+    /// The node has a copy already.
+    #[error("{node} has a copy of {object} or is making one (hint: choose another node)")]
+    AlreadyHome {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+    },
+}
+
+/// Records that contradict each other: a broken store or a bug, never a consequence of a crash.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Contradiction {
+    /// Two objects own a page.
+    #[error("{pages} of {object} belong to another object too")]
+    TwoOwners {
+        /// The pages.
+        pages: crate::PageRun,
+        /// One of the owners.
+        object: ObjectId,
+    },
+    /// A page record and its object do not agree.
+    #[error("page {} is recorded for {object}, which does not own it", page.raw())]
+    PageWithoutOwner {
+        /// First page of the record.
+        page: PageNumber,
+        /// The object that it names.
+        object: ObjectId,
+    },
+    /// An object owns pages that no page record names.
+    #[error("{object} owns pages that are not recorded as its own")]
+    OwnerWithoutPage {
+        /// The object.
+        object: ObjectId,
+    },
+    /// An object has another number of pages than its size needs.
+    #[error("{object} of {bytes} bytes has {pages}")]
+    WrongPageCount {
+        /// The object.
+        object: ObjectId,
+        /// Its size.
+        bytes: u64,
+        /// Its pages.
+        pages: crate::PageRun,
+    },
+    /// A name leads to no object, or to one of another name.
+    #[error("the name {name} leads to {object}, which does not have it")]
+    NameWithoutObject {
+        /// The name.
+        name: ObjectName,
+        /// The object that it names.
+        object: ObjectId,
+    },
+    /// An object's name does not lead to it.
+    #[error("{object} has the name {name}, which does not lead to it")]
+    ObjectWithoutName {
+        /// The object.
+        object: ObjectId,
+        /// Its name.
+        name: ObjectName,
+    },
+    /// Two homes of an object are the same node.
+    #[error("{object} has two homes on {node}")]
+    SameHomeTwice {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A home is no member.
+    #[error("{object} has a home on {node}, which is no member")]
+    HomeWithoutMember {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+    },
+    /// An object with nothing left to wait for.
+    #[error("{object} is being removed but has no home left")]
+    NothingToRemove {
+        /// The object.
+        object: ObjectId,
+    },
+    /// A counter would give an id a second time.
+    #[error("{object} is not below the counters, which would give its id or epoch again")]
+    CounterBehind {
+        /// The object.
+        object: ObjectId,
+    },
+    /// Sums and indexes differ from what the objects add up to.
+    #[error("the index or the sum of {what} is not what the objects add up to")]
+    WrongSum {
+        /// Which.
+        what: &'static str,
+    },
+}
+
+/// Why the directory does not start.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// A record that cannot be read.
+    #[error("a record of table {} with key {key:02x?} cannot be read (hint: the store is damaged; restore it from a copy)", table.name())]
+    Unreadable {
+        /// The table.
+        table: Table,
+        /// The key.
+        key: Vec<u8>,
+    },
+    /// Records, but not which format they have.
+    #[error(
+        "the store has records but no meta record (hint: it is not a directory's store, or it is damaged)"
+    )]
+    NoMeta,
+    /// Another version wrote the store.
+    #[error(
+        "the store has format {found}, this program reads {} (hint: run the version that wrote it)",
+        crate::record::FORMAT
+    )]
+    OtherFormat {
+        /// What the store says.
+        found: u32,
+    },
+    /// The records contradict each other.
+    #[error("the store contradicts itself: {0} (hint: restore it from a copy)")]
+    Contradiction(#[from] Contradiction),
+}
+
+fn list(racks: &[RackName]) -> String {
+    match racks {
+        [] => "none".to_owned(),
+        _ => racks.iter().map(RackName::as_str).collect::<Vec<_>>().join(", "),
+    }
+}

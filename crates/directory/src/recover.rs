@@ -1,0 +1,123 @@
+//! Rebuilds the state from the records of the store, and refuses records that contradict each other.
+
+use crate::error::{Contradiction, RecoverError};
+use crate::record::{FORMAT, META_KEY, MetaRecord, Record, Table};
+use crate::state::State;
+use hinterland_types::limits::OBJECT_BYTES_MAX;
+use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+use crate::record::{MemberRecord, ObjectRecord, PageRecord};
+
+/// The tables as they stand in the store, before they are compared with each other.
+#[derive(Default)]
+struct Tables {
+    meta: Option<MetaRecord>,
+    members: BTreeMap<NodeId, MemberRecord>,
+    objects: BTreeMap<ObjectId, ObjectRecord>,
+    names: BTreeMap<ObjectName, ObjectId>,
+    pages: BTreeMap<PageNumber, PageRecord>,
+}
+
+/// Rebuilds the state; no record at all is the state of a pool that has just begun.
+pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State, RecoverError> {
+    let mut tables = Tables::default();
+    let mut any = false;
+    for record in records {
+        any = true;
+        read(&mut tables, &record)?;
+    }
+    let mut state = State::empty();
+    match tables.meta {
+        None if any => return Err(RecoverError::NoMeta),
+        None => return Ok(state),
+        Some(meta) => state.meta = meta,
+    }
+    state.stored = true;
+    state.members = tables.members;
+    for (id, object) in tables.objects {
+        state.put_in(id, object)?;
+    }
+    compare_names(&state, &tables.names)?;
+    compare_pages(&state, &tables.pages)?;
+    state.check()?;
+    Ok(state)
+}
+
+fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
+    let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
+    match record.table {
+        Table::Meta => {
+            if record.key != META_KEY {
+                return Err(unreadable());
+            }
+            // The format comes first in the record in every format, so it can be read alone.
+            let (found, _) = postcard::take_from_bytes::<u32>(&record.value).map_err(|_| unreadable())?;
+            if found != FORMAT {
+                return Err(RecoverError::OtherFormat { found });
+            }
+            tables.meta = Some(value(record)?);
+        }
+        Table::Members => {
+            tables.members.insert(NodeId(number(record)?), value(record)?);
+        }
+        Table::Objects => {
+            let object: ObjectRecord = value(record)?;
+            if object.bytes > OBJECT_BYTES_MAX {
+                return Err(unreadable());
+            }
+            tables.objects.insert(ObjectId(number(record)?), object);
+        }
+        Table::Names => {
+            let name = std::str::from_utf8(&record.key).ok().and_then(|text| ObjectName::parse(text).ok());
+            tables.names.insert(name.ok_or_else(unreadable)?, value(record)?);
+        }
+        Table::Pages => {
+            let bytes = <[u8; 4]>::try_from(record.key.as_slice()).map_err(|_| unreadable())?;
+            let first = PageNumber::new(u32::from_be_bytes(bytes)).ok_or_else(unreadable)?;
+            tables.pages.insert(first, value(record)?);
+        }
+    }
+    Ok(())
+}
+
+fn number(record: &Record) -> Result<u64, RecoverError> {
+    let bytes = <[u8; 8]>::try_from(record.key.as_slice())
+        .map_err(|_| RecoverError::Unreadable { table: record.table, key: record.key.clone() })?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn value<T: DeserializeOwned>(record: &Record) -> Result<T, RecoverError> {
+    let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
+    match postcard::take_from_bytes(&record.value) {
+        Ok((value, [])) => Ok(value),
+        _ => Err(unreadable()),
+    }
+}
+
+fn compare_names(state: &State, names: &BTreeMap<ObjectName, ObjectId>) -> Result<(), Contradiction> {
+    for (name, object) in names {
+        let has_it = |id| state.objects.get(id).is_some_and(|o| o.claims_name() && o.name == *name);
+        if !has_it(object) {
+            return Err(Contradiction::NameWithoutObject { name: name.clone(), object: *object });
+        }
+    }
+    let nameless = state.objects.iter().find(|(id, o)| o.claims_name() && names.get(&o.name) != Some(id));
+    match nameless {
+        Some((id, object)) => {
+            Err(Contradiction::ObjectWithoutName { object: *id, name: object.name.clone() })
+        }
+        None => Ok(()),
+    }
+}
+
+fn compare_pages(state: &State, pages: &BTreeMap<PageNumber, PageRecord>) -> Result<(), Contradiction> {
+    if let Some((page, owner)) = pages.iter().find(|(page, owner)| state.pages.get(page) != Some(owner)) {
+        return Err(Contradiction::PageWithoutOwner { page: *page, object: owner.object });
+    }
+    match state.pages.iter().find(|(page, _)| !pages.contains_key(page)) {
+        Some((_, owner)) => Err(Contradiction::OwnerWithoutPage { object: owner.object }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,113 @@
+//! Copies of sealed objects: counting, adding, letting go.
+
+use crate::draft::Draft;
+use crate::error::DirectoryError;
+use crate::lifecycle::wrong_state;
+use crate::record::{Home, ObjectRecord, Stage, charged_bytes};
+use crate::reply::{Repair, Reply};
+use crate::{ContentDigest, HOMES_MAX, REPAIRS_MAX};
+use hinterland_types::{Epoch, NodeId, ObjectId};
+use std::ops::Bound;
+
+impl Draft<'_> {
+    /// Whole copies on nodes that are up.
+    pub(crate) fn live_copies(&self, object: &ObjectRecord) -> usize {
+        object.homes.iter().filter(|home| home.complete && self.is_up(home.node)).count()
+    }
+
+    pub(crate) fn complete_home(&mut self, id: ObjectId, node: NodeId) {
+        let Some(mut object) = self.object(id).cloned() else { return };
+        object.homes.iter_mut().filter(|home| home.node == node).for_each(|home| home.complete = true);
+        self.set_object(id, Some(object));
+    }
+
+    pub(crate) fn forget(
+        &mut self,
+        id: ObjectId,
+        node: NodeId,
+        incarnation: u64,
+        epoch: Epoch,
+    ) -> Result<Reply, DirectoryError> {
+        self.present(node, incarnation)?;
+        let recorded = self.object(id).and_then(|object| object.home(node));
+        if recorded.is_some_and(|home| home.epoch == epoch) {
+            self.drop_home(id, node);
+        }
+        Ok(Reply::Forgotten)
+    }
+
+    pub(crate) fn repair_list(&self, after: ObjectId, limit: u32) -> Reply {
+        let limit = limit.min(REPAIRS_MAX) as usize;
+        let behind = self.state.objects.range((Bound::Excluded(after), Bound::Unbounded));
+        let mut needy = behind.filter_map(|(id, _)| self.repair(*id));
+        let repairs = needy.by_ref().take(limit).collect();
+        Reply::Repairs { repairs, more: needy.next().is_some() }
+    }
+
+    /// What the object needs, if it is sealed, readable, and has too few copies even with those being made.
+    fn repair(&self, id: ObjectId) -> Option<Repair> {
+        let object = self.object(id)?;
+        let Stage::Sealed { .. } = object.stage else { return None };
+        let live = self.live_copies(object);
+        let coming = object.homes.iter().filter(|home| !home.complete && self.is_up(home.node)).count();
+        if live == 0 || live + coming >= usize::from(object.copies) {
+            return None;
+        }
+        let homes: Vec<_> = object.homes.iter().map(|home| home.node).collect();
+        let target = self.choose_another(charged_bytes(object.bytes), &homes);
+        // Fewer than `copies`, which is a byte.
+        Some(Repair { object: id, size: object.bytes, live: live as u8, copies: object.copies, target })
+    }
+
+    pub(crate) fn add_replica(
+        &mut self,
+        id: ObjectId,
+        node: NodeId,
+        incarnation: u64,
+    ) -> Result<Reply, DirectoryError> {
+        self.serving(node, incarnation)?;
+        let object = self.known_object(id)?;
+        let Stage::Sealed { .. } = object.stage else { return Err(wrong_state(id, object)) };
+        match object.home(node) {
+            Some(home) if home.complete => {
+                return Err(DirectoryError::AlreadyHome { object: id, node });
+            }
+            Some(home) => return Ok(Reply::Copying { epoch: home.epoch, object: self.info(id, object) }),
+            None if object.homes.len() >= HOMES_MAX => {
+                return Err(DirectoryError::TooManyHomes { object: id });
+            }
+            None => {}
+        }
+        if self.free_bytes(node) < charged_bytes(object.bytes) {
+            let room = self.room();
+            return Err(DirectoryError::NotEnoughRoom { bytes: object.bytes, copies: 1, room });
+        }
+        let mut object = object.clone();
+        let epoch = self.next_epoch();
+        object.homes.push(Home { node, epoch, complete: false });
+        let info = self.info(id, &object);
+        self.set_object(id, Some(object));
+        Ok(Reply::Copying { epoch, object: info })
+    }
+
+    pub(crate) fn replica_added(
+        &mut self,
+        id: ObjectId,
+        node: NodeId,
+        incarnation: u64,
+        epoch: Epoch,
+        digest: ContentDigest,
+    ) -> Result<Reply, DirectoryError> {
+        self.serving(node, incarnation)?;
+        let object = self.known_object(id)?;
+        let Stage::Sealed { digest: sealed, .. } = object.stage else { return Err(wrong_state(id, object)) };
+        if object.home(node).is_none_or(|home| home.epoch != epoch) {
+            return Err(DirectoryError::StaleCopy { object: id, node, epoch });
+        }
+        if sealed != digest {
+            return Err(DirectoryError::WrongContent { object: id });
+        }
+        self.complete_home(id, node);
+        Ok(Reply::ReplicaAdded)
+    }
+}

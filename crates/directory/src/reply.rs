@@ -1,0 +1,195 @@
+//! What the directory answers.
+
+use crate::{ContentDigest, MemberState, PageRun};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
+use serde::{Deserialize, Serialize};
+
+/// A home of an object, with what is needed to reach it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HomeInfo {
+    /// The node.
+    pub node: NodeId,
+    /// Its rack: in the reader's own rack the bytes can be mapped.
+    pub rack: RackName,
+    /// `host:port`.
+    pub address: String,
+    /// The epoch under which the copy was placed there.
+    pub epoch: Epoch,
+}
+
+/// Where an object is in its life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ObjectState {
+    /// A put is going on; nobody can read it.
+    Writing,
+    /// Complete, and the same for ever.
+    Sealed,
+    /// A region that is written in place.
+    Mutable,
+    /// Removed or aborted; some homes have not yet let go.
+    Removing,
+}
+
+/// All that the directory knows of an object.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    /// The object.
+    pub object: ObjectId,
+    /// Its name.
+    pub name: ObjectName,
+    /// Where it is in its life.
+    pub state: ObjectState,
+    /// Size in bytes (bytes reserved so far while it is being written).
+    pub size: u64,
+    /// Its pages: the first one gives the address.
+    pub pages: Option<PageRun>,
+    /// Digest of a sealed object.
+    pub digest: Option<ContentDigest>,
+    /// Copies that were asked for.
+    pub copies: u8,
+    /// Homes that hold it and are up, in the order in which to try them.
+    pub homes: Vec<HomeInfo>,
+    /// Homes that hold it and are down or not yet back.
+    pub homes_down: Vec<HomeInfo>,
+}
+
+/// A member as people see it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// The node.
+    pub node: NodeId,
+    /// Its rack.
+    pub rack: RackName,
+    /// `host:port`.
+    pub address: String,
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// Whether it serves.
+    pub state: MemberState,
+    /// Bytes that it offers.
+    pub capacity_bytes: u64,
+    /// Bytes that objects have reserved there.
+    pub reserved_bytes: u64,
+    /// Bytes that the node itself says are in use (0 until its first heartbeat).
+    pub used_bytes: u64,
+    /// Objects with a home there.
+    pub object_count: u64,
+    /// Milliseconds until its lease runs out; `None` while it is down.
+    pub lease_left_ms: Option<u64>,
+}
+
+/// An object that needs another copy.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Repair {
+    /// The object.
+    pub object: ObjectId,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Live copies.
+    pub live: u8,
+    /// Copies that were asked for.
+    pub copies: u8,
+    /// Where another copy would go, if a node has room.
+    pub target: Option<NodeId>,
+}
+
+/// An answer; which one belongs to which command stands at [`Command`](crate::Command).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Reply {
+    /// The node is known; it must now say what it holds.
+    Joined {
+        /// Milliseconds that the lease lasts; send a heartbeat at a third of it.
+        lease_ms: u64,
+    },
+    /// The lease is renewed.
+    Beat {
+        /// Milliseconds that the lease lasts.
+        lease_ms: u64,
+        /// Copies to delete, each to be answered with a `Forget`.
+        forget: Vec<(ObjectId, Epoch)>,
+        /// Puts of this node's sessions that the directory waits for: object and the writer's token.
+        /// A token that the node does not know is a put that nobody goes on with: send an `Abort`.
+        writing: Vec<(ObjectId, u64)>,
+    },
+    /// One part of a node's list is dealt with.
+    Reconciled {
+        /// Copies of the list to delete: nobody knows them, or they are surplus or outdated.
+        /// A `Forget` for one that the directory does not record is answered and changes nothing.
+        delete: Vec<(ObjectId, Epoch)>,
+        /// Whether the member is up.
+        up: bool,
+    },
+    /// The member is gone.
+    Left {
+        /// Sealed objects and regions that have no copy any more.
+        lost: Vec<ObjectId>,
+    },
+    /// Room is reserved; the writer may send bytes to the homes.
+    Reserved {
+        /// The object.
+        object: ObjectId,
+        /// Its homes, each on a node of its own.
+        homes: Vec<HomeInfo>,
+    },
+    /// The stream has room up to here.
+    Grown {
+        /// Bytes reserved in all.
+        bytes: u64,
+    },
+    /// The object is visible.
+    Sealed {
+        /// Its pages; the first gives the address.
+        pages: PageRun,
+    },
+    /// The put is undone.
+    Aborted {
+        /// Homes to tell (they also hear it with their next heartbeat).
+        homes: Vec<HomeInfo>,
+    },
+    /// The put had already succeeded.
+    AlreadySealed {
+        /// The object's pages.
+        pages: PageRun,
+    },
+    /// The name is free.
+    Removed {
+        /// The object that had it.
+        object: ObjectId,
+        /// Homes to tell (they also hear it with their next heartbeat).
+        homes: Vec<HomeInfo>,
+    },
+    /// The copy is no longer counted.
+    Forgotten,
+    /// Objects that need copies.
+    Repairs {
+        /// Ascending by object.
+        repairs: Vec<Repair>,
+        /// Whether there are more behind the last.
+        more: bool,
+    },
+    /// Room for a copy is reserved; fetch the object now.
+    Copying {
+        /// The epoch of the copy.
+        epoch: Epoch,
+        /// What to fetch and from where.
+        object: ObjectInfo,
+    },
+    /// The copy is read from now on.
+    ReplicaAdded,
+    /// One object.
+    Object(ObjectInfo),
+    /// Objects, ascending by name.
+    List {
+        /// The objects.
+        objects: Vec<ObjectInfo>,
+        /// Whether there are more behind the last.
+        more: bool,
+    },
+    /// All members, ascending by node.
+    Members(Vec<MemberInfo>),
+    /// Time has passed.
+    Ticked {
+        /// Members whose lease ran out just now.
+        down: Vec<NodeId>,
+    },
+}

@@ -1,0 +1,198 @@
+//! The durable state in memory: the records, and the indexes and sums that follow from them.
+
+use crate::error::Contradiction;
+use crate::extent::{FreePages, pages_for};
+use crate::record::{Change, MemberRecord, MetaRecord, ObjectRecord, PageRecord, Stage};
+use crate::{PageRun, charged_bytes};
+use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Every field but `meta`, `stored`, `members` and `objects` follows from `objects`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct State {
+    pub(crate) meta: MetaRecord,
+    /// Whether the meta record stands in the store.
+    pub(crate) stored: bool,
+    pub(crate) members: BTreeMap<NodeId, MemberRecord>,
+    pub(crate) objects: BTreeMap<ObjectId, ObjectRecord>,
+    pub(crate) names: BTreeMap<ObjectName, ObjectId>,
+    pub(crate) pages: BTreeMap<PageNumber, PageRecord>,
+    pub(crate) free: FreePages,
+    /// Bytes that objects have reserved on each node.
+    pub(crate) reserved: BTreeMap<NodeId, u64>,
+    /// Objects with a home on each node.
+    pub(crate) held: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Objects in `Removing` with a home on each node.
+    pub(crate) removing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Objects that sessions of each node are writing.
+    pub(crate) writing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+}
+
+impl State {
+    pub(crate) fn empty() -> Self {
+        Self {
+            meta: MetaRecord::default(),
+            stored: false,
+            members: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            names: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            free: FreePages::all(),
+            reserved: BTreeMap::new(),
+            held: BTreeMap::new(),
+            removing: BTreeMap::new(),
+            writing: BTreeMap::new(),
+        }
+    }
+
+    /// Bytes that objects have reserved on the node.
+    pub(crate) fn reserved_bytes(&self, node: NodeId) -> u64 {
+        self.reserved.get(&node).copied().unwrap_or(0)
+    }
+
+    /// The object that owns the page.
+    pub(crate) fn page_owner(&self, page: PageNumber) -> Option<ObjectId> {
+        let (first, owner) = self.pages.range(..=page).next_back()?;
+        let run = PageRun::new(*first, owner.count).ok()?;
+        run.contains(page).then_some(owner.object)
+    }
+
+    /// Takes over the changes of one plan.
+    ///
+    /// Names and pages follow from the objects, so their changes are only for the store. What goes makes
+    /// room first: one plan may take a name from one object and give it to another.
+    pub(crate) fn commit(&mut self, changes: Vec<Change>) {
+        for change in &changes {
+            if let Change::Object(id, _) = change {
+                self.take_out(*id);
+            }
+        }
+        for change in changes {
+            match change {
+                Change::Meta(meta) => {
+                    self.meta = meta;
+                    self.stored = true;
+                }
+                Change::Member(node, Some(member)) => {
+                    self.members.insert(node, member);
+                }
+                Change::Member(node, None) => {
+                    self.members.remove(&node);
+                }
+                Change::Object(id, Some(object)) => {
+                    self.put_in(id, object).expect("a plan gives no page to two objects"); // else it is our bug
+                }
+                Change::Object(_, None) | Change::Name(..) | Change::Pages(..) => {}
+            }
+        }
+    }
+
+    /// Adds an object that is not there, with all that follows from it.
+    pub(crate) fn put_in(&mut self, id: ObjectId, object: ObjectRecord) -> Result<(), Contradiction> {
+        if let Some(pages) = object.pages() {
+            if !self.free.claim(pages) {
+                return Err(Contradiction::TwoOwners { pages, object: id });
+            }
+            self.pages.insert(pages.first(), PageRecord { count: pages.count(), object: id });
+        }
+        if object.claims_name() {
+            self.names.insert(object.name.clone(), id);
+        }
+        if let Stage::Writing { writer } = object.stage {
+            self.writing.entry(writer.node).or_default().insert(id);
+        }
+        for home in &object.homes {
+            *self.reserved.entry(home.node).or_default() += charged_bytes(object.bytes);
+            self.held.entry(home.node).or_default().insert(id);
+            if !object.claims_name() {
+                self.removing.entry(home.node).or_default().insert(id);
+            }
+        }
+        self.objects.insert(id, object);
+        Ok(())
+    }
+
+    fn take_out(&mut self, id: ObjectId) {
+        let Some(object) = self.objects.remove(&id) else { return };
+        if let Some(pages) = object.pages() {
+            self.free.release(pages);
+            self.pages.remove(&pages.first());
+        }
+        if object.claims_name() {
+            self.names.remove(&object.name);
+        }
+        if let Stage::Writing { writer } = object.stage {
+            drop_from(&mut self.writing, writer.node, id);
+        }
+        for home in &object.homes {
+            drop_from(&mut self.held, home.node, id);
+            drop_from(&mut self.removing, home.node, id);
+            let left = self.reserved_bytes(home.node) - charged_bytes(object.bytes);
+            self.reserved.insert(home.node, left);
+            if !self.held.contains_key(&home.node) {
+                self.reserved.remove(&home.node);
+            }
+        }
+    }
+
+    /// Checks every rule that holds between records, and that all indexes and sums are right.
+    pub(crate) fn check(&self) -> Result<(), Contradiction> {
+        let mut fresh = Self::empty();
+        for (id, object) in &self.objects {
+            self.check_object(*id, object)?;
+            fresh.put_in(*id, object.clone())?;
+        }
+        let sums = [
+            (self.names == fresh.names, "names"),
+            (self.pages == fresh.pages, "pages"),
+            (self.free == fresh.free, "free pages"),
+            (self.reserved == fresh.reserved, "reserved bytes"),
+            (self.held == fresh.held, "objects by home"),
+            (self.removing == fresh.removing, "objects to forget"),
+            (self.writing == fresh.writing, "puts by node"),
+        ];
+        match sums.iter().find(|(right, _)| !right) {
+            Some((_, what)) => Err(Contradiction::WrongSum { what }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_object(&self, id: ObjectId, object: &ObjectRecord) -> Result<(), Contradiction> {
+        let mut nodes = BTreeSet::new();
+        for home in &object.homes {
+            if !nodes.insert(home.node) {
+                return Err(Contradiction::SameHomeTwice { object: id, node: home.node });
+            }
+            if !self.members.contains_key(&home.node) {
+                return Err(Contradiction::HomeWithoutMember { object: id, node: home.node });
+            }
+            if home.epoch.0 >= self.meta.next_epoch {
+                return Err(Contradiction::CounterBehind { object: id });
+            }
+        }
+        if id.0 >= self.meta.next_object || id.0 == 0 {
+            return Err(Contradiction::CounterBehind { object: id });
+        }
+        if object.claims_name() && self.names.get(&object.name) != Some(&id) {
+            return Err(Contradiction::ObjectWithoutName { object: id, name: object.name.clone() });
+        }
+        if !object.claims_name() && object.homes.is_empty() {
+            return Err(Contradiction::NothingToRemove { object: id });
+        }
+        match object.pages() {
+            Some(pages) if pages.count() != pages_for(object.bytes) => {
+                Err(Contradiction::WrongPageCount { object: id, bytes: object.bytes, pages })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn drop_from(index: &mut BTreeMap<NodeId, BTreeSet<ObjectId>>, node: NodeId, id: ObjectId) {
+    if let Some(objects) = index.get_mut(&node) {
+        objects.remove(&id);
+        if objects.is_empty() {
+            index.remove(&node);
+        }
+    }
+}
