@@ -91,7 +91,7 @@ class Rack:
 
     def network_bytes(self):
         """Bytes that this node has received from others so far."""
-        return find_number(self.ask("status", "--json"), "bytes_received_network")
+        return find_number(self.ask("status", "--json"), "network_received_bytes")
 
     def stop(self):
         if self.process.poll() is None:

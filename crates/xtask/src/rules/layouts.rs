@@ -1,7 +1,9 @@
 //! Byte tables of docs/internals: their rows join without a gap and agree with the code's own assertion.
 //!
-//! A table is announced by `<!-- layout: TYPE BYTES in PATH -->`. Its columns are offset, size and field; the
-//! source at PATH must assert `size_of::<TYPE>() == BYTES` and declare the same fields in the same order.
+//! A table is announced by `<!-- layout: TYPE BYTES in PATH -->`, or `... in PATH after OFFSET -->` when it
+//! continues another. Its columns are offset, size and field. If the source at PATH declares `struct TYPE`, it
+//! must assert `size_of::<TYPE>() == BYTES` and declare the same fields in the same order. If it does not, its
+//! own documentation must have the same rows, written `| 8..16 | field |` or `| 7 | field |`.
 
 use crate::finding::Finding;
 use crate::scanner::{Scanned, is_word_byte};
@@ -33,13 +35,17 @@ struct Announced<'text> {
     name: &'text str,
     bytes: usize,
     path: &'text str,
+    after: usize,
 }
 
 impl<'text> Announced<'text> {
     fn parse(rest: &'text str) -> Option<Self> {
         let words: Vec<&str> = rest.trim_end().strip_suffix("-->")?.split_whitespace().collect();
         match words.as_slice() {
-            [name, bytes, "in", path] => Some(Self { name, bytes: bytes.parse().ok()?, path }),
+            [name, bytes, "in", path] => Some(Self { name, bytes: bytes.parse().ok()?, path, after: 0 }),
+            [name, bytes, "in", path, "after", after] => {
+                Some(Self { name, bytes: bytes.parse().ok()?, path, after: after.parse().ok()? })
+            }
             _ => None,
         }
     }
@@ -47,35 +53,60 @@ impl<'text> Announced<'text> {
     /// An error carries the lines below the announcement and the message.
     fn compare(&self, below: &[&str], tree: &Tree) -> Result<(), (usize, String)> {
         let source = tree.file(self.path).ok_or((0, format!("there is no {}", self.path)))?;
-        let mut expected = 0;
-        let mut fields = Vec::new();
-        for (index, row) in rows(below) {
+        let rows = rows(below);
+        let mut expected = self.after;
+        for (index, row) in &rows {
             if row.offset != expected {
-                let message = format!("offset {} where {expected} comes next", row.offset);
-                return Err((index + 1, message));
+                return Err((index + 1, format!("offset {} where {expected} comes next", row.offset)));
             }
             expected += row.size;
-            fields.push(row.field);
         }
         if expected != self.bytes {
-            return Err((
-                0,
-                format!("the rows of {} sum to {expected} bytes, not {}", self.name, self.bytes),
-            ));
+            return Err((0, format!("the rows of {} end at byte {expected}, not {}", self.name, self.bytes)));
         }
-        if !asserts_size(&source.text, self.name, self.bytes) {
+        let scanned = Scanned::of(&source.text);
+        match fields_of(&scanned.code, self.name) {
+            Some(declared) => self.compare_with_structure(&source.text, &declared, &rows),
+            None => self.compare_with_documentation(&source.text, &rows),
+        }
+    }
+
+    fn compare_with_structure(
+        &self,
+        source: &str,
+        declared: &[&str],
+        rows: &[(usize, Row<'_>)],
+    ) -> Result<(), (usize, String)> {
+        if !asserts_size(source, self.name, self.bytes) {
             let message = format!(
                 "{} does not assert size_of::<{}>() == {} (hint: one of the two has changed)",
                 self.path, self.name, self.bytes
             );
             return Err((0, message));
         }
-        let scanned = Scanned::of(&source.text);
-        let declared = fields_of(&scanned.code, self.name);
-        if declared != fields {
+        if !rows.iter().map(|(_, row)| row.field).eq(declared.iter().copied()) {
             let message =
                 format!("{} declares {} with the fields {}", self.path, self.name, declared.join(", "));
             return Err((0, message));
+        }
+        Ok(())
+    }
+
+    fn compare_with_documentation(
+        &self,
+        source: &str,
+        rows: &[(usize, Row<'_>)],
+    ) -> Result<(), (usize, String)> {
+        for (index, row) in rows {
+            let place = match row.size {
+                1 => row.offset.to_string(),
+                size => format!("{}..{}", row.offset, row.offset + size),
+            };
+            if !source.contains(&format!("| {place} | {} |", row.field)) {
+                let message =
+                    format!("{} has no row `| {place} | {} |` in its documentation", self.path, row.field);
+                return Err((index + 1, message));
+            }
         }
         Ok(())
     }
@@ -109,15 +140,15 @@ fn asserts_size(source: &str, name: &str, bytes: usize) -> bool {
     })
 }
 
-/// The names of a structure's fields, in order.
-fn fields_of<'code>(code: &'code str, name: &str) -> Vec<&'code str> {
+/// The names of a structure's fields, in order; nothing when there is no such structure.
+fn fields_of<'code>(code: &'code str, name: &str) -> Option<Vec<&'code str>> {
     let heads = [format!("struct {name} {{"), format!("struct {name}<")];
-    let Some(start) = heads.iter().find_map(|head| code.find(head)) else { return Vec::new() };
+    let start = heads.iter().find_map(|head| code.find(head))?;
     let body = code[start..].split_once('{').map_or("", |(_, rest)| rest);
     let body = body.split_once("\n}").map_or(body, |(body, _)| body);
     let declared = body.lines().filter_map(|line| line.split_once(": ").map(|(left, _)| left.trim()));
     let named = declared.filter_map(|left| left.split_whitespace().last());
-    named.filter(|field| field.bytes().all(is_word_byte)).collect()
+    Some(named.filter(|field| field.bytes().all(is_word_byte)).collect())
 }
 
 #[cfg(test)]
@@ -125,7 +156,7 @@ mod tests {
     use super::*;
     use std::path::PathBuf;
 
-    const SOURCE: &str = "/// Head.\npub struct Head {\n    /// Magic: four bytes.\n    pub magic: [u8; 4],\n    \
+    const SOURCE: &str = "//! | 8..16 | end | the end |\n/// Head.\npub struct Head {\n    /// Magic: four bytes.\n    pub magic: [u8; 4],\n    \
         pub(crate) length: U32,\n}\nconst _: () = assert!(size_of::<Head>() == HEAD_BYTES);\n\
         pub const HEAD_BYTES: usize = 8;\n";
 
@@ -150,7 +181,7 @@ mod tests {
     #[test]
     fn a_gap_an_overlap_and_a_wrong_sum_are_found() {
         assert_eq!(messages(&table(8, "| 0 | 4 | `magic` |\n| 5 | 3 | `length` |\n"))[0].0, 6);
-        assert!(messages(&table(8, "| 0 | 4 | `magic` |\n"))[0].1.contains("sum to 4"));
+        assert!(messages(&table(8, "| 0 | 4 | `magic` |\n"))[0].1.contains("end at byte 4"));
     }
 
     #[test]
@@ -159,6 +190,14 @@ mod tests {
         assert!(messages(&longer)[0].1.contains("does not assert"));
         let renamed = table(8, "| 0 | 4 | `magic` |\n| 4 | 4 | `size` |\n");
         assert!(messages(&renamed)[0].1.contains("magic, length"));
+    }
+
+    #[test]
+    fn a_table_may_continue_another() {
+        let text = "<!-- layout: Tail 16 in crates/proto/src/a.rs after 8 -->\n| 8 | 8 | `end` |\n";
+        assert_eq!(messages(text), []);
+        assert_eq!(messages(&text.replace("after 8", "after 4")).len(), 1);
+        assert!(messages(&text.replace("end", "start"))[0].1.contains("no row `| 8..16 | start |`"));
     }
 
     #[test]
