@@ -12,7 +12,9 @@
 #![forbid(unsafe_code)]
 
 pub mod eviction;
+pub mod layout;
 pub mod unit;
 
 pub use eviction::{Eviction, EvictionKind, UnitKey};
+pub use layout::{Layout, Parsed, Preference, parse_prefix, plan};
 pub use unit::{Group, GroupId, UnitBytes, UnitMap, UnitMapError};
