@@ -48,10 +48,8 @@ fn an_object_cut_short_is_refused() {
     let (header, _, object_bytes) = olmoe(32, 1).header();
     for size in [24, header.len() as u64 / 2, header.len() as u64, object_bytes - 1] {
         let known = header.len().min(size as usize);
-        assert!(
-            matches!(parse_prefix(&header[..known], size), Parsed::Bad(LayoutError::BehindEnd { .. })),
-            "{size}"
-        );
+        let parsed = parse_prefix(&header[..known], size);
+        assert!(matches!(parsed, Parsed::Bad(_)), "{size}: {parsed:?}");
     }
 }
 
