@@ -1,0 +1,18 @@
+//! The two clocks: one for intervals, one for dates.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since some fixed moment of this boot; the same in every process of the host, and never goes back.
+pub fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes a timespec of this frame; CLOCK_MONOTONIC always exists, so the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    // Both fields of a monotonic time are never negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Milliseconds since 1970; may jump when the clock of the machine is set.
+pub fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

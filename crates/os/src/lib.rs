@@ -1,0 +1,53 @@
+//! What Hinterland asks of Linux: shared memory, page faults, fills, sockets, waiting and the machine's limits.
+//!
+//! A mechanism crate: every `unsafe` block and system call of the lower house lives here or in `hinterland-ring`.
+//! Nothing in it decides anything about the pool. The modules:
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`shared_slice`] | copies and atomics on memory that others change at the same time |
+//! | [`mapping`] | address ranges mapped from files or made anonymous |
+//! | [`memory_file`] | files whose pages are the memory of the pool |
+//! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
+//! | [`userfault`] | faults of a range served from outside the program |
+//! | [`filler`] | writes that make a page appear whole |
+//! | [`pagemap`] | which pages of a range are present |
+//! | [`socket`] | unix streams that carry descriptors |
+//! | [`poll`] | waiting on many descriptors, events and signals |
+//! | [`futex`] | waiting on a word of shared memory |
+//! | [`affinity`], [`clock`], [`limits`], [`process`] | cores, time, resource limits, processes |
+//! | [`probe`] | what this machine offers and the command that mends what is missing |
+
+#[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
+compile_error!("hinterland needs a 64-bit little-endian Linux");
+
+pub mod affinity;
+pub mod backing;
+pub mod clock;
+mod error;
+pub mod filler;
+pub mod futex;
+pub mod huge_pages;
+pub mod limits;
+pub mod mapping;
+pub mod memory_file;
+pub mod pagemap;
+pub mod poll;
+pub mod probe;
+pub mod process;
+pub mod shared_slice;
+pub mod socket;
+pub mod userfault;
+
+pub use backing::{Backing, choose_backing};
+pub use error::OsError;
+pub use filler::FixedWriter;
+pub use mapping::{MapOptions, Mapping};
+pub use memory_file::{MemoryFile, PageKind};
+pub use shared_slice::SharedSlice;
+pub use userfault::Userfault;
+
+/// Bytes of the smallest page that the processor maps.
+pub const BASE_PAGE_BYTES: usize = 4096;
+/// Bytes of a huge page.
+pub const HUGE_PAGE_BYTES: usize = 2 << 20;

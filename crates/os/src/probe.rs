@@ -1,0 +1,348 @@
+//! What this machine offers to Hinterland, and the one command that mends each thing that is missing.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use crate::huge_pages::{self, HugePageCounts};
+use crate::limits::{self, Limit};
+use crate::userfault::{Features, Scope, Userfault};
+
+/// Fewer open files than this are too few for a node with many sessions and streams.
+const OPEN_FILES_WANTED: u64 = 4096;
+/// `CAP_SYS_ADMIN` as a bit number.
+const CAP_SYS_ADMIN: u32 = 21;
+/// The fault features that regions need.
+const FAULT_FEATURES_WANTED: Features = Features::MISSING_SHMEM
+    .with(Features::MINOR_SHMEM)
+    .with(Features::MISSING_HUGETLBFS)
+    .with(Features::MINOR_HUGETLBFS);
+
+/// Something that is missing, what it costs, and what mends it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// What is missing.
+    pub what: String,
+    /// What does not work, or is slower, without it.
+    pub effect: &'static str,
+    /// The one command (as root where it has to be).
+    pub command: String,
+}
+
+/// Whether page faults can be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FaultService {
+    /// Loads, stores and system calls.
+    Full(Features),
+    /// Loads and stores only; a system call on a missing page of a mapped object fails.
+    UserModeOnly(Features),
+    /// Not at all, with the reason.
+    Absent(String),
+}
+
+/// Whether something works, with the reason if not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Works {
+    /// It does.
+    Yes,
+    /// It does not, because.
+    No(String),
+}
+
+impl Works {
+    /// Whether it does.
+    pub fn is_yes(&self) -> bool {
+        *self == Self::Yes
+    }
+}
+
+/// Size and free space of a file system in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Size.
+    pub total_bytes: u64,
+    /// Free for this user.
+    pub free_bytes: u64,
+}
+
+/// What the machine offers, as of the moment of [`Machine::probe`].
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Processors that this process may run on.
+    pub cpus: usize,
+    /// Model of the processor.
+    pub cpu_model: String,
+    /// Memory of the machine.
+    pub memory_total_bytes: u64,
+    /// Memory that can be had without swapping.
+    pub memory_available_bytes: u64,
+    /// Huge pages, absent on kernels without 2 MiB pages.
+    pub huge_pages: Option<HugePageCounts>,
+    /// Setting of transparent huge pages for anonymous memory (`always`, `madvise`, `never`).
+    pub transparent_huge_pages: String,
+    /// Setting of transparent huge pages for memfds (`always`, `within_size`, `advise`, `never`, `deny`, `force`).
+    pub shmem_huge_pages: String,
+    /// Whether page faults can be served.
+    pub fault_service: FaultService,
+    /// Whether io_uring works.
+    pub io_uring: Works,
+    /// Whether `/dev/fuse` can be opened.
+    pub fuse: Works,
+    /// Whether the kernel serves FUSE over io_uring; absent where it does not know of it.
+    pub fuse_io_uring: Option<bool>,
+    /// Whether this process may mount.
+    pub may_administrate: bool,
+    /// Limit of open files.
+    pub open_files: Limit,
+    /// Limit of locked memory in bytes.
+    pub locked_memory_bytes: Limit,
+    /// Space in `/dev/shm`, absent if there is none.
+    pub shared_memory: Option<Space>,
+    /// DAX devices.
+    pub dax_devices: Vec<PathBuf>,
+    /// What is missing, most important first.
+    pub problems: Vec<Problem>,
+}
+
+impl Machine {
+    /// Looks at everything. It opens and closes descriptors and changes nothing.
+    pub fn probe() -> Self {
+        let no_limit = Limit { soft: u64::MAX, hard: u64::MAX };
+        let mut machine = Self {
+            kernel: read_line("/proc/sys/kernel/osrelease").unwrap_or_default(),
+            cpus: crate::affinity::core_count(),
+            cpu_model: cpu_model(),
+            memory_total_bytes: memory_bytes("MemTotal:"),
+            memory_available_bytes: memory_bytes("MemAvailable:"),
+            huge_pages: HugePageCounts::read().ok(),
+            transparent_huge_pages: setting("enabled"),
+            shmem_huge_pages: setting("shmem_enabled"),
+            fault_service: fault_service(),
+            io_uring: io_uring_works(),
+            fuse: opens("/dev/fuse"),
+            fuse_io_uring: read_line("/sys/module/fuse/parameters/enable_uring").map(|word| word == "Y"),
+            may_administrate: has_capability(CAP_SYS_ADMIN),
+            open_files: limits::open_files().unwrap_or(no_limit),
+            locked_memory_bytes: limits::locked_memory_bytes().unwrap_or(no_limit),
+            shared_memory: space(Path::new("/dev/shm")),
+            dax_devices: dax_devices(),
+            problems: Vec::new(),
+        };
+        machine.problems = machine.find_problems();
+        machine
+    }
+
+    fn find_problems(&self) -> Vec<Problem> {
+        [
+            self.fault_problem(),
+            self.io_uring_problem(),
+            self.fuse_problem(),
+            self.huge_page_problem(),
+            self.shared_memory_problem(),
+            self.open_files_problem(),
+            self.fuse_io_uring_problem(),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    fn fault_problem(&self) -> Option<Problem> {
+        let command = "sysctl vm.unprivileged_userfaultfd=1".to_owned();
+        match &self.fault_service {
+            FaultService::Full(features) if features.contains(FAULT_FEATURES_WANTED) => None,
+            FaultService::Full(_) => Some(Problem {
+                what: format!("kernel {} cannot serve faults of all kinds of memory", self.kernel),
+                effect: "objects of other racks cannot be mapped from huge pages",
+                command: "uname -r  # a kernel from 6.8 on is needed".to_owned(),
+            }),
+            FaultService::UserModeOnly(_) => Some(Problem {
+                what: "only faults of user code can be served".to_owned(),
+                effect: "a system call on a mapped object of another rack fails with EFAULT where it was not touched",
+                command,
+            }),
+            FaultService::Absent(reason) => Some(Problem {
+                what: format!("page faults cannot be served: {reason}"),
+                effect: "objects of other racks cannot be mapped, only read",
+                command,
+            }),
+        }
+    }
+
+    fn io_uring_problem(&self) -> Option<Problem> {
+        let Works::No(reason) = &self.io_uring else { return None };
+        Some(Problem {
+            what: format!("io_uring does not work: {reason}"),
+            effect: "nodes cannot send, receive or fill",
+            command: "sysctl kernel.io_uring_disabled=0".to_owned(),
+        })
+    }
+
+    fn fuse_problem(&self) -> Option<Problem> {
+        let Works::No(reason) = &self.fuse else { return None };
+        let command = if Path::new("/dev/fuse").exists() { "chmod 0666 /dev/fuse" } else { "modprobe fuse" };
+        Some(Problem {
+            what: format!("/dev/fuse cannot be opened: {reason}"),
+            effect: "`hinterland mount` and `hinterland run` do not work",
+            command: command.to_owned(),
+        })
+    }
+
+    fn fuse_io_uring_problem(&self) -> Option<Problem> {
+        (self.fuse.is_yes() && self.fuse_io_uring == Some(false)).then(|| Problem {
+            what: "FUSE over io_uring is switched off".to_owned(),
+            effect: "a read of a mounted object costs about four times as much",
+            command: "echo Y > /sys/module/fuse/parameters/enable_uring".to_owned(),
+        })
+    }
+
+    fn huge_page_problem(&self) -> Option<Problem> {
+        let obtainable = self.huge_pages.is_some_and(|counts| counts.obtainable() > 0);
+        // With the right to raise the overcommit, nodes do so themselves when they start.
+        if obtainable || (self.may_administrate && self.huge_pages.is_some()) {
+            return None;
+        }
+        let pages = self.memory_available_bytes / 2 / crate::HUGE_PAGE_BYTES as u64;
+        Some(Problem {
+            what: "no 2 MiB huge page can be had".to_owned(),
+            effect: "faults and scans of pool memory are several times slower",
+            command: format!("sysctl vm.nr_overcommit_hugepages={pages}"),
+        })
+    }
+
+    fn shared_memory_problem(&self) -> Option<Problem> {
+        if self.shared_memory.is_some_and(|space| space.total_bytes >= self.memory_total_bytes / 4) {
+            return None;
+        }
+        Some(Problem {
+            what: match self.shared_memory {
+                Some(space) => format!("/dev/shm has only {} MiB", space.total_bytes >> 20),
+                None => "there is no /dev/shm".to_owned(),
+            },
+            effect: "without huge pages the pool has no more room than that",
+            command: "mount -o remount,size=75% /dev/shm".to_owned(),
+        })
+    }
+
+    fn open_files_problem(&self) -> Option<Problem> {
+        (self.open_files.hard < OPEN_FILES_WANTED).then(|| Problem {
+            what: format!("at most {} open files are allowed", self.open_files.hard),
+            effect: "a node refuses sessions beyond that",
+            command: "ulimit -n 65536".to_owned(),
+        })
+    }
+}
+
+/// Size and free space of the file system of a path; absent if it does not exist.
+pub fn space(path: &Path) -> Option<Space> {
+    let c_path = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str())).ok()?;
+    // SAFETY: an all-zero statvfs is a valid value for the kernel to overwrite.
+    let mut status: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated and the structure is of this frame.
+    let result = unsafe { libc::statvfs(c_path.as_ptr(), &mut status) };
+    (result == 0).then(|| Space {
+        total_bytes: status.f_blocks * status.f_frsize,
+        free_bytes: status.f_bavail * status.f_frsize,
+    })
+}
+
+/// Memory that can be had at this moment without swapping, in bytes.
+pub fn memory_available_bytes() -> u64 {
+    memory_bytes("MemAvailable:")
+}
+
+fn fault_service() -> FaultService {
+    match Userfault::available() {
+        Ok((features, Scope::Full)) => FaultService::Full(features),
+        Ok((features, Scope::UserModeOnly)) => FaultService::UserModeOnly(features),
+        Err(error) => FaultService::Absent(error.to_string()),
+    }
+}
+
+fn io_uring_works() -> Works {
+    match io_uring::IoUring::new(2) {
+        Ok(_) => Works::Yes,
+        Err(error) => Works::No(error.to_string()),
+    }
+}
+
+fn opens(path: &str) -> Works {
+    match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => Works::Yes,
+        Err(error) => Works::No(error.to_string()),
+    }
+}
+
+fn has_capability(bit: u32) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    effective
+        .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())
+        .is_some_and(|bits| bits >> bit & 1 == 1)
+}
+
+fn memory_bytes(field: &str) -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let value = text.lines().find_map(|line| line.strip_prefix(field));
+    let kibibytes = value.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kibibytes.unwrap_or(0) << 10
+}
+
+fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(": ")).map_or_else(String::new, |(_, model)| model.to_owned())
+}
+
+fn setting(name: &str) -> String {
+    let path = format!("/sys/kernel/mm/transparent_hugepage/{name}");
+    huge_pages::chosen_word(&path).unwrap_or_else(|| "absent".to_owned())
+}
+
+fn dax_devices() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/dev").into_iter().flatten().flatten();
+    let mut devices: Vec<PathBuf> = entries
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"dax"))
+        .map(|entry| entry.path())
+        .collect();
+    devices.sort();
+    devices
+}
+
+fn read_line(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_sees_this_machine_and_every_problem_has_a_command() {
+        let machine = Machine::probe();
+        assert!(machine.cpus > 0 && !machine.kernel.is_empty());
+        assert!(machine.memory_available_bytes > 0);
+        assert!(machine.memory_total_bytes >= machine.memory_available_bytes);
+        for problem in &machine.problems {
+            assert!(!problem.what.is_empty() && !problem.command.is_empty(), "{problem:?}");
+        }
+    }
+
+    #[test]
+    fn each_missing_thing_is_a_problem_with_its_command() {
+        let mut machine = Machine::probe();
+        machine.fault_service = FaultService::Absent("Operation not permitted".to_owned());
+        machine.io_uring = Works::No("Function not implemented".to_owned());
+        machine.fuse = Works::No("No such file or directory".to_owned());
+        machine.huge_pages = None;
+        machine.shared_memory = None;
+        machine.open_files = Limit { soft: 1024, hard: 1024 };
+        let commands: Vec<String> =
+            machine.find_problems().into_iter().map(|problem| problem.command).collect();
+        assert_eq!(commands.len(), 6, "{commands:?}");
+        for word in ["userfaultfd", "io_uring_disabled", "fuse", "hugepages", "/dev/shm", "ulimit -n"] {
+            assert!(commands.iter().any(|command| command.contains(word)), "{word} in {commands:?}");
+        }
+    }
+}

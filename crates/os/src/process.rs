@@ -1,0 +1,108 @@
+//! Processes and threads: names, the fate of children, and being told when another process ends.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use crate::error::{OsError, check};
+
+/// Names the calling thread, as `ps -L` and `top -H` show it; the kernel keeps the first 15 bytes.
+pub fn name_thread(name: &str) {
+    let mut bytes = [0u8; 16];
+    for (to, from) in bytes[..15].iter_mut().zip(name.bytes().filter(|&byte| byte != 0)) {
+        *to = from;
+    }
+    // SAFETY: the name is 16 bytes with a final zero and lives through the call, which cannot fail for such.
+    unsafe { libc::prctl(libc::PR_SET_NAME, bytes.as_ptr()) };
+}
+
+/// Has the kernel send `signal` to the calling process when the thread that made it ends. Call it in the child, and then
+/// compare the parent with the one expected, since it may have gone before.
+///
+/// # Errors
+/// `EINVAL` for a number that is no signal.
+pub fn signal_when_parent_dies(signal: i32) -> Result<(), OsError> {
+    // SAFETY: plain values.
+    let result = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
+    check(result, "prctl(PR_SET_PDEATHSIG)", || format!("signal {signal}")).map(drop)
+}
+
+/// A process that can be waited for and signalled without its number being taken by another one (`pidfd`).
+#[derive(Debug)]
+pub struct ProcessHandle {
+    descriptor: OwnedFd,
+    process: i32,
+}
+
+impl ProcessHandle {
+    /// Opens the process with this number.
+    ///
+    /// # Errors
+    /// `ESRCH` if there is none.
+    pub fn open(process: i32) -> Result<Self, OsError> {
+        // SAFETY: plain values.
+        let result = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
+        let raw = check(result as libc::c_int, "pidfd_open", || format!("process {process}"))?;
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(raw) }, process })
+    }
+
+    /// Its number.
+    pub fn number(&self) -> i32 {
+        self.process
+    }
+
+    /// Whether it has ended within `timeout`. The descriptor may also be given to a [`crate::poll::Poller`]: it is
+    /// readable from the end of the process on.
+    ///
+    /// # Errors
+    /// The refusal of `poll`.
+    pub fn has_ended(&self, timeout: Duration) -> Result<bool, OsError> {
+        crate::poll::wait_readable(&self.descriptor, Some(timeout))
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// `ESRCH` if it has ended, `EPERM` for the process of another user.
+    pub fn signal(&self, signal: i32) -> Result<(), OsError> {
+        let raw = self.descriptor.as_raw_fd();
+        // SAFETY: plain values and a null siginfo, which asks for the usual one.
+        let result = unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, raw, signal, std::ptr::null::<libc::siginfo_t>(), 0)
+        };
+        check(result as libc::c_int, "signal", || format!("process {}", self.process)).map(drop)
+    }
+}
+
+impl AsFd for ProcessHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_process_is_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("30").spawn().unwrap();
+        let handle = ProcessHandle::open(child.id() as i32).unwrap();
+        assert!(!handle.has_ended(Duration::ZERO).unwrap());
+        handle.signal(libc::SIGKILL).unwrap();
+        assert!(handle.has_ended(Duration::from_secs(5)).unwrap());
+        child.wait().unwrap();
+        assert!(handle.signal(0).is_err());
+    }
+
+    #[test]
+    fn a_long_name_of_a_thread_is_cut() {
+        std::thread::spawn(|| {
+            name_thread("hinterland-fault-service-3");
+            let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+            assert_eq!(name.trim(), "hinterland-faul");
+        })
+        .join()
+        .unwrap();
+    }
+}
