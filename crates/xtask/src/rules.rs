@@ -1,5 +1,6 @@
 //! The house rules, one module each; every rule reads the tree and returns what it found.
 
+mod atomics;
 mod benches;
 mod commands;
 mod form;
@@ -26,6 +27,7 @@ pub fn check_all(tree: &Tree) -> Result<Vec<Finding>, String> {
         let scanned = Scanned::of(&file.text);
         findings.extend(size::check_functions(file, &scanned));
         findings.extend(safety::check(file, &scanned));
+        findings.extend(atomics::check(file, &scanned));
     }
     for file in &tree.files {
         findings.extend(size::check_file(file));
