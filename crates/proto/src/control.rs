@@ -21,13 +21,17 @@ use serde::{Serialize, de::DeserializeOwned};
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum ControlError {
     /// The message is longer than a control message may be.
-    #[error("a control message of {bytes} bytes is over the limit of {CONTROL_BYTES_MAX} (hint: ask for fewer entries at once)")]
+    #[error(
+        "a control message of {bytes} bytes is over the limit of {CONTROL_BYTES_MAX} (hint: ask for fewer entries at once)"
+    )]
     TooLong {
         /// Bytes of the message.
         bytes: usize,
     },
     /// The bytes are no message of this version.
-    #[error("a control message cannot be understood: {reason} (hint: both sides must be of the same release)")]
+    #[error(
+        "a control message cannot be understood: {reason} (hint: both sides must be of the same release)"
+    )]
     Malformed {
         /// What the decoder said.
         reason: String,

@@ -5,6 +5,7 @@ pub mod checksum;
 pub mod control;
 mod frame;
 mod handshake;
+pub mod object_header;
 
 pub use frame::{
     ERROR_TEXT_BYTES_MAX, ErrorCode, Frame, FrameDecoder, FrameError, FrameHeader, FrameKind, FrameReceiver,

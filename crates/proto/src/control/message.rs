@@ -1,7 +1,9 @@
 //! The requests and replies themselves.
 
 use super::{Home, MemberInfo, NodeStatus, ObjectInfo, Placement};
-use hinterland_types::{ByteRange, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights};
+use hinterland_types::{
+    ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
+};
 use serde::{Deserialize, Serialize};
 
 /// How many whole copies of an object there should be, on distinct nodes (1 to 8).
@@ -417,14 +419,14 @@ pub enum PeerRequest {
     HomeCreate {
         /// Object.
         object: ObjectId,
+        /// Epoch of the copy, from the directory.
+        epoch: Epoch,
         /// Name, kept beside the bytes.
         name: ObjectName,
         /// Size if known.
         bytes: Option<u64>,
         /// Who may attach.
         ticket: [u8; 16],
-        /// The node that runs the put.
-        writer: NodeId,
     },
     /// More room → `Done`.
     HomeGrow {
@@ -440,11 +442,6 @@ pub enum PeerRequest {
         /// Size.
         bytes: u64,
     },
-    /// The object's name is visible: it may be served → `Done`.
-    HomeCommit {
-        /// Object.
-        object: ObjectId,
-    },
     /// Forget the object, sealed or not → `Done`.
     HomeDrop {
         /// Object.
@@ -454,6 +451,8 @@ pub enum PeerRequest {
     HomeRegion {
         /// Object.
         object: ObjectId,
+        /// Epoch of the copy, from the directory.
+        epoch: Epoch,
         /// Name.
         name: ObjectName,
         /// Size.

@@ -1,0 +1,212 @@
+//! Frames over a unix socket, with descriptors beside them: the wire of a session with the local node.
+//!
+//! The same handshake and frames as between hosts; a descriptor that belongs to a frame comes with its
+//! header.
+
+use crate::PoolError;
+use hinterland_os::OsError;
+use hinterland_os::socket::UnixStream;
+use hinterland_proto::{
+    ClientHandshake, ClientIdentity, ClientStep, Established, FrameHeader, FrameReceiver, FrameSender,
+    HEADER_BYTES, PeerHello, Refusal, ServerHandshake, ServerIdentity, ServerStep,
+};
+use hinterland_types::SessionId;
+use std::io::Read;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// Most descriptors that may wait for their frame; a peer that sends more is cut off.
+const DESCRIPTORS_WAITING_MAX: usize = 16;
+
+/// One end of an established session.
+pub struct LocalStream {
+    stream: UnixStream,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+    descriptors: Vec<OwnedFd>,
+}
+
+/// What a node says of one who asks to be let in: the session and its secret, or a refusal.
+pub type Admission = Result<(SessionId, [u8; 32]), Refusal>;
+
+impl LocalStream {
+    /// Opens a session as a client.
+    ///
+    /// # Errors
+    /// [`PoolError::Handshake`] if the node refuses or is none; [`PoolError::Os`].
+    pub fn open(stream: UnixStream, identity: ClientIdentity) -> Result<(Self, Established), PoolError> {
+        let (mut handshake, hello) = ClientHandshake::new(identity, random()?);
+        stream.send_all(&hello, &[])?;
+        let mut input = Vec::new();
+        loop {
+            receive_more(&stream, &mut input)?;
+            loop {
+                let (taken, step) = handshake.receive(&input)?;
+                input.drain(..taken);
+                match step {
+                    ClientStep::Wait => break,
+                    ClientStep::Send(bytes) => stream.send_all(&bytes, &[])?,
+                    ClientStep::Done(established) => {
+                        return Ok((Self::new(stream, &established), established));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Answers a handshake as a node; `admit` decides. `None` if the peer was refused or went away.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`].
+    pub fn answer(
+        stream: UnixStream,
+        identity: ServerIdentity,
+        admit: impl FnOnce(&PeerHello) -> Admission,
+    ) -> Result<Option<(Self, PeerHello)>, PoolError> {
+        let mut handshake = ServerHandshake::new(identity, random()?);
+        let mut input = Vec::new();
+        loop {
+            receive_more(&stream, &mut input)?;
+            let (taken, step) = handshake.receive(&input);
+            input.drain(..taken);
+            match step {
+                ServerStep::Wait => {}
+                ServerStep::Send(bytes) => stream.send_all(&bytes, &[])?,
+                ServerStep::Refuse { bytes, .. } => {
+                    stream.send_all(&bytes, &[])?;
+                    return Ok(None);
+                }
+                ServerStep::Authenticated(peer) => {
+                    return match admit(&peer) {
+                        Ok((session, secret)) => {
+                            let (ready, established) = handshake.ready(session, secret);
+                            stream.send_all(&ready, &[])?;
+                            Ok(Some((Self::new(stream, &established), peer)))
+                        }
+                        Err(refusal) => {
+                            stream.send_all(&refusal.to_bytes(), &[])?;
+                            Ok(None)
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// Sends a frame: header, body in pieces, descriptors with the header.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] if the peer is gone.
+    pub fn send(
+        &mut self,
+        header: FrameHeader,
+        body: &[&[u8]],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), PoolError> {
+        let bytes = self.sender.seal(header);
+        match body {
+            [] => self.stream.send_all(&bytes, descriptors)?,
+            [small] if small.len() <= 4096 => {
+                self.stream.send_all(&[&bytes[..], small].concat(), descriptors)?;
+            }
+            pieces => {
+                self.stream.send_all(&bytes, descriptors)?;
+                for piece in pieces {
+                    self.stream.send_all(piece, &[])?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the header of the next frame and the descriptors that came with it.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`] at the end; [`PoolError::Frame`] for a peer that cannot be believed.
+    pub fn receive_header(&mut self) -> Result<(FrameHeader, Vec<OwnedFd>), PoolError> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.fill(&mut bytes)?;
+        let header = self.receiver.accept(&bytes)?;
+        Ok((header, std::mem::take(&mut self.descriptors)))
+    }
+
+    /// Receives (part of) a body.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`] if it ends before.
+    pub fn receive_body(&mut self, into: &mut [u8]) -> Result<(), PoolError> {
+        self.fill(into)
+    }
+
+    /// Receives a whole body that the header announced; the header was checked, so its length has a limit.
+    ///
+    /// # Errors
+    /// [`PoolError::Closed`] if it ends before; [`PoolError::Frame`] for a wrong checksum.
+    pub fn receive_whole(&mut self, header: &FrameHeader) -> Result<Vec<u8>, PoolError> {
+        let mut body = vec![0; header.body_bytes as usize];
+        self.fill(&mut body)?;
+        header.check_body(|| hinterland_proto::checksum::crc32c(&body))?;
+        Ok(body)
+    }
+
+    /// The socket, to be shut down from another thread or watched.
+    pub const fn socket(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    fn new(stream: UnixStream, established: &Established) -> Self {
+        Self {
+            stream,
+            sender: FrameSender::new(established.send_sequence),
+            receiver: FrameReceiver::new(established.receive_sequence),
+            descriptors: Vec::new(),
+        }
+    }
+
+    fn fill(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
+        let mut done = 0;
+        while done < buffer.len() {
+            match self.stream.receive(&mut buffer[done..], &mut self.descriptors) {
+                Ok(0) => return Err(PoolError::Closed),
+                Ok(more) => done += more,
+                Err(error) if is_gone(&error) => return Err(PoolError::Closed),
+                Err(error) => return Err(error.into()),
+            }
+            if self.descriptors.len() > DESCRIPTORS_WAITING_MAX {
+                return Err(PoolError::Closed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// 32 (or other) random bytes from the kernel.
+///
+/// # Errors
+/// [`PoolError::Stream`] without `/dev/urandom`.
+pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], PoolError> {
+    let mut bytes = [0; BYTES];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut source| source.read_exact(&mut bytes))
+        .map_err(|source| PoolError::Stream { what: "reading /dev/urandom".to_owned(), source })?;
+    Ok(bytes)
+}
+
+fn is_gone(error: &OsError) -> bool {
+    const ECONNRESET: i32 = 104;
+    const EPIPE: i32 = 32;
+    matches!(error.errno(), Some(ECONNRESET | EPIPE))
+}
+
+fn receive_more(stream: &UnixStream, input: &mut Vec<u8>) -> Result<(), PoolError> {
+    let mut buffer = [0; 1024];
+    let mut descriptors = Vec::new();
+    match stream.receive(&mut buffer, &mut descriptors) {
+        Ok(0) => Err(PoolError::Closed),
+        Ok(bytes) => {
+            input.extend_from_slice(&buffer[..bytes]);
+            Ok(())
+        }
+        Err(error) if is_gone(&error) => Err(PoolError::Closed),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,180 @@
+//! A session with the local node: requests and replies in order, with descriptors.
+
+use crate::PoolError;
+use crate::local::LocalStream;
+use hinterland_os::socket::UnixStream;
+use hinterland_proto::control::{Reply, Request, decode, encode};
+use hinterland_proto::{
+    ClientIdentity, Established, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role, encode_runs,
+};
+use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
+use hinterland_types::{ByteRange, Handle, NodeId, RangeError};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a client waits for a node that listens but does not accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A session; when it is dropped, the node takes back all that it held.
+pub struct Session {
+    stream: Mutex<LocalStream>,
+    established: Established,
+    socket: PathBuf,
+}
+
+/// The socket that is used when none is named: `HINTERLAND_SOCKET`, else `hinterland/node.sock` below
+/// `XDG_RUNTIME_DIR`, else below `/run`.
+pub fn default_socket() -> PathBuf {
+    if let Some(socket) = std::env::var_os("HINTERLAND_SOCKET") {
+        return PathBuf::from(socket);
+    }
+    std::env::var_os("XDG_RUNTIME_DIR")
+        .map_or_else(|| PathBuf::from("/run"), PathBuf::from)
+        .join("hinterland/node.sock")
+}
+
+impl Session {
+    /// Opens a session with the node at `socket`, or at [`default_socket`].
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`] if nobody listens; [`PoolError::Handshake`] if the node refuses.
+    pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
+        let socket = socket.map_or_else(default_socket, Path::to_path_buf);
+        let stream = UnixStream::connect(&socket, CONNECT_TIMEOUT).map_err(|error| PoolError::NoNode {
+            socket: socket.clone(),
+            source: error
+                .errno()
+                .map_or_else(|| std::io::Error::other(error.to_string()), std::io::Error::from_raw_os_error),
+        })?;
+        let identity = ClientIdentity {
+            role: Role::Client,
+            node: NodeId(0),
+            pool: PoolId::ANY,
+            key: None,
+            features: Features(0),
+            join: None,
+        };
+        let (stream, established) = LocalStream::open(stream, identity)?;
+        Ok(Self { stream: Mutex::new(stream), established, socket })
+    }
+
+    /// The node at the other end.
+    pub const fn node(&self) -> NodeId {
+        self.established.node
+    }
+
+    /// The pool that the node belongs to.
+    pub const fn pool(&self) -> PoolId {
+        self.established.pool
+    }
+
+    /// The socket that was connected to.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with the node's words; else what became of the connection.
+    pub fn call(&self, request: &Request) -> Result<Reply, PoolError> {
+        self.call_with(request, &[]).map(|(reply, _)| reply)
+    }
+
+    /// Asks with descriptors, and waits for the answer and its descriptors.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_with(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), PoolError> {
+        let body = encode(request)?;
+        // A control message is at most 1 MiB: the cast loses nothing.
+        let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.send(header, &[&body], descriptors)?;
+        let (header, received) = stream.receive_header()?;
+        let body = stream.receive_whole(&header)?;
+        match header.kind {
+            FrameKind::Reply => match decode(&body)? {
+                Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
+                reply => Ok((reply, received)),
+            },
+            FrameKind::Error => Err(refused(&RemoteError::from_body(&body))),
+            other => Err(unexpected("Reply", &other)),
+        }
+    }
+
+    /// Writes bytes of a resource that this node holds, at an offset of the resource.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the handle does not allow it.
+    pub fn write(&self, handle: Handle, mut offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
+        for piece in bytes.chunks(FRAME_BODY_BYTES_MAX as usize) {
+            let mut table = Vec::with_capacity(16);
+            let run = range(offset, piece.len() as u64)?;
+            encode_runs(&[run], &mut table)?;
+            let mut header = FrameHeader::new(FrameKind::Write, 0, (table.len() + piece.len()) as u32);
+            header.handle = handle;
+            header.argument = 1;
+            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.send(header, &[&table, piece], &[])?;
+            self.finish(&mut stream, FrameKind::WriteReply, &mut [])?;
+            offset += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Reads bytes of a resource that this node holds.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the handle does not allow it.
+    pub fn read(&self, handle: Handle, mut offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        for piece in into.chunks_mut(FRAME_BODY_BYTES_MAX as usize) {
+            let mut table = Vec::with_capacity(16);
+            encode_runs(&[range(offset, piece.len() as u64)?], &mut table)?;
+            let mut header = FrameHeader::new(FrameKind::Read, 0, table.len() as u32);
+            header.handle = handle;
+            header.argument = 1;
+            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.send(header, &[&table], &[])?;
+            let bytes = piece.len() as u64;
+            self.finish(&mut stream, FrameKind::ReadReply, piece)?;
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    fn finish(&self, stream: &mut LocalStream, due: FrameKind, into: &mut [u8]) -> Result<(), PoolError> {
+        let (header, _) = stream.receive_header()?;
+        if header.kind == due && header.body_bytes as usize == into.len() {
+            return stream.receive_body(into);
+        }
+        let body = stream.receive_whole(&header)?;
+        match header.kind {
+            FrameKind::Error => Err(refused(&RemoteError::from_body(&body))),
+            other => Err(unexpected("ReadReply or WriteReply", &other)),
+        }
+    }
+}
+
+pub(crate) fn range(offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {
+    const EINVAL: i32 = 22;
+    ByteRange::new(offset, bytes)
+        .map_err(|error: RangeError| PoolError::Refused { code: EINVAL, text: error.to_string() })
+}
+
+pub(crate) fn refused(error: &RemoteError) -> PoolError {
+    // Codes are small numbers; one that is not is still an error.
+    PoolError::Refused { code: i32::try_from(error.code.0).unwrap_or(5), text: error.text.clone() }
+}
+
+pub(crate) fn unexpected(expected: &'static str, answer: &impl std::fmt::Debug) -> PoolError {
+    let mut answer = format!("{answer:?}");
+    answer.truncate(answer.char_indices().nth(80).map_or(answer.len(), |(index, _)| index));
+    PoolError::Unexpected { expected, answer }
+}
