@@ -1,0 +1,300 @@
+//! Mounting and unmounting, and why it cannot be done.
+
+use crate::attributes::Owner;
+use crate::filesystem::PoolFiles;
+use crate::machine::DEVICE;
+use crate::source::Source;
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use nix::errno::Errno;
+use nix::mount::{MntFlags, umount2};
+use nix::sys::stat::{major, minor};
+use nix::unistd::{getgid, getuid};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+/// The kind of file system that `/proc/mounts` shows, behind `fuse.`.
+const KIND: &str = "hinterland";
+/// What the kernel may read ahead of a sequential reader: four requests, so that a reader and the pool
+/// work at the same time. Only root can set it; 128 KiB otherwise.
+const READ_AHEAD_KIB: u32 = 4096;
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The folder to mount on; it must exist.
+    pub folder: PathBuf,
+    /// Whether other users may look in too.
+    pub allow_other: bool,
+    /// Threads that answer the kernel, at least 1.
+    pub workers: usize,
+    /// Whether local objects may be passed through to their files.
+    pub passthrough: bool,
+}
+
+impl MountOptions {
+    /// The usual options for a folder.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        Self { folder: folder.into(), allow_other: false, workers: 4, passthrough: true }
+    }
+}
+
+/// Why a pool cannot be mounted or unmounted.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The kernel or the container has no FUSE.
+    #[error(
+        "{DEVICE} cannot be used: {error} (hint: run `modprobe fuse` as root; in a container, start it with `--device {DEVICE}`)"
+    )]
+    NoDevice {
+        /// What opening it said.
+        error: io::Error,
+    },
+    /// Mounting needs rights that this process lacks.
+    #[error(
+        "no right to mount on {folder:?}: {error} (hint: run as root, or install the mount program with `apt install fuse3`)"
+    )]
+    NotAllowed {
+        /// Where.
+        folder: PathBuf,
+        /// What the kernel or the mount program said.
+        error: io::Error,
+    },
+    /// The folder is missing.
+    #[error("{folder:?} does not exist (hint: `mkdir -p {}`)", folder.display())]
+    NoFolder {
+        /// Which.
+        folder: PathBuf,
+    },
+    /// The folder is no folder.
+    #[error("{folder:?} is not a folder (hint: name one that is)")]
+    NotAFolder {
+        /// Which.
+        folder: PathBuf,
+    },
+    /// What is mounted there belonged to a process that is gone.
+    #[error(
+        "{folder:?} is a mount whose process has ended (hint: clear it with `{}`)",
+        clearing_command(folder)
+    )]
+    Stale {
+        /// Which.
+        folder: PathBuf,
+    },
+    /// A pool is mounted there already.
+    #[error(
+        "a pool is mounted on {folder:?} already (hint: unmount it with `{}`, or mount on another folder)",
+        clearing_command(folder)
+    )]
+    AlreadyMounted {
+        /// Which.
+        folder: PathBuf,
+    },
+    /// Anything else.
+    #[error("{doing} {folder:?} failed: {error} (hint: `hinterland doctor` tells what this machine lacks)")]
+    Other {
+        /// `mounting on` or `unmounting`.
+        doing: &'static str,
+        /// Which.
+        folder: PathBuf,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// The command that removes a mount on `folder`.
+pub fn clearing_command(folder: &Path) -> String {
+    let program = if getuid().is_root() { "umount" } else { "fusermount3 -u" };
+    format!("{program} {}", folder.display())
+}
+
+/// How an unmount went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unmounted {
+    /// Nothing used it.
+    Clean,
+    /// Files were still open or mapped: the mount is out of sight, and those files fail once the process
+    /// that serves them ends.
+    Busy,
+}
+
+/// A pool mounted on a folder. Dropping it unmounts.
+pub struct Mounted {
+    session: BackgroundSession,
+    folder: PathBuf,
+    device: u64,
+    passthrough: Arc<AtomicBool>,
+}
+
+/// Mounts a pool. `ended` hears of the end of the mount, whoever unmounts.
+///
+/// # Errors
+/// [`MountError`] says what is in the way and how to clear it.
+pub fn mount(
+    source: Arc<dyn Source>,
+    options: &MountOptions,
+    ended: Sender<()>,
+) -> Result<Mounted, MountError> {
+    let folder = check_folder(&options.folder)?;
+    check_device()?;
+    let owner = Owner { user: getuid().as_raw(), group: getgid().as_raw() };
+    let passthrough = Arc::new(AtomicBool::new(options.passthrough));
+    let files = PoolFiles::new(source, owner, passthrough.clone(), ended);
+    let session = Session::new(files, &folder, &configuration(options))
+        .and_then(Session::spawn)
+        .map_err(|error| refused(&folder, error))?;
+    let metadata = fs::metadata(&folder).map_err(|error| refused(&folder, error))?;
+    let mounted = Mounted { session, folder, device: metadata.dev(), passthrough };
+    mounted.set_read_ahead();
+    Ok(mounted)
+}
+
+impl Mounted {
+    /// `st_dev` of every file in the mount.
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// The folder, without links.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether the kernel passes local objects through to their files.
+    pub fn passes_through(&self) -> bool {
+        // Relaxed: for people to read.
+        self.passthrough.load(Ordering::Relaxed)
+    }
+
+    /// Unmounts; files that are still open are cut off when this process ends.
+    ///
+    /// # Errors
+    /// [`MountError::Other`] when the kernel refuses even to take the mount out of sight.
+    pub fn unmount(self) -> Result<Unmounted, MountError> {
+        let Self { session, folder, .. } = self;
+        let failed = |folder, error| MountError::Other { doing: "unmounting", folder, error };
+        match session.umount_and_join() {
+            Ok(()) => Ok(Unmounted::Clean),
+            // Somebody else unmounted it meanwhile.
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(Unmounted::Clean),
+            Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => {
+                umount2(&folder, MntFlags::MNT_DETACH).map_err(|error| failed(folder, error.into()))?;
+                Ok(Unmounted::Busy)
+            }
+            Err(error) => Err(failed(folder, error)),
+        }
+    }
+
+    fn set_read_ahead(&self) {
+        let (major, minor) = (major(self.device), minor(self.device));
+        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        if let Err(error) = fs::write(&path, READ_AHEAD_KIB.to_string()) {
+            tracing::debug!("read-ahead stays as it is: {path}: {error}");
+        }
+    }
+}
+
+fn configuration(options: &MountOptions) -> Config {
+    let mut configuration = Config::default();
+    configuration.mount_options = vec![
+        MountOption::FSName(KIND.to_owned()),
+        // As plain text, because fuser passes its own `Subtype` to the mount program only.
+        MountOption::CUSTOM(format!("subtype={KIND}")),
+        MountOption::RO,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::DefaultPermissions,
+    ];
+    configuration.acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    configuration.n_threads = Some(options.workers.max(1));
+    configuration.clone_fd = true;
+    configuration
+}
+
+fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
+    let folder = folder.to_owned();
+    let metadata = match fs::metadata(&folder) {
+        Ok(metadata) => metadata,
+        Err(error) if error.raw_os_error() == Some(Errno::ENOTCONN as i32) => {
+            return Err(MountError::Stale { folder });
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::NoFolder { folder }),
+        Err(error) => return Err(MountError::Other { doing: "mounting on", folder, error }),
+    };
+    if !metadata.is_dir() {
+        return Err(MountError::NotAFolder { folder });
+    }
+    let folder = folder.canonicalize().map_err(|error| MountError::Other {
+        doing: "mounting on",
+        folder: folder.clone(),
+        error,
+    })?;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if is_mounted(&mounts, &folder) {
+        return Err(MountError::AlreadyMounted { folder });
+    }
+    Ok(folder)
+}
+
+fn check_device() -> Result<(), MountError> {
+    match fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(MountError::NoDevice { error }),
+    }
+}
+
+/// Whether a line of `/proc/self/mountinfo` says that a pool is mounted on `folder`. Its fifth field is
+/// the mount point, and the kind stands behind a lone dash.
+fn is_mounted(mounts: &str, folder: &Path) -> bool {
+    mounts.lines().any(|line| {
+        let Some((place, kind)) = line.split_once(" - ") else { return false };
+        let is_pool = kind.split(' ').next() == Some(&format!("fuse.{KIND}"));
+        let point = place.split(' ').nth(4).unwrap_or_default();
+        is_pool && Path::new(&unescape(point)) == folder
+    })
+}
+
+/// Blanks, tabs, line ends and backslashes stand as `\` and three octal digits.
+fn unescape(field: &str) -> String {
+    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
+        .iter()
+        .fold(field.to_owned(), |text, (code, character)| text.replace(code, character))
+}
+
+fn refused(folder: &Path, error: io::Error) -> MountError {
+    let folder = folder.to_owned();
+    // The mount program is tried when the kernel refuses; that it is not found says so too.
+    let no_right = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
+        || error.to_string().contains("fusermount");
+    if no_right {
+        MountError::NotAllowed { folder, error }
+    } else {
+        MountError::Other { doing: "mounting on", folder, error }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pool_mounted_on_the_very_folder_counts() {
+        let mounts = "36 35 0:44 / /a\\040b ro,nosuid - fuse.hinterland hinterland ro\n\
+                      37 35 0:45 / /c rw - tmpfs tmpfs rw\n";
+        assert!(is_mounted(mounts, Path::new("/a b")));
+        assert!(!is_mounted(mounts, Path::new("/a")));
+        assert!(!is_mounted(mounts, Path::new("/c")));
+    }
+
+    #[test]
+    fn a_missing_folder_and_a_file_are_told_apart() {
+        let missing = check_folder(Path::new("/nonexistent/pool")).unwrap_err();
+        assert!(matches!(&missing, MountError::NoFolder { .. }) && missing.to_string().contains("mkdir -p"));
+        let file = check_folder(Path::new("/proc/self/status")).unwrap_err();
+        assert!(matches!(file, MountError::NotAFolder { .. }));
+    }
+}

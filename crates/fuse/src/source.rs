@@ -1,0 +1,132 @@
+//! What the file system needs of a pool: names, bytes and room.
+
+use hinterland_proto::control::ObjectInfo;
+use hinterland_types::ObjectName;
+use std::fs::File;
+
+/// Why a pool could not answer.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{text}")]
+pub struct SourceError {
+    /// An `errno` value for the program that asked.
+    pub code: i32,
+    /// What failed, with what, and what to do; it goes to the log.
+    pub text: String,
+}
+
+/// Room in the pool, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Space {
+    /// What the members lend.
+    pub capacity_bytes: u64,
+    /// What objects hold.
+    pub used_bytes: u64,
+}
+
+/// A place to read an object's bytes from.
+pub trait ReadAt: Send + Sync {
+    /// Fills the whole buffer from `offset`; the range lies within the object.
+    ///
+    /// # Errors
+    /// [`SourceError`] when no copy of the object can be read; the buffer's content is then undefined.
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError>;
+}
+
+/// How an object's bytes are reached.
+pub enum Contents {
+    /// The object's own file, whole and immutable. Never a cache file: those lose pages.
+    OwnFile(File),
+    /// Anything else.
+    Remote(Box<dyn ReadAt>),
+}
+
+/// A pool as the file system sees it.
+pub trait Source: Send + Sync + 'static {
+    /// The object of this name, if there is one.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the pool cannot tell.
+    fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError>;
+
+    /// Objects whose names start with `prefix` and sort behind `after`, at most `limit` of them and sorted
+    /// by name, and whether there are more.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the pool cannot tell.
+    fn list(
+        &self,
+        prefix: &str,
+        after: Option<&ObjectName>,
+        limit: u32,
+    ) -> Result<(Vec<ObjectInfo>, bool), SourceError>;
+
+    /// Opens an object for reading. Its bytes stay readable until the result is dropped, even if the
+    /// object is removed meanwhile.
+    ///
+    /// # Errors
+    /// [`SourceError`] when it cannot be opened.
+    fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError>;
+
+    /// Room in the whole pool.
+    ///
+    /// # Errors
+    /// [`SourceError`] when the pool cannot tell.
+    fn space(&self) -> Result<Space, SourceError>;
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use hinterland_proto::control::ObjectState;
+    use hinterland_types::ObjectId;
+
+    /// A sealed object without homes.
+    pub(crate) fn object(id: u64, name: &str, bytes: u64) -> ObjectInfo {
+        ObjectInfo {
+            object: ObjectId(id),
+            name: ObjectName::parse(name).unwrap(),
+            state: ObjectState::Sealed,
+            bytes,
+            address: None,
+            copies: 1,
+            homes: Vec::new(),
+            digest: [0; 32],
+        }
+    }
+
+    /// A source of names only.
+    pub(crate) struct Names(pub(crate) Vec<ObjectInfo>);
+
+    impl Source for Names {
+        fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
+            Ok(self.0.iter().find(|info| info.name == *name).cloned())
+        }
+
+        fn list(
+            &self,
+            prefix: &str,
+            after: Option<&ObjectName>,
+            limit: u32,
+        ) -> Result<(Vec<ObjectInfo>, bool), SourceError> {
+            let mut found: Vec<ObjectInfo> = self
+                .0
+                .iter()
+                .filter(|info| info.name.as_str().starts_with(prefix))
+                .filter(|info| after.is_none_or(|after| info.name > *after))
+                .cloned()
+                .collect();
+            found.sort_by(|a, b| a.name.cmp(&b.name));
+            let more = found.len() > limit as usize;
+            found.truncate(limit as usize);
+            Ok((found, more))
+        }
+
+        fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
+            Err(SourceError { code: 5, text: format!("{} has no bytes", info.name) })
+        }
+
+        fn space(&self) -> Result<Space, SourceError> {
+            Ok(Space::default())
+        }
+    }
+}
