@@ -1,0 +1,19 @@
+//! Remote memory and messages behind one trait: [`Endpoint`], over TCP and a simulated network.
+//!
+//! A node offers memory and calls by implementing [`Service`]; whoever holds an [`Endpoint`] to it reads, writes,
+//! swaps and calls. Every request names a handle; the service checks rights and range of every one.
+
+mod endpoint;
+mod error;
+mod memory_service;
+mod part;
+mod service;
+mod slice;
+pub mod tcp;
+
+pub use endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
+pub use error::FabricError;
+pub use memory_service::MemoryService;
+pub use part::{Destination, Part, Source};
+pub use service::Service;
+pub use slice::Slice;

@@ -1,0 +1,86 @@
+//! The smallest whole service: some memory behind one handle, and calls that come back as they went.
+
+use crate::service::Service;
+use crate::slice::Slice;
+use hinterland_proto::{ErrorCode, PeerHello, Refusal, RemoteError};
+use hinterland_types::{ByteRange, Handle, Rights, SessionId};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Serves one piece of memory to everybody: for tests, examples and measurements of a fabric alone.
+#[derive(Debug)]
+pub struct MemoryService {
+    memory: Slice,
+    rights: Rights,
+    session_next: AtomicU64,
+    open: AtomicUsize,
+}
+
+impl MemoryService {
+    /// The handle of the memory.
+    pub const HANDLE: Handle = Handle(7);
+
+    /// Offers `memory` under [`MemoryService::HANDLE`].
+    pub fn new(memory: Slice, rights: Rights) -> Self {
+        Self { memory, rights, session_next: AtomicU64::new(1), open: AtomicUsize::new(0) }
+    }
+
+    /// The memory that is offered.
+    pub fn memory(&self) -> &Slice {
+        &self.memory
+    }
+
+    /// Sessions that were opened and not closed.
+    pub fn open_sessions(&self) -> usize {
+        // Relaxed: a count; nothing is published through it.
+        self.open.load(Ordering::Relaxed)
+    }
+}
+
+impl Service for MemoryService {
+    fn opened(&self, _peer: &PeerHello) -> Result<SessionId, Refusal> {
+        // Relaxed: counts; nothing is published through them.
+        self.open.fetch_add(1, Ordering::Relaxed);
+        Ok(SessionId(self.session_next.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn closed(&self, _session: SessionId) {
+        // Relaxed: as above.
+        self.open.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn resolve(
+        &self,
+        _session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Slice, RemoteError> {
+        if handle != Self::HANDLE {
+            let text = format!("{handle} names nothing (hint: use {})", Self::HANDLE);
+            return Err(RemoteError::new(ErrorCode::UNKNOWN_HANDLE, text));
+        }
+        if !self.rights.allows(needed) {
+            let text = format!("{handle} allows {}, not {needed} (hint: ask for more rights)", self.rights);
+            return Err(RemoteError::new(ErrorCode::RIGHTS, text));
+        }
+        let bytes = self.memory.len() as u64;
+        ByteRange::within(range.offset(), range.bytes(), bytes)
+            .ok()
+            .and_then(|range| {
+                let offset = usize::try_from(range.offset()).ok()?;
+                self.memory.sub(offset, usize::try_from(range.bytes()).ok()?)
+            })
+            .ok_or_else(|| {
+                let text = format!(
+                    "{} bytes at {} are not inside {bytes} (hint: ask for the size)",
+                    range.bytes(),
+                    range.offset()
+                );
+                RemoteError::new(ErrorCode::RANGE, text)
+            })
+    }
+
+    fn call(&self, _session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
+        Ok(body.to_vec())
+    }
+}

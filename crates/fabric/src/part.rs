@@ -1,0 +1,135 @@
+//! Where bytes of one operation come from or go to: a list of pieces of memory, as system calls take it.
+
+use crate::slice::Slice;
+use std::io::{IoSlice, IoSliceMut};
+use std::marker::PhantomData;
+
+/// One piece of memory, laid out as `struct iovec`.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Part(libc::iovec);
+
+// SAFETY: a part is an address and a length; every use of the memory behind it is unsafe and argued for there.
+unsafe impl Send for Part {}
+
+impl Part {
+    pub(crate) fn new(start: *mut u8, bytes: usize) -> Self {
+        Self(libc::iovec { iov_base: start.cast(), iov_len: bytes })
+    }
+
+    pub(crate) fn of(bytes: &[u8]) -> Self {
+        Self::new(bytes.as_ptr().cast_mut(), bytes.len())
+    }
+
+    pub(crate) fn of_mut(bytes: &mut [u8]) -> Self {
+        Self::new(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    pub(crate) fn of_slice(slice: &Slice) -> Self {
+        Self::new(slice.as_ptr(), slice.len())
+    }
+
+    pub(crate) fn start(self) -> *mut u8 {
+        self.0.iov_base.cast()
+    }
+
+    pub(crate) fn bytes(self) -> usize {
+        self.0.iov_len
+    }
+
+    /// The piece without its first `bytes` bytes, which it must have.
+    pub(crate) fn skip(self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.bytes());
+        Self::new(self.start().wrapping_add(bytes), self.bytes() - bytes)
+    }
+
+    /// The first `bytes` bytes of the piece, which it must have.
+    pub(crate) fn first(self, bytes: usize) -> Self {
+        debug_assert!(bytes <= self.bytes());
+        Self::new(self.start(), bytes)
+    }
+}
+
+/// Memory that an operation fills, piece after piece.
+#[derive(Clone, Copy)]
+pub struct Destination<'a> {
+    parts: &'a [Part],
+    borrow: PhantomData<&'a mut [u8]>,
+}
+
+/// Memory that an operation sends, piece after piece.
+#[derive(Clone, Copy)]
+pub struct Source<'a> {
+    parts: &'a [Part],
+    borrow: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Destination<'a> {
+    /// Several pieces of private memory.
+    pub fn scattered(pieces: &'a mut [IoSliceMut<'_>]) -> Self {
+        let (start, count) = (pieces.as_ptr(), pieces.len());
+        // SAFETY: `IoSliceMut` is guaranteed to be laid out as `iovec`, and so is `Part`; the borrow is kept.
+        let parts = unsafe { std::slice::from_raw_parts(start.cast::<Part>(), count) };
+        Self { parts, borrow: PhantomData }
+    }
+
+    /// Pieces that the caller made.
+    ///
+    /// # Safety
+    /// Every part must be writable memory, apart from all others, as long as `'a`.
+    pub(crate) unsafe fn from_parts(parts: &'a [Part]) -> Self {
+        Self { parts, borrow: PhantomData }
+    }
+
+    /// The pieces.
+    pub(crate) fn parts(&self) -> &'a [Part] {
+        self.parts
+    }
+
+    /// Sum of the lengths.
+    pub fn len(&self) -> u64 {
+        total(self.parts)
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<'a> Source<'a> {
+    /// Several pieces of private memory.
+    pub fn gathered(pieces: &'a [IoSlice<'_>]) -> Self {
+        let (start, count) = (pieces.as_ptr(), pieces.len());
+        // SAFETY: `IoSlice` is guaranteed to be laid out as `iovec`, and so is `Part`; the borrow is kept.
+        let parts = unsafe { std::slice::from_raw_parts(start.cast::<Part>(), count) };
+        Self { parts, borrow: PhantomData }
+    }
+
+    /// Pieces that the caller made.
+    ///
+    /// # Safety
+    /// Every part must be readable memory as long as `'a`.
+    pub(crate) unsafe fn from_parts(parts: &'a [Part]) -> Self {
+        Self { parts, borrow: PhantomData }
+    }
+
+    /// The pieces.
+    pub(crate) fn parts(&self) -> &'a [Part] {
+        self.parts
+    }
+
+    /// Sum of the lengths.
+    pub fn len(&self) -> u64 {
+        total(self.parts)
+    }
+
+    /// Whether there is no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn total(parts: &[Part]) -> u64 {
+    parts.iter().map(|part| part.bytes() as u64).sum()
+}

@@ -1,0 +1,39 @@
+//! What a node offers to its peers: memory behind handles, and calls.
+
+use crate::slice::Slice;
+use hinterland_proto::{PeerHello, Refusal, RemoteError};
+use hinterland_types::{ByteRange, Handle, Rights, SessionId};
+
+/// The node's side of every connection. Called from many threads at once, one call a stream at a time.
+///
+/// A call that blocks holds up only the stream that it came on. Peers are hostile: nothing in a body may be
+/// believed, and `resolve` must check handle, rights and range against the session's own table every time.
+pub trait Service: Send + Sync {
+    /// Admits a peer and gives it a session that no other has. Called once a session, before its first request.
+    ///
+    /// # Errors
+    /// A [`Refusal`] that the peer is told.
+    fn opened(&self, peer: &PeerHello) -> Result<SessionId, Refusal>;
+
+    /// The last stream of the session is closed: release everything that it held.
+    fn closed(&self, session: SessionId);
+
+    /// The memory behind `range` of a handle; it is kept alive until the answer has left.
+    ///
+    /// # Errors
+    /// A [`RemoteError`] that the peer is told. A slice of another length than the range counts as an
+    /// internal error, and so does a read-only slice where [`Rights::WRITE`] is needed.
+    fn resolve(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Slice, RemoteError>;
+
+    /// Answers a message.
+    ///
+    /// # Errors
+    /// A [`RemoteError`] that the peer is told.
+    fn call(&self, session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError>;
+}

@@ -1,0 +1,587 @@
+//! One peer over several streams, for any number of threads.
+
+use super::channel::{Answer, Channel, Request};
+use super::cutter::Cutter;
+use super::greeting::greet;
+use super::socket::{Interest, Socket, Wait, wait_for};
+use super::{Mode, WAIT_SLICE};
+use crate::endpoint::{Capabilities, Endpoint, Queue};
+use crate::error::FabricError;
+use crate::part::{Destination, Part, Source};
+use hinterland_proto::{
+    ClientIdentity, Established, Features, FrameKind, HandshakeError, PeerLimits, PoolId, PoolKey, RUN_BYTES,
+    RUNS_MAX, RefusalCode, Role, encode_runs,
+};
+use hinterland_types::limits::{CONTROL_BYTES_MAX, STREAMS_MAX};
+use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Spins between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 256;
+/// Requests that are under way on one stream while a long operation runs: one that is served, one that waits.
+const STRIPE_DEPTH: usize = 3;
+
+/// How to reach a peer.
+#[derive(Clone, Debug)]
+pub struct ClientOptions {
+    /// Streams to the peer, 1 to 8. Reads and writes longer than a chunk are striped over them.
+    pub streams: usize,
+    /// How to wait for answers.
+    pub mode: Mode,
+    /// Deadline of every operation and of connecting.
+    pub timeout: Duration,
+    /// Bytes of one frame of a striped operation.
+    pub chunk_bytes: u32,
+    /// Socket buffers in bytes; 0 lets the kernel choose.
+    pub buffer_bytes: usize,
+    /// Whether all bodies carry checksums; short ones always do.
+    pub checksums: bool,
+    /// What this side is.
+    pub role: Role,
+    /// This side, if it is a node.
+    pub node: NodeId,
+    /// The pool that the peer must belong to.
+    pub pool: PoolId,
+    /// The key of the pool.
+    pub key: Option<PoolKey>,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        Self {
+            streams: 2,
+            mode: Mode::Blocking,
+            timeout: Duration::from_secs(10),
+            chunk_bytes: 512 << 10,
+            buffer_bytes: 0,
+            checksums: false,
+            role: Role::Client,
+            node: NodeId(0),
+            pool: PoolId::ANY,
+            key: None,
+        }
+    }
+}
+
+/// A peer, reached over TCP.
+///
+/// Streams are opened when they are first needed; one that breaks is replaced at its next use, as long as another
+/// keeps the session alive.
+pub struct TcpEndpoint {
+    connector: Connector,
+    established: Established,
+    streams: Vec<Mutex<Option<Channel>>>,
+    /// Where the next thread starts to look for a free stream.
+    next: AtomicUsize,
+}
+
+/// What it takes to open a further stream.
+#[derive(Clone)]
+pub(super) struct Connector {
+    pub address: SocketAddr,
+    pub options: ClientOptions,
+    identity: ClientIdentity,
+    pub peer: NodeId,
+    pub limits: PeerLimits,
+}
+
+impl TcpEndpoint {
+    /// Connects and opens a session.
+    ///
+    /// # Errors
+    /// [`FabricError::Connect`] or [`FabricError::Handshake`], with what to try.
+    pub fn connect(address: impl ToSocketAddrs, options: ClientOptions) -> Result<Self, FabricError> {
+        let failed = |reason: String| FabricError::Connect { address: "the node".to_owned(), reason };
+        let mut last = failed("the name has no address".to_owned());
+        for address in address.to_socket_addrs().map_err(|error| failed(error.to_string()))? {
+            match Self::connect_to(address, options.clone()) {
+                Ok(endpoint) => return Ok(endpoint),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    fn connect_to(address: SocketAddr, options: ClientOptions) -> Result<Self, FabricError> {
+        let identity = ClientIdentity {
+            role: options.role,
+            node: options.node,
+            pool: options.pool,
+            key: options.key.clone(),
+            features: Features::default(),
+            join: None,
+        };
+        let limits = PeerLimits { body_bytes_max: 1, runs_max: 1, streams_max: 1 };
+        let mut connector = Connector { address, options, identity, peer: NodeId(0), limits };
+        let (socket, established) = connector.open()?;
+        connector.identity.join = Some(established.ticket.clone());
+        connector.peer = established.node;
+        connector.limits = established.limits;
+        let wanted = connector.options.streams.clamp(1, STREAMS_MAX);
+        let count = wanted.min(established.limits.streams_max as usize);
+        let first = Channel::new(socket, &established);
+        let mut streams = vec![Mutex::new(Some(first))];
+        streams.resize_with(count, || Mutex::new(None));
+        Ok(Self { connector, established, streams, next: AtomicUsize::new(0) })
+    }
+
+    /// The node at the other end.
+    pub fn node(&self) -> NodeId {
+        self.established.node
+    }
+
+    /// The pool of that node.
+    pub fn pool(&self) -> PoolId {
+        self.established.pool
+    }
+
+    /// The session that the node gave us.
+    pub fn session(&self) -> SessionId {
+        self.established.ticket.session
+    }
+
+    /// Locks a stream: one that is free, else the one whose turn it is.
+    fn any_stream(&self) -> MutexGuard<'_, Option<Channel>> {
+        if let Some(first) = try_lock(&self.streams[0]) {
+            return first;
+        }
+        // Relaxed: only spreads threads over streams; nothing is published through it.
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.streams.len();
+        let (before, after) = self.streams.split_at(turn);
+        if let Some(free) = after.iter().chain(before).find_map(try_lock) {
+            return free;
+        }
+        self.streams[turn].lock().unwrap_or_else(|poisoned| forget(poisoned))
+    }
+
+    /// One request, one answer, on one stream.
+    fn exchange(&self, request: &Request<'_>, within: Duration) -> Result<Answer, FabricError> {
+        let started = Instant::now();
+        let mut guard = self.any_stream();
+        let channel = self.connector.ready(&mut guard)?;
+        // SAFETY: the memory of the request is borrowed by our caller; the channel is dropped below unless the
+        // answer was received.
+        unsafe { channel.begin(request) };
+        let result = self.finish_exchange(channel, started, within);
+        if result.is_err() {
+            *guard = None;
+        }
+        result
+    }
+
+    fn finish_exchange(
+        &self,
+        channel: &mut Channel,
+        started: Instant,
+        within: Duration,
+    ) -> Result<Answer, FabricError> {
+        let wait = match self.connector.options.mode {
+            Mode::Blocking => Wait::Sleep,
+            Mode::Polling => Wait::Never,
+        };
+        let mut spins = 0;
+        loop {
+            if channel.flush(wait)?
+                && let Some((_, answer)) = channel.receive(wait)?
+            {
+                return Ok(answer);
+            }
+            spins += 1;
+            if wait == Wait::Sleep || spins % SPINS_PER_LOOK == 0 {
+                self.connector.check(started, within, channel)?;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A read or write of any length.
+    fn transfer(
+        &self,
+        kind: FrameKind,
+        handle: Handle,
+        runs: &[ByteRange],
+        parts: &[Part],
+    ) -> Result<(), FabricError> {
+        let limits = self.established.limits;
+        let bytes: u64 = runs.iter().fold(0, |sum, run| sum.saturating_add(run.bytes()));
+        let striped = bytes > u64::from(self.connector.options.chunk_bytes) && self.streams.len() > 1;
+        let chunk_bytes = if striped { self.connector.options.chunk_bytes } else { limits.body_bytes_max };
+        let frame_bytes_max = chunk_bytes.min(limits.body_bytes_max);
+        let mut cutter = Cutter::new(runs, parts, frame_bytes_max, limits.runs_max)?;
+        let mut frame = FrameDraft::new(kind, handle, self.connector.options.checksums);
+        if !frame.cut(&mut cutter)? {
+            return Ok(());
+        }
+        if frame.bytes as u64 == bytes {
+            let answer = self.exchange(&frame.request(0), self.connector.options.timeout)?;
+            return self.connector.done(answer);
+        }
+        let chunks = usize::try_from(bytes.div_ceil(u64::from(frame_bytes_max))).unwrap_or(usize::MAX);
+        let mut lanes = vec![self.any_stream()];
+        for mut lane in self.streams.iter().filter_map(try_lock).take(chunks - 1) {
+            // A stream that cannot be opened is one stream less, not a failure.
+            if self.connector.ready(&mut lane).is_ok() {
+                lanes.push(lane);
+            }
+        }
+        Stripes { connector: &self.connector, lanes: &mut lanes, failure: None }.run(frame, cutter)
+    }
+}
+
+impl Endpoint for TcpEndpoint {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            one_sided: false,
+            atomic_bytes: 8,
+            inline_bytes: super::CHECKED_BODY_BYTES as u32,
+            message_bytes_max: CONTROL_BYTES_MAX,
+            gather_runs_max: self.established.limits.runs_max,
+            gpu_memory: false,
+        }
+    }
+
+    fn read_to(&self, handle: Handle, runs: &[ByteRange], into: Destination<'_>) -> Result<(), FabricError> {
+        self.transfer(FrameKind::Read, handle, runs, into.parts())
+    }
+
+    fn write_from(&self, handle: Handle, runs: &[ByteRange], from: Source<'_>) -> Result<(), FabricError> {
+        self.transfer(FrameKind::Write, handle, runs, from.parts())
+    }
+
+    fn compare_and_swap(
+        &self,
+        handle: Handle,
+        offset: u64,
+        expected: u64,
+        desired: u64,
+    ) -> Result<u64, FabricError> {
+        let mut operands = [0; 16];
+        operands[..8].copy_from_slice(&expected.to_le_bytes());
+        operands[8..].copy_from_slice(&desired.to_le_bytes());
+        self.atomic(FrameKind::CompareSwap, handle, offset, &operands)
+    }
+
+    fn fetch_and_add(&self, handle: Handle, offset: u64, addend: u64) -> Result<u64, FabricError> {
+        self.atomic(FrameKind::FetchAdd, handle, offset, &addend.to_le_bytes())
+    }
+
+    fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
+        check_call(body)?;
+        let request = plain(FrameKind::Call, body);
+        match self.exchange(&request, within)? {
+            Answer::Reply(reply) => Ok(reply),
+            other => Err(self.connector.unexpected(other, "a call")),
+        }
+    }
+
+    fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError> {
+        self.call_within(body, self.connector.options.timeout)
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>, FabricError> {
+        Err(FabricError::Unsupported { what: "open a queue" })
+    }
+}
+
+impl TcpEndpoint {
+    fn atomic(
+        &self,
+        kind: FrameKind,
+        handle: Handle,
+        offset: u64,
+        operands: &[u8],
+    ) -> Result<u64, FabricError> {
+        if !offset.is_multiple_of(8) {
+            return Err(FabricError::Unsupported { what: "swap a word that is not aligned to 8 bytes" });
+        }
+        let mut request = plain(kind, operands);
+        request.handle = handle;
+        request.argument = offset;
+        match self.exchange(&request, self.connector.options.timeout)? {
+            Answer::Word(word) => Ok(word),
+            other => Err(self.connector.unexpected(other, "an atomic operation")),
+        }
+    }
+}
+
+impl Connector {
+    /// Opens a connection and shakes hands.
+    pub fn open(&self) -> Result<(Socket, Established), FabricError> {
+        let (address, options) = (self.address, &self.options);
+        let socket = Socket::connect(address, options.timeout, options.buffer_bytes).map_err(|error| {
+            FabricError::Connect { address: address.to_string(), reason: error.to_string() }
+        })?;
+        let established = greet(&socket, address, &self.identity, options.timeout)?;
+        Ok((socket, established))
+    }
+
+    /// Opens a further stream of the session.
+    pub fn join(&self) -> Result<Channel, FabricError> {
+        match self.open() {
+            Ok((socket, established)) => Ok(Channel::new(socket, &established)),
+            Err(FabricError::Handshake { source: HandshakeError::Refused(refusal), .. })
+                if refusal.code == RefusalCode::Ticket =>
+            {
+                Err(FabricError::SessionLost { peer: self.peer, reason: refusal.text })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The channel of a slot, opened if it is not.
+    fn ready<'a>(&self, slot: &'a mut Option<Channel>) -> Result<&'a mut Channel, FabricError> {
+        match slot {
+            Some(channel) => Ok(channel),
+            None => Ok(slot.insert(self.join()?)),
+        }
+    }
+
+    fn check(&self, started: Instant, within: Duration, channel: &Channel) -> Result<(), FabricError> {
+        if started.elapsed() < within {
+            return Ok(());
+        }
+        Err(FabricError::Timeout { peer: self.peer, during: channel.during(), after: within })
+    }
+
+    /// Turns the answer to a read or write into a result.
+    fn done(&self, answer: Answer) -> Result<(), FabricError> {
+        match answer {
+            Answer::Done => Ok(()),
+            other => Err(self.unexpected(other, "a read or write")),
+        }
+    }
+
+    pub fn unexpected(&self, answer: Answer, during: &'static str) -> FabricError {
+        match answer {
+            Answer::Failed(error) => FabricError::Remote { peer: self.peer, error },
+            _ => {
+                let what = "it is an answer to something else";
+                FabricError::WrongAnswer { peer: self.peer, during, what }
+            }
+        }
+    }
+}
+
+/// One frame of a read or write, before it has a number.
+pub(super) struct FrameDraft {
+    kind: FrameKind,
+    handle: Handle,
+    checked: bool,
+    runs: Vec<ByteRange>,
+    table: Vec<u8>,
+    parts: Vec<Part>,
+    pub bytes: usize,
+}
+
+impl FrameDraft {
+    pub fn new(kind: FrameKind, handle: Handle, checked: bool) -> Self {
+        let (runs, table, parts) = (Vec::new(), Vec::with_capacity(RUN_BYTES), Vec::new());
+        Self { kind, handle, checked, runs, table, parts, bytes: 0 }
+    }
+
+    /// Takes the next piece of an operation; false if nothing is left.
+    pub fn cut(&mut self, cutter: &mut Cutter<'_>) -> Result<bool, FabricError> {
+        self.runs.clear();
+        self.table.clear();
+        self.parts.clear();
+        self.bytes = cutter.next(&mut self.runs, &mut self.parts);
+        if self.bytes == 0 {
+            return Ok(false);
+        }
+        // Only more runs than a frame takes can fail here, and the cutter stops before.
+        encode_runs(&self.runs, &mut self.table).map_err(|_| FabricError::Limit {
+            what: "number of runs",
+            value: self.runs.len() as u64,
+            limit: RUNS_MAX as u64,
+        })?;
+        Ok(true)
+    }
+
+    pub fn request(&self, tag: u64) -> Request<'_> {
+        let (payload, into): (&[Part], &[Part]) =
+            if self.kind == FrameKind::Read { (&[], &self.parts) } else { (&self.parts, &[]) };
+        Request {
+            kind: self.kind,
+            handle: self.handle,
+            argument: self.runs.len() as u64,
+            start: &self.table,
+            payload,
+            into,
+            tag,
+            checked: self.checked,
+        }
+    }
+}
+
+/// A long operation on all streams that were free when it began.
+struct Stripes<'a, 'b> {
+    connector: &'a Connector,
+    lanes: &'a mut [MutexGuard<'b, Option<Channel>>],
+    failure: Option<FabricError>,
+}
+
+impl Stripes<'_, '_> {
+    /// Moves all frames; after a failure it begins no more, but receives what is under way, so that no answer comes
+    /// later into memory that is somebody else's by then.
+    fn run(mut self, mut frame: FrameDraft, mut cutter: Cutter<'_>) -> Result<(), FabricError> {
+        let mut progressed = Instant::now();
+        let mut left = true;
+        let mut spins = 0;
+        loop {
+            left = left && self.failure.is_none() && self.feed(&mut frame, &mut cutter);
+            if self.busy() == 0 {
+                break;
+            }
+            if self.collect() {
+                progressed = Instant::now();
+                continue;
+            }
+            spins += 1;
+            let polling = self.connector.options.mode == Mode::Polling;
+            if !polling || spins % SPINS_PER_LOOK == 0 {
+                self.check(progressed);
+            }
+            std::hint::spin_loop();
+        }
+        self.failure.map_or(Ok(()), Err)
+    }
+
+    fn busy(&self) -> usize {
+        self.lanes.iter().flat_map(|lane| lane.as_ref()).filter(|channel| channel.pending() > 0).count()
+    }
+
+    /// Gives every stream work up to its depth; returns whether more is left.
+    fn feed(&mut self, frame: &mut FrameDraft, cutter: &mut Cutter<'_>) -> bool {
+        for _ in 0..STRIPE_DEPTH {
+            for index in 0..self.lanes.len() {
+                if self.lanes[index].as_ref().is_some_and(|channel| channel.pending() >= STRIPE_DEPTH) {
+                    continue;
+                }
+                match self.connector.ready(&mut self.lanes[index]) {
+                    // SAFETY: the memory is borrowed by the caller of the operation, which returns only when no lane
+                    // has a request left (`run`) or the channel was dropped (`fail`).
+                    Ok(channel) => unsafe { channel.begin(&frame.request(0)) },
+                    Err(error) => {
+                        self.fail(index, error);
+                        return false;
+                    }
+                }
+                match frame.cut(cutter) {
+                    Ok(true) => {}
+                    Ok(false) => return false,
+                    Err(error) => {
+                        self.failure.get_or_insert(error);
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// Sends and receives what can be, sleeping if that is the mode; returns whether an answer came.
+    fn collect(&mut self) -> bool {
+        let sleeps = self.connector.options.mode == Mode::Blocking;
+        let mut wait = Wait::Never;
+        if sleeps {
+            let alone = self.busy() == 1;
+            let outgoing = self.lanes.iter().flat_map(|lane| lane.as_ref()).any(Channel::has_outgoing);
+            if alone && !outgoing {
+                wait = Wait::Sleep;
+            }
+        }
+        let mut answered = false;
+        for index in 0..self.lanes.len() {
+            let Some(channel) = self.lanes[index].as_mut() else { continue };
+            if channel.pending() == 0 {
+                continue;
+            }
+            let result = channel.flush(Wait::Never).and_then(|_| channel.receive(wait));
+            match result {
+                Ok(None) => {}
+                Ok(Some((_, answer))) => {
+                    answered = true;
+                    if let Err(error) = self.connector.done(answer) {
+                        self.failure.get_or_insert(error);
+                    }
+                }
+                Err(error) => self.fail(index, error),
+            }
+        }
+        if !answered && sleeps && wait == Wait::Never {
+            self.sleep();
+        }
+        answered
+    }
+
+    fn sleep(&mut self) {
+        let mut interests = [const { None }; STREAMS_MAX];
+        let mut count = 0;
+        for channel in self.lanes.iter().flat_map(|lane| lane.as_ref()) {
+            if channel.pending() > 0 && count < interests.len() {
+                interests[count] = Some(Interest::new(channel.socket().descriptor(), channel.has_outgoing()));
+                count += 1;
+            }
+        }
+        let mut ready = interests.iter().flatten().copied().collect::<Vec<_>>();
+        if let Err(error) = wait_for(&mut ready, WAIT_SLICE) {
+            let reason = error.to_string();
+            self.fail_all(&FabricError::System { what: "waiting for a socket", reason });
+        }
+    }
+
+    fn check(&mut self, progressed: Instant) {
+        let after = self.connector.options.timeout;
+        if progressed.elapsed() >= after {
+            let peer = self.connector.peer;
+            self.fail_all(&FabricError::Timeout { peer, during: "a striped transfer", after });
+        }
+    }
+
+    fn fail(&mut self, index: usize, error: FabricError) {
+        *self.lanes[index] = None;
+        self.failure.get_or_insert(error);
+    }
+
+    fn fail_all(&mut self, error: &FabricError) {
+        for index in 0..self.lanes.len() {
+            self.fail(index, error.clone());
+        }
+    }
+}
+
+fn plain(kind: FrameKind, body: &[u8]) -> Request<'_> {
+    Request {
+        kind,
+        handle: Handle(0),
+        argument: 0,
+        start: body,
+        payload: &[],
+        into: &[],
+        tag: 0,
+        checked: false,
+    }
+}
+
+pub(super) fn check_call(body: &[u8]) -> Result<(), FabricError> {
+    let (value, limit) = (body.len() as u64, u64::from(CONTROL_BYTES_MAX));
+    if value <= limit { Ok(()) } else { Err(FabricError::Limit { what: "call", value, limit }) }
+}
+
+fn try_lock(stream: &Mutex<Option<Channel>>) -> Option<MutexGuard<'_, Option<Channel>>> {
+    match stream.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(forget(poisoned)),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+/// A thread panicked while it held the stream: nobody knows where in a frame it is, so it is closed.
+fn forget(poisoned: PoisonError<MutexGuard<'_, Option<Channel>>>) -> MutexGuard<'_, Option<Channel>> {
+    let mut guard = poisoned.into_inner();
+    *guard = None;
+    guard
+}

@@ -1,0 +1,143 @@
+//! Drives the handshake over a socket, within a deadline.
+
+use super::socket::{Socket, Wait, is_idle, random_bytes};
+use crate::error::FabricError;
+use hinterland_proto::{
+    ClientHandshake, ClientIdentity, ClientStep, Established, PeerHello, Refusal, RefusalCode,
+    ServerHandshake, ServerIdentity, ServerStep,
+};
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Enough for any message of the handshake.
+const BUFFER_BYTES: usize = 1024;
+/// Largest leftover of a refused peer that is read before closing, so that it sees the refusal and no reset.
+const DRAIN_BYTES_MAX: usize = 64 << 10;
+/// How long a refused peer has to close.
+const DRAIN_MAX: Duration = Duration::from_millis(200);
+
+/// Says hello on a connected socket.
+pub(super) fn greet(
+    socket: &Socket,
+    address: SocketAddr,
+    identity: &ClientIdentity,
+    within: Duration,
+) -> Result<Established, FabricError> {
+    let deadline = Instant::now() + within;
+    let failed = |reason: String| FabricError::Connect { address: address.to_string(), reason };
+    let nonce = random_bytes().map_err(|error| failed(error.to_string()))?;
+    let (mut machine, hello) = ClientHandshake::new(identity.clone(), nonce);
+    send_all(socket, &hello, deadline).map_err(|error| failed(error.to_string()))?;
+    let mut buffer = [0; BUFFER_BYTES];
+    loop {
+        let received = receive_some(socket, &mut buffer, deadline).map_err(|e| failed(e.to_string()))?;
+        let mut input = &buffer[..received];
+        if input.is_empty() {
+            return Err(failed("the peer closed the connection during the handshake".to_owned()));
+        }
+        while !input.is_empty() {
+            let (taken, step) = machine
+                .receive(input)
+                .map_err(|source| FabricError::Handshake { address: address.to_string(), source })?;
+            input = &input[taken..];
+            match step {
+                ClientStep::Wait => {}
+                ClientStep::Send(bytes) => {
+                    send_all(socket, &bytes, deadline).map_err(|error| failed(error.to_string()))?;
+                }
+                ClientStep::Done(established) if input.is_empty() => return Ok(established),
+                ClientStep::Done(_) => {
+                    return Err(failed("the peer spoke before it was asked".to_owned()));
+                }
+            }
+        }
+    }
+}
+
+/// Answers a hello on an accepted socket: the peer, and the machine that admits it. `None` if it was refused (it was
+/// told so) or went away.
+pub(super) fn answer(
+    socket: &Socket,
+    identity: ServerIdentity,
+    within: Duration,
+) -> Option<(PeerHello, ServerHandshake)> {
+    let deadline = Instant::now() + within;
+    let mut machine = ServerHandshake::new(identity, random_bytes().ok()?);
+    let mut buffer = [0; BUFFER_BYTES];
+    loop {
+        let received = match receive_some(socket, &mut buffer, deadline) {
+            Ok(0) => return None,
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                let text = "the handshake took too long (hint: is the client a Hinterland program?)";
+                refuse(socket, &Refusal::new(RefusalCode::Slow, text).to_bytes());
+                return None;
+            }
+            Err(_) => return None,
+        };
+        let mut input = &buffer[..received];
+        while !input.is_empty() {
+            let (taken, step) = machine.receive(input);
+            input = &input[taken..];
+            match step {
+                ServerStep::Wait => {}
+                ServerStep::Send(bytes) => send_all(socket, &bytes, deadline).ok()?,
+                ServerStep::Refuse { bytes, .. } => {
+                    refuse(socket, &bytes);
+                    return None;
+                }
+                // A client that sends frames before it is admitted breaks the protocol.
+                ServerStep::Authenticated(peer) => return input.is_empty().then_some((peer, machine)),
+            }
+        }
+    }
+}
+
+/// Sends a refusal and gives the peer a moment to read it: closing with unread bytes would send a reset instead.
+pub(super) fn refuse(socket: &Socket, bytes: &[u8]) {
+    let deadline = Instant::now() + DRAIN_MAX;
+    if send_all(socket, bytes, deadline).is_err() || socket.end_sending().is_err() {
+        return;
+    }
+    let mut buffer = [0; BUFFER_BYTES];
+    let mut drained = 0;
+    while drained < DRAIN_BYTES_MAX {
+        match receive_some(socket, &mut buffer, deadline) {
+            Ok(0) | Err(_) => return,
+            Ok(received) => drained += received,
+        }
+    }
+}
+
+/// Sends everything or fails at the deadline.
+pub(super) fn send_all(socket: &Socket, mut bytes: &[u8], deadline: Instant) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match socket.send_bytes(bytes, Wait::Sleep) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(error) if is_idle(&error) => check(deadline)?,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Receives what there is, waiting for the first byte until the deadline.
+fn receive_some(socket: &Socket, buffer: &mut [u8], deadline: Instant) -> io::Result<usize> {
+    loop {
+        // Looked at before every wait: a peer that sends byte by byte gains no time.
+        check(deadline)?;
+        match socket.receive_bytes(buffer, Wait::Sleep) {
+            Err(error) if is_idle(&error) => {}
+            result => return result,
+        }
+    }
+}
+
+fn check(deadline: Instant) -> io::Result<()> {
+    if Instant::now() < deadline {
+        Ok(())
+    } else {
+        Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake in time"))
+    }
+}

@@ -1,0 +1,417 @@
+//! Answers the requests of one stream, one after the other, straight from and to the memory that they name.
+
+use super::channel::{append, scatter, skip_parts};
+use super::server::Shared;
+use super::socket::{Socket, Wait, is_idle};
+use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
+use crate::part::Part;
+use crate::slice::Slice;
+use hinterland_proto::{
+    ErrorCode, Established, FrameError, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES,
+    RemoteError, RunTable,
+};
+use hinterland_types::{ByteRange, Rights, SessionId};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A slow peer gets the stall timeout once for every so many bytes of an answer.
+const BYTES_PER_STALL: usize = 1 << 20;
+/// Spins between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 64;
+
+/// Why a stream ends.
+#[derive(Debug)]
+enum End {
+    /// The peer closed it, or the server stops.
+    Closed,
+    /// The peer sent what must not be believed.
+    Frame,
+    /// The peer stopped in the middle of something.
+    Stalled,
+    /// The connection broke.
+    Broken,
+}
+
+impl From<FrameError> for End {
+    fn from(_: FrameError) -> Self {
+        Self::Frame
+    }
+}
+
+/// The server's end of one stream.
+pub(super) struct Stream<'a> {
+    socket: &'a Socket,
+    shared: &'a Arc<Shared>,
+    session: SessionId,
+    sender: FrameSender,
+    receiver: FrameReceiver,
+    staging: Box<[u8]>,
+    start: usize,
+    end: usize,
+    /// Header and copied body of the answer.
+    head: Vec<u8>,
+    /// The body of a request that must be whole before it is used.
+    body: Vec<u8>,
+    /// What the request names; kept until the answer has left.
+    slices: Vec<Slice>,
+    parts: Vec<Part>,
+}
+
+impl<'a> Stream<'a> {
+    pub fn new(socket: &'a Socket, shared: &'a Arc<Shared>, established: &Established) -> Self {
+        Self {
+            socket,
+            shared,
+            session: established.ticket.session,
+            sender: FrameSender::new(established.send_sequence),
+            receiver: FrameReceiver::new(established.receive_sequence),
+            staging: vec![0; STAGING_BYTES].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            head: Vec::new(),
+            body: Vec::new(),
+            slices: Vec::new(),
+            parts: Vec::new(),
+        }
+    }
+
+    /// Serves until the stream ends, for whatever reason: the session hears of its last one only.
+    pub fn run(mut self) {
+        while self.serve_one().is_ok() {
+            self.slices.clear();
+        }
+    }
+
+    fn serve_one(&mut self) -> Result<(), End> {
+        let header = self.next_header()?;
+        match header.kind {
+            FrameKind::Call => {
+                self.receive_body(&header, header.body_bytes as usize)?;
+                let reply = self.shared.service.call(self.session, &self.body);
+                self.answer_call(&header, reply)
+            }
+            FrameKind::Read => {
+                self.receive_body(&header, header.body_bytes as usize)?;
+                self.read(&header)
+            }
+            FrameKind::Write => self.write(&header),
+            FrameKind::CompareSwap | FrameKind::FetchAdd => {
+                self.receive_body(&header, header.body_bytes as usize)?;
+                let word = self.atomic(&header);
+                self.answer_word(&header, word)
+            }
+            FrameKind::Close => Err(End::Closed),
+            // Answers to nothing: the peer is broken or hostile.
+            FrameKind::Reply
+            | FrameKind::ReadReply
+            | FrameKind::WriteReply
+            | FrameKind::AtomicReply
+            | FrameKind::Error => Err(End::Frame),
+        }
+    }
+
+    fn read(&mut self, header: &FrameHeader) -> Result<(), End> {
+        let table = RunTable::parse(&self.body)?;
+        let bytes = table.total_bytes() as usize;
+        let resolved = table.iter().try_for_each(|range| {
+            let slice = resolve(self.shared, self.session, header, range, Rights::READ)?;
+            self.slices.push(slice);
+            Ok(())
+        });
+        if let Err(error) = resolved {
+            return self.answer_error(header, &error);
+        }
+        let mut reply = FrameHeader::new(FrameKind::ReadReply, header.request, bytes as u32);
+        self.head.clear();
+        self.head.resize(HEADER_BYTES, 0);
+        self.parts.clear();
+        if header.wants_body_crc || bytes <= CHECKED_BODY_BYTES {
+            // What is checked is copied first: somebody else may change it between checksum and sending.
+            for slice in &self.slices {
+                // SAFETY: the slice keeps its memory alive.
+                unsafe { append(&mut self.head, Part::of_slice(slice)) };
+            }
+            reply.body_crc = Some(crc32c::crc32c(&self.head[HEADER_BYTES..]));
+        } else {
+            self.parts.extend(self.slices.iter().map(Part::of_slice));
+        }
+        self.send(reply, HEADER_BYTES + bytes)
+    }
+
+    fn write(&mut self, header: &FrameHeader) -> Result<(), End> {
+        let table_bytes = header.run_table_bytes();
+        let body_bytes = header.body_bytes as usize;
+        // A body with a checksum is believed only when it is whole.
+        let whole = header.body_crc.is_some();
+        self.receive_body(header, if whole { body_bytes } else { table_bytes })?;
+        let table = RunTable::parse(&self.body[..table_bytes])?;
+        if table.total_bytes() as usize != body_bytes - table_bytes {
+            return Err(End::Frame);
+        }
+        let resolved = table.iter().try_for_each(|range| {
+            let slice = resolve(self.shared, self.session, header, range, Rights::WRITE)?;
+            self.slices.push(slice);
+            Ok(())
+        });
+        if let Err(error) = resolved {
+            if !whole {
+                self.discard(body_bytes - table_bytes)?;
+            }
+            return self.answer_error(header, &error);
+        }
+        if whole {
+            self.parts.clear();
+            self.parts.extend(self.slices.iter().map(Part::of_slice));
+            // SAFETY: the slices keep their memory alive and `resolve` checked that it may be written.
+            unsafe { scatter(&self.body[table_bytes..], &self.parts, 0) };
+        } else {
+            self.receive_slices(body_bytes - table_bytes)?;
+        }
+        self.head.clear();
+        self.head.resize(HEADER_BYTES, 0);
+        self.parts.clear();
+        self.send(FrameHeader::new(FrameKind::WriteReply, header.request, 0), HEADER_BYTES)
+    }
+
+    fn atomic(&self, header: &FrameHeader) -> Result<u64, RemoteError> {
+        let operand = |index: usize| {
+            let word = self.body[index * 8..].first_chunk().copied().unwrap_or_default();
+            u64::from_le_bytes(word)
+        };
+        let range = ByteRange::new(header.argument, 8)
+            .map_err(|error| RemoteError::new(ErrorCode::RANGE, error.to_string()))?;
+        let slice = resolve(self.shared, self.session, header, range, Rights::READ | Rights::WRITE)?;
+        let before = match header.kind {
+            FrameKind::CompareSwap => slice.compare_swap(operand(0), operand(1)),
+            _ => slice.fetch_add(operand(0)),
+        };
+        let text = "the word is not aligned to 8 bytes in memory (hint: choose another offset)";
+        before.ok_or_else(|| RemoteError::new(ErrorCode::MALFORMED, text))
+    }
+
+    fn answer_call(&mut self, header: &FrameHeader, reply: Result<Vec<u8>, RemoteError>) -> Result<(), End> {
+        let limit = hinterland_types::limits::CONTROL_BYTES_MAX as usize;
+        match reply {
+            Ok(body) if body.len() <= limit => self.answer(FrameKind::Reply, header, &body),
+            Ok(body) => {
+                let text = format!("the answer of {} bytes is over the limit of {limit}", body.len());
+                self.answer_error(header, &RemoteError::new(ErrorCode::LIMIT, text))
+            }
+            Err(error) => self.answer_error(header, &error),
+        }
+    }
+
+    fn answer_word(&mut self, header: &FrameHeader, word: Result<u64, RemoteError>) -> Result<(), End> {
+        match word {
+            Ok(word) => self.answer(FrameKind::AtomicReply, header, &word.to_le_bytes()),
+            Err(error) => self.answer_error(header, &error),
+        }
+    }
+
+    fn answer_error(&mut self, header: &FrameHeader, error: &RemoteError) -> Result<(), End> {
+        self.slices.clear();
+        self.answer(FrameKind::Error, header, &error.to_body())
+    }
+
+    /// Answers with a body that is copied.
+    fn answer(&mut self, kind: FrameKind, request: &FrameHeader, body: &[u8]) -> Result<(), End> {
+        // Callers keep bodies at or below the limits of their kinds, far below 2^32.
+        let mut reply = FrameHeader::new(kind, request.request, body.len() as u32);
+        if request.wants_body_crc || body.len() <= CHECKED_BODY_BYTES {
+            reply.body_crc = Some(crc32c::crc32c(body));
+        }
+        self.head.clear();
+        self.head.resize(HEADER_BYTES, 0);
+        self.head.extend_from_slice(body);
+        self.parts.clear();
+        self.send(reply, HEADER_BYTES + body.len())
+    }
+
+    /// Sends a header, what is behind it in `head`, and `parts`.
+    fn send(&mut self, reply: FrameHeader, bytes: usize) -> Result<(), End> {
+        let sealed = self.sender.seal(reply);
+        self.head[..HEADER_BYTES].copy_from_slice(&sealed);
+        let mut pieces = Vec::with_capacity(self.parts.len() + 1);
+        let started = Instant::now();
+        let patience = self.shared.options.stall_timeout
+            * u32::try_from(1 + bytes / BYTES_PER_STALL).unwrap_or(u32::MAX);
+        let mut sent = 0;
+        while sent < bytes {
+            pieces.clear();
+            skip_parts(&[Part::of(&self.head)], sent, &mut pieces);
+            skip_parts(&self.parts, sent.saturating_sub(self.head.len()), &mut pieces);
+            pieces.truncate(super::PARTS_MAX);
+            // SAFETY: the head is ours; `self.slices` keeps the memory behind the parts alive.
+            match unsafe { self.socket.send(&pieces, Wait::Sleep) } {
+                Ok(some) => sent += some,
+                Err(error) if is_idle(&error) => self.check(started, patience)?,
+                Err(_) => return Err(End::Broken),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a header: spinning first, if that is allowed, then asleep for as long as it takes.
+    fn next_header(&mut self) -> Result<FrameHeader, End> {
+        if self.end - self.start < HEADER_BYTES && !self.spin()? {
+            while self.end == self.start {
+                self.fill(Wait::Sleep)?;
+                if self.shared.is_stopping() {
+                    return Err(End::Closed);
+                }
+            }
+        }
+        self.fill_to(HEADER_BYTES)?;
+        let Some(bytes) = self.staging[self.start..].first_chunk::<HEADER_BYTES>() else {
+            return Err(End::Frame);
+        };
+        let header = self.receiver.accept(bytes)?;
+        self.start += HEADER_BYTES;
+        Ok(header)
+    }
+
+    /// Spins until bytes come; false if spinning is not allowed or was in vain.
+    fn spin(&mut self) -> Result<bool, End> {
+        let options = &self.shared.options;
+        if options.spin.is_zero() || self.end > self.start {
+            return Ok(false);
+        }
+        // Relaxed: a count that limits how many cores are kept busy; nothing is published through it.
+        let others = self.shared.spinners.fetch_add(1, Ordering::Relaxed);
+        let result = if others < options.spinners_max { self.spin_for(options.spin) } else { Ok(false) };
+        // Relaxed: as above.
+        self.shared.spinners.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    fn spin_for(&mut self, most: Duration) -> Result<bool, End> {
+        let started = Instant::now();
+        loop {
+            for _ in 0..SPINS_PER_LOOK {
+                if self.fill(Wait::Never)? {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+            if started.elapsed() >= most {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Receives the first `bytes` bytes of a body into `self.body`; checks them, if they are all of it.
+    fn receive_body(&mut self, header: &FrameHeader, bytes: usize) -> Result<(), End> {
+        self.body.clear();
+        let started = Instant::now();
+        while self.body.len() < bytes {
+            if self.end == self.start && !self.fill(Wait::Sleep)? {
+                self.check(started, self.shared.options.stall_timeout)?;
+            }
+            let taken = (self.end - self.start).min(bytes - self.body.len());
+            self.body.extend_from_slice(&self.staging[self.start..self.start + taken]);
+            self.start += taken;
+        }
+        if bytes == header.body_bytes as usize {
+            header.check_body(|| crc32c::crc32c(&self.body))?;
+        }
+        Ok(())
+    }
+
+    /// Receives `bytes` bytes into the slices: first what is staged, then straight from the socket.
+    fn receive_slices(&mut self, bytes: usize) -> Result<(), End> {
+        self.parts.clear();
+        self.parts.extend(self.slices.iter().map(Part::of_slice));
+        let mut filled = (self.end - self.start).min(bytes);
+        // SAFETY: the slices keep their memory alive and `resolve` checked that it may be written.
+        unsafe { scatter(&self.staging[self.start..self.start + filled], &self.parts, 0) };
+        self.start += filled;
+        let started = Instant::now();
+        let mut pieces = Vec::with_capacity(self.parts.len());
+        while filled < bytes {
+            pieces.clear();
+            skip_parts(&self.parts, filled, &mut pieces);
+            pieces.truncate(super::PARTS_MAX);
+            // SAFETY: as above.
+            match unsafe { self.socket.receive(&pieces, Wait::Sleep) } {
+                Ok(0) => return Err(End::Closed),
+                Ok(some) => filled += some,
+                Err(error) if is_idle(&error) => self.check(started, self.shared.options.stall_timeout)?,
+                Err(_) => return Err(End::Broken),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives `bytes` bytes and forgets them.
+    fn discard(&mut self, mut bytes: usize) -> Result<(), End> {
+        let started = Instant::now();
+        while bytes > 0 {
+            if self.end == self.start && !self.fill(Wait::Sleep)? {
+                self.check(started, self.shared.options.stall_timeout)?;
+            }
+            let taken = (self.end - self.start).min(bytes);
+            self.start += taken;
+            bytes -= taken;
+        }
+        Ok(())
+    }
+
+    /// Fills the staging buffer until it holds `bytes` bytes.
+    fn fill_to(&mut self, bytes: usize) -> Result<(), End> {
+        let started = Instant::now();
+        while self.end - self.start < bytes {
+            if !self.fill(Wait::Sleep)? {
+                self.check(started, self.shared.options.stall_timeout)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives once into the staging buffer; false if nothing came.
+    fn fill(&mut self, wait: Wait) -> Result<bool, End> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+        } else if self.staging.len() - self.end < HEADER_BYTES {
+            self.staging.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        match self.socket.receive_bytes(&mut self.staging[self.end..], wait) {
+            Ok(0) => Err(End::Closed),
+            Ok(received) => {
+                self.end += received;
+                Ok(true)
+            }
+            Err(error) if is_idle(&error) => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(End::Closed),
+            Err(_) => Err(End::Broken),
+        }
+    }
+
+    fn check(&self, started: Instant, most: Duration) -> Result<(), End> {
+        if self.shared.is_stopping() {
+            return Err(End::Closed);
+        }
+        if started.elapsed() < most { Ok(()) } else { Err(End::Stalled) }
+    }
+}
+
+/// Asks the service, and believes it only if the slice is what it should be.
+fn resolve(
+    shared: &Shared,
+    session: SessionId,
+    header: &FrameHeader,
+    range: ByteRange,
+    needed: Rights,
+) -> Result<Slice, RemoteError> {
+    let slice = shared.service.resolve(session, header.handle, range, needed)?;
+    let writable = slice.is_writable() || !needed.allows(Rights::WRITE);
+    if slice.len() as u64 == range.bytes() && writable {
+        return Ok(slice);
+    }
+    let text = format!("the service gave {} bytes for a range of {}", slice.len(), range.bytes());
+    Err(RemoteError::new(ErrorCode::INTERNAL, text))
+}

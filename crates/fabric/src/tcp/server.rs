@@ -1,0 +1,394 @@
+//! Accepts connections, keeps sessions and their streams, and ends them all.
+
+use super::greeting::{answer, refuse, send_all};
+use super::serve::Stream;
+use super::socket::{Interest, Socket, random_bytes, wait_for};
+use crate::error::FabricError;
+use crate::service::Service;
+use hinterland_proto::{
+    Established, Features, PeerHello, PeerLimits, PoolId, PoolKey, RUNS_MAX, Refusal, RefusalCode,
+    ServerHandshake, ServerIdentity, Ticket,
+};
+use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, SESSIONS_MAX, STREAMS_MAX};
+use hinterland_types::{NodeId, SessionId};
+use std::collections::HashMap;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Stack of a stream's thread: the service runs on it.
+const STACK_BYTES: usize = 512 << 10;
+/// How often the listener looks whether it shall stop.
+const ACCEPT_SLICE: Duration = Duration::from_millis(50);
+/// Pause after a failure to accept, usually too few descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Streams of one session: those of the endpoint, and of queues beside it.
+const SESSION_STREAMS_MAX: usize = 4 * STREAMS_MAX;
+
+/// What a server is and what it allows.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// This node.
+    pub node: NodeId,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The key of the pool, if it has one.
+    pub key: Option<PoolKey>,
+    /// How long a stream's thread spins after a request before it sleeps; zero for not at all.
+    pub spin: Duration,
+    /// Threads that may spin at once: more than half of the cores would starve the others.
+    pub spinners_max: usize,
+    /// Connections at once, each with a thread.
+    pub connections_max: usize,
+    /// Connections at once that are not yet admitted.
+    pub handshakes_max: usize,
+    /// How long a handshake may take.
+    pub handshake_timeout: Duration,
+    /// How long a peer may leave a frame unfinished, or take nothing of an answer, before it is cut off.
+    pub stall_timeout: Duration,
+    /// Socket buffers in bytes; 0 lets the kernel choose.
+    pub buffer_bytes: usize,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            node: NodeId(1),
+            pool: PoolId::ANY,
+            key: None,
+            spin: Duration::ZERO,
+            spinners_max: (cores / 2).max(1),
+            connections_max: SESSIONS_MAX,
+            handshakes_max: 64,
+            handshake_timeout: Duration::from_secs(3),
+            stall_timeout: Duration::from_secs(10),
+            buffer_bytes: 0,
+        }
+    }
+}
+
+/// A running server; it stops when this is dropped.
+pub struct Server {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// What all threads of a server share.
+pub(super) struct Shared {
+    pub service: Arc<dyn Service>,
+    pub options: ServerOptions,
+    stopping: AtomicBool,
+    handshakes: AtomicUsize,
+    /// Threads that spin right now.
+    pub spinners: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection_next: u64,
+    connections: HashMap<u64, Connection>,
+    sessions: HashMap<SessionId, Session>,
+    /// Threads that ended and can be joined without waiting.
+    ended: Vec<JoinHandle<()>>,
+}
+
+struct Connection {
+    socket: Arc<Socket>,
+    session: Option<SessionId>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Session {
+    secret: [u8; 32],
+    streams: usize,
+}
+
+impl Server {
+    /// Starts to serve; returns at once.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] if the listener or a thread cannot be had.
+    pub fn start(
+        listener: TcpListener,
+        service: Arc<dyn Service>,
+        options: ServerOptions,
+    ) -> Result<Self, FabricError> {
+        let failed =
+            |error: std::io::Error| FabricError::System { what: "listening", reason: error.to_string() };
+        let address = listener.local_addr().map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let shared = Arc::new(Shared {
+            service,
+            options,
+            stopping: AtomicBool::new(false),
+            handshakes: AtomicUsize::new(0),
+            spinners: AtomicUsize::new(0),
+            state: Mutex::new(State::default()),
+        });
+        let accepting = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("fabric-accept".to_owned())
+            .spawn(move || accepting.accept_all(&listener))
+            .map_err(failed)?;
+        Ok(Self { shared, address, listener: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Connections that are open, admitted or not.
+    pub fn connections(&self) -> usize {
+        self.shared.state().connections.len()
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        self.shared.state().sessions.len()
+    }
+
+    /// Closes every stream of a session, as if its peer had died.
+    pub fn disconnect(&self, session: SessionId) {
+        self.shared.disconnect(session);
+    }
+
+    /// Stops listening, closes all connections and waits for their threads; the service sees all sessions closed.
+    pub fn stop(&mut self) {
+        // Release: pairs with the Acquire in `is_stopping`.
+        self.shared.stopping.store(true, Ordering::Release);
+        if let Some(listener) = self.listener.take() {
+            // A panic of the thread was reported when it happened.
+            let _ = listener.join();
+        }
+        let threads: Vec<_> = {
+            let mut state = self.shared.state();
+            let open = state.connections.values_mut().filter_map(|connection| {
+                connection.socket.shutdown();
+                connection.thread.take()
+            });
+            let mut threads: Vec<_> = open.collect();
+            threads.append(&mut state.ended);
+            threads
+        };
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that change it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        // Acquire: pairs with the Release in `Server::stop`.
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    fn accept_all(self: &Arc<Self>, listener: &TcpListener) {
+        let mut interest = [Interest::new(listener.as_raw_fd(), false)];
+        while !self.is_stopping() {
+            let ended = std::mem::take(&mut self.state().ended);
+            for thread in ended {
+                let _ = thread.join();
+            }
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    let nonblocking = stream.set_nonblocking(false);
+                    let prepared =
+                        nonblocking.and_then(|()| Socket::prepare(stream, self.options.buffer_bytes));
+                    if let Ok(socket) = prepared {
+                        self.accept(socket);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    if wait_for(&mut interest, ACCEPT_SLICE).is_err() {
+                        std::thread::sleep(ACCEPT_PAUSE);
+                    }
+                }
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    /// Gives a connection its thread, or refuses it if there are too many.
+    fn accept(self: &Arc<Self>, socket: Socket) {
+        let open = self.state().connections.len();
+        // Relaxed: a count; the threads that change it publish nothing through it.
+        let greeting = self.handshakes.load(Ordering::Relaxed);
+        if open >= self.options.connections_max || greeting >= self.options.handshakes_max {
+            let text =
+                format!("the node has {open} connections open (hint: close some, or ask another node)");
+            let refusal = Refusal::new(RefusalCode::Full, text).to_bytes();
+            // The socket's buffer is empty, so this does not wait.
+            let _ = send_all(&socket, &refusal, Instant::now());
+            return;
+        }
+        let socket = Arc::new(socket);
+        // Relaxed: as above.
+        self.handshakes.fetch_add(1, Ordering::Relaxed);
+        let mut state = self.state();
+        let number = state.connection_next;
+        state.connection_next += 1;
+        let (shared, served) = (Arc::clone(self), Arc::clone(&socket));
+        let thread = std::thread::Builder::new()
+            .name(format!("fabric-{number}"))
+            .stack_size(STACK_BYTES)
+            .spawn(move || shared.serve(number, &served));
+        match thread {
+            Ok(thread) => {
+                state.connections.insert(number, Connection { socket, session: None, thread: Some(thread) });
+            }
+            // Relaxed: as above. Dropping the socket closes the connection.
+            Err(_) => drop(self.handshakes.fetch_sub(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// The life of one connection.
+    fn serve(self: &Arc<Self>, number: u64, socket: &Arc<Socket>) {
+        let admitted = answer(socket, self.identity(), self.options.handshake_timeout)
+            .and_then(|(peer, machine)| self.admit(number, socket, &peer, machine));
+        // Relaxed: a count; nothing is published through it.
+        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        if let Some(established) = admitted {
+            let session = established.ticket.session;
+            let leaving = Leaving { shared: self, session };
+            Stream::new(socket, self, &established).run();
+            drop(leaving);
+        }
+        socket.shutdown();
+        let mut state = self.state();
+        if let Some(thread) = state.connections.remove(&number).and_then(|connection| connection.thread) {
+            state.ended.push(thread);
+        }
+    }
+
+    fn identity(&self) -> ServerIdentity {
+        ServerIdentity {
+            node: self.options.node,
+            pool: self.options.pool,
+            key: self.options.key.clone(),
+            features: Features::default(),
+            limits: PeerLimits {
+                body_bytes_max: FRAME_BODY_BYTES_MAX,
+                runs_max: RUNS_MAX as u32,
+                streams_max: STREAMS_MAX as u32,
+            },
+        }
+    }
+
+    /// Opens or joins a session and tells the peer.
+    fn admit(
+        &self,
+        number: u64,
+        socket: &Arc<Socket>,
+        peer: &PeerHello,
+        machine: ServerHandshake,
+    ) -> Option<Established> {
+        let admitted = if self.is_stopping() {
+            Err(Refusal::new(RefusalCode::Stopping, "the node is going down (hint: ask another node)"))
+        } else {
+            match &peer.join {
+                Some(ticket) => self.join(ticket),
+                None => self.open(peer),
+            }
+        };
+        let ticket = match admitted {
+            Ok(ticket) => ticket,
+            Err(refusal) => {
+                refuse(socket, &refusal.to_bytes());
+                return None;
+            }
+        };
+        let session = ticket.session;
+        if let Some(connection) = self.state().connections.get_mut(&number) {
+            connection.session = Some(session);
+        }
+        let (bytes, established) = machine.ready(session, ticket.secret);
+        let deadline = Instant::now() + self.options.handshake_timeout;
+        if send_all(socket, &bytes, deadline).is_ok() {
+            return Some(established);
+        }
+        self.leave(session);
+        None
+    }
+
+    fn open(&self, peer: &PeerHello) -> Result<Ticket, Refusal> {
+        let broken = |_| {
+            let text = "the node cannot draw a ticket (hint: see its log)";
+            Refusal::new(RefusalCode::Denied, text)
+        };
+        let secret = random_bytes().map_err(broken)?;
+        let session = self.service.opened(peer)?;
+        self.state().sessions.insert(session, Session { secret, streams: 1 });
+        Ok(Ticket { session, secret })
+    }
+
+    fn join(&self, ticket: &Ticket) -> Result<Ticket, Refusal> {
+        let mut state = self.state();
+        match state.sessions.get_mut(&ticket.session) {
+            Some(session) if session.secret != ticket.secret => {}
+            Some(session) if session.streams >= SESSION_STREAMS_MAX => {
+                let text = format!(
+                    "the session has {} streams open, which is the most (hint: close a queue)",
+                    session.streams
+                );
+                return Err(Refusal::new(RefusalCode::Full, text));
+            }
+            Some(session) => {
+                session.streams += 1;
+                return Ok(ticket.clone());
+            }
+            None => {}
+        }
+        let text = format!("{} is over or never was (hint: connect without a ticket)", ticket.session);
+        Err(Refusal::new(RefusalCode::Ticket, text))
+    }
+
+    /// One stream of the session is gone.
+    fn leave(&self, session: SessionId) {
+        let mut state = self.state();
+        let Some(entry) = state.sessions.get_mut(&session) else { return };
+        entry.streams -= 1;
+        if entry.streams == 0 {
+            state.sessions.remove(&session);
+            drop(state);
+            self.service.closed(session);
+        }
+    }
+
+    fn disconnect(&self, session: SessionId) {
+        for connection in self.state().connections.values() {
+            if connection.session == Some(session) {
+                connection.socket.shutdown();
+            }
+        }
+    }
+}
+
+/// Leaves the session at the end of a stream, even if the service panics.
+struct Leaving<'a> {
+    shared: &'a Shared,
+    session: SessionId,
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.shared.leave(self.session);
+    }
+}

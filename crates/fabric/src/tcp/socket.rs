@@ -1,0 +1,181 @@
+//! Every system call on a TCP socket.
+
+use super::{PARTS_MAX, WAIT_SLICE};
+use crate::part::Part;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::Duration;
+
+/// A peer that acknowledges nothing for this long is dead, even if it never says so.
+pub(super) const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// An idle connection is probed after this time, and then every [`PROBE_INTERVAL_SECONDS`].
+const PROBE_AFTER_SECONDS: i32 = 5;
+const PROBE_INTERVAL_SECONDS: i32 = 2;
+const PROBES_MAX: i32 = 3;
+
+/// A connected TCP socket, prepared for frames.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+}
+
+/// How long a call may stay in the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wait {
+    /// Until something moves, at most [`WAIT_SLICE`].
+    Sleep,
+    /// Not at all.
+    Never,
+}
+
+impl Wait {
+    fn flags(self) -> libc::c_int {
+        match self {
+            Self::Sleep => libc::MSG_NOSIGNAL,
+            Self::Never => libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT,
+        }
+    }
+}
+
+impl Socket {
+    /// Connects.
+    pub fn connect(address: SocketAddr, within: Duration, buffer_bytes: usize) -> io::Result<Self> {
+        Self::prepare(TcpStream::connect_timeout(&address, within)?, buffer_bytes)
+    }
+
+    /// Sets the options of a connected socket. `buffer_bytes` is for each direction; 0 lets the kernel choose.
+    pub fn prepare(stream: TcpStream, buffer_bytes: usize) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(WAIT_SLICE))?;
+        stream.set_write_timeout(Some(WAIT_SLICE))?;
+        let socket = Self { stream };
+        let silence_ms = i32::try_from(SILENCE_MAX.as_millis()).unwrap_or(i32::MAX);
+        socket.set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, silence_ms)?;
+        socket.set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, PROBE_AFTER_SECONDS)?;
+        socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, PROBE_INTERVAL_SECONDS)?;
+        socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, PROBES_MAX)?;
+        if buffer_bytes > 0 {
+            let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
+            socket.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+            socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
+        }
+        Ok(socket)
+    }
+
+    /// Sends from `parts`, at most [`PARTS_MAX`] of them; returns how many bytes left.
+    ///
+    /// # Safety
+    /// Every part must be readable memory during the call.
+    pub unsafe fn send(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
+        let message = header(parts);
+        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+        let sent = unsafe { libc::sendmsg(self.descriptor(), &message, wait.flags()) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives into `parts`, at most [`PARTS_MAX`] of them; returns how many bytes came, 0 at the end.
+    ///
+    /// # Safety
+    /// Every part must be memory that may be written during the call.
+    pub unsafe fn receive(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
+        let mut message = header(parts);
+        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+        let received = unsafe { libc::recvmsg(self.descriptor(), &mut message, wait.flags()) };
+        usize::try_from(received).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Sends private bytes; returns how many left.
+    pub fn send_bytes(&self, bytes: &[u8], wait: Wait) -> io::Result<usize> {
+        // SAFETY: the part is a live borrow.
+        unsafe { self.send(&[Part::of(bytes)], wait) }
+    }
+
+    /// Receives into private memory; returns how many bytes came, 0 at the end.
+    pub fn receive_bytes(&self, bytes: &mut [u8], wait: Wait) -> io::Result<usize> {
+        // SAFETY: the part is a live exclusive borrow.
+        unsafe { self.receive(&[Part::of_mut(bytes)], wait) }
+    }
+
+    /// Ends both directions; whoever waits on the socket wakes up.
+    pub fn shutdown(&self) {
+        // Fails only if the connection is gone already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
+    /// Ends the sending direction: the peer sees the end after what was sent.
+    pub fn end_sending(&self) -> io::Result<()> {
+        self.stream.shutdown(Shutdown::Write)
+    }
+
+    pub fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    fn set(&self, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+        let bytes = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: the option's value is a live c_int and its length is given.
+        let result =
+            unsafe { libc::setsockopt(self.descriptor(), level, name, (&raw const value).cast(), bytes) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+fn header(parts: &[Part]) -> libc::msghdr {
+    debug_assert!(parts.len() <= PARTS_MAX);
+    // SAFETY: all zeroes is a valid msghdr: no address, no parts, no control data.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    // The kernel takes iovecs by mutable pointer and does not write to them.
+    header.msg_iov = parts.as_ptr().cast_mut().cast();
+    header.msg_iovlen = parts.len();
+    header
+}
+
+/// Whether an error only says that nothing moved.
+pub(super) fn is_idle(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+        && error.raw_os_error() != Some(libc::ETIMEDOUT)
+}
+
+/// What to wait for on one descriptor.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Interest(libc::pollfd);
+
+impl Interest {
+    /// Bytes to receive, and room to send if `room`.
+    pub fn new(descriptor: RawFd, room: bool) -> Self {
+        let events = if room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        Self(libc::pollfd { fd: descriptor, events, revents: 0 })
+    }
+
+    /// Whether anything happened at the last [`wait_for`].
+    pub fn is_ready(self) -> bool {
+        self.0.revents != 0
+    }
+}
+
+/// Sleeps until one of the descriptors is ready; returns how many are, 0 after `within`.
+pub(super) fn wait_for(interests: &mut [Interest], within: Duration) -> io::Result<usize> {
+    let timeout_ms = i32::try_from(within.as_micros().div_ceil(1000)).unwrap_or(i32::MAX);
+    let count = interests.len() as libc::nfds_t;
+    // SAFETY: `Interest` is laid out as pollfd, and the slice lives during the call.
+    let ready = unsafe { libc::poll(interests.as_mut_ptr().cast(), count, timeout_ms) };
+    match usize::try_from(ready) {
+        Ok(ready) => Ok(ready),
+        Err(_) => {
+            let error = io::Error::last_os_error();
+            if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+        }
+    }
+}
+
+/// 32 bytes that nobody can guess.
+pub(super) fn random_bytes() -> io::Result<[u8; 32]> {
+    let mut bytes = [0u8; 32];
+    // SAFETY: the buffer is live and its length is given.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    // Up to 256 bytes come whole once the system has started.
+    if got == 32 { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
