@@ -3,7 +3,7 @@
 //! A table is announced by `<!-- layout: TYPE BYTES in PATH -->`, or `... in PATH after OFFSET -->` when it
 //! continues another. Its columns are offset, size and field. If the source at PATH declares `struct TYPE`, it
 //! must assert `size_of::<TYPE>() == BYTES` and declare the same fields in the same order. If it does not, its
-//! own documentation must have the same rows, written `| 8..16 | field |` or `| 7 | field |`.
+//! own documentation must have the same rows: `| 8..16 | field |`, `| 7 | field |`, or `| 8 | 8 |` and more.
 
 use crate::finding::Finding;
 use crate::scanner::{Scanned, is_word_byte};
@@ -102,9 +102,10 @@ impl<'text> Announced<'text> {
                 1 => row.offset.to_string(),
                 size => format!("{}..{}", row.offset, row.offset + size),
             };
-            if !source.contains(&format!("| {place} | {} |", row.field)) {
-                let message =
-                    format!("{} has no row `| {place} | {} |` in its documentation", self.path, row.field);
+            let named = source.contains(&format!("| {place} | {} |", row.field));
+            let sized = source.contains(&format!("//! | {} | {} |", row.offset, row.size));
+            if !named && !sized {
+                let message = format!("{} has no row `| {place} | {} |` in its documentation", self.path, row.field);
                 return Err((index + 1, message));
             }
         }
