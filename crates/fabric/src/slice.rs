@@ -1,5 +1,6 @@
 //! Memory that is kept alive by whoever holds a slice of it and that others may change at any moment.
 
+use hinterland_os::SharedSlice;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -22,6 +23,16 @@ pub struct Slice {
 unsafe impl Send for Slice {}
 // SAFETY: as above; no method needs `&mut self`.
 unsafe impl Sync for Slice {}
+
+impl From<SharedSlice> for Slice {
+    /// The same memory, kept mapped by its mapping; allocates nothing.
+    fn from(shared: SharedSlice) -> Self {
+        let start = NonNull::new(shared.as_ptr()).unwrap_or(NonNull::dangling());
+        let guard = Arc::clone(shared.mapping());
+        // SAFETY: the mapping becomes the guard and stays mapped with it; nobody holds references into shared memory.
+        unsafe { Self::from_raw(start, shared.len(), shared.is_writable(), guard) }
+    }
+}
 
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// Spins between two looks at the clock.
 const SPINS_PER_LOOK: u32 = 256;
+/// Reads and writes of one run up to this size take the shortest way through the code.
+const ONE_FRAME_BYTES_MAX: usize = 64 << 10;
 /// Requests that are under way on one stream while a long operation runs: one that is served, one that waits.
 const STRIPE_DEPTH: usize = 3;
 
@@ -197,6 +199,31 @@ impl TcpEndpoint {
         }
     }
 
+    /// A short read or write of one run and one piece: no allocation, one frame.
+    fn transfer_one(
+        &self,
+        kind: FrameKind,
+        handle: Handle,
+        run: ByteRange,
+        part: Part,
+    ) -> Result<(), FabricError> {
+        let mut table = [0; RUN_BYTES];
+        table[..8].copy_from_slice(&run.offset().to_le_bytes());
+        table[8..].copy_from_slice(&run.bytes().to_le_bytes());
+        let mut request = plain(kind, &table);
+        request.handle = handle;
+        request.argument = 1;
+        request.checked = self.connector.options.checksums;
+        let parts = [part];
+        if kind == FrameKind::Read {
+            request.into = &parts;
+        } else {
+            request.payload = &parts;
+        }
+        let answer = self.exchange(&request, self.connector.options.timeout)?;
+        self.connector.done(answer)
+    }
+
     /// A read or write of any length.
     fn transfer(
         &self,
@@ -205,6 +232,12 @@ impl TcpEndpoint {
         runs: &[ByteRange],
         parts: &[Part],
     ) -> Result<(), FabricError> {
+        if let ([run], [part]) = (runs, parts)
+            && run.bytes() == part.bytes() as u64
+            && (1..=ONE_FRAME_BYTES_MAX).contains(&part.bytes())
+        {
+            return self.transfer_one(kind, handle, *run, *part);
+        }
         let limits = self.established.limits;
         let bytes: u64 = runs.iter().fold(0, |sum, run| sum.saturating_add(run.bytes()));
         let striped = bytes > u64::from(self.connector.options.chunk_bytes) && self.streams.len() > 1;

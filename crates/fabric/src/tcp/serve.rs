@@ -57,6 +57,8 @@ pub(super) struct Stream<'a> {
     /// What the request names; kept until the answer has left.
     slices: Vec<Slice>,
     parts: Vec<Part>,
+    /// What is left of head and parts, as the next system call takes it.
+    pieces: Vec<Part>,
 }
 
 impl<'a> Stream<'a> {
@@ -74,6 +76,7 @@ impl<'a> Stream<'a> {
             body: Vec::new(),
             slices: Vec::new(),
             parts: Vec::new(),
+            pieces: Vec::new(),
         }
     }
 
@@ -233,18 +236,17 @@ impl<'a> Stream<'a> {
     fn send(&mut self, reply: FrameHeader, bytes: usize) -> Result<(), End> {
         let sealed = self.sender.seal(reply);
         self.head[..HEADER_BYTES].copy_from_slice(&sealed);
-        let mut pieces = Vec::with_capacity(self.parts.len() + 1);
         let started = Instant::now();
         let patience = self.shared.options.stall_timeout
             * u32::try_from(1 + bytes / BYTES_PER_STALL).unwrap_or(u32::MAX);
         let mut sent = 0;
         while sent < bytes {
-            pieces.clear();
-            skip_parts(&[Part::of(&self.head)], sent, &mut pieces);
-            skip_parts(&self.parts, sent.saturating_sub(self.head.len()), &mut pieces);
-            pieces.truncate(super::PARTS_MAX);
+            self.pieces.clear();
+            skip_parts(&[Part::of(&self.head)], sent, &mut self.pieces);
+            skip_parts(&self.parts, sent.saturating_sub(self.head.len()), &mut self.pieces);
+            self.pieces.truncate(super::PARTS_MAX);
             // SAFETY: the head is ours; `self.slices` keeps the memory behind the parts alive.
-            match unsafe { self.socket.send(&pieces, Wait::Sleep) } {
+            match unsafe { self.socket.send(&self.pieces, Wait::Sleep) } {
                 Ok(some) => sent += some,
                 Err(error) if is_idle(&error) => self.check(started, patience)?,
                 Err(_) => return Err(End::Broken),
@@ -328,13 +330,12 @@ impl<'a> Stream<'a> {
         unsafe { scatter(&self.staging[self.start..self.start + filled], &self.parts, 0) };
         self.start += filled;
         let started = Instant::now();
-        let mut pieces = Vec::with_capacity(self.parts.len());
         while filled < bytes {
-            pieces.clear();
-            skip_parts(&self.parts, filled, &mut pieces);
-            pieces.truncate(super::PARTS_MAX);
+            self.pieces.clear();
+            skip_parts(&self.parts, filled, &mut self.pieces);
+            self.pieces.truncate(super::PARTS_MAX);
             // SAFETY: as above.
-            match unsafe { self.socket.receive(&pieces, Wait::Sleep) } {
+            match unsafe { self.socket.receive(&self.pieces, Wait::Sleep) } {
                 Ok(0) => return Err(End::Closed),
                 Ok(some) => filled += some,
                 Err(error) if is_idle(&error) => self.check(started, self.shared.options.stall_timeout)?,

@@ -69,9 +69,15 @@ impl Socket {
     /// # Safety
     /// Every part must be readable memory during the call.
     pub unsafe fn send(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
-        let message = header(parts);
-        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
-        let sent = unsafe { libc::sendmsg(self.descriptor(), &message, wait.flags()) };
+        let sent = if let [part] = parts {
+            // One piece needs no header for the kernel to copy in.
+            // SAFETY: the caller vouches for the memory.
+            unsafe { libc::send(self.descriptor(), part.start().cast(), part.bytes(), wait.flags()) }
+        } else {
+            let message = header(parts);
+            // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+            unsafe { libc::sendmsg(self.descriptor(), &message, wait.flags()) }
+        };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
@@ -80,9 +86,15 @@ impl Socket {
     /// # Safety
     /// Every part must be memory that may be written during the call.
     pub unsafe fn receive(&self, parts: &[Part], wait: Wait) -> io::Result<usize> {
-        let mut message = header(parts);
-        // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
-        let received = unsafe { libc::recvmsg(self.descriptor(), &mut message, wait.flags()) };
+        let received = if let [part] = parts {
+            // One piece needs no header for the kernel to copy in.
+            // SAFETY: the caller vouches for the memory.
+            unsafe { libc::recv(self.descriptor(), part.start().cast(), part.bytes(), wait.flags()) }
+        } else {
+            let mut message = header(parts);
+            // SAFETY: the header and its parts live during the call, and the caller vouches for the memory.
+            unsafe { libc::recvmsg(self.descriptor(), &mut message, wait.flags()) }
+        };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
@@ -148,11 +160,6 @@ impl Interest {
     pub fn new(descriptor: RawFd, room: bool) -> Self {
         let events = if room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
         Self(libc::pollfd { fd: descriptor, events, revents: 0 })
-    }
-
-    /// Whether anything happened at the last [`wait_for`].
-    pub fn is_ready(self) -> bool {
-        self.0.revents != 0
     }
 }
 
