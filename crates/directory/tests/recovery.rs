@@ -1,0 +1,176 @@
+//! Recovery: what a damaged or contradictory store is refused for.
+#![allow(clippy::unwrap_used)] // a test says by its panic where it failed
+
+use hinterland_directory::{
+    Command, ContentDigest, Contradiction, Directory, Placement, Record, RecoverError, Reply, Settings,
+    Table, Writer,
+};
+use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber, RackName};
+
+const MIB: u64 = 1 << 20;
+
+/// Records of a pool with one node, the sealed objects `x` (object 1, page 1) and `y` (object 2, page 2).
+fn records() -> Vec<Record> {
+    let mut directory = Directory::recover(Settings::default(), 0, Vec::new()).unwrap();
+    let mut records: Vec<Record> = Vec::new();
+    let mut apply = |command| {
+        let (reply, mutations) = directory.apply(0, &command).unwrap();
+        for mutation in mutations {
+            records.retain(|record| (record.table, &record.key) != (mutation.table, &mutation.key));
+            let value = mutation.value;
+            records.extend(value.map(|value| Record { table: mutation.table, key: mutation.key, value }));
+        }
+        reply
+    };
+    let node = NodeId(3);
+    let (rack, address) = (RackName::parse("a").unwrap(), "h:1".to_owned());
+    apply(Command::Join { node, rack, address, capacity_bytes: 64 * MIB, incarnation: 1 });
+    apply(Command::NodeObjects { node, incarnation: 1, after: ObjectId(0), objects: vec![], more: false });
+    for name in ["x", "y"] {
+        let name = ObjectName::parse(name).unwrap();
+        let writer = Writer { node, incarnation: 1, token: 1 };
+        let (size, placement) = (Some(MIB), Placement::Policy);
+        let reply = apply(Command::Reserve { name, size, copies: 1, placement, writer });
+        let Reply::Reserved { object, .. } = reply else { panic!() };
+        let digest = ContentDigest::default();
+        apply(Command::Seal { object, size: MIB, digest, homes: vec![node] });
+    }
+    records
+}
+
+fn recover(records: Vec<Record>) -> Result<Directory, RecoverError> {
+    Directory::recover(Settings::default(), 0, records)
+}
+
+fn value(records: &mut [Record], table: Table, key: &[u8]) -> Vec<u8> {
+    find(records, table, key).value.clone()
+}
+
+fn find<'a>(records: &'a mut [Record], table: Table, key: &[u8]) -> &'a mut Record {
+    records.iter_mut().find(|record| record.table == table && record.key == key).unwrap()
+}
+
+fn object_key(object: u64) -> Vec<u8> {
+    object.to_be_bytes().to_vec()
+}
+
+#[test]
+fn whole_records_recover() {
+    assert!(recover(records()).unwrap().check().is_ok());
+}
+
+#[test]
+fn two_owners_of_a_page_are_refused() {
+    let mut records = records();
+    let first = value(&mut records, Table::Objects, &object_key(1));
+    let second = find(&mut records, Table::Objects, &object_key(2));
+    // The same record but for the name: `x` and `y` are one byte long.
+    second.value = first.iter().map(|byte| if *byte == b'x' { b'y' } else { *byte }).collect();
+    let error = recover(records).unwrap_err();
+    assert!(
+        matches!(&error, RecoverError::Contradiction(Contradiction::TwoOwners { object: ObjectId(2), .. })),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_name_that_leads_to_no_object_is_refused() {
+    let mut records = records();
+    records.push(Record { table: Table::Names, key: b"z".to_vec(), value: vec![9] });
+    let error = recover(records).unwrap_err();
+    let name = ObjectName::parse("z").unwrap();
+    assert_eq!(error, Contradiction::NameWithoutObject { name, object: ObjectId(9) }.into());
+}
+
+#[test]
+fn an_object_whose_name_is_gone_is_refused() {
+    let mut records = records();
+    records.retain(|record| record.key != b"y");
+    let name = ObjectName::parse("y").unwrap();
+    assert_eq!(
+        recover(records).unwrap_err(),
+        Contradiction::ObjectWithoutName { object: ObjectId(2), name }.into()
+    );
+}
+
+#[test]
+fn a_name_that_leads_to_another_object_is_refused() {
+    let mut records = records();
+    find(&mut records, Table::Names, b"y").value = vec![1];
+    assert!(matches!(
+        recover(records).unwrap_err(),
+        RecoverError::Contradiction(Contradiction::NameWithoutObject { .. })
+    ));
+}
+
+#[test]
+fn pages_and_objects_that_disagree_are_refused() {
+    let mut less = records();
+    less.retain(|record| record.table != Table::Pages || record.key != 2u32.to_be_bytes());
+    assert_eq!(recover(less).unwrap_err(), Contradiction::OwnerWithoutPage { object: ObjectId(2) }.into());
+    let mut more = records();
+    let copy = value(&mut more, Table::Pages, &2u32.to_be_bytes());
+    more.push(Record { table: Table::Pages, key: 7u32.to_be_bytes().to_vec(), value: copy });
+    let page = PageNumber::new(7).unwrap();
+    assert_eq!(
+        recover(more).unwrap_err(),
+        Contradiction::PageWithoutOwner { page, object: ObjectId(2) }.into()
+    );
+}
+
+#[test]
+fn a_home_that_is_no_member_is_refused() {
+    let mut records = records();
+    records.retain(|record| record.table != Table::Members);
+    assert_eq!(
+        recover(records).unwrap_err(),
+        Contradiction::HomeWithoutMember { object: ObjectId(1), node: NodeId(3) }.into()
+    );
+}
+
+#[test]
+fn an_id_that_would_be_given_again_is_refused() {
+    let mut records = records();
+    find(&mut records, Table::Meta, b"meta").value = vec![1, 2, 9];
+    assert_eq!(recover(records).unwrap_err(), Contradiction::CounterBehind { object: ObjectId(2) }.into());
+}
+
+#[test]
+fn another_format_and_a_missing_meta_record_are_refused() {
+    let mut other = records();
+    find(&mut other, Table::Meta, b"meta").value = vec![2, 1, 1, 1, 1];
+    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 2 });
+    let mut none = records();
+    none.retain(|record| record.table != Table::Meta);
+    assert_eq!(recover(none).unwrap_err(), RecoverError::NoMeta);
+}
+
+#[test]
+fn a_record_cut_short_or_too_long_is_refused_with_its_place() {
+    for place in 0..records().len() {
+        let mut cut = records();
+        cut[place].value.pop();
+        let error = recover(cut).unwrap_err();
+        assert!(matches!(error, RecoverError::Unreadable { .. }), "record {place}: {error}");
+        let mut long = records();
+        long[place].value.push(0);
+        let error = recover(long).unwrap_err();
+        assert!(matches!(error, RecoverError::Unreadable { .. }), "record {place}: {error}");
+        let mut key = records();
+        key[place].key.push(0);
+        assert!(recover(key).is_err());
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_refused_or_harmless_and_never_a_panic() {
+    for place in 0..records().len() {
+        for bit in 0..records()[place].value.len() * 8 {
+            let mut flipped = records();
+            flipped[place].value[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(directory) = recover(flipped) {
+                directory.check().unwrap();
+            }
+        }
+    }
+}
