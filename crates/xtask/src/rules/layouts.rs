@@ -105,7 +105,8 @@ impl<'text> Announced<'text> {
             let named = source.contains(&format!("| {place} | {} |", row.field));
             let sized = source.contains(&format!("//! | {} | {} |", row.offset, row.size));
             if !named && !sized {
-                let message = format!("{} has no row `| {place} | {} |` in its documentation", self.path, row.field);
+                let message =
+                    format!("{} has no row `| {place} | {} |` in its documentation", self.path, row.field);
                 return Err((index + 1, message));
             }
         }

@@ -73,11 +73,17 @@ pub fn check_commits(root: &Path) -> Vec<Finding> {
         return Vec::new();
     };
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.split('\0').flat_map(check_commit).collect()
+    let mut commits = text.split('\0');
+    let latest = commits.next().unwrap_or("");
+    check_subject(latest)
+        .into_iter()
+        .chain(check_commit(latest))
+        .chain(commits.flat_map(check_commit))
+        .collect()
 }
 
-/// Checks one commit, given as its short name on the first line and its message below.
-fn check_commit(text: &str) -> Vec<Finding> {
+/// Checks the first line of the latest commit, which `git commit --amend` still mends.
+fn check_subject(text: &str) -> Vec<Finding> {
     let Some((name, message)) = text.trim().split_once('\n') else { return Vec::new() };
     let path = format!("commit {name}");
     let subject = message.lines().next().unwrap_or("");
@@ -88,6 +94,14 @@ fn check_commit(text: &str) -> Vec<Finding> {
     if !subject.split_once(": ").is_some_and(|(area, rest)| !area.contains(' ') && !rest.is_empty()) {
         findings.push(Finding::new(&path, 1, "subject is not `area: imperative`"));
     }
+    findings
+}
+
+/// Checks the words of a commit, given as its short name on the first line and its message below.
+fn check_commit(text: &str) -> Vec<Finding> {
+    let Some((name, message)) = text.trim().split_once('\n') else { return Vec::new() };
+    let path = format!("commit {name}");
+    let mut findings = Vec::new();
     for (index, line) in message.lines().enumerate() {
         findings.extend(complaints(line).map(|message| Finding::new(&path, index + 1, message)));
     }
@@ -163,9 +177,13 @@ mod tests {
 
     #[test]
     fn a_commit_has_a_short_subject_with_an_area() {
-        assert!(check_commit("abc\nring: add futex waiting\n\nWhy.").is_empty());
-        assert_eq!(check_commit("abc\nAdd things").len(), 1);
-        assert_eq!(check_commit(&format!("abc\nring: {}", "x".repeat(70))).len(), 1);
+        assert!(check_subject("abc\nring: add futex waiting\n\nWhy.").is_empty());
+        assert_eq!(check_subject("abc\nAdd things").len(), 1);
+        assert_eq!(check_subject(&format!("abc\nring: {}", "x".repeat(70))).len(), 1);
+    }
+
+    #[test]
+    fn words_are_found_in_commit_text() {
         let bad = format!("abc\nring: x\n\n{} later", concat!("TO", "DO"));
         assert_eq!(check_commit(&bad).first().map(|finding| finding.line), Some(3));
     }
