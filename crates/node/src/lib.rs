@@ -1,5 +1,31 @@
 //! Memory node and rack daemon; hosts an embedded directory by default.
+//!
+//! A node lends memory to the pool, holds sealed objects and regions, gives sessions of its host
+//! capabilities and descriptors, serves other nodes over the fabric, and caches objects of other racks.
 #![forbid(unsafe_code)]
 
+pub mod cache;
 pub mod capability;
-pub mod locks;
+mod core;
+mod directory_host;
+mod directory_link;
+mod holdings;
+mod local_server;
+mod locks;
+mod membership;
+mod node;
+mod notices;
+mod options;
+mod peer_service;
+mod peers;
+mod put;
+mod refused;
+mod remote_service;
+mod ring_server;
+mod segment;
+mod session;
+mod verify;
+
+pub use cache::CacheSwitches;
+pub use node::{Node, NodeError, read_key};
+pub use options::{BackingChoice, NodeOptions};

@@ -6,6 +6,7 @@ pub mod control;
 mod frame;
 mod handshake;
 pub mod object_header;
+pub mod ring_message;
 
 pub use frame::{
     ERROR_TEXT_BYTES_MAX, ErrorCode, Frame, FrameDecoder, FrameError, FrameHeader, FrameKind, FrameReceiver,

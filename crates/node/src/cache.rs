@@ -1,0 +1,473 @@
+//! The host's cache of sealed objects of other racks: files, faults, fills, eviction.
+//!
+//! See `docs/decisions/2026-11-21-cache-files.md` for what must hold and why.
+
+mod ahead;
+mod evict;
+mod faults;
+mod file;
+mod fill;
+mod registration;
+mod source;
+mod units;
+
+pub use ahead::AheadSwitches;
+pub use file::{CacheFile, CacheKey};
+pub use registration::NewRegistration;
+
+use crate::directory_link::DirectoryLink;
+use crate::peers::Peers;
+use crate::refused::{Refused, errno};
+use ahead::Ahead;
+use faults::{FaultWatch, Watched};
+use fill::FillQueue;
+use hinterland_os::{clock, process};
+use hinterland_policy::layout::{self, Parsed, Preference};
+use hinterland_policy::probation::{Probation, ProbationConfig};
+use hinterland_policy::{EvictionKind, UnitBytes, UnitMap};
+use hinterland_proto::control::{Advice, CacheStatus, ObjectInfo, Problem};
+use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
+use hinterland_types::{ByteRange, NodeId, SessionId};
+use registration::Registration;
+use source::Source;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest header that is read to learn where experts are.
+const HEADER_BYTES_MAX: u64 = 64 << 20;
+/// Objects below this size are not worth parsing.
+const LAYOUT_BYTES_MIN: u64 = 8 << 20;
+/// Problems kept for `doctor`.
+const PROBLEMS_MAX: usize = 100;
+/// How long the prober sleeps when nothing is filled.
+const PROBE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Optimisations that can be turned off, to show what each is worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSwitches {
+    /// Huge pages for cache files whose units allow it.
+    pub huge: bool,
+    /// Fetch ahead: rest of an expert, sequential, stride.
+    pub prefetch: AheadSwitches,
+    /// Divide models by expert.
+    pub layout: bool,
+    /// Ask programs which units they still use.
+    pub probe: bool,
+}
+
+impl Default for CacheSwitches {
+    fn default() -> Self {
+        Self { huge: true, prefetch: AheadSwitches::default(), layout: true, probe: true }
+    }
+}
+
+/// What can be set.
+#[derive(Clone, Debug)]
+pub struct CacheOptions {
+    /// Budget of all cache files together, in bytes.
+    pub budget_bytes: u64,
+    /// Threads that fill.
+    pub workers: usize,
+    /// Order in which units leave.
+    pub eviction: EvictionKind,
+    /// Optimisations.
+    pub switches: CacheSwitches,
+}
+
+/// Counters of the cache since the node started.
+#[derive(Default)]
+pub struct Tallies {
+    /// Fault events.
+    pub faults: AtomicU64,
+    /// Units filled because a program waited.
+    pub demand_fills: AtomicU64,
+    /// Units filled ahead.
+    pub prefetch_fills: AtomicU64,
+    /// Bytes filled.
+    pub filled_bytes: AtomicU64,
+    /// Microseconds that demanded fills took.
+    pub demand_fill_us: AtomicU64,
+    /// Units evicted.
+    pub evictions: AtomicU64,
+    /// Bytes evicted.
+    pub evicted_bytes: AtomicU64,
+    /// Faults that ended in SIGBUS.
+    pub poisoned_faults: AtomicU64,
+}
+
+/// The host's cache.
+pub struct Cache {
+    options: CacheOptions,
+    peers: Arc<Peers>,
+    directory: Arc<DirectoryLink>,
+    own: NodeId,
+    files: RwLock<HashMap<CacheKey, Arc<CacheFile>>>,
+    opening: Mutex<()>,
+    queue: FillQueue,
+    watch: FaultWatch,
+    room: Mutex<()>,
+    next_registration: AtomicU64,
+    /// Counters.
+    pub tallies: Tallies,
+    problems: Mutex<VecDeque<Problem>>,
+    filled: (Mutex<bool>, Condvar),
+    stopping: AtomicBool,
+}
+
+/// The threads of a cache, to be joined when it stops.
+pub struct CacheThreads(Vec<JoinHandle<()>>);
+
+/// What a session wants of the objects that it maps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CachePreference {
+    /// Budget of each object.
+    pub budget_bytes: Option<u64>,
+    /// Fault unit.
+    pub unit_bytes: Option<UnitBytes>,
+}
+
+impl Cache {
+    /// Starts the cache and its threads.
+    ///
+    /// # Errors
+    /// [`Refused`] without descriptors, threads or memory to pin.
+    pub fn start(
+        options: CacheOptions,
+        peers: Arc<Peers>,
+        directory: Arc<DirectoryLink>,
+        own: NodeId,
+    ) -> Result<(Arc<Self>, CacheThreads), Refused> {
+        let cache = Arc::new(Self {
+            options,
+            peers,
+            directory,
+            own,
+            files: RwLock::default(),
+            opening: Mutex::default(),
+            queue: FillQueue::default(),
+            watch: FaultWatch::new()?,
+            room: Mutex::default(),
+            next_registration: AtomicU64::new(1),
+            tallies: Tallies::default(),
+            problems: Mutex::default(),
+            filled: (Mutex::new(false), Condvar::new()),
+            stopping: AtomicBool::new(false),
+        });
+        let mut threads = Vec::new();
+        for _ in 0..cache.options.workers.max(1) {
+            let staging = fill::staging()?;
+            let cache = Arc::clone(&cache);
+            threads.push(spawn("fill", move || fill::work(&cache, staging))?);
+        }
+        let serving = Arc::clone(&cache);
+        threads.push(spawn("faults", move || serving.watch.serve(&serving))?);
+        let probing = Arc::clone(&cache);
+        threads.push(spawn("probe", move || probing.probe_files())?);
+        Ok((cache, CacheThreads(threads)))
+    }
+
+    /// Ends all threads.
+    pub fn stop(&self, threads: CacheThreads) {
+        self.stopping.store(true, Ordering::Release);
+        self.queue.stop();
+        self.watch.stop();
+        self.note_fill();
+        for thread in threads.0 {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the cache had panicked");
+            }
+        }
+    }
+
+    /// The cache file of an object for programs of one user, made if there is none.
+    ///
+    /// # Errors
+    /// [`Refused`] if no home answers or there is no memory.
+    pub fn open(
+        &self,
+        info: &ObjectInfo,
+        user: u32,
+        preference: CachePreference,
+    ) -> Result<Arc<CacheFile>, Refused> {
+        let key = CacheKey { object: info.object, user };
+        if let Some(file) = self.find(key) {
+            return Ok(file);
+        }
+        let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = self.find(key) {
+            return Ok(file);
+        }
+        let source =
+            Source::open(info.clone(), Arc::clone(&self.peers), Arc::clone(&self.directory), self.own)?;
+        let units = self.divide(&source, info.bytes, preference.unit_bytes)?;
+        let prefetcher = Ahead::new(self.options.switches.prefetch);
+        let config = ProbationConfig { active_order: self.options.eviction, ..ProbationConfig::default() };
+        let file =
+            CacheFile::new(key, source, units, prefetcher, Probation::new(config), self.options.switches.huge)?;
+        let file = Arc::new(file);
+        self.files.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Serves the faults of a program's mapping; returns its identifier.
+    ///
+    /// # Errors
+    /// [`Refused`] if the mapping lies outside the file or the descriptor is no userfaultfd.
+    pub fn register(
+        &self,
+        file: &Arc<CacheFile>,
+        mut new: NewRegistration,
+        budget_bytes: Option<u64>,
+    ) -> Result<u64, Refused> {
+        let id = self.next_registration.fetch_add(1, Ordering::AcqRel);
+        new.id = id;
+        new.range = file.check_mapping(new.range.offset(), new.range.bytes())?;
+        new.minor = file.is_minor();
+        new.page_bytes = file.page_kind().page_bytes();
+        let session = new.session;
+        let registration = Arc::new(Registration::new(new));
+        {
+            let mut state = file.lock();
+            state.registrations.push(Arc::clone(&registration));
+            state.budgets.insert(session, budget_bytes);
+        }
+        let watched = Watched { file: Arc::clone(file), registration };
+        if let Err(error) = self.watch.add(watched) {
+            self.forget(file, id, session);
+            return Err(error.into());
+        }
+        Ok(id)
+    }
+
+    /// Serves a mapping no longer.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no such mapping of this session.
+    pub fn unregister(&self, id: u64, session: SessionId) -> Result<(), Refused> {
+        let belongs = self.watch.session_of(id) == Some(session);
+        let watched = if belongs { self.watch.remove(id) } else { None };
+        let watched = watched.ok_or_else(|| Refused::new(errno::EBADF, format!("no mapping {id} in this session")))?;
+        self.forget(&watched.file, id, session);
+        Ok(())
+    }
+
+    /// Fetches ahead or changes how that is done, as a program advises.
+    pub fn advise(&self, file: &Arc<CacheFile>, range: ByteRange, advice: Advice) {
+        if advice != Advice::WillNeed {
+            file.lock().prefetcher.advise(advice);
+            return;
+        }
+        let limit = file.budget().unwrap_or(u64::MAX).min(self.options.budget_bytes);
+        if file.units.count() == 0 || range.bytes() == 0 {
+            return;
+        }
+        let (first, last) = (file.units.unit_of(range.offset()), file.units.unit_of(range.end() - 1));
+        let mut fetch = Vec::new();
+        let mut promised = file.resident_bytes();
+        {
+            let mut state = file.lock();
+            for unit in first..=last {
+                let memory = file.unit_memory(unit);
+                if promised + memory > limit {
+                    break;
+                }
+                if state.units.request(unit) {
+                    fetch.push((unit, false));
+                    promised += memory;
+                }
+            }
+        }
+        self.queue.push(file, &fetch);
+    }
+
+    /// Drops every filled unit of an object, for all users.
+    pub fn drop_filled(&self, info: &ObjectInfo) {
+        for file in self.all().into_iter().filter(|file| file.key.object == info.object) {
+            let mut leaving = Vec::new();
+            {
+                let mut state = file.lock();
+                let present: Vec<u32> = state.units.present_units().collect();
+                for unit in present {
+                    if state.units.evict(unit) {
+                        hinterland_policy::Eviction::remove(&mut state.probation, evict::key(unit));
+                        leaving.push(unit);
+                    }
+                }
+            }
+            let wanted = file.punch(&leaving);
+            self.queue.push(&file, &wanted);
+        }
+    }
+
+    /// Forgets cache files that nobody has mapped and whose object is gone.
+    pub fn sweep(&self) {
+        for file in self.all() {
+            let is_idle = file.lock().registrations.is_empty();
+            if is_idle && self.directory.lookup_object(file.key.object).is_err_and(|refused| refused.code == errno::ENOENT) {
+                self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file.key);
+            }
+        }
+    }
+
+    /// Bytes in all cache files.
+    pub fn resident_bytes(&self) -> u64 {
+        self.all().iter().map(|file| file.resident_bytes()).sum()
+    }
+
+    /// Budget of all cache files together.
+    pub const fn budget_bytes(&self) -> u64 {
+        self.options.budget_bytes
+    }
+
+    /// What `top` shows of each file, and sums over all sources: received bytes, checksum failures, failovers.
+    pub fn status(&self) -> (Vec<CacheStatus>, [u64; 3]) {
+        let mut sums = [0; 3];
+        let mut files = self.all();
+        files.sort_by_key(|file| file.key);
+        let caches = files
+            .iter()
+            .map(|file| {
+                // Relaxed: counters that nothing is ordered by.
+                sums[0] += file.source.received_bytes.load(Ordering::Relaxed);
+                sums[1] += file.source.checksum_failures.load(Ordering::Relaxed);
+                sums[2] += file.source.failovers.load(Ordering::Relaxed);
+                let budget_bytes = file.budget();
+                let info = file.source.info();
+                let state = file.lock();
+                CacheStatus {
+                    name: info.name.to_string(),
+                    bytes: info.bytes,
+                    resident_bytes: file.resident_bytes(),
+                    budget_bytes,
+                    units: file.units.count(),
+                    resident_units: state.units.present_count(),
+                    // A host has far fewer mappings than 2^32.
+                    mappings: state.registrations.len() as u32,
+                    pages: file.page_kind().name().to_owned(),
+                }
+            })
+            .collect();
+        (caches, sums)
+    }
+
+    /// The last problems, oldest first.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+
+    /// Keeps a problem for `doctor`.
+    pub fn problem(&self, text: &str) {
+        tracing::error!("{text}");
+        let mut problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        if problems.len() == PROBLEMS_MAX {
+            problems.pop_front();
+        }
+        problems.push_back(Problem { at_ms: clock::wall_ms(), text: text.to_owned() });
+    }
+
+    fn forget(&self, file: &Arc<CacheFile>, id: u64, session: SessionId) {
+        let mut state = file.lock();
+        state.registrations.retain(|registration| registration.id != id);
+        state.units.drop_waiters(id);
+        if !state.registrations.iter().any(|registration| registration.session == session) {
+            state.budgets.remove(&session);
+        }
+    }
+
+    fn find(&self, key: CacheKey) -> Option<Arc<CacheFile>> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).get(&key).cloned()
+    }
+
+    fn all(&self) -> Vec<Arc<CacheFile>> {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// All files, the one that holds most last.
+    fn files_by_size(&self) -> Vec<Arc<CacheFile>> {
+        let mut files = self.all();
+        files.sort_by_key(|file| file.resident_bytes());
+        files
+    }
+
+    /// Makes huge pages of a range, evicting if there are none.
+    fn allocate_huge(&self, file: &Arc<CacheFile>, offset: u64, bytes: u64) -> Result<(), Refused> {
+        Ok(file.file().allocate(offset, bytes)?)
+    }
+
+    fn count_fill(&self, bytes: u64, demanded: bool, took: Duration) {
+        // Relaxed: counters that nothing is ordered by.
+        self.tallies.filled_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if demanded {
+            self.tallies.demand_fills.fetch_add(1, Ordering::Relaxed);
+            self.tallies.demand_fill_us.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+        } else {
+            self.tallies.prefetch_fills.fetch_add(1, Ordering::Relaxed);
+        }
+        self.note_fill();
+    }
+
+    fn note_fill(&self) {
+        *self.filled.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.filled.1.notify_one();
+    }
+
+    /// The prober: after fills, asks programs to unmap what is nearest to eviction.
+    fn probe_files(&self) {
+        process::name_thread("probe");
+        while !self.stopping.load(Ordering::Acquire) {
+            let mut filled = self.filled.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if !*filled {
+                filled = self.filled.1.wait_timeout(filled, PROBE_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            let any = std::mem::take(&mut *filled);
+            drop(filled);
+            if any {
+                self.all().iter().for_each(|file| self.probe(file));
+            }
+        }
+    }
+
+    /// Divides an object into fault units: as asked, by expert, or uniformly.
+    fn divide(&self, source: &Source, bytes: u64, unit: Option<UnitBytes>) -> Result<UnitMap, Refused> {
+        let preference = Preference { unit, ..Preference::default() };
+        let layout = if self.options.switches.layout && unit.is_none() && bytes >= LAYOUT_BYTES_MIN {
+            read_layout(source, bytes)
+        } else {
+            None
+        };
+        let map = match layout {
+            Some(layout) => layout::plan(Some(&layout), bytes, &preference),
+            None => UnitMap::uniform(bytes, unit.unwrap_or(UnitBytes::DEFAULT)),
+        };
+        map.map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+    }
+}
+
+/// Reads as much of the start of an object as its header needs; `None` if it is no model file.
+fn read_layout(source: &Source, bytes: u64) -> Option<layout::Layout> {
+    let mut prefix = Vec::new();
+    let mut wanted = CHECKSUM_BLOCK_BYTES;
+    loop {
+        let start = prefix.len() as u64;
+        let end = wanted.next_multiple_of(CHECKSUM_BLOCK_BYTES).min(bytes);
+        prefix.resize(end as usize, 0);
+        let range = ByteRange::new(start, end - start).ok()?;
+        source.fetch(range, &mut prefix[start as usize..]).ok()?;
+        match layout::parse_prefix(&prefix, bytes) {
+            Parsed::Layout(layout) => return Some(layout),
+            Parsed::NeedMore(more) if more <= HEADER_BYTES_MAX.min(bytes) && more > end => wanted = more,
+            _ => return None,
+        }
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Refused> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+        .map_err(|error| Refused::new(errno::EIO, format!("a thread could not be started: {error}")))
+}
+

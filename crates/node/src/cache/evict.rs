@@ -1,0 +1,143 @@
+//! Room in caches: which units leave, and how programs are asked which are still in use.
+
+use super::Cache;
+use super::file::CacheFile;
+use super::registration::Registration;
+use hinterland_policy::{Eviction, UnitKey};
+use hinterland_proto::control::ProbeRange;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Units that programs are asked to unmap at once.
+const PROBE_UNITS_MAX: usize = 128;
+/// Smallest amount that an eviction frees, so that programs are not asked for every unit.
+const EVICT_BYTES_MIN: u64 = 4 << 20;
+/// Probing begins when a cache is filled to this share of its limit, in percent.
+const PROBE_FROM_PERCENT: u64 = 70;
+
+/// Keys of one file's own policy; the file is known, so its slot says nothing.
+pub const fn key(unit: u32) -> UnitKey {
+    UnitKey { object: 0, unit }
+}
+
+impl Cache {
+    /// Takes `bytes` of the budgets of the host and of the file, evicting as needed. Whether they were taken:
+    /// a fill that a program waits for always gets them, because it must not wait for ever.
+    pub(super) fn make_room(&self, file: &Arc<CacheFile>, bytes: u64, demanded: bool) -> bool {
+        let _one_at_a_time = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let file_missing = file
+            .budget()
+            .map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
+        if file_missing > 0 && self.evict(file, file_missing) < file_missing && !demanded {
+            return false;
+        }
+        let mut host_missing = (self.resident_bytes() + bytes).saturating_sub(self.options.budget_bytes);
+        let mut files = self.files_by_size();
+        while host_missing > 0 {
+            let Some(largest) = files.pop() else { break };
+            host_missing = host_missing.saturating_sub(self.evict(&largest, host_missing));
+        }
+        if host_missing > 0 && !demanded {
+            return false;
+        }
+        file.take(bytes);
+        true
+    }
+
+    /// Evicts at least `bytes` from a file if it can; returns what was freed.
+    fn evict(&self, file: &Arc<CacheFile>, bytes: u64) -> u64 {
+        let wanted = bytes.max(EVICT_BYTES_MIN.min(file.resident_bytes() / 8));
+        let mut candidates = Vec::new();
+        if self.options.switches.probe {
+            file.lock().probation.victim_candidates(wanted, &mut candidates);
+        }
+        let touched = self.ask_touched(file, &candidates);
+        let mut leaving = Vec::new();
+        {
+            let mut state = file.lock();
+            let mut freed = 0;
+            for (candidate, touched) in candidates.iter().zip(touched) {
+                if state.probation.report(*candidate, touched) && state.units.evict(candidate.unit) {
+                    freed += file.unit_memory(candidate.unit);
+                    leaving.push(candidate.unit);
+                }
+            }
+            if freed < bytes {
+                let mut more = Vec::new();
+                let super::file::FileState { units, probation, .. } = &mut *state;
+                probation.victims(bytes - freed, &mut |key| units.is_present(key.unit), &mut more);
+                leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
+            }
+        }
+        let freed = leaving.iter().map(|&unit| file.unit_memory(unit)).sum();
+        let wanted = file.punch(&leaving);
+        self.queue.push(file, &wanted);
+        // Relaxed: counters that nothing is ordered by.
+        self.tallies.evictions.fetch_add(leaving.len() as u64, Ordering::Relaxed);
+        self.tallies.evicted_bytes.fetch_add(freed, Ordering::Relaxed);
+        freed
+    }
+
+    /// Asks programs to unmap the units that are nearest to eviction, so that their next touch shows.
+    pub(super) fn probe(&self, file: &Arc<CacheFile>) {
+        let limit = file.budget().unwrap_or(u64::MAX).min(self.options.budget_bytes);
+        if !self.options.switches.probe || file.resident_bytes() < limit / 100 * PROBE_FROM_PERCENT {
+            return;
+        }
+        let mut units = Vec::new();
+        let registrations = {
+            let mut state = file.lock();
+            state.probation.next_probe(PROBE_UNITS_MAX, &mut units);
+            state.registrations.clone()
+        };
+        if units.is_empty() {
+            return;
+        }
+        for registration in registrations {
+            let (ranges, _) = shown(file, &registration, &units);
+            if let Some(channel) = registration.channel()
+                && !ranges.is_empty()
+                && let Err(error) = channel.unmap(ranges)
+            {
+                tracing::debug!(%error, "a program did not unmap what it was asked to");
+            }
+        }
+    }
+
+    /// Which of the units any program has touched since they were unmapped.
+    fn ask_touched(&self, file: &Arc<CacheFile>, units: &[UnitKey]) -> Vec<bool> {
+        let mut touched = vec![false; units.len()];
+        if units.is_empty() {
+            return touched;
+        }
+        let registrations = file.lock().registrations.clone();
+        for registration in registrations {
+            let (ranges, places) = shown(file, &registration, units);
+            let Some(channel) = registration.channel() else { continue };
+            match channel.touched(ranges) {
+                Ok(answers) => {
+                    for (place, answer) in places.into_iter().zip(answers) {
+                        touched[place] |= answer;
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a program did not say what it touched"),
+            }
+        }
+        touched
+    }
+}
+
+/// Where a program sees units, and which of the units those are.
+fn shown(
+    file: &CacheFile,
+    registration: &Registration,
+    units: &[UnitKey],
+) -> (Vec<ProbeRange>, Vec<usize>) {
+    units
+        .iter()
+        .enumerate()
+        .filter_map(|(place, key)| {
+            registration.shown(file.units.range(key.unit)).map(|range| (range, place))
+        })
+        .unzip()
+}

@@ -1,0 +1,262 @@
+//! One cached object: its file, its units, and the programs that have it mapped.
+
+use super::ahead::Ahead;
+use super::registration::Registration;
+use super::source::Source;
+use super::units::{Touch, UnitStates, Waiter};
+use crate::refused::{Refused, errno};
+use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_policy::UnitMap;
+use hinterland_policy::probation::Probation;
+use hinterland_types::{ByteRange, ObjectId, SessionId};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Which cache file: programs share one only with programs of the same user.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct CacheKey {
+    /// The object.
+    pub object: ObjectId,
+    /// The user id of the programs.
+    pub user: u32,
+}
+
+/// One cached object.
+pub struct CacheFile {
+    /// Which.
+    pub key: CacheKey,
+    /// Where its bytes come from.
+    pub source: Source,
+    /// How it is divided.
+    pub units: UnitMap,
+    file: MemoryFile,
+    /// The node's own view, through which huge pages are filled.
+    mapping: Option<Arc<Mapping>>,
+    state: Mutex<FileState>,
+    resident_bytes: AtomicU64,
+}
+
+/// What the lock of a file guards.
+pub struct FileState {
+    /// Life of each unit.
+    pub units: UnitStates,
+    /// Programs that have it mapped.
+    pub registrations: Vec<Arc<Registration>>,
+    /// What to fetch ahead.
+    pub prefetcher: Ahead,
+    /// What to evict.
+    pub probation: Probation,
+    /// Budgets that sessions asked for.
+    pub budgets: HashMap<SessionId, Option<u64>>,
+}
+
+/// What a fault needs.
+pub struct FaultOutcome {
+    /// The unit that was touched.
+    pub unit: u32,
+    /// Whether its bytes are there already.
+    pub present: bool,
+    /// Units to fill, the touched one first if it must be; the flag says that a program waits for it.
+    pub fetch: Vec<(u32, bool)>,
+}
+
+impl CacheFile {
+    /// Makes an empty file.
+    ///
+    /// # Errors
+    /// [`OsError`] without memory for the file itself (its pages come later).
+    pub fn new(
+        key: CacheKey,
+        source: Source,
+        units: UnitMap,
+        prefetcher: Ahead,
+        probation: Probation,
+        huge: bool,
+    ) -> Result<Self, OsError> {
+        let bytes = source.info().bytes;
+        let (file, mapping) = if huge && units.wants_huge() {
+            make_huge(bytes).or_else(|_| make_base(bytes))?
+        } else {
+            make_base(bytes)?
+        };
+        let state = FileState {
+            units: UnitStates::new(units.count()),
+            registrations: Vec::new(),
+            prefetcher,
+            probation,
+            budgets: HashMap::new(),
+        };
+        Ok(Self {
+            key,
+            source,
+            units,
+            file,
+            mapping,
+            state: Mutex::new(state),
+            resident_bytes: AtomicU64::new(0),
+        })
+    }
+
+    /// Locks the file's state. Never held across I/O.
+    pub fn lock(&self) -> MutexGuard<'_, FileState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether programs must arm their mappings for minor faults too.
+    pub const fn is_minor(&self) -> bool {
+        self.mapping.is_some()
+    }
+
+    /// Pages of the file.
+    pub fn page_kind(&self) -> PageKind {
+        self.file.kind()
+    }
+
+    /// Length of the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.file.len()
+    }
+
+    /// A descriptor through which a program maps the file and cannot write it.
+    ///
+    /// # Errors
+    /// [`OsError`] without descriptors left.
+    pub fn descriptor(&self) -> Result<OwnedFd, OsError> {
+        self.file.reopen_read_only()
+    }
+
+    /// The file itself, to be written by a filler.
+    pub const fn file(&self) -> &MemoryFile {
+        &self.file
+    }
+
+    /// The node's view of a range of a huge file.
+    pub fn view(&self, range: ByteRange) -> Option<SharedSlice> {
+        let mapping = self.mapping.as_ref()?;
+        mapping.slice().sub(range.offset() as usize, range.bytes() as usize).ok()
+    }
+
+    /// Bytes of the file that are in memory.
+    pub fn resident_bytes(&self) -> u64 {
+        self.resident_bytes.load(Ordering::Acquire)
+    }
+
+    /// Memory that a unit takes: its bytes, rounded up to the pages of the file.
+    pub fn unit_memory(&self, unit: u32) -> u64 {
+        self.units.range(unit).bytes().next_multiple_of(self.file.kind().page_bytes())
+    }
+
+    /// Counts memory that a fill is about to take.
+    pub fn take(&self, bytes: u64) {
+        self.resident_bytes.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    /// Counts memory that was given back.
+    pub fn give(&self, bytes: u64) {
+        self.resident_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Budget of this object: the largest that a session asked for, if all that have it mapped asked.
+    pub fn budget(&self) -> Option<u64> {
+        let state = self.lock();
+        state.budgets.values().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// A program touched `offset`.
+    pub fn fault(&self, offset: u64, waiter: Waiter) -> FaultOutcome {
+        let unit = self.units.unit_of(offset);
+        let mut state = self.lock();
+        let touch = state.units.touch(unit, waiter);
+        let mut fetch = Vec::new();
+        if touch == Touch::Fetch {
+            fetch.push((unit, true));
+        }
+        if touch != Touch::Present {
+            let FileState { prefetcher, units, .. } = &mut *state;
+            for ahead in prefetcher.fault(unit, &self.units) {
+                if units.request(ahead) {
+                    fetch.push((ahead, false));
+                }
+            }
+        }
+        FaultOutcome { unit, present: touch == Touch::Present, fetch }
+    }
+
+    /// Frees the pages of units that the caller has marked as leaving; returns those that were touched meanwhile
+    /// and must be queued.
+    #[must_use = "threads wait for the units that were touched meanwhile"]
+    pub fn punch(&self, units: &[u32]) -> Vec<(u32, bool)> {
+        let mut wanted = Vec::new();
+        for &unit in units {
+            self.free_pages(unit);
+            if self.lock().units.gone(unit) {
+                wanted.push((unit, true));
+            }
+        }
+        wanted
+    }
+
+    /// Frees the pages of one unit, which nobody may be filling but the caller.
+    pub fn free_pages(&self, unit: u32) {
+        let range = self.units.range(unit);
+        let memory = self.unit_memory(unit);
+        if let Err(error) = self.file.punch(range.offset(), memory.min(self.file.len() - range.offset())) {
+            tracing::error!(%error, "pages of a cache file could not be freed");
+        }
+        self.give(memory);
+    }
+
+    /// The registration behind an identifier.
+    pub fn registration(&self, id: u64) -> Option<Arc<Registration>> {
+        self.lock().registrations.iter().find(|registration| registration.id == id).cloned()
+    }
+
+    /// Answers a list of waiters of one unit.
+    pub fn resolve(&self, unit: u32, waiters: &[Waiter]) {
+        let range = self.units.range(unit);
+        for waiter in waiters {
+            if let Some(registration) = self.registration(waiter.registration) {
+                registration.resolve(range, Some(*waiter));
+            }
+        }
+    }
+
+    /// Lets a list of waiters know that a unit is lost.
+    pub fn poison(&self, unit: u32, waiters: &[Waiter], reason: &str) {
+        let range = self.units.range(unit);
+        let mut told = Vec::new();
+        for waiter in waiters {
+            if told.contains(&waiter.registration) {
+                continue;
+            }
+            told.push(waiter.registration);
+            if let Some(registration) = self.registration(waiter.registration) {
+                registration.poison(range, reason);
+            }
+        }
+    }
+
+    /// Checks that a mapping that a program announces lies inside the file.
+    ///
+    /// # Errors
+    /// [`Refused`] if it does not.
+    pub fn check_mapping(&self, offset: u64, bytes: u64) -> Result<ByteRange, Refused> {
+        ByteRange::within(offset, bytes, self.file.len())
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+    }
+}
+
+fn make_huge(bytes: u64) -> Result<(MemoryFile, Option<Arc<Mapping>>), OsError> {
+    let length = bytes.next_multiple_of(PageKind::Huge2M.page_bytes()).max(PageKind::Huge2M.page_bytes());
+    let file = MemoryFile::anonymous("hinterland-cache", length, PageKind::Huge2M)?;
+    let options = MapOptions { write: true, ..MapOptions::default() };
+    let mapping = file.map(0, length as usize, options)?;
+    Ok((file, Some(Arc::new(mapping))))
+}
+
+fn make_base(bytes: u64) -> Result<(MemoryFile, Option<Arc<Mapping>>), OsError> {
+    let length = bytes.next_multiple_of(PageKind::Base4K.page_bytes()).max(PageKind::Base4K.page_bytes());
+    Ok((MemoryFile::anonymous("hinterland-cache", length, PageKind::Base4K)?, None))
+}

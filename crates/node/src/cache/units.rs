@@ -1,0 +1,234 @@
+//! The life of each fault unit of a cache file, and who waits for it.
+//!
+//! ```text
+//! missing --request--> queued --begin--> filling --complete--> present
+//!    ^                                      |                     |
+//!    +----------------- fail ---------------+                   evict
+//!    +------------------------- gone -------------- leaving <-----+
+//! ```
+//! One lock a file guards it; a unit that is queued or being filled is never evicted, and a unit whose
+//! pages are being punched out is not filled before that is done.
+
+/// One fault that waits for a unit: which registration, and where in the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waiter {
+    /// The registration whose mapping faulted.
+    pub registration: u64,
+    /// The faulting address in the program.
+    pub address: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Missing,
+    Queued { demanded: bool },
+    Filling { demanded: bool },
+    Present,
+    Leaving { wanted: bool },
+}
+
+/// What a fault leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Touch {
+    /// The bytes are here: wake the thread.
+    Present,
+    /// They are on their way; the waiter is noted.
+    OnTheirWay,
+    /// They must be queued at the front; the waiter is noted.
+    Fetch,
+}
+
+/// States of all units of one cache file.
+#[derive(Debug)]
+pub struct UnitStates {
+    states: Vec<State>,
+    waiters: Vec<(u32, Waiter)>,
+    present: u32,
+}
+
+impl UnitStates {
+    /// `count` units, none of them here.
+    pub fn new(count: u32) -> Self {
+        Self { states: vec![State::Missing; count as usize], waiters: Vec::new(), present: 0 }
+    }
+
+    /// A program touched the unit.
+    pub fn touch(&mut self, unit: u32, waiter: Waiter) -> Touch {
+        let state = &mut self.states[unit as usize];
+        let outcome = match *state {
+            State::Present => return Touch::Present,
+            State::Missing | State::Queued { demanded: false } => {
+                *state = State::Queued { demanded: true };
+                Touch::Fetch
+            }
+            State::Filling { .. } => {
+                *state = State::Filling { demanded: true };
+                Touch::OnTheirWay
+            }
+            State::Leaving { .. } => {
+                *state = State::Leaving { wanted: true };
+                Touch::OnTheirWay
+            }
+            State::Queued { demanded: true } => Touch::OnTheirWay,
+        };
+        self.waiters.push((unit, waiter));
+        outcome
+    }
+
+    /// The unit is wanted ahead of a touch; whether it must be queued.
+    pub fn request(&mut self, unit: u32) -> bool {
+        let state = &mut self.states[unit as usize];
+        if *state != State::Missing {
+            return false;
+        }
+        *state = State::Queued { demanded: false };
+        true
+    }
+
+    /// A worker starts to fill the unit; `None` if it need not, else whether a program waits.
+    pub fn begin(&mut self, unit: u32) -> Option<bool> {
+        let State::Queued { demanded } = self.states[unit as usize] else { return None };
+        self.states[unit as usize] = State::Filling { demanded };
+        Some(demanded)
+    }
+
+    /// A queued prefetch is dropped because there is no room for it.
+    pub fn forget(&mut self, unit: u32) {
+        if self.states[unit as usize] == (State::Queued { demanded: false }) {
+            self.states[unit as usize] = State::Missing;
+        }
+    }
+
+    /// The bytes are in the file; returns who waits, and whether anybody asked for it.
+    pub fn complete(&mut self, unit: u32) -> (Vec<Waiter>, bool) {
+        let demanded = self.states[unit as usize] == (State::Filling { demanded: true });
+        self.states[unit as usize] = State::Present;
+        self.present += 1;
+        (self.take_waiters(unit), demanded)
+    }
+
+    /// The bytes cannot be had; returns who waits.
+    pub fn fail(&mut self, unit: u32) -> Vec<Waiter> {
+        self.states[unit as usize] = State::Missing;
+        self.take_waiters(unit)
+    }
+
+    /// Marks the unit as leaving if it is present; whether its pages must be punched out now.
+    pub fn evict(&mut self, unit: u32) -> bool {
+        let was_present = self.states[unit as usize] == State::Present;
+        if was_present {
+            self.states[unit as usize] = State::Leaving { wanted: false };
+            self.present -= 1;
+        }
+        was_present
+    }
+
+    /// The pages of a leaving unit are gone; whether a program touched it meanwhile, so that it must be queued.
+    pub fn gone(&mut self, unit: u32) -> bool {
+        let wanted = self.states[unit as usize] == (State::Leaving { wanted: true });
+        self.states[unit as usize] = if wanted { State::Queued { demanded: true } } else { State::Missing };
+        wanted
+    }
+
+    /// Whether the bytes of the unit are in the file.
+    pub fn is_present(&self, unit: u32) -> bool {
+        self.states[unit as usize] == State::Present
+    }
+
+    /// Units whose bytes are in the file.
+    pub fn present_units(&self) -> impl Iterator<Item = u32> {
+        // A file has at most 2^27 units: the cast loses nothing.
+        (0..self.states.len() as u32).filter(|&unit| self.is_present(unit))
+    }
+
+    /// How many units are present.
+    pub const fn present_count(&self) -> u32 {
+        self.present
+    }
+
+    /// Drops the waiters of a registration that is gone.
+    pub fn drop_waiters(&mut self, registration: u64) {
+        self.waiters.retain(|(_, waiter)| waiter.registration != registration);
+    }
+
+    fn take_waiters(&mut self, unit: u32) -> Vec<Waiter> {
+        let mut taken = Vec::new();
+        self.waiters.retain(|&(waiting, waiter)| {
+            if waiting == unit {
+                taken.push(waiter);
+            }
+            waiting != unit
+        });
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const W: Waiter = Waiter { registration: 1, address: 4096 };
+    const V: Waiter = Waiter { registration: 2, address: 8192 };
+
+    #[test]
+    fn two_programs_that_touch_one_unit_cause_one_fetch() {
+        let mut units = UnitStates::new(2);
+        assert_eq!(units.touch(1, W), Touch::Fetch);
+        assert_eq!(units.touch(1, V), Touch::OnTheirWay);
+        assert_eq!(units.begin(1), Some(true));
+        assert_eq!(units.begin(1), None);
+        assert_eq!(units.complete(1), (vec![W, V], true));
+        assert_eq!(units.touch(1, W), Touch::Present);
+        assert_eq!(units.present_count(), 1);
+    }
+
+    #[test]
+    fn a_unit_that_is_being_filled_is_not_evicted() {
+        let mut units = UnitStates::new(1);
+        assert!(units.request(0));
+        assert!(!units.evict(0));
+        units.begin(0);
+        assert!(!units.evict(0));
+        units.complete(0);
+        assert!(units.evict(0));
+        assert!(!units.evict(0));
+        assert!(!units.gone(0));
+        assert_eq!(units.touch(0, W), Touch::Fetch);
+    }
+
+    #[test]
+    fn a_touch_while_the_pages_leave_waits_and_is_fetched_again() {
+        let mut units = UnitStates::new(1);
+        units.request(0);
+        units.begin(0);
+        units.complete(0);
+        assert!(units.evict(0));
+        assert_eq!(units.touch(0, W), Touch::OnTheirWay);
+        assert_eq!(units.begin(0), None);
+        assert!(units.gone(0));
+        assert_eq!(units.begin(0), Some(true));
+        assert_eq!(units.complete(0), (vec![W], true));
+    }
+
+    #[test]
+    fn a_touch_makes_a_queued_prefetch_a_demand() {
+        let mut units = UnitStates::new(1);
+        assert!(units.request(0));
+        assert!(!units.request(0));
+        assert_eq!(units.touch(0, W), Touch::Fetch);
+        units.forget(0);
+        assert_eq!(units.begin(0), Some(true));
+    }
+
+    #[test]
+    fn a_failed_fill_gives_its_waiters_back_and_can_be_tried_again() {
+        let mut units = UnitStates::new(1);
+        units.touch(0, W);
+        units.begin(0);
+        assert_eq!(units.fail(0), vec![W]);
+        assert_eq!(units.touch(0, V), Touch::Fetch);
+        units.drop_waiters(2);
+        units.begin(0);
+        assert_eq!(units.complete(0), (vec![], true));
+    }
+}

@@ -1,0 +1,131 @@
+//! What all parts of a running node share.
+
+use crate::cache::Cache;
+use crate::directory_link::DirectoryLink;
+use crate::holdings::{Holding, Holdings};
+use crate::locks::LockTable;
+use crate::membership::Membership;
+use crate::peers::Peers;
+use crate::put::Puts;
+use crate::segment::Segment;
+use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
+use hinterland_proto::{Features, PeerLimits, PoolId, PoolKey, RUNS_MAX, ServerIdentity};
+use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
+use hinterland_types::{NodeId, SessionId};
+use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+/// A running node's parts.
+pub struct Core {
+    /// Itself, for threads that must not keep it alive.
+    pub itself: Weak<Core>,
+    /// This node.
+    pub own: NodeId,
+    /// Its name on the command line.
+    pub name: String,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The key of the pool.
+    pub key: Option<PoolKey>,
+    /// How the directory knows it.
+    pub membership: Membership,
+    /// The way to the directory.
+    pub directory: Arc<DirectoryLink>,
+    /// Connections to other nodes.
+    pub peers: Arc<Peers>,
+    /// Objects that it holds.
+    pub holdings: Arc<Holdings>,
+    /// Puts of its sessions.
+    pub puts: Arc<Puts>,
+    /// Objects of other racks.
+    pub cache: Arc<Cache>,
+    /// Locks of this rack.
+    pub locks: LockTable,
+    /// Small allocations.
+    pub segment: Segment,
+    /// What its memory is made of.
+    pub backing: String,
+    /// When it started.
+    pub started: Instant,
+    /// Sessions that are open.
+    pub sessions: AtomicU32,
+    /// For the next session.
+    pub next_session: AtomicU64,
+    /// Bytes sent to other nodes.
+    pub sent_bytes: AtomicU64,
+    /// Requests answered over rings.
+    pub ring_requests: AtomicU64,
+}
+
+/// What a capability leads to.
+#[derive(Clone)]
+pub enum Resource {
+    /// Bytes that this node holds.
+    Held(Arc<Holding>),
+    /// An object that other nodes hold.
+    Remote(Arc<ObjectInfo>),
+}
+
+impl Core {
+    /// Itself, for threads that must not keep it alive.
+    pub fn shared(&self) -> Weak<Self> {
+        Weak::clone(&self.itself)
+    }
+
+    /// A number that no other session has.
+    pub fn new_session(&self) -> SessionId {
+        SessionId(self.next_session.fetch_add(1, Ordering::AcqRel))
+    }
+
+    /// How the node presents itself in handshakes.
+    pub fn identity(&self, key: Option<PoolKey>) -> ServerIdentity {
+        // Small constants: the casts lose nothing.
+        let limits = PeerLimits {
+            body_bytes_max: FRAME_BODY_BYTES_MAX,
+            runs_max: RUNS_MAX as u32,
+            streams_max: STREAMS_MAX as u32,
+        };
+        ServerIdentity { node: self.own, pool: self.pool, key, features: Features(0), limits }
+    }
+
+    /// The node's status.
+    pub fn status(&self) -> NodeStatus {
+        let (caches, [received, checksum_failures, failovers]) = self.cache.status();
+        // Relaxed: counters that nothing is ordered by.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let tallies = &self.cache.tallies;
+        NodeStatus {
+            node: self.own,
+            name: self.name.clone(),
+            rack: self.membership.rack.clone(),
+            address: self.membership.address.clone(),
+            directory: self.directory.is_embedded(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            capacity_bytes: self.holdings.capacity_bytes(),
+            used_bytes: self.holdings.used_bytes(),
+            cache_budget_bytes: self.cache.budget_bytes(),
+            cache_bytes: self.cache.resident_bytes(),
+            backing: self.backing.clone(),
+            sessions: self.sessions.load(Ordering::Relaxed),
+            counters: Counters {
+                network_received_bytes: received,
+                network_sent_bytes: read(&self.sent_bytes),
+                faults: read(&tallies.faults),
+                demand_fills: read(&tallies.demand_fills),
+                prefetch_fills: read(&tallies.prefetch_fills),
+                filled_bytes: read(&tallies.filled_bytes),
+                evictions: read(&tallies.evictions),
+                evicted_bytes: read(&tallies.evicted_bytes),
+                checksum_failures,
+                failovers,
+                poisoned_faults: read(&tallies.poisoned_faults),
+                ring_requests: read(&self.ring_requests),
+                demand_fill_us: read(&tallies.demand_fill_us),
+            },
+            caches,
+            problems: self.cache.problems(),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! The embedded directory: the pure state machine with its store on disk (redb) and its clock.
+//!
+//! A command is planned, its mutations are made durable in one transaction, and only then is it visible.
+
+use hinterland_directory::{Command, Directory, DirectoryError, Mutation, Record, RecoverError, Reply, Settings, Table};
+use hinterland_os::clock;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+/// Why the directory cannot start or answer.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryHostError {
+    /// The command was refused; nothing has changed.
+    #[error(transparent)]
+    Refused(#[from] DirectoryError),
+    /// The store could not be opened, read or written.
+    #[error("directory store {path}: {source} (hint: is its disk full or failing? Nothing was acknowledged that is not on it)")]
+    Store {
+        /// The file.
+        path: PathBuf,
+        /// What the store said.
+        source: Box<redb::Error>,
+    },
+    /// What the store holds is not a directory.
+    #[error("directory store {path}: {source}")]
+    Recover {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: RecoverError,
+    },
+}
+
+/// The directory of a pool and its store.
+pub struct DirectoryHost {
+    path: PathBuf,
+    database: Database,
+    directory: Mutex<Directory>,
+    settings: Settings,
+}
+
+impl DirectoryHost {
+    /// Opens the store, or makes an empty one, and rebuilds the directory.
+    ///
+    /// # Errors
+    /// [`DirectoryHostError`] if the store cannot be used.
+    pub fn open(path: &Path, settings: Settings) -> Result<Self, DirectoryHostError> {
+        let store_error = |source: redb::Error| DirectoryHostError::Store {
+            path: path.to_path_buf(),
+            source: Box::new(source),
+        };
+        let database = Database::create(path).map_err(|error| store_error(error.into()))?;
+        let records = read_all(&database).map_err(store_error)?;
+        let directory = Directory::recover(settings, now_ms(), records)
+            .map_err(|source| DirectoryHostError::Recover { path: path.to_path_buf(), source })?;
+        Ok(Self { path: path.to_path_buf(), database, directory: Mutex::new(directory), settings })
+    }
+
+    /// Answers a command; when it returns, the answer is durable.
+    ///
+    /// # Errors
+    /// [`DirectoryHostError`]; nothing has changed.
+    pub fn apply(&self, command: &Command) -> Result<Reply, DirectoryHostError> {
+        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
+        let plan = directory.plan(now_ms(), command)?;
+        if !plan.is_volatile() {
+            write_all(&self.database, &plan.mutations()).map_err(|source| DirectoryHostError::Store {
+                path: self.path.clone(),
+                source: Box::new(source),
+            })?;
+        }
+        Ok(directory.commit(plan))
+    }
+
+    /// How often time must be told to it.
+    pub const fn tick_ms(&self) -> u64 {
+        self.settings.tick_ms()
+    }
+}
+
+fn now_ms() -> u64 {
+    clock::monotonic_ns() / 1_000_000
+}
+
+const fn definition(table: Table) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
+    TableDefinition::new(table.name())
+}
+
+fn read_all(database: &Database) -> Result<Vec<Record>, redb::Error> {
+    let mut records = Vec::new();
+    let transaction = database.begin_read()?;
+    for table in Table::ALL {
+        let opened = match transaction.open_table(definition(table)) {
+            Ok(opened) => opened,
+            Err(redb::TableError::TableDoesNotExist(_)) => continue,
+            Err(error) => return Err(error.into()),
+        };
+        for entry in opened.iter()? {
+            let (key, value) = entry?;
+            records.push(Record { table, key: key.value().to_vec(), value: value.value().to_vec() });
+        }
+    }
+    Ok(records)
+}
+
+fn write_all(database: &Database, mutations: &[Mutation]) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    for mutation in mutations {
+        let mut table = transaction.open_table(definition(mutation.table))?;
+        match &mutation.value {
+            Some(value) => table.insert(mutation.key.as_slice(), value.as_slice())?,
+            None => table.remove(mutation.key.as_slice())?,
+        };
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_types::{NodeId, RackName};
+
+    #[test]
+    fn what_was_answered_is_there_after_a_restart() {
+        let folder = std::env::temp_dir().join(format!("hinterland-directory-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("directory.redb");
+        let join = Command::Join {
+            node: NodeId(1),
+            rack: RackName::parse("a").unwrap(),
+            address: "127.0.0.1:1".to_owned(),
+            capacity_bytes: 1 << 30,
+            incarnation: 1,
+        };
+        let host = DirectoryHost::open(&path, Settings::default()).unwrap();
+        host.apply(&join).unwrap();
+        assert!(matches!(host.apply(&join), Err(DirectoryHostError::Refused(_)) | Ok(_)));
+        drop(host);
+        let host = DirectoryHost::open(&path, Settings::default()).unwrap();
+        let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
+        assert_eq!(members.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_store_that_is_no_store_is_refused_with_its_path() {
+        let path = std::env::temp_dir().join(format!("hinterland-no-store-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 10_000]).unwrap();
+        let refused = DirectoryHost::open(&path, Settings::default()).err().unwrap().to_string();
+        assert!(refused.contains(path.to_str().unwrap()), "{refused}");
+        std::fs::remove_file(&path).unwrap();
+    }
+}

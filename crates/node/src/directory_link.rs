@@ -1,0 +1,134 @@
+//! How a node reaches the directory: in its own process, or at the node that hosts it.
+
+use crate::directory_host::{DirectoryHost, DirectoryHostError};
+use crate::peers::Peers;
+use crate::refused::{Refused, errno};
+use hinterland_directory::{Command, DirectoryError, HomeInfo, ObjectInfo, Reply};
+use hinterland_proto::control::{self, Home, PeerReply, PeerRequest};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, PageNumber};
+use std::sync::Arc;
+
+/// The way to the directory.
+pub enum DirectoryLink {
+    /// This node hosts it.
+    Embedded(Arc<DirectoryHost>),
+    /// Another node hosts it, at this `HOST:PORT`.
+    Remote {
+        /// Connections to other nodes.
+        peers: Arc<Peers>,
+        /// Where the directory is.
+        address: String,
+    },
+}
+
+/// What an encoded directory command comes back as.
+pub type EncodedAnswer = Result<Reply, DirectoryError>;
+
+impl DirectoryLink {
+    /// Asks the directory.
+    ///
+    /// # Errors
+    /// [`Refused`] with the directory's words, or that it cannot be reached.
+    pub fn apply(&self, command: &Command) -> Result<Reply, Refused> {
+        self.ask(command)?.map_err(Refused::from)
+    }
+
+    /// Asks the directory, keeping its own error apart from those of the way to it.
+    ///
+    /// # Errors
+    /// [`Refused`] if the directory could not be asked.
+    pub fn ask(&self, command: &Command) -> Result<EncodedAnswer, Refused> {
+        match self {
+            Self::Embedded(host) => answer(host, command),
+            Self::Remote { peers, address } => {
+                let body = control::encode(command)?;
+                match peers.call(address, &PeerRequest::Directory(body))? {
+                    PeerReply::Directory(bytes) => Ok(control::decode(&bytes)?),
+                    other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+                }
+            }
+        }
+    }
+
+    /// The object of a name.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is none.
+    pub fn lookup(&self, name: &ObjectName) -> Result<ObjectInfo, Refused> {
+        object(self.apply(&Command::Lookup { name: name.clone() })?)
+    }
+
+    /// The object of an identifier.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is none.
+    pub fn lookup_object(&self, id: ObjectId) -> Result<ObjectInfo, Refused> {
+        object(self.apply(&Command::LookupObject { object: id })?)
+    }
+
+    /// The object that owns a page.
+    ///
+    /// # Errors
+    /// [`Refused`] if nobody does.
+    pub fn lookup_page(&self, page: PageNumber) -> Result<ObjectInfo, Refused> {
+        object(self.apply(&Command::LookupPage { page })?)
+    }
+
+    /// Whether this node hosts the directory.
+    pub const fn is_embedded(&self) -> bool {
+        matches!(self, Self::Embedded(_))
+    }
+}
+
+/// Answers a command on the host; an error of the store is an error of the way.
+///
+/// # Errors
+/// [`Refused`] if the store failed.
+pub fn answer(host: &DirectoryHost, command: &Command) -> Result<EncodedAnswer, Refused> {
+    match host.apply(command) {
+        Ok(reply) => Ok(Ok(reply)),
+        Err(DirectoryHostError::Refused(error)) => Ok(Err(error)),
+        Err(error) => Err(Refused::new(errno::EIO, error.to_string())),
+    }
+}
+
+/// The directory's description of an object as sessions see it, this node's copy first.
+pub fn describe(info: &ObjectInfo, own: NodeId) -> control::ObjectInfo {
+    use hinterland_directory::ObjectState as Stage;
+    let home = |up: bool| {
+        move |home: &HomeInfo| Home {
+            node: home.node,
+            rack: home.rack.clone(),
+            address: home.address.clone(),
+            up,
+        }
+    };
+    let mut homes: Vec<Home> =
+        info.homes.iter().map(home(true)).chain(info.homes_down.iter().map(home(false))).collect();
+    homes.sort_by_key(|home| home.node != own);
+    control::ObjectInfo {
+        object: info.object,
+        name: info.name.clone(),
+        state: match info.state {
+            Stage::Writing | Stage::Removing => control::ObjectState::Writing,
+            Stage::Sealed => control::ObjectState::Sealed,
+            Stage::Mutable => control::ObjectState::Mutable,
+        },
+        bytes: info.size,
+        address: info.pages.map(first_address),
+        copies: info.copies,
+        homes,
+        digest: info.digest.map_or([0; 32], |digest| digest.0),
+    }
+}
+
+fn first_address(pages: hinterland_directory::PageRun) -> GlobalAddress {
+    pages.first().address()
+}
+
+fn object(reply: Reply) -> Result<ObjectInfo, Refused> {
+    match reply {
+        Reply::Object(info) => Ok(info),
+        other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+    }
+}

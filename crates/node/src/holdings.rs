@@ -1,0 +1,530 @@
+//! The objects whose bytes this node holds: their files, their headers, room, and what a restart finds.
+//!
+//! Bytes lie in `FOLDER/ID.bytes` on memory that outlives the process; the header with the checksums lies
+//! in `STATE/objects/ID.object`, written whole and renamed into place when the object is sealed. A file
+//! of bytes without a header is half a put and goes at the next start.
+
+use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_proto::checksum::{BlockChecksums, digest};
+use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
+use hinterland_types::limits::PAGE_BYTES;
+use hinterland_types::{Epoch, ObjectId, ObjectName};
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Bytes that are copied out of shared memory at once to be checked.
+const CHECK_BYTES: usize = 256 << 10;
+
+/// Why an object cannot be made, found or sealed here.
+#[derive(Debug, thiserror::Error)]
+pub enum HoldingError {
+    /// The node lends less than that.
+    #[error("{needed} bytes do not fit: this node lends {capacity} and {used} are in use (hint: remove objects, or start the node with a larger --capacity)")]
+    Full {
+        /// Bytes asked for, rounded up to pages.
+        needed: u64,
+        /// Bytes lent.
+        capacity: u64,
+        /// Bytes in use.
+        used: u64,
+    },
+    /// The object is not here.
+    #[error("{0} is not held here (hint: it may have been removed; look with `hinterland ls`)")]
+    Absent(ObjectId),
+    /// The object is in another state.
+    #[error("{object} is {found}, not {needed}")]
+    State {
+        /// Which.
+        object: ObjectId,
+        /// State it is in.
+        found: &'static str,
+        /// State it should be in.
+        needed: &'static str,
+    },
+    /// There is an object of this number.
+    #[error("{0} exists here already")]
+    Exists(ObjectId),
+    /// The operating system said no.
+    #[error(transparent)]
+    Os(#[from] OsError),
+    /// The header could not be written.
+    #[error("object header {path}: {source} (hint: is the disk of the state folder full?)")]
+    Header {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Writing,
+    Sealed,
+    Region,
+}
+
+/// One object that is held here.
+pub struct Holding {
+    /// Identifier.
+    pub object: ObjectId,
+    /// Name.
+    pub name: ObjectName,
+    epoch: AtomicU64,
+    bytes: AtomicU64,
+    state: Mutex<State>,
+    memory: RwLock<Memory>,
+    blocks: Mutex<Arc<Vec<u32>>>,
+    /// Who may attach as a writer.
+    pub ticket: [u8; 16],
+}
+
+struct Memory {
+    file: MemoryFile,
+    mapping: Arc<Mapping>,
+}
+
+/// All objects of this node.
+pub struct Holdings {
+    folder: PathBuf,
+    fallback: Option<PathBuf>,
+    headers: PathBuf,
+    capacity_bytes: u64,
+    used_bytes: AtomicU64,
+    objects: RwLock<HashMap<ObjectId, Arc<Holding>>>,
+}
+
+impl Holding {
+    /// Size in bytes; while it is being written, the room that it has.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
+    /// The epoch under which this copy was placed here.
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Whether its bytes can never change.
+    pub fn is_sealed(&self) -> bool {
+        self.state() == State::Sealed
+    }
+
+    /// Whether it is being written and not yet sealed.
+    pub fn is_writing(&self) -> bool {
+        self.state() == State::Writing
+    }
+
+    /// The memory of a range.
+    ///
+    /// # Errors
+    /// [`HoldingError::Os`] if the range reaches behind the end.
+    pub fn slice(&self, offset: u64, bytes: u64) -> Result<SharedSlice, HoldingError> {
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        // Ranges are checked by `sub`; 64-bit Linux only.
+        Ok(memory.mapping.slice().sub(offset as usize, bytes as usize)?)
+    }
+
+    /// crc32c of each 64 KiB block of a sealed object; empty for a region.
+    pub fn blocks(&self) -> Arc<Vec<u32>> {
+        Arc::clone(&self.blocks.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Digest of a sealed object.
+    pub fn digest(&self) -> [u8; 32] {
+        digest(self.bytes(), &self.blocks())
+    }
+
+    /// A descriptor for a program: read-only for sealed objects.
+    ///
+    /// # Errors
+    /// [`HoldingError::Os`] without descriptors left.
+    pub fn descriptor(&self) -> Result<std::os::fd::OwnedFd, HoldingError> {
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        Ok(if self.is_sealed() { memory.file.reopen_read_only()? } else { memory.file.duplicate()? })
+    }
+
+    /// Length of the file and size of its pages.
+    pub fn file_shape(&self) -> (u64, PageKind) {
+        let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        (memory.file.len(), memory.file.kind())
+    }
+
+    /// Computes the checksums of what is in memory now.
+    ///
+    /// # Errors
+    /// [`HoldingError::Os`] if `bytes` reaches behind the end.
+    pub fn compute_blocks(&self, bytes: u64) -> Result<Vec<u32>, HoldingError> {
+        let slice = self.slice(0, bytes)?;
+        let mut checksums = BlockChecksums::default();
+        let mut piece = vec![0; CHECK_BYTES];
+        let mut offset = 0;
+        while offset < slice.len() {
+            let now = CHECK_BYTES.min(slice.len() - offset);
+            slice.read_at(offset, &mut piece[..now])?;
+            checksums.update(&piece[..now]);
+            offset += now;
+        }
+        Ok(checksums.finish())
+    }
+
+    fn state(&self) -> State {
+        *self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn require(&self, needed: State) -> Result<(), HoldingError> {
+        let found = self.state();
+        if found == needed {
+            return Ok(());
+        }
+        let word = |state| match state {
+            State::Writing => "being written",
+            State::Sealed => "sealed",
+            State::Region => "a region",
+        };
+        Err(HoldingError::State { object: self.object, found: word(found), needed: word(needed) })
+    }
+}
+
+impl Holdings {
+    /// Opens the store and finds what an earlier process left; returns what was dropped, in words.
+    ///
+    /// # Errors
+    /// [`HoldingError`] if the folders cannot be used.
+    pub fn open(
+        folder: &Path,
+        fallback: Option<&Path>,
+        state_folder: &Path,
+        capacity_bytes: u64,
+    ) -> Result<(Self, Vec<String>), HoldingError> {
+        let headers = state_folder.join("objects");
+        fs::create_dir_all(&headers)
+            .map_err(|source| HoldingError::Header { path: headers.clone(), source })?;
+        let holdings = Self {
+            folder: folder.to_path_buf(),
+            fallback: fallback.map(Path::to_path_buf),
+            headers,
+            capacity_bytes,
+            used_bytes: AtomicU64::new(0),
+            objects: RwLock::default(),
+        };
+        let dropped = holdings.recover()?;
+        Ok((holdings, dropped))
+    }
+
+    /// Makes room for an object that is about to be written.
+    ///
+    /// # Errors
+    /// [`HoldingError::Full`] before anything is made; [`HoldingError::Exists`].
+    pub fn create(
+        &self,
+        object: ObjectId,
+        epoch: Epoch,
+        name: ObjectName,
+        bytes: u64,
+        ticket: [u8; 16],
+    ) -> Result<Arc<Holding>, HoldingError> {
+        self.insert(object, epoch, name, bytes, ticket, State::Writing)
+    }
+
+    /// Makes a region of zeros and its header.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create), and [`HoldingError::Header`].
+    pub fn create_region(
+        &self,
+        object: ObjectId,
+        epoch: Epoch,
+        name: ObjectName,
+        bytes: u64,
+    ) -> Result<Arc<Holding>, HoldingError> {
+        let holding = self.insert(object, epoch, name, bytes, [0; 16], State::Region)?;
+        let header = ObjectHeader {
+            object,
+            epoch,
+            name: holding.name.clone(),
+            bytes,
+            content: HeaderContent::Region,
+        };
+        self.write_header(&header).inspect_err(|_| self.drop_object(object))?;
+        Ok(holding)
+    }
+
+    /// Gives a stream more room.
+    ///
+    /// # Errors
+    /// [`HoldingError`] if it is not being written or there is no room.
+    pub fn grow(&self, object: ObjectId, bytes: u64) -> Result<(), HoldingError> {
+        let holding = self.find(object)?;
+        holding.require(State::Writing)?;
+        let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let before = memory.file.len();
+        let after = rounded(bytes, PageKind::Huge2M);
+        if after > before {
+            self.take_room(after - before)?;
+            let grown = memory.file.resize(after).and_then(|()| memory.file.allocate(before, after - before));
+            let mapping = grown.and_then(|()| map_whole(&memory.file));
+            match mapping {
+                Ok(mapping) => memory.mapping = Arc::new(mapping),
+                Err(error) => {
+                    self.give_room(after - before);
+                    // The file goes back to its old length; what stays allocated would be counted by nobody.
+                    let _ = memory.file.resize(before);
+                    return Err(error.into());
+                }
+            }
+        }
+        holding.bytes.store(bytes.max(holding.bytes()), Ordering::Release);
+        Ok(())
+    }
+
+    /// Seals an object: computes its checksums from memory and keeps them in its header, durably.
+    ///
+    /// # Errors
+    /// [`HoldingError`]; the object stays as it was.
+    pub fn seal(&self, object: ObjectId, bytes: u64) -> Result<[u8; 32], HoldingError> {
+        let holding = self.find(object)?;
+        if holding.is_sealed() && holding.bytes() == bytes {
+            return Ok(holding.digest());
+        }
+        holding.require(State::Writing)?;
+        let blocks = holding.compute_blocks(bytes)?;
+        let sealed = digest(bytes, &blocks);
+        let header = ObjectHeader {
+            object,
+            epoch: holding.epoch(),
+            name: holding.name.clone(),
+            bytes,
+            content: HeaderContent::Sealed { blocks: blocks.clone() },
+        };
+        self.write_header(&header)?;
+        *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
+        holding.bytes.store(bytes, Ordering::Release);
+        *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
+        Ok(sealed)
+    }
+
+    /// Forgets an object; its memory goes when the last program has unmapped it.
+    pub fn drop_object(&self, object: ObjectId) {
+        let removed = self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
+        // A header that is gone already is what is wanted.
+        let _ = fs::remove_file(self.header_path(object));
+        if let Some(holding) = removed {
+            let memory = holding.memory.read().unwrap_or_else(PoisonError::into_inner);
+            self.give_room(memory.file.len());
+            if let Err(error) = memory.file.remove() {
+                tracing::warn!(%error, "a file of a removed object stays until the next start");
+            }
+        }
+    }
+
+    /// The object, if it is held here.
+    ///
+    /// # Errors
+    /// [`HoldingError::Absent`].
+    pub fn find(&self, object: ObjectId) -> Result<Arc<Holding>, HoldingError> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        objects.get(&object).cloned().ok_or(HoldingError::Absent(object))
+    }
+
+    /// Everything that is held, ascending by identifier.
+    pub fn all(&self) -> Vec<Arc<Holding>> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = objects.values().cloned().collect();
+        all.sort_by_key(|holding| holding.object);
+        all
+    }
+
+    /// Bytes that this node lends.
+    pub const fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// Bytes in use, rounded up to pages.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Acquire)
+    }
+
+    fn insert(
+        &self,
+        object: ObjectId,
+        epoch: Epoch,
+        name: ObjectName,
+        bytes: u64,
+        ticket: [u8; 16],
+        state: State,
+    ) -> Result<Arc<Holding>, HoldingError> {
+        if self.find(object).is_ok() {
+            return Err(HoldingError::Exists(object));
+        }
+        let file = self.make_file(object, bytes)?;
+        let mapping = Arc::new(map_whole(&file)?);
+        let holding = Arc::new(Holding {
+            object,
+            name,
+            epoch: AtomicU64::new(epoch.0),
+            bytes: AtomicU64::new(bytes),
+            state: Mutex::new(state),
+            memory: RwLock::new(Memory { file, mapping }),
+            blocks: Mutex::default(),
+            ticket,
+        });
+        let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+        objects.insert(object, Arc::clone(&holding));
+        Ok(holding)
+    }
+
+    /// Makes the file with all its pages: in huge pages if they can be had now, else in the fallback folder,
+    /// where small objects go first.
+    fn make_file(&self, object: ObjectId, bytes: u64) -> Result<MemoryFile, HoldingError> {
+        let is_small = bytes < PAGE_BYTES;
+        let unit = if is_small { PageKind::Base4K } else { PageKind::Huge2M };
+        let room = rounded(bytes.max(1), unit);
+        self.take_room(room)?;
+        let mut refusal = None;
+        let base = self.fallback.as_ref().unwrap_or(&self.folder);
+        let folders = if is_small { [base, &self.folder] } else { [&self.folder, base] };
+        for folder in folders {
+            let path = folder.join(format!("{:016x}.bytes", object.0));
+            // What is in the way belongs to an object that nobody knows any more.
+            let _ = fs::remove_file(&path);
+            match MemoryFile::create(&path, room) {
+                Ok(file) => match file.allocate(0, room) {
+                    Ok(()) => return Ok(file),
+                    Err(error) => {
+                        // The error that matters is the lack of memory.
+                        let _ = file.remove();
+                        refusal = Some(error);
+                    }
+                },
+                Err(error) => refusal = Some(error),
+            }
+        }
+        self.give_room(room);
+        Err(refusal.map_or(HoldingError::Absent(object), HoldingError::Os))
+    }
+
+    fn take_room(&self, bytes: u64) -> Result<(), HoldingError> {
+        self.used_bytes
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+                used.checked_add(bytes).filter(|&total| total <= self.capacity_bytes)
+            })
+            .map(drop)
+            .map_err(|used| HoldingError::Full { needed: bytes, capacity: self.capacity_bytes, used })
+    }
+
+    fn give_room(&self, bytes: u64) {
+        self.used_bytes.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    fn header_path(&self, object: ObjectId) -> PathBuf {
+        self.headers.join(format!("{:016x}.object", object.0))
+    }
+
+    /// Writes the header beside its place, makes it durable, and renames it into place.
+    fn write_header(&self, header: &ObjectHeader) -> Result<(), HoldingError> {
+        let path = self.header_path(header.object);
+        let draft = path.with_extension("draft");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&draft)?;
+            file.write_all(&header.to_bytes())?;
+            file.sync_all()?;
+            fs::rename(&draft, &path)?;
+            File::open(&self.headers)?.sync_all()
+        };
+        write().map_err(|source| {
+            // The draft may not exist; the error that matters is the one of writing.
+            let _ = fs::remove_file(&draft);
+            HoldingError::Header { path: path.clone(), source }
+        })
+    }
+
+    /// Reads every header, opens its bytes, and drops what does not fit together.
+    fn recover(&self) -> Result<Vec<String>, HoldingError> {
+        let listing = |source| HoldingError::Header { path: self.headers.clone(), source };
+        let mut dropped = Vec::new();
+        for entry in fs::read_dir(&self.headers).map_err(listing)? {
+            let path = entry.map_err(listing)?.path();
+            match self.recover_one(&path) {
+                Ok(holding) => {
+                    self.used_bytes.fetch_add(holding.file_shape().0, Ordering::AcqRel);
+                    let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
+                    objects.insert(holding.object, Arc::new(holding));
+                }
+                Err(reason) => {
+                    dropped.push(format!("{}: {reason}", path.display()));
+                    fs::remove_file(&path).map_err(listing)?;
+                }
+            }
+        }
+        self.remove_strays(&mut dropped);
+        Ok(dropped)
+    }
+
+    fn recover_one(&self, path: &Path) -> Result<Holding, String> {
+        if path.extension().is_none_or(|extension| extension != "object") {
+            return Err("a header that was never finished".to_owned());
+        }
+        let bytes = fs::read(path).map_err(|error| error.to_string())?;
+        let header = ObjectHeader::parse(&bytes).map_err(|error: HeaderError| error.to_string())?;
+        let name = format!("{:016x}.bytes", header.object.0);
+        let file = [Some(&self.folder), self.fallback.as_ref()]
+            .into_iter()
+            .flatten()
+            .find_map(|folder| MemoryFile::open(&folder.join(&name), true).ok())
+            .ok_or("its bytes are gone, as after a restart of the machine")?;
+        if file.len() < header.bytes {
+            return Err(format!("its bytes are {} long, not {}", file.len(), header.bytes));
+        }
+        let mapping = Arc::new(map_whole(&file).map_err(|error| error.to_string())?);
+        let (state, blocks) = match header.content {
+            HeaderContent::Sealed { blocks } => (State::Sealed, blocks),
+            HeaderContent::Region => (State::Region, Vec::new()),
+        };
+        Ok(Holding {
+            object: header.object,
+            name: header.name,
+            epoch: AtomicU64::new(header.epoch.0),
+            bytes: AtomicU64::new(header.bytes),
+            state: Mutex::new(state),
+            memory: RwLock::new(Memory { file, mapping }),
+            blocks: Mutex::new(Arc::new(blocks)),
+            ticket: [0; 16],
+        })
+    }
+
+    /// Removes files of bytes that no header names: puts that were cut short.
+    fn remove_strays(&self, dropped: &mut Vec<String>) {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        for folder in [Some(&self.folder), self.fallback.as_ref()].into_iter().flatten() {
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                let path = entry.path();
+                let is_bytes = path.extension().is_some_and(|extension| extension == "bytes");
+                let object = path
+                    .file_stem()
+                    .and_then(|stem| stem.to_str())
+                    .and_then(|stem| u64::from_str_radix(stem, 16).ok());
+                if is_bytes && object.is_none_or(|object| !objects.contains_key(&ObjectId(object))) {
+                    dropped.push(format!("{}: a put that was cut short", path.display()));
+                    // A file that cannot be removed now is found again at the next start.
+                    let _ = fs::remove_file(&path);
+                }
+            }
+        }
+    }
+}
+
+fn rounded(bytes: u64, kind: PageKind) -> u64 {
+    bytes.next_multiple_of(kind.page_bytes())
+}
+
+fn map_whole(file: &MemoryFile) -> Result<Mapping, OsError> {
+    file.map(0, file.len() as usize, MapOptions { write: true, ..MapOptions::default() })
+}
+
+#[cfg(test)]
+mod tests;

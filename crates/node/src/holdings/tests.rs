@@ -1,0 +1,103 @@
+//! Tests of the store on real files of 4 KiB pages.
+
+use super::*;
+use std::sync::atomic::AtomicU32;
+
+struct Folders {
+    root: PathBuf,
+}
+
+impl Folders {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = PathBuf::from(format!("/dev/shm/hinterland-holdings-{}-{unique}", std::process::id()));
+        fs::create_dir_all(root.join("bytes")).unwrap();
+        Self { root }
+    }
+
+    fn open(&self, capacity_bytes: u64) -> (Holdings, Vec<String>) {
+        Holdings::open(&self.root.join("bytes"), None, &self.root.join("state"), capacity_bytes).unwrap()
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+fn name() -> ObjectName {
+    ObjectName::parse("a").unwrap()
+}
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_sealed_object_is_there_after_a_restart_and_half_a_put_is_not() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    let one = holdings.create(ObjectId(1), Epoch(5), name(), 3 * MIB, [0; 16]).unwrap();
+    one.slice(0, 5).unwrap().write_at(0, b"hello").unwrap();
+    let digest = holdings.seal(ObjectId(1), 3 * MIB).unwrap();
+    holdings.create(ObjectId(2), Epoch(5), name(), MIB, [0; 16]).unwrap();
+    drop(holdings);
+
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert_eq!(dropped.len(), 1, "{dropped:?}");
+    assert!(matches!(holdings.find(ObjectId(2)), Err(HoldingError::Absent(_))));
+    let one = holdings.find(ObjectId(1)).unwrap();
+    let mut text = [0; 5];
+    one.slice(0, 5).unwrap().read_at(0, &mut text).unwrap();
+    assert_eq!(&text, b"hello");
+    assert_eq!((one.digest(), one.epoch(), one.is_sealed()), (digest, Epoch(5), true));
+    assert_eq!(one.compute_blocks(3 * MIB).unwrap(), *one.blocks());
+    assert_eq!(holdings.used_bytes(), 4 * MIB);
+}
+
+#[test]
+fn an_object_larger_than_the_node_is_refused_and_nothing_leaks() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(4 * MIB);
+    let refused = holdings.create(ObjectId(1), Epoch(0), name(), 5 * MIB, [0; 16]);
+    assert!(matches!(refused, Err(HoldingError::Full { needed, .. }) if needed == 6 * MIB));
+    assert_eq!(holdings.used_bytes(), 0);
+    assert_eq!(fs::read_dir(folders.root.join("bytes")).unwrap().count(), 0);
+    holdings.create(ObjectId(1), Epoch(0), name(), 2 * MIB, [0; 16]).unwrap();
+    assert!(matches!(holdings.grow(ObjectId(1), 9 * MIB), Err(HoldingError::Full { .. })));
+    assert_eq!(holdings.used_bytes(), 2 * MIB);
+    holdings.drop_object(ObjectId(1));
+    assert_eq!(holdings.used_bytes(), 0);
+}
+
+#[test]
+fn a_stream_grows_and_keeps_its_bytes() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    let one = holdings.create(ObjectId(1), Epoch(0), name(), 0, [0; 16]).unwrap();
+    one.slice(0, 1).unwrap().write_at(0, b"x").unwrap();
+    holdings.grow(ObjectId(1), 10 * MIB).unwrap();
+    one.slice(10 * MIB - 1, 1).unwrap().write_at(0, b"y").unwrap();
+    let mut first = [0];
+    one.slice(0, 1).unwrap().read_at(0, &mut first).unwrap();
+    assert_eq!(&first, b"x");
+    holdings.seal(ObjectId(1), 10 * MIB).unwrap();
+    assert!(matches!(holdings.grow(ObjectId(1), 11 * MIB), Err(HoldingError::State { .. })));
+}
+
+#[test]
+fn a_damaged_header_drops_the_object_and_says_so() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    holdings.create(ObjectId(9), Epoch(0), name(), MIB, [0; 16]).unwrap();
+    holdings.seal(ObjectId(9), MIB).unwrap();
+    let path = holdings.header_path(ObjectId(9));
+    drop(holdings);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[40] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert!(dropped[0].contains("checksum"), "{dropped:?}");
+    assert!(holdings.find(ObjectId(9)).is_err());
+    assert_eq!(holdings.used_bytes(), 0);
+}

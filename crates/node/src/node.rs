@@ -1,0 +1,377 @@
+//! Starting and stopping a node.
+
+use crate::cache::{Cache, CacheOptions, CacheThreads};
+use crate::core::Core;
+use crate::directory_host::{DirectoryHost, DirectoryHostError};
+use crate::directory_link::DirectoryLink;
+use crate::holdings::{HoldingError, Holdings};
+use crate::local_server::LocalServer;
+use crate::locks::LockTable;
+use crate::membership::{Incarnation, Membership};
+use crate::options::{BackingChoice, NodeOptions};
+use crate::peers::{PeerIdentity, Peers, pool_of};
+use crate::put::Puts;
+use crate::refused::Refused;
+use crate::remote_service::RemoteService;
+use crate::segment::Segment;
+use hinterland_directory::{Command, Settings};
+use hinterland_fabric::FabricError;
+use hinterland_fabric::tcp::{Server, ServerOptions};
+use hinterland_os::socket::UnixListener;
+use hinterland_os::{Backing, OsError, PageKind, choose_backing, huge_pages, limits, process};
+use hinterland_pool::local::random;
+use hinterland_proto::{PoolId, PoolKey};
+use hinterland_types::NodeId;
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Caches of removed objects are looked for at this pace.
+const SWEEP_PAUSE: Duration = Duration::from_secs(5);
+
+/// Why a node does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A file or folder of the state cannot be used.
+    #[error("{path}: {source} (hint: name a folder that this user may write with --state)")]
+    State {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Others could reach the node without a key.
+    #[error("{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)")]
+    Open {
+        /// Where it would listen.
+        address: std::net::SocketAddr,
+    },
+    /// The key file holds no key.
+    #[error("{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)")]
+    Key {
+        /// Which.
+        path: PathBuf,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source} (hint: is another node running there? choose another --listen)")]
+    Listen {
+        /// Which.
+        address: std::net::SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The directory cannot start.
+    #[error(transparent)]
+    Directory(#[from] DirectoryHostError),
+    /// The objects cannot be opened.
+    #[error(transparent)]
+    Holdings(#[from] HoldingError),
+    /// The operating system said no.
+    #[error(transparent)]
+    Os(#[from] OsError),
+    /// The fabric cannot start.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// Something else was refused.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+}
+
+/// A running node. Call [`stop`](Self::stop) to end it in order.
+pub struct Node {
+    core: Arc<Core>,
+    server: Server,
+    local: Arc<LocalServer>,
+    threads: Vec<JoinHandle<()>>,
+    cache_threads: Option<CacheThreads>,
+    bell: Arc<Bell>,
+    overcommit_before: Option<u64>,
+    /// What a restart dropped, and what memory was chosen, in words.
+    pub messages: Vec<String>,
+}
+
+/// Wakes the heartbeat thread when the node stops.
+#[derive(Default)]
+struct Bell {
+    stopping: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Node {
+    /// Starts a node: opens its state, joins the directory, listens.
+    ///
+    /// # Errors
+    /// [`NodeError`] says what to do.
+    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        make_folder(&options.state)?;
+        if let Some(folder) = options.socket.parent() {
+            make_folder(folder)?;
+        }
+        limits::raise_open_files()?;
+        let key = options.key_file.as_deref().map(read_key).transpose()?;
+        if key.is_none() && !options.listen.ip().is_loopback() {
+            return Err(NodeError::Open { address: options.listen });
+        }
+        let unix = UnixListener::bind(&options.socket)?;
+        let listener = TcpListener::bind(options.listen)
+            .map_err(|source| NodeError::Listen { address: options.listen, source })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| NodeError::Listen { address: options.listen, source })?;
+        let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
+        let (backing, mut messages) = open_backing(&options)?;
+        let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
+        let server_options = ServerOptions {
+            node: core.own,
+            pool: core.pool,
+            key,
+            spin: options.spin,
+            ..ServerOptions::default()
+        };
+        let service = Arc::new(RemoteService::new(Arc::clone(&core)));
+        let server = Server::start(listener, service, server_options)?;
+        // Others may ask as soon as the directory knows the address, so joining comes last.
+        let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
+        let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
+        let bell = Arc::new(Bell::default());
+        let threads = vec![accepting, spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?];
+        let overcommit_before = backing.overcommit_before;
+        let cache_threads = Some(cache_threads);
+        Ok(Self { core, server, local, threads, cache_threads, bell, overcommit_before, messages })
+    }
+
+    /// The parts of the node, for status and tests.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
+    /// One line that says that the node is ready, and where.
+    pub fn ready_line(&self) -> String {
+        let role = if self.core.directory.is_embedded() { ", hosts the directory" } else { "" };
+        format!(
+            "node {} ready: rack {}, fabric {}{role}",
+            self.core.name, self.core.membership.rack, self.core.membership.address
+        )
+    }
+
+    /// Ends the node in order: sessions, membership, fabric, cache. Objects stay for the next start.
+    pub fn stop(mut self) {
+        self.local.stop();
+        *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.bell.changed.notify_all();
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the node had panicked");
+            }
+        }
+        self.core.membership.leave(&self.core.directory);
+        self.server.stop();
+        if let Some(threads) = self.cache_threads.take() {
+            self.core.cache.stop(threads);
+        }
+        if let Some(before) = self.overcommit_before
+            && self.core.holdings.used_bytes() == 0
+        {
+            // The limit stays higher if it cannot be set back: harmless, and `doctor` shows it.
+            let _ = huge_pages::set_overcommit(before);
+        }
+    }
+}
+
+fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
+    let folder = options.state.join("memory");
+    let wanted = options.capacity_bytes + options.cache_budget_bytes;
+    let backing = match &options.backing {
+        BackingChoice::Auto => choose_backing(None, &folder, wanted)?,
+        BackingChoice::Pages(kind) => choose_backing(Some(*kind), &folder, wanted)?,
+        BackingChoice::Folder(path) => {
+            make_folder(path)?;
+            Backing {
+                kind: PageKind::Base4K,
+                folder: path.clone(),
+                explanation: format!("files in {}", path.display()),
+                mounted: false,
+                overcommit_before: None,
+            }
+        }
+    };
+    let messages = vec![format!("memory: {}", backing.explanation)];
+    Ok((backing, messages))
+}
+
+fn build(
+    options: &NodeOptions,
+    key: Option<PoolKey>,
+    address: String,
+    backing: &Backing,
+    messages: &mut Vec<String>,
+) -> Result<(Arc<Core>, CacheThreads), NodeError> {
+    let own = NodeId(kept_number(&options.state.join("node.id"))?);
+    let pool = match &options.join {
+        Some(directory) => pool_of(directory, key.clone())?,
+        None => PoolId(u128::from(kept_number(&options.state.join("pool.id"))?)),
+    };
+    let identity = PeerIdentity {
+        node: own,
+        pool,
+        key: key.clone(),
+        streams: options.streams,
+        timeout: options.fetch_timeout,
+    };
+    let peers = Arc::new(Peers::new(identity));
+    let directory = Arc::new(match &options.join {
+        Some(address) => DirectoryLink::Remote { peers: Arc::clone(&peers), address: address.clone() },
+        None => {
+            // A lease of days is the longest that anybody sets: the cast loses nothing.
+            let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
+            let path = options.state.join("directory.redb");
+            DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
+        }
+    });
+    let small = small_folder(options, backing, own)?;
+    let (holdings, dropped) =
+        Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
+    messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
+    let holdings = Arc::new(holdings);
+    let incarnation = Incarnation::fresh();
+    let membership =
+        Membership { node: own, rack: options.rack.clone(), address, incarnation: incarnation.clone() };
+    let puts = Puts::new(
+        own,
+        incarnation,
+        Arc::clone(&directory),
+        Arc::clone(&peers),
+        Arc::clone(&holdings),
+    );
+    let cache_options = CacheOptions {
+        budget_bytes: options.cache_budget_bytes,
+        workers: options.fill_workers,
+        eviction: options.eviction,
+        switches: options.switches,
+    };
+    let (cache, threads) = Cache::start(cache_options, Arc::clone(&peers), Arc::clone(&directory), own)?;
+    let core = Arc::new_cyclic(|itself| Core {
+        itself: itself.clone(),
+        own,
+        name: options.name.clone(),
+        pool,
+        key,
+        membership,
+        directory,
+        peers,
+        holdings,
+        puts: Arc::new(puts),
+        cache,
+        locks: LockTable::default(),
+        segment: Segment::new(options.segment_bytes),
+        backing: backing.explanation.clone(),
+        started: Instant::now(),
+        sessions: AtomicU32::new(0),
+        next_session: AtomicU64::new(1),
+        sent_bytes: AtomicU64::new(0),
+        ring_requests: AtomicU64::new(0),
+    });
+    Ok((core, threads))
+}
+
+/// Where objects below a page lie: 4 KiB pages, so that they do not take 2 MiB each.
+fn small_folder(options: &NodeOptions, backing: &Backing, own: NodeId) -> Result<PathBuf, NodeError> {
+    if matches!(options.backing, BackingChoice::Folder(_)) {
+        return Ok(backing.folder.clone());
+    }
+    let folder = Path::new("/dev/shm").join(format!("hinterland-{:016x}", own.0));
+    make_folder(&folder)?;
+    Ok(folder)
+}
+
+fn spawn_heartbeat(core: Arc<Core>, bell: Arc<Bell>, lease_ms: u64) -> Result<JoinHandle<()>, NodeError> {
+    let thread = std::thread::Builder::new()
+        .name("heartbeat".to_owned())
+        .spawn(move || keep_alive(&core, &bell, lease_ms))
+        .map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?;
+    Ok(thread)
+}
+
+/// Renews the lease, tells the directory that time passes, and forgets caches of removed objects.
+fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
+    process::name_thread("heartbeat");
+    let mut swept = Instant::now();
+    let mut was_lost = false;
+    loop {
+        let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = Duration::from_millis((lease_ms / 4).max(10));
+        let (stopping, _) = bell
+            .changed
+            .wait_timeout_while(stopping, pause, |stopping| !*stopping)
+            .unwrap_or_else(PoisonError::into_inner);
+        if *stopping {
+            return;
+        }
+        drop(stopping);
+        match core.membership.heartbeat(&core.directory, &core.holdings, &core.puts) {
+            Ok(lease) => {
+                lease_ms = lease;
+                was_lost = false;
+            }
+            Err(refused) => {
+                if !was_lost {
+                    core.cache.problem(&format!("the directory does not answer: {refused}"));
+                }
+                was_lost = true;
+            }
+        }
+        if core.directory.is_embedded()
+            && let Err(refused) = core.directory.apply(&Command::Tick)
+        {
+            core.cache.problem(&format!("the directory cannot go on: {refused}"));
+        }
+        if swept.elapsed() >= SWEEP_PAUSE {
+            core.cache.sweep();
+            swept = Instant::now();
+        }
+    }
+}
+
+fn make_folder(path: &Path) -> Result<(), NodeError> {
+    fs::create_dir_all(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })
+}
+
+/// A number that is drawn once and kept in a file.
+fn kept_number(path: &Path) -> Result<u64, NodeError> {
+    let failed = |source| NodeError::State { path: path.to_path_buf(), source };
+    match fs::read_to_string(path) {
+        Ok(text) => u64::from_str_radix(text.trim(), 16).map_err(|error| {
+            failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let number = u64::from_le_bytes(random().map_err(Refused::from)?).max(1);
+            fs::write(path, format!("{number:016x}\n")).map_err(failed)?;
+            Ok(number)
+        }
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Reads a pool key: 64 hexadecimal digits.
+///
+/// # Errors
+/// [`NodeError::State`] or [`NodeError::Key`].
+pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
+    let text =
+        fs::read_to_string(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })?;
+    let text = text.trim();
+    let mut key = [0; 32];
+    let is_key = text.len() == 64
+        && text.is_ascii()
+        && key.iter_mut().enumerate().all(|(index, byte)| {
+            u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).is_ok_and(|value| {
+                *byte = value;
+                true
+            })
+        });
+    if is_key { Ok(PoolKey(key)) } else { Err(NodeError::Key { path: path.to_path_buf() }) }
+}

@@ -1,0 +1,91 @@
+//! How a node is started.
+
+use crate::cache::CacheSwitches;
+use hinterland_os::PageKind;
+use hinterland_policy::EvictionKind;
+use hinterland_types::RackName;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What a node's memory is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum BackingChoice {
+    /// The best that can be had: huge pages, else a tmpfs with huge pages, else 4 KiB pages.
+    #[default]
+    Auto,
+    /// These pages or none.
+    Pages(PageKind),
+    /// Files in this folder.
+    Folder(PathBuf),
+}
+
+/// How a node is started. Sizes are bytes.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// Name for people.
+    pub name: String,
+    /// Rack that it serves.
+    pub rack: RackName,
+    /// Unix socket for sessions of its host.
+    pub socket: PathBuf,
+    /// Folder of its state; survives restarts.
+    pub state: PathBuf,
+    /// Where other nodes reach it.
+    pub listen: SocketAddr,
+    /// `HOST:PORT` to tell others, if it is not the listening address.
+    pub advertise: Option<String>,
+    /// `HOST:PORT` of the node that hosts the directory; `None` to host it here.
+    pub join: Option<String>,
+    /// Memory that it lends.
+    pub capacity_bytes: u64,
+    /// Memory for caches of other racks' objects.
+    pub cache_budget_bytes: u64,
+    /// Memory for small allocations, part of the capacity.
+    pub segment_bytes: u64,
+    /// What the memory is made of.
+    pub backing: BackingChoice,
+    /// File with the pool's key (64 hexadecimal digits).
+    pub key_file: Option<PathBuf>,
+    /// Streams to each peer.
+    pub streams: usize,
+    /// Threads that fill caches.
+    pub fill_workers: usize,
+    /// How long a read from a home may take before another is asked.
+    pub fetch_timeout: Duration,
+    /// How long a connection spins for the next request before it sleeps.
+    pub spin: Duration,
+    /// Order in which cached units leave.
+    pub eviction: EvictionKind,
+    /// Optimisations of the cache.
+    pub switches: CacheSwitches,
+    /// How long a member's lease lasts.
+    pub lease: Duration,
+}
+
+impl NodeOptions {
+    /// A node that hosts the directory, with sizes that suit a small machine.
+    pub fn new(name: &str, rack: RackName, socket: PathBuf, state: PathBuf, listen: SocketAddr) -> Self {
+        Self {
+            name: name.to_owned(),
+            rack,
+            socket,
+            state,
+            listen,
+            advertise: None,
+            join: None,
+            capacity_bytes: 1 << 30,
+            cache_budget_bytes: 1 << 30,
+            segment_bytes: 64 << 20,
+            backing: BackingChoice::Auto,
+            key_file: None,
+            streams: 4,
+            fill_workers: 3,
+            fetch_timeout: Duration::from_secs(5),
+            spin: Duration::ZERO,
+            eviction: EvictionKind::default(),
+            switches: CacheSwitches::default(),
+            lease: Duration::from_secs(3),
+        }
+    }
+}

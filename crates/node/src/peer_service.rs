@@ -1,0 +1,126 @@
+//! What this node does for other nodes: homes of objects, checksums, the directory if it hosts it.
+
+use crate::capability::CapabilityTable;
+use crate::core::{Core, Resource};
+use crate::directory_link::{DirectoryLink, answer};
+use crate::refused::{Refused, errno};
+use crate::verify;
+use hinterland_fabric::Slice;
+use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
+use hinterland_types::{ByteRange, Epoch, Handle, NodeId, ObjectId, ObjectName, Rights};
+use std::sync::{Mutex, PoisonError};
+
+/// Checksums in one answer: 128 KiB of postcard-encoded numbers, five bytes each at the most.
+const CHECKSUMS_MAX: usize = 100_000;
+
+/// The session of another node.
+#[derive(Default)]
+pub struct PeerSession {
+    table: Mutex<CapabilityTable<Resource>>,
+}
+
+impl PeerSession {
+    /// Answers a request of the node `peer`.
+    ///
+    /// # Errors
+    /// [`Refused`] with what to tell it.
+    pub fn answer(&self, core: &Core, peer: NodeId, request: PeerRequest) -> Result<PeerReply, Refused> {
+        match request {
+            PeerRequest::Directory(command) => directory(core, &command),
+            PeerRequest::HomeCreate { object, epoch, name, bytes, ticket } => {
+                create(core, object, epoch, name, bytes, ticket)
+            }
+            PeerRequest::HomeGrow { object, bytes } => {
+                core.holdings.grow(object, bytes)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::HomeSeal { object, bytes } => {
+                Ok(PeerReply::Sealed { digest: core.holdings.seal(object, bytes)? })
+            }
+            PeerRequest::HomeDrop { object } => {
+                drop_home(core, object);
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::HomeRegion { object, epoch, name, bytes } => {
+                core.holdings.create_region(object, epoch, name, bytes)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::Checksums { object, first } => checksums(core, object, first),
+            PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
+            PeerRequest::Attach { object } => self.attach(core, peer, object),
+        }
+    }
+
+    /// The memory behind a range of a handle that was given with `Attach`.
+    ///
+    /// # Errors
+    /// [`Refused`] if the handle does not allow it.
+    pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        match table.check(handle, range.offset(), range.bytes(), needed)? {
+            Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Remote(info) => {
+                Err(Refused::new(errno::ENOTSUP, format!("{} is not held by this node", info.name)))
+            }
+        }
+    }
+
+    fn attach(&self, core: &Core, peer: NodeId, object: ObjectId) -> Result<PeerReply, Refused> {
+        let holding = core.holdings.find(object)?;
+        if !holding.is_sealed() {
+            let text = format!("{object} is not sealed, so {peer} cannot read it");
+            return Err(Refused::new(errno::EACCES, text));
+        }
+        // The room of the file, which is more than the object: fills end at the object's last byte.
+        let range = ByteRange::new(0, holding.bytes())
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(PeerReply::Granted { handle: table.grant(Resource::Held(holding), Rights::READ, range)? })
+    }
+}
+
+fn directory(core: &Core, command: &[u8]) -> Result<PeerReply, Refused> {
+    let DirectoryLink::Embedded(host) = &*core.directory else {
+        let text = "this node does not host the directory (hint: --join the node that does)";
+        return Err(Refused::new(errno::ENOTSUP, text));
+    };
+    let answered = answer(host, &decode(command)?)?;
+    Ok(PeerReply::Directory(encode(&answered)?))
+}
+
+fn create(
+    core: &Core,
+    object: ObjectId,
+    epoch: Epoch,
+    name: ObjectName,
+    bytes: Option<u64>,
+    ticket: [u8; 16],
+) -> Result<PeerReply, Refused> {
+    if let Ok(existing) = core.holdings.find(object) {
+        // The same request again, because its answer was lost.
+        if existing.is_writing() && existing.ticket == ticket {
+            return Ok(PeerReply::Done);
+        }
+    }
+    core.holdings.create(object, epoch, name, bytes.unwrap_or(0), ticket)?;
+    Ok(PeerReply::Done)
+}
+
+fn drop_home(core: &Core, object: ObjectId) {
+    let Ok(holding) = core.holdings.find(object) else { return };
+    core.holdings.drop_object(object);
+    let home = hinterland_directory::HomeInfo {
+        node: core.own,
+        rack: core.membership.rack.clone(),
+        address: core.membership.address.clone(),
+        epoch: holding.epoch(),
+    };
+    core.puts.forget(object, &home);
+}
+
+fn checksums(core: &Core, object: ObjectId, first: u64) -> Result<PeerReply, Refused> {
+    let blocks = core.holdings.find(object)?.blocks();
+    let start = usize::try_from(first).unwrap_or(usize::MAX).min(blocks.len());
+    let end = (start + CHECKSUMS_MAX).min(blocks.len());
+    Ok(PeerReply::Checksums { blocks: blocks[start..end].to_vec() })
+}

@@ -1,0 +1,117 @@
+//! Connections to other nodes: made when they are needed, shared by all threads, forgotten when they break.
+
+use crate::refused::{Refused, errno};
+use hinterland_fabric::Endpoint;
+use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
+use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::{PoolId, PoolKey, Role};
+use hinterland_types::NodeId;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Longest wait for an answer that needs a disk or a whole object at the other side.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How this node presents itself to others.
+#[derive(Clone, Debug)]
+pub struct PeerIdentity {
+    /// This node.
+    pub node: NodeId,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The key of the pool.
+    pub key: Option<PoolKey>,
+    /// Streams to each peer.
+    pub streams: usize,
+    /// How long a read may take before another home is asked.
+    pub timeout: Duration,
+}
+
+/// All connections of this node.
+pub struct Peers {
+    identity: PeerIdentity,
+    endpoints: Mutex<HashMap<String, Arc<TcpEndpoint>>>,
+}
+
+impl Peers {
+    /// No connections yet.
+    pub fn new(identity: PeerIdentity) -> Self {
+        Self { identity, endpoints: Mutex::default() }
+    }
+
+    /// The connection to `HOST:PORT`.
+    ///
+    /// # Errors
+    /// [`Refused`] if it cannot be made.
+    pub fn endpoint(&self, address: &str) -> Result<Arc<dyn Endpoint>, Refused> {
+        self.tcp(address).map(|endpoint| endpoint as Arc<dyn Endpoint>)
+    }
+
+    /// Asks a node; a connection that turns out to be dead is made anew once (every request may be sent twice).
+    ///
+    /// # Errors
+    /// [`Refused`] with the node's words, or that it cannot be reached.
+    pub fn call(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
+        let body = encode(request)?;
+        let mut endpoint = self.tcp(address)?;
+        let mut answer = endpoint.call_within(&body, CALL_TIMEOUT);
+        if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
+            self.forget(address);
+            endpoint = self.tcp(address)?;
+            answer = endpoint.call_within(&body, CALL_TIMEOUT);
+        }
+        let answer = answer.inspect_err(|error| {
+            if error.is_connection_lost() {
+                self.forget(address);
+            }
+        })?;
+        match decode(&answer)? {
+            PeerReply::Error { code, text } => Err(Refused::new(code, text)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// Drops a connection that failed; the next use makes a new one.
+    pub fn forget(&self, address: &str) {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+    }
+
+    /// How this node presents itself.
+    pub const fn identity(&self) -> &PeerIdentity {
+        &self.identity
+    }
+
+    fn tcp(&self, address: &str) -> Result<Arc<TcpEndpoint>, Refused> {
+        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+        if let Some(endpoint) = known {
+            return Ok(endpoint);
+        }
+        // Connecting may take seconds; others must not wait for it under the lock.
+        let options = ClientOptions {
+            streams: self.identity.streams,
+            timeout: self.identity.timeout,
+            role: Role::Node,
+            node: self.identity.node,
+            pool: self.identity.pool,
+            key: self.identity.key.clone(),
+            ..ClientOptions::default()
+        };
+        let endpoint = Arc::new(TcpEndpoint::connect(address, options)?);
+        let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
+    }
+}
+
+
+/// Learns which pool a node belongs to, before joining it.
+///
+/// # Errors
+/// [`Refused`] if it cannot be reached or does not let us in.
+pub fn pool_of(address: &str, key: Option<PoolKey>) -> Result<PoolId, Refused> {
+    let options =
+        ClientOptions { streams: 1, role: Role::Client, key, pool: PoolId::ANY, ..ClientOptions::default() };
+    TcpEndpoint::connect(address, options)
+        .map(|endpoint| endpoint.pool())
+        .map_err(|error| Refused::new(errno::EHOSTUNREACH, error.to_string()))
+}

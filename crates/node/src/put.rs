@@ -1,0 +1,256 @@
+//! Puts: room at the directory and at every home, seal at every home, then the name; or nothing at all.
+
+use crate::directory_link::{DirectoryLink, describe};
+use crate::holdings::Holdings;
+use crate::membership::Incarnation;
+use crate::peers::Peers;
+use crate::refused::{Refused, errno};
+use hinterland_directory::{Command, ContentDigest, HomeInfo, Placement, Reply, Writer};
+use hinterland_proto::control::{self, Home, ObjectInfo, PeerReply, PeerRequest};
+use hinterland_types::{NodeId, ObjectId, ObjectName};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Runs the puts of this node's sessions.
+pub struct Puts {
+    own: NodeId,
+    incarnation: Incarnation,
+    directory: Arc<DirectoryLink>,
+    peers: Arc<Peers>,
+    holdings: Arc<Holdings>,
+    next_token: AtomicU64,
+    running: Mutex<HashMap<ObjectId, Running>>,
+    /// Tokens of puts of which the directory may know and this node not yet.
+    starting: Mutex<HashSet<u64>>,
+}
+
+#[derive(Clone)]
+struct Running {
+    token: u64,
+    homes: Vec<HomeInfo>,
+}
+
+/// A put that has begun.
+pub struct Begun {
+    /// The object.
+    pub object: ObjectId,
+    /// Its homes and the secret that lets a writer attach to each.
+    pub homes: Vec<Home>,
+    /// The secret.
+    pub ticket: [u8; 16],
+}
+
+/// What a session wants to put.
+pub struct NewPut {
+    /// Name.
+    pub name: ObjectName,
+    /// Size, if it is known.
+    pub bytes: Option<u64>,
+    /// Copies.
+    pub copies: u8,
+    /// Where.
+    pub placement: control::Placement,
+}
+
+impl Puts {
+    /// No puts yet.
+    pub fn new(
+        own: NodeId,
+        incarnation: Incarnation,
+        directory: Arc<DirectoryLink>,
+        peers: Arc<Peers>,
+        holdings: Arc<Holdings>,
+    ) -> Self {
+        Self {
+            own,
+            incarnation,
+            directory,
+            peers,
+            holdings,
+            next_token: AtomicU64::new(1),
+            running: Mutex::default(),
+            starting: Mutex::default(),
+        }
+    }
+
+    /// Takes the name, and room at every home.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is left behind.
+    pub fn begin(&self, new: NewPut) -> Result<Begun, Refused> {
+        let token = self.next_token.fetch_add(1, Ordering::AcqRel);
+        let writer = Writer { node: self.own, incarnation: self.incarnation.get(), token };
+        let command = Command::Reserve {
+            name: new.name.clone(),
+            size: new.bytes,
+            copies: new.copies,
+            placement: placement(new.placement.clone()),
+            writer,
+        };
+        // The token is known before the directory hears of it, so that a heartbeat does not end it as forgotten.
+        self.starting().insert(token);
+        let reserved = self.directory.apply(&command);
+        if let Ok(Reply::Reserved { object, homes }) = &reserved {
+            self.lock().insert(*object, Running { token, homes: homes.clone() });
+        }
+        self.starting().remove(&token);
+        let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
+        let ticket = hinterland_pool::local::random().map_err(Refused::from)?;
+        for home in &homes {
+            if let Err(refused) = self.make_room(home, object, &new, ticket) {
+                self.abandon(object);
+                return Err(refused);
+            }
+        }
+        let homes = homes
+            .into_iter()
+            .map(|home| Home { node: home.node, rack: home.rack, address: home.address, up: true })
+            .collect();
+        Ok(Begun { object, homes, ticket })
+    }
+
+    /// Gives a stream more room at every home.
+    ///
+    /// # Errors
+    /// [`Refused`]; the put can be tried again or abandoned.
+    pub fn grow(&self, object: ObjectId, bytes: u64) -> Result<(), Refused> {
+        let running = self.find(object)?;
+        self.directory.apply(&Command::Grow { object, bytes })?;
+        for home in &running.homes {
+            if home.node == self.own {
+                self.holdings.grow(object, bytes)?;
+            } else {
+                self.peers.call(&home.address, &PeerRequest::HomeGrow { object, bytes })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what every home holds with the writer's digest, then makes the name visible. When it returns, the
+    /// object is durable in the directory and sealed at every home.
+    ///
+    /// # Errors
+    /// [`Refused`]; the put is abandoned.
+    pub fn seal(&self, object: ObjectId, bytes: u64, digest: [u8; 32]) -> Result<ObjectInfo, Refused> {
+        let running = self.find(object)?;
+        let result = self.seal_homes(&running, object, bytes, digest).and_then(|()| {
+            let homes = running.homes.iter().map(|home| home.node).collect();
+            let digest = ContentDigest(digest);
+            self.directory.apply(&Command::Seal { object, size: bytes, digest, homes })
+        });
+        match result {
+            Ok(_) => {
+                self.lock().remove(&object);
+                Ok(describe(&self.directory.lookup_object(object)?, self.own))
+            }
+            Err(refused) => {
+                self.abandon(object);
+                Err(refused)
+            }
+        }
+    }
+
+    /// Gives everything back. Homes that do not hear it now hear it with their next heartbeat.
+    pub fn abandon(&self, object: ObjectId) {
+        let Some(running) = self.lock().remove(&object) else { return };
+        match self.directory.apply(&Command::Abort { object }) {
+            // The seal had gone through although its answer was lost: the object stays.
+            Ok(Reply::AlreadySealed { .. }) => return,
+            Ok(_) => {}
+            Err(refused) => tracing::warn!(%refused, "a put is given up when the directory is back"),
+        }
+        for home in &running.homes {
+            if home.node == self.own {
+                self.holdings.drop_object(object);
+                self.forget(object, home);
+            } else if let Err(refused) = self.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
+                tracing::debug!(%refused, "a home hears of the abandoned put with its next heartbeat");
+            }
+        }
+    }
+
+    /// Whether a put with this token is going on here.
+    pub fn knows(&self, token: u64) -> bool {
+        self.starting().contains(&token) || self.lock().values().any(|running| running.token == token)
+    }
+
+    /// Tells the directory that this node has let go of a copy.
+    pub fn forget(&self, object: ObjectId, home: &HomeInfo) {
+        let incarnation = self.incarnation.get();
+        let command = Command::Forget { object, node: self.own, incarnation, epoch: home.epoch };
+        if let Err(refused) = self.directory.apply(&command) {
+            tracing::debug!(%refused, "the directory asks again with the next heartbeat");
+        }
+    }
+
+    fn make_room(
+        &self,
+        home: &HomeInfo,
+        object: ObjectId,
+        new: &NewPut,
+        ticket: [u8; 16],
+    ) -> Result<(), Refused> {
+        let name = new.name.clone();
+        if home.node == self.own {
+            self.holdings.create(object, home.epoch, name, new.bytes.unwrap_or(0), ticket)?;
+            return Ok(());
+        }
+        let request =
+            PeerRequest::HomeCreate { object, epoch: home.epoch, name, bytes: new.bytes, ticket };
+        self.peers.call(&home.address, &request).map(drop)
+    }
+
+    fn seal_homes(
+        &self,
+        running: &Running,
+        object: ObjectId,
+        bytes: u64,
+        expected: [u8; 32],
+    ) -> Result<(), Refused> {
+        for home in &running.homes {
+            let found = if home.node == self.own {
+                self.holdings.seal(object, bytes)?
+            } else {
+                match self.peers.call(&home.address, &PeerRequest::HomeSeal { object, bytes })? {
+                    PeerReply::Sealed { digest } => digest,
+                    _ => return Err(confused()),
+                }
+            };
+            if found != expected {
+                let text = format!(
+                    "{} holds other bytes than were sent (hint: put it again; if it happens again, suspect memory or network)",
+                    home.node
+                );
+                return Err(Refused::new(errno::EIO, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, object: ObjectId) -> Result<Running, Refused> {
+        self.lock().get(&object).cloned().ok_or_else(|| {
+            Refused::new(errno::EINVAL, format!("no put of {object} is going on here (hint: begin again)"))
+        })
+    }
+
+    fn starting(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.starting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectId, Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The directory's form of a placement.
+pub fn placement(placement: control::Placement) -> Placement {
+    match placement {
+        control::Placement::Policy => Placement::Policy,
+        control::Placement::Rack(rack) => Placement::Rack(rack),
+    }
+}
+
+fn confused() -> Refused {
+    Refused::new(errno::EIO, "an answer does not belong to its question (hint: run the same release on all nodes)")
+}

@@ -1,0 +1,154 @@
+//! The one form in which a node says no: an `errno` value for programs and words for people.
+
+use crate::capability::CapabilityError;
+use crate::holdings::HoldingError;
+use crate::locks::LockError;
+use hinterland_directory::DirectoryError;
+use hinterland_fabric::FabricError;
+use hinterland_os::OsError;
+use hinterland_pool::PoolError;
+use hinterland_proto::control::{ControlError, PeerReply, Reply};
+use hinterland_proto::{ErrorCode, RemoteError};
+
+/// A request was refused or failed; nothing changed unless the text says so.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+#[error("{text}")]
+pub struct Refused {
+    /// An `errno` value that fits.
+    pub code: i32,
+    /// What failed, with what, and what to do.
+    pub text: String,
+}
+
+impl Refused {
+    /// Says no.
+    pub fn new(code: i32, text: impl Into<String>) -> Self {
+        Self { code, text: text.into() }
+    }
+
+    /// The reply to a session.
+    pub fn reply(self) -> Reply {
+        Reply::Error { code: self.code, text: self.text }
+    }
+
+    /// The reply to a peer.
+    pub fn peer_reply(self) -> PeerReply {
+        PeerReply::Error { code: self.code, text: self.text }
+    }
+}
+
+/// `errno` values that replies carry.
+pub mod errno {
+    /// No such name.
+    pub const ENOENT: i32 = 2;
+    /// Bytes are lost or wrong.
+    pub const EIO: i32 = 5;
+    /// No such handle.
+    pub const EBADF: i32 = 9;
+    /// Not allowed.
+    pub const EACCES: i32 = 13;
+    /// The name is taken.
+    pub const EEXIST: i32 = 17;
+    /// The request makes no sense.
+    pub const EINVAL: i32 = 22;
+    /// No room.
+    pub const ENOSPC: i32 = 28;
+    /// Cannot be done here.
+    pub const ENOTSUP: i32 = 95;
+    /// Waited too long.
+    pub const ETIMEDOUT: i32 = 110;
+    /// The other node does not answer.
+    pub const EHOSTUNREACH: i32 = 113;
+}
+
+impl From<CapabilityError> for Refused {
+    fn from(error: CapabilityError) -> Self {
+        let code = match error {
+            CapabilityError::Unknown(_) => errno::EBADF,
+            CapabilityError::Rights { .. } => errno::EACCES,
+            CapabilityError::Range { .. } => errno::EINVAL,
+            CapabilityError::Full => errno::ENOSPC,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<HoldingError> for Refused {
+    fn from(error: HoldingError) -> Self {
+        let code = match error {
+            HoldingError::Full { .. } => errno::ENOSPC,
+            HoldingError::Absent(_) => errno::ENOENT,
+            HoldingError::State { .. } => errno::EINVAL,
+            HoldingError::Exists(_) => errno::EEXIST,
+            HoldingError::Os(_) | HoldingError::Header { .. } => errno::EIO,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<LockError> for Refused {
+    fn from(error: LockError) -> Self {
+        let code = match error {
+            LockError::Timeout { .. } => errno::ETIMEDOUT,
+            LockError::Held(_) | LockError::NotHeld(_) => errno::EINVAL,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<DirectoryError> for Refused {
+    fn from(error: DirectoryError) -> Self {
+        let text = error.to_string();
+        let code = match error {
+            DirectoryError::UnknownName { .. }
+            | DirectoryError::UnknownObject { .. }
+            | DirectoryError::UnownedPage { .. } => errno::ENOENT,
+            DirectoryError::NameTaken { .. }
+            | DirectoryError::NameBeingWritten { .. }
+            | DirectoryError::NameIsFolder { .. } => errno::EEXIST,
+            DirectoryError::LargerThanPool { .. }
+            | DirectoryError::NotEnoughRoom { .. }
+            | DirectoryError::NotEnoughNodes { .. }
+            | DirectoryError::NoAddresses { .. } => errno::ENOSPC,
+            _ => errno::EINVAL,
+        };
+        Self::new(code, text)
+    }
+}
+
+impl From<FabricError> for Refused {
+    fn from(error: FabricError) -> Self {
+        let code = if error.is_connection_lost() { errno::EHOSTUNREACH } else { errno::EIO };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<OsError> for Refused {
+    fn from(error: OsError) -> Self {
+        Self::new(error.errno().unwrap_or(errno::EIO), error.to_string())
+    }
+}
+
+impl From<ControlError> for Refused {
+    fn from(error: ControlError) -> Self {
+        Self::new(errno::EINVAL, error.to_string())
+    }
+}
+
+impl From<PoolError> for Refused {
+    fn from(error: PoolError) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<Refused> for RemoteError {
+    fn from(refused: Refused) -> Self {
+        let code = match refused.code {
+            errno::EBADF => ErrorCode::UNKNOWN_HANDLE,
+            errno::EACCES => ErrorCode::RIGHTS,
+            errno::EINVAL => ErrorCode::RANGE,
+            _ => ErrorCode::INTERNAL,
+        };
+        Self::new(code, refused.text)
+    }
+}

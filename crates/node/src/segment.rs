@@ -1,0 +1,125 @@
+//! The node's segment: a shared region from which sessions allocate small pieces.
+//!
+//! Pieces come from slabs: size classes in steps of a quarter power of two, so that at most a fifth of a
+//! piece is unused (half for pieces below 64 bytes). A slab is one 2 MiB page of one class; larger pieces take whole pages.
+//! The region is made at the first allocation. Books are kept here, never in the shared bytes, which any
+//! program may overwrite.
+
+mod slab;
+
+use crate::core::Core;
+use crate::refused::{Refused, errno};
+use crate::session::create_region;
+use hinterland_proto::control::{AllocationKind, Placement};
+use hinterland_types::{GlobalAddress, ObjectName, SessionId};
+use slab::Slabs;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The allocations of a node.
+pub struct Segment {
+    bytes: u64,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    region: Option<(GlobalAddress, Slabs)>,
+    owners: HashMap<u64, Owner>,
+}
+
+#[derive(Clone, Copy)]
+struct Owner {
+    session: SessionId,
+    kind: AllocationKind,
+}
+
+impl Segment {
+    /// A segment of `bytes` bytes, made when it is first needed.
+    pub fn new(bytes: u64) -> Self {
+        Self { bytes, books: Mutex::default() }
+    }
+
+    /// Allocates; returns the address and the size of the piece.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no room.
+    pub fn allocate(
+        &self,
+        core: &Core,
+        session: SessionId,
+        bytes: u64,
+        kind: AllocationKind,
+    ) -> Result<(GlobalAddress, u64), Refused> {
+        let mut books = self.lock();
+        if books.region.is_none() {
+            books.region = Some(self.make_region(core)?);
+        }
+        let Books { region, owners } = &mut *books;
+        let Some((first, slabs)) = region else {
+            return Err(Refused::new(errno::ENOSPC, "the segment could not be made"));
+        };
+        let Some((offset, size)) = slabs.allocate(bytes) else {
+            let text = format!(
+                "{bytes} bytes do not fit in the node's segment of {} bytes (hint: free something, or start the node with a larger --segment)",
+                self.bytes
+            );
+            return Err(Refused::new(errno::ENOSPC, text));
+        };
+        owners.insert(offset, Owner { session, kind });
+        let address = first.checked_add(offset).ok_or_else(|| Refused::new(errno::ENOSPC, "no addresses left"))?;
+        Ok((address, size))
+    }
+
+    /// Frees a piece; any session may free what is kept, only its own what is not.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no such piece, or it belongs to another session.
+    pub fn free(&self, session: SessionId, address: GlobalAddress) -> Result<(), Refused> {
+        let mut books = self.lock();
+        let Books { region, owners } = &mut *books;
+        let offset = region.as_ref().and_then(|(first, _)| address.raw().checked_sub(first.raw()));
+        let owner = offset.and_then(|offset| owners.get(&offset).copied());
+        let (Some((_, slabs)), Some(offset), Some(owner)) = (region, offset, owner) else {
+            let text = format!("nothing was allocated at {address} (hint: free the address that alloc returned, once)");
+            return Err(Refused::new(errno::EINVAL, text));
+        };
+        if owner.kind == AllocationKind::Session && owner.session != session {
+            return Err(Refused::new(errno::EACCES, format!("{address} belongs to another session")));
+        }
+        owners.remove(&offset);
+        slabs.free(offset);
+        Ok(())
+    }
+
+    /// Frees what a session that has ended did not keep.
+    pub fn release_all(&self, session: SessionId) {
+        let mut books = self.lock();
+        let Books { region, owners } = &mut *books;
+        let Some((_, slabs)) = region else { return };
+        owners.retain(|&offset, owner| {
+            let goes = owner.session == session && owner.kind == AllocationKind::Session;
+            if goes {
+                slabs.free(offset);
+            }
+            !goes
+        });
+    }
+
+    fn make_region(&self, core: &Core) -> Result<(GlobalAddress, Slabs), Refused> {
+        let name = ObjectName::parse(&format!("segments/{}", core.own))
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        // What an earlier process of this node handed out is known to nobody any more.
+        if core.directory.lookup(&name).is_ok() {
+            crate::verify::remove(core, &name)?;
+        }
+        let place = Placement::Rack(core.membership.rack.clone());
+        let info = create_region(core, name, self.bytes, place)?;
+        let first = info.address.ok_or_else(|| Refused::new(errno::EIO, "the segment has no address"))?;
+        Ok((first, Slabs::new(self.bytes)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

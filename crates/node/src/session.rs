@@ -1,0 +1,458 @@
+//! One client's session: what it holds, and the answers to its requests.
+
+use crate::cache::{CacheFile, CachePreference, NewRegistration};
+use crate::capability::CapabilityTable;
+use crate::core::{Core, Resource};
+use crate::directory_link::describe;
+use crate::notices::NoticeChannel;
+use crate::put::{NewPut, placement};
+use crate::refused::{Refused, errno};
+use crate::verify;
+use hinterland_directory::{Command, Reply as DirectoryReply};
+use hinterland_fabric::Slice;
+use hinterland_os::Userfault;
+use hinterland_os::userfault::Scope;
+use hinterland_policy::UnitBytes;
+use hinterland_proto::control::{
+    MemberInfo, Mapped, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply, Request,
+};
+use hinterland_types::limits::OBJECT_BYTES_MAX;
+use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A reply and the descriptors that go with it.
+pub type Answer = Result<(Reply, Vec<OwnedFd>), Refused>;
+
+/// What a session holds. Everything is given back when it ends.
+pub struct Session {
+    /// Identifier.
+    pub id: SessionId,
+    /// User id of the program; 0 for one on another host, which cannot map.
+    user: u32,
+    /// Whether it came over the unix socket.
+    is_local: bool,
+    held: Mutex<Held>,
+    channel: Arc<Mutex<Option<Arc<NoticeChannel>>>>,
+    /// Tells the threads of its rings that it has ended.
+    ended: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Held {
+    table: CapabilityTable<Resource>,
+    preference: CachePreference,
+    puts: HashSet<ObjectId>,
+    caches: HashMap<Handle, Arc<CacheFile>>,
+    registrations: HashSet<u64>,
+}
+
+impl Session {
+    /// A session that holds nothing.
+    pub fn new(id: SessionId, user: u32, is_local: bool) -> Self {
+        Self { id, user, is_local, held: Mutex::default(), channel: Arc::default(), ended: Arc::default() }
+    }
+
+    /// Answers a request.
+    pub fn answer(&self, core: &Core, request: Request, mut descriptors: Vec<OwnedFd>) -> Answer {
+        let reply = match request {
+            Request::Map { handle } => return self.map(core, handle),
+            Request::Watch => return self.watch(),
+            Request::OpenRing => return crate::ring_server::open(core, self),
+            Request::Register { handle, pointer, offset, bytes } => {
+                self.register(core, handle, pointer, offset, bytes, descriptors.pop())?
+            }
+            Request::Unregister { registration } => {
+                core.cache.unregister(registration, self.id)?;
+                self.lock().registrations.remove(&registration);
+                Reply::Done
+            }
+            Request::Prefer { budget_bytes, unit_bytes } => self.prefer(budget_bytes, unit_bytes)?,
+            Request::Advise { handle, range, advice } => {
+                self.check(handle, range.offset(), range.bytes(), Rights::READ)?;
+                let file = self.lock().caches.get(&handle).cloned();
+                if let Some(file) = file {
+                    core.cache.advise(&file, range, advice);
+                }
+                Reply::Done
+            }
+            Request::PutBegin { name, bytes, copies, placement } => {
+                self.put_begin(core, NewPut { name, bytes, copies, placement })?
+            }
+            Request::PutAttach { object, ticket } => self.put_attach(core, object, ticket)?,
+            Request::PutGrow { object, bytes } => {
+                self.owns_put(object)?;
+                core.puts.grow(object, bytes)?;
+                Reply::Done
+            }
+            Request::PutSeal { object, bytes, digest } => {
+                self.owns_put(object)?;
+                let sealed = core.puts.seal(object, bytes, digest);
+                self.lock().puts.remove(&object);
+                Reply::Object(sealed?)
+            }
+            Request::PutAbort { object } => {
+                self.owns_put(object)?;
+                core.puts.abandon(object);
+                self.lock().puts.remove(&object);
+                Reply::Done
+            }
+            Request::Allocate { bytes, kind } => {
+                let (address, bytes) = core.segment.allocate(core, self.id, bytes, kind)?;
+                Reply::Allocated { address, bytes }
+            }
+            Request::Free { address } => {
+                core.segment.free(self.id, address)?;
+                Reply::Done
+            }
+            Request::Lock { address, mode, wait_ms } => {
+                core.locks.lock(self.id, address, mode, wait_ms)?;
+                Reply::Done
+            }
+            Request::Unlock { address } => {
+                core.locks.unlock(self.id, address)?;
+                Reply::Done
+            }
+            other => self.answer_about_objects(core, other)?,
+        };
+        Ok((reply, Vec::new()))
+    }
+
+    /// The memory behind a range of a handle.
+    ///
+    /// # Errors
+    /// [`Refused`] if the session may not, or the bytes are not here.
+    pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
+        match self.check(handle, range.offset(), range.bytes(), needed)? {
+            Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Remote(info) => Err(Refused::new(
+                errno::ENOTSUP,
+                format!("{} is not held by this node (hint: read it from one of its homes, or map it)", info.name),
+            )),
+        }
+    }
+
+    /// What tells the thread of a ring that the session has ended.
+    ///
+    /// # Errors
+    /// [`Refused`] for a session of another host.
+    pub fn ring_flag(&self) -> Result<Arc<AtomicBool>, Refused> {
+        self.needs_host("share a ring")?;
+        Ok(Arc::clone(&self.ended))
+    }
+
+    /// Gives everything back.
+    pub fn end(&self, core: &Core) {
+        self.ended.store(true, Ordering::Release);
+        let held = std::mem::take(&mut *self.lock());
+        for registration in held.registrations {
+            if let Err(refused) = core.cache.unregister(registration, self.id) {
+                tracing::debug!(%refused, "a mapping had gone before its session");
+            }
+        }
+        held.puts.into_iter().for_each(|object| core.puts.abandon(object));
+        core.locks.release_all(self.id);
+        core.segment.release_all(self.id);
+    }
+
+    fn answer_about_objects(&self, core: &Core, request: Request) -> Result<Reply, Refused> {
+        Ok(match request {
+            Request::Ping => Reply::Done,
+            Request::Status => Reply::Status(Box::new(core.status())),
+            Request::Members => Reply::Members(members(core)?),
+            Request::Open { name, rights } => {
+                let info = describe(&core.directory.lookup(&name)?, core.own);
+                self.open(core, info, rights)?
+            }
+            Request::OpenObject { object, rights } => {
+                let info = describe(&core.directory.lookup_object(object)?, core.own);
+                self.open(core, info, rights)?
+            }
+            Request::Diminish { handle, rights, range } => {
+                Reply::Granted { handle: self.lock().table.diminish(handle, rights, range)? }
+            }
+            Request::Revoke { handle } => {
+                self.lock().table.revoke(handle)?;
+                Reply::Done
+            }
+            Request::Close { handle } => {
+                let mut held = self.lock();
+                held.table.close(handle)?;
+                held.caches.remove(&handle);
+                Reply::Done
+            }
+            Request::Stat { name } => Reply::Object(describe(&core.directory.lookup(&name)?, core.own)),
+            Request::List { prefix, after, limit } => list(core, prefix, after, limit)?,
+            Request::Remove { name } => {
+                verify::remove(core, &name)?;
+                Reply::Done
+            }
+            Request::Verify { name } => verify::verify(core, &name)?,
+            Request::CreateRegion { name, bytes, rack } => {
+                let rack = Placement::Rack(rack.unwrap_or_else(|| core.membership.rack.clone()));
+                Reply::Object(create_region(core, name, bytes, rack)?)
+            }
+            Request::Resolve { address } => {
+                let info = describe(&core.directory.lookup_page(address.page())?, core.own);
+                let first = info.address.map_or(0, hinterland_types::GlobalAddress::raw);
+                Reply::Resolved { info, offset: address.raw() - first }
+            }
+            Request::DropCache { name } => {
+                let info = describe(&core.directory.lookup(&name)?, core.own);
+                core.cache.drop_filled(&info);
+                Reply::Done
+            }
+            other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
+        })
+    }
+
+    fn open(&self, core: &Core, info: ObjectInfo, rights: Rights) -> Result<Reply, Refused> {
+        let most = match info.state {
+            ObjectState::Sealed => Rights::READ,
+            ObjectState::Mutable => Rights::READ | Rights::WRITE | Rights::LOCK,
+            ObjectState::Writing => {
+                let text = format!("{} is being written or removed (hint: try again when it is sealed)", info.name);
+                return Err(Refused::new(errno::ENOENT, text));
+            }
+        };
+        let rights = rights.intersect(most);
+        if rights == Rights::NONE {
+            let text = format!("{} is sealed: it can be read and nothing else", info.name);
+            return Err(Refused::new(errno::EACCES, text));
+        }
+        let range = ByteRange::within(0, info.bytes, OBJECT_BYTES_MAX)
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let holding = core.holdings.find(info.object).ok().filter(|holding| !holding.is_writing());
+        let local = holding.is_some();
+        let resource = match holding {
+            Some(holding) => Resource::Held(holding),
+            None if self.is_local => Resource::Remote(Arc::new(info.clone())),
+            None => return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name))),
+        };
+        let handle = self.lock().table.grant(resource, rights, range)?;
+        Ok(Reply::Opened(Opened { handle, rights, info, local }))
+    }
+
+    fn map(&self, core: &Core, handle: Handle) -> Answer {
+        self.needs_host("map memory")?;
+        let (resource, preference) = {
+            let held = self.lock();
+            let capability = held.table.get(handle)?;
+            held.table.check(handle, capability.range.offset(), capability.range.bytes(), Rights::READ)?;
+            (capability.resource.clone(), held.preference)
+        };
+        match resource {
+            Resource::Held(holding) => {
+                let info = describe(&core.directory.lookup_object(holding.object)?, core.own);
+                let (file_bytes, kind) = holding.file_shape();
+                let mapped = Mapped {
+                    bytes: holding.bytes(),
+                    file_bytes,
+                    address: info.address.unwrap_or_default(),
+                    armed: false,
+                    minor: false,
+                    page_bytes: kind.page_bytes(),
+                    writable: !holding.is_sealed(),
+                };
+                Ok((Reply::Mapped(mapped), vec![holding.descriptor()?]))
+            }
+            Resource::Remote(info) if info.state == ObjectState::Sealed => {
+                let file = core.cache.open(&info, self.user, preference)?;
+                self.lock().caches.insert(handle, Arc::clone(&file));
+                let mapped = Mapped {
+                    bytes: info.bytes,
+                    file_bytes: file.file_bytes(),
+                    address: info.address.unwrap_or_default(),
+                    armed: true,
+                    minor: file.is_minor(),
+                    page_bytes: file.page_kind().page_bytes(),
+                    writable: false,
+                };
+                Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
+            }
+            Resource::Remote(info) => Err(Refused::new(
+                errno::ENOTSUP,
+                format!("region {} lies in another rack and cannot be mapped (hint: read and write it through the pool API)", info.name),
+            )),
+        }
+    }
+
+    fn register(
+        &self,
+        core: &Core,
+        handle: Handle,
+        pointer: u64,
+        offset: u64,
+        bytes: u64,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Reply, Refused> {
+        self.needs_host("serve faults")?;
+        let invalid = |text: &str| Refused::new(errno::EINVAL, text.to_owned());
+        let descriptor = descriptor.ok_or_else(|| invalid("Register came without a userfaultfd"))?;
+        let range =
+            ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let (file, budget_bytes) = {
+            let held = self.lock();
+            held.table.get(handle)?;
+            let file = held.caches.get(&handle).cloned();
+            (file.ok_or_else(|| invalid("Register came before Map"))?, held.preference.budget_bytes)
+        };
+        let new = NewRegistration {
+            id: 0,
+            session: self.id,
+            pointer,
+            range,
+            page_bytes: 0,
+            minor: false,
+            fault: Userfault::from_descriptor(descriptor, Scope::Full),
+            channel: Arc::clone(&self.channel),
+        };
+        let registration = core.cache.register(&file, new, budget_bytes)?;
+        self.lock().registrations.insert(registration);
+        Ok(Reply::Registered { registration })
+    }
+
+    fn watch(&self) -> Answer {
+        self.needs_host("be told of lost memory")?;
+        let (channel, theirs) = NoticeChannel::open()?;
+        *self.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(channel));
+        Ok((Reply::Done, vec![theirs]))
+    }
+
+    fn prefer(&self, budget_bytes: Option<u64>, unit_bytes: Option<u64>) -> Result<Reply, Refused> {
+        let unit_bytes = unit_bytes
+            .map(UnitBytes::new)
+            .transpose()
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        self.lock().preference = CachePreference { budget_bytes, unit_bytes };
+        Ok(Reply::Done)
+    }
+
+    fn put_begin(&self, core: &Core, new: NewPut) -> Result<Reply, Refused> {
+        self.needs_host("begin a put")?;
+        let begun = core.puts.begin(new)?;
+        self.lock().puts.insert(begun.object);
+        let mut targets = Vec::new();
+        for home in begun.homes {
+            let handle = if home.node == core.own {
+                let holding = core.holdings.find(begun.object)?;
+                let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
+                Some(self.lock().table.grant(Resource::Held(holding), Rights::WRITE, range)?)
+            } else {
+                None
+            };
+            targets.push(PutTarget { home, handle, ticket: begun.ticket });
+        }
+        Ok(Reply::PutStarted(PutStarted { object: begun.object, targets }))
+    }
+
+    fn put_attach(&self, core: &Core, object: ObjectId, ticket: [u8; 16]) -> Result<Reply, Refused> {
+        let holding = core.holdings.find(object)?;
+        if !holding.is_writing() || holding.ticket != ticket {
+            let text = format!("{object} is not being written with this ticket (hint: the put was given up or sealed)");
+            return Err(Refused::new(errno::EACCES, text));
+        }
+        let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
+        let handle = self.lock().table.grant(Resource::Held(holding), Rights::WRITE, range)?;
+        Ok(Reply::Granted { handle })
+    }
+
+    fn owns_put(&self, object: ObjectId) -> Result<(), Refused> {
+        if self.lock().puts.contains(&object) {
+            return Ok(());
+        }
+        Err(Refused::new(errno::EACCES, format!("this session has no put of {object} going on")))
+    }
+
+    /// Checks a request; bytes of a sealed object cannot be written whatever the handle says.
+    fn check(&self, handle: Handle, offset: u64, bytes: u64, needed: Rights) -> Result<Resource, Refused> {
+        let resource = self.lock().table.check(handle, offset, bytes, needed)?.clone();
+        if let Resource::Held(holding) = &resource
+            && needed.allows(Rights::WRITE)
+            && holding.is_sealed()
+        {
+            return Err(Refused::new(errno::EACCES, format!("{} is sealed", holding.name)));
+        }
+        Ok(resource)
+    }
+
+    fn needs_host(&self, what: &str) -> Result<(), Refused> {
+        if self.is_local {
+            return Ok(());
+        }
+        let text = format!("a session from another host cannot {what} (hint: connect to the node of your own host)");
+        Err(Refused::new(errno::ENOTSUP, text))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
+    let DirectoryReply::Members(members) = core.directory.apply(&Command::Members)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not list its members"));
+    };
+    Ok(members
+        .into_iter()
+        .map(|member| MemberInfo {
+            node: member.node,
+            rack: member.rack,
+            address: member.address,
+            up: matches!(member.state, hinterland_directory::MemberState::Up),
+            capacity_bytes: member.capacity_bytes,
+            used_bytes: member.reserved_bytes,
+        })
+        .collect())
+}
+
+fn list(core: &Core, prefix: String, after: Option<ObjectName>, limit: u32) -> Result<Reply, Refused> {
+    match core.directory.apply(&Command::List { prefix, after, limit: limit.min(1000) })? {
+        DirectoryReply::List { objects, more } => {
+            let objects = objects.iter().map(|info| describe(info, core.own)).collect();
+            Ok(Reply::Objects { objects, more })
+        }
+        _ => Err(Refused::new(errno::EIO, "the directory did not list its objects")),
+    }
+}
+
+/// Makes a region and its home's memory.
+///
+/// # Errors
+/// [`Refused`]; nothing is left behind.
+pub fn create_region(
+    core: &Core,
+    name: ObjectName,
+    bytes: u64,
+    place: Placement,
+) -> Result<ObjectInfo, Refused> {
+    let command = Command::CreateRegion {
+        name: name.clone(),
+        size: bytes,
+        placement: placement(place),
+        local: core.own,
+    };
+    let DirectoryReply::Reserved { object, homes } = core.directory.apply(&command)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not place the region"));
+    };
+    for home in &homes {
+        let made = if home.node == core.own {
+            core.holdings.create_region(object, home.epoch, name.clone(), bytes).map(drop).map_err(Refused::from)
+        } else {
+            let request = hinterland_proto::control::PeerRequest::HomeRegion {
+                object,
+                epoch: home.epoch,
+                name: name.clone(),
+                bytes,
+            };
+            core.peers.call(&home.address, &request).map(drop)
+        };
+        if let Err(refused) = made {
+            verify::remove(core, &name)?;
+            return Err(refused);
+        }
+    }
+    Ok(describe(&core.directory.lookup_object(object)?, core.own))
+}

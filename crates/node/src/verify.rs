@@ -1,0 +1,96 @@
+//! Removing objects, and reading every copy to compare it with its checksums.
+
+use crate::core::Core;
+use crate::directory_link::describe;
+use crate::refused::{Refused, errno};
+use hinterland_directory::{Command, Reply as DirectoryReply};
+use hinterland_proto::checksum::digest;
+use hinterland_proto::control::{Home, PeerReply, PeerRequest, Reply};
+use hinterland_types::{ObjectId, ObjectName};
+
+/// Wrong blocks that are named; the rest is known by their number.
+const WRONG_MAX: usize = 100;
+
+/// Removes a name. Homes that do not hear it now hear it with their next heartbeat.
+///
+/// # Errors
+/// [`Refused`] if there is no such name.
+pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
+    let command = Command::Remove { name: name.clone(), object: None };
+    let DirectoryReply::Removed { object, homes } = core.directory.apply(&command)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not remove the name"));
+    };
+    for home in homes {
+        if home.node == core.own {
+            core.holdings.drop_object(object);
+            core.puts.forget(object, &home);
+        } else if let Err(refused) = core.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
+            tracing::debug!(%refused, "a home hears of the removal with its next heartbeat");
+        }
+    }
+    Ok(())
+}
+
+/// Reads every copy of an object and compares it with its checksums, and those with the directory's digest.
+///
+/// # Errors
+/// [`Refused`] if there is no such name.
+pub fn verify(core: &Core, name: &ObjectName) -> Result<Reply, Refused> {
+    let info = describe(&core.directory.lookup(name)?, core.own);
+    let (mut blocks, mut good, mut bad) = (0, Vec::new(), Vec::new());
+    for home in &info.homes {
+        match verify_home(core, info.object, info.digest, home) {
+            Ok(count) => {
+                blocks += count;
+                good.push(home.node);
+            }
+            Err(refused) => bad.push((home.node, refused.text)),
+        }
+    }
+    for (node, reason) in &bad {
+        core.cache.problem(&format!("the copy of {name} on {node} cannot be trusted: {reason}"));
+    }
+    Ok(Reply::Verified { blocks, good, bad })
+}
+
+fn verify_home(core: &Core, object: ObjectId, expected: [u8; 32], home: &Home) -> Result<u64, Refused> {
+    let reply = if home.node == core.own {
+        verify_own(core, object, Some(expected))?
+    } else if !home.up {
+        return Err(Refused::new(errno::EHOSTUNREACH, "its node is down"));
+    } else {
+        core.peers.call(&home.address, &PeerRequest::HomeVerify { object })?
+    };
+    match reply {
+        PeerReply::Verified { blocks, wrong } if wrong.is_empty() => Ok(blocks),
+        PeerReply::Verified { wrong, .. } => {
+            Err(Refused::new(errno::EIO, format!("wrong blocks of 64 KiB: {wrong:?}")))
+        }
+        _ => Err(Refused::new(errno::EIO, "it gave no answer to the question")),
+    }
+}
+
+/// Reads the copy that this node holds.
+///
+/// # Errors
+/// [`Refused`] if it holds none.
+pub fn verify_own(core: &Core, object: ObjectId, expected: Option<[u8; 32]>) -> Result<PeerReply, Refused> {
+    let holding = core.holdings.find(object)?;
+    if !holding.is_sealed() {
+        return Err(Refused::new(errno::EINVAL, format!("{} is no sealed object", holding.name)));
+    }
+    let kept = holding.blocks();
+    if expected.is_some_and(|expected| digest(holding.bytes(), &kept) != expected) {
+        return Err(Refused::new(errno::EIO, "its checksums are not those that the directory knows"));
+    }
+    let found = holding.compute_blocks(holding.bytes())?;
+    let wrong = kept
+        .iter()
+        .zip(&found)
+        .enumerate()
+        .filter(|(_, (kept, found))| kept != found)
+        .map(|(index, _)| index as u64)
+        .take(WRONG_MAX)
+        .collect();
+    Ok(PeerReply::Verified { blocks: kept.len() as u64, wrong })
+}
