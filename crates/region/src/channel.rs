@@ -1,0 +1,160 @@
+//! The session with the node that mappings live by: calls with a time limit, on a descriptor that can be told apart.
+//!
+//! It is a session of its own beside those that the program opens: it is made anew after a restart of the node and in a
+//! forked child, and it must never wait for ever, since a thread of the program waits with it.
+
+use hinterland_os::socket::UnixStream;
+use hinterland_pool::PoolError;
+use hinterland_pool::local::LocalStream;
+use hinterland_proto::control::{Reply, Request, decode, encode};
+use hinterland_proto::{ClientIdentity, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role};
+use hinterland_types::NodeId;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a node may take to accept.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a node may take to answer: longer than it may take itself to ask every replica of an object.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Descriptors of this crate get numbers from here on, if the limit allows: far from those that programs give away
+/// (`dup2` onto a small number) or expect (`select`).
+const DESCRIPTOR_MIN: u64 = 960;
+
+/// A connection to the node.
+pub(crate) struct Channel {
+    stream: Mutex<LocalStream>,
+    broken: AtomicBool,
+    descriptor: RawFd,
+    identity: (u64, u64),
+}
+
+impl Channel {
+    /// Connects and shakes hands.
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`] if nobody listens; else why the handshake failed.
+    pub fn connect(socket: &Path) -> Result<Self, PoolError> {
+        let stream = UnixStream::connect(socket, CONNECT_TIMEOUT).map_err(|error| PoolError::NoNode {
+            socket: socket.to_path_buf(),
+            source: error
+                .errno()
+                .map_or_else(|| std::io::Error::other(error.to_string()), std::io::Error::from_raw_os_error),
+        })?;
+        let stream = UnixStream::from_descriptor(raised(stream.as_fd())?);
+        stream.set_receive_timeout(Some(CALL_TIMEOUT))?;
+        stream.set_send_timeout(Some(CALL_TIMEOUT))?;
+        let descriptor = stream.as_fd().as_raw_fd();
+        let identity = identity_of(descriptor);
+        let role = ClientIdentity {
+            role: Role::Client,
+            node: NodeId(0),
+            pool: PoolId::ANY,
+            key: None,
+            features: Features(0),
+            join: None,
+        };
+        let (stream, _) = LocalStream::open(stream, role)?;
+        Ok(Self { stream: Mutex::new(stream), broken: AtomicBool::new(false), descriptor, identity })
+    }
+
+    /// Asks with descriptors and waits for the answer and its descriptors.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with the node's words; anything else means that the connection is of no more use.
+    pub fn call_with(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), PoolError> {
+        let answer = self.exchange(request, descriptors);
+        if !matches!(answer, Ok(_) | Err(PoolError::Refused { .. } | PoolError::Control(_))) {
+            // Release: pairs with the Acquire in `is_broken`; the flag guards no other data.
+            self.broken.store(true, Ordering::Release);
+        }
+        answer
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// As [`call_with`](Self::call_with).
+    pub fn call(&self, request: &Request) -> Result<Reply, PoolError> {
+        self.call_with(request, &[]).map(|(reply, _)| reply)
+    }
+
+    /// Whether a call failed so that no later one can succeed.
+    pub fn is_broken(&self) -> bool {
+        // Acquire: pairs with the Release in `call_with`.
+        self.broken.load(Ordering::Acquire)
+    }
+
+    /// The number of the descriptor.
+    pub const fn descriptor(&self) -> RawFd {
+        self.descriptor
+    }
+
+    fn exchange(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>), PoolError> {
+        if self.is_broken() || identity_of(self.descriptor) != self.identity {
+            // A program that closed every descriptor may have a file of its own under our number.
+            return Err(PoolError::Closed);
+        }
+        let body = encode(request)?;
+        // A control message is at most 1 MiB: the cast loses nothing.
+        let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
+        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.send(header, &[&body], descriptors)?;
+        let (header, received) = stream.receive_header()?;
+        let body = stream.receive_whole(&header)?;
+        match header.kind {
+            FrameKind::Reply => match decode(&body)? {
+                Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
+                reply => Ok((reply, received)),
+            },
+            FrameKind::Error => {
+                let error = RemoteError::from_body(&body);
+                // Codes are small numbers; one that is not is still an error.
+                let code = i32::try_from(error.code.0).unwrap_or(libc::EIO);
+                Err(PoolError::Refused { code, text: error.text })
+            }
+            other => Err(PoolError::Unexpected { expected: "Reply", answer: format!("{other:?}") }),
+        }
+    }
+}
+
+/// A duplicate of a descriptor with a high number, closed on exec.
+///
+/// # Errors
+/// `EMFILE` without descriptors left.
+pub(crate) fn raised(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, PoolError> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes to a live structure.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let lowest = DESCRIPTOR_MIN.min(limit.rlim_cur - limit.rlim_cur / 4);
+    // SAFETY: plain values; the number is below the limit of descriptors, which is an int.
+    let raw = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
+    if raw < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(hinterland_os::OsError::system("fcntl(F_DUPFD_CLOEXEC)", "descriptor", error).into());
+    }
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Device and inode behind a descriptor; zeros if it is closed.
+fn identity_of(descriptor: RawFd) -> (u64, u64) {
+    // SAFETY: an all-zero stat is valid, and the kernel writes to a live structure.
+    unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        if libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) != 0 {
+            return (0, 0);
+        }
+        (status.st_dev, status.st_ino)
+    }
+}

@@ -1,0 +1,215 @@
+//! Pages that a program has written in a private mapping: finding them, and taking copies of them to a forked child.
+
+use crate::error::RegionError;
+use crate::space::Stretch;
+use crate::system::{self, Extent, MapCall};
+use hinterland_os::OsError;
+use hinterland_types::limits::BASE_PAGE_BYTES;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
+const PAGE_IS_FILE: u64 = 1 << 2;
+const PAGE_IS_PRESENT: u64 = 1 << 3;
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
+/// Runs taken from the kernel in one call.
+const RUNS_PER_CALL: usize = 64;
+
+/// `struct pm_scan_arg` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArguments {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vector: u64,
+    vector_entries: u64,
+    pages_max: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_any_of_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Run {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const _: () = assert!(size_of::<ScanArguments>() == 96);
+const _: () = assert!(size_of::<Run>() == 24);
+
+/// Which pages to look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// In the page table, whatever they are.
+    Present,
+    /// In the page table and not of the file: written by this process.
+    Private,
+    /// Written by this process and swapped out, or marked as lost, or marked as protected.
+    Swapped,
+}
+
+/// The page table of this process.
+pub(crate) struct PageScan {
+    file: OwnedFd,
+}
+
+impl PageScan {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// [`RegionError::Os`] without `/proc`.
+    pub fn open() -> Result<Self, RegionError> {
+        let path = "/proc/self/pagemap";
+        let file = File::open(path).map_err(|error| OsError::system("open", path, error))?;
+        Ok(Self { file: file.into() })
+    }
+
+    /// The number of the descriptor.
+    pub fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// Whether the range has such a page.
+    ///
+    /// # Errors
+    /// `ENOTTY` on kernels before 6.7.
+    pub fn has(&self, extent: Extent, which: Which) -> io::Result<bool> {
+        let mut run = [Run::default()];
+        self.scan(extent, which, &mut run, 1).map(|(found, _)| found > 0)
+    }
+
+    /// The runs of such pages, in order of address.
+    ///
+    /// # Errors
+    /// `ENOTTY` on kernels before 6.7.
+    pub fn runs(&self, extent: Extent, which: Which) -> io::Result<Vec<Extent>> {
+        let mut runs = Vec::new();
+        let mut start = extent.address;
+        while start < extent.end() {
+            let mut found = [Run::default(); RUNS_PER_CALL];
+            let rest = Extent { address: start, bytes: extent.end() - start };
+            let (count, walked_to) = self.scan(rest, which, &mut found, 0)?;
+            runs.extend(
+                found[..count].iter().map(|run| Extent { address: run.start, bytes: run.end - run.start }),
+            );
+            if walked_to <= start {
+                break;
+            }
+            start = walked_to;
+        }
+        Ok(runs)
+    }
+
+    fn scan(
+        &self,
+        extent: Extent,
+        which: Which,
+        found: &mut [Run],
+        pages_max: u64,
+    ) -> io::Result<(usize, u64)> {
+        let (mask, inverted) = match which {
+            Which::Present => (PAGE_IS_PRESENT, 0),
+            Which::Private => (PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE),
+            Which::Swapped => (PAGE_IS_SWAPPED | PAGE_IS_FILE, PAGE_IS_FILE),
+        };
+        let mut arguments = ScanArguments {
+            size: size_of::<ScanArguments>() as u64,
+            start: extent.address,
+            end: extent.end(),
+            vector: found.as_mut_ptr().expose_provenance() as u64,
+            vector_entries: found.len() as u64,
+            pages_max,
+            category_inverted: inverted,
+            category_mask: mask,
+            return_mask: PAGE_IS_PRESENT,
+            ..ScanArguments::default()
+        };
+        // SAFETY: the argument block is live and of the size that it says; the vector has the entries that it says.
+        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
+        match usize::try_from(result) {
+            Ok(count) => Ok((count.min(found.len()), arguments.walk_end)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// One private page on its way from a parent to a forked child.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Carried {
+    /// Where it belongs.
+    pub address: u64,
+    /// Where its copy lies, in memory that the child inherits.
+    pub copy: u64,
+}
+
+/// Copies the private pages of a stretch into memory that a child inherits.
+///
+/// # Errors
+/// [`RegionError::System`] without memory or without `PAGEMAP_SCAN`.
+pub(crate) fn carry(scan: &PageScan, stretch: &Stretch) -> Result<Vec<Carried>, RegionError> {
+    let failed = |source| RegionError::system("scan for private pages", stretch.extent, source);
+    let present = scan.runs(stretch.extent, Which::Private).map_err(failed)?;
+    let swapped = scan.runs(stretch.extent, Which::Swapped).map_err(failed)?;
+    let pages = present.iter().chain(&swapped).map(|run| run.bytes / BASE_PAGE_BYTES).sum::<u64>();
+    if pages == 0 {
+        return Ok(Vec::new());
+    }
+    let bytes = pages * BASE_PAGE_BYTES;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let call = MapCall { address: 0, bytes, protection, flags, descriptor: -1, offset: 0 };
+    // SAFETY: the kernel chooses the place.
+    let mut copy = unsafe { system::map(call) }.map_err(failed)?;
+    let mut carried = Vec::with_capacity(pages as usize);
+    for (runs, may_be_lost) in [(&present, false), (&swapped, true)] {
+        for address in runs.iter().flat_map(|run| (run.address..run.end()).step_by(BASE_PAGE_BYTES as usize))
+        {
+            // Pages that are marked as lost refuse to be read; they are lost to the child as well.
+            if copy_own_page(address, copy, may_be_lost) {
+                carried.push(Carried { address, copy });
+                copy += BASE_PAGE_BYTES;
+            }
+        }
+    }
+    Ok(carried)
+}
+
+/// Frees the copies of carried pages.
+pub(crate) fn drop_carried(carried: &[Carried]) {
+    for page in carried {
+        // SAFETY: the page was mapped by `carry` and nobody reads it any more.
+        let _ = unsafe { system::unmap(page.copy, BASE_PAGE_BYTES) };
+    }
+}
+
+/// Copies a page of this process. One that may be lost goes by way of the kernel, which answers with an error where a
+/// load would be a signal.
+fn copy_own_page(address: u64, copy: u64, may_be_lost: bool) -> bool {
+    let pointer = |address: u64| std::ptr::with_exposed_provenance_mut::<u8>(address as usize);
+    let part =
+        |address: u64| libc::iovec { iov_base: pointer(address).cast(), iov_len: BASE_PAGE_BYTES as usize };
+    if may_be_lost {
+        // SAFETY: the local page is mapped, writable and nobody else's; the kernel checks the remote address.
+        let read = unsafe { libc::process_vm_readv(libc::getpid(), &part(copy), 1, &part(address), 1, 0) };
+        if read == BASE_PAGE_BYTES as isize {
+            return true;
+        }
+        if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+            return false;
+        }
+    }
+    // SAFETY: the page is in memory or in swap, in a mapping that the table lock keeps; the copy is nobody else's. A
+    // thread of the program that writes it meanwhile races with its own fork, as it would without us.
+    unsafe { std::ptr::copy_nonoverlapping(pointer(address), pointer(copy), BASE_PAGE_BYTES as usize) };
+    true
+}

@@ -1,0 +1,130 @@
+//! The one thread that looks after mapped memory: it answers the node's notices, and when the node dies it brings the
+//! memory back or gives it up.
+
+use crate::error::RegionError;
+use crate::link::Link;
+use crate::private_pages::{PageScan, Which};
+use crate::recovery;
+use crate::space::{self, Space};
+use crate::system::{self, Extent};
+use crate::thread;
+use hinterland_os::socket::UnixStream;
+use hinterland_proto::control::{Notice, NoticeReply, ProbeRange, decode, encode};
+use hinterland_types::limits::{BASE_PAGE_BYTES, CONTROL_BYTES_MAX};
+use std::sync::Arc;
+
+/// Starts the thread on a channel of notices; without one it begins by making the connection.
+///
+/// # Errors
+/// [`RegionError::Thread`].
+pub(crate) fn start(link: Arc<Link>, notices: Option<UnixStream>) -> Result<(), RegionError> {
+    thread::start(move || watch(&link, notices)).map_err(|source| RegionError::Thread { source })
+}
+
+fn watch(link: &Arc<Link>, mut notices: Option<UnixStream>) {
+    // Without `/proc` every range counts as in use: a worse guess, never a wrong byte.
+    let scan = link.page_scan().ok();
+    loop {
+        if let Some(stream) = notices.take() {
+            serve(link, &stream, scan.as_ref());
+        }
+        if link.is_closing() {
+            return;
+        }
+        notices = recovery::recover(link, scan.as_ref());
+        if notices.is_none() {
+            return;
+        }
+    }
+}
+
+/// Answers notices until the channel ends or makes no sense any more.
+fn serve(link: &Arc<Link>, stream: &UnixStream, scan: Option<&PageScan>) {
+    let mut none = Vec::new();
+    loop {
+        let mut length = [0; 4];
+        if stream.receive_exact(&mut length, &mut none).is_err() {
+            return;
+        }
+        let length = u32::from_le_bytes(length);
+        if length > CONTROL_BYTES_MAX {
+            return;
+        }
+        // At most 1 MiB: the cast loses nothing.
+        let mut body = vec![0; length as usize];
+        if stream.receive_exact(&mut body, &mut none).is_err() {
+            return;
+        }
+        none.clear();
+        let Ok(notice) = decode::<Notice>(&body) else { return };
+        let Ok(reply) = encode(&answer(link, notice, scan)) else { return };
+        // A control message has at most 1 MiB: the cast loses nothing.
+        let mut frame = (reply.len() as u32).to_le_bytes().to_vec();
+        frame.extend_from_slice(&reply);
+        if stream.send_all(&frame, &[]).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(link: &Arc<Link>, notice: Notice, scan: Option<&PageScan>) -> NoticeReply {
+    match notice {
+        Notice::Lost { text } => {
+            system::say(&text);
+            NoticeReply::Seen { id: 0 }
+        }
+        Notice::Unmap { id, ranges } => {
+            for range in ranges {
+                let space = space::lock();
+                for extent in own_parts(&space, link, range) {
+                    drop_entries(extent, scan);
+                }
+            }
+            NoticeReply::Seen { id }
+        }
+        Notice::Touched { id, ranges } => {
+            let touched = ranges.into_iter().map(|range| is_touched(link, range, scan)).collect();
+            NoticeReply::Touched { id, touched }
+        }
+    }
+}
+
+/// Drops page-table entries of a range that the table lock keeps as it is.
+fn drop_entries(extent: Extent, scan: Option<&PageScan>) {
+    // What the program wrote for itself would be lost with the entries. Asked each time, since a program may have made a
+    // mapping writable without this library knowing.
+    let private = |scan: &PageScan| {
+        scan.has(extent, Which::Private).unwrap_or(true) || scan.has(extent, Which::Swapped).unwrap_or(true)
+    };
+    if scan.is_none_or(private) {
+        return;
+    }
+    // SAFETY: the range is of the pool, by the table under its lock, and all its pages are pages of the file.
+    let _ = unsafe { system::advise(extent.address, extent.bytes, libc::MADV_DONTNEED) };
+}
+
+fn is_touched(link: &Arc<Link>, range: ProbeRange, scan: Option<&PageScan>) -> bool {
+    let space = space::lock();
+    let parts = own_parts(&space, link, range);
+    match scan {
+        Some(scan) => parts.into_iter().any(|part| scan.has(part, Which::Present).unwrap_or(true)),
+        None => !parts.is_empty(),
+    }
+}
+
+/// The whole pages of a range that this connection serves. A node cannot name memory that is not the pool's.
+fn own_parts(space: &Space, link: &Arc<Link>, range: ProbeRange) -> Vec<Extent> {
+    let Some(end) = range.pointer.checked_add(range.bytes) else { return Vec::new() };
+    let parts = space.table.parts(range.pointer, end);
+    parts
+        .into_iter()
+        .filter_map(|part| {
+            let source = space.sources.get(&part.source)?;
+            let served = source.armed && Arc::ptr_eq(&source.link, link);
+            let page = source.page_bytes.max(BASE_PAGE_BYTES);
+            let start = part.address.next_multiple_of(page);
+            let stop = part.end() - part.end() % page;
+            (served && start < stop).then(|| Extent { address: start, bytes: stop - start })
+        })
+        .collect()
+}

@@ -1,0 +1,509 @@
+//! Memory of mapped objects against a node that is real in all but its objects: faults, parts, notices, forks, deaths.
+
+mod stub_node;
+
+use hinterland_proto::control::Advice;
+use hinterland_region::{Access, Address, MapOptions, Options, Region, RegionError, Regions, process};
+use hinterland_types::{ByteRange, ObjectId, ObjectName};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use stub_node::{StubNode, address_of, byte_of};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn stub_node_main() {
+    stub_node::run_if_asked();
+}
+
+struct Setup {
+    node: StubNode,
+    regions: Regions,
+    object: u64,
+    socket: PathBuf,
+}
+
+/// A node with one object, and a connection to it.
+fn setup(bytes: u64, kind: &str, grace_ms: u64) -> Setup {
+    static OBJECTS: AtomicU64 = AtomicU64::new(1);
+    let object = OBJECTS.fetch_add(1, Ordering::SeqCst);
+    let socket = std::env::temp_dir().join(format!("hinterland-region-{}-{object}.sock", std::process::id()));
+    let mut node = StubNode::start("stub_node_main", &socket);
+    node.add(object, bytes, kind);
+    let options = Options {
+        socket: Some(socket.clone()),
+        grace: Duration::from_millis(grace_ms),
+        ..Options::default()
+    };
+    let regions = Regions::connect(&options).unwrap();
+    Setup { node, regions, object, socket }
+}
+
+impl Setup {
+    fn map(&self, options: MapOptions) -> Region {
+        self.regions.map(ObjectId(self.object), options).unwrap()
+    }
+
+    /// The node comes back, with the object or without.
+    fn restart(&mut self, bytes: Option<u64>) {
+        self.node = StubNode::start("stub_node_main", &self.socket);
+        if let Some(bytes) = bytes {
+            self.node.add(self.object, bytes, "base");
+        }
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn load(region: &Region, at: u64) -> u8 {
+    // SAFETY: the tests ask only for bytes of the region.
+    unsafe { region.pointer().as_ptr().add(at as usize).read_volatile() }
+}
+
+fn store(region: &Region, at: u64, value: u8) {
+    // SAFETY: as in `load`, on regions mapped for writing.
+    unsafe { region.pointer().as_ptr().add(at as usize).write_volatile(value) }
+}
+
+/// Compares a byte of every page, and returns the offset of the first that is wrong.
+fn first_wrong(region: &Region, object: u64) -> Option<u64> {
+    let start = region.range().offset();
+    (0..region.bytes()).step_by(4096).find(|at| load(region, *at) != byte_of(object, start + at))
+}
+
+/// Whether the kernel can read a byte for us: where a load would be a signal, it says so.
+fn is_readable(pointer: *const u8) -> bool {
+    let mut pipe = [0; 2];
+    // SAFETY: the kernel writes two descriptors, and checks the pointer.
+    unsafe {
+        assert_eq!(libc::pipe(pipe.as_mut_ptr()), 0);
+        let written = libc::write(pipe[1], pointer.cast(), 1);
+        libc::close(pipe[0]);
+        libc::close(pipe[1]);
+        written == 1
+    }
+}
+
+/// Runs a check in a forked child; true if it held.
+fn in_child(check: impl FnOnce() -> bool) -> bool {
+    wait_for(fork(check)) == 0
+}
+
+fn fork(check: impl FnOnce() -> bool) -> libc::pid_t {
+    // SAFETY: the child runs the check and ends without returning.
+    match unsafe { libc::fork() } {
+        0 => {
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_or(false);
+            // SAFETY: ends the child without the handlers of the test program.
+            unsafe { libc::_exit(i32::from(!held)) }
+        }
+        child => child,
+    }
+}
+
+/// The wait status of a child; one that does not end in 20 seconds is killed.
+fn wait_for(child: libc::pid_t) -> i32 {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut status = 0;
+    // SAFETY: the child is ours; the kernel writes the status.
+    unsafe {
+        while libc::waitpid(child, &mut status, libc::WNOHANG) == 0 {
+            if Instant::now() > deadline {
+                libc::kill(child, libc::SIGKILL);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    status
+}
+
+#[test]
+fn an_object_of_another_rack_reads_right_at_its_place_in_the_window() {
+    let mut setup = setup(3 * MIB + 100, "base", 1000);
+    let region = setup.map(MapOptions::default());
+    assert!(region.is_armed() && region.is_symmetric());
+    assert_eq!(region.pointer().addr().get() as u64, address_of(setup.object).window_pointer());
+    assert_eq!(region.bytes(), 3 * MIB + 100);
+    assert_eq!(setup.node.fills(), 0);
+    assert_eq!(load(&region, 5), byte_of(setup.object, 5));
+    assert_eq!(setup.node.fills(), 1);
+    assert_eq!(first_wrong(&region, setup.object), None);
+    assert_eq!(setup.node.fills(), 49);
+}
+
+#[test]
+fn a_system_call_may_read_what_is_not_there_yet() {
+    let setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions::default());
+    assert!(is_readable(region.pointer().as_ptr()));
+    let locked = 4 * 4096;
+    // SAFETY: the range is mapped.
+    assert_eq!(unsafe { libc::mlock(region.pointer().as_ptr().cast(), locked) }, 0);
+}
+
+#[test]
+fn an_object_of_this_rack_needs_no_faults_and_outlives_the_node() {
+    let mut setup = setup(MIB, "local", 100);
+    let region = setup.map(MapOptions::default());
+    assert!(!region.is_armed() && region.is_symmetric());
+    setup.node.kill();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(first_wrong(&region, setup.object), None);
+    assert!(in_child(|| first_wrong(&region, setup.object).is_none()));
+}
+
+#[test]
+fn a_second_mapping_goes_elsewhere_and_shows_the_same_bytes() {
+    let mut setup = setup(MIB, "base", 1000);
+    let first = setup.map(MapOptions::default());
+    let second = setup
+        .regions
+        .map(ObjectName::parse(&format!("object-{}", setup.object)).unwrap(), MapOptions::default());
+    let second = second.unwrap();
+    assert!(first.is_symmetric() && !second.is_symmetric());
+    assert_eq!(first_wrong(&first, setup.object), None);
+    assert_eq!(first_wrong(&second, setup.object), None);
+    assert_eq!(setup.node.fills(), 16, "one fill serves both");
+}
+
+#[test]
+fn a_part_may_begin_at_any_byte() {
+    let setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions { offset: 70_001, bytes: Some(9000), ..MapOptions::default() });
+    assert!(region.is_symmetric());
+    for at in [0, 1, 4095, 8999] {
+        assert_eq!(load(&region, at), byte_of(setup.object, 70_001 + at));
+    }
+    let refused = setup
+        .regions
+        .map(ObjectId(setup.object), MapOptions { offset: MIB - 1, bytes: Some(2), ..MapOptions::default() });
+    assert!(matches!(refused, Err(RegionError::Range(_))));
+}
+
+#[test]
+fn behind_the_end_the_last_page_is_zero_and_the_next_is_sigbus() {
+    let setup = setup(5000, "base", 1000);
+    let options = MapOptions { bytes: Some(3 * 4096), beyond_end: true, ..MapOptions::default() };
+    let region = setup.map(options);
+    assert_eq!(load(&region, 4999), byte_of(setup.object, 4999));
+    assert_eq!(load(&region, 5000), 0);
+    assert_eq!(load(&region, 8191), 0);
+    assert!(!is_readable(region.pointer().as_ptr().wrapping_add(8192)));
+    let touch = fork(|| load(&region, 8192) == 0);
+    assert_eq!(wait_for(touch) & 0x7f, libc::SIGBUS);
+}
+
+#[test]
+fn an_evicted_page_comes_back_with_the_same_bytes() {
+    let mut setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions::default());
+    assert_eq!(first_wrong(&region, setup.object), None);
+    assert_eq!(setup.node.order(&format!("evict {}", setup.object)), "done");
+    assert_eq!(first_wrong(&region, setup.object), None);
+    assert_eq!(setup.node.fills(), 32);
+}
+
+#[test]
+fn a_fixed_address_replaces_what_is_there() {
+    let mut setup = setup(MIB, "base", 1000);
+    let old = setup.map(MapOptions { address: Address::Anywhere, ..MapOptions::default() });
+    let place = old.pointer().addr().get() as u64;
+    let options = MapOptions {
+        offset: 65536,
+        bytes: Some(65536),
+        address: Address::Fixed(place),
+        ..MapOptions::default()
+    };
+    let new = setup.map(options);
+    assert_eq!(new.pointer(), old.pointer());
+    assert_eq!(first_wrong(&new, setup.object), None);
+    assert_eq!(load(&old, 65536), byte_of(setup.object, 65536));
+    drop(new);
+    assert!(!is_readable(old.pointer().as_ptr()));
+    assert_eq!(load(&old, 65536), byte_of(setup.object, 65536));
+    let before = setup.node.order("requests").matches("Close").count();
+    drop(old);
+    assert_eq!((before, setup.node.order("requests").matches("Close").count()), (1, 1));
+    let odd = MapOptions { address: Address::Fixed(place + 1), ..MapOptions::default() };
+    assert!(matches!(setup.regions.map(ObjectId(setup.object), odd), Err(RegionError::Alignment { .. })));
+}
+
+#[test]
+fn unmapping_a_part_leaves_the_rest_served() {
+    let mut setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions::default());
+    let start = region.pointer().addr().get() as u64;
+    assert!(process::unmap(start + 8192, 4096).unwrap().is_ok());
+    assert!(process::unmap(start + 8192, 4096).is_none());
+    assert_eq!(process::share(start, MIB), process::Share::Part);
+    assert_eq!(process::share(start, 8192), process::Share::Whole);
+    assert!(!is_readable(region.pointer().as_ptr().wrapping_add(8192)));
+    assert_eq!(load(&region, 4096), byte_of(setup.object, 4096));
+    assert_eq!(load(&region, MIB - 1), byte_of(setup.object, MIB - 1));
+    assert_eq!(setup.node.order("requests").matches("Unregister").count(), 0);
+    assert!(process::unmap(start, MIB).unwrap().is_ok());
+    assert_eq!(setup.node.order("requests").matches("Unregister").count(), 1);
+    drop(region);
+    assert_eq!(setup.node.order("requests"), "");
+}
+
+#[test]
+fn a_shared_mapping_cannot_be_made_writable_and_a_private_one_can() {
+    let mut setup = setup(MIB, "base", 1000);
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let shared = setup.map(MapOptions::default());
+    let address = shared.pointer().addr().get() as u64;
+    let refused = process::protect(address, 4096, both).unwrap().unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EACCES));
+    assert!(process::protect(address, 4096, libc::PROT_NONE).unwrap().is_ok());
+    assert!(!is_readable(shared.pointer().as_ptr()));
+    let private = setup.map(MapOptions { access: Access::PrivateWrite, ..MapOptions::default() });
+    store(&private, 70_000, 3);
+    assert_eq!(load(&private, 70_000), 3);
+    assert_eq!(load(&private, 70_001), byte_of(setup.object, 70_001));
+    assert_eq!(load(&shared, 70_000), byte_of(setup.object, 70_000));
+    setup.node.order(&format!("evict {}", setup.object));
+    assert_eq!(load(&private, 70_000), 3, "a private page is not the node's to evict");
+}
+
+#[test]
+fn the_node_learns_which_ranges_are_touched_and_cannot_ask_about_others() {
+    let mut setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions { access: Access::PrivateWrite, ..MapOptions::default() });
+    let start = region.pointer().addr().get() as u64;
+    assert_eq!(setup.node.order(&format!("touched {start} 65536")), "[Touched { id: 8, touched: [false] }]");
+    load(&region, 0);
+    assert_eq!(setup.node.order(&format!("touched {start} 65536")), "[Touched { id: 8, touched: [true] }]");
+    assert_eq!(setup.node.order(&format!("unmap {start} 65536")), "[Seen { id: 7 }]");
+    assert_eq!(setup.node.order(&format!("touched {start} 65536")), "[Touched { id: 8, touched: [false] }]");
+    assert_eq!(load(&region, 0), byte_of(setup.object, 0));
+    assert_eq!(setup.node.fills(), 1, "the data stayed");
+    store(&region, 1, 200);
+    setup.node.order(&format!("unmap {start} 65536"));
+    assert_eq!(load(&region, 1), 200, "what the program wrote stays");
+    let own = vec![9u8; 1 << 16];
+    let order = format!("unmap {} {}", own.as_ptr().addr() & !4095, own.len());
+    assert_eq!(setup.node.order(&order), "[Seen { id: 7 }]");
+    assert!(own.iter().all(|byte| *byte == 9));
+    assert_eq!(setup.node.order(&format!("unmap {} {}", u64::MAX - 4095, 8192)), "[Seen { id: 7 }]");
+    assert_eq!(setup.node.order("lost a test says so"), "[Seen { id: 0 }]");
+}
+
+#[test]
+fn advice_reaches_the_node_as_a_range_of_the_object() {
+    let mut setup = setup(MIB, "base", 1000);
+    let region = setup.map(MapOptions { offset: 8192, ..MapOptions::default() });
+    region.advise(ByteRange::new(4096, 8192).unwrap(), Advice::WillNeed).unwrap();
+    assert!(setup.node.order("requests").contains(
+        "Advise { handle: Handle(0), range: ByteRange { offset: 12288, bytes: 8192 }, advice: WillNeed }"
+    ));
+    assert!(region.advise(ByteRange::new(MIB, 1).unwrap(), Advice::Normal).is_err());
+}
+
+#[test]
+fn a_restarted_node_brings_back_memory_that_threads_wait_for() {
+    let mut setup = setup(4 * MIB, "base", 10_000);
+    let region = Arc::new(setup.map(MapOptions { access: Access::PrivateWrite, ..MapOptions::default() }));
+    let start = region.pointer().addr().get() as u64;
+    assert!(process::unmap(start + 2 * MIB, 4096).unwrap().is_ok());
+    assert_eq!(load(&region, 0), byte_of(setup.object, 0));
+    store(&region, 3 * MIB, 77);
+    setup.node.kill();
+    let touch = |at: u64| {
+        let region = Arc::clone(&region);
+        std::thread::spawn(move || load(&region, at))
+    };
+    let waiting: Vec<_> =
+        (0..8).map(|index| (index * 262_144 + 65_536, touch(index * 262_144 + 65_536))).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(waiting.iter().all(|(_, thread)| !thread.is_finished()), "nothing is read while no node serves");
+    setup.restart(Some(4 * MIB));
+    for (at, thread) in waiting {
+        assert_eq!(thread.join().unwrap(), byte_of(setup.object, at), "{at}");
+    }
+    assert_eq!(load(&region, 3 * MIB), 77, "what the program wrote is not lost with the node");
+    assert_eq!(load(&region, 3 * MIB + 1), byte_of(setup.object, 3 * MIB + 1));
+    assert!(!is_readable(region.pointer().as_ptr().wrapping_add(2 << 20)));
+    for at in (0..4 * MIB).step_by(4096).filter(|at| *at != 2 * MIB && *at != 3 * MIB) {
+        assert_eq!(load(&region, at), byte_of(setup.object, at), "{at}");
+    }
+    setup.node.kill();
+    setup.restart(Some(4 * MIB));
+    assert_eq!(load(&region, 4 * MIB - 1), byte_of(setup.object, 4 * MIB - 1), "and a second time");
+    assert_eq!(load(&region, 3 * MIB), 77);
+}
+
+#[test]
+fn writers_and_readers_see_no_wrong_byte_while_nodes_come_and_go() {
+    let mut setup = setup(2 * MIB, "base", 20_000);
+    let region = Arc::new(setup.map(MapOptions { access: Access::PrivateWrite, ..MapOptions::default() }));
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let object = setup.object;
+    let threads: Vec<_> = (0..3u64)
+        .map(|thread| {
+            let (region, stop) = (Arc::clone(&region), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                let mut rounds = 0u64;
+                while !stop.load(Ordering::SeqCst) {
+                    for page in 0..512u64 {
+                        let at = page * 4096;
+                        assert_eq!(load(&region, at + 9), byte_of(object, at + 9), "page {page}");
+                        if page % 8 == thread {
+                            let value = rounds as u8;
+                            store(&region, at + 100 + thread, value);
+                            assert_eq!(load(&region, at + 100 + thread), value, "page {page}");
+                        }
+                    }
+                    rounds += 1;
+                }
+                rounds
+            })
+        })
+        .collect();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(60));
+        setup.node.kill();
+        setup.restart(Some(2 * MIB));
+        for _ in 0..10 {
+            std::thread::sleep(Duration::from_millis(10));
+            setup.node.order(&format!("evict {object}"));
+        }
+    }
+    stop.store(true, Ordering::SeqCst);
+    for thread in threads {
+        assert!(thread.join().unwrap() > 0);
+    }
+}
+
+#[test]
+fn memory_of_a_node_that_stays_away_is_sigbus_after_the_grace_time() {
+    let mut setup = setup(MIB, "base", 300);
+    let region = Arc::new(setup.map(MapOptions::default()));
+    assert_eq!(load(&region, 0), byte_of(setup.object, 0));
+    setup.node.kill();
+    let waiting = {
+        let region = Arc::clone(&region);
+        std::thread::spawn(move || is_readable(region.pointer().as_ptr().wrapping_add(65_536)))
+    };
+    assert!(!waiting.join().unwrap(), "a system call fails in place of waiting for ever");
+    assert!(!is_readable(region.pointer().as_ptr()), "what was filled is given up too");
+    let touch = fork(|| load(&region, 0) == 0);
+    assert_eq!(wait_for(touch) & 0x7f, libc::SIGBUS);
+    assert!(setup.regions.map(ObjectId(setup.object), MapOptions::default()).is_err());
+    setup.restart(Some(MIB));
+    let again = setup.map(MapOptions::default());
+    assert_eq!(first_wrong(&again, setup.object), None, "new mappings work with the new node");
+}
+
+#[test]
+fn an_object_that_changed_while_the_node_was_away_is_sigbus() {
+    let mut setup = setup(MIB, "base", 500);
+    let region = setup.map(MapOptions::default());
+    setup.node.kill();
+    setup.restart(Some(2 * MIB));
+    assert!(!is_readable(region.pointer().as_ptr()));
+}
+
+#[test]
+fn a_child_has_the_memory_anew_with_what_the_parent_wrote() {
+    let mut setup = setup(2 * MIB, "base", 5000);
+    let object = setup.object;
+    let private = setup.map(MapOptions { access: Access::PrivateWrite, ..MapOptions::default() });
+    let shared = setup.map(MapOptions::default());
+    store(&private, 4096, 5);
+    store(&private, MIB, 6);
+    let fine = in_child(|| {
+        let bytes = load(&private, 4096) == 5
+            && load(&private, MIB) == 6
+            && load(&private, 4097) == byte_of(object, 4097);
+        store(&private, 8192, 7);
+        // A child of the child, at a time when the first may still be at it.
+        let grand = in_child(|| {
+            load(&private, 8192) == 7 && load(&private, 4096) == 5 && first_wrong(&shared, object).is_none()
+        });
+        bytes && grand && first_wrong(&shared, object).is_none()
+    });
+    assert!(fine);
+    assert_eq!(load(&private, 8192), byte_of(object, 8192));
+    assert_eq!(load(&private, 4096), 5);
+    setup.node.order("fills");
+}
+
+#[test]
+fn forks_work_while_other_threads_map_unmap_and_read() {
+    let setup = setup(MIB, "base", 5000);
+    let region = setup.map(MapOptions::default());
+    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (regions, stop, object) = (setup.regions.clone(), Arc::clone(&stop), setup.object);
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let own = regions.map(ObjectId(object), MapOptions::default()).unwrap();
+                    assert_eq!(load(&own, 65_537), byte_of(object, 65_537));
+                    std::hint::black_box(vec![1u8; 300_000]);
+                }
+            })
+        })
+        .collect();
+    for _ in 0..25 {
+        assert!(in_child(|| {
+            first_wrong(&region, setup.object).is_none()
+                && setup
+                    .regions
+                    .map(ObjectId(setup.object), MapOptions::default())
+                    .is_ok_and(|own| first_wrong(&own, setup.object).is_none())
+        }));
+    }
+    stop.store(true, Ordering::SeqCst);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+#[test]
+fn a_child_lets_go_of_the_session_of_its_parent() {
+    let setup = setup(MIB, "base", 5000);
+    let region = setup.map(MapOptions::default());
+    let sockets = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let mut found: Vec<String> = open
+            .filter_map(|entry| std::fs::read_link(entry.path()).ok())
+            .map(|link| link.to_string_lossy().into_owned())
+            .filter(|link| link.starts_with("socket:"))
+            .collect();
+        found.sort();
+        found
+    };
+    let before = sockets();
+    let kept = std::panic::AssertUnwindSafe(|| {
+        load(&region, 0);
+        // Other tests of this process hold sockets of their own for driving their nodes: pipes, not sockets.
+        sockets().iter().filter(|socket| before.contains(socket)).count()
+    });
+    assert!(in_child(|| kept() == 0));
+}
+
+#[test]
+fn what_the_child_of_a_dead_node_touches_is_sigbus_and_no_hang() {
+    let mut setup = setup(MIB, "base", 400);
+    let region = setup.map(MapOptions::default());
+    setup.node.kill();
+    let touch = fork(|| load(&region, 0) == 0);
+    assert_eq!(wait_for(touch) & 0x7f, libc::SIGBUS);
+}
+
+#[test]
+fn a_name_that_is_not_there_is_refused_with_the_words_of_the_node() {
+    let setup = setup(MIB, "base", 400);
+    let refused = setup.regions.map(ObjectName::parse("object-0").unwrap(), MapOptions::default());
+    let error = refused.err().unwrap();
+    assert_eq!(error.code(), 2);
+    assert!(error.to_string().contains("hint"));
+    let nowhere = Options { socket: Some("/nonexistent/node.sock".into()), ..Options::default() };
+    assert!(matches!(Regions::connect(&nowhere), Err(RegionError::Pool(_))));
+}
