@@ -114,6 +114,11 @@ impl FrameDecoder {
         Err(FrameError::Truncated { missing })
     }
 
+    #[cfg(test)]
+    pub(super) fn buffered_capacity(&self) -> usize {
+        self.body.capacity()
+    }
+
     fn advance(&mut self, input: &mut &[u8]) -> Result<Option<Frame>, FrameError> {
         let header = match self.header {
             Some(header) => header,
