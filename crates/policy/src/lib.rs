@@ -13,8 +13,10 @@
 
 pub mod eviction;
 pub mod layout;
+pub mod probation;
 pub mod unit;
 
 pub use eviction::{Eviction, EvictionKind, UnitKey};
 pub use layout::{Layout, Parsed, Preference, parse_prefix, plan};
+pub use probation::{Probation, ProbationConfig};
 pub use unit::{Group, GroupId, UnitBytes, UnitMap, UnitMapError};
