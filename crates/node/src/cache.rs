@@ -205,8 +205,14 @@ impl Cache {
         let units = self.divide(&source, info.bytes, preference.unit_bytes)?;
         let prefetcher = Ahead::new(self.options.switches.prefetch);
         let config = ProbationConfig { active_order: self.options.eviction, ..ProbationConfig::default() };
-        let file =
-            CacheFile::new(key, source, units, prefetcher, Probation::new(config), self.options.switches.huge)?;
+        let file = CacheFile::new(
+            key,
+            source,
+            units,
+            prefetcher,
+            Probation::new(config),
+            self.options.switches.huge,
+        )?;
         let file = Arc::new(file);
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&file));
         Ok(file)
@@ -249,7 +255,8 @@ impl Cache {
     pub fn unregister(&self, id: u64, session: SessionId) -> Result<(), Refused> {
         let belongs = self.watch.session_of(id) == Some(session);
         let watched = if belongs { self.watch.remove(id) } else { None };
-        let watched = watched.ok_or_else(|| Refused::new(errno::EBADF, format!("no mapping {id} in this session")))?;
+        let watched =
+            watched.ok_or_else(|| Refused::new(errno::EBADF, format!("no mapping {id} in this session")))?;
         self.forget(&watched.file, id, session);
         Ok(())
     }
@@ -306,7 +313,12 @@ impl Cache {
     pub fn sweep(&self) {
         for file in self.all() {
             let is_idle = file.lock().registrations.is_empty();
-            if is_idle && self.directory.lookup_object(file.key.object).is_err_and(|refused| refused.code == errno::ENOENT) {
+            if is_idle
+                && self
+                    .directory
+                    .lookup_object(file.key.object)
+                    .is_err_and(|refused| refused.code == errno::ENOENT)
+            {
                 self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file.key);
             }
         }
@@ -420,7 +432,8 @@ impl Cache {
         while !self.stopping.load(Ordering::Acquire) {
             let mut filled = self.filled.0.lock().unwrap_or_else(PoisonError::into_inner);
             if !*filled {
-                filled = self.filled.1.wait_timeout(filled, PROBE_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
+                filled =
+                    self.filled.1.wait_timeout(filled, PROBE_PAUSE).unwrap_or_else(PoisonError::into_inner).0;
             }
             let any = std::mem::take(&mut *filled);
             drop(filled);
@@ -470,4 +483,3 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
         .spawn(work)
         .map_err(|error| Refused::new(errno::EIO, format!("a thread could not be started: {error}")))
 }
-

@@ -10,7 +10,9 @@ use hinterland_types::{ByteRange, Handle, RangeError, Rights};
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum CapabilityError {
     /// The handle is none of this session's.
-    #[error("{0} is not held by this session (hint: open the object again; it may have been closed or revoked)")]
+    #[error(
+        "{0} is not held by this session (hint: open the object again; it may have been closed or revoked)"
+    )]
     Unknown(Handle),
     /// The capability does not allow this.
     #[error("{handle} allows {held}, the request needs {needed} (hint: open the object with these rights)")]
@@ -71,7 +73,12 @@ impl<R: Clone> CapabilityTable<R> {
     ///
     /// # Errors
     /// [`CapabilityError::Full`].
-    pub fn grant(&mut self, resource: R, rights: Rights, range: ByteRange) -> Result<Handle, CapabilityError> {
+    pub fn grant(
+        &mut self,
+        resource: R,
+        rights: Rights,
+        range: ByteRange,
+    ) -> Result<Handle, CapabilityError> {
         self.insert(Capability { resource, rights, range, parent: None })
     }
 
@@ -87,8 +94,11 @@ impl<R: Clone> CapabilityTable<R> {
     ) -> Result<Handle, CapabilityError> {
         let parent = self.get(handle)?;
         if !parent.range.contains(range) {
-            let source =
-                RangeError::OutOfBounds { offset: range.offset(), bytes: range.bytes(), limit: parent.range.end() };
+            let source = RangeError::OutOfBounds {
+                offset: range.offset(),
+                bytes: range.bytes(),
+                limit: parent.range.end(),
+            };
             return Err(CapabilityError::Range { handle, source });
         }
         let child = Capability {
@@ -116,7 +126,13 @@ impl<R: Clone> CapabilityTable<R> {
     ///
     /// # Errors
     /// [`CapabilityError`] says which of the three is wrong.
-    pub fn check(&self, handle: Handle, offset: u64, bytes: u64, needed: Rights) -> Result<&R, CapabilityError> {
+    pub fn check(
+        &self,
+        handle: Handle,
+        offset: u64,
+        bytes: u64,
+        needed: Rights,
+    ) -> Result<&R, CapabilityError> {
         let capability = self.get(handle)?;
         if !capability.rights.allows(needed) {
             return Err(CapabilityError::Rights { handle, held: capability.rights, needed });

@@ -12,8 +12,8 @@ use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
 use hinterland_proto::{Features, PeerLimits, PoolId, PoolKey, RUNS_MAX, ServerIdentity};
 use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
 use hinterland_types::{NodeId, SessionId};
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 /// A running node's parts.

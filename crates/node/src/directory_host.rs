@@ -2,7 +2,9 @@
 //!
 //! A command is planned, its mutations are made durable in one transaction, and only then is it visible.
 
-use hinterland_directory::{Command, Directory, DirectoryError, Mutation, Record, RecoverError, Reply, Settings, Table};
+use hinterland_directory::{
+    Command, Directory, DirectoryError, Mutation, Record, RecoverError, Reply, Settings, Table,
+};
 use hinterland_os::clock;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::path::{Path, PathBuf};
@@ -15,7 +17,9 @@ pub enum DirectoryHostError {
     #[error(transparent)]
     Refused(#[from] DirectoryError),
     /// The store could not be opened, read or written.
-    #[error("directory store {path}: {source} (hint: is its disk full or failing? Nothing was acknowledged that is not on it)")]
+    #[error(
+        "directory store {path}: {source} (hint: is its disk full or failing? Nothing was acknowledged that is not on it)"
+    )]
     Store {
         /// The file.
         path: PathBuf,

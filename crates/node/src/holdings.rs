@@ -23,7 +23,9 @@ const CHECK_BYTES: usize = 256 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum HoldingError {
     /// The node lends less than that.
-    #[error("{needed} bytes do not fit: this node lends {capacity} and {used} are in use (hint: remove objects, or start the node with a larger --capacity)")]
+    #[error(
+        "{needed} bytes do not fit: this node lends {capacity} and {used} are in use (hint: remove objects, or start the node with a larger --capacity)"
+    )]
     Full {
         /// Bytes asked for, rounded up to pages.
         needed: u64,
@@ -243,13 +245,8 @@ impl Holdings {
         bytes: u64,
     ) -> Result<Arc<Holding>, HoldingError> {
         let holding = self.insert(object, epoch, name, bytes, [0; 16], State::Region)?;
-        let header = ObjectHeader {
-            object,
-            epoch,
-            name: holding.name.clone(),
-            bytes,
-            content: HeaderContent::Region,
-        };
+        let header =
+            ObjectHeader { object, epoch, name: holding.name.clone(), bytes, content: HeaderContent::Region };
         self.write_header(&header).inspect_err(|_| self.drop_object(object))?;
         Ok(holding)
     }

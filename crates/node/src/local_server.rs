@@ -38,12 +38,8 @@ impl LocalServer {
     ///
     /// # Errors
     /// [`Refused`] if no thread can be started.
-    pub fn start(
-        core: Arc<Core>,
-        listener: UnixListener,
-    ) -> Result<(Arc<Self>, JoinHandle<()>), Refused> {
-        let server =
-            Arc::new(Self { core, stopping: AtomicBool::new(false), open: Mutex::default() });
+    pub fn start(core: Arc<Core>, listener: UnixListener) -> Result<(Arc<Self>, JoinHandle<()>), Refused> {
+        let server = Arc::new(Self { core, stopping: AtomicBool::new(false), open: Mutex::default() });
         let accepting = Arc::clone(&server);
         let thread = std::thread::Builder::new()
             .name("sessions".to_owned())

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum LockError {
     /// Others held it for the whole wait.
-    #[error("the lock on {address} was not free within {wait_ms} ms (hint: wait longer, or look at `hinterland top` for who holds it)")]
+    #[error(
+        "the lock on {address} was not free within {wait_ms} ms (hint: wait longer, or look at `hinterland top` for who holds it)"
+    )]
     Timeout {
         /// What should be locked.
         address: GlobalAddress,

@@ -60,7 +60,9 @@ impl Membership {
             match directory.ask(&command)? {
                 Ok(Reply::Joined { lease_ms }) => break lease_ms,
                 Err(DirectoryError::StaleIncarnation { known, .. }) => self.incarnation.raise_above(known),
-                Ok(other) => return Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+                Ok(other) => {
+                    return Err(Refused::new(errno::EIO, format!("the directory answered {other:?}")));
+                }
                 Err(error) => return Err(error.into()),
             }
         };
@@ -163,8 +165,7 @@ impl Membership {
         if holdings.find(object).is_ok_and(|holding| holding.epoch() == epoch) {
             holdings.drop_object(object);
         }
-        let command =
-            Command::Forget { object, node: self.node, incarnation: self.incarnation.get(), epoch };
+        let command = Command::Forget { object, node: self.node, incarnation: self.incarnation.get(), epoch };
         if let Err(refused) = directory.apply(&command) {
             tracing::debug!(%refused, "the directory asks again with the next heartbeat");
         }

@@ -45,19 +45,25 @@ pub enum NodeError {
         source: std::io::Error,
     },
     /// Others could reach the node without a key.
-    #[error("{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)")]
+    #[error(
+        "{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)"
+    )]
     Open {
         /// Where it would listen.
         address: std::net::SocketAddr,
     },
     /// The key file holds no key.
-    #[error("{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)")]
+    #[error(
+        "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)"
+    )]
     Key {
         /// Which.
         path: PathBuf,
     },
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}: {source} (hint: is another node running there? choose another --listen)")]
+    #[error(
+        "cannot listen on {address}: {source} (hint: is another node running there? choose another --listen)"
+    )]
     Listen {
         /// Which.
         address: std::net::SocketAddr,
@@ -119,9 +125,8 @@ impl Node {
         let unix = UnixListener::bind(&options.socket)?;
         let listener = TcpListener::bind(options.listen)
             .map_err(|source| NodeError::Listen { address: options.listen, source })?;
-        let address = listener
-            .local_addr()
-            .map_err(|source| NodeError::Listen { address: options.listen, source })?;
+        let address =
+            listener.local_addr().map_err(|source| NodeError::Listen { address: options.listen, source })?;
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
         let (backing, mut messages) = open_backing(&options)?;
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
@@ -240,13 +245,7 @@ fn build(
     let incarnation = Incarnation::fresh();
     let membership =
         Membership { node: own, rack: options.rack.clone(), address, incarnation: incarnation.clone() };
-    let puts = Puts::new(
-        own,
-        incarnation,
-        Arc::clone(&directory),
-        Arc::clone(&peers),
-        Arc::clone(&holdings),
-    );
+    let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let cache_options = CacheOptions {
         budget_bytes: options.cache_budget_bytes,
         workers: options.fill_workers,
@@ -344,9 +343,8 @@ fn make_folder(path: &Path) -> Result<(), NodeError> {
 fn kept_number(path: &Path) -> Result<u64, NodeError> {
     let failed = |source| NodeError::State { path: path.to_path_buf(), source };
     match fs::read_to_string(path) {
-        Ok(text) => u64::from_str_radix(text.trim(), 16).map_err(|error| {
-            failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))
-        }),
+        Ok(text) => u64::from_str_radix(text.trim(), 16)
+            .map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let number = u64::from_le_bytes(random().map_err(Refused::from)?).max(1);
             fs::write(path, format!("{number:016x}\n")).map_err(failed)?;

@@ -74,7 +74,9 @@ impl NoticeChannel {
         line.broken |= answer.is_err();
         let answer = answer?;
         match &answer {
-            NoticeReply::Seen { id: echo } | NoticeReply::Touched { id: echo, .. } if *echo == id || *echo == 0 => {
+            NoticeReply::Seen { id: echo } | NoticeReply::Touched { id: echo, .. }
+                if *echo == id || *echo == 0 =>
+            {
                 Ok(answer)
             }
             _ => {

@@ -103,7 +103,6 @@ impl Peers {
     }
 }
 
-
 /// Learns which pool a node belongs to, before joining it.
 ///
 /// # Errors

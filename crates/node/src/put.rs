@@ -196,8 +196,7 @@ impl Puts {
             self.holdings.create(object, home.epoch, name, new.bytes.unwrap_or(0), ticket)?;
             return Ok(());
         }
-        let request =
-            PeerRequest::HomeCreate { object, epoch: home.epoch, name, bytes: new.bytes, ticket };
+        let request = PeerRequest::HomeCreate { object, epoch: home.epoch, name, bytes: new.bytes, ticket };
         self.peers.call(&home.address, &request).map(drop)
     }
 
@@ -252,5 +251,8 @@ pub fn placement(placement: control::Placement) -> Placement {
 }
 
 fn confused() -> Refused {
-    Refused::new(errno::EIO, "an answer does not belong to its question (hint: run the same release on all nodes)")
+    Refused::new(
+        errno::EIO,
+        "an answer does not belong to its question (hint: run the same release on all nodes)",
+    )
 }

@@ -43,7 +43,8 @@ impl Service for RemoteService {
     fn opened(&self, peer: &PeerHello) -> Result<SessionId, Refusal> {
         let mut sessions = self.sessions.write().unwrap_or_else(PoisonError::into_inner);
         if sessions.len() >= SESSIONS_MAX {
-            let text = format!("this node has {SESSIONS_MAX} sessions, the most it may have (hint: end some)");
+            let text =
+                format!("this node has {SESSIONS_MAX} sessions, the most it may have (hint: end some)");
             return Err(Refusal::new(RefusalCode::Full, text));
         }
         let id = self.core.new_session();

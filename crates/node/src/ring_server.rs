@@ -75,10 +75,9 @@ fn answer(core: &Core, session: SessionId, body: &hinterland_ring::Body) -> hint
     };
     let result = match request {
         RingRequest::Ping(value) => Ok((value, 0)),
-        RingRequest::Allocate(bytes, kind) => core
-            .segment
-            .allocate(core, session, bytes, kind)
-            .map(|(address, bytes)| (address.raw(), bytes)),
+        RingRequest::Allocate(bytes, kind) => {
+            core.segment.allocate(core, session, bytes, kind).map(|(address, bytes)| (address.raw(), bytes))
+        }
         RingRequest::Free(address) => core.segment.free(session, address).map(|()| (0, 0)),
         RingRequest::Lock(address, mode) => {
             core.locks.lock(session, address, mode, 0).map(|()| (0, 0)).map_err(Refused::from)

@@ -67,7 +67,8 @@ impl Segment {
             return Err(Refused::new(errno::ENOSPC, text));
         };
         owners.insert(offset, Owner { session, kind });
-        let address = first.checked_add(offset).ok_or_else(|| Refused::new(errno::ENOSPC, "no addresses left"))?;
+        let address =
+            first.checked_add(offset).ok_or_else(|| Refused::new(errno::ENOSPC, "no addresses left"))?;
         Ok((address, size))
     }
 
@@ -81,7 +82,9 @@ impl Segment {
         let offset = region.as_ref().and_then(|(first, _)| address.raw().checked_sub(first.raw()));
         let owner = offset.and_then(|offset| owners.get(&offset).copied());
         let (Some((_, slabs)), Some(offset), Some(owner)) = (region, offset, owner) else {
-            let text = format!("nothing was allocated at {address} (hint: free the address that alloc returned, once)");
+            let text = format!(
+                "nothing was allocated at {address} (hint: free the address that alloc returned, once)"
+            );
             return Err(Refused::new(errno::EINVAL, text));
         };
         if owner.kind == AllocationKind::Session && owner.session != session {

@@ -14,7 +14,7 @@ use hinterland_os::Userfault;
 use hinterland_os::userfault::Scope;
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
-    MemberInfo, Mapped, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply, Request,
+    Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply, Request,
 };
 use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
@@ -129,7 +129,10 @@ impl Session {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
-                format!("{} is not held by this node (hint: read it from one of its homes, or map it)", info.name),
+                format!(
+                    "{} is not held by this node (hint: read it from one of its homes, or map it)",
+                    info.name
+                ),
             )),
         }
     }
@@ -213,7 +216,8 @@ impl Session {
             ObjectState::Sealed => Rights::READ,
             ObjectState::Mutable => Rights::READ | Rights::WRITE | Rights::LOCK,
             ObjectState::Writing => {
-                let text = format!("{} is being written or removed (hint: try again when it is sealed)", info.name);
+                let text =
+                    format!("{} is being written or removed (hint: try again when it is sealed)", info.name);
                 return Err(Refused::new(errno::ENOENT, text));
             }
         };
@@ -229,7 +233,9 @@ impl Session {
         let resource = match holding {
             Some(holding) => Resource::Held(holding),
             None if self.is_local => Resource::Remote(Arc::new(info.clone())),
-            None => return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name))),
+            None => {
+                return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name)));
+            }
         };
         let handle = self.lock().table.grant(resource, rights, range)?;
         Ok(Reply::Opened(Opened { handle, rights, info, local }))
@@ -274,7 +280,10 @@ impl Session {
             }
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
-                format!("region {} lies in another rack and cannot be mapped (hint: read and write it through the pool API)", info.name),
+                format!(
+                    "region {} lies in another rack and cannot be mapped (hint: read and write it through the pool API)",
+                    info.name
+                ),
             )),
         }
     }
@@ -351,7 +360,9 @@ impl Session {
     fn put_attach(&self, core: &Core, object: ObjectId, ticket: [u8; 16]) -> Result<Reply, Refused> {
         let holding = core.holdings.find(object)?;
         if !holding.is_writing() || holding.ticket != ticket {
-            let text = format!("{object} is not being written with this ticket (hint: the put was given up or sealed)");
+            let text = format!(
+                "{object} is not being written with this ticket (hint: the put was given up or sealed)"
+            );
             return Err(Refused::new(errno::EACCES, text));
         }
         let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
@@ -382,7 +393,8 @@ impl Session {
         if self.is_local {
             return Ok(());
         }
-        let text = format!("a session from another host cannot {what} (hint: connect to the node of your own host)");
+        let text =
+            format!("a session from another host cannot {what} (hint: connect to the node of your own host)");
         Err(Refused::new(errno::ENOTSUP, text))
     }
 
@@ -439,7 +451,10 @@ pub fn create_region(
     };
     for home in &homes {
         let made = if home.node == core.own {
-            core.holdings.create_region(object, home.epoch, name.clone(), bytes).map(drop).map_err(Refused::from)
+            core.holdings
+                .create_region(object, home.epoch, name.clone(), bytes)
+                .map(drop)
+                .map_err(Refused::from)
         } else {
             let request = hinterland_proto::control::PeerRequest::HomeRegion {
                 object,

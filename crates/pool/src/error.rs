@@ -1,5 +1,6 @@
 //! What can go wrong for somebody who uses the pool.
 
+use hinterland_fabric::FabricError;
 use hinterland_os::OsError;
 use hinterland_proto::control::ControlError;
 use hinterland_proto::{FrameError, HandshakeError};
@@ -48,6 +49,9 @@ pub enum PoolError {
         /// What came, shortened.
         answer: String,
     },
+    /// Another node could not be reached or refused.
+    #[error(transparent)]
+    Fabric(Box<FabricError>),
     /// The operating system said no.
     #[error(transparent)]
     Os(#[from] OsError),

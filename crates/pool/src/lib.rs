@@ -1,8 +1,27 @@
 //! The client library that every access path uses: sessions, objects, regions, puts.
+//!
+//! ```no_run
+//! use hinterland_pool::{Pool, PutOptions};
+//! use hinterland_types::ObjectName;
+//!
+//! let pool = Pool::connect(None)?;
+//! let name = ObjectName::parse("models/a.gguf").unwrap();
+//! pool.put(&mut &b"bytes"[..], &name, &PutOptions::default(), &mut |_| {})?;
+//! let object = pool.open_object(&name)?;
+//! let mut start = [0; 4];
+//! object.read_at(0, &mut start)?;
+//! # Ok::<(), hinterland_pool::PoolError>(())
+//! ```
 
 mod error;
 pub mod local;
+mod object;
+mod pool;
+mod put;
+mod remote;
 mod session;
 
 pub use error::PoolError;
+pub use object::Object;
+pub use pool::{Pool, PutOptions, Verified};
 pub use session::{Session, default_socket};

@@ -25,9 +25,8 @@ impl Cache {
     /// a fill that a program waits for always gets them, because it must not wait for ever.
     pub(super) fn make_room(&self, file: &Arc<CacheFile>, bytes: u64, demanded: bool) -> bool {
         let _one_at_a_time = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let file_missing = file
-            .budget()
-            .map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
+        let file_missing =
+            file.budget().map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
         if file_missing > 0 && self.evict(file, file_missing) < file_missing && !demanded {
             return false;
         }
@@ -128,16 +127,10 @@ impl Cache {
 }
 
 /// Where a program sees units, and which of the units those are.
-fn shown(
-    file: &CacheFile,
-    registration: &Registration,
-    units: &[UnitKey],
-) -> (Vec<ProbeRange>, Vec<usize>) {
+fn shown(file: &CacheFile, registration: &Registration, units: &[UnitKey]) -> (Vec<ProbeRange>, Vec<usize>) {
     units
         .iter()
         .enumerate()
-        .filter_map(|(place, key)| {
-            registration.shown(file.units.range(key.unit)).map(|range| (range, place))
-        })
+        .filter_map(|(place, key)| registration.shown(file.units.range(key.unit)).map(|range| (range, place)))
         .unzip()
 }

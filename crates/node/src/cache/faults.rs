@@ -98,7 +98,8 @@ impl FaultWatch {
     }
 
     fn serve_one(&self, cache: &Cache, id: u64, events: &mut Vec<Event>) {
-        let Some(watched) = self.watched.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned() else {
+        let Some(watched) = self.watched.read().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        else {
             return;
         };
         events.clear();

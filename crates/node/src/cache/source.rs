@@ -95,7 +95,8 @@ impl Source {
             while offset < into.len() {
                 let bytes = block.len().min(into.len() - offset);
                 into.read_at(offset, &mut block[..bytes])?;
-                let checked = ByteRange::new(range.offset() + offset as u64, bytes as u64).unwrap_or_default();
+                let checked =
+                    ByteRange::new(range.offset() + offset as u64, bytes as u64).unwrap_or_default();
                 source.check(checked, home, &block[..bytes])?;
                 offset += bytes;
             }

@@ -1,0 +1,170 @@
+//! An open object: reads that fall over to another home, writes to a region, its file for mapping.
+
+use crate::remote::call_for_handle;
+use crate::session::{range, unexpected};
+use crate::{Pool, PoolError};
+use hinterland_fabric::Endpoint;
+use hinterland_fabric::tcp::TcpEndpoint;
+use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
+use hinterland_proto::control::{Mapped, ObjectInfo, Opened, Reply, Request};
+use hinterland_types::{ByteRange, Handle, Rights};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// An open object or region.
+pub struct Object {
+    pool: Pool,
+    opened: Opened,
+    local: OnceLock<SharedSlice>,
+    remote: Mutex<Option<Attached>>,
+}
+
+#[derive(Clone)]
+struct Attached {
+    endpoint: Arc<TcpEndpoint>,
+    handle: Handle,
+    address: String,
+}
+
+impl Object {
+    pub(crate) const fn new(pool: Pool, opened: Opened) -> Self {
+        Self { pool, opened, local: OnceLock::new(), remote: Mutex::new(None) }
+    }
+
+    /// What it is.
+    pub const fn info(&self) -> &ObjectInfo {
+        &self.opened.info
+    }
+
+    /// The capability in the local node's table.
+    pub const fn handle(&self) -> Handle {
+        self.opened.handle
+    }
+
+    /// Whether the local node holds the bytes.
+    pub const fn is_local(&self) -> bool {
+        self.opened.local
+    }
+
+    /// The file behind the object, for mapping. A cache file ([`Mapped::armed`]) must be armed before it is touched:
+    /// `hinterland-region` does that.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] for a region of another rack.
+    pub fn file(&self) -> Result<(Mapped, OwnedFd), PoolError> {
+        let request = Request::Map { handle: self.opened.handle };
+        match self.pool.session().call_with(&request, &[])? {
+            (Reply::Mapped(mapped), mut descriptors) if descriptors.len() == 1 => {
+                // The length was just checked.
+                Ok((mapped, descriptors.remove(0)))
+            }
+            (other, _) => Err(unexpected("Mapped with a descriptor", &other)),
+        }
+    }
+
+    /// The memory of an object that the local node holds, mapped into this process: loads and stores, no requests.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the object lies in another rack.
+    pub fn memory(&self) -> Result<&SharedSlice, PoolError> {
+        if let Some(slice) = self.local.get() {
+            return Ok(slice);
+        }
+        const ENOTSUP: i32 = 95;
+        if !self.opened.local {
+            let text = format!(
+                "{} lies in another rack (hint: read it with read_at, or map it as a region)",
+                self.info().name
+            );
+            return Err(PoolError::Refused { code: ENOTSUP, text });
+        }
+        let (mapped, descriptor) = self.file()?;
+        let file = MemoryFile::from_descriptor(descriptor)?;
+        let write = mapped.writable && self.opened.rights.allows(Rights::WRITE);
+        let mapping: Mapping =
+            file.map(0, mapped.file_bytes as usize, MapOptions { write, ..MapOptions::default() })?;
+        let slice = Arc::new(mapping).slice().sub(0, mapped.bytes as usize)?;
+        Ok(self.local.get_or_init(|| slice))
+    }
+
+    /// Reads `into.len()` bytes at `offset`: by loads if the local node holds them, else from a home, falling over to
+    /// the next when one fails.
+    ///
+    /// # Errors
+    /// [`PoolError::Unreachable`] with one reason a home.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        if self.opened.local {
+            return Ok(self.memory()?.read_at(offset as usize, into)?);
+        }
+        let run = self.within(offset, into.len() as u64)?;
+        self.on_a_home(|attached| Ok(attached.endpoint.read(attached.handle, &[run], into)?))
+    }
+
+    /// Writes bytes at `offset` of a region: by stores if the local node holds it, else to its home.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] for a sealed object.
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), PoolError> {
+        if self.opened.local {
+            return Ok(self.memory()?.write_at(offset as usize, from)?);
+        }
+        let run = self.within(offset, from.len() as u64)?;
+        self.on_a_home(|attached| Ok(attached.endpoint.write(attached.handle, &[run], from)?))
+    }
+
+    fn within(&self, offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {
+        const EINVAL: i32 = 22;
+        ByteRange::within(offset, bytes, self.info().bytes)
+            .map_err(|error| PoolError::Refused { code: EINVAL, text: error.to_string() })
+            .and_then(|run| range(run.offset(), run.bytes()))
+    }
+
+    /// Tries the connection in use, then every home.
+    fn on_a_home(
+        &self,
+        mut operation: impl FnMut(&Attached) -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
+        let mut reasons = Vec::new();
+        let current = self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(attached) = current {
+            match operation(&attached) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    self.pool.remotes().forget(&attached.address);
+                    reasons.push(format!("{}: {error}", attached.address));
+                }
+            }
+        }
+        for home in &self.info().homes {
+            let tried = self.attach(&home.address).and_then(|attached| {
+                operation(&attached)?;
+                Ok(attached)
+            });
+            match tried {
+                Ok(attached) => {
+                    *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
+                    return Ok(());
+                }
+                Err(error) => {
+                    self.pool.remotes().forget(&home.address);
+                    reasons.push(format!("{}: {error}", home.address));
+                }
+            }
+        }
+        Err(PoolError::Unreachable { name: self.info().name.to_string(), reasons: reasons.join("; ") })
+    }
+
+    fn attach(&self, address: &str) -> Result<Attached, PoolError> {
+        let endpoint = self.pool.remotes().endpoint(address)?;
+        let request = Request::OpenObject { object: self.info().object, rights: self.opened.rights };
+        let handle = call_for_handle(&endpoint, &request)?;
+        Ok(Attached { endpoint, handle, address: address.to_owned() })
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        // A session that is gone has taken the capability with it.
+        let _ = self.pool.session().call(&Request::Close { handle: self.opened.handle });
+    }
+}

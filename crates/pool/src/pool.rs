@@ -1,0 +1,224 @@
+//! The pool as programs use it: put, open, list, stat, remove, verify, and memory that is read in place.
+
+use crate::object::Object;
+use crate::remote::Remotes;
+use crate::session::unexpected;
+use crate::{PoolError, Session};
+use hinterland_proto::control::{
+    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, Placement, Reply, Request,
+};
+use hinterland_types::{GlobalAddress, NodeId, ObjectName, RackName, Rights};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Entries of a listing that are asked for at once.
+const LIST_PAGE: u32 = 500;
+
+/// A connection to the pool through the local node.
+#[derive(Clone)]
+pub struct Pool {
+    session: Arc<Session>,
+    remotes: Arc<Remotes>,
+}
+
+/// What `verify` found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Verified {
+    /// Blocks of 64 KiB that were compared, over all homes.
+    pub blocks: u64,
+    /// Homes whose copy is right.
+    pub good: Vec<NodeId>,
+    /// Homes whose copy is wrong or could not be read, and why.
+    pub bad: Vec<(NodeId, String)>,
+}
+
+/// How to put an object.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PutOptions {
+    /// Size in bytes if it is known: then lack of room is an error before a byte moves.
+    pub bytes: Option<u64>,
+    /// Whole copies, on distinct nodes.
+    pub copies: Copies,
+    /// Where the first copy goes.
+    pub placement: Placement,
+}
+
+impl Default for PutOptions {
+    fn default() -> Self {
+        Self { bytes: None, copies: 1, placement: Placement::Policy }
+    }
+}
+
+impl Pool {
+    /// Connects to the node at `socket`, or at [`crate::default_socket`].
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`] if nobody listens.
+    pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
+        let session = Arc::new(Session::connect(socket)?);
+        let remotes = Arc::new(Remotes::new(session.pool())?);
+        Ok(Self { session, remotes })
+    }
+
+    /// The session, for requests that have no method here.
+    pub const fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+
+    pub(crate) const fn remotes(&self) -> &Arc<Remotes> {
+        &self.remotes
+    }
+
+    /// Opens a sealed object or a region.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no such name or the rights are not given.
+    pub fn open(&self, name: &ObjectName, rights: Rights) -> Result<Object, PoolError> {
+        match self.session.call(&Request::Open { name: name.clone(), rights })? {
+            Reply::Opened(opened) => Ok(Object::new(self.clone(), opened)),
+            other => Err(unexpected("Opened", &other)),
+        }
+    }
+
+    /// Opens a sealed object for reading.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_object(&self, name: &ObjectName) -> Result<Object, PoolError> {
+        self.open(name, Rights::READ)
+    }
+
+    /// What is known of an object.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no such name.
+    pub fn stat(&self, name: &ObjectName) -> Result<ObjectInfo, PoolError> {
+        self.object(&Request::Stat { name: name.clone() })
+    }
+
+    /// All objects whose name starts with `prefix`, by name.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the directory cannot be asked.
+    pub fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, PoolError> {
+        let mut all: Vec<ObjectInfo> = Vec::new();
+        loop {
+            let after = all.last().map(|info| info.name.clone());
+            let request = Request::List { prefix: prefix.to_owned(), after, limit: LIST_PAGE };
+            match self.session.call(&request)? {
+                Reply::Objects { objects, more } => {
+                    let is_last = !more || objects.is_empty();
+                    all.extend(objects);
+                    if is_last {
+                        return Ok(all);
+                    }
+                }
+                other => return Err(unexpected("Objects", &other)),
+            }
+        }
+    }
+
+    /// Removes a name; programs that have the object mapped keep it until they unmap it.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no such name.
+    pub fn remove(&self, name: &ObjectName) -> Result<(), PoolError> {
+        self.done(&Request::Remove { name: name.clone() })
+    }
+
+    /// Lets every home read its copy and compare it with its checksums.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no such name.
+    pub fn verify(&self, name: &ObjectName) -> Result<Verified, PoolError> {
+        match self.session.call(&Request::Verify { name: name.clone() })? {
+            Reply::Verified { blocks, good, bad } => Ok(Verified { blocks, good, bad }),
+            other => Err(unexpected("Verified", &other)),
+        }
+    }
+
+    /// What the local node says of itself.
+    ///
+    /// # Errors
+    /// [`PoolError`] if it does not answer.
+    pub fn status(&self) -> Result<NodeStatus, PoolError> {
+        match self.session.call(&Request::Status)? {
+            Reply::Status(status) => Ok(*status),
+            other => Err(unexpected("Status", &other)),
+        }
+    }
+
+    /// All members of the pool.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the directory cannot be asked.
+    pub fn members(&self) -> Result<Vec<MemberInfo>, PoolError> {
+        match self.session.call(&Request::Members)? {
+            Reply::Members(members) => Ok(members),
+            other => Err(unexpected("Members", &other)),
+        }
+    }
+
+    /// Makes a region of zeros that is read and written in place.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the name is taken or there is no room.
+    pub fn create_region(
+        &self,
+        name: &ObjectName,
+        bytes: u64,
+        rack: Option<RackName>,
+    ) -> Result<ObjectInfo, PoolError> {
+        self.object(&Request::CreateRegion { name: name.clone(), bytes, rack })
+    }
+
+    /// Takes `bytes` bytes of the local node's segment; returns the address and the size of the piece.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no room.
+    pub fn allocate(&self, bytes: u64, kind: AllocationKind) -> Result<(GlobalAddress, u64), PoolError> {
+        match self.session.call(&Request::Allocate { bytes, kind })? {
+            Reply::Allocated { address, bytes } => Ok((address, bytes)),
+            other => Err(unexpected("Allocated", &other)),
+        }
+    }
+
+    /// Gives an allocation back.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if nothing was allocated there.
+    pub fn free(&self, address: GlobalAddress) -> Result<(), PoolError> {
+        self.done(&Request::Free { address })
+    }
+
+    /// Takes a lock on an address of this rack, waiting up to `wait_ms` milliseconds. It is released when the
+    /// session ends. While one thread waits, other requests of this session wait too.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ETIMEDOUT`.
+    pub fn lock(&self, address: GlobalAddress, mode: LockMode, wait_ms: u32) -> Result<(), PoolError> {
+        self.done(&Request::Lock { address, mode, wait_ms })
+    }
+
+    /// Gives a lock back.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if it is not held.
+    pub fn unlock(&self, address: GlobalAddress) -> Result<(), PoolError> {
+        self.done(&Request::Unlock { address })
+    }
+
+    pub(crate) fn done(&self, request: &Request) -> Result<(), PoolError> {
+        match self.session.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected("Done", &other)),
+        }
+    }
+
+    pub(crate) fn object(&self, request: &Request) -> Result<ObjectInfo, PoolError> {
+        match self.session.call(request)? {
+            Reply::Object(info) => Ok(info),
+            other => Err(unexpected("Object", &other)),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Connections of a client to nodes of other racks.
+
+use crate::PoolError;
+use crate::session::unexpected;
+use hinterland_fabric::tcp::{ClientOptions, Mode, TcpEndpoint};
+use hinterland_fabric::{Endpoint, FabricError};
+use hinterland_proto::control::{Reply, Request, decode, encode};
+use hinterland_proto::{PoolId, PoolKey, Role};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long an operation on another node may take before the next home is asked.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// Streams to each node.
+const STREAMS: usize = 4;
+
+/// All connections of one client.
+pub struct Remotes {
+    pool: PoolId,
+    key: Option<PoolKey>,
+    polling: bool,
+    endpoints: Mutex<HashMap<String, Arc<TcpEndpoint>>>,
+}
+
+impl Remotes {
+    /// No connections yet. The key of the pool is read from the file that `HINTERLAND_KEY_FILE` names;
+    /// `HINTERLAND_POLLING=1` spins for answers.
+    ///
+    /// # Errors
+    /// [`PoolError::Stream`] if the file holds no key.
+    pub fn new(pool: PoolId) -> Result<Self, PoolError> {
+        let key =
+            std::env::var_os("HINTERLAND_KEY_FILE").map(|path| read_key(Path::new(&path))).transpose()?;
+        let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
+        Ok(Self { pool, key, polling, endpoints: Mutex::default() })
+    }
+
+    /// The connection to `HOST:PORT`, made if there is none.
+    ///
+    /// # Errors
+    /// [`PoolError::Fabric`].
+    pub fn endpoint(&self, address: &str) -> Result<Arc<TcpEndpoint>, PoolError> {
+        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+        if let Some(endpoint) = known {
+            return Ok(endpoint);
+        }
+        let options = ClientOptions {
+            streams: STREAMS,
+            mode: if self.polling { Mode::Polling } else { Mode::Blocking },
+            timeout: TIMEOUT,
+            role: Role::Client,
+            pool: self.pool,
+            key: self.key.clone(),
+            ..ClientOptions::default()
+        };
+        let endpoint = Arc::new(TcpEndpoint::connect(address, options)?);
+        let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
+    }
+
+    /// Drops a connection that failed.
+    pub fn forget(&self, address: &str) {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+    }
+}
+
+/// Asks a node over a connection.
+///
+/// # Errors
+/// [`PoolError::Refused`] with the node's words; [`PoolError::Fabric`].
+pub fn call(endpoint: &TcpEndpoint, request: &Request) -> Result<Reply, PoolError> {
+    match decode(&endpoint.call(&encode(request)?)?)? {
+        Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
+        reply => Ok(reply),
+    }
+}
+
+/// Asks for a handle.
+///
+/// # Errors
+/// As [`call`].
+pub fn call_for_handle(
+    endpoint: &TcpEndpoint,
+    request: &Request,
+) -> Result<hinterland_types::Handle, PoolError> {
+    match call(endpoint, request)? {
+        Reply::Granted { handle } => Ok(handle),
+        Reply::Opened(opened) => Ok(opened.handle),
+        other => Err(unexpected("a handle", &other)),
+    }
+}
+
+fn read_key(path: &Path) -> Result<PoolKey, PoolError> {
+    let failed =
+        |source| PoolError::Stream { what: format!("reading the pool key {}", path.display()), source };
+    let text = std::fs::read_to_string(path).map_err(failed)?;
+    let text = text.trim();
+    let mut key = [0; 32];
+    let is_key = text.len() == 64
+        && text.is_ascii()
+        && key.iter_mut().enumerate().all(|(index, byte)| {
+            u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).is_ok_and(|value| {
+                *byte = value;
+                true
+            })
+        });
+    if is_key {
+        return Ok(PoolKey(key));
+    }
+    Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not 64 hexadecimal digits")))
+}
+
+impl From<FabricError> for PoolError {
+    fn from(error: FabricError) -> Self {
+        Self::Fabric(Box::new(error))
+    }
+}
