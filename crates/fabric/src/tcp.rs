@@ -15,6 +15,7 @@ mod channel;
 mod client;
 mod cutter;
 mod greeting;
+mod queue;
 mod serve;
 mod server;
 mod socket;

@@ -1,9 +1,12 @@
 //! Reads, writes, swaps and calls over real sockets, against a plain buffer.
+#![allow(clippy::unwrap_used)]
 
 use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
-use hinterland_fabric::{Endpoint, FabricError, MemoryService, Slice};
+use hinterland_fabric::{Destination, Endpoint, FabricError, MemoryService, Outcome, Slice, Source};
 use hinterland_proto::ErrorCode;
 use hinterland_types::{ByteRange, Handle, Rights};
+use std::collections::HashMap;
+use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
@@ -179,4 +182,152 @@ fn a_server_that_stops_fails_the_client_and_does_not_hang_it() {
     });
     assert!(endpoint.call(b"still there?").unwrap_err().is_connection_lost());
     assert_eq!(service.open_sessions(), 0);
+}
+
+#[test]
+fn threads_that_share_an_endpoint_each_get_their_own_bytes() {
+    let bytes = pattern(3 << 20);
+    let (server, _) = serve(Slice::copied(&bytes), Rights::READ);
+    for mode in [Mode::Blocking, Mode::Polling] {
+        let endpoint = connect(&server, 3, mode);
+        std::thread::scope(|scope| {
+            for thread in 0..6u64 {
+                let (endpoint, bytes) = (&endpoint, &bytes);
+                scope.spawn(move || {
+                    let mut state = thread + 1;
+                    for _ in 0..60 {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(thread);
+                        let size = 1 + (state >> 33) as usize % (1 << (state >> 60).min(20));
+                        let offset = (state >> 20) as usize % (bytes.len() - size);
+                        let mut into = vec![0; size];
+                        endpoint.read(HANDLE, &[run(offset as u64, size as u64)], &mut into).unwrap();
+                        assert!(into == bytes[offset..offset + size], "{size} bytes at {offset}");
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn pieces_of_memory_are_filled_one_after_the_other() {
+    let bytes = pattern(1 << 20);
+    let (server, service) = serve(Slice::copied(&bytes), Rights::ALL);
+    let endpoint = connect(&server, 1, Mode::Blocking);
+    for sizes in [vec![5usize, 0, 7, 1], vec![5000, 1, 20_000], vec![3; 2000]] {
+        let total: usize = sizes.iter().sum();
+        let mut memory: Vec<Vec<u8>> = sizes.iter().map(|size| vec![0; *size]).collect();
+        let mut pieces: Vec<_> = memory.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+        let runs = [run(11, 3), run(50_000, total as u64 - 3)];
+        endpoint.read_to(HANDLE, &runs, Destination::scattered(&mut pieces)).unwrap();
+        let expected = [&bytes[11..14], &bytes[50_000..50_000 + total - 3]].concat();
+        assert!(memory.concat() == expected, "{sizes:?}");
+        let sources: Vec<_> = memory.iter().map(|piece| IoSlice::new(piece)).collect();
+        endpoint.write_from(HANDLE, &[run(0, total as u64)], Source::gathered(&sources)).unwrap();
+        assert!(service.memory().sub(0, total).unwrap().to_vec() == expected);
+        service.memory().copy_in(0, &bytes);
+    }
+}
+
+#[test]
+fn a_buffer_of_another_length_than_the_runs_is_refused_before_anything_moves() {
+    let (server, _) = serve(Slice::zeroed(64), Rights::ALL);
+    let endpoint = connect(&server, 1, Mode::Blocking);
+    let error = endpoint.read(HANDLE, &[run(0, 8), run(8, 8)], &mut [0; 15]).unwrap_err();
+    assert_eq!(error, FabricError::Lengths { runs_bytes: 16, buffer_bytes: 15 });
+    let endless = [run(0, u64::MAX), run(0, u64::MAX)];
+    assert!(endpoint.write(HANDLE, &endless, &[0; 15]).is_err());
+}
+
+#[test]
+fn a_queue_completes_every_operation_with_its_own_bytes() {
+    let bytes = pattern(6 << 20);
+    let (server, _) = serve(Slice::copied(&bytes), Rights::ALL);
+    for (streams, mode) in [(1, Mode::Blocking), (3, Mode::Blocking), (2, Mode::Polling)] {
+        let endpoint = connect(&server, streams, mode);
+        let mut queue = endpoint.queue().unwrap();
+        let mut expected = HashMap::new();
+        for tag in 0..200u64 {
+            let size = [0, 8, 4096, 5000, 100_000, 1_200_000][tag as usize % 6];
+            let offset = (tag * 12_345) as usize;
+            let into = Slice::zeroed(size);
+            queue.post_read(tag, HANDLE, &[run(offset as u64, size as u64)], &[into.clone()]).unwrap();
+            expected.insert(tag, (into, offset..offset + size));
+            if tag % 10 == 0 {
+                queue.post_call(1000 + tag, &tag.to_le_bytes()).unwrap();
+            }
+        }
+        queue.post_read(5000, HANDLE, &[run(6 << 20, 1)], &[Slice::zeroed(1)]).unwrap();
+        let (mut completions, mut calls) = (Vec::new(), 0);
+        while queue.in_flight() > 0 || !expected.is_empty() {
+            queue.poll(&mut completions, Duration::from_secs(5)).unwrap();
+            for completion in completions.drain(..) {
+                match (completion.tag, completion.result) {
+                    (5000, result) => assert!(matches!(result, Err(FabricError::Remote { .. }))),
+                    (tag, Ok(Outcome::Reply(body))) => {
+                        calls += 1;
+                        assert_eq!(body, (tag - 1000).to_le_bytes());
+                    }
+                    (tag, result) => {
+                        assert_eq!(result, Ok(Outcome::Done));
+                        let (into, place) = expected.remove(&tag).unwrap();
+                        assert!(into.to_vec() == bytes[place]);
+                    }
+                }
+            }
+        }
+        assert_eq!(calls, 20);
+    }
+}
+
+#[test]
+fn posted_writes_and_reads_on_full_sockets_do_not_block_each_other() {
+    let (server, service) = serve(Slice::zeroed(16 << 20), Rights::ALL);
+    let endpoint = connect(&server, 1, Mode::Blocking);
+    let mut queue = endpoint.queue().unwrap();
+    let from = Slice::copied(&pattern(8 << 20));
+    let into = Slice::zeroed(8 << 20);
+    for piece in 0..8u64 {
+        let at = (piece << 20) as usize;
+        let (from, into) = (from.sub(at, 1 << 20).unwrap(), into.sub(at, 1 << 20).unwrap());
+        queue.post_write(piece, HANDLE, &[run(piece << 20, 1 << 20)], &[from]).unwrap();
+        queue.post_read(100 + piece, HANDLE, &[run((8 + piece) << 20, 1 << 20)], &[into]).unwrap();
+    }
+    let mut completions = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.poll(&mut completions, Duration::from_secs(5)).unwrap();
+    }
+    assert_eq!(completions.iter().filter(|completion| completion.result.is_ok()).count(), 16);
+    assert!(service.memory().sub(0, 8 << 20).unwrap().to_vec() == pattern(8 << 20));
+}
+
+#[test]
+fn a_queue_whose_server_stops_completes_everything_with_an_error() {
+    let (mut server, _) = serve(Slice::zeroed(4 << 20), Rights::ALL);
+    let endpoint = connect(&server, 2, Mode::Blocking);
+    let mut queue = endpoint.queue().unwrap();
+    server.stop();
+    for tag in 0..20 {
+        // Posting may fail at once or later in the completion.
+        let _ = queue.post_read(tag, HANDLE, &[run(0, 4 << 20)], &[Slice::zeroed(4 << 20)]);
+    }
+    let mut completions = Vec::new();
+    while queue.in_flight() > 0 {
+        queue.poll(&mut completions, Duration::from_secs(5)).unwrap();
+    }
+    assert!(completions.iter().all(|completion| completion.result.is_err()));
+}
+
+#[test]
+fn checksums_of_long_bodies_travel_both_ways() {
+    let bytes = pattern(2 << 20);
+    let (server, service) = serve(Slice::copied(&bytes), Rights::ALL);
+    let options = ClientOptions { checksums: true, streams: 2, ..ClientOptions::default() };
+    let endpoint = TcpEndpoint::connect(server.address(), options).unwrap();
+    let mut into = vec![0; 2 << 20];
+    endpoint.read(HANDLE, &[run(0, 2 << 20)], &mut into).unwrap();
+    assert!(into == bytes);
+    into.reverse();
+    endpoint.write(HANDLE, &[run(0, 2 << 20)], &into).unwrap();
+    assert!(service.memory().to_vec() == into);
 }

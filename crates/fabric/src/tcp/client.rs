@@ -3,6 +3,7 @@
 use super::channel::{Answer, Channel, Request};
 use super::cutter::Cutter;
 use super::greeting::greet;
+use super::queue::TcpQueue;
 use super::socket::{Interest, Socket, Wait, wait_for};
 use super::{Mode, WAIT_SLICE};
 use crate::endpoint::{Capabilities, Endpoint, Queue};
@@ -315,7 +316,7 @@ impl Endpoint for TcpEndpoint {
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>, FabricError> {
-        Err(FabricError::Unsupported { what: "open a queue" })
+        Ok(Box::new(TcpQueue::open(self.connector.clone(), self.streams.len())?))
     }
 }
 
@@ -586,7 +587,7 @@ impl Stripes<'_, '_> {
     }
 }
 
-fn plain(kind: FrameKind, body: &[u8]) -> Request<'_> {
+pub(super) fn plain(kind: FrameKind, body: &[u8]) -> Request<'_> {
     Request {
         kind,
         handle: Handle(0),

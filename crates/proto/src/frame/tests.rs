@@ -376,7 +376,7 @@ fn too_many_runs_are_refused() {
     assert!(encode_runs(&[], &mut body).is_err());
     assert!(body.is_empty());
     assert_eq!(encode_runs(&runs[1..], &mut body), Ok(RUNS_MAX as u32));
-    body.extend_from_slice(&body[..RUN_BYTES].to_vec());
+    body.extend_from_within(..RUN_BYTES);
     assert!(RunTable::parse(&body).is_err());
     assert!(RunTable::parse(&body[1..]).is_err());
 }

@@ -365,7 +365,7 @@ proptest! {
         body in prop::collection::vec(any::<u8>(), 0..300),
         keyed in any::<bool>(),
     ) {
-        let mut machine = server(server_identity(keyed.then(|| PoolKey([1; 32]))));
+        let mut machine = server(server_identity(keyed.then_some(PoolKey([1; 32]))));
         let _ = machine.receive(&encode(HELLO, &body));
         let _ = machine.receive(&encode(CONFIRM, &body));
     }
