@@ -144,7 +144,7 @@ impl PoolFiles {
         }
         let contents = self.source.open(&info).map_err(|error| logged("open", info.name.as_str(), &error))?;
         let file = match contents {
-            Contents::OwnFile(file) => match self.pass_through(&file, reply) {
+            Contents::OwnFile(file) => match self.pass_through(&file, info.bytes, reply) {
                 Some(backing) => OpenFile::Passthrough(backing, file),
                 None => OpenFile::OwnFile(file),
             },
@@ -153,9 +153,9 @@ impl PoolFiles {
         Ok(self.open_files.open_first(inode.0, file))
     }
 
-    fn pass_through(&self, file: &File, reply: &ReplyOpen) -> Option<BackingId> {
+    fn pass_through(&self, file: &File, bytes: u64, reply: &ReplyOpen) -> Option<BackingId> {
         // Relaxed: a hint only; whoever reads an old value asks the kernel once more.
-        if !self.passthrough.load(Ordering::Relaxed) || !may_pass_through(file) {
+        if !self.passthrough.load(Ordering::Relaxed) || !may_pass_through(file, bytes) {
             return None;
         }
         match reply.open_backing(file) {

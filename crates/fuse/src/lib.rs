@@ -3,6 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`source`] | what the file system needs of a pool |
+//! | `pool_source` | the pool of the local node as that |
 //! | `tree` | inode numbers: files by object, folders by path |
 //! | `listing` | one folder's entries out of sorted object names |
 //! | `attributes` | what `stat` and extended attributes say |
@@ -31,8 +32,10 @@ mod listing;
 pub mod machine;
 pub mod mount;
 mod open_files;
+mod pool_source;
 pub mod source;
 mod tree;
 
 pub use mount::{MountError, MountOptions, Mounted, Unmounted, mount};
+pub use pool_source::PoolSource;
 pub use source::{Contents, ReadAt, Source, SourceError, Space};

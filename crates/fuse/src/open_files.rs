@@ -50,12 +50,16 @@ impl OpenFile {
     }
 }
 
-/// Whether the kernel may be given this file. Not on hugetlbfs: a mapping through FUSE is placed at a
-/// 4 KiB boundary, and nothing on that way checks what huge pages need.
-pub(crate) fn may_pass_through(file: &File) -> bool {
-    let Ok(status) = fstatfs(file) else { return false };
-    let FsType(kind) = status.filesystem_type();
-    kind != HUGETLBFS_MAGIC.0
+/// Whether the kernel may be given this file for an object of `bytes` bytes. Not if it is longer: reads would
+/// go on into what fills its last page. Not on hugetlbfs: a mapping through FUSE is placed at a 4 KiB boundary,
+/// and nothing on that way checks what huge pages need.
+pub(crate) fn may_pass_through(file: &File, bytes: u64) -> bool {
+    let has_length = file.metadata().is_ok_and(|metadata| metadata.len() == bytes);
+    let is_huge = fstatfs(file).is_ok_and(|status| {
+        let FsType(kind) = status.filesystem_type();
+        kind == HUGETLBFS_MAGIC.0
+    });
+    has_length && !is_huge
 }
 
 struct Counted {

@@ -1,0 +1,96 @@
+//! The pool of the local node as what the file system needs.
+
+use crate::source::{Contents, ReadAt, Source, SourceError, Space};
+use hinterland_pool::{Object, Pool, PoolError};
+use hinterland_proto::control::{ObjectInfo, Reply, Request};
+use hinterland_types::ObjectName;
+use std::fs::File;
+use std::path::Path;
+
+const ENOENT: i32 = 2;
+const ESTALE: i32 = 116;
+
+/// A pool, asked through the node at a socket.
+pub struct PoolSource {
+    pool: Pool,
+}
+
+impl PoolSource {
+    /// Connects to the node at `socket`.
+    ///
+    /// # Errors
+    /// [`PoolError::NoNode`] if nobody listens there.
+    pub fn connect(socket: &Path) -> Result<Self, PoolError> {
+        Ok(Self { pool: Pool::connect(Some(socket))? })
+    }
+}
+
+impl Source for PoolSource {
+    fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
+        match self.pool.stat(name) {
+            Ok(info) => Ok(Some(info)),
+            Err(PoolError::Refused { code: ENOENT, .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn list(
+        &self,
+        prefix: &str,
+        after: Option<&ObjectName>,
+        limit: u32,
+    ) -> Result<(Vec<ObjectInfo>, bool), SourceError> {
+        let request = Request::List { prefix: prefix.to_owned(), after: after.cloned(), limit };
+        match self.pool.session().call(&request)? {
+            Reply::Objects { objects, more } => Ok((objects, more)),
+            other => Err(unexpected("Objects", &other).into()),
+        }
+    }
+
+    fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
+        let object = self.pool.open_object(&info.name)?;
+        if object.info().object != info.object {
+            let text = format!("{} was removed and put again (hint: open it again)", info.name);
+            return Err(SourceError { code: ESTALE, text });
+        }
+        if object.is_local() {
+            let (mapped, descriptor) = object.file()?;
+            // An armed file is a cache file, which loses pages; a local object has one only while it moves.
+            if !mapped.armed {
+                return Ok(Contents::OwnFile(File::from(descriptor)));
+            }
+        }
+        Ok(Contents::Remote(Box::new(Reader { object })))
+    }
+
+    fn space(&self) -> Result<Space, SourceError> {
+        let members = self.pool.members()?;
+        let up = members.iter().filter(|member| member.up);
+        Ok(up.fold(Space::default(), |space, member| Space {
+            capacity_bytes: space.capacity_bytes.saturating_add(member.capacity_bytes),
+            used_bytes: space.used_bytes.saturating_add(member.used_bytes),
+        }))
+    }
+}
+
+/// Reads an object from its homes; it stays open as long as this lives.
+struct Reader {
+    object: Object,
+}
+
+impl ReadAt for Reader {
+    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
+        Ok(self.object.read_at(offset, buffer)?)
+    }
+}
+
+impl From<PoolError> for SourceError {
+    fn from(error: PoolError) -> Self {
+        Self { code: error.code(), text: error.to_string() }
+    }
+}
+
+fn unexpected(expected: &'static str, answer: &Reply) -> PoolError {
+    let answer = format!("{answer:?}").chars().take(80).collect();
+    PoolError::Unexpected { expected, answer }
+}
