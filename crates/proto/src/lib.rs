@@ -5,6 +5,7 @@ pub mod checksum;
 pub mod control;
 mod frame;
 mod handshake;
+pub mod machine;
 pub mod object_header;
 pub mod ring_message;
 
