@@ -95,7 +95,8 @@ pub struct Node {
     threads: Vec<JoinHandle<()>>,
     cache_threads: Option<CacheThreads>,
     bell: Arc<Bell>,
-    overcommit_before: Option<u64>,
+    backing: Backing,
+    small_folder: PathBuf,
     /// What a restart dropped, and what memory was chosen, in words.
     pub messages: Vec<String>,
 }
@@ -144,14 +145,14 @@ impl Node {
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
         let threads = vec![accepting, spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?];
-        let overcommit_before = backing.overcommit_before;
+        let small_folder = small_folder(&options, &backing, core.own)?;
         let cache_threads = Some(cache_threads);
-        Ok(Self { core, server, local, threads, cache_threads, bell, overcommit_before, messages })
+        Ok(Self { core, server, local, threads, cache_threads, bell, backing, small_folder, messages })
     }
 
-    /// The parts of the node, for status and tests.
-    pub fn core(&self) -> &Core {
-        &self.core
+    /// `HOST:PORT` at which other nodes reach it.
+    pub fn core_address(&self) -> String {
+        self.core.membership.address.clone()
     }
 
     /// One line that says that the node is ready, and where.
@@ -178,12 +179,24 @@ impl Node {
         if let Some(threads) = self.cache_threads.take() {
             self.core.cache.stop(threads);
         }
-        if let Some(before) = self.overcommit_before
-            && self.core.holdings.used_bytes() == 0
-        {
+        if self.core.holdings.used_bytes() == 0 {
+            self.leave_nothing();
+        }
+    }
+
+    /// Takes back what the node set up in the system, because it holds no object that a restart could find.
+    fn leave_nothing(&self) {
+        if let Some(before) = self.backing.overcommit_before {
             // The limit stays higher if it cannot be set back: harmless, and `doctor` shows it.
             let _ = huge_pages::set_overcommit(before);
         }
+        if self.backing.kind != PageKind::Base4K
+            && let Err(error) = huge_pages::unmount(&self.backing.folder)
+        {
+            tracing::warn!(%error, "the memory folder stays mounted");
+        }
+        // A folder that is not empty, or gone already, stays as it is.
+        let _ = fs::remove_dir(&self.small_folder);
     }
 }
 

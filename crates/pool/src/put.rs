@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 /// Bytes that are read and sent at once.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Room that a stream of unknown size asks for at once.
-const GROW_BYTES: u64 = 64 << 20;
+/// Most room that a stream of unknown size asks for beyond what it needs.
+const GROW_BYTES_MAX: u64 = 256 << 20;
 
 enum Target {
     Local(Handle),
@@ -58,8 +58,7 @@ impl Pool {
                 return Err(wrong_size(options.bytes, end));
             }
             if end > room {
-                room = end + GROW_BYTES;
-                self.done(&Request::PutGrow { object: running.object, bytes: room })?;
+                room = running.grow(end)?;
             }
             running.send(offset, &chunk[..filled])?;
             checksums.update(&chunk[..filled]);
@@ -104,6 +103,17 @@ impl Pool {
 }
 
 impl Running<'_> {
+    /// Asks for room for `needed` bytes and some more, so that homes are not asked for every chunk.
+    fn grow(&self, needed: u64) -> Result<u64, PoolError> {
+        let object = self.object;
+        let generous = needed + GROW_BYTES_MAX.min(needed);
+        if self.pool.done(&Request::PutGrow { object, bytes: generous }).is_ok() {
+            return Ok(generous);
+        }
+        self.pool.done(&Request::PutGrow { object, bytes: needed })?;
+        Ok(needed)
+    }
+
     fn send(&self, offset: u64, bytes: &[u8]) -> Result<(), PoolError> {
         for target in &self.targets {
             match target {
