@@ -36,7 +36,7 @@ impl Memory {
         assert_ne!(start, libc::MAP_FAILED, "no {bytes} bytes of memory");
         // SAFETY: advice on the mapping that was just made.
         unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
-        let memory = Self { start: NonNull::new(start.cast()).unwrap(), bytes };
+        let memory = Self { start: NonNull::new(start.cast()).expect("a mapping is not at zero"), bytes };
         let mut state = seed;
         for word in memory.all().chunks_exact_mut(8) {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -8,6 +8,7 @@ mod error;
 mod memory_service;
 mod part;
 mod service;
+pub mod sim;
 mod slice;
 pub mod tcp;
 

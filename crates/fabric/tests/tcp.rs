@@ -251,7 +251,9 @@ fn a_queue_completes_every_operation_with_its_own_bytes() {
             let size = [0, 8, 4096, 5000, 100_000, 1_200_000][tag as usize % 6];
             let offset = (tag * 12_345) as usize;
             let into = Slice::zeroed(size);
-            queue.post_read(tag, HANDLE, &[run(offset as u64, size as u64)], &[into.clone()]).unwrap();
+            queue
+                .post_read(tag, HANDLE, &[run(offset as u64, size as u64)], std::slice::from_ref(&into))
+                .unwrap();
             expected.insert(tag, (into, offset..offset + size));
             if tag % 10 == 0 {
                 queue.post_call(1000 + tag, &tag.to_le_bytes()).unwrap();
