@@ -20,6 +20,13 @@ pub fn core_count() -> usize {
     allowed_cores().len().max(1)
 }
 
+/// Number of processors of the machine that are switched on, whichever of them this thread may use; at least one.
+pub fn online_core_count() -> usize {
+    // SAFETY: takes a plain value.
+    let result = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    usize::try_from(result).unwrap_or(1).max(1)
+}
+
 /// The processor that this thread runs on at this moment.
 pub fn current_core() -> usize {
     // SAFETY: takes no arguments; fails only on kernels without the call.
@@ -61,6 +68,7 @@ mod tests {
             pin_thread(core).unwrap();
             assert_eq!(current_core(), core);
             assert_eq!(core_count(), 1);
+            assert!(online_core_count() >= 1);
             assert!(pin_thread(libc::CPU_SETSIZE as usize - 1).is_err());
         })
         .join()

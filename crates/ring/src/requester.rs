@@ -52,7 +52,7 @@ impl Requester {
             outlet: Outlet::default(),
             inlet: Inlet::default(),
             wake_by,
-            budget: SpinBudget::new(hinterland_os::affinity::core_count()),
+            budget: SpinBudget::new(hinterland_os::affinity::online_core_count()),
             broken: None,
         }
     }

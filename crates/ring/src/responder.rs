@@ -58,7 +58,7 @@ impl Responder {
             outlet: Outlet::default(),
             inlet: Inlet::default(),
             unanswered: 0,
-            budget: SpinBudget::new(hinterland_os::affinity::core_count()),
+            budget: SpinBudget::new(hinterland_os::affinity::online_core_count()),
         }
     }
 

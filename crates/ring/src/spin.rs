@@ -15,7 +15,7 @@ pub struct SpinBudget {
 
 impl SpinBudget {
     /// A budget at its maximum, or for ever zero where there is one processor only: there the peer cannot run while we
-    /// spin.
+    /// spin. The processors of the machine count, not those of a pinned thread, whose peer runs on another one.
     pub fn new(processors: usize) -> Self {
         Self { limit_ns: SPIN_NS_MAX, can_spin: processors > 1 }
     }
