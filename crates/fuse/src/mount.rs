@@ -47,9 +47,7 @@ impl MountOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
     /// The kernel or the container has no FUSE.
-    #[error(
-        "{DEVICE} cannot be used: {error} (hint: run `modprobe fuse` as root; in a container, start it with `--device {DEVICE}`)"
-    )]
+    #[error("{DEVICE} cannot be used: {error} (hint: {})", device_hint(error))]
     NoDevice {
         /// What opening it said.
         error: io::Error,
@@ -217,16 +215,14 @@ fn configuration(options: &MountOptions) -> Config {
 
 fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
     let folder = folder.to_owned();
-    let metadata = match fs::metadata(&folder) {
-        Ok(metadata) => metadata,
-        Err(error) if error.raw_os_error() == Some(Errno::ENOTCONN as i32) => {
-            return Err(MountError::Stale { folder });
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(MountError::NoFolder { folder }),
-        Err(error) => return Err(MountError::Other { doing: "mounting on", folder, error }),
-    };
-    if !metadata.is_dir() {
-        return Err(MountError::NotAFolder { folder });
+    // Reading it asks the process behind a mount, where attributes may come from the kernel's memory.
+    if let Err(error) = fs::read_dir(&folder) {
+        return Err(match error.kind() {
+            io::ErrorKind::NotFound => MountError::NoFolder { folder },
+            io::ErrorKind::NotADirectory => MountError::NotAFolder { folder },
+            io::ErrorKind::NotConnected => MountError::Stale { folder },
+            _ => MountError::Other { doing: "mounting on", folder, error },
+        });
     }
     let folder = folder.canonicalize().map_err(|error| MountError::Other {
         doing: "mounting on",
@@ -238,6 +234,13 @@ fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
         return Err(MountError::AlreadyMounted { folder });
     }
     Ok(folder)
+}
+
+fn device_hint(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => format!("run `chmod 0666 {DEVICE}` as root"),
+        _ => format!("run `modprobe fuse` as root; in a container, start it with `--device {DEVICE}`"),
+    }
 }
 
 fn check_device() -> Result<(), MountError> {

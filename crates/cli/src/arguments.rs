@@ -1,0 +1,111 @@
+//! The command line: every command and what they share.
+
+use crate::commands::{
+    bench, completions, doctor, generate, get, ls, mount, node, put, rm, run, stat, status, top, up, verify,
+};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// What stands below every help text.
+const EXIT_STATUS: &str = "\
+Exit status:
+  0  done
+  1  it was tried and failed; standard error says why and what to do
+  2  the command line makes no sense
+  3  no node answers on the socket
+  `run` ends with the status of its program: 128 and the signal if one ended it, 126 or 127 if it could not be started.
+
+Variables:
+  HINTERLAND_SOCKET   the node's socket, as --socket
+  HINTERLAND_LOG      how much is reported on standard error: error, warn, info, debug, trace
+  NO_COLOR            no colours";
+
+/// Memory of other machines, lent to programs that do not know of it.
+///
+/// A pool is made of nodes. Each lends memory; objects are put into it under names, and programs read or map them from
+/// any node.
+#[derive(Parser, Debug)]
+#[command(name = "hinterland", version, after_long_help = EXIT_STATUS, max_term_width = 110)]
+pub struct Arguments {
+    /// What all commands share.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What all commands share.
+#[derive(Args, Debug, Clone)]
+pub struct Global {
+    /// The node's socket [default: hinterland/node.sock below $XDG_RUNTIME_DIR, else below /run]
+    #[arg(long, global = true, env = "HINTERLAND_SOCKET", hide_env = true, value_name = "PATH")]
+    #[arg(help_heading = "Everywhere")]
+    pub socket: Option<PathBuf>,
+    /// Print JSON on standard output
+    #[arg(long, global = true, help_heading = "Everywhere")]
+    pub json: bool,
+    /// Print no words but errors
+    #[arg(long, short, global = true, help_heading = "Everywhere")]
+    pub quiet: bool,
+}
+
+/// Every command.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Start a pool on this machine
+    Up(up::Arguments),
+    /// Start a node of a pool
+    Node(node::Arguments),
+    /// Put a file or a stream into the pool
+    Put(put::Arguments),
+    /// Copy an object out of the pool
+    Get(get::Arguments),
+    /// List objects
+    Ls(ls::Arguments),
+    /// Show an object: its size, digest and homes
+    Stat(stat::Arguments),
+    /// Remove objects
+    Rm(rm::Arguments),
+    /// Read every copy of objects and compare checksums
+    Verify(verify::Arguments),
+    /// Show the pool's objects as files
+    Mount(mount::Arguments),
+    /// Run a program that sees the pool's objects as files and maps them from memory
+    Run(run::Arguments),
+    /// Show the node and the members of its pool
+    Status(status::Arguments),
+    /// Watch members, caches and rates
+    Top(top::Arguments),
+    /// Say what is missing or broken, and the command that mends it
+    Doctor(doctor::Arguments),
+    /// Measure, beside the limit of the machine and a peer
+    Bench(bench::Arguments),
+    /// Print the completions of a shell
+    Completions(completions::Arguments),
+    /// Write manual pages or the reference
+    Generate(generate::Arguments),
+    /// Become a program that ends with its parent; `run` uses it
+    #[command(hide = true, name = "become")]
+    Become(run::Become),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn words_of_the_program_are_not_taken_for_our_own() {
+        let line = ["hinterland", "run", "--budget", "2G", "--", "ls", "--json", "-q"];
+        let arguments = Arguments::try_parse_from(line).unwrap();
+        let Command::Run(run) = arguments.command else { panic!("not run") };
+        assert_eq!(run.program, ["ls", "--json", "-q"]);
+        assert!(!arguments.global.json);
+    }
+}

@@ -1,0 +1,96 @@
+//! Benches: each measures ours, the limit of the machine and a peer, in turn and in one process tree.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`report`] | what a bench prints: rows, and the machine that they were taken on |
+//! | [`rounds`] | taking figures in turn; medians and spreads |
+//! | [`plot`] | bars of a report as a picture |
+//!
+//! A bench is a module of its own that implements [`Bench`], and stands in [`BENCHES`].
+
+pub mod plot;
+pub mod report;
+pub mod rounds;
+
+use crate::failure::Failure;
+use report::Row;
+use std::path::PathBuf;
+
+/// Every bench, in the order of `hinterland bench list`.
+pub const BENCHES: &[&dyn Bench] = &[];
+
+/// What a bench is told.
+pub struct Setting {
+    /// How often each figure is taken.
+    pub rounds: usize,
+    /// Small sizes, so that it ends within seconds: it shows that the bench works, and no figure to quote.
+    pub quick: bool,
+    /// The `hinterland` program, to start nodes with.
+    pub program: PathBuf,
+    /// Says what is being done, in words.
+    pub say: Box<dyn Fn(&str)>,
+}
+
+/// One bench.
+pub trait Bench: Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// What it measures, in one line.
+    fn subject(&self) -> &'static str;
+
+    /// Measures. A case whose figure cannot be taken is a row that says why.
+    ///
+    /// # Errors
+    /// [`Failure`] when nothing can be measured at all.
+    fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure>;
+}
+
+/// The bench of this name.
+///
+/// # Errors
+/// [`Failure`] with the names that there are.
+pub fn find<'benches>(benches: &[&'benches dyn Bench], name: &str) -> Result<&'benches dyn Bench, Failure> {
+    benches.iter().find(|bench| bench.name() == name).copied().ok_or_else(|| {
+        let names: Vec<&str> = benches.iter().map(|bench| bench.name()).collect();
+        let known = if names.is_empty() { "this build has none".to_owned() } else { names.join(", ") };
+        Failure::usage(format!("there is no bench {name:?}"), format!("the benches are: {known}"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Bench for Nothing {
+        fn name(&self) -> &'static str {
+            "nothing"
+        }
+        fn subject(&self) -> &'static str {
+            "the time that nothing takes"
+        }
+        fn run(&self, _: &Setting) -> Result<Vec<Row>, Failure> {
+            Ok(Vec::new())
+        }
+    }
+
+    #[test]
+    fn a_bench_is_found_by_its_name_and_the_others_are_told() {
+        assert_eq!(find(&[&Nothing], "nothing").ok().map(Bench::name), Some("nothing"));
+        let failure = find(&[&Nothing], "all").err().unwrap();
+        assert_eq!(failure.hint, "the benches are: nothing");
+        assert_eq!(failure.exit, crate::failure::Exit::Usage);
+    }
+
+    #[test]
+    fn no_two_benches_have_one_name() {
+        let mut names: Vec<&str> = BENCHES.iter().map(|bench| bench.name()).collect();
+        names.push("list");
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "`list` is no name for a bench either");
+    }
+}

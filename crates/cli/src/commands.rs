@@ -1,0 +1,18 @@
+//! One module a command: its arguments and what it does.
+
+pub mod bench;
+pub mod completions;
+pub mod doctor;
+pub mod generate;
+pub mod get;
+pub mod ls;
+pub mod mount;
+pub mod node;
+pub mod put;
+pub mod rm;
+pub mod run;
+pub mod stat;
+pub mod status;
+pub mod top;
+pub mod up;
+pub mod verify;

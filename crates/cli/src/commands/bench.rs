@@ -1,0 +1,71 @@
+//! `hinterland bench`: measures, beside the limit of the machine and a peer.
+
+use crate::bench::report::{Machine, Report};
+use crate::bench::{BENCHES, Setting, find, plot};
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::table::{Align, Table};
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// What to measure.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Figures are medians. Ours, the limit and the peer are taken in turn, in one process tree; nothing
+says whether a figure is good. A bench starts its own nodes and leaves nothing running.")]
+pub struct Arguments {
+    /// The bench, or `list` to see which there are
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How often each figure is taken
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Small sizes: shows that it works, and no figure to quote
+    #[arg(long)]
+    quick: bool,
+    /// Also draw the figures as bars
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+/// Runs a bench, or lists them.
+///
+/// # Errors
+/// [`Failure`] when there is no such bench or it cannot measure.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    if arguments.name == "list" {
+        return list(context);
+    }
+    let bench = find(BENCHES, &arguments.name)?;
+    let output = context.output;
+    let setting = Setting {
+        rounds: usize::from(arguments.rounds),
+        quick: arguments.quick,
+        program: std::env::current_exe().map_err(|error| {
+            Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
+        })?,
+        say: Box::new(move |words| output.say(words)),
+    };
+    let machine = Machine::look();
+    let rows = bench.run(&setting)?;
+    let report = Report { bench: bench.name().to_owned(), machine, rows };
+    if let Some(path) = &arguments.plot {
+        std::fs::write(path, plot::svg(&report)).map_err(|error| Failure::file("writing", path, &error))?;
+    }
+    let value = serde_json::to_value(&report)
+        .map_err(|error| Failure::new(format!("the report is no JSON: {error}"), "report this"))?;
+    context.output.either(&value, || report.text())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(context: &Context) -> Result<ExitCode, Failure> {
+    let value =
+        BENCHES.iter().map(|bench| json!({ "bench": bench.name(), "subject": bench.subject() })).collect();
+    let mut table = Table::new(&[("BENCH", Align::Left), ("MEASURES", Align::Left)]);
+    for bench in BENCHES {
+        table.row([bench.name().to_owned(), bench.subject().to_owned()]);
+    }
+    context.output.either(&value, || table.text())?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,276 @@
+//! `hinterland doctor`: says what is missing or broken, and the command that mends it.
+
+use crate::context::Context;
+use crate::failure::{Exit, Failure};
+use crate::run::preload;
+use crate::size::human;
+use hinterland_os::probe::{FaultService, Machine, Works};
+use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The node's problems that are shown at most, the latest ones.
+const PROBLEMS_SHOWN: usize = 10;
+
+/// Nothing to choose.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {}
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Good,
+    Warning,
+    Broken,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Check {
+    state: State,
+    text: String,
+    mend: Option<String>,
+}
+
+impl Check {
+    fn good(text: impl Into<String>) -> Self {
+        Self { state: State::Good, text: text.into(), mend: None }
+    }
+
+    fn warning(text: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { state: State::Warning, text: text.into(), mend: Some(mend.into()) }
+    }
+
+    fn broken(text: impl Into<String>, mend: impl Into<String>) -> Self {
+        Self { state: State::Broken, ..Self::warning(text, mend) }
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.state {
+            State::Good => "good",
+            State::Warning => "warning",
+            State::Broken => "broken",
+        };
+        json!({ "state": state, "text": self.text, "mend": self.mend })
+    }
+
+    fn words(&self) -> String {
+        let mark = match self.state {
+            State::Good => "ok     ",
+            State::Warning => "warning",
+            State::Broken => "BROKEN ",
+        };
+        let mend = self.mend.as_ref().map(|mend| format!("\n           mend: {mend}")).unwrap_or_default();
+        format!("  {mark}  {}{mend}", self.text)
+    }
+}
+
+/// Looks at the machine, at the node and at its pool; the status is 1 if something is broken.
+///
+/// # Errors
+/// [`Failure`] when standard output is closed.
+pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let machine = Machine::probe();
+    let parts = [
+        ("machine", machine_checks(&machine)),
+        ("programs", program_checks(&machine)),
+        ("pool", pool_checks(context)),
+    ];
+    let broken = parts.iter().flat_map(|(_, checks)| checks).any(|check| check.state == State::Broken);
+    if context.output.json {
+        let mut value = json!({ "broken": broken, "machine_summary": summary(&machine) });
+        for (name, checks) in &parts {
+            value[*name] = Value::Array(checks.iter().map(Check::json).collect());
+        }
+        context.output.json(&value)?;
+    } else {
+        context.output.data(summary(&machine))?;
+        for (name, checks) in &parts {
+            let lines: Vec<String> = checks.iter().map(Check::words).collect();
+            context.output.data(format!("\n{name}\n{}", lines.join("\n")))?;
+        }
+    }
+    Ok(if broken { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+fn summary(machine: &Machine) -> String {
+    format!(
+        "Linux {}, {} x {}, {} of {} memory free",
+        machine.kernel,
+        machine.cpus,
+        machine.cpu_model,
+        human(machine.memory_available_bytes),
+        human(machine.memory_total_bytes)
+    )
+}
+
+fn machine_checks(machine: &Machine) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if let FaultService::Full(_) = machine.fault_service {
+        checks.push(Check::good("page faults can be served (userfaultfd)"));
+    }
+    if machine.io_uring.is_yes() {
+        checks.push(Check::good("io_uring works"));
+    }
+    match machine.huge_pages {
+        Some(counts) if counts.obtainable() > 0 => {
+            checks.push(Check::good(format!("{} huge pages of 2 MiB can be had", counts.obtainable())));
+        }
+        _ => {}
+    }
+    for problem in &machine.problems {
+        // Mounts speak the classic protocol of FUSE: that switch would change nothing.
+        if problem.command.contains("enable_uring") {
+            continue;
+        }
+        let text = format!("{}: {}", problem.what, problem.effect);
+        let check = if is_broken(machine, &problem.command) { Check::broken } else { Check::warning };
+        checks.push(check(text, problem.command.clone()));
+    }
+    checks
+}
+
+/// Whether the part of the machine that a command mends does not work at all.
+fn is_broken(machine: &Machine, command: &str) -> bool {
+    (command.contains("userfaultfd") && matches!(machine.fault_service, FaultService::Absent(_)))
+        || (command.contains("io_uring_disabled") && !machine.io_uring.is_yes())
+        || (command.contains("fuse") && !machine.fuse.is_yes())
+}
+
+fn program_checks(machine: &Machine) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if machine.fuse == Works::Yes {
+        let program = hinterland_fuse::machine::mount_program();
+        checks.push(match (machine.may_administrate, program) {
+            (true, _) => Check::good("objects can be mounted as files"),
+            (false, Some(program)) => {
+                Check::good(format!("objects can be mounted as files, by {}", program.display()))
+            }
+            (false, None) => Check::warning(
+                "only root can mount here: `hinterland mount` fails, `hinterland run` uses a user namespace",
+                "apt install fuse3",
+            ),
+        });
+        checks.push(match hinterland_fuse::machine::passthrough(machine) {
+            Ok(()) => Check::good("reads of local objects are passed through to their memory"),
+            Err(why) => Check::warning(
+                format!("reads of local objects go through the mount process: {why}"),
+                "run `hinterland mount` or `hinterland run` as root on a recent kernel",
+            ),
+        });
+    }
+    checks.push(match preload::find() {
+        Ok(library) => Check::good(format!("programs are helped to map objects by {}", library.display())),
+        Err(failure) => Check::warning(failure.text, failure.hint),
+    });
+    checks
+}
+
+fn pool_checks(context: &Context) -> Vec<Check> {
+    let asked = context.pool().and_then(|pool| Ok((pool.status()?, pool.members()?)));
+    match asked {
+        Ok((status, members)) => node_checks(&status, &members),
+        // A socket that was named should have a node; on a fresh machine there is none yet.
+        Err(failure) if failure.exit == Exit::Unreachable && context.socket.is_none() => {
+            vec![Check::warning(failure.text, failure.hint)]
+        }
+        Err(failure) => vec![Check::broken(failure.text, failure.hint)],
+    }
+}
+
+fn node_checks(status: &NodeStatus, members: &[MemberInfo]) -> Vec<Check> {
+    let mut checks = vec![Check::good(format!(
+        "node {} in rack {} answers: {} of {} used, {}",
+        status.name,
+        status.rack,
+        human(status.used_bytes),
+        human(status.capacity_bytes),
+        status.backing
+    ))];
+    let up = members.iter().filter(|member| member.up).count();
+    checks.push(Check::good(format!("{up} of {} members are up", members.len())));
+    for member in members.iter().filter(|member| !member.up) {
+        checks.push(Check::warning(
+            format!("{} in rack {} at {} is down", member.node, member.rack, member.address),
+            "start it again on its state folder; objects with other copies stay readable",
+        ));
+    }
+    checks.extend(counter_checks(&status.counters));
+    let first = status.problems.len().saturating_sub(PROBLEMS_SHOWN);
+    for problem in &status.problems[first..] {
+        let failure = Failure::of(&problem.text);
+        checks.push(Check::warning(format!("{} ago: {}", ago(problem.at_ms), failure.text), failure.hint));
+    }
+    checks
+}
+
+fn counter_checks(counters: &Counters) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if counters.poisoned_faults > 0 {
+        checks.push(Check::warning(
+            format!("{} faults ended in SIGBUS because no replica answered", counters.poisoned_faults),
+            "put objects with --copies 2",
+        ));
+    }
+    if counters.checksum_failures > 0 {
+        checks.push(Check::warning(
+            format!("{} blocks arrived with a wrong checksum", counters.checksum_failures),
+            "hinterland verify --all",
+        ));
+    }
+    checks
+}
+
+fn ago(at_ms: u64) -> String {
+    let then = UNIX_EPOCH + Duration::from_millis(at_ms);
+    let since = SystemTime::now().duration_since(then).unwrap_or_default();
+    super::status::duration(since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::{members, node};
+
+    #[test]
+    fn a_member_that_is_down_and_a_problem_are_warnings_with_what_to_do() {
+        let checks = node_checks(&node(), &members());
+        let warnings: Vec<&Check> = checks.iter().filter(|check| check.state == State::Warning).collect();
+        assert_eq!(warnings.len(), 2);
+        assert!(warnings[0].text.contains("node-2 in rack b"), "{:?}", warnings[0]);
+        assert_eq!(warnings[1].mend.as_deref(), Some("start its node"));
+    }
+
+    #[test]
+    fn what_does_not_work_at_all_is_broken_and_the_rest_a_warning() {
+        let mut machine = Machine::probe();
+        machine.io_uring = Works::No("x".to_owned());
+        machine.fault_service = FaultService::Absent("x".to_owned());
+        machine.fuse = Works::No("x".to_owned());
+        for command in
+            ["sysctl kernel.io_uring_disabled=0", "sysctl vm.unprivileged_userfaultfd=1", "modprobe fuse"]
+        {
+            assert!(is_broken(&machine, command), "{command}");
+        }
+        assert!(!is_broken(&machine, "sysctl vm.nr_overcommit_hugepages=1"));
+    }
+
+    #[test]
+    fn a_switch_that_would_change_nothing_is_not_asked_for() {
+        let mut machine = Machine::probe();
+        machine.problems = vec![hinterland_os::probe::Problem {
+            what: "FUSE over io_uring is switched off".to_owned(),
+            effect: "",
+            command: "echo Y > /sys/module/fuse/parameters/enable_uring".to_owned(),
+        }];
+        assert!(machine_checks(&machine).iter().all(|check| check.state == State::Good));
+    }
+
+    #[test]
+    fn lost_faults_and_wrong_blocks_are_told() {
+        let counters = Counters { poisoned_faults: 1, checksum_failures: 2, ..Counters::default() };
+        assert_eq!(counter_checks(&counters).len(), 2);
+        assert!(counter_checks(&Counters::default()).is_empty());
+    }
+}

@@ -1,0 +1,72 @@
+//! `hinterland ls`: lists objects.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::shapes;
+use crate::size::human;
+use crate::table::{Align, Table};
+use hinterland_proto::control::ObjectInfo;
+use serde_json::Value;
+use std::process::ExitCode;
+
+/// What to list.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// Only objects whose names start so
+    #[arg(default_value = "", hide_default_value = true)]
+    prefix: String,
+}
+
+/// Lists objects sorted by name: a table, or a JSON array.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let objects = context.pool()?.list(&arguments.prefix)?;
+    let value = Value::Array(objects.iter().map(shapes::object).collect());
+    if objects.is_empty() && !context.output.json {
+        context.output.say("no objects (put one with `hinterland put FILE`)");
+        return Ok(ExitCode::SUCCESS);
+    }
+    context.output.either(&value, || table(&objects))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(objects: &[ObjectInfo]) -> String {
+    let mut table = Table::new(&[
+        ("NAME", Align::Left),
+        ("SIZE", Align::Right),
+        ("STATE", Align::Left),
+        ("RACKS", Align::Left),
+    ]);
+    for info in objects {
+        let racks: Vec<String> = info
+            .homes
+            .iter()
+            .map(|home| if home.up { home.rack.to_string() } else { format!("{} (down)", home.rack) })
+            .collect();
+        table.row([
+            info.name.to_string(),
+            human(info.bytes),
+            shapes::state(info.state).to_owned(),
+            racks.join(", "),
+        ]);
+    }
+    table.text()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::sealed;
+
+    #[test]
+    fn a_home_that_is_down_is_marked() {
+        let mut info = sealed();
+        info.homes[0].up = false;
+        assert_eq!(
+            table(&[info]),
+            "NAME                  SIZE  STATE   RACKS\nmodels/small.gguf  145 MiB  sealed  b (down)"
+        );
+    }
+}

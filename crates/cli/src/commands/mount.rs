@@ -1,0 +1,75 @@
+//! `hinterland mount`: shows the pool's objects as files.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use hinterland_fuse::{MountOptions, PoolSource, Unmounted};
+use hinterland_os::poll::SignalWatch;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// Where and how to mount.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+It stays in the foreground until it is interrupted or unmounted. Files are read-only.
+A file's extended attributes name its object, digest and homes: getfattr -d -m user.hinterland FILE")]
+pub struct Arguments {
+    /// The folder to mount on
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Let other users look in too
+    #[arg(long)]
+    allow_other: bool,
+    /// Threads that answer the kernel
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    workers: u8,
+    /// Do not let the kernel read local objects by itself
+    #[arg(long)]
+    no_passthrough: bool,
+}
+
+/// Mounts, says so, and waits for a signal or the unmount.
+///
+/// # Errors
+/// [`Failure`] with what is in the way.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let signals = SignalWatch::new()?;
+    let source = Arc::new(PoolSource::connect(&context.socket())?);
+    let options = MountOptions {
+        allow_other: arguments.allow_other,
+        workers: usize::from(arguments.workers),
+        passthrough: !arguments.no_passthrough,
+        ..MountOptions::new(&arguments.folder)
+    };
+    let (sender, ended) = channel();
+    let mounted = hinterland_fuse::mount(source, &options, sender.clone())?;
+    let folder = mounted.folder().to_owned();
+    let ready = json!({
+        "ready": true,
+        "folder": folder,
+        "device": mounted.device(),
+        "passthrough": mounted.passes_through(),
+    });
+    if context.output.json {
+        context.output.json(&ready)?;
+    } else {
+        let way = if mounted.passes_through() { ", local objects passed through" } else { "" };
+        context.output.say(format_args!("mounted on {}{way}; ctrl-C unmounts", folder.display()));
+    }
+    std::thread::spawn(move || {
+        // The mount's own end comes over the same channel; either ends the wait.
+        while !matches!(hinterland_os::poll::wait_readable(&signals, None), Ok(true)) {}
+        let _ = sender.send(());
+    });
+    // It fails only when nobody can send any more, and then the mount has ended too.
+    let _ = ended.recv();
+    if mounted.unmount()? == Unmounted::Busy {
+        context.output.warn(format_args!(
+            "files on {} were still open: programs that use them get errors from here on",
+            folder.display()
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}

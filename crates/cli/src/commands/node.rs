@@ -1,0 +1,217 @@
+//! `hinterland node`: starts a node of a pool.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::size::Size;
+use hinterland_node::{BackingChoice, Node, NodeError, NodeOptions};
+use hinterland_os::PageKind;
+use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_policy::EvictionKind;
+use hinterland_types::RackName;
+use hinterland_types::limits::STREAMS_MAX;
+use serde_json::json;
+use std::convert::Infallible;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How the node is started.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The first node hosts the directory of its pool; the others join it:
+  hinterland node --name b --listen 127.0.0.1:7401
+  hinterland node --name a --listen 127.0.0.1:7402 --join 127.0.0.1:7401 --socket /tmp/a.sock
+
+It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects
+stay in memory and are there again when it is started on the same state folder.")]
+pub struct Arguments {
+    /// The node's name
+    #[arg(long, value_name = "NAME", value_parser = RackName::from_str)]
+    name: RackName,
+    /// The rack that it serves [default: the name]
+    #[arg(long, value_name = "RACK")]
+    rack: Option<RackName>,
+    /// Where other nodes reach it; anything but the loopback needs --key
+    #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT", value_parser = address)]
+    listen: SocketAddr,
+    /// The address that others are told, if it is another
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// The node that hosts the directory [default: host it here]
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// What is the same for `up`
+    #[command(flatten)]
+    pub memory: Memory,
+}
+
+/// What a node has and how it uses it.
+#[derive(clap::Args, Debug)]
+pub struct Memory {
+    /// Folder of its state [default: NAME in /var/lib/hinterland, or in hinterland below $XDG_STATE_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Memory that it lends
+    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    pub capacity: Size,
+    /// Memory for parts of other racks' objects
+    #[arg(long, default_value = "1G", value_name = "SIZE")]
+    pub cache_budget: Size,
+    /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
+    #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
+    pub backing: BackingChoice,
+    /// File with the pool's key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Connections to each other node
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=STREAMS_MAX as i64))]
+    pub streams: u8,
+    /// Order in which cached parts leave: lru, clock, s3fifo or fifo
+    #[arg(long, default_value = "lru", value_name = "ORDER")]
+    pub eviction: EvictionKind,
+    /// How long a connection spins for the next request before it sleeps, in microseconds
+    #[arg(long, default_value_t = 0, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    pub spin: u32,
+    /// Go without an optimisation, to see what it is worth; may be repeated
+    #[arg(long, value_name = "SWITCH", value_enum)]
+    pub without: Vec<Switch>,
+}
+
+/// An optimisation that can be turned off.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Switch {
+    /// Huge pages for cached objects
+    HugePages,
+    /// Fetching the rest of an expert when a part of it is touched
+    ExpertPrefetch,
+    /// Fetching ahead of a sequential reader
+    SequentialPrefetch,
+    /// Dividing models where their experts begin and end
+    Layout,
+    /// Asking programs which parts they still use
+    Probe,
+}
+
+/// Starts the node and stays until it is interrupted.
+///
+/// # Errors
+/// [`Failure`] when it cannot start.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let name = arguments.name.as_str();
+    let rack = arguments.rack.clone().unwrap_or_else(|| arguments.name.clone());
+    let mut options = options(name, rack, arguments.listen, &arguments.memory, context)?;
+    options.advertise.clone_from(&arguments.advertise);
+    options.join.clone_from(&arguments.join);
+    serve(options, context, &[])
+}
+
+/// The options of a node, out of what `node` and `up` share.
+///
+/// # Errors
+/// [`Failure`] when there is no folder for its state.
+pub fn options(
+    name: &str,
+    rack: RackName,
+    listen: SocketAddr,
+    memory: &Memory,
+    context: &Context,
+) -> Result<NodeOptions, Failure> {
+    let state = memory.state.clone().map_or_else(|| default_state(name), Ok)?;
+    let mut options = NodeOptions::new(name, rack, context.socket(), state, listen);
+    options.capacity_bytes = memory.capacity.bytes;
+    options.cache_budget_bytes = memory.cache_budget.bytes;
+    options.backing = memory.backing.clone();
+    options.key_file.clone_from(&memory.key);
+    options.streams = usize::from(memory.streams);
+    options.eviction = memory.eviction;
+    options.spin = Duration::from_micros(u64::from(memory.spin));
+    for switch in &memory.without {
+        let switches = &mut options.switches;
+        match switch {
+            Switch::HugePages => switches.huge = false,
+            Switch::ExpertPrefetch => switches.prefetch.group = false,
+            Switch::SequentialPrefetch => switches.prefetch.sequential = false,
+            Switch::Layout => switches.layout = false,
+            Switch::Probe => switches.probe = false,
+        }
+    }
+    Ok(options)
+}
+
+/// Runs a node until SIGINT or SIGTERM. `advice` is said once it is ready.
+///
+/// # Errors
+/// [`Failure`] when it cannot start.
+pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Result<ExitCode, Failure> {
+    // Before the node's threads, which must not be interrupted.
+    let signals = SignalWatch::new()?;
+    let socket = options.socket.clone();
+    let node = Node::start(options).map_err(|error: NodeError| Failure::of(&error))?;
+    node.messages.iter().for_each(|message| context.output.say(message));
+    // Asked over its own socket: ready is who answers.
+    let status = context.pool()?.status()?;
+    let ready = json!({
+        "ready": true,
+        "name": status.name,
+        "rack": status.rack.as_str(),
+        "node": status.node.to_string(),
+        "address": status.address,
+        "socket": socket,
+        "directory": status.directory,
+    });
+    context.output.either(&ready, || node.ready_line())?;
+    advice.iter().for_each(|line| context.output.say(line));
+    while !wait_readable(&signals, None)? {}
+    context.output.say("stopping; objects stay in memory for the next start");
+    node.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn default_state(name: &str) -> Result<PathBuf, Failure> {
+    if nix::unistd::getuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/hinterland").join(name));
+    }
+    let home = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")));
+    home.map(|home| home.join("hinterland").join(name)).ok_or_else(|| {
+        Failure::usage("there is no home folder for the node's state", "name one with --state DIR")
+    })
+}
+
+/// The first address that a name stands for.
+pub fn address(text: &str) -> Result<SocketAddr, String> {
+    const HINT: &str = "(hint: write HOST:PORT, such as 127.0.0.1:7401)";
+    let mut found =
+        text.to_socket_addrs().map_err(|error| format!("{text:?} is no address: {error} {HINT}"))?;
+    found.next().ok_or_else(|| format!("{text:?} stands for no address {HINT}"))
+}
+
+fn backing(text: &str) -> Result<BackingChoice, Infallible> {
+    Ok(match text {
+        "auto" => BackingChoice::Auto,
+        "hugetlb" => BackingChoice::Pages(PageKind::Huge2M),
+        "transparent" => BackingChoice::Pages(PageKind::TransparentHuge),
+        "base" => BackingChoice::Pages(PageKind::Base4K),
+        folder => BackingChoice::Folder(PathBuf::from(folder)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_port() {
+        assert_eq!(address("127.0.0.1:7401"), Ok(SocketAddr::from(([127, 0, 0, 1], 7401))));
+        assert!(address("127.0.0.1").unwrap_err().contains("hint: write HOST:PORT"));
+    }
+
+    #[test]
+    fn what_is_no_kind_of_memory_is_a_folder() {
+        assert_eq!(backing("base"), Ok(BackingChoice::Pages(PageKind::Base4K)));
+        assert_eq!(backing("/mnt/x"), Ok(BackingChoice::Folder(PathBuf::from("/mnt/x"))));
+    }
+}

@@ -1,0 +1,129 @@
+//! `hinterland run`: runs a program that sees the pool's objects as files and maps them from memory.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::run::{namespace, preload, program};
+use crate::size::Size;
+use hinterland_fuse::{MountOptions, Mounted, PoolSource};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// Which program, and how it sees the pool.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Example: hinterland run --budget 2G -- llama-completion -m /pool/models/small.gguf -p Hello
+
+The mount is private to the program and its children, and goes with them. The program gets the
+signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is
+missing.")]
+pub struct Arguments {
+    /// Most bytes that the host keeps of an object of another rack
+    #[arg(long, value_name = "SIZE")]
+    budget: Option<Size>,
+    /// Bytes that are fetched at once, a power of two from 64K to 64M [default: chosen from the accesses]
+    #[arg(long, value_name = "SIZE", value_parser = unit)]
+    unit: Option<Size>,
+    /// The folder where the program sees the objects
+    #[arg(long, default_value = "/pool", value_name = "DIR")]
+    at: PathBuf,
+    /// Do not preload the library: mapped files are then read through the mount
+    #[arg(long)]
+    no_preload: bool,
+    /// Do not let the kernel read local objects by itself
+    #[arg(long)]
+    no_passthrough: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+}
+
+/// What `hinterland run` starts between itself and the program.
+#[derive(clap::Args, Debug)]
+pub struct Become {
+    #[arg(long)]
+    parent: u32,
+    #[arg(long)]
+    preload: Option<OsString>,
+    #[arg(required = true, trailing_var_arg = true)]
+    program: Vec<OsString>,
+}
+
+fn unit(text: &str) -> Result<Size, String> {
+    use hinterland_types::limits::{FAULT_UNIT_BYTES_MAX, FAULT_UNIT_BYTES_MIN};
+    let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+    let fits = (FAULT_UNIT_BYTES_MIN..=FAULT_UNIT_BYTES_MAX).contains(&size.bytes);
+    if fits && size.bytes.is_power_of_two() {
+        Ok(size)
+    } else {
+        Err("a unit is a power of two from 64K to 64M (hint: 2M is a good start)".to_owned())
+    }
+}
+
+/// Runs the program and ends with its status.
+///
+/// # Errors
+/// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let library = if arguments.no_preload { None } else { Some(preload::find()?) };
+    let socket = absolute(&context.socket())?;
+    // Ask before anything is changed, so that a missing node is told first.
+    drop(context.pool()?);
+    let signals = program::Signals::hold()?;
+    namespace::make_mount_point(&arguments.at)?;
+    namespace::enter()?;
+    let mounted = mount(arguments, &socket)?;
+    let mut variables = vec![
+        ("HINTERLAND_SOCKET", socket.into_os_string()),
+        ("HINTERLAND_MOUNT_DEVICE", mounted.device().to_string().into()),
+    ];
+    let sizes = [("HINTERLAND_BUDGET", arguments.budget), ("HINTERLAND_UNIT", arguments.unit)];
+    variables
+        .extend(sizes.into_iter().filter_map(|(name, size)| Some((name, size?.bytes.to_string().into()))));
+    let mut child = program::start(&arguments.program, library.as_deref(), &variables)?;
+    let code = program::watch(&signals, &mut child)?;
+    // Children of the program that go on lose the mount, as they lose the session of their parent.
+    mounted.unmount()?;
+    Ok(code)
+}
+
+fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Failure> {
+    let source = Arc::new(PoolSource::connect(socket)?);
+    let options = MountOptions {
+        // Nobody outside of the namespace sees it, and root may run parts of the program as others.
+        allow_other: nix::unistd::getuid().is_root(),
+        passthrough: !arguments.no_passthrough,
+        ..MountOptions::new(&arguments.at)
+    };
+    Ok(hinterland_fuse::mount(source, &options, channel().0)?)
+}
+
+fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|error| Failure::file("finding", path, &error))
+}
+
+/// Becomes the program, or says why not.
+///
+/// # Errors
+/// Never: the failure is told here, because the status is the shell's.
+pub fn become_program(arguments: &Become) -> Result<ExitCode, Failure> {
+    let (failure, code) =
+        program::become_program(arguments.parent, arguments.preload.as_deref(), &arguments.program);
+    crate::output::Output { json: false, quiet: false }.fail(&failure);
+    Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_unit_is_a_power_of_two_within_limits() {
+        assert_eq!(unit("2M").map(|size| size.bytes), Ok(2 << 20));
+        for bad in ["3M", "32K", "128M", "two"] {
+            assert!(unit(bad).unwrap_err().contains("hint:"), "{bad}");
+        }
+    }
+}

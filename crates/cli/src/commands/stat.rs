@@ -1,0 +1,60 @@
+//! `hinterland stat`: shows one object.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::shapes;
+use crate::size::human;
+use hinterland_proto::control::{ObjectInfo, ObjectState};
+use hinterland_types::ObjectName;
+use std::process::ExitCode;
+
+/// What to show.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The object's name
+    name: ObjectName,
+}
+
+/// Shows an object as lines of words, or as a JSON object.
+///
+/// # Errors
+/// [`Failure`], also if there is no such object.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let info = context.pool()?.stat(&arguments.name)?;
+    context.output.either(&shapes::object(&info), || words(&info))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn words(info: &ObjectInfo) -> String {
+    let mut lines = vec![
+        format!("name     {}", info.name),
+        format!("object   {}", info.object),
+        format!("state    {}", shapes::state(info.state)),
+        format!("size     {} ({} bytes)", human(info.bytes), info.bytes),
+    ];
+    if let Some(address) = info.address {
+        lines.push(format!("address  {address}"));
+    }
+    if info.state == ObjectState::Sealed {
+        lines.push(format!("digest   {}", shapes::hexadecimal(&info.digest)));
+    }
+    lines.push(format!("copies   {} wanted, {} held", info.copies, info.homes.len()));
+    for home in &info.homes {
+        let state = if home.up { "up" } else { "down" };
+        lines.push(format!("home     {} in rack {} at {}, {state}", home.node, home.rack, home.address));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::sealed;
+
+    #[test]
+    fn an_object_is_shown_with_its_homes() {
+        let text = words(&sealed());
+        assert!(text.contains("size     145 MiB (152043520 bytes)"), "{text}");
+        assert!(text.ends_with("home     node-7 in rack b at 127.0.0.1:7401, up"), "{text}");
+    }
+}

@@ -1,0 +1,103 @@
+//! `hinterland status`: shows the node and the members of its pool.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::shapes;
+use crate::size::human;
+use crate::table::{Align, Table};
+use hinterland_proto::control::{MemberInfo, NodeStatus};
+use std::process::ExitCode;
+
+/// Nothing to choose.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {}
+
+/// Shows a node as lines of words and a table, or as a JSON object.
+///
+/// # Errors
+/// [`Failure`].
+pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let pool = context.pool()?;
+    let (status, members) = (pool.status()?, pool.members()?);
+    context.output.either(&shapes::status(&status, &members), || words(&status, &members))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
+    let directory = if status.directory { ", hosts the directory" } else { "" };
+    let lines = [
+        format!("node     {} ({}) in rack {}{directory}", status.name, status.node, status.rack),
+        format!("address  {}, process {}, up {}", status.address, status.pid, duration(status.uptime_s)),
+        format!(
+            "memory   {} of {} used, {}",
+            human(status.used_bytes),
+            human(status.capacity_bytes),
+            status.backing
+        ),
+        format!("cache    {} of {} used", human(status.cache_bytes), human(status.cache_budget_bytes)),
+        format!("clients  {} sessions", status.sessions),
+        String::new(),
+        member_table(members).text(),
+    ];
+    let mut text = lines.join("\n");
+    if !status.problems.is_empty() {
+        text.push_str(&format!("\n\n{} problems so far: see `hinterland doctor`", status.problems.len()));
+    }
+    text
+}
+
+/// The members of a pool, one a row.
+pub fn member_table(members: &[MemberInfo]) -> Table {
+    let mut table = Table::new(&[
+        ("RACK", Align::Left),
+        ("NODE", Align::Left),
+        ("ADDRESS", Align::Left),
+        ("STATE", Align::Left),
+        ("USED", Align::Right),
+        ("OF", Align::Right),
+    ]);
+    for member in members {
+        table.row([
+            member.rack.to_string(),
+            member.node.to_string(),
+            member.address.clone(),
+            if member.up { "up" } else { "down" }.to_owned(),
+            human(member.used_bytes),
+            human(member.capacity_bytes),
+        ]);
+    }
+    table
+}
+
+/// Seconds as people say them: the two largest units.
+pub fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{minutes} min {} s", seconds % 60),
+        3600..86_400 => format!("{hours} h {} min", minutes % 60),
+        _ => format!("{days} d {} h", hours % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::{members, node};
+
+    #[test]
+    fn a_node_is_shown_with_its_pool_and_problems() {
+        let text = words(&node(), &members());
+        assert!(text.starts_with("node     a (node-1) in rack a, hosts the directory\n"), "{text}");
+        assert!(text.contains("process 4711, up 1 h 2 min"), "{text}");
+        assert!(text.contains("b     node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
+        assert!(text.ends_with("1 problems so far: see `hinterland doctor`"), "{text}");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        assert_eq!(duration(59), "59 s");
+        assert_eq!(duration(61), "1 min 1 s");
+        assert_eq!(duration(3 * 86_400 + 3600), "3 d 1 h");
+    }
+}

@@ -1,0 +1,349 @@
+//! `hinterland top`: watches members, caches and rates.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::output::{columns, rows};
+use crate::shapes;
+use crate::size::{human, rate};
+use crate::table::{Align, Table, bar};
+use anstream::stream::IsTerminal;
+use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_pool::Pool;
+use hinterland_proto::control::{CacheStatus, Counters, MemberInfo, NodeStatus};
+use serde_json::{Value, json};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Goes to the other screen of the terminal, and hides the cursor.
+const ENTER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
+/// Shows the cursor, and comes back.
+const LEAVE_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
+/// To the upper left corner.
+const HOME: &str = "\x1b[H";
+/// Clears the rest of a line.
+const CLEAR_LINE: &str = "\x1b[K";
+/// Clears the rest of the screen.
+const CLEAR_BELOW: &str = "\x1b[J";
+/// Characters of a bar.
+const BAR_WIDTH: usize = 20;
+
+/// How to watch.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// Show one picture and end
+    #[arg(long)]
+    once: bool,
+    /// Seconds between pictures
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS", value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0.1 to 3600 seconds are possible".to_owned()),
+    }
+}
+
+/// What the pool was at one moment.
+struct Sample {
+    at: Instant,
+    status: NodeStatus,
+    members: Vec<MemberInfo>,
+}
+
+/// What has happened each second between two samples.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+struct Rates {
+    received_bytes: f64,
+    sent_bytes: f64,
+    faults: f64,
+    demand_fills: f64,
+    prefetch_fills: f64,
+    filled_bytes: f64,
+    evictions: f64,
+    requests: f64,
+    /// Mean time of a demand fill in microseconds.
+    fill_us: f64,
+}
+
+/// Shows pictures until it is interrupted.
+///
+/// # Errors
+/// [`Failure`] if no node answers at the start.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let signals = SignalWatch::new()?;
+    let pool = context.pool()?;
+    let pause = Duration::from_secs_f64(arguments.interval);
+    let mut before = sample(&pool)?;
+    if arguments.once {
+        show(context, &before, Rates::default(), None)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let screen = (!context.output.json && io::stdout().is_terminal()).then(Screen::enter);
+    show(context, &before, Rates::default(), screen.as_ref())?;
+    while !wait_readable(&signals, Some(pause))? {
+        let after = sample(&pool)?;
+        let elapsed = after.at.duration_since(before.at).as_secs_f64();
+        let rates = Rates::between(&before.status.counters, &after.status.counters, elapsed);
+        show(context, &after, rates, screen.as_ref())?;
+        before = after;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn sample(pool: &Pool) -> Result<Sample, Failure> {
+    Ok(Sample { at: Instant::now(), status: pool.status()?, members: pool.members()? })
+}
+
+fn show(context: &Context, sample: &Sample, rates: Rates, screen: Option<&Screen>) -> Result<(), Failure> {
+    if context.output.json {
+        return context.output.json(&value(sample, rates));
+    }
+    let lines = picture(sample, rates);
+    match screen {
+        Some(screen) => screen.draw(&lines),
+        None => context.output.data(lines.join("\n")),
+    }
+}
+
+/// The other screen of the terminal, left when it is dropped.
+struct Screen;
+
+impl Screen {
+    fn enter() -> Self {
+        // A terminal that takes no more output ends the command at the first picture.
+        let _ = io::stdout().write_all(ENTER_SCREEN.as_bytes());
+        Self
+    }
+
+    fn draw(&self, lines: &[String]) -> Result<(), Failure> {
+        let (width, height) = (columns(), rows());
+        let mut frame = String::from(HOME);
+        for line in lines.iter().take(height.saturating_sub(1)) {
+            frame.extend(line.chars().take(width));
+            frame.push_str(CLEAR_LINE);
+            frame.push_str("\r\n");
+        }
+        frame.push_str(CLEAR_BELOW);
+        let mut stdout = io::stdout().lock();
+        stdout
+            .write_all(frame.as_bytes())
+            .and_then(|()| stdout.flush())
+            .map_err(|error| Failure::output(&error))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let mut stdout = io::stdout().lock();
+        // The terminal is gone if this fails.
+        let _ = stdout.write_all(LEAVE_SCREEN.as_bytes()).and_then(|()| stdout.flush());
+    }
+}
+
+impl Rates {
+    fn between(before: &Counters, after: &Counters, seconds: f64) -> Self {
+        let seconds = seconds.max(0.001);
+        // A node that was restarted counts from zero again.
+        let each = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
+        let fills = after.demand_fills.saturating_sub(before.demand_fills);
+        let fill_us = after.demand_fill_us.saturating_sub(before.demand_fill_us);
+        Self {
+            received_bytes: each(before.network_received_bytes, after.network_received_bytes),
+            sent_bytes: each(before.network_sent_bytes, after.network_sent_bytes),
+            faults: each(before.faults, after.faults),
+            demand_fills: each(before.demand_fills, after.demand_fills),
+            prefetch_fills: each(before.prefetch_fills, after.prefetch_fills),
+            filled_bytes: each(before.filled_bytes, after.filled_bytes),
+            evictions: each(before.evictions, after.evictions),
+            requests: each(before.ring_requests, after.ring_requests),
+            fill_us: if fills == 0 { 0.0 } else { fill_us as f64 / fills as f64 },
+        }
+    }
+}
+
+fn value(sample: &Sample, rates: Rates) -> Value {
+    let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    json!({
+        "at_ms": at_ms,
+        "status": shapes::status(&sample.status, &sample.members),
+        "rates": {
+            "network_received_bytes_per_s": rates.received_bytes,
+            "network_sent_bytes_per_s": rates.sent_bytes,
+            "faults_per_s": rates.faults,
+            "demand_fills_per_s": rates.demand_fills,
+            "prefetch_fills_per_s": rates.prefetch_fills,
+            "filled_bytes_per_s": rates.filled_bytes,
+            "evictions_per_s": rates.evictions,
+            "ring_requests_per_s": rates.requests,
+            "demand_fill_us": rates.fill_us,
+        },
+    })
+}
+
+fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
+    let Sample { status, members, .. } = sample;
+    let directory = if status.directory { ", directory" } else { "" };
+    let mut lines = vec![
+        format!(
+            "hinterland top   {} in rack {}{directory}   up {}   {} sessions   {}",
+            status.name,
+            status.rack,
+            super::status::duration(status.uptime_s),
+            status.sessions,
+            status.backing
+        ),
+        String::new(),
+    ];
+    lines.extend(member_lines(members));
+    lines.push(String::new());
+    let budget = status.cache_budget_bytes;
+    lines.push(format!(
+        "cache {} {} of {} budget",
+        bar(share(status.cache_bytes, budget), BAR_WIDTH),
+        human(status.cache_bytes),
+        human(budget)
+    ));
+    lines.extend(cache_lines(&status.caches));
+    lines.push(String::new());
+    lines.extend(rate_lines(rates, &status.counters));
+    if let Some(problem) = status.problems.last() {
+        lines.push(String::new());
+        lines.push(format!("last problem: {}", problem.text));
+    }
+    lines
+}
+
+fn member_lines(members: &[MemberInfo]) -> Vec<String> {
+    let mut table = Table::new(&[
+        ("RACK", Align::Left),
+        ("NODE", Align::Left),
+        ("ADDRESS", Align::Left),
+        ("STATE", Align::Left),
+        ("MEMORY", Align::Left),
+        ("USED", Align::Right),
+        ("OF", Align::Right),
+    ]);
+    for member in members {
+        table.row([
+            member.rack.to_string(),
+            member.node.to_string(),
+            member.address.clone(),
+            if member.up { "up" } else { "DOWN" }.to_owned(),
+            bar(share(member.used_bytes, member.capacity_bytes), BAR_WIDTH),
+            human(member.used_bytes),
+            human(member.capacity_bytes),
+        ]);
+    }
+    table.text().lines().map(str::to_owned).collect()
+}
+
+fn cache_lines(caches: &[CacheStatus]) -> Vec<String> {
+    if caches.is_empty() {
+        return vec!["no object of another rack is cached".to_owned()];
+    }
+    let mut table = Table::new(&[
+        ("CACHED OBJECT", Align::Left),
+        ("HERE", Align::Left),
+        ("BYTES", Align::Right),
+        ("OF", Align::Right),
+        ("BUDGET", Align::Right),
+        ("UNITS", Align::Right),
+        ("MAPPED", Align::Right),
+        ("PAGES", Align::Left),
+    ]);
+    for cache in caches {
+        table.row([
+            cache.name.clone(),
+            bar(share(cache.resident_bytes, cache.bytes), BAR_WIDTH),
+            human(cache.resident_bytes),
+            human(cache.bytes),
+            cache.budget_bytes.map_or_else(|| "node's".to_owned(), human),
+            format!("{}/{}", cache.resident_units, cache.units),
+            cache.mappings.to_string(),
+            cache.pages.clone(),
+        ]);
+    }
+    table.text().lines().map(str::to_owned).collect()
+}
+
+fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
+    let mut table = Table::new(&[("", Align::Left), ("EACH SECOND", Align::Right), ("IN ALL", Align::Right)]);
+    let mut bytes = |name: &str, each: f64, all: u64| table.row([name.to_owned(), rate(each), human(all)]);
+    bytes("network in", rates.received_bytes, counters.network_received_bytes);
+    bytes("network out", rates.sent_bytes, counters.network_sent_bytes);
+    bytes("filled", rates.filled_bytes, counters.filled_bytes);
+    let mut count = |name: &str, each: f64, all: u64| {
+        table.row([name.to_owned(), format!("{each:.0}"), all.to_string()]);
+    };
+    count("faults", rates.faults, counters.faults);
+    count("fills on demand", rates.demand_fills, counters.demand_fills);
+    count("fills ahead", rates.prefetch_fills, counters.prefetch_fills);
+    count("evictions", rates.evictions, counters.evictions);
+    count("ring requests", rates.requests, counters.ring_requests);
+    let mut lines: Vec<String> = table.text().lines().map(str::to_owned).collect();
+    if rates.fill_us > 0.0 {
+        lines.push(format!("a fill on demand takes {:.0} us", rates.fill_us));
+    }
+    let trouble = [
+        (counters.failovers, "fetches went to another replica"),
+        (counters.checksum_failures, "blocks arrived with a wrong checksum"),
+        (counters.poisoned_faults, "faults ended in SIGBUS"),
+    ];
+    lines.extend(trouble.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    lines
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::{members, node};
+
+    fn shown(rates: Rates) -> String {
+        let sample = Sample { at: Instant::now(), status: node(), members: members() };
+        picture(&sample, rates).join("\n")
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let before = Counters { faults: 10, demand_fills: 5, demand_fill_us: 100, ..Counters::default() };
+        let after = Counters { faults: 30, demand_fills: 15, demand_fill_us: 400, ..Counters::default() };
+        let rates = Rates::between(&before, &after, 2.0);
+        assert_eq!((rates.faults, rates.demand_fills, rates.fill_us), (10.0, 5.0, 30.0));
+    }
+
+    #[test]
+    fn a_restarted_node_has_no_negative_rates() {
+        let before = Counters { faults: 1000, ..Counters::default() };
+        assert_eq!(Rates::between(&before, &Counters::default(), 1.0), Rates::default());
+    }
+
+    #[test]
+    fn a_picture_shows_members_caches_rates_and_the_last_problem() {
+        let text = shown(Rates { received_bytes: 1048576.0, fill_us: 25.0, ..Rates::default() });
+        for part in [
+            "a in rack a, directory   up 1 h 2 min   2 sessions",
+            "b     node-2  127.0.0.1:7402  DOWN   [--------------------]",
+            "cache [#-------------------] 64.0 MiB of 2.00 GiB budget",
+            "models/small.gguf  [#########-----------]  64.0 MiB  145 MiB  100 MiB  32/73       2  huge",
+            "network in        1.00 MiB/s     0 B",
+            "a fill on demand takes 25 us",
+            "last problem: rack c does not answer",
+        ] {
+            assert!(text.contains(part), "{part:?} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn trouble_is_shown_only_when_there_is_some() {
+        assert!(!shown(Rates::default()).contains("SIGBUS"));
+        let counters = Counters { poisoned_faults: 3, ..Counters::default() };
+        assert!(rate_lines(Rates::default(), &counters).join("\n").contains("3 faults ended in SIGBUS"));
+    }
+}

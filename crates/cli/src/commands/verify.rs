@@ -1,0 +1,98 @@
+//! `hinterland verify`: reads every copy of objects and compares checksums.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use hinterland_pool::Verified;
+use hinterland_proto::control::ObjectState;
+use hinterland_types::ObjectName;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// What to verify.
+#[derive(clap::Args, Debug)]
+pub struct Arguments {
+    /// The objects' names
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "NAME")]
+    names: Vec<ObjectName>,
+    /// Every sealed object
+    #[arg(long)]
+    all: bool,
+}
+
+/// Verifies each object at each of its homes.
+///
+/// # Errors
+/// [`Failure`] if the node cannot be asked. A wrong copy is told, and the status is 1.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let pool = context.pool()?;
+    let names = if arguments.all {
+        let objects = pool.list("")?.into_iter();
+        objects.filter(|info| info.state == ObjectState::Sealed).map(|info| info.name).collect()
+    } else {
+        arguments.names.clone()
+    };
+    let mut shown = Vec::new();
+    let mut all_good = true;
+    for name in &names {
+        let verified = pool.verify(name)?;
+        all_good &= verified.bad.is_empty();
+        if context.output.json {
+            shown.push(value(name, &verified));
+        } else {
+            context.output.data(words(name, &verified))?;
+        }
+    }
+    if context.output.json {
+        context.output.json(&Value::Array(shown))?;
+    } else if !all_good {
+        context.output.fail(&Failure::new(
+            "some copies are wrong or did not answer",
+            "`hinterland get` reads a right copy; put it again under a new name, then remove the old one",
+        ));
+    }
+    Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn value(name: &ObjectName, verified: &Verified) -> Value {
+    json!({
+        "name": name.as_str(),
+        "blocks": verified.blocks,
+        "good": verified.good.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "bad": verified
+            .bad
+            .iter()
+            .map(|(node, why)| json!({ "node": node.to_string(), "why": why }))
+            .collect::<Vec<_>>(),
+    })
+}
+
+fn words(name: &ObjectName, verified: &Verified) -> String {
+    let copies = verified.good.len();
+    let plural = if copies == 1 { "copy" } else { "copies" };
+    let mut text = format!("{name}: {copies} right {plural}, {} blocks compared", verified.blocks);
+    for (node, why) in &verified.bad {
+        text.push_str(&format!("\n{name}: WRONG at {node}: {why}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_types::NodeId;
+
+    #[test]
+    fn a_wrong_copy_is_named_with_its_node_and_reason() {
+        let name = ObjectName::parse("a").unwrap();
+        let verified = Verified {
+            blocks: 9,
+            good: vec![NodeId(1)],
+            bad: vec![(NodeId(2), "block 3 differs".to_owned())],
+        };
+        assert_eq!(
+            words(&name, &verified),
+            "a: 1 right copy, 9 blocks compared\na: WRONG at node-2: block 3 differs"
+        );
+        assert_eq!(value(&name, &verified)["bad"][0]["why"], "block 3 differs");
+    }
+}

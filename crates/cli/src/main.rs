@@ -1,0 +1,61 @@
+//! The `hinterland` command.
+#![forbid(unsafe_code)]
+
+mod arguments;
+// Not every bench uses every part of what they share.
+#[allow(dead_code)]
+mod bench;
+mod commands;
+mod context;
+mod failure;
+mod log;
+mod output;
+mod progress;
+mod run;
+mod shapes;
+mod size;
+mod table;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use commands as command;
+use context::Context;
+use failure::Failure;
+use output::Output;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let output = Output { json: arguments.global.json, quiet: arguments.global.quiet };
+    let context = Context { output, socket: arguments.global.socket };
+    log::install();
+    match perform(arguments.command, &context) {
+        Ok(code) => code,
+        Err(failure) => {
+            output.fail(&failure);
+            failure.exit_code()
+        }
+    }
+}
+
+fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Up(arguments) => command::up::run(&arguments, context),
+        Command::Node(arguments) => command::node::run(&arguments, context),
+        Command::Put(arguments) => command::put::run(&arguments, context),
+        Command::Get(arguments) => command::get::run(&arguments, context),
+        Command::Ls(arguments) => command::ls::run(&arguments, context),
+        Command::Stat(arguments) => command::stat::run(&arguments, context),
+        Command::Rm(arguments) => command::rm::run(&arguments, context),
+        Command::Verify(arguments) => command::verify::run(&arguments, context),
+        Command::Mount(arguments) => command::mount::run(&arguments, context),
+        Command::Run(arguments) => command::run::run(&arguments, context),
+        Command::Status(arguments) => command::status::run(&arguments, context),
+        Command::Top(arguments) => command::top::run(&arguments, context),
+        Command::Doctor(arguments) => command::doctor::run(&arguments, context),
+        Command::Bench(arguments) => command::bench::run(&arguments, context),
+        Command::Completions(arguments) => command::completions::run(&arguments, context),
+        Command::Generate(arguments) => command::generate::run(&arguments, context),
+        Command::Become(arguments) => command::run::become_program(&arguments),
+    }
+}

@@ -1,0 +1,5 @@
+//! What `hinterland run` is made of: a namespace, a mount, a library, and watching over the program.
+
+pub mod namespace;
+pub mod preload;
+pub mod program;

@@ -1,0 +1,164 @@
+//! Watching over a program: it gets our signals, we end with its status, and it ends if we are killed.
+
+use crate::failure::Failure;
+use nix::errno::Errno;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::unistd::{Pid, getppid};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, ExitStatus};
+
+/// Signals that are passed on to the program.
+const PASSED_ON: [Signal; 9] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGCONT,
+    Signal::SIGWINCH,
+];
+/// Status of a shell for a program that is there and cannot be started.
+const CANNOT_START: u8 = 126;
+/// Status of a shell for a program that is not there.
+const NOT_FOUND: u8 = 127;
+/// What a shell adds to the number of a signal.
+const BY_SIGNAL: i32 = 128;
+
+/// Signals of this process as data, from the moment that it exists.
+pub struct Signals {
+    descriptor: SignalFd,
+}
+
+impl Signals {
+    /// Keeps signals from acting in this thread and those that it makes; call it before any other thread exists.
+    ///
+    /// # Errors
+    /// [`Failure`] without descriptors left.
+    pub fn hold() -> Result<Self, Failure> {
+        let mut set = SigSet::empty();
+        PASSED_ON.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| set.add(signal));
+        set.thread_block()
+            .and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC))
+            .map(|descriptor| Self { descriptor })
+            .map_err(|error| Failure::new(format!("signals cannot be watched: {error}"), "raise `ulimit -n`"))
+    }
+
+    fn next(&self) -> Result<siginfo, Failure> {
+        loop {
+            match self.descriptor.read_signal() {
+                Ok(Some(information)) => return Ok(information),
+                Ok(None) | Err(Errno::EINTR) => {}
+                Err(error) => {
+                    return Err(Failure::new(format!("signals cannot be read: {error}"), "try again"));
+                }
+            }
+        }
+    }
+}
+
+/// Starts the program through this one, which first makes sure that it ends with us. Call it on the thread
+/// that lives as long as the mount: the kernel watches that thread.
+///
+/// # Errors
+/// [`Failure`] when no process can be made.
+pub fn start(
+    program: &[OsString],
+    library: Option<&Path>,
+    variables: &[(&str, OsString)],
+) -> Result<Child, Failure> {
+    let failed = |error| Failure::new(format!("no process can be started: {error}"), "check `ulimit -u`");
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(["become", "--parent", &std::process::id().to_string()]);
+    if let Some(library) = library {
+        command.arg("--preload").arg(library);
+    }
+    command.arg("--").args(program).envs(variables.iter().map(|(name, value)| (*name, value)));
+    command.spawn().map_err(failed)
+}
+
+/// Waits for the end of the program and passes signals on to it meanwhile.
+///
+/// # Errors
+/// [`Failure`] when signals cannot be read.
+pub fn watch(signals: &Signals, child: &mut Child) -> Result<ExitCode, Failure> {
+    // A process number is positive and fits.
+    let process = Pid::from_raw(child.id() as i32);
+    loop {
+        let information = signals.next()?;
+        match Signal::try_from(information.ssi_signo as i32) {
+            Ok(Signal::SIGCHLD) => {
+                let ended = child.try_wait();
+                let failed =
+                    |error| Failure::new(format!("the program cannot be waited for: {error}"), "try again");
+                if let Some(status) = ended.map_err(failed)? {
+                    return Ok(exit_code(status));
+                }
+            }
+            // The terminal sends its signals to the program as well.
+            Ok(signal) if is_from_a_process(&information) => {
+                // It may have ended meanwhile; then SIGCHLD is next.
+                let _ = kill(process, signal);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Codes above zero are the kernel's own, among them those of a terminal.
+fn is_from_a_process(information: &siginfo) -> bool {
+    information.ssi_code <= 0
+}
+
+fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().or(status.signal().map(|signal| BY_SIGNAL + signal)).unwrap_or(1);
+    ExitCode::from(u8::try_from(code).unwrap_or(1))
+}
+
+/// Turns this process into the program: it ends when the process `parent` does.
+///
+/// # Errors
+/// [`Failure`] and the status of a shell when it cannot be started. It does not return otherwise.
+pub fn become_program(parent: u32, library: Option<&OsStr>, program: &[OsString]) -> (Failure, ExitCode) {
+    let failed = |text: String, hint: &str| (Failure::new(text, hint), ExitCode::from(CANNOT_START));
+    if let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32) {
+        return failed(error.to_string(), "try again");
+    }
+    // It may have ended before the kernel was asked to watch it.
+    if getppid().as_raw() as u32 != parent {
+        return failed("`hinterland run` has ended already".to_owned(), "run it again");
+    }
+    let Some((name, arguments)) = program.split_first() else {
+        return failed("no program is named".to_owned(), "name one behind --");
+    };
+    let mut command = Command::new(name);
+    command.args(arguments);
+    if let Some(library) = library {
+        let before = std::env::var_os("LD_PRELOAD");
+        command.env("LD_PRELOAD", super::preload::variable(Path::new(library), before.as_deref()));
+    }
+    let error = command.exec();
+    let shown = name.to_string_lossy();
+    if error.kind() == std::io::ErrorKind::NotFound {
+        let failure = Failure::new(format!("there is no program {shown}"), "check its name and the PATH");
+        return (failure, ExitCode::from(NOT_FOUND));
+    }
+    failed(format!("{shown} cannot be started: {error}"), "check that it is a program that may be run")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_a_signal_ended_has_the_status_of_a_shell() {
+        let code = |raw| format!("{:?}", exit_code(ExitStatus::from_raw(raw)));
+        assert_eq!(code(7 << 8), format!("{:?}", ExitCode::from(7)));
+        assert_eq!(code(9), format!("{:?}", ExitCode::from(137)));
+        assert_eq!(code(0), format!("{:?}", ExitCode::SUCCESS));
+    }
+}
