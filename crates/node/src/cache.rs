@@ -21,7 +21,7 @@ use crate::refused::{Refused, errno};
 use ahead::Ahead;
 use faults::{FaultWatch, Watched};
 use fill::FillQueue;
-use hinterland_os::{clock, process};
+use hinterland_os::{HugeFiller, clock, process};
 use hinterland_policy::layout::{self, Parsed, Preference};
 use hinterland_policy::probation::{Probation, ProbationConfig};
 use hinterland_policy::{EvictionKind, UnitBytes, UnitMap};
@@ -231,7 +231,6 @@ impl Cache {
         let id = self.next_registration.fetch_add(1, Ordering::AcqRel);
         new.id = id;
         new.range = file.check_mapping(new.range.offset(), new.range.bytes())?;
-        new.minor = file.is_minor();
         new.page_bytes = file.page_kind().page_bytes();
         let session = new.session;
         let registration = Arc::new(Registration::new(new));
@@ -404,9 +403,25 @@ impl Cache {
         files
     }
 
-    /// Makes huge pages of a range, evicting if there are none.
-    fn allocate_huge(&self, file: &Arc<CacheFile>, offset: u64, bytes: u64) -> Result<(), Refused> {
-        Ok(file.file().allocate(offset, bytes)?)
+    /// Makes huge pages of a file, evicting others of it if there are none free.
+    fn copy_huge(
+        &self,
+        file: &Arc<CacheFile>,
+        filler: &HugeFiller,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Refused> {
+        const ENOMEM: i32 = 12;
+        loop {
+            match filler.copy(offset, bytes) {
+                Err(error) if error.errno() == Some(ENOMEM) => {
+                    if self.evict(file, bytes.len() as u64) == 0 {
+                        return Err(error.into());
+                    }
+                }
+                result => return Ok(result?),
+            }
+        }
     }
 
     fn count_fill(&self, bytes: u64, demanded: bool, took: Duration) {

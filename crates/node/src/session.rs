@@ -272,7 +272,7 @@ impl Session {
                     file_bytes: file.file_bytes(),
                     address: info.address.unwrap_or_default(),
                     armed: true,
-                    minor: file.is_minor(),
+                    minor: false,
                     page_bytes: file.page_kind().page_bytes(),
                     writable: false,
                 };
@@ -314,7 +314,6 @@ impl Session {
             pointer,
             range,
             page_bytes: 0,
-            minor: false,
             fault: Userfault::from_descriptor(descriptor, Scope::Full),
             channel: Arc::clone(&self.channel),
         };

@@ -44,7 +44,7 @@ impl Cache {
     }
 
     /// Evicts at least `bytes` from a file if it can; returns what was freed.
-    fn evict(&self, file: &Arc<CacheFile>, bytes: u64) -> u64 {
+    pub(super) fn evict(&self, file: &Arc<CacheFile>, bytes: u64) -> u64 {
         let wanted = bytes.max(EVICT_BYTES_MIN.min(file.resident_bytes() / 8));
         let mut candidates = Vec::new();
         if self.options.switches.probe {

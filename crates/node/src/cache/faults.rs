@@ -130,7 +130,7 @@ impl FaultWatch {
         let waiter = Waiter { registration: watched.registration.id, address };
         let outcome = watched.file.fault(offset, waiter);
         if outcome.present {
-            watched.registration.resolve(watched.file.units.range(outcome.unit), Some(waiter));
+            watched.registration.resolve(watched.file.units.range(outcome.unit));
         }
         cache.queue.push(&watched.file, &outcome.fetch);
     }

@@ -5,7 +5,7 @@ use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
 use crate::refused::{Refused, errno};
-use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_os::{HugeFiller, MemoryFile, OsError, PageKind};
 use hinterland_policy::UnitMap;
 use hinterland_policy::probation::Probation;
 use hinterland_types::{ByteRange, ObjectId, SessionId};
@@ -32,8 +32,8 @@ pub struct CacheFile {
     /// How it is divided.
     pub units: UnitMap,
     file: MemoryFile,
-    /// The node's own view, through which huge pages are filled.
-    mapping: Option<Arc<Mapping>>,
+    /// Fills huge pages.
+    filler: Option<HugeFiller>,
     state: Mutex<FileState>,
     resident_bytes: AtomicU64,
 }
@@ -76,7 +76,7 @@ impl CacheFile {
         huge: bool,
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
-        let (file, mapping) = if huge && units.wants_huge() {
+        let (file, filler) = if huge && units.wants_huge() {
             make_huge(bytes).or_else(|_| make_base(bytes))?
         } else {
             make_base(bytes)?
@@ -93,7 +93,7 @@ impl CacheFile {
             source,
             units,
             file,
-            mapping,
+            filler,
             state: Mutex::new(state),
             resident_bytes: AtomicU64::new(0),
         })
@@ -102,11 +102,6 @@ impl CacheFile {
     /// Locks the file's state. Never held across I/O.
     pub fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether programs must arm their mappings for minor faults too.
-    pub const fn is_minor(&self) -> bool {
-        self.mapping.is_some()
     }
 
     /// Pages of the file.
@@ -132,10 +127,9 @@ impl CacheFile {
         &self.file
     }
 
-    /// The node's view of a range of a huge file.
-    pub fn view(&self, range: ByteRange) -> Option<SharedSlice> {
-        let mapping = self.mapping.as_ref()?;
-        mapping.slice().sub(range.offset() as usize, range.bytes() as usize).ok()
+    /// What fills the file, if it has huge pages.
+    pub const fn filler(&self) -> Option<&HugeFiller> {
+        self.filler.as_ref()
     }
 
     /// Bytes of the file that are in memory.
@@ -218,7 +212,7 @@ impl CacheFile {
         let range = self.units.range(unit);
         for waiter in waiters {
             if let Some(registration) = self.registration(waiter.registration) {
-                registration.resolve(range, Some(*waiter));
+                registration.resolve(range);
             }
         }
     }
@@ -248,15 +242,14 @@ impl CacheFile {
     }
 }
 
-fn make_huge(bytes: u64) -> Result<(MemoryFile, Option<Arc<Mapping>>), OsError> {
+fn make_huge(bytes: u64) -> Result<(MemoryFile, Option<HugeFiller>), OsError> {
     let length = bytes.next_multiple_of(PageKind::Huge2M.page_bytes()).max(PageKind::Huge2M.page_bytes());
     let file = MemoryFile::anonymous("hinterland-cache", length, PageKind::Huge2M)?;
-    let options = MapOptions { write: true, ..MapOptions::default() };
-    let mapping = file.map(0, length as usize, options)?;
-    Ok((file, Some(Arc::new(mapping))))
+    let filler = HugeFiller::new(&file)?;
+    Ok((file, Some(filler)))
 }
 
-fn make_base(bytes: u64) -> Result<(MemoryFile, Option<Arc<Mapping>>), OsError> {
+fn make_base(bytes: u64) -> Result<(MemoryFile, Option<HugeFiller>), OsError> {
     let length = bytes.next_multiple_of(PageKind::Base4K.page_bytes()).max(PageKind::Base4K.page_bytes());
     Ok((MemoryFile::anonymous("hinterland-cache", length, PageKind::Base4K)?, None))
 }

@@ -139,33 +139,29 @@ fn retry(cache: &Cache, task: &Task, waiters: Vec<super::units::Waiter>) {
 
 fn fetch_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task) -> Result<(), Refused> {
     let unit = task.file.units.range(task.unit);
-    if task.file.is_minor() {
-        // Pages are made first: a store into a hole without free huge pages would end this process.
-        let room = unit.bytes().next_multiple_of(task.file.page_kind().page_bytes());
-        cache.allocate_huge(&task.file, unit.offset(), room)?;
-    }
     let mut offset = unit.offset();
     while offset < unit.end() {
         let bytes = PIECE_BYTES.min(unit.end() - offset);
         // The piece lies inside the unit, which fits.
         let piece = ByteRange::new(offset, bytes).unwrap_or_default();
-        fill_piece(writer, task, piece)?;
+        fill_piece(cache, writer, task, piece)?;
         offset += bytes;
     }
     Ok(())
 }
 
-fn fill_piece(writer: &mut FixedWriter, task: &Task, piece: ByteRange) -> Result<(), Refused> {
-    if let Some(view) = task.file.view(piece) {
-        return task.file.source.fetch_shared(piece, &view);
-    }
+fn fill_piece(cache: &Cache, writer: &mut FixedWriter, task: &Task, piece: ByteRange) -> Result<(), Refused> {
     let bytes = piece.bytes() as usize;
-    let buffer = &mut writer.buffer(0)[..bytes.next_multiple_of(4096)];
+    let page_bytes = task.file.page_kind().page_bytes() as usize;
+    let whole = bytes.next_multiple_of(page_bytes);
+    let buffer = &mut writer.buffer(0)[..whole];
     task.file.source.fetch(piece, &mut buffer[..bytes])?;
     // The file ends with a whole page; what lies behind the object reads as zeros.
     buffer[bytes..].fill(0);
-    let whole = buffer.len();
-    Ok(writer.write(task.file.file(), 0, whole, piece.offset())?)
+    match task.file.filler() {
+        Some(filler) => cache.copy_huge(&task.file, filler, piece.offset(), buffer),
+        None => Ok(writer.write(task.file.file(), 0, whole, piece.offset())?),
+    }
 }
 
 /// Staging for one worker: one piece.

@@ -1,6 +1,5 @@
 //! A program's mapping of a cache file, and how its faults are answered.
 
-use super::units::Waiter;
 use crate::notices::NoticeChannel;
 use hinterland_os::Userfault;
 use hinterland_proto::control::ProbeRange;
@@ -23,8 +22,6 @@ pub struct Registration {
     bytes: u64,
     /// Pages of the mapping.
     page_bytes: u64,
-    /// Whether faults are minor too, so that pages must be continued.
-    minor: bool,
     fault: Userfault,
     channel: Arc<Mutex<Option<Arc<NoticeChannel>>>>,
 }
@@ -41,8 +38,6 @@ pub struct NewRegistration {
     pub range: ByteRange,
     /// Pages of the mapping.
     pub page_bytes: u64,
-    /// Whether faults are minor too.
-    pub minor: bool,
     /// Guards the mapping.
     pub fault: Userfault,
     /// Where the program can be told something, once it asked for that.
@@ -59,7 +54,6 @@ impl Registration {
             offset: new.range.offset(),
             bytes: new.range.bytes(),
             page_bytes: new.page_bytes,
-            minor: new.minor,
             fault: new.fault,
             channel: new.channel,
         }
@@ -96,15 +90,11 @@ impl Registration {
         Some(ProbeRange { pointer: first, bytes: last - first })
     }
 
-    /// Lets threads go on that wait for a range whose bytes are in the file.
-    pub fn resolve(&self, range: ByteRange, waiter: Option<Waiter>) {
+    /// Lets threads go on that wait for a range whose bytes are in the file: they touch it again, and the kernel
+    /// maps it.
+    pub fn resolve(&self, range: ByteRange) {
         let Some(shown) = self.shown(range) else { return };
-        let result = if self.minor {
-            self.continue_pages(shown, waiter)
-        } else {
-            self.fault.wake(shown.pointer, shown.bytes)
-        };
-        if let Err(error) = result {
+        if let Err(error) = self.fault.wake(shown.pointer, shown.bytes) {
             // The program unmapped it or ended: nobody waits any more.
             tracing::debug!(%error, "a mapping went away while its fault was answered");
         }
@@ -126,20 +116,5 @@ impl Registration {
     /// The channel to the program, if it has opened one.
     pub fn channel(&self) -> Option<Arc<NoticeChannel>> {
         self.channel.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Maps the pages of a unit; if only one thread waits, its own page first.
-    fn continue_pages(
-        &self,
-        shown: ProbeRange,
-        waiter: Option<Waiter>,
-    ) -> Result<(), hinterland_os::OsError> {
-        let start = shown.pointer / self.page_bytes * self.page_bytes;
-        let end = (shown.pointer + shown.bytes).next_multiple_of(self.page_bytes);
-        if let Some(waiter) = waiter {
-            let page = waiter.address / self.page_bytes * self.page_bytes;
-            self.fault.continue_range(page, self.page_bytes, self.page_bytes)?;
-        }
-        self.fault.continue_range(start, end - start, self.page_bytes).map(drop)
     }
 }

@@ -3,8 +3,7 @@
 use crate::directory_link::{DirectoryLink, describe};
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use hinterland_fabric::{Endpoint, Slice};
-use hinterland_os::SharedSlice;
+use hinterland_fabric::Endpoint;
 use hinterland_proto::checksum::{block_count, crc32c, digest};
 use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, decode, encode};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
@@ -77,30 +76,6 @@ impl Source {
             attached.endpoint.read(attached.handle, &[range], into)?;
             source.received_bytes.fetch_add(range.bytes(), Ordering::Relaxed);
             source.check(range, home, into)
-        })
-    }
-
-    /// As [`fetch`](Self::fetch), into shared memory that no program can see yet.
-    ///
-    /// # Errors
-    /// As [`fetch`](Self::fetch).
-    pub fn fetch_shared(&self, range: ByteRange, into: &SharedSlice) -> Result<(), Refused> {
-        let slice = Slice::from(into.clone());
-        let mut block = vec![0; CHECKSUM_BLOCK_BYTES as usize];
-        self.try_homes("bytes", |source, home| {
-            let attached = source.attach(home)?;
-            attached.endpoint.read_shared(attached.handle, &[range], &slice)?;
-            source.received_bytes.fetch_add(range.bytes(), Ordering::Relaxed);
-            let mut offset = 0;
-            while offset < into.len() {
-                let bytes = block.len().min(into.len() - offset);
-                into.read_at(offset, &mut block[..bytes])?;
-                let checked =
-                    ByteRange::new(range.offset() + offset as u64, bytes as u64).unwrap_or_default();
-                source.check(checked, home, &block[..bytes])?;
-                offset += bytes;
-            }
-            Ok(())
         })
     }
 
