@@ -78,11 +78,11 @@ unsafe extern "C" fn child() {
     }
     let mut lost = Vec::new();
     for (link, mut state) in std::mem::take(&mut fork.fresh) {
+        // The parent's session, its faults and its page table are no business of the child.
+        close_all(link.descriptors());
         let waiting = wait_for_recovery(&fork, &link, &mut state);
         // SAFETY: the child has no other thread yet.
-        let before = unsafe { link.replace_state(state) };
-        // The parent's session, its faults and its page table are no business of the child.
-        close_all(&before.descriptors);
+        unsafe { link.replace_state(state) };
         match waiting {
             Ok(false) => {}
             Ok(true) => lost.extend(watcher::start(Arc::clone(&link), None).err().map(|error| (link, error))),

@@ -83,7 +83,8 @@ pub(crate) struct State {
     pub descriptors: Descriptors,
 }
 
-/// The numbers of a connection's descriptors.
+/// The numbers of a connection's descriptors. A number is taken out before its descriptor is closed: a child that closed
+/// a stale number would close a descriptor of somebody else.
 pub(crate) struct Descriptors {
     /// Of the session.
     pub channel: AtomicI32,
@@ -309,11 +310,9 @@ impl Link {
     ///
     /// # Safety
     /// Only in a child that has just been forked, before any other thread of it runs.
-    pub unsafe fn replace_state(&self, fresh: Box<State>) -> &State {
+    pub unsafe fn replace_state(&self, fresh: Box<State>) {
         // Relaxed: there is no other thread.
-        let before = self.state.swap(Box::into_raw(fresh), Ordering::Relaxed);
-        // SAFETY: the pointer came from a box and is never freed.
-        unsafe { &*before }
+        self.state.store(Box::into_raw(fresh), Ordering::Relaxed);
     }
 
     fn state(&self) -> &State {
@@ -352,8 +351,16 @@ impl Connection {
         self.channel.as_ref().filter(|channel| !channel.is_broken())
     }
 
+    /// Ends the session.
+    pub fn disconnect(&mut self, descriptors: &Descriptors) {
+        // Relaxed: see `Link::arm`.
+        descriptors.channel.store(-1, Ordering::Relaxed);
+        self.channel = None;
+    }
+
     /// Puts a new session in place.
     pub fn renew(&mut self, channel: Channel, descriptors: &Descriptors) {
+        self.disconnect(descriptors);
         // Relaxed: a counter; see `Link::arm` for the number of the descriptor.
         self.generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
         descriptors.channel.store(channel.descriptor(), Ordering::Relaxed);

@@ -33,6 +33,13 @@ pub fn share(address: u64, bytes: u64) -> Share {
     }
 }
 
+/// Whether faults of any page of a range are served.
+pub fn is_served(address: u64, bytes: u64) -> bool {
+    let Some((space, end)) = enter(address, bytes) else { return false };
+    let parts = space.table.parts(address, end);
+    parts.iter().any(|part| space.sources.get(&part.source).is_some_and(|source| source.armed))
+}
+
 /// Unmaps a range, pool memory and other memory alike.
 ///
 /// On huge pages, pages of which the program keeps a part stay mapped until it unmaps the rest.

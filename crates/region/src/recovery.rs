@@ -34,7 +34,7 @@ const EVENT_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) fn recover(link: &Arc<Link>, scan: Option<&PageScan>) -> Option<UnixStream> {
     let deadline = Instant::now() + link.grace;
     let mut connection = link.connection_mut();
-    connection.channel = None;
+    connection.disconnect(link.descriptors());
     let mut retired: Vec<Arc<Userfault>> = connection.exchange_guard(None).into_iter().collect();
     loop {
         if link.is_closing() || space::lock().armed_sources(link).is_empty() {
@@ -56,7 +56,7 @@ pub(crate) fn recover(link: &Arc<Link>, scan: Option<&PageScan>) -> Option<UnixS
                 give_up(link, &error);
                 retired.extend(connection.exchange_guard(None));
                 retire(link, &retired);
-                connection.channel = None;
+                connection.disconnect(link.descriptors());
                 connection.set_watched(false);
                 return None;
             }

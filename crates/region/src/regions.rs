@@ -56,10 +56,18 @@ pub enum Access {
     /// Read.
     #[default]
     Read,
+    /// Read, and perhaps protect it otherwise later, so as to change a private copy.
+    PrivateRead,
     /// Read, and change a private copy of what it writes to.
     PrivateWrite,
     /// Read and write the object itself; regions only.
     SharedWrite,
+}
+
+impl Access {
+    const fn is_shared(self) -> bool {
+        matches!(self, Self::Read | Self::SharedWrite)
+    }
 }
 
 /// Which part to map, where, for what.
@@ -151,11 +159,9 @@ impl Regions {
         let granted = open(&connection, target, options.access)?;
         let opened = granted.opened.clone();
         let result = self.place(&connection, granted, options);
-        if result.is_err() {
-            if let Some(channel) = connection.usable() {
-                // Whatever the answer is, there is nothing left to be done about it.
-                let _ = channel.call(&Request::Close { handle: opened.handle });
-            }
+        if let (Err(_), Some(channel)) = (&result, connection.usable()) {
+            // Whatever the answer is, there is nothing left to be done about it.
+            let _ = channel.call(&Request::Close { handle: opened.handle });
         }
         result
     }
@@ -195,7 +201,7 @@ impl Regions {
             file_bytes: granted.mapped.file_bytes,
             page_bytes: granted.mapped.page_bytes,
             armed: guard.is_some(),
-            shared: options.access != Access::PrivateWrite,
+            shared: options.access.is_shared(),
             generation: connection.generation,
             handle: granted.opened.handle,
             registrations: Vec::new(),
@@ -372,7 +378,7 @@ pub(crate) fn register(
 
 const fn protection(access: Access) -> i32 {
     match access {
-        Access::Read => libc::PROT_READ,
+        Access::Read | Access::PrivateRead => libc::PROT_READ,
         Access::PrivateWrite | Access::SharedWrite => libc::PROT_READ | libc::PROT_WRITE,
     }
 }
@@ -439,7 +445,7 @@ impl Plan {
         let part = FilePart { file: granted.file.as_fd(), offset: self.file_offset, bytes: self.file_bytes };
         let put = |spot| match guard {
             Some(guard) => put_armed(part, spot, protection(access), guard, fault_modes(&granted.mapped)),
-            None => put_plain(part, spot, protection(access), access != Access::PrivateWrite),
+            None => put_plain(part, spot, protection(access), access.is_shared()),
         };
         match put(self.spots[0]) {
             Err(error) if error.code() == libc::EEXIST => put(self.spots[1]),

@@ -12,6 +12,7 @@ use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{Notice, NoticeReply, ProbeRange, decode, encode};
 use hinterland_types::limits::{BASE_PAGE_BYTES, CONTROL_BYTES_MAX};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Starts the thread on a channel of notices; without one it begins by making the connection.
 ///
@@ -27,15 +28,19 @@ fn watch(link: &Arc<Link>, mut notices: Option<UnixStream>) {
     loop {
         if let Some(stream) = notices.take() {
             serve(link, &stream, scan.as_ref());
+            // Relaxed: read by a forked child only, in which no other thread runs.
+            link.descriptors().watch.store(-1, Ordering::Relaxed);
         }
         if link.is_closing() {
-            return;
+            break;
         }
         notices = recovery::recover(link, scan.as_ref());
         if notices.is_none() {
-            return;
+            break;
         }
     }
+    // Relaxed: as above.
+    link.descriptors().pages.store(-1, Ordering::Relaxed);
 }
 
 /// Answers notices until the channel ends or makes no sense any more.

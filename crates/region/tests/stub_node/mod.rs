@@ -3,8 +3,8 @@
 //! The test program starts itself again with the name of the test [`run_if_asked`] is called in. Orders go to its stdin,
 //! one a line; each is answered by a line on stdout that starts with `stub: `.
 
-// Each test program uses what it needs of this.
-#![allow(dead_code)]
+// Each test program uses what it needs of this, and a failure here is a failed test.
+#![allow(dead_code, clippy::unwrap_used)]
 
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::{UnixListener, UnixStream};
@@ -210,7 +210,7 @@ impl Node {
             pool: PoolId::ANY,
             key: None,
             features: hinterland_proto::Features(0),
-            limits: PeerLimits::default(),
+            limits: PeerLimits { body_bytes_max: 1 << 20, runs_max: 1, streams_max: 1 },
         };
         let admitted = LocalStream::answer(stream, identity, |_| Ok((SessionId(1), [0; 32])));
         let Ok(Some((mut stream, _))) = admitted else { return };
