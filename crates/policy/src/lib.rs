@@ -13,10 +13,14 @@
 
 pub mod eviction;
 pub mod layout;
+pub mod prefetch;
 pub mod probation;
+pub mod tuner;
 pub mod unit;
 
 pub use eviction::{Eviction, EvictionKind, UnitKey};
 pub use layout::{Layout, Parsed, Preference, parse_prefix, plan};
+pub use prefetch::{Advice, PrefetchConfig, PrefetchSwitches, Prefetcher, Tick};
 pub use probation::{Probation, ProbationConfig};
-pub use unit::{Group, GroupId, UnitBytes, UnitMap, UnitMapError};
+pub use tuner::{Tuner, TunerConfig};
+pub use unit::{Edge, Group, GroupId, UnitBytes, UnitMap, UnitMapError};

@@ -25,8 +25,6 @@
 use crate::eviction::{Eviction, EvictionKind, Ghost, Queues, UnitKey};
 
 #[cfg(test)]
-mod simulation;
-#[cfg(test)]
 mod tests;
 
 /// Switches and shares of [`Probation`]; the default has every switch on.
@@ -78,8 +76,9 @@ impl Probation {
 
     /// Appends to `out` at most `units_max` units to unmap, those nearest to eviction first.
     ///
-    /// The caller unmaps them in every program and then reports touches. To be called now and then, such as
-    /// after each mebibyte of fills: nothing is appended while the inactive list is long enough and probed.
+    /// The caller unmaps them in every program and then reports touches. To be called after every few fills
+    /// with at least twice as many units as were filled, or the list runs dry: units then leave first in,
+    /// first out. Nothing is appended while the inactive list is long enough and probed.
     pub fn next_probe(&mut self, units_max: usize, out: &mut Vec<UnitKey>) {
         self.refill_inactive();
         for _ in 0..units_max {
@@ -105,7 +104,7 @@ impl Probation {
     /// The answer for a candidate: if it was touched it becomes active; if not, it is evicted and the caller
     /// frees its bytes. Returns whether it is evicted; false also for a unit that left or was touched meanwhile.
     pub fn report(&mut self, key: UnitKey, was_touched: bool) -> bool {
-        if !self.inactive.get(key).is_some_and(|entry| entry.queue == ASKED) {
+        if self.inactive.get(key).is_none_or(|entry| entry.queue != ASKED) {
             return false;
         }
         if was_touched {
@@ -196,10 +195,15 @@ impl Eviction for Probation {
         }
     }
 
-    /// A touch was seen.
+    /// A touch was seen. Of an inactive unit it counts only after the probe: before, it says no more than
+    /// that some program maps a unit for the first time that was prefetched or filled for another.
     fn touch(&mut self, key: UnitKey) {
-        match self.inactive.remove(key) {
-            Some(entry) => self.activate(key, entry.bytes),
+        match self.inactive.get(key) {
+            Some(entry) if entry.queue == UNPROBED => {}
+            Some(entry) => {
+                self.inactive.remove(key);
+                self.activate(key, entry.bytes);
+            }
             None => self.active.touch(key),
         }
     }

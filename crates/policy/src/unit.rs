@@ -7,8 +7,11 @@ use hinterland_types::limits::{
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+mod groups;
 #[cfg(test)]
 mod tests;
+
+use groups::Groups;
 
 /// The size of a uniform fault unit: a multiple of 64 KiB from 64 KiB to 64 MiB.
 ///
@@ -26,8 +29,17 @@ pub struct GroupId(pub u32);
 pub struct Group {
     /// Units that hold bytes of this group only; a fault on one predicts all the others.
     pub members: Vec<u32>,
-    /// Units that the group needs but shares with a neighbour; a fault on one predicts nothing.
-    pub edges: Vec<u32>,
+    /// Units that the group needs a part of.
+    pub edges: Vec<Edge>,
+}
+
+/// A unit of which a group needs a part, because a neighbour starts or ends within it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Edge {
+    /// The unit.
+    pub unit: u32,
+    /// The group's bytes in it.
+    pub part: ByteRange,
 }
 
 /// The division of one object into fault units: no hole, no overlap, every boundary on a checksum block.
@@ -47,6 +59,7 @@ pub struct Group {
 pub struct UnitMap {
     size: u64,
     cuts: Cuts,
+    wants_huge: bool,
     groups: Groups,
 }
 
@@ -98,19 +111,6 @@ enum Cuts {
     /// Start of each unit, and the size of the object at the end.
     Extents(Box<[u64]>),
 }
-
-/// The groups, flat: two allocations for any number of them.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Groups {
-    /// For each unit its group or [`NO_GROUP`]; empty if there are no groups.
-    of_unit: Box<[u32]>,
-    /// Units of all groups, one group after the other, ascending within a group.
-    units: Box<[u32]>,
-    /// Where each group ends in `units`.
-    ends: Box<[u32]>,
-}
-
-const NO_GROUP: u32 = u32::MAX;
 
 impl UnitBytes {
     /// Smallest unit, 64 KiB.
@@ -183,7 +183,8 @@ impl UnitMap {
         if size > OBJECT_BYTES_MAX {
             return Err(UnitMapError::ObjectTooLarge(size));
         }
-        Ok(Self { size, cuts: Cuts::Uniform(unit), groups: Groups::default() })
+        let wants_huge = unit.0.is_multiple_of(PAGE_BYTES);
+        Ok(Self { size, cuts: Cuts::Uniform(unit), wants_huge, groups: Groups::default() })
     }
 
     /// Units between given boundaries.
@@ -213,7 +214,8 @@ impl UnitMap {
         // An object of 8 TiB has 2^27 units of 64 KiB: the cast loses nothing.
         let count = (boundaries.len() - 1) as u32;
         let groups = Groups::new(count, groups)?;
-        Ok(Self { size, cuts: Cuts::Extents(boundaries.into_boxed_slice()), groups })
+        let wants_huge = boundaries.iter().all(|&cut| cut.is_multiple_of(PAGE_BYTES) || cut == size);
+        Ok(Self { size, cuts: Cuts::Extents(boundaries.into_boxed_slice()), wants_huge, groups })
     }
 
     /// Size of the object in bytes.
@@ -278,68 +280,37 @@ impl UnitMap {
         Some((self.unit_of(range.offset()), self.unit_of(range.end() - 1)))
     }
 
-    /// The group that a unit is a member of; `None` also for a unit that two groups share.
+    /// The group that a unit is a member of; `None` for an edge.
     pub fn group_of(&self, unit: u32) -> Option<GroupId> {
-        match self.groups.of_unit.get(unit as usize) {
-            Some(&group) if group != NO_GROUP => Some(GroupId(group)),
-            _ => None,
+        self.groups.of_unit(unit)
+    }
+
+    /// The group that a fault at `offset` is most likely about, if any.
+    ///
+    /// A fault tells its page only. In an edge that page may hold the end of one group and the start of the
+    /// next: whoever reads the first of them came through the pages before, so it is the second, unless
+    /// there is no page before. If huge pages serve the object a fault tells too little, and edges have no group.
+    pub fn group_at(&self, offset: u64) -> Option<GroupId> {
+        let unit = self.unit_of(offset);
+        let member = self.group_of(unit);
+        if member.is_some() || self.wants_huge() {
+            return member;
         }
+        self.groups.of_edge(unit, self.range(unit), offset)
     }
 
     /// All units of a group, members and edges, ascending; empty for a group that does not exist.
     pub fn group(&self, group: GroupId) -> &[u32] {
-        let index = group.0 as usize;
-        let Some(&end) = self.groups.ends.get(index) else { return &[] };
-        let start = if index == 0 { 0 } else { self.groups.ends[index - 1] };
-        &self.groups.units[start as usize..end as usize]
+        self.groups.units(group)
     }
 
     /// Number of groups.
     pub fn group_count(&self) -> u32 {
-        // Groups are built with 32-bit indices: the cast loses nothing.
-        self.groups.ends.len() as u32
+        self.groups.count()
     }
 
     /// Whether huge pages can serve every unit: all boundaries but the end are multiples of 2 MiB.
-    pub fn wants_huge(&self) -> bool {
-        match &self.cuts {
-            Cuts::Uniform(unit) => unit.0.is_multiple_of(PAGE_BYTES),
-            Cuts::Extents(starts) => {
-                starts.iter().all(|&cut| cut.is_multiple_of(PAGE_BYTES) || cut == self.size)
-            }
-        }
-    }
-}
-
-impl Groups {
-    fn new(count: u32, groups: &[Group]) -> Result<Self, UnitMapError> {
-        if groups.is_empty() {
-            return Ok(Self::default());
-        }
-        let mut of_unit = vec![NO_GROUP; count as usize].into_boxed_slice();
-        let mut units = Vec::new();
-        let mut ends = Vec::with_capacity(groups.len());
-        for (index, group) in groups.iter().enumerate() {
-            let start = units.len();
-            for &unit in &group.members {
-                let refused = UnitMapError::Member { group: index as u32, unit };
-                let owner = of_unit.get_mut(unit as usize).ok_or(refused)?;
-                if *owner != NO_GROUP {
-                    return Err(refused);
-                }
-                *owner = index as u32;
-                units.push(unit);
-            }
-            for &unit in &group.edges {
-                if unit >= count {
-                    return Err(UnitMapError::Member { group: index as u32, unit });
-                }
-                units.push(unit);
-            }
-            units[start..].sort_unstable();
-            // Indices would pass 32 bits only after 16 GiB of them.
-            ends.push(units.len() as u32);
-        }
-        Ok(Self { of_unit, units: units.into_boxed_slice(), ends: ends.into_boxed_slice() })
+    pub const fn wants_huge(&self) -> bool {
+        self.wants_huge
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! Experts rarely start on a boundary that a unit may have. The block in which one expert ends and the
 //! next begins becomes a unit of its own, an *edge*: had it been given to either of the two, a touch of
-//! the other would fetch both. An edge belongs to both groups and predicts neither.
+//! the other would fetch both. An edge is listed with both groups.
 
 use super::{ExpertPiece, Layout};
-use crate::unit::{Group, UnitBytes, UnitMap, UnitMapError};
+use crate::unit::{Edge, Group, UnitBytes, UnitMap, UnitMapError};
+use hinterland_types::ByteRange;
 use hinterland_types::limits::{CHECKSUM_BLOCK_BYTES, PAGE_BYTES};
 use std::collections::BTreeMap;
 
@@ -89,7 +90,7 @@ impl Builder {
                 self.dense_to(body_start - self.granule);
                 self.unit_to(body_start);
             }
-            self.edge_of(group);
+            self.edge_of(group, piece.range);
         } else {
             self.dense_to(body_start);
         }
@@ -101,7 +102,7 @@ impl Builder {
         }
         if body_end < end {
             self.unit_to((body_end + self.granule).min(self.size));
-            self.edge_of(group);
+            self.edge_of(group, piece.range);
         }
         Ok(())
     }
@@ -109,7 +110,7 @@ impl Builder {
     fn finish(mut self) -> Result<UnitMap, UnitMapError> {
         self.dense_to(self.size);
         for group in &mut self.groups {
-            group.edges.dedup();
+            group.edges.dedup_by_key(|edge| edge.unit);
         }
         UnitMap::extents(self.size, self.boundaries, &self.groups)
     }
@@ -132,9 +133,13 @@ impl Builder {
         self.groups[group].members.push(unit);
     }
 
-    fn edge_of(&mut self, group: usize) {
+    /// The last unit is an edge that holds a part of the piece.
+    fn edge_of(&mut self, group: usize, piece: ByteRange) {
         let unit = self.last_unit();
-        self.groups[group].edges.push(unit);
+        let unit_start = self.boundaries[unit as usize];
+        let (start, end) = (piece.offset().max(unit_start), piece.end().min(self.at));
+        let part = ByteRange::new(start, end.saturating_sub(start)).unwrap_or_default();
+        self.groups[group].edges.push(Edge { unit, part });
     }
 
     fn last_unit(&self) -> u32 {

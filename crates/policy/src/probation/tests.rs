@@ -59,13 +59,16 @@ impl Plain {
     }
 
     fn touch(&mut self, unit: u32) {
+        if self.inactive[0].iter().any(|held| held.0 == unit) {
+            return;
+        }
         let held = self.take(unit);
         self.active.extend(held);
     }
 
     fn insert(&mut self, unit: u32, bytes: u64) {
-        if let Some(held) = self.take(unit) {
-            return self.active.push(held);
+        if self.active.iter().chain(self.inactive.iter().flatten()).any(|held| held.0 == unit) {
+            return self.touch(unit);
         }
         let remembered = self.ghost.iter().position(|held| held.0 == unit).map(|at| self.ghost.remove(at));
         let is_soon = remembered.is_some_and(|held| self.left_bytes - held.1 <= total(&self.active));
@@ -253,11 +256,18 @@ fn active_units_are_probed_when_the_inactive_list_is_short() {
 #[test]
 fn without_probes_units_leave_first_in_first_out() {
     let mut cache = filled(5);
-    assert_eq!(evict(&mut cache, 2), [0, 1]);
-    for unit in 2..5 {
+    cache.touch(key(0));
+    assert_eq!(evict(&mut cache, 2), [0, 1], "the first touch of a new unit says nothing");
+}
+
+#[test]
+fn active_units_leave_if_there_is_nothing_else() {
+    let mut cache = filled(3);
+    probe(&mut cache, 3);
+    for unit in 0..3 {
         cache.touch(key(unit));
     }
-    assert_eq!(evict(&mut cache, 2), [2, 3], "active units leave if there is nothing else");
+    assert_eq!((evict(&mut cache, 2), cache.units()), (vec![0, 1], 1));
 }
 
 #[test]

@@ -64,7 +64,7 @@ proptest! {
         prop_assert!(map.range(unit).end() <= map.size());
         prop_assert!(map.count() == 0 || map.unit_of(at) < map.count());
         prop_assert!(map.mapped_range(unit, 4096).end() <= map.size().next_multiple_of(4096));
-        prop_assert_eq!(map.group_of(unit), None);
+        prop_assert_eq!((map.group_of(unit), map.group_at(at)), (None, None));
         prop_assert!(map.group(GroupId(unit)).is_empty());
     }
 }
@@ -125,11 +125,17 @@ fn boundaries_that_make_no_unit_are_refused() {
     assert!(matches!(refused(u64::MAX, &[0, u64::MAX]), UnitMapError::ObjectTooLarge(_)));
 }
 
+fn edge(unit: u32, offset: u64, bytes: u64) -> Edge {
+    Edge { unit, part: ByteRange::new(offset, bytes).unwrap() }
+}
+
 #[test]
 fn a_group_knows_its_members_and_shares_its_edges() {
     let cuts = (0..=6).map(|index| index * 65536).collect::<Vec<u64>>();
-    let groups =
-        [Group { members: vec![3, 0], edges: vec![1] }, Group { members: vec![2], edges: vec![1, 4] }];
+    let groups = [
+        Group { members: vec![3, 0], edges: vec![edge(1, 65536, 9000)] },
+        Group { members: vec![2], edges: vec![edge(1, 74536, 56536), edge(4, 4 * 65536, 100)] },
+    ];
     let map = UnitMap::extents(6 * 65536, cuts, &groups).unwrap();
     assert_eq!(map.group_count(), 2);
     assert_eq!(map.group(GroupId(0)), [0, 1, 3]);
@@ -139,11 +145,35 @@ fn a_group_knows_its_members_and_shares_its_edges() {
 }
 
 #[test]
+fn a_fault_in_an_edge_is_about_the_group_that_its_page_tells() {
+    let group = |unit, offset, bytes| Group { members: vec![], edges: vec![edge(unit, offset, bytes)] };
+    // Unit 0: group 0 up to byte 9000, then group 1. Unit 1: group 1 up to 100 bytes, then dense. Unit 2: dense, then group 2.
+    let groups = [
+        group(0, 0, 9000),
+        Group { members: vec![], edges: vec![edge(0, 9000, 56536), edge(1, 65536, 100)] },
+        group(2, 2 * 65536 + 5000, 60536),
+    ];
+    let cuts: Vec<u64> = (0..4).map(|index| index * 65536).collect();
+    let map = UnitMap::extents(3 * 65536, cuts, &groups).unwrap();
+    let at = |unit: u64, offset: u64| map.group_at(unit * 65536 + offset).map(|group| group.0);
+    assert_eq!(
+        [at(0, 0), at(0, 4096), at(0, 8192), at(0, 8999), at(0, 12288), at(0, 65535)],
+        [Some(0), Some(0), Some(1), Some(1), Some(1), Some(1)]
+    );
+    assert_eq!([at(1, 0), at(1, 50), at(1, 4096)], [None; 3], "the first page may be read for either");
+    assert_eq!([at(2, 0), at(2, 4096), at(2, 8192), at(9, 0)], [None, Some(2), Some(2), Some(2)]);
+}
+
+#[test]
 fn a_member_of_two_groups_and_a_unit_that_is_not_there_are_refused() {
     let cuts = vec![0, 65536, 131072];
-    let group = |members: &[u32], edges: &[u32]| Group { members: members.to_vec(), edges: edges.to_vec() };
+    let group = |members: &[u32], edges: &[u32]| {
+        let edges = edges.iter().map(|&unit| edge(unit, 0, 1)).collect();
+        Group { members: members.to_vec(), edges }
+    };
     let refused = |groups: &[Group]| UnitMap::extents(131072, cuts.clone(), groups).unwrap_err();
-    assert_eq!(refused(&[group(&[0], &[]), group(&[0], &[])]), UnitMapError::Member { group: 1, unit: 0 });
+    let twice = refused(&[group(&[0], &[]), group(&[0], &[])]);
+    assert_eq!(twice, UnitMapError::Member { group: 1, unit: 0 });
     assert_eq!(refused(&[group(&[2], &[])]), UnitMapError::Member { group: 0, unit: 2 });
     assert_eq!(refused(&[group(&[], &[9])]), UnitMapError::Member { group: 0, unit: 9 });
 }
