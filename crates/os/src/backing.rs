@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::OsError;
-use crate::huge_pages::{self, HugePageCounts};
+use crate::huge_pages::{self, HugePageCounts, OvercommitClaim};
 use crate::memory_file::{MemoryFile, PageKind};
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES};
 
@@ -18,8 +18,8 @@ pub struct Backing {
     pub explanation: String,
     /// Whether this call mounted the folder, so that the caller may [`unmount`](huge_pages::unmount) it.
     pub mounted: bool,
-    /// The limit of surplus huge pages before this call raised it, for [`huge_pages::set_overcommit`].
-    pub overcommit_before: Option<u64>,
+    /// By how much this call raised the limit of surplus huge pages, for [`huge_pages::set_overcommit`].
+    pub overcommit_before: Option<OvercommitClaim>,
 }
 
 /// Chooses memory for `bytes` bytes of files. Mounts are made at `folder`/hugetlb and `folder`/tmpfs-huge (a mount that
@@ -61,45 +61,54 @@ fn explain_fallback(mut backing: Backing, why: &OsError, bytes: u64) -> Backing 
 fn hugetlb(folder: &Path, bytes: u64) -> Result<Backing, OsError> {
     let pages = bytes.div_ceil(HUGE_PAGE_BYTES as u64);
     let counts = HugePageCounts::read()?;
-    let mut overcommit_before = None;
-    if counts.obtainable() < pages {
-        let before = huge_pages::raise_overcommit(counts.overcommit + (pages - counts.obtainable()))?;
-        overcommit_before = Some(before);
-    }
-    let restore = |error| {
-        if let Some(before) = overcommit_before {
-            // The limit was this value a moment ago; failing to set it again leaves it higher, which harms nobody.
-            let _ = huge_pages::set_overcommit(before);
+    // Claimed even where enough pages are free: another node of this machine may count on the same ones.
+    let claim = match huge_pages::claim_overcommit(pages) {
+        Ok(claim) => Some(claim),
+        Err(_) if counts.obtainable() >= pages => None,
+        Err(error) => return Err(error),
+    };
+    let give_back = |error| {
+        if let Some(claim) = claim {
+            // The limit was changed a moment ago; if it cannot be lowered again it stays higher, which harms nobody.
+            let _ = huge_pages::set_overcommit(claim);
         }
         error
     };
     let mount_folder = folder.join("hugetlb");
     let mounted = !huge_pages::is_hugetlbfs(&mount_folder);
     if mounted {
-        huge_pages::mount_hugetlbfs(&mount_folder, u64::from(u32::MAX) << 21).map_err(restore)?;
+        huge_pages::mount_hugetlbfs(&mount_folder).map_err(give_back)?;
     }
     if let Err(error) = probe_page(&mount_folder) {
         if mounted {
             // The mount is ours and empty; the error that matters is the one of the probe.
             let _ = huge_pages::unmount(&mount_folder);
         }
-        return Err(restore(error));
+        return Err(give_back(error));
     }
     let explanation = format!(
-        "2 MiB huge pages in {} ({} free, {} on demand)",
+        "2 MiB huge pages in {} ({} reserved and free, the rest made on demand)",
         mount_folder.display(),
-        counts.free,
-        counts.obtainable().max(pages) - counts.free.min(counts.obtainable())
+        counts.free.saturating_sub(counts.reserved)
     );
-    Ok(Backing { kind: PageKind::Huge2M, folder: mount_folder, explanation, mounted, overcommit_before })
+    Ok(Backing {
+        kind: PageKind::Huge2M,
+        folder: mount_folder,
+        explanation,
+        mounted,
+        overcommit_before: claim,
+    })
 }
 
 fn huge_tmpfs(folder: &Path, bytes: u64) -> Result<Backing, OsError> {
     let mount_folder = folder.join("tmpfs-huge");
     let mounted = !huge_pages::is_huge_tmpfs_folder(&mount_folder);
+    // Room for the files themselves and for a partial page of each.
+    let bytes_max = bytes + bytes / 8 + (64 << 20);
     if mounted {
-        // Room for the files themselves and for a partial page of each.
-        huge_pages::mount_huge_tmpfs(&mount_folder, bytes + bytes / 8 + (64 << 20))?;
+        huge_pages::mount_huge_tmpfs(&mount_folder, bytes_max)?;
+    } else {
+        huge_pages::resize_huge_tmpfs(&mount_folder, bytes_max)?;
     }
     if let Err(error) = probe_page(&mount_folder) {
         if mounted {
@@ -150,6 +159,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_mount_that_is_there_is_used_again_with_its_files_and_grows() {
+        let folder = std::env::temp_dir().join(format!("hinterland-again-{}", std::process::id()));
+        // Needs the right to mount.
+        let Ok(first) = choose_backing(Some(PageKind::TransparentHuge), &folder, 4 << 20) else { return };
+        let file = MemoryFile::create(&first.folder.join("kept"), 4096).unwrap();
+        file.write_at(0, b"kept").unwrap();
+        let second = choose_backing(Some(PageKind::TransparentHuge), &folder, 400 << 20).unwrap();
+        assert_eq!((second.mounted, &second.folder), (false, &first.folder));
+        let again = MemoryFile::open(&second.folder.join("kept"), false).unwrap();
+        assert_eq!((again.len(), again.kind()), (4096, PageKind::TransparentHuge));
+        let space = crate::probe::space(&second.folder).unwrap();
+        assert!(space.total_bytes >= 400 << 20);
+        drop((file, again));
+        clean(&first);
+        let _ = std::fs::remove_dir_all(&folder);
+    }
+
+    #[test]
     fn every_choice_that_is_offered_gives_a_page_and_the_first_choice_is_the_best() {
         let folder = std::env::temp_dir().join(format!("hinterland-backing-{}", std::process::id()));
         let chosen = choose_backing(None, &folder, 8 << 20).unwrap();
@@ -177,8 +204,8 @@ mod tests {
         if backing.mounted {
             huge_pages::unmount(&backing.folder).unwrap();
         }
-        if let Some(before) = backing.overcommit_before {
-            huge_pages::set_overcommit(before).unwrap();
+        if let Some(claim) = backing.overcommit_before {
+            huge_pages::set_overcommit(claim).unwrap();
         }
         let _ = std::fs::remove_dir(&backing.folder);
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -50,37 +51,60 @@ impl HugePageCounts {
     }
 }
 
-/// Allows at least `pages` surplus pages, which are made on demand from free memory; returns the limit of before, to be
-/// given to [`set_overcommit`] at the end. A limit that is high enough already is left.
-///
-/// # Errors
-/// `EACCES` without the right to write it.
-pub fn raise_overcommit(pages: u64) -> Result<u64, OsError> {
-    let before = read_count("nr_overcommit_hugepages")?;
-    if before < pages {
-        set_overcommit(pages)?;
-    }
-    Ok(before)
+/// Surplus pages that somebody was allowed on top of those of all others, to be given back at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the limit stays raised until it is given back"]
+pub struct OvercommitClaim {
+    /// By how many pages the limit was raised.
+    pub pages: u64,
 }
 
-/// Sets how many surplus pages may exist.
+/// Raises the limit of surplus pages, which are made on demand from free memory, by `pages`, but not above what the
+/// memory of the machine holds. Several processes may do so at once: each adds its own share under a lock, so none takes
+/// what another one counts on. Pages that exist already beyond the limit (of an earlier run) count as used.
 ///
 /// # Errors
 /// `EACCES` without the right to write it.
-pub fn set_overcommit(pages: u64) -> Result<(), OsError> {
+pub fn claim_overcommit(pages: u64) -> Result<OvercommitClaim, OsError> {
+    let surplus = read_count("surplus_hugepages")?;
+    let pages_max = crate::probe::memory_total_bytes() / crate::HUGE_PAGE_BYTES as u64;
+    let mut added = 0;
+    change_overcommit(|limit| {
+        let raised = limit.max(surplus).saturating_add(pages).min(pages_max).max(limit);
+        added = raised - limit;
+        raised
+    })?;
+    Ok(OvercommitClaim { pages: added })
+}
+
+/// Lowers the limit of surplus pages again by what was claimed. Pages that exist stay.
+///
+/// # Errors
+/// `EACCES` without the right to write it.
+pub fn set_overcommit(claim: OvercommitClaim) -> Result<(), OsError> {
+    change_overcommit(|limit| limit.saturating_sub(claim.pages))
+}
+
+/// Reads the limit and writes another one, while all other callers wait.
+fn change_overcommit(change: impl FnOnce(u64) -> u64) -> Result<(), OsError> {
     let path = format!("{COUNTS_FOLDER}/nr_overcommit_hugepages");
-    fs::write(&path, pages.to_string()).map_err(|error| {
-        OsError::system("setting the huge page overcommit", path, error)
+    let refused = |error| {
+        OsError::system("setting the huge page overcommit", path.clone(), error)
             .with_hint("as root: `sysctl vm.nr_overcommit_hugepages=N`")
-    })
+    };
+    let mut file = fs::OpenOptions::new().write(true).open(&path).map_err(refused)?;
+    file.lock().map_err(refused)?;
+    let wanted = change(read_count("nr_overcommit_hugepages")?);
+    // The lock ends with the descriptor.
+    file.write_all(wanted.to_string().as_bytes()).map_err(refused)
 }
 
-/// Mounts a hugetlbfs of 2 MiB pages at a folder, which is made if it does not exist. `bytes_max` bounds its files.
+/// Mounts a hugetlbfs of 2 MiB pages at a folder, which is made if it does not exist.
 ///
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`.
-pub fn mount_hugetlbfs(folder: &Path, bytes_max: u64) -> Result<(), OsError> {
-    mount(folder, "hugetlbfs", &format!("pagesize=2M,mode=0700,size={bytes_max}"))
+pub fn mount_hugetlbfs(folder: &Path) -> Result<(), OsError> {
+    mount(folder, "hugetlbfs", "pagesize=2M,mode=0700", 0)
 }
 
 /// Mounts a tmpfs with `huge=always` at a folder, which is made if it does not exist. `bytes_max` bounds its files.
@@ -88,7 +112,15 @@ pub fn mount_hugetlbfs(folder: &Path, bytes_max: u64) -> Result<(), OsError> {
 /// # Errors
 /// `EPERM` without `CAP_SYS_ADMIN`, `EINVAL` on a kernel without transparent huge pages.
 pub fn mount_huge_tmpfs(folder: &Path, bytes_max: u64) -> Result<(), OsError> {
-    mount(folder, "tmpfs", &format!("huge=always,mode=0700,size={bytes_max}"))
+    mount(folder, "tmpfs", &format!("huge=always,mode=0700,size={bytes_max}"), 0)
+}
+
+/// Changes the bound of a tmpfs that is mounted at a folder; its files stay.
+///
+/// # Errors
+/// `EINVAL` if its files hold more already, `EPERM` without `CAP_SYS_ADMIN`.
+pub fn resize_huge_tmpfs(folder: &Path, bytes_max: u64) -> Result<(), OsError> {
+    mount(folder, "tmpfs", &format!("huge=always,size={bytes_max}"), libc::MS_REMOUNT)
 }
 
 /// Unmounts what is mounted at a folder, at once even if files of it are still open or mapped: those live on until
@@ -143,12 +175,12 @@ pub(crate) fn chosen_word(path: &str) -> Option<String> {
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-fn mount(folder: &Path, kind: &'static str, options: &str) -> Result<(), OsError> {
+fn mount(folder: &Path, kind: &'static str, options: &str, more_flags: libc::c_ulong) -> Result<(), OsError> {
     fs::create_dir_all(folder)
         .map_err(|error| OsError::system("making the folder", folder.display().to_string(), error))?;
     let (c_folder, c_kind) = (c_path(folder)?, crate::memory_file::c_string(kind)?);
     let c_options = crate::memory_file::c_string(options)?;
-    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC | more_flags;
     // SAFETY: all pointers are to NUL-terminated strings that outlive the call.
     let result = unsafe {
         libc::mount(c_kind.as_ptr(), c_folder.as_ptr(), c_kind.as_ptr(), flags, c_options.as_ptr().cast())
@@ -174,4 +206,29 @@ fn read_count(name: &str) -> Result<u64, OsError> {
         reason: format!("{path} holds {text:?}"),
         hint: "is sysfs mounted at /sys?".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_add_up_and_each_is_given_back_alone() {
+        // Needs the right to change the limit; other tests and processes may change it at the same time, so only what
+        // a claim guarantees is checked.
+        let Ok(first) = claim_overcommit(3) else { return };
+        let second = claim_overcommit(5).unwrap();
+        assert!(read_count("nr_overcommit_hugepages").unwrap() >= 8);
+        set_overcommit(first).unwrap();
+        assert!(read_count("nr_overcommit_hugepages").unwrap() >= 5);
+        set_overcommit(second).unwrap();
+    }
+
+    #[test]
+    fn a_claim_is_never_more_than_the_machine_holds() {
+        let Ok(claim) = claim_overcommit(u64::MAX) else { return };
+        let pages_max = crate::probe::memory_total_bytes() / crate::HUGE_PAGE_BYTES as u64;
+        assert!(claim.pages <= pages_max);
+        set_overcommit(claim).unwrap();
+    }
 }

@@ -192,11 +192,19 @@ impl EventCounter {
         Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(raw) } })
     }
 
-    /// Takes a counter that was handed over. The descriptor is made non-blocking.
+    /// Takes a counter that was handed over. The descriptor is made non-blocking; whoever else holds it may change that, and
+    /// then only [`raise`](Self::raise) may block, so raise no counter of somebody who is not trusted.
     ///
     /// # Errors
-    /// The refusal of `fcntl`.
+    /// [`OsError::Refused`] for a descriptor of another kind.
     pub fn from_descriptor(descriptor: OwnedFd) -> Result<Self, OsError> {
+        if !is_anonymous(&descriptor, "eventfd") {
+            return Err(OsError::Refused {
+                operation: "taking an event counter",
+                reason: format!("descriptor {} is none", descriptor.as_raw_fd()),
+                hint: "the peer handed over something else; end its session".into(),
+            });
+        }
         // SAFETY: plain values.
         let result = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         check(result, "fcntl(F_SETFL)", || "event counter".to_owned())?;
@@ -214,7 +222,7 @@ impl EventCounter {
     pub fn take(&self) -> u64 {
         let mut count = [0u8; 8];
         // SAFETY: the kernel writes eight bytes of this frame. At zero it refuses, and the count stays zero.
-        unsafe { libc::read(self.descriptor.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+        unsafe { read_now(&self.descriptor, count.as_mut_ptr().cast(), count.len()) };
         u64::from_ne_bytes(count)
     }
 }
@@ -276,6 +284,30 @@ impl AsFd for SignalWatch {
     }
 }
 
+/// Whether a descriptor is an anonymous inode of this kind. The kernel gives such a name to nothing else: links to files
+/// begin with a slash or a parenthesis.
+pub(crate) fn is_anonymous(descriptor: impl AsFd, kind: &str) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd()));
+    link.is_ok_and(|name| name.as_os_str() == format!("anon_inode:[{kind}]").as_str())
+}
+
+/// `read` that does not wait, whether or not the descriptor is non-blocking: another process that holds it can change that.
+/// Kernels that cannot do so for this kind of descriptor go by its flag.
+///
+/// # Safety
+/// `buffer` must be valid for writes of `bytes` bytes.
+pub(crate) unsafe fn read_now(descriptor: impl AsFd, buffer: *mut libc::c_void, bytes: usize) -> isize {
+    let raw = descriptor.as_fd().as_raw_fd();
+    let vector = libc::iovec { iov_base: buffer, iov_len: bytes };
+    // SAFETY: the vector lives through the call and the caller answers for the buffer. The offset -1 is the present one.
+    let result = unsafe { libc::preadv2(raw, &vector, 1, -1, libc::RWF_NOWAIT) };
+    if result < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EOPNOTSUPP) {
+        // SAFETY: as above.
+        return unsafe { libc::read(raw, buffer, bytes) };
+    }
+    result
+}
+
 /// Milliseconds for the kernel, rounded up so that a short wait is no busy loop; -1 for no limit.
 fn milliseconds(timeout: Option<Duration>) -> libc::c_int {
     match timeout {
@@ -306,6 +338,18 @@ mod tests {
         assert!(ready.is_empty());
         poller.remove(&counter).unwrap();
         assert!(poller.modify(&counter, 7, Interest::WRITE).is_err());
+    }
+
+    #[test]
+    fn a_counter_that_its_other_holder_made_blocking_is_taken_without_waiting() {
+        let counter = EventCounter::new().unwrap();
+        // SAFETY: plain values.
+        unsafe { libc::fcntl(counter.as_fd().as_raw_fd(), libc::F_SETFL, 0) };
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(counter.take()));
+        assert_eq!(receiver.recv_timeout(Duration::from_secs(10)), Ok(0));
+        let (reader, _writer) = std::io::pipe().unwrap();
+        assert!(matches!(EventCounter::from_descriptor(reader.into()), Err(OsError::Refused { .. })));
     }
 
     #[test]

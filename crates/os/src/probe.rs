@@ -113,8 +113,8 @@ impl Machine {
             kernel: read_line("/proc/sys/kernel/osrelease").unwrap_or_default(),
             cpus: crate::affinity::core_count(),
             cpu_model: cpu_model(),
-            memory_total_bytes: memory_bytes("MemTotal:"),
-            memory_available_bytes: memory_bytes("MemAvailable:"),
+            memory_total_bytes: memory_total_bytes(),
+            memory_available_bytes: memory_available_bytes(),
             huge_pages: HugePageCounts::read().ok(),
             transparent_huge_pages: setting("enabled"),
             shmem_huge_pages: setting("shmem_enabled"),
@@ -250,6 +250,11 @@ pub fn space(path: &Path) -> Option<Space> {
 /// Memory that can be had at this moment without swapping, in bytes.
 pub fn memory_available_bytes() -> u64 {
     memory_bytes("MemAvailable:")
+}
+
+/// Memory of the machine in bytes.
+pub fn memory_total_bytes() -> u64 {
+    memory_bytes("MemTotal:")
 }
 
 fn fault_service() -> FaultService {

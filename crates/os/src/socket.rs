@@ -45,7 +45,8 @@ impl UnixListener {
     /// `EADDRINUSE` if somebody listens there; [`OsError::Refused`] for a path of more than 107 bytes.
     pub fn bind(path: &Path) -> Result<Self, OsError> {
         let (address, address_bytes) = socket_address(path)?;
-        let descriptor = new_socket()?;
+        // Non-blocking: of several threads that are told of one connection, all but one find it gone.
+        let descriptor = new_socket(libc::SOCK_NONBLOCK)?;
         let subject = || path.display().to_string();
         let bind = || {
             // SAFETY: the address lives through the call and has the length given.
@@ -119,9 +120,7 @@ impl UnixStream {
     /// `ENOENT` or `ECONNREFUSED` when nobody listens, [`OsError::TimedOut`] when the queue stays full.
     pub fn connect(path: &Path, timeout: Duration) -> Result<Self, OsError> {
         let (address, address_bytes) = socket_address(path)?;
-        let descriptor = new_socket()?;
-        let stream = Self { descriptor };
-        stream.set_nonblocking(true)?;
+        let stream = Self { descriptor: new_socket(libc::SOCK_NONBLOCK)? };
         let deadline = Instant::now() + timeout;
         loop {
             // SAFETY: the address lives through the call and has the length given.
@@ -425,9 +424,10 @@ unsafe fn take_descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     received
 }
 
-fn new_socket() -> Result<OwnedFd, OsError> {
+fn new_socket(more_flags: libc::c_int) -> Result<OwnedFd, OsError> {
+    let flags = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | more_flags;
     // SAFETY: plain values.
-    let result = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    let result = unsafe { libc::socket(libc::AF_UNIX, flags, 0) };
     let raw = check(result, "socket", || "unix stream".to_owned())?;
     // SAFETY: the descriptor is fresh and owned by nobody else.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })

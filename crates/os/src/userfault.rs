@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use self::layout as uffd;
 use crate::BASE_PAGE_BYTES;
 use crate::error::{OsError, check};
+use crate::poll;
 
 /// Events taken from the kernel in one read.
 const EVENTS_PER_READ: usize = 64;
@@ -156,6 +157,8 @@ pub struct Filled {
 pub struct Userfault {
     descriptor: OwnedFd,
     scope: Scope,
+    /// Whether the kernel says that it is one. A program may hand over anything.
+    is_genuine: bool,
 }
 
 impl Userfault {
@@ -166,14 +169,23 @@ impl Userfault {
     /// [`OsError::Unsupported`] if none of the three works, or if the kernel lacks a feature.
     pub fn open(features: Features) -> Result<Self, OsError> {
         let (descriptor, scope) = open_descriptor()?;
-        let fault = Self { descriptor, scope };
+        let fault = Self { descriptor, scope, is_genuine: true };
         fault.agree(features)?;
         Ok(fault)
     }
 
     /// Takes a descriptor that was handed over, after its maker agreed on features. Its scope is what the maker says.
+    ///
+    /// Whether it is a userfaultfd is asked from the kernel here; every call on another descriptor is refused, without
+    /// touching it. From a pipe a hostile program could otherwise feed events, down to descriptors to be closed.
     pub fn from_descriptor(descriptor: OwnedFd, scope: Scope) -> Self {
-        Self { descriptor, scope }
+        let is_genuine = poll::is_anonymous(&descriptor, "userfaultfd");
+        Self { descriptor, scope, is_genuine }
+    }
+
+    /// Whether the descriptor is a userfaultfd at all.
+    pub fn is_genuine(&self) -> bool {
+        self.is_genuine
     }
 
     /// The features that this kernel has, and the scope that this process gets.
@@ -182,7 +194,7 @@ impl Userfault {
     /// As [`open`](Self::open).
     pub fn available() -> Result<(Features, Scope), OsError> {
         let (descriptor, scope) = open_descriptor()?;
-        let fault = Self { descriptor, scope };
+        let fault = Self { descriptor, scope, is_genuine: true };
         fault.agree(Features::NONE).map(|features| (features, scope))
     }
 
@@ -351,15 +363,17 @@ impl Userfault {
         Err(never_settles("protecting", address, bytes))
     }
 
-    /// Appends the events that wait, at most 64; returns how many. Never blocks.
+    /// Appends the events that wait, at most 64; returns how many. Never blocks, even if the program has made its copy of
+    /// the descriptor blocking (on kernels from 6.10).
     ///
     /// # Errors
-    /// The refusal of `read`. No event is not an error.
+    /// The refusal of `read`; [`OsError::Refused`] if it is no userfaultfd. No event is not an error.
     pub fn read_events(&self, events: &mut Vec<Event>) -> Result<usize, OsError> {
+        self.check()?;
         let mut messages = [uffd::Message::default(); EVENTS_PER_READ];
         let bytes = size_of_val(&messages);
         // SAFETY: the kernel writes whole messages into this frame, at most as many as there are.
-        let result = unsafe { libc::read(self.descriptor.as_raw_fd(), messages.as_mut_ptr().cast(), bytes) };
+        let result = unsafe { poll::read_now(&self.descriptor, messages.as_mut_ptr().cast(), bytes) };
         let count = match usize::try_from(result) {
             Ok(read) => read / size_of::<uffd::Message>(),
             Err(_) => match OsError::last("read", "userfaultfd") {
@@ -385,7 +399,7 @@ impl Userfault {
                 // SAFETY: with this event the kernel has installed a fresh descriptor into this process, and tells of
                 // it once.
                 let descriptor = unsafe { OwnedFd::from_raw_fd(first as u32 as libc::c_int) };
-                Some(Event::Fork(Self { descriptor, scope: self.scope }))
+                Some(Event::Fork(Self { descriptor, scope: self.scope, is_genuine: true }))
             }
             uffd::EVENT_REMAP => Some(Event::Remap { from: first, to: second, bytes: third }),
             uffd::EVENT_REMOVE => Some(Event::Remove { start: first, end: second }),
@@ -431,6 +445,17 @@ impl Userfault {
         Ok(filled)
     }
 
+    fn check(&self) -> Result<(), OsError> {
+        if self.is_genuine {
+            return Ok(());
+        }
+        Err(OsError::Refused {
+            operation: "serving page faults",
+            reason: format!("descriptor {} is no userfaultfd", self.descriptor.as_raw_fd()),
+            hint: "the program handed over something else; end its session".into(),
+        })
+    }
+
     fn agree(&self, features: Features) -> Result<Features, OsError> {
         let mut arguments = uffd::ApiArguments { api: uffd::API, features: features.0, calls: 0 };
         match self.call(uffd::API_CALL, &mut arguments, "agreeing on features", 0, 0) {
@@ -452,6 +477,7 @@ impl Userfault {
         address: u64,
         bytes: u64,
     ) -> Result<(), OsError> {
+        self.check()?;
         // SAFETY: every caller passes the structure that this number is defined for (its size is part of the number),
         // and the addresses in it are those of the serving range, which the kernel checks.
         let result =

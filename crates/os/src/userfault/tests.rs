@@ -129,3 +129,74 @@ fn features_that_no_kernel_has_are_refused() {
     let (features, _) = Userfault::available().unwrap();
     assert!(features.contains(Features::MISSING_SHMEM.with(Features::MINOR_SHMEM)));
 }
+
+#[test]
+fn a_descriptor_that_is_no_userfaultfd_cannot_feed_events() {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut message = [0u8; 32];
+    message[0] = 0x13;
+    message[8] = writer.as_raw_fd() as u8;
+    std::io::Write::write_all(&mut writer, &message).unwrap();
+    let fake = Userfault::from_descriptor(reader.into(), Scope::Full);
+    let mut events = Vec::new();
+    assert!(!fake.is_genuine());
+    assert!(matches!(fake.read_events(&mut events), Err(OsError::Refused { .. })));
+    assert!(matches!(fake.wake(0, PAGE), Err(OsError::Refused { .. })));
+    assert!(events.is_empty());
+    std::io::Write::write_all(&mut writer, b"still open").unwrap();
+}
+
+#[test]
+fn a_descriptor_that_its_program_made_blocking_does_not_stop_us() {
+    let made = Userfault::open(Features::NONE).unwrap();
+    let copy = made.as_fd().try_clone_to_owned().unwrap();
+    // SAFETY: plain values; the flag belongs to the description that both descriptors share.
+    unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_SETFL, 0) };
+    let taken = Userfault::from_descriptor(copy, Scope::Full);
+    assert!(taken.is_genuine());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        sender.send(taken.read_events(&mut Vec::new()).map_err(|error| error.to_string()))
+    });
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(10)).unwrap(), Ok(0));
+}
+
+#[test]
+fn a_huge_page_is_continued_and_a_punched_one_faults_again() {
+    let huge = crate::HUGE_PAGE_BYTES as u64;
+    // Needs two huge pages, or the right to have them made.
+    let Ok(claim) = crate::huge_pages::claim_overcommit(4) else { return };
+    let file = MemoryFile::anonymous("huge", 2 * huge, PageKind::Huge2M).unwrap();
+    let enough = file.allocate(0, 2 * huge).is_ok();
+    if enough {
+        serve_huge_pages(&file, huge);
+    }
+    drop(file);
+    crate::huge_pages::set_overcommit(claim).unwrap();
+}
+
+fn serve_huge_pages(file: &MemoryFile, huge: u64) {
+    let bytes = 2 * crate::HUGE_PAGE_BYTES;
+    let own = Arc::new(file.map(0, bytes, WRITABLE).unwrap()).slice();
+    own.store_u64(crate::HUGE_PAGE_BYTES + 8, 77).unwrap();
+    let view = Arc::new(file.map(0, bytes, MapOptions::default()).unwrap());
+    let fault = Userfault::open(Features::MISSING_HUGETLBFS.with(Features::MINOR_HUGETLBFS)).unwrap();
+    let modes = FaultModes { missing: true, minor: true, write_protect: false };
+    fault.register(view.address(), 2 * huge, modes).unwrap();
+    for expected in [77, 78] {
+        let slice = view.slice();
+        let reader = std::thread::spawn(move || slice.load_u64(crate::HUGE_PAGE_BYTES + 8).unwrap());
+        let found = next_fault(&fault);
+        assert_eq!((found.address, found.minor), (view.address() + huge, expected == 77));
+        if !found.minor {
+            file.allocate(huge, huge).unwrap();
+            own.store_u64(crate::HUGE_PAGE_BYTES + 8, 78).unwrap();
+        }
+        let filled = fault.continue_range(found.address, huge, huge).unwrap();
+        assert_eq!(filled, Filled { mapped_bytes: huge, present_bytes: 0 });
+        assert_eq!(reader.join().unwrap(), expected);
+        let again = fault.continue_range(found.address, huge, huge).unwrap();
+        assert_eq!(again, Filled { mapped_bytes: 0, present_bytes: huge });
+        file.punch(huge, huge).unwrap();
+    }
+}
