@@ -3,13 +3,14 @@
 //! It is a session of its own beside those that the program opens: it is made anew after a restart of the node and in a
 //! forked child, and it must never wait for ever, since a thread of the program waits with it.
 
+use crate::descriptor::{Own, raised};
 use hinterland_os::socket::UnixStream;
 use hinterland_pool::PoolError;
 use hinterland_pool::local::LocalStream;
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{ClientIdentity, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role};
 use hinterland_types::NodeId;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,16 +20,11 @@ use std::time::Duration;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a node may take to answer: longer than it may take itself to ask every replica of an object.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Descriptors of this crate get numbers from here on, if the limit allows: far from those that programs give away
-/// (`dup2` onto a small number) or expect (`select`).
-const DESCRIPTOR_MIN: u64 = 960;
 
 /// A connection to the node.
 pub(crate) struct Channel {
-    stream: Mutex<LocalStream>,
+    stream: Own<Mutex<LocalStream>>,
     broken: AtomicBool,
-    descriptor: RawFd,
-    identity: (u64, u64),
 }
 
 impl Channel {
@@ -47,7 +43,6 @@ impl Channel {
         stream.set_receive_timeout(Some(CALL_TIMEOUT))?;
         stream.set_send_timeout(Some(CALL_TIMEOUT))?;
         let descriptor = stream.as_fd().as_raw_fd();
-        let identity = identity_of(descriptor);
         let role = ClientIdentity {
             role: Role::Client,
             node: NodeId(0),
@@ -57,7 +52,7 @@ impl Channel {
             join: None,
         };
         let (stream, _) = LocalStream::open(stream, role)?;
-        Ok(Self { stream: Mutex::new(stream), broken: AtomicBool::new(false), descriptor, identity })
+        Ok(Self { stream: Own::new(Mutex::new(stream), descriptor), broken: AtomicBool::new(false) })
     }
 
     /// Asks with descriptors and waits for the answer and its descriptors.
@@ -93,7 +88,7 @@ impl Channel {
 
     /// The number of the descriptor.
     pub const fn descriptor(&self) -> RawFd {
-        self.descriptor
+        self.stream.number()
     }
 
     fn exchange(
@@ -101,7 +96,7 @@ impl Channel {
         request: &Request,
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Reply, Vec<OwnedFd>), PoolError> {
-        if self.is_broken() || identity_of(self.descriptor) != self.identity {
+        if self.is_broken() || !self.stream.is_ours() {
             // A program that closed every descriptor may have a file of its own under our number.
             return Err(PoolError::Closed);
         }
@@ -125,36 +120,5 @@ impl Channel {
             }
             other => Err(PoolError::Unexpected { expected: "Reply", answer: format!("{other:?}") }),
         }
-    }
-}
-
-/// A duplicate of a descriptor with a high number, closed on exec.
-///
-/// # Errors
-/// `EMFILE` without descriptors left.
-pub(crate) fn raised(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, PoolError> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel writes to a live structure.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let lowest = DESCRIPTOR_MIN.min(limit.rlim_cur - limit.rlim_cur / 4);
-    // SAFETY: plain values; the number is below the limit of descriptors, which is an int.
-    let raw = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
-    if raw < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(hinterland_os::OsError::system("fcntl(F_DUPFD_CLOEXEC)", "descriptor", error).into());
-    }
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-/// Device and inode behind a descriptor; zeros if it is closed.
-fn identity_of(descriptor: RawFd) -> (u64, u64) {
-    // SAFETY: an all-zero stat is valid, and the kernel writes to a live structure.
-    unsafe {
-        let mut status: libc::stat = std::mem::zeroed();
-        if libc::syscall(libc::SYS_fstat, descriptor, &raw mut status) != 0 {
-            return (0, 0);
-        }
-        (status.st_dev, status.st_ino)
     }
 }

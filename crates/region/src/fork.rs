@@ -16,7 +16,6 @@ use crate::private_pages::{Carried, PageScan, carry, drop_carried};
 use crate::recovery::give_up;
 use crate::space::{self, SpaceGuard};
 use crate::{system, watcher};
-use hinterland_os::Userfault;
 use std::cell::UnsafeCell;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -78,7 +77,7 @@ unsafe extern "C" fn child() {
     }
     let mut lost = Vec::new();
     for (link, mut state) in std::mem::take(&mut fork.fresh) {
-        // The parent's session, its faults and its page table are no business of the child.
+        // The parent's session and its faults are no business of the child.
         close_all(link.descriptors());
         let waiting = wait_for_recovery(&fork, &link, &mut state);
         // SAFETY: the child has no other thread yet.
@@ -102,14 +101,14 @@ fn wait_for_recovery(fork: &Fork, link: &Arc<Link>, state: &mut State) -> Result
     if numbers.is_empty() {
         return Ok(false);
     }
-    let guard = link.new_guard();
+    let guard = link.new_loose_guard();
     for stretch in numbers.iter().flat_map(|number| fork.space.stretches(*number)) {
         let waiting = guard.as_ref().ok().map(|guard| put_waiting(stretch.extent, stretch.protection, guard));
         if !matches!(waiting, Some(Ok(()))) {
             put_lost(stretch.extent);
         }
     }
-    let guard: Arc<Userfault> = guard?;
+    let guard = guard?;
     // Relaxed: there is no other thread.
     state.descriptors.guard.store(guard.as_fd().as_raw_fd(), Ordering::Relaxed);
     let connection = state.connection_mut();
@@ -120,7 +119,7 @@ fn wait_for_recovery(fork: &Fork, link: &Arc<Link>, state: &mut State) -> Result
 
 /// Closes what the child inherited. The values that own the numbers are never dropped in the child.
 fn close_all(descriptors: &Descriptors) {
-    for number in [&descriptors.channel, &descriptors.watch, &descriptors.guard, &descriptors.pages] {
+    for number in [&descriptors.channel, &descriptors.watch, &descriptors.guard] {
         close_inherited(number);
     }
 }

@@ -1,14 +1,15 @@
 //! One connection of this process to a node, and what it takes to make it anew.
 
-use crate::channel::{Channel, raised};
+use crate::channel::Channel;
+use crate::descriptor::{Keeper, Own, raised};
 use crate::error::RegionError;
-use crate::private_pages::PageScan;
 use crate::{fork, space, watcher};
 use hinterland_os::Userfault;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
 use hinterland_pool::PoolError;
 use hinterland_proto::control::{Reply, Request};
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
@@ -92,8 +93,6 @@ pub(crate) struct Descriptors {
     pub watch: AtomicI32,
     /// Of the page faults.
     pub guard: AtomicI32,
-    /// Of the page table.
-    pub pages: AtomicI32,
 }
 
 /// The session of this moment.
@@ -105,10 +104,30 @@ pub(crate) struct Connection {
     arming: Mutex<Arming>,
 }
 
+/// A descriptor for page faults.
+pub(crate) struct Guard {
+    fault: Userfault,
+    keeper: Mutex<Option<Keeper>>,
+}
+
+impl Guard {
+    /// Ends the thread that keeps it, now that no memory depends on it.
+    pub fn let_go(&self) {
+        self.keeper.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+impl Deref for Guard {
+    type Target = Userfault;
+    fn deref(&self) -> &Userfault {
+        &self.fault
+    }
+}
+
 /// What the first armed mapping brings with it.
 #[derive(Default)]
 struct Arming {
-    guard: Option<Arc<Userfault>>,
+    guard: Option<Arc<Guard>>,
     watched: bool,
 }
 
@@ -214,11 +233,22 @@ impl Link {
         Ok(channel)
     }
 
-    /// A new descriptor for page faults.
+    /// A new descriptor for page faults, kept whatever the program closes.
+    ///
+    /// # Errors
+    /// [`RegionError::Os`] or [`RegionError::UserModeOnly`] without the permission, [`RegionError::Thread`].
+    pub fn new_guard(&self) -> Result<Arc<Guard>, RegionError> {
+        let guard = self.new_loose_guard()?;
+        let keeper = Keeper::start(guard.as_fd()).map_err(|source| RegionError::Thread { source })?;
+        *guard.keeper.lock().unwrap_or_else(PoisonError::into_inner) = Some(keeper);
+        Ok(guard)
+    }
+
+    /// A new descriptor for page faults that lasts until the program closes it.
     ///
     /// # Errors
     /// [`RegionError::Os`] or [`RegionError::UserModeOnly`] without the permission.
-    pub fn new_guard(&self) -> Result<Arc<Userfault>, RegionError> {
+    pub fn new_loose_guard(&self) -> Result<Arc<Guard>, RegionError> {
         let features = match self.features.get() {
             Some(features) => *features,
             None => {
@@ -231,14 +261,15 @@ impl Link {
         if low.scope() == Scope::UserModeOnly {
             return Err(RegionError::UserModeOnly);
         }
-        Ok(Arc::new(Userfault::from_descriptor(raised(low.as_fd())?, Scope::Full)))
+        let fault = Userfault::from_descriptor(raised(low.as_fd())?, Scope::Full);
+        Ok(Arc::new(Guard { fault, keeper: Mutex::new(None) }))
     }
 
     /// The descriptor that serves faults, and a watcher beside it; made at the first call.
     ///
     /// # Errors
     /// Without the permission, without a thread, or if the node does not answer.
-    pub fn arm(self: &Arc<Self>, connection: &Connection) -> Result<Arc<Userfault>, RegionError> {
+    pub fn arm(self: &Arc<Self>, connection: &Connection) -> Result<Arc<Guard>, RegionError> {
         let channel = connection.usable().ok_or(PoolError::Closed)?;
         let mut arming = connection.arming();
         let guard = match &arming.guard {
@@ -262,24 +293,14 @@ impl Link {
     ///
     /// # Errors
     /// [`RegionError::Pool`].
-    pub fn watch(&self, channel: &Channel) -> Result<UnixStream, RegionError> {
+    pub fn watch(&self, channel: &Channel) -> Result<Own<UnixStream>, RegionError> {
         let (_, mut descriptors) = channel.call_with(&Request::Watch, &[])?;
         let low = descriptors.pop().ok_or_else(|| nonsense("Watch", "no descriptor came"))?;
         let stream = UnixStream::from_descriptor(raised(low.as_fd())?);
+        let number = stream.as_fd().as_raw_fd();
         // Relaxed: see `close` and `arm`.
-        self.descriptors().watch.store(stream.as_fd().as_raw_fd(), Ordering::Relaxed);
-        Ok(stream)
-    }
-
-    /// A look at this process' page table.
-    ///
-    /// # Errors
-    /// [`RegionError::Os`] without `/proc`.
-    pub fn page_scan(&self) -> Result<PageScan, RegionError> {
-        let scan = PageScan::open()?;
-        // Relaxed: see `arm`.
-        self.descriptors().pages.store(scan.descriptor(), Ordering::Relaxed);
-        Ok(scan)
+        self.descriptors().watch.store(number, Ordering::Relaxed);
+        Ok(Own::new(stream, number))
     }
 
     /// Gives back what a source held at the node. A node that does not answer has forgotten it, or will.
@@ -335,7 +356,7 @@ impl State {
         let none = || AtomicI32::new(-1);
         Self {
             gate: RwLock::new(Connection { generation: 0, channel: None, arming: Mutex::default() }),
-            descriptors: Descriptors { channel: none(), watch: none(), guard: none(), pages: none() },
+            descriptors: Descriptors { channel: none(), watch: none(), guard: none() },
         }
     }
 
@@ -368,7 +389,7 @@ impl Connection {
     }
 
     /// Puts another descriptor for page faults in place and returns the one before.
-    pub fn exchange_guard(&mut self, guard: Option<Arc<Userfault>>) -> Option<Arc<Userfault>> {
+    pub fn exchange_guard(&mut self, guard: Option<Arc<Guard>>) -> Option<Arc<Guard>> {
         std::mem::replace(&mut self.arming().guard, guard)
     }
 

@@ -7,7 +7,7 @@ use hinterland_os::OsError;
 use hinterland_types::limits::BASE_PAGE_BYTES;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
@@ -58,7 +58,7 @@ pub(crate) enum Which {
     Swapped,
 }
 
-/// The page table of this process.
+/// The page table of this process; opened where it is needed and not kept, since a program may close any number.
 pub(crate) struct PageScan {
     file: OwnedFd,
 }
@@ -72,11 +72,6 @@ impl PageScan {
         let path = "/proc/self/pagemap";
         let file = File::open(path).map_err(|error| OsError::system("open", path, error))?;
         Ok(Self { file: file.into() })
-    }
-
-    /// The number of the descriptor.
-    pub fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
     }
 
     /// Whether the range has such a page.

@@ -6,15 +6,15 @@
 //! new descriptor. If no node comes back within the grace time, an empty file takes the place: SIGBUS, and the reason
 //! on stderr.
 
+use crate::descriptor::Own;
 use crate::error::RegionError;
-use crate::link::{Connection, Link, nonsense};
+use crate::link::{Connection, Guard, Link, nonsense};
 use crate::placing::{FilePart, Spot, move_over, put_armed, put_lost, put_plain};
 use crate::private_pages::{Carried, PageScan, Which};
 use crate::regions::{Access, Granted, Target, fault_modes, open, register};
 use crate::space::{self, Space, Stretch};
 use crate::system::{self, Extent};
 use crate::thread::{self, Joined};
-use hinterland_os::Userfault;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::FaultModes;
@@ -31,18 +31,18 @@ const EVENT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Makes the connection anew and with it all armed memory; returns the new channel of notices. `None` if nothing is armed
 /// any more, or if the node stayed away and the memory was given up.
-pub(crate) fn recover(link: &Arc<Link>, scan: Option<&PageScan>) -> Option<UnixStream> {
+pub(crate) fn recover(link: &Arc<Link>) -> Option<Own<UnixStream>> {
     let deadline = Instant::now() + link.grace;
     let mut connection = link.connection_mut();
     connection.disconnect(link.descriptors());
-    let mut retired: Vec<Arc<Userfault>> = connection.exchange_guard(None).into_iter().collect();
+    let mut retired: Vec<Arc<Guard>> = connection.exchange_guard(None).into_iter().collect();
     loop {
         if link.is_closing() || space::lock().armed_sources(link).is_empty() {
             retire(link, &retired);
             connection.set_watched(false);
             return None;
         }
-        match attempt(link, &mut connection, &mut retired, scan) {
+        match attempt(link, &mut connection, &mut retired) {
             Ok(notices) => {
                 retire(link, &retired);
                 connection.set_watched(true);
@@ -85,7 +85,7 @@ pub(crate) fn give_up(link: &Link, reason: &RegionError) {
 
 /// Wakes all that wait on descriptors which no mapping of the table uses any more. The descriptors stay open: a mapping
 /// that the program moved behind our back may still use one, and would read zeros if it were closed.
-fn retire(link: &Link, retired: &[Arc<Userfault>]) {
+fn retire(link: &Link, retired: &[Arc<Guard>]) {
     let extents: Vec<Extent> = {
         let space = space::lock();
         let of_link = |number: &&u64| {
@@ -99,6 +99,7 @@ fn retire(link: &Link, retired: &[Arc<Userfault>]) {
             // Nobody waits in a range that is gone.
             let _ = guard.wake(extent.address, extent.bytes);
         }
+        guard.let_go();
         std::mem::forget(Arc::clone(guard));
     }
 }
@@ -107,9 +108,8 @@ fn retire(link: &Link, retired: &[Arc<Userfault>]) {
 fn attempt(
     link: &Arc<Link>,
     connection: &mut Connection,
-    retired: &mut Vec<Arc<Userfault>>,
-    scan: Option<&PageScan>,
-) -> Result<UnixStream, RegionError> {
+    retired: &mut Vec<Arc<Guard>>,
+) -> Result<Own<UnixStream>, RegionError> {
     let channel = link.new_channel()?;
     connection.renew(channel, link.descriptors());
     let channel = connection.usable().ok_or_else(|| nonsense("the session", "it broke at once"))?;
@@ -121,8 +121,9 @@ fn attempt(
     retired.extend(connection.exchange_guard(Some(Arc::clone(&guard))));
     let events = EventReader::start(&guard)?;
     let numbers = space::lock().armed_sources(link);
+    let scan = PageScan::open().ok();
     for number in numbers {
-        let rescue = Rescue { connection, guard: &guard, retired, scan };
+        let rescue = Rescue { connection, guard: &guard, retired, scan: scan.as_ref() };
         rescue.source(number)?;
     }
     drop(events);
@@ -139,8 +140,8 @@ fn attempt(
 /// What it takes to bring a source back.
 struct Rescue<'a> {
     connection: &'a Connection,
-    guard: &'a Arc<Userfault>,
-    retired: &'a [Arc<Userfault>],
+    guard: &'a Arc<Guard>,
+    retired: &'a [Arc<Guard>],
     scan: Option<&'a PageScan>,
 }
 
@@ -219,7 +220,8 @@ impl Rescue<'_> {
         let mut pages: Vec<Carried> = Vec::new();
         if let Some(scan) = self.scan {
             let failed = |error| RegionError::system("scan for private pages", extent, error);
-            if stretch.copies || scan.has(extent, Which::Private).map_err(failed)? {
+            // Asked even if the program should have none: it may have made a mapping writable behind our back.
+            if stretch.copies || scan.has(extent, Which::Private).unwrap_or(false) {
                 self.freeze(scan, extent)?;
                 let runs = scan.runs(extent, Which::Private).map_err(failed)?;
                 let addresses =
@@ -325,7 +327,7 @@ struct EventReader {
 }
 
 impl EventReader {
-    fn start(guard: &Arc<Userfault>) -> Result<Self, RegionError> {
+    fn start(guard: &Arc<Guard>) -> Result<Self, RegionError> {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, guard) = (Arc::clone(&stop), Arc::clone(guard));
         let read = move || {

@@ -1,7 +1,7 @@
 //! Mapping objects of the pool: the face of this crate for programs that know of it.
 
 use crate::error::RegionError;
-use crate::link::{Connection, Link, Options, nonsense, unexpected};
+use crate::link::{Connection, Guard, Link, Options, nonsense, unexpected};
 use crate::placing::{FilePart, Spot, put_armed, put_plain};
 use crate::process;
 use crate::space::{self, Source};
@@ -436,12 +436,7 @@ impl Plan {
         Ok(Self { range, view_offset, view_bytes, file_offset, file_bytes, lead, inset, spots })
     }
 
-    fn put(
-        &self,
-        granted: &Granted,
-        guard: Option<&Userfault>,
-        access: Access,
-    ) -> Result<Extent, RegionError> {
+    fn put(&self, granted: &Granted, guard: Option<&Guard>, access: Access) -> Result<Extent, RegionError> {
         let part = FilePart { file: granted.file.as_fd(), offset: self.file_offset, bytes: self.file_bytes };
         let put = |spot| match guard {
             Some(guard) => put_armed(part, spot, protection(access), guard, fault_modes(&granted.mapped)),

@@ -1,6 +1,7 @@
 //! The one thread that looks after mapped memory: it answers the node's notices, and when the node dies it brings the
 //! memory back or gives it up.
 
+use crate::descriptor::Own;
 use crate::error::RegionError;
 use crate::link::Link;
 use crate::private_pages::{PageScan, Which};
@@ -18,33 +19,29 @@ use std::sync::atomic::Ordering;
 ///
 /// # Errors
 /// [`RegionError::Thread`].
-pub(crate) fn start(link: Arc<Link>, notices: Option<UnixStream>) -> Result<(), RegionError> {
+pub(crate) fn start(link: Arc<Link>, notices: Option<Own<UnixStream>>) -> Result<(), RegionError> {
     thread::start(move || watch(&link, notices)).map_err(|source| RegionError::Thread { source })
 }
 
-fn watch(link: &Arc<Link>, mut notices: Option<UnixStream>) {
-    // Without `/proc` every range counts as in use: a worse guess, never a wrong byte.
-    let scan = link.page_scan().ok();
+fn watch(link: &Arc<Link>, mut notices: Option<Own<UnixStream>>) {
     loop {
         if let Some(stream) = notices.take() {
-            serve(link, &stream, scan.as_ref());
+            serve(link, &stream);
             // Relaxed: read by a forked child only, in which no other thread runs.
             link.descriptors().watch.store(-1, Ordering::Relaxed);
         }
         if link.is_closing() {
             break;
         }
-        notices = recovery::recover(link, scan.as_ref());
+        notices = recovery::recover(link);
         if notices.is_none() {
             break;
         }
     }
-    // Relaxed: as above.
-    link.descriptors().pages.store(-1, Ordering::Relaxed);
 }
 
 /// Answers notices until the channel ends or makes no sense any more.
-fn serve(link: &Arc<Link>, stream: &UnixStream, scan: Option<&PageScan>) {
+fn serve(link: &Arc<Link>, stream: &UnixStream) {
     let mut none = Vec::new();
     loop {
         let mut length = [0; 4];
@@ -62,7 +59,7 @@ fn serve(link: &Arc<Link>, stream: &UnixStream, scan: Option<&PageScan>) {
         }
         none.clear();
         let Ok(notice) = decode::<Notice>(&body) else { return };
-        let Ok(reply) = encode(&answer(link, notice, scan)) else { return };
+        let Ok(reply) = encode(&answer(link, notice)) else { return };
         // A control message has at most 1 MiB: the cast loses nothing.
         let mut frame = (reply.len() as u32).to_le_bytes().to_vec();
         frame.extend_from_slice(&reply);
@@ -72,23 +69,27 @@ fn serve(link: &Arc<Link>, stream: &UnixStream, scan: Option<&PageScan>) {
     }
 }
 
-fn answer(link: &Arc<Link>, notice: Notice, scan: Option<&PageScan>) -> NoticeReply {
+fn answer(link: &Arc<Link>, notice: Notice) -> NoticeReply {
+    // Without `/proc` every range counts as in use: a worse guess, never a wrong byte.
+    let scan = || PageScan::open().ok();
     match notice {
         Notice::Lost { text } => {
             system::say(&text);
             NoticeReply::Seen { id: 0 }
         }
         Notice::Unmap { id, ranges } => {
+            let scan = scan();
             for range in ranges {
                 let space = space::lock();
                 for extent in own_parts(&space, link, range) {
-                    drop_entries(extent, scan);
+                    drop_entries(extent, scan.as_ref());
                 }
             }
             NoticeReply::Seen { id }
         }
         Notice::Touched { id, ranges } => {
-            let touched = ranges.into_iter().map(|range| is_touched(link, range, scan)).collect();
+            let scan = scan();
+            let touched = ranges.into_iter().map(|range| is_touched(link, range, scan.as_ref())).collect();
             NoticeReply::Touched { id, touched }
         }
     }

@@ -21,7 +21,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -117,15 +117,18 @@ struct Object {
     own: Option<Arc<Mapping>>,
 }
 
+/// Whether a session lasts.
+type Alive = Arc<AtomicBool>;
+
 #[derive(Default)]
 struct Node {
     objects: Mutex<HashMap<u64, Arc<Object>>>,
-    watchers: Mutex<Vec<UnixStream>>,
+    watchers: Mutex<Vec<(Alive, UnixStream)>>,
     ranges: Mutex<Vec<(u64, u64, u64, u64)>>,
     requests: Mutex<Vec<String>>,
     fills: AtomicU64,
     /// Whether faults are left waiting.
-    deaf: std::sync::atomic::AtomicBool,
+    deaf: AtomicBool,
 }
 
 /// Becomes a node if the environment says so, and then never returns.
@@ -188,7 +191,7 @@ impl Node {
     fn notify(&self, notice: Notice) -> Vec<NoticeReply> {
         let mut replies = Vec::new();
         let body = encode(&notice).unwrap();
-        for stream in self.watchers.lock().unwrap().iter() {
+        for (_, stream) in self.watchers.lock().unwrap().iter() {
             let mut frame = (body.len() as u32).to_le_bytes().to_vec();
             frame.extend_from_slice(&body);
             let mut length = [0; 4];
@@ -214,12 +217,20 @@ impl Node {
         };
         let admitted = LocalStream::answer(stream, identity, |_| Ok((SessionId(1), [0; 32])));
         let Ok(Some((mut stream, _))) = admitted else { return };
+        let alive = Arc::new(AtomicBool::new(true));
+        self.converse(&mut stream, &alive);
+        // What the session held ends with it: faults are not served any more, and the channel of notices closes.
+        alive.store(false, Ordering::SeqCst);
+        self.watchers.lock().unwrap().retain(|(other, _)| !Arc::ptr_eq(other, &alive));
+    }
+
+    fn converse(self: &Arc<Self>, stream: &mut LocalStream, alive: &Alive) {
         let mut handles: Vec<Arc<Object>> = Vec::new();
         while let Ok((header, descriptors)) = stream.receive_header() {
             let Ok(body) = stream.receive_whole(&header) else { return };
             let request: Request = decode(&body).unwrap();
             self.requests.lock().unwrap().push(format!("{request:?}"));
-            let (reply, out) = self.reply(request, descriptors, &mut handles);
+            let (reply, out) = self.reply(request, descriptors, &mut handles, alive);
             let body = encode(&reply).unwrap();
             let borrowed: Vec<BorrowedFd<'_>> = out.iter().map(AsFd::as_fd).collect();
             let mut answer = FrameHeader::new(FrameKind::Reply, header.request, body.len() as u32);
@@ -235,6 +246,7 @@ impl Node {
         request: Request,
         mut descriptors: Vec<OwnedFd>,
         handles: &mut Vec<Arc<Object>>,
+        alive: &Alive,
     ) -> (Reply, Vec<OwnedFd>) {
         let find = |object: u64| self.objects.lock().unwrap().get(&object).cloned();
         match request {
@@ -255,24 +267,23 @@ impl Node {
                 ranges.push((object.object, pointer, offset, bytes));
                 let registration = ranges.len() as u64;
                 drop(ranges);
-                let node = Arc::clone(self);
-                std::thread::spawn(move || node.serve(&object, &guard, pointer, offset, bytes));
+                let (node, alive) = (Arc::clone(self), Arc::clone(alive));
+                std::thread::spawn(move || node.serve(&guard, &alive));
                 (Reply::Registered { registration }, Vec::new())
             }
             Request::Watch => {
                 let (one, other) = UnixStream::pair().unwrap();
-                self.watchers.lock().unwrap().push(one);
+                self.watchers.lock().unwrap().push((Arc::clone(alive), one));
                 (Reply::Done, vec![other.as_fd().try_clone_to_owned().unwrap()])
             }
             _ => (Reply::Done, Vec::new()),
         }
     }
 
-    /// Serves the faults of one registration. Several share a descriptor, so each looks only at its own range and
-    /// answers for all that it reads.
-    fn serve(&self, own: &Arc<Object>, guard: &Userfault, pointer: u64, offset: u64, bytes: u64) {
-        let _ = (own, pointer, offset, bytes);
-        loop {
+    /// Serves faults as long as the session lasts. Several registrations share a descriptor, so each answers for all
+    /// that it reads.
+    fn serve(&self, guard: &Userfault, alive: &Alive) {
+        while alive.load(Ordering::SeqCst) {
             let mut events = Vec::new();
             if wait_readable(guard.as_fd(), Some(Duration::from_millis(100))).is_err() {
                 return;
