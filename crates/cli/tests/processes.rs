@@ -261,6 +261,9 @@ fn run_passes_signals_on_to_the_program() {
     signal(&run, SIGTERM);
     assert_eq!(lines.next().unwrap().unwrap(), "term");
     assert_eq!(wait(&mut run), Some(3));
+    // Those of a terminal come by themselves, if nothing holds them back.
+    let held = ["run", "--no-preload", "--at", &folder, "--", "grep", "SigBlk", "/proc/self/status"];
+    assert_eq!(pool.good(&held), "SigBlk:\t0000000000000000\n");
 }
 
 #[test]

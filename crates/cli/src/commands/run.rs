@@ -67,10 +67,10 @@ fn unit(text: &str) -> Result<Size, String> {
 /// # Errors
 /// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let library = if arguments.no_preload { None } else { Some(preload::find()?) };
     let socket = absolute(&context.socket())?;
-    // Ask before anything is changed, so that a missing node is told first.
+    // Ask before anything else, so that a missing node is told first.
     drop(context.pool()?);
+    let library = if arguments.no_preload { None } else { Some(preload::find()?) };
     let signals = program::Signals::hold()?;
     namespace::make_mount_point(&arguments.at)?;
     namespace::enter()?;

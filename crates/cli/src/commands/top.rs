@@ -124,7 +124,7 @@ impl Screen {
         for line in lines.iter().take(height.saturating_sub(1)) {
             frame.extend(line.chars().take(width));
             frame.push_str(CLEAR_LINE);
-            frame.push_str("\r\n");
+            frame.push('\n');
         }
         frame.push_str(CLEAR_BELOW);
         let mut stdout = io::stdout().lock();

@@ -40,8 +40,7 @@ impl Signals {
     /// # Errors
     /// [`Failure`] without descriptors left.
     pub fn hold() -> Result<Self, Failure> {
-        let mut set = SigSet::empty();
-        PASSED_ON.into_iter().chain([Signal::SIGCHLD]).for_each(|signal| set.add(signal));
+        let set = held();
         set.thread_block()
             .and_then(|()| SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC))
             .map(|descriptor| Self { descriptor })
@@ -59,6 +58,10 @@ impl Signals {
             }
         }
     }
+}
+
+fn held() -> SigSet {
+    PASSED_ON.into_iter().chain([Signal::SIGCHLD]).collect()
 }
 
 /// Starts the program through this one, which first makes sure that it ends with us. Call it on the thread
@@ -131,6 +134,10 @@ pub fn become_program(parent: u32, library: Option<&OsStr>, program: &[OsString]
     // It may have ended before the kernel was asked to watch it.
     if getppid().as_raw() as u32 != parent {
         return failed("`hinterland run` has ended already".to_owned(), "run it again");
+    }
+    // What is held back in a process stays so in the programs that it becomes.
+    if let Err(error) = held().thread_unblock() {
+        return failed(format!("signals cannot be let through: {error}"), "try again");
     }
     let Some((name, arguments)) = program.split_first() else {
         return failed("no program is named".to_owned(), "name one behind --");
