@@ -88,8 +88,11 @@ impl Probation {
         }
     }
 
-    /// Appends to `out` the oldest probed units, at least `bytes_needed` together if there are so many.
-    /// The caller finds out which of them were touched and calls [`Self::report`] for each. Returns their bytes.
+    /// Appends to `out` the oldest probed units, at least `bytes_needed` together if there are so many, and
+    /// returns their bytes.
+    ///
+    /// The caller finds out which of them were touched and calls [`Self::report`] for each. If too many were,
+    /// it asks again: `victims` would evict the next without a question.
     pub fn victim_candidates(&mut self, bytes_needed: u64, out: &mut Vec<UnitKey>) -> u64 {
         let mut found = 0;
         while found < bytes_needed {
