@@ -13,6 +13,7 @@
 //! # Ok::<(), hinterland_pool::PoolError>(())
 //! ```
 
+mod address;
 mod error;
 pub mod local;
 mod object;

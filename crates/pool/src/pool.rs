@@ -1,5 +1,6 @@
 //! The pool as programs use it: put, open, list, stat, remove, verify, and memory that is read in place.
 
+use crate::address::Addresses;
 use crate::object::Object;
 use crate::remote::Remotes;
 use crate::session::unexpected;
@@ -19,6 +20,7 @@ const LIST_PAGE: u32 = 500;
 pub struct Pool {
     session: Arc<Session>,
     remotes: Arc<Remotes>,
+    addresses: Arc<Addresses>,
 }
 
 /// What `verify` found.
@@ -57,7 +59,7 @@ impl Pool {
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
         let session = Arc::new(Session::connect(socket)?);
         let remotes = Arc::new(Remotes::new(session.pool())?);
-        Ok(Self { session, remotes })
+        Ok(Self { session, remotes, addresses: Arc::default() })
     }
 
     /// The session, for requests that have no method here.
@@ -67,6 +69,15 @@ impl Pool {
 
     pub(crate) const fn remotes(&self) -> &Arc<Remotes> {
         &self.remotes
+    }
+
+    pub(crate) const fn addresses(&self) -> &Arc<Addresses> {
+        &self.addresses
+    }
+
+    /// The same connection with a table of addresses of its own, empty.
+    pub(crate) fn without_addresses(&self) -> Self {
+        Self { addresses: Arc::default(), ..self.clone() }
     }
 
     /// Opens a sealed object or a region.
@@ -123,7 +134,9 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is no such name.
     pub fn remove(&self, name: &ObjectName) -> Result<(), PoolError> {
-        self.done(&Request::Remove { name: name.clone() })
+        let removed = self.done(&Request::Remove { name: name.clone() });
+        self.forget_addresses();
+        removed
     }
 
     /// Lets every home read its copy and compare it with its checksums.

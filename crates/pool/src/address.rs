@@ -1,0 +1,384 @@
+//! Reads, writes and locks by global address: the addresses that a program uses are resolved once and remembered.
+//!
+//! What is remembered stands in two places. The table of a pool has every object that was reached by address, open. Each
+//! thread has a few pieces of memory of this host at hand, found by comparing, without a lock or an atomic write; a hit
+//! costs a look at the clock and the copy. Both believe what they know for [`BELIEF_NS`]; then the node is asked again,
+//! because the object may have been removed and its addresses given to another (paper 004, section 5.1: the client's
+//! cached page table).
+
+use crate::session::unexpected;
+use crate::{Object, Pool, PoolError};
+use hinterland_os::{SharedSlice, clock};
+use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
+use hinterland_types::{GlobalAddress, Rights};
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::time::{Duration, Instant};
+
+/// How long an answer of the node is believed: about as long as a dead process holds on to what it had.
+const BELIEF_NS: u64 = 1_000_000_000;
+/// Objects that a pool keeps open for its addresses: each is a handle, and a mapping if it is of this host.
+const OBJECTS_MAX: usize = 4096;
+/// Pieces of memory that a thread has at hand: enough for a copy between two objects beside a few others, and still
+/// compared in less time than a lock takes.
+const PIECES_MAX: usize = 8;
+/// How long the node waits for a lock before the session is let go for a moment.
+const LOCK_SLICE: Duration = Duration::from_millis(20);
+/// How long the session is let go.
+const LOCK_PAUSE: Duration = Duration::from_micros(200);
+
+const ENOENT: i32 = 2;
+const EACCES: i32 = 13;
+const EINVAL: i32 = 22;
+const ETIMEDOUT: i32 = 110;
+
+/// The objects of a pool that were reached by address.
+#[derive(Default)]
+pub(crate) struct Addresses {
+    /// Counts what was forgotten: a thread that has seen an older number looks here again.
+    forgotten: AtomicU64,
+    table: RwLock<Vec<Arc<Entry>>>,
+}
+
+/// An open object and the addresses that it covers.
+struct Entry {
+    first: u64,
+    bytes: u64,
+    object: Object,
+    /// When the node last said that the object is there.
+    confirmed_ns: AtomicU64,
+}
+
+/// Memory of this host that a thread has at hand. It holds the memory, not the session: a pool that is closed is
+/// closed, though an idle thread keeps the pages until it uses a pool again.
+struct Piece {
+    owner: Weak<Addresses>,
+    forgotten: u64,
+    first: u64,
+    believed_until_ns: u64,
+    memory: SharedSlice,
+}
+
+thread_local! {
+    static AT_HAND: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Pool {
+    /// Reads `into.len()` bytes at an address: by loads if this host holds them, else from a home. It may cross from one
+    /// object to the next; nothing is read unless every byte of the range belongs to an object. Inside an aligned 8-byte
+    /// word no write is ever seen in part.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
+    /// [`PoolError::Unreachable`] if no home answers.
+    pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
+        let at_hand = self.at_hand(address.raw(), into.len(), |memory, offset| {
+            // The piece was found to cover the range.
+            memory.read_at(offset, into).is_ok()
+        });
+        if at_hand {
+            return Ok(());
+        }
+        self.each_part(address.raw(), into.len(), Rights::READ, |object, offset, done, bytes| {
+            object.read_at(offset, &mut into[done..done + bytes])
+        })
+    }
+
+    /// Writes bytes at an address: by stores if this host holds the region, else to its home. It may cross from one
+    /// region to the next; nothing is written unless every byte of the range can be.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read), and [`PoolError::Refused`] with `EACCES` for a sealed object.
+    pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<(), PoolError> {
+        let at_hand = self.at_hand(address.raw(), from.len(), |memory, offset| {
+            memory.is_writable() && memory.write_at(offset, from).is_ok()
+        });
+        if at_hand {
+            return Ok(());
+        }
+        self.each_part(address.raw(), from.len(), Rights::WRITE, |object, offset, done, bytes| {
+            object.write_at(offset, &from[done..done + bytes])
+        })
+    }
+
+    /// As [`lock`](Self::lock), but other threads may use this pool in the meantime: the node waits in short slices.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ETIMEDOUT`.
+    pub fn lock_within(
+        &self,
+        address: GlobalAddress,
+        mode: LockMode,
+        wait: Duration,
+    ) -> Result<(), PoolError> {
+        let start = Instant::now();
+        loop {
+            let left = wait.saturating_sub(start.elapsed());
+            // At most 20: the cast loses nothing.
+            let slice_ms = left.min(LOCK_SLICE).as_millis() as u32;
+            match self.lock(address, mode, slice_ms) {
+                Err(PoolError::Refused { code: ETIMEDOUT, .. }) if start.elapsed() < wait => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                Err(PoolError::Refused { code: ETIMEDOUT, .. }) => {
+                    let text = format!(
+                        "the lock on {address} was not free within {} ms (hint: wait longer; it is free at the latest when its holder ends)",
+                        wait.as_millis()
+                    );
+                    return Err(PoolError::Refused { code: ETIMEDOUT, text });
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Forgets every address, so that the next use of each asks the node.
+    pub(crate) fn forget_addresses(&self) {
+        self.addresses().retain(|_| false);
+    }
+
+    /// Runs `access` on the memory that this thread has at hand for the range, if it has.
+    #[inline]
+    fn at_hand(&self, start: u64, bytes: usize, access: impl FnOnce(&SharedSlice, usize) -> bool) -> bool {
+        let owner = Arc::as_ptr(self.addresses());
+        // A thread that is ending has nothing at hand.
+        let found = AT_HAND.try_with(|at_hand| {
+            let at_hand = at_hand.try_borrow().ok()?;
+            let piece = at_hand.iter().find(|piece| {
+                let offset = start.wrapping_sub(piece.first);
+                let len = piece.memory.len() as u64;
+                piece.owner.as_ptr() == owner && offset < len && bytes as u64 <= len - offset
+            })?;
+            // Acquire: pairs with the Release in `take_out`.
+            let is_sound = piece.forgotten == self.addresses().forgotten.load(Ordering::Acquire)
+                && clock::monotonic_ns() < piece.believed_until_ns;
+            is_sound.then(|| access(&piece.memory, (start - piece.first) as usize))
+        });
+        matches!(found, Ok(Some(true)))
+    }
+
+    /// Runs an operation on every part of a range that lies in one object, after all of them were found.
+    fn each_part(
+        &self,
+        start: u64,
+        bytes: usize,
+        needed: Rights,
+        mut operation: impl FnMut(&Object, u64, usize, usize) -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let first = self.entry(start, needed)?;
+        if start - first.first + bytes as u64 <= first.bytes {
+            return self.one_part(first, start, needed, |object, offset| operation(object, offset, 0, bytes));
+        }
+        let mut parts = Vec::new();
+        let mut done = 0;
+        while done < bytes {
+            let address = start + done as u64;
+            let entry = self.entry(address, needed)?;
+            // At most what is left of a slice: the cast loses nothing.
+            let now = (entry.bytes - (address - entry.first)).min((bytes - done) as u64) as usize;
+            parts.push((entry, address, done, now));
+            done += now;
+        }
+        for (entry, address, done, now) in parts {
+            self.one_part(entry, address, needed, |object, offset| operation(object, offset, done, now))?;
+        }
+        Ok(())
+    }
+
+    /// Runs an operation on an object. If it fails, the object is forgotten, and tried once more if the node knows
+    /// something else of it by then.
+    fn one_part(
+        &self,
+        entry: Arc<Entry>,
+        address: u64,
+        needed: Rights,
+        mut operation: impl FnMut(&Object, u64) -> Result<(), PoolError>,
+    ) -> Result<(), PoolError> {
+        let Err(error) = operation(&entry.object, address - entry.first) else {
+            self.take_in_hand(&entry);
+            return Ok(());
+        };
+        self.addresses().retain(|other| !Arc::ptr_eq(other, &entry));
+        match self.entry(address, needed) {
+            Ok(fresh) if fresh.object.info() != entry.object.info() && fresh.covers_as(&entry) => {
+                operation(&fresh.object, address - fresh.first).inspect_err(|_| {
+                    self.addresses().retain(|other| !Arc::ptr_eq(other, &fresh));
+                })
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// The open object at an address, known or found out, that allows what is needed.
+    fn entry(&self, address: u64, needed: Rights) -> Result<Arc<Entry>, PoolError> {
+        let known = self.addresses().find(address);
+        let entry = match known {
+            Some(entry) if self.is_still_there(&entry)? => entry,
+            _ => self.find_out(address)?,
+        };
+        if needed.allows(Rights::WRITE) && entry.object.info().state == ObjectState::Sealed {
+            let name = &entry.object.info().name;
+            let text = format!("{name} is sealed: it can be read and nothing else (hint: put a new object)");
+            return Err(PoolError::Refused { code: EACCES, text });
+        }
+        Ok(entry)
+    }
+
+    /// Whether an object may be believed to be there; asks the node when it is time.
+    fn is_still_there(&self, entry: &Arc<Entry>) -> Result<bool, PoolError> {
+        // Relaxed: a time that nothing is ordered by; an old value asks the node once more.
+        let confirmed_ns = entry.confirmed_ns.load(Ordering::Relaxed);
+        let now_ns = clock::monotonic_ns();
+        if now_ns < confirmed_ns + BELIEF_NS {
+            return Ok(true);
+        }
+        let is_there = match self.resolve(entry.first) {
+            Ok((info, _)) => info.object == entry.object.info().object && info.state != ObjectState::Writing,
+            Err(PoolError::Refused { code: ENOENT, .. }) => false,
+            // The directory cannot be asked: what is open stays usable, as mapped memory does.
+            Err(PoolError::Refused { .. }) => true,
+            Err(error) => {
+                self.forget_addresses();
+                return Err(error);
+            }
+        };
+        if is_there {
+            // Relaxed: as above.
+            entry.confirmed_ns.store(now_ns, Ordering::Relaxed);
+        } else {
+            self.addresses().retain(|other| !Arc::ptr_eq(other, entry));
+        }
+        Ok(is_there)
+    }
+
+    /// Asks the node what lies at an address, and opens it.
+    fn find_out(&self, address: u64) -> Result<Arc<Entry>, PoolError> {
+        let now_ns = clock::monotonic_ns();
+        let (info, offset) = self.resolve(address)?;
+        if offset >= info.bytes {
+            let text = format!(
+                "address {address:#x} lies behind the end of {}, which has {} bytes (hint: ask `stat` for its address and size)",
+                info.name, info.bytes
+            );
+            return Err(PoolError::Refused { code: EINVAL, text });
+        }
+        let rights = Rights::READ | Rights::WRITE;
+        let request = Request::OpenObject { object: info.object, rights };
+        let opened = match self.session().call(&request)? {
+            Reply::Opened(opened) => opened,
+            other => return Err(unexpected("Opened", &other)),
+        };
+        let bytes = opened.info.bytes;
+        // An object that knew this pool's table, which knows the object, would keep both for ever.
+        let object = Object::new(self.without_addresses(), opened);
+        let confirmed_ns = AtomicU64::new(now_ns);
+        let entry = Arc::new(Entry { first: address - offset, bytes, object, confirmed_ns });
+        self.addresses().insert(Arc::clone(&entry));
+        Ok(entry)
+    }
+
+    fn resolve(&self, address: u64) -> Result<(ObjectInfo, u64), PoolError> {
+        let address = GlobalAddress::new(address)
+            .map_err(|error| PoolError::Refused { code: EINVAL, text: error.to_string() })?;
+        match self.session().call(&Request::Resolve { address })? {
+            Reply::Resolved { info, offset } if offset <= address.raw() => Ok((info, offset)),
+            other => Err(unexpected("Resolved", &other)),
+        }
+    }
+
+    /// Puts the memory of an object of this host where the thread finds it at once.
+    fn take_in_hand(&self, entry: &Arc<Entry>) {
+        if !entry.object.is_local() {
+            return;
+        }
+        let Ok(memory) = entry.object.memory() else { return };
+        // Acquire: pairs with the Release in `take_out`.
+        let forgotten = self.addresses().forgotten.load(Ordering::Acquire);
+        if !self.addresses().find(entry.first).is_some_and(|found| Arc::ptr_eq(&found, entry)) {
+            return;
+        }
+        let piece = Piece {
+            owner: Arc::downgrade(self.addresses()),
+            forgotten,
+            first: entry.first,
+            // Relaxed: a time that nothing is ordered by.
+            believed_until_ns: entry.confirmed_ns.load(Ordering::Relaxed) + BELIEF_NS,
+            memory: memory.clone(),
+        };
+        // A thread that is ending, or that is here already, does without.
+        let _ = AT_HAND.try_with(|at_hand| {
+            let Ok(mut at_hand) = at_hand.try_borrow_mut() else { return };
+            at_hand.retain(|other| {
+                let is_ours = other.owner.ptr_eq(&piece.owner);
+                let is_old = is_ours && (other.first == piece.first || other.forgotten != forgotten);
+                other.owner.strong_count() > 0 && !is_old
+            });
+            at_hand.truncate(PIECES_MAX - 1);
+            at_hand.insert(0, piece);
+        });
+    }
+}
+
+impl Entry {
+    /// Whether it has every byte that the other had, at the same addresses.
+    fn covers_as(&self, other: &Self) -> bool {
+        self.first == other.first && self.bytes >= other.bytes
+    }
+
+    fn covers(&self, address: u64) -> bool {
+        address.wrapping_sub(self.first) < self.bytes
+    }
+}
+
+impl Addresses {
+    fn find(&self, address: u64) -> Option<Arc<Entry>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let index = table.partition_point(|entry| entry.first <= address).checked_sub(1)?;
+        table.get(index).filter(|entry| entry.covers(address)).cloned()
+    }
+
+    /// Puts an entry in, in place of all that it overlaps. A full table lets go of what was not confirmed for longest.
+    fn insert(&self, entry: Arc<Entry>) {
+        let mut table = self.lock();
+        let is_apart = |other: &Arc<Entry>| {
+            other.first >= entry.first + entry.bytes || other.first + other.bytes <= entry.first
+        };
+        let mut gone = self.take_out(&mut table, is_apart);
+        if table.len() >= OBJECTS_MAX {
+            // Relaxed: a time that nothing is ordered by.
+            let confirmed = |other: &Entry| other.confirmed_ns.load(Ordering::Relaxed);
+            let oldest = table.iter().map(|other| confirmed(other)).min();
+            gone.extend(self.take_out(&mut table, |other| Some(confirmed(other)) != oldest));
+        }
+        let index = table.partition_point(|other| other.first < entry.first);
+        table.insert(index, entry);
+        drop(table);
+        // Closing an object asks the node: not under the lock.
+        drop(gone);
+    }
+
+    /// Forgets what `keep` refuses.
+    fn retain(&self, keep: impl Fn(&Arc<Entry>) -> bool) {
+        let gone = self.take_out(&mut self.lock(), keep);
+        // As in `insert`.
+        drop(gone);
+    }
+
+    /// Takes out what `keep` refuses, and has every thread look here before it believes what it has at hand.
+    fn take_out(&self, table: &mut Vec<Arc<Entry>>, keep: impl Fn(&Arc<Entry>) -> bool) -> Vec<Arc<Entry>> {
+        let gone: Vec<_> = table.extract_if(.., |entry| !keep(entry)).collect();
+        if !gone.is_empty() {
+            // Release: pairs with the Acquire of the threads that have memory at hand.
+            self.forgotten.fetch_add(1, Ordering::Release);
+        }
+        gone
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, Vec<Arc<Entry>>> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
