@@ -2,7 +2,8 @@
 //!
 //! Ours and the bare peer take turns in one process on the same buffers; each figure is the median of the rounds.
 //! Arguments: rounds (default 5), gibibytes of the buffers (default 1), and optionally the part to run (`latency`,
-//! `throughput`).
+//! `throughput`,
+//! `tuning`).
 
 use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
 use hinterland_fabric::{Endpoint, MemoryService, Slice};
@@ -61,12 +62,21 @@ fn main() {
     let source = Arc::new(Memory::new(gibibytes << 30, 1));
     let target = Arc::new(Memory::new(gibibytes << 30, 2));
     println!("{:<34} {:>10} {:>10} {:>7}  (median of {rounds})", "case", "ours", "raw", "ratio");
-    if part != "throughput" {
+    if part != "throughput" && part != "tuning" {
         for mode in [Mode::Blocking, Mode::Polling] {
             latency(mode, &source, &target, rounds);
         }
     }
-    if part != "latency" {
+    if part == "tuning" {
+        for streams in [1, 4] {
+            for buffer_bytes in [0, 256 << 10, 1 << 20, 4 << 20] {
+                for chunk_bytes in [256 << 10, 512 << 10, 1 << 20, 4 << 20] {
+                    tuning(streams, buffer_bytes, chunk_bytes, &source, &target, rounds);
+                }
+            }
+        }
+    }
+    if part != "latency" && part != "tuning" {
         for streams in [1, 2, 4] {
             throughput(streams, &source, &target, rounds);
         }
@@ -74,12 +84,15 @@ fn main() {
 }
 
 fn serve(memory: &Arc<Memory>, mode: Mode) -> Server {
+    let spin = if mode == Mode::Polling { Duration::from_millis(50) } else { Duration::ZERO };
+    serve_with(memory, ServerOptions { spin, ..ServerOptions::default() })
+}
+
+fn serve_with(memory: &Arc<Memory>, options: ServerOptions) -> Server {
     let guard = Arc::clone(memory);
     // SAFETY: the mapping lives as long as the program; it is only read and written by copies of the kernel.
     let slice = unsafe { Slice::from_raw(memory.start, memory.bytes, true, guard) };
     let service = Arc::new(MemoryService::new(slice, Rights::ALL));
-    let spin = if mode == Mode::Polling { Duration::from_millis(50) } else { Duration::ZERO };
-    let options = ServerOptions { spin, ..ServerOptions::default() };
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     Server::start(listener, service, options).expect("a server")
 }
@@ -233,6 +246,31 @@ fn throughput(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>, rounds
         let name = format!("{streams} streams {name} (GB/s)");
         println!("{name:<34} {ours:>10.2} {theirs:>10.2} {:>7.2}", ours / theirs);
     }
+}
+
+/// One combination of socket buffer and frame size.
+fn tuning(
+    streams: usize,
+    buffer_bytes: usize,
+    chunk_bytes: u32,
+    source: &Arc<Memory>,
+    target: &Arc<Memory>,
+    rounds: usize,
+) {
+    let server = serve_with(source, ServerOptions { buffer_bytes, ..ServerOptions::default() });
+    let options = ClientOptions { streams, buffer_bytes, chunk_bytes, ..ClientOptions::default() };
+    let endpoint = TcpEndpoint::connect(server.address(), options).expect("a connection");
+    let run = [ByteRange::new(0, source.bytes as u64).expect("a range")];
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let started = Instant::now();
+        endpoint.read(MemoryService::HANDLE, &run, target.all()).expect("a read");
+        ours.push(source.bytes as f64 / started.elapsed().as_secs_f64() / 1e9);
+        theirs.push(raw_stream(streams, source, target));
+    }
+    let (ours, theirs) = (median(&mut ours), median(&mut theirs));
+    let name = format!("{streams} streams, {} KiB, {} KiB frames", buffer_bytes >> 10, chunk_bytes >> 10);
+    println!("{name:<34} {ours:>10.2} {theirs:>10.2} {:>7.2}", ours / theirs);
 }
 
 /// Bare streams with a thread at each end, memory to memory: gigabytes a second.

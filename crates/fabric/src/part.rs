@@ -11,6 +11,8 @@ pub struct Part(libc::iovec);
 
 // SAFETY: a part is an address and a length; every use of the memory behind it is unsafe and argued for there.
 unsafe impl Send for Part {}
+// SAFETY: as above.
+unsafe impl Sync for Part {}
 
 impl Part {
     pub(crate) fn new(start: *mut u8, bytes: usize) -> Self {

@@ -7,6 +7,7 @@
 //! | `cutter` | cuts one operation into frames |
 //! | `channel` | the client's end of one stream: frames out, answers straight into the caller's memory |
 //! | `client` | one peer over several streams |
+//! | `stripes` | one long read or write over all free streams |
 //! | `queue` | many operations in flight from one thread |
 //! | `server` | accepts connections and keeps sessions |
 //! | `serve` | answers the requests of one stream |
@@ -19,6 +20,7 @@ mod queue;
 mod serve;
 mod server;
 mod socket;
+mod stripes;
 
 pub use client::{ClientOptions, TcpEndpoint};
 pub use server::{Server, ServerOptions};
@@ -41,5 +43,7 @@ const CHECKED_BODY_BYTES: usize = 4096;
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Bytes received ahead of what is known to come: a good number of small frames.
 const STAGING_BYTES: usize = 64 << 10;
+/// Spins between two looks at the clock.
+const SPINS_PER_LOOK: u32 = 256;
 /// Most pieces of memory in one system call (`IOV_MAX`).
 const PARTS_MAX: usize = 1024;

@@ -333,3 +333,25 @@ fn checksums_of_long_bodies_travel_both_ways() {
     endpoint.write(HANDLE, &[run(0, 2 << 20)], &into).unwrap();
     assert!(service.memory().to_vec() == into);
 }
+
+#[test]
+fn very_long_transfers_move_the_same_bytes_with_and_without_helpers() {
+    let bytes = pattern((40 << 20) + 3);
+    let size = bytes.len() as u64;
+    let (server, service) = serve(Slice::copied(&bytes), Rights::ALL);
+    for helpers in [true, false] {
+        let options = ClientOptions { streams: 3, helpers, ..ClientOptions::default() };
+        let endpoint = TcpEndpoint::connect(server.address(), options).unwrap();
+        let mut into = vec![0; bytes.len()];
+        endpoint.read(HANDLE, &[run(0, size)], &mut into).unwrap();
+        assert!(into == bytes);
+        into.rotate_left(12_345);
+        endpoint.write(HANDLE, &[run(0, size)], &into).unwrap();
+        assert!(service.memory().to_vec() == into);
+        service.memory().copy_in(0, &bytes);
+        let beyond = [run(0, size - 1), run(size, 1)];
+        assert!(matches!(endpoint.read(HANDLE, &beyond, &mut into), Err(FabricError::Remote { .. })));
+        endpoint.read(HANDLE, &[run(0, size)], &mut into).unwrap();
+        assert!(into == bytes);
+    }
+}

@@ -4,14 +4,15 @@ use super::channel::{Answer, Channel, Request};
 use super::cutter::Cutter;
 use super::greeting::greet;
 use super::queue::TcpQueue;
-use super::socket::{Interest, Socket, Wait, wait_for};
-use super::{Mode, WAIT_SLICE};
+use super::socket::{Socket, Wait};
+use super::stripes::{FrameDraft, Work};
+use super::{Mode, SPINS_PER_LOOK};
 use crate::endpoint::{Capabilities, Endpoint, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
 use hinterland_proto::{
     ClientIdentity, Established, Features, FrameKind, HandshakeError, PeerLimits, PoolId, PoolKey, RUN_BYTES,
-    RUNS_MAX, RefusalCode, Role, encode_runs,
+    RefusalCode, Role,
 };
 use hinterland_types::limits::{CONTROL_BYTES_MAX, STREAMS_MAX};
 use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
@@ -20,12 +21,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 256;
 /// Reads and writes of one run up to this size take the shortest way through the code.
 const ONE_FRAME_BYTES_MAX: usize = 64 << 10;
-/// Requests that are under way on one stream while a long operation runs: one that is served, one that waits.
-const STRIPE_DEPTH: usize = 3;
+/// Reads and writes from this size on get a thread for every stream: starting them costs about 1 % of their time.
+const HELPED_BYTES_MIN: u64 = 32 << 20;
 
 /// How to reach a peer.
 #[derive(Clone, Debug)]
@@ -42,6 +41,8 @@ pub struct ClientOptions {
     pub buffer_bytes: usize,
     /// Whether all bodies carry checksums; short ones always do.
     pub checksums: bool,
+    /// Whether very long reads and writes get a thread for every stream while they run.
+    pub helpers: bool,
     /// What this side is.
     pub role: Role,
     /// This side, if it is a node.
@@ -61,6 +62,7 @@ impl Default for ClientOptions {
             chunk_bytes: 512 << 10,
             buffer_bytes: 0,
             checksums: false,
+            helpers: true,
             role: Role::Client,
             node: NodeId(0),
             pool: PoolId::ANY,
@@ -244,9 +246,9 @@ impl TcpEndpoint {
         let striped = bytes > u64::from(self.connector.options.chunk_bytes) && self.streams.len() > 1;
         let chunk_bytes = if striped { self.connector.options.chunk_bytes } else { limits.body_bytes_max };
         let frame_bytes_max = chunk_bytes.min(limits.body_bytes_max);
-        let mut cutter = Cutter::new(runs, parts, frame_bytes_max, limits.runs_max)?;
+        let cutter = Cutter::new(runs, parts, frame_bytes_max, limits.runs_max)?;
         let mut frame = FrameDraft::new(kind, handle, self.connector.options.checksums);
-        if !frame.cut(&mut cutter)? {
+        if !frame.cut(&mut cutter.clone())? {
             return Ok(());
         }
         if frame.bytes as u64 == bytes {
@@ -261,7 +263,13 @@ impl TcpEndpoint {
                 lanes.push(lane);
             }
         }
-        Stripes { connector: &self.connector, lanes: &mut lanes, failure: None }.run(frame, cutter)
+        let mut lanes: Vec<&mut Option<Channel>> = lanes.iter_mut().map(|lane| &mut **lane).collect();
+        let work = Work::new(frame, cutter);
+        if self.connector.options.helpers && bytes >= HELPED_BYTES_MIN {
+            work.move_with_helpers(&self.connector, &mut lanes)
+        } else {
+            work.move_alone(&self.connector, &mut lanes)
+        }
     }
 }
 
@@ -366,7 +374,7 @@ impl Connector {
     }
 
     /// The channel of a slot, opened if it is not.
-    fn ready<'a>(&self, slot: &'a mut Option<Channel>) -> Result<&'a mut Channel, FabricError> {
+    pub fn ready<'a>(&self, slot: &'a mut Option<Channel>) -> Result<&'a mut Channel, FabricError> {
         match slot {
             Some(channel) => Ok(channel),
             None => Ok(slot.insert(self.join()?)),
@@ -381,7 +389,7 @@ impl Connector {
     }
 
     /// Turns the answer to a read or write into a result.
-    fn done(&self, answer: Answer) -> Result<(), FabricError> {
+    pub fn done(&self, answer: Answer) -> Result<(), FabricError> {
         match answer {
             Answer::Done => Ok(()),
             other => Err(self.unexpected(other, "a read or write")),
@@ -395,194 +403,6 @@ impl Connector {
                 let what = "it is an answer to something else";
                 FabricError::WrongAnswer { peer: self.peer, during, what }
             }
-        }
-    }
-}
-
-/// One frame of a read or write, before it has a number.
-pub(super) struct FrameDraft {
-    kind: FrameKind,
-    handle: Handle,
-    checked: bool,
-    runs: Vec<ByteRange>,
-    table: Vec<u8>,
-    parts: Vec<Part>,
-    pub bytes: usize,
-}
-
-impl FrameDraft {
-    pub fn new(kind: FrameKind, handle: Handle, checked: bool) -> Self {
-        let (runs, table, parts) = (Vec::new(), Vec::with_capacity(RUN_BYTES), Vec::new());
-        Self { kind, handle, checked, runs, table, parts, bytes: 0 }
-    }
-
-    /// Takes the next piece of an operation; false if nothing is left.
-    pub fn cut(&mut self, cutter: &mut Cutter<'_>) -> Result<bool, FabricError> {
-        self.runs.clear();
-        self.table.clear();
-        self.parts.clear();
-        self.bytes = cutter.next(&mut self.runs, &mut self.parts);
-        if self.bytes == 0 {
-            return Ok(false);
-        }
-        // Only more runs than a frame takes can fail here, and the cutter stops before.
-        encode_runs(&self.runs, &mut self.table).map_err(|_| FabricError::Limit {
-            what: "number of runs",
-            value: self.runs.len() as u64,
-            limit: RUNS_MAX as u64,
-        })?;
-        Ok(true)
-    }
-
-    pub fn request(&self, tag: u64) -> Request<'_> {
-        let (payload, into): (&[Part], &[Part]) =
-            if self.kind == FrameKind::Read { (&[], &self.parts) } else { (&self.parts, &[]) };
-        Request {
-            kind: self.kind,
-            handle: self.handle,
-            argument: self.runs.len() as u64,
-            start: &self.table,
-            payload,
-            into,
-            tag,
-            checked: self.checked,
-        }
-    }
-}
-
-/// A long operation on all streams that were free when it began.
-struct Stripes<'a, 'b> {
-    connector: &'a Connector,
-    lanes: &'a mut [MutexGuard<'b, Option<Channel>>],
-    failure: Option<FabricError>,
-}
-
-impl Stripes<'_, '_> {
-    /// Moves all frames; after a failure it begins no more, but receives what is under way, so that no answer comes
-    /// later into memory that is somebody else's by then.
-    fn run(mut self, mut frame: FrameDraft, mut cutter: Cutter<'_>) -> Result<(), FabricError> {
-        let mut progressed = Instant::now();
-        let mut left = true;
-        let mut spins = 0;
-        loop {
-            left = left && self.failure.is_none() && self.feed(&mut frame, &mut cutter);
-            if self.busy() == 0 {
-                break;
-            }
-            if self.collect() {
-                progressed = Instant::now();
-                continue;
-            }
-            spins += 1;
-            let polling = self.connector.options.mode == Mode::Polling;
-            if !polling || spins % SPINS_PER_LOOK == 0 {
-                self.check(progressed);
-            }
-            std::hint::spin_loop();
-        }
-        self.failure.map_or(Ok(()), Err)
-    }
-
-    fn busy(&self) -> usize {
-        self.lanes.iter().flat_map(|lane| lane.as_ref()).filter(|channel| channel.pending() > 0).count()
-    }
-
-    /// Gives every stream work up to its depth; returns whether more is left.
-    fn feed(&mut self, frame: &mut FrameDraft, cutter: &mut Cutter<'_>) -> bool {
-        for _ in 0..STRIPE_DEPTH {
-            for index in 0..self.lanes.len() {
-                if self.lanes[index].as_ref().is_some_and(|channel| channel.pending() >= STRIPE_DEPTH) {
-                    continue;
-                }
-                match self.connector.ready(&mut self.lanes[index]) {
-                    // SAFETY: the memory is borrowed by the caller of the operation, which returns only when no lane
-                    // has a request left (`run`) or the channel was dropped (`fail`).
-                    Ok(channel) => unsafe { channel.begin(&frame.request(0)) },
-                    Err(error) => {
-                        self.fail(index, error);
-                        return false;
-                    }
-                }
-                match frame.cut(cutter) {
-                    Ok(true) => {}
-                    Ok(false) => return false,
-                    Err(error) => {
-                        self.failure.get_or_insert(error);
-                        return false;
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    /// Sends and receives what can be, sleeping if that is the mode; returns whether an answer came.
-    fn collect(&mut self) -> bool {
-        let sleeps = self.connector.options.mode == Mode::Blocking;
-        let mut wait = Wait::Never;
-        if sleeps {
-            let alone = self.busy() == 1;
-            let outgoing = self.lanes.iter().flat_map(|lane| lane.as_ref()).any(Channel::has_outgoing);
-            if alone && !outgoing {
-                wait = Wait::Sleep;
-            }
-        }
-        let mut answered = false;
-        for index in 0..self.lanes.len() {
-            let Some(channel) = self.lanes[index].as_mut() else { continue };
-            if channel.pending() == 0 {
-                continue;
-            }
-            let result = channel.flush(Wait::Never).and_then(|_| channel.receive(wait));
-            match result {
-                Ok(None) => {}
-                Ok(Some((_, answer))) => {
-                    answered = true;
-                    if let Err(error) = self.connector.done(answer) {
-                        self.failure.get_or_insert(error);
-                    }
-                }
-                Err(error) => self.fail(index, error),
-            }
-        }
-        if !answered && sleeps && wait == Wait::Never {
-            self.sleep();
-        }
-        answered
-    }
-
-    fn sleep(&mut self) {
-        let mut interests = [const { None }; STREAMS_MAX];
-        let mut count = 0;
-        for channel in self.lanes.iter().flat_map(|lane| lane.as_ref()) {
-            if channel.pending() > 0 && count < interests.len() {
-                interests[count] = Some(Interest::new(channel.socket().descriptor(), channel.has_outgoing()));
-                count += 1;
-            }
-        }
-        let mut ready = interests.iter().flatten().copied().collect::<Vec<_>>();
-        if let Err(error) = wait_for(&mut ready, WAIT_SLICE) {
-            let reason = error.to_string();
-            self.fail_all(&FabricError::System { what: "waiting for a socket", reason });
-        }
-    }
-
-    fn check(&mut self, progressed: Instant) {
-        let after = self.connector.options.timeout;
-        if progressed.elapsed() >= after {
-            let peer = self.connector.peer;
-            self.fail_all(&FabricError::Timeout { peer, during: "a striped transfer", after });
-        }
-    }
-
-    fn fail(&mut self, index: usize, error: FabricError) {
-        *self.lanes[index] = None;
-        self.failure.get_or_insert(error);
-    }
-
-    fn fail_all(&mut self, error: &FabricError) {
-        for index in 0..self.lanes.len() {
-            self.fail(index, error.clone());
         }
     }
 }

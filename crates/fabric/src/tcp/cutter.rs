@@ -9,6 +9,7 @@ use hinterland_types::ByteRange;
 const FRAME_PARTS_MAX: usize = PARTS_MAX - 8;
 
 /// What is left of an operation.
+#[derive(Clone)]
 pub(super) struct Cutter<'a> {
     runs: &'a [ByteRange],
     /// Bytes of the first run that are cut already.
@@ -39,6 +40,11 @@ impl<'a> Cutter<'a> {
         let frame_bytes_max = u64::from(frame_bytes_max);
         let frame_runs_max = frame_runs_max as usize;
         Ok(Self { runs, run_done: 0, parts, part_done: 0, frame_bytes_max, frame_runs_max })
+    }
+
+    /// Leaves nothing.
+    pub fn stop(&mut self) {
+        self.runs = &[];
     }
 
     /// Appends the runs and pieces of the next frame; returns its bytes, 0 if nothing is left.

@@ -1,10 +1,11 @@
 //! Many operations in flight from one thread, over streams of their own.
 
-use super::Mode;
 use super::channel::{Answer, Channel, Request};
-use super::client::{Connector, FrameDraft, check_call, plain};
+use super::client::{Connector, check_call, plain};
 use super::cutter::Cutter;
 use super::socket::{Interest, Wait, wait_for};
+use super::stripes::FrameDraft;
+use super::{Mode, SPINS_PER_LOOK};
 use crate::endpoint::{Completion, Outcome, Queue};
 use crate::error::FabricError;
 use crate::part::Part;
@@ -16,8 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Operations in flight at once: enough to fill a network, few enough that each one's memory is accounted for.
 const OPERATIONS_MAX: usize = 4096;
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 64;
 
 /// One stream of the queue; `None` after it broke, until the next operation is posted.
 struct Lane {
