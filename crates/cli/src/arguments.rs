@@ -16,9 +16,10 @@ Exit status:
   `run` ends with the status of its program: 128 and the signal if one ended it, 126 or 127 if it could not be started.
 
 Variables:
-  HINTERLAND_SOCKET   the node's socket, as --socket
-  HINTERLAND_LOG      how much is reported on standard error: error, warn, info, debug, trace
-  NO_COLOR            no colours";
+  HINTERLAND_SOCKET    the node's socket, as --socket
+  HINTERLAND_KEY_FILE  file with the pool's key, where its nodes have one
+  HINTERLAND_LOG       how much is reported on standard error: error, warn, info, debug, trace
+  NO_COLOR             no colours";
 
 /// Memory of other machines, lent to programs that do not know of it.
 ///

@@ -34,12 +34,14 @@ pub struct MountOptions {
     pub workers: usize,
     /// Whether local objects may be passed through to their files.
     pub passthrough: bool,
+    /// Whether another mount of a pool on the folder may be covered.
+    pub cover: bool,
 }
 
 impl MountOptions {
     /// The usual options for a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), allow_other: false, workers: 4, passthrough: true }
+        Self { folder: folder.into(), allow_other: false, workers: 4, passthrough: true, cover: false }
     }
 }
 
@@ -137,7 +139,7 @@ pub fn mount(
     options: &MountOptions,
     ended: Sender<()>,
 ) -> Result<Mounted, MountError> {
-    let folder = check_folder(&options.folder)?;
+    let folder = check_folder(&options.folder, options.cover)?;
     check_device()?;
     let owner = Owner { user: getuid().as_raw(), group: getgid().as_raw() };
     let passthrough = Arc::new(AtomicBool::new(options.passthrough));
@@ -213,7 +215,7 @@ fn configuration(options: &MountOptions) -> Config {
     configuration
 }
 
-fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
+fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
     let folder = folder.to_owned();
     // Reading it asks the process behind a mount, where attributes may come from the kernel's memory.
     if let Err(error) = fs::read_dir(&folder) {
@@ -230,7 +232,7 @@ fn check_folder(folder: &Path) -> Result<PathBuf, MountError> {
         error,
     })?;
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if is_mounted(&mounts, &folder) {
+    if !cover && is_mounted(&mounts, &folder) {
         return Err(MountError::AlreadyMounted { folder });
     }
     Ok(folder)
@@ -295,9 +297,9 @@ mod tests {
 
     #[test]
     fn a_missing_folder_and_a_file_are_told_apart() {
-        let missing = check_folder(Path::new("/nonexistent/pool")).unwrap_err();
+        let missing = check_folder(Path::new("/nonexistent/pool"), false).unwrap_err();
         assert!(matches!(&missing, MountError::NoFolder { .. }) && missing.to_string().contains("mkdir -p"));
-        let file = check_folder(Path::new("/proc/self/status")).unwrap_err();
+        let file = check_folder(Path::new("/proc/self/status"), false).unwrap_err();
         assert!(matches!(file, MountError::NotAFolder { .. }));
     }
 }

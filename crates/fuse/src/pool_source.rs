@@ -5,14 +5,16 @@ use hinterland_pool::{Object, Pool, PoolError};
 use hinterland_proto::control::{ObjectInfo, Reply, Request};
 use hinterland_types::ObjectName;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 const ENOENT: i32 = 2;
 const ESTALE: i32 = 116;
 
-/// A pool, asked through the node at a socket.
+/// A pool, asked through the node at a socket. A node that was restarted is connected to again.
 pub struct PoolSource {
-    pool: Pool,
+    socket: PathBuf,
+    pool: Mutex<Pool>,
 }
 
 impl PoolSource {
@@ -21,13 +23,25 @@ impl PoolSource {
     /// # Errors
     /// [`PoolError::NoNode`] if nobody listens there.
     pub fn connect(socket: &Path) -> Result<Self, PoolError> {
-        Ok(Self { pool: Pool::connect(Some(socket))? })
+        Ok(Self { socket: socket.to_owned(), pool: Mutex::new(Pool::connect(Some(socket))?) })
+    }
+
+    /// Asks the node; if it cannot be heard, once more over a new connection.
+    fn ask<T>(&self, question: impl Fn(&Pool) -> Result<T, PoolError>) -> Result<T, PoolError> {
+        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match question(&pool) {
+            Err(error) if is_lost(&error) => {}
+            answered => return answered,
+        }
+        let pool = Pool::connect(Some(&self.socket))?;
+        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&pool);
+        question(&pool)
     }
 }
 
 impl Source for PoolSource {
     fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
-        match self.pool.stat(name) {
+        match self.ask(|pool| pool.stat(name)) {
             Ok(info) => Ok(Some(info)),
             Err(PoolError::Refused { code: ENOENT, .. }) => Ok(None),
             Err(error) => Err(error.into()),
@@ -41,14 +55,14 @@ impl Source for PoolSource {
         limit: u32,
     ) -> Result<(Vec<ObjectInfo>, bool), SourceError> {
         let request = Request::List { prefix: prefix.to_owned(), after: after.cloned(), limit };
-        match self.pool.session().call(&request)? {
+        match self.ask(|pool| pool.session().call(&request))? {
             Reply::Objects { objects, more } => Ok((objects, more)),
             other => Err(unexpected("Objects", &other).into()),
         }
     }
 
     fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
-        let object = self.pool.open_object(&info.name)?;
+        let object = self.ask(|pool| pool.open_object(&info.name))?;
         if object.info().object != info.object {
             let text = format!("{} was removed and put again (hint: open it again)", info.name);
             return Err(SourceError { code: ESTALE, text });
@@ -64,7 +78,7 @@ impl Source for PoolSource {
     }
 
     fn space(&self) -> Result<Space, SourceError> {
-        let members = self.pool.members()?;
+        let members = self.ask(Pool::members)?;
         let up = members.iter().filter(|member| member.up);
         Ok(up.fold(Space::default(), |space, member| Space {
             capacity_bytes: space.capacity_bytes.saturating_add(member.capacity_bytes),
@@ -88,6 +102,11 @@ impl From<PoolError> for SourceError {
     fn from(error: PoolError) -> Self {
         Self { code: error.code(), text: error.to_string() }
     }
+}
+
+/// Whether the connection is at fault and not the question.
+fn is_lost(error: &PoolError) -> bool {
+    matches!(error, PoolError::Closed | PoolError::Os(_))
 }
 
 fn unexpected(expected: &'static str, answer: &Reply) -> PoolError {

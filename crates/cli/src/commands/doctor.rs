@@ -152,8 +152,13 @@ fn program_checks(machine: &Machine) -> Vec<Check> {
                 "apt install fuse3",
             ),
         });
+        checks.push(Check::good(
+            "mounts use /dev/fuse; FUSE over io_uring is not used, whatever the kernel offers",
+        ));
         checks.push(match hinterland_fuse::machine::passthrough(machine) {
-            Ok(()) => Check::good("reads of local objects are passed through to their memory"),
+            Ok(()) => Check::good(
+                "the kernel can read local objects by itself (those in 4 KiB or transparent pages, not in hugetlbfs)",
+            ),
             Err(why) => Check::warning(
                 format!("reads of local objects go through the mount process: {why}"),
                 "run `hinterland mount` or `hinterland run` as root on a recent kernel",

@@ -95,6 +95,8 @@ fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Fai
         // Nobody outside of the namespace sees it, and root may run parts of the program as others.
         allow_other: nix::unistd::getuid().is_root(),
         passthrough: !arguments.no_passthrough,
+        // The program of another `hinterland run` may start one of its own.
+        cover: true,
         ..MountOptions::new(&arguments.at)
     };
     Ok(hinterland_fuse::mount(source, &options, channel().0)?)

@@ -41,7 +41,9 @@ fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
     ];
     let mut text = lines.join("\n");
     if !status.problems.is_empty() {
-        text.push_str(&format!("\n\n{} problems so far: see `hinterland doctor`", status.problems.len()));
+        let count = status.problems.len();
+        let plural = if count == 1 { "problem" } else { "problems" };
+        text.push_str(&format!("\n\n{count} {plural} so far: see `hinterland doctor`"));
     }
     text
 }
@@ -91,7 +93,7 @@ mod tests {
         assert!(text.starts_with("node     a (node-1) in rack a, hosts the directory\n"), "{text}");
         assert!(text.contains("process 4711, up 1 h 2 min"), "{text}");
         assert!(text.contains("b     node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
-        assert!(text.ends_with("1 problems so far: see `hinterland doctor`"), "{text}");
+        assert!(text.ends_with("1 problem so far: see `hinterland doctor`"), "{text}");
     }
 
     #[test]
