@@ -75,17 +75,16 @@ class Stream:
         return (len(self.pieces) - 1) / (self.last - self.first)
 
 
-def shared_mappings():
-    """The shared file mappings of this process: address -> what /proc/self/smaps says of it."""
+def file_mappings():
+    """The file mappings of this process: address -> what /proc/self/smaps says of it."""
     found = {}
     current = None
     with open("/proc/self/smaps", encoding="utf-8") as lines:
         for line in lines:
             words = line.split()
             if not words[0].endswith(":"):
-                shared = words[1].endswith("s") and words[4] != "0"
-                current = {"file": f"{words[3]}/{words[4]}"} if shared else None
-                if shared:
+                current = {"file": f"{words[3]}/{words[4]}"} if words[4] != "0" else None
+                if current is not None:
                     found[words[0].split("-")[0]] = current
             elif current is not None and words[-1] == "kB":
                 current[words[0][:-1]] = int(words[1]) * 1024
@@ -95,7 +94,7 @@ def shared_mappings():
 def memory(known):
     """What the mappings made since `known` hold, by file, and what the whole process holds."""
     files = {}
-    for address, mapping in shared_mappings().items():
+    for address, mapping in file_mappings().items():
         if address in known:
             continue
         entry = files.setdefault(mapping["file"], {"rss_bytes": 0, "pss_bytes": 0, "page_bytes": 0})
@@ -113,7 +112,7 @@ def main():
     arguments = parse_arguments()
     if not os.path.exists(arguments.model):
         sys.exit(f"generate.py: there is no {arguments.model}")
-    known = set(shared_mappings())
+    known = set(file_mappings())
     started = time.monotonic()
     server = llama.Server(model_parameters(arguments.model, arguments.threads))
     load_seconds = time.monotonic() - started
