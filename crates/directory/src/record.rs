@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Version of the records; another one is refused at recovery.
 pub(crate) const FORMAT: u32 = 1;
+/// First object identifier: identifiers are inode numbers in mounts, where 1 is the root.
+const OBJECT_FIRST: u64 = 16;
 /// Key of the only record in [`Table::Meta`].
 pub(crate) const META_KEY: &[u8] = b"meta";
 
@@ -174,8 +176,8 @@ pub(crate) struct MetaRecord {
 
 impl Default for MetaRecord {
     fn default() -> Self {
-        // Object 0 means "before the first" in lists.
-        Self { format: FORMAT, next_object: 1, next_epoch: 1 }
+        // Identifiers below the first are never given: 0 means "before the first" in lists.
+        Self { format: FORMAT, next_object: OBJECT_FIRST, next_epoch: 1 }
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! See `docs/decisions/2026-11-21-cache-files.md` for what must hold and why.
 
-mod ahead;
 mod evict;
 mod faults;
 mod file;
@@ -11,20 +10,19 @@ mod registration;
 mod source;
 mod units;
 
-pub use ahead::AheadSwitches;
 pub use file::{CacheFile, CacheKey};
 pub use registration::NewRegistration;
 
 use crate::directory_link::DirectoryLink;
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use ahead::Ahead;
 use faults::{FaultWatch, Watched};
 use fill::FillQueue;
 use hinterland_os::{HugeFiller, clock, process};
 use hinterland_policy::layout::{self, Parsed, Preference};
+use hinterland_policy::prefetch::{self, PrefetchConfig, PrefetchSwitches, Prefetcher};
 use hinterland_policy::probation::{Probation, ProbationConfig};
-use hinterland_policy::{EvictionKind, UnitBytes, UnitMap};
+use hinterland_policy::{EvictionKind, Tuner, TunerConfig, UnitBytes, UnitMap};
 use hinterland_proto::control::{Advice, CacheStatus, ObjectInfo, Problem};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, NodeId, SessionId};
@@ -51,7 +49,7 @@ pub struct CacheSwitches {
     /// Huge pages for cache files whose units allow it.
     pub huge: bool,
     /// Fetch ahead: rest of an expert, sequential, stride.
-    pub prefetch: AheadSwitches,
+    pub prefetch: PrefetchSwitches,
     /// Divide models by expert.
     pub layout: bool,
     /// Ask programs which units they still use.
@@ -60,7 +58,7 @@ pub struct CacheSwitches {
 
 impl Default for CacheSwitches {
     fn default() -> Self {
-        Self { huge: true, prefetch: AheadSwitches::default(), layout: true, probe: true }
+        Self { huge: true, prefetch: PrefetchSwitches::default(), layout: true, probe: true }
     }
 }
 
@@ -193,17 +191,29 @@ impl Cache {
         preference: CachePreference,
     ) -> Result<Arc<CacheFile>, Refused> {
         let key = CacheKey { object: info.object, user };
-        if let Some(file) = self.find(key) {
+        if let Some(file) = self.find(key)
+            && self.better_unit(&file, preference).is_none()
+        {
             return Ok(file);
         }
         let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = self.find(key) {
-            return Ok(file);
-        }
+        let learned = match self.find(key) {
+            Some(file) => match self.better_unit(&file, preference) {
+                Some(unit) => Some(unit),
+                None => return Ok(file),
+            },
+            None => None,
+        };
         let source =
             Source::open(info.clone(), Arc::clone(&self.peers), Arc::clone(&self.directory), self.own)?;
-        let units = self.divide(&source, info.bytes, preference.unit_bytes)?;
-        let prefetcher = Ahead::new(self.options.switches.prefetch);
+        let units = self.divide(&source, info.bytes, preference.unit_bytes, learned)?;
+        let prefetcher = Prefetcher::new(PrefetchConfig {
+            switches: self.options.switches.prefetch,
+            budget_bytes: self.ahead_bytes(preference),
+            ..PrefetchConfig::default()
+        });
+        let mut tuner = Tuner::new(TunerConfig::default());
+        tuner.begin_generation(preference.unit_bytes.or(learned).unwrap_or(UnitBytes::DEFAULT));
         let config = ProbationConfig { active_order: self.options.eviction, ..ProbationConfig::default() };
         let file = CacheFile::new(
             key,
@@ -211,6 +221,7 @@ impl Cache {
             units,
             prefetcher,
             Probation::new(config),
+            tuner,
             self.options.switches.huge,
         )?;
         let file = Arc::new(file);
@@ -263,7 +274,11 @@ impl Cache {
     /// Fetches ahead or changes how that is done, as a program advises.
     pub fn advise(&self, file: &Arc<CacheFile>, range: ByteRange, advice: Advice) {
         if advice != Advice::WillNeed {
-            file.lock().prefetcher.advise(advice);
+            file.lock().prefetcher.advise(match advice {
+                Advice::Random => prefetch::Advice::Random,
+                Advice::Sequential => prefetch::Advice::Sequential,
+                Advice::Normal | Advice::WillNeed => prefetch::Advice::Normal,
+            });
             return;
         }
         let limit = file.budget().unwrap_or(u64::MAX).min(self.options.budget_bytes);
@@ -379,6 +394,21 @@ impl Cache {
         problems.push_back(Problem { at_ms: clock::wall_ms(), text: text.to_owned() });
     }
 
+    /// The unit with which an object should be cached anew: what was asked for, or what its trace has taught; `None`
+    /// to leave it as it is, as long as somebody has it mapped in any case.
+    fn better_unit(&self, file: &CacheFile, preference: CachePreference) -> Option<UnitBytes> {
+        let state = file.lock();
+        let current = file.units.uniform_unit()?;
+        let wanted = preference.unit_bytes.unwrap_or_else(|| state.tuner.recommend());
+        (state.registrations.is_empty() && wanted != current).then_some(wanted)
+    }
+
+    /// How far ahead an object may be fetched: a small part of its budget, so that guesses evict little.
+    fn ahead_bytes(&self, preference: CachePreference) -> u64 {
+        let budget = preference.budget_bytes.unwrap_or(u64::MAX).min(self.options.budget_bytes);
+        (budget / 8).min(PrefetchConfig::default().budget_bytes)
+    }
+
     fn forget(&self, file: &Arc<CacheFile>, id: u64, session: SessionId) {
         let mut state = file.lock();
         state.registrations.retain(|registration| registration.id != id);
@@ -459,18 +489,21 @@ impl Cache {
     }
 
     /// Divides an object into fault units: as asked, by expert, or uniformly.
-    fn divide(&self, source: &Source, bytes: u64, unit: Option<UnitBytes>) -> Result<UnitMap, Refused> {
-        let preference = Preference { unit, ..Preference::default() };
+    fn divide(
+        &self,
+        source: &Source,
+        bytes: u64,
+        unit: Option<UnitBytes>,
+        learned: Option<UnitBytes>,
+    ) -> Result<UnitMap, Refused> {
+        let preference = Preference { unit, default_unit: learned.unwrap_or(UnitBytes::DEFAULT) };
         let layout = if self.options.switches.layout && unit.is_none() && bytes >= LAYOUT_BYTES_MIN {
             read_layout(source, bytes)
         } else {
             None
         };
-        let map = match layout {
-            Some(layout) => layout::plan(Some(&layout), bytes, &preference),
-            None => UnitMap::uniform(bytes, unit.unwrap_or(UnitBytes::DEFAULT)),
-        };
-        map.map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+        layout::plan(layout.as_ref(), bytes, &preference)
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
     }
 }
 

@@ -26,8 +26,6 @@ pub struct Core {
     pub name: String,
     /// Its pool.
     pub pool: PoolId,
-    /// The key of the pool.
-    pub key: Option<PoolKey>,
     /// How the directory knows it.
     pub membership: Membership,
     /// The way to the directory.

@@ -86,7 +86,7 @@ impl Membership {
             used_bytes: holdings.used_bytes(),
         };
         match directory.ask(&command)? {
-            Ok(Reply::Beat { lease_ms, forget, writing }) => {
+            Ok(Reply::Beat { lease_ms, forget, writing, .. }) => {
                 for (object, epoch) in forget {
                     self.let_go(directory, holdings, object, epoch);
                 }

@@ -271,7 +271,6 @@ fn build(
         own,
         name: options.name.clone(),
         pool,
-        key,
         membership,
         directory,
         peers,

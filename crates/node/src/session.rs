@@ -300,6 +300,10 @@ impl Session {
         self.needs_host("serve faults")?;
         let invalid = |text: &str| Refused::new(errno::EINVAL, text.to_owned());
         let descriptor = descriptor.ok_or_else(|| invalid("Register came without a userfaultfd"))?;
+        let fault = Userfault::from_descriptor(descriptor, Scope::Full);
+        if !fault.is_genuine() {
+            return Err(invalid("what came with Register is no userfaultfd"));
+        }
         let range =
             ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
         let (file, budget_bytes) = {
@@ -314,7 +318,7 @@ impl Session {
             pointer,
             range,
             page_bytes: 0,
-            fault: Userfault::from_descriptor(descriptor, Scope::Full),
+            fault,
             channel: Arc::clone(&self.channel),
         };
         let registration = core.cache.register(&file, new, budget_bytes)?;

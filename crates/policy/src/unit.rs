@@ -223,6 +223,14 @@ impl UnitMap {
         self.size
     }
 
+    /// The size of the units if they all have one, but for the last.
+    pub const fn uniform_unit(&self) -> Option<UnitBytes> {
+        match self.cuts {
+            Cuts::Uniform(unit) => Some(unit),
+            Cuts::Extents(_) => None,
+        }
+    }
+
     /// Number of units; 0 for an empty object only.
     pub fn count(&self) -> u32 {
         // At most 8 TiB / 64 KiB = 2^27 units: the casts lose nothing.

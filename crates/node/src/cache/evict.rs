@@ -12,6 +12,8 @@ use std::sync::atomic::Ordering;
 const PROBE_UNITS_MAX: usize = 128;
 /// Smallest amount that an eviction frees, so that programs are not asked for every unit.
 const EVICT_BYTES_MIN: u64 = 4 << 20;
+/// How often programs are asked which units they use before units leave unasked.
+const ASK_ROUNDS_MAX: usize = 6;
 /// Probing begins when a cache is filled to this share of its limit, in percent.
 const PROBE_FROM_PERCENT: u64 = 70;
 
@@ -44,29 +46,38 @@ impl Cache {
     }
 
     /// Evicts at least `bytes` from a file if it can; returns what was freed.
+    ///
+    /// Units that were probed and not touched since go first. What was touched goes back to the active ones, so it is
+    /// asked again until enough is found; only then units leave of which nothing is known.
     pub(super) fn evict(&self, file: &Arc<CacheFile>, bytes: u64) -> u64 {
         let wanted = bytes.max(EVICT_BYTES_MIN.min(file.resident_bytes() / 8));
-        let mut candidates = Vec::new();
-        if self.options.switches.probe {
-            file.lock().probation.victim_candidates(wanted, &mut candidates);
-        }
-        let touched = self.ask_touched(file, &candidates);
         let mut leaving = Vec::new();
-        {
+        let mut freed = 0;
+        let rounds = if self.options.switches.probe { ASK_ROUNDS_MAX } else { 0 };
+        for _ in 0..rounds {
+            let mut candidates = Vec::new();
+            file.lock().probation.victim_candidates(wanted - freed, &mut candidates);
+            if candidates.is_empty() {
+                break;
+            }
+            let touched = self.ask_touched(file, &candidates);
             let mut state = file.lock();
-            let mut freed = 0;
             for (candidate, touched) in candidates.iter().zip(touched) {
                 if state.probation.report(*candidate, touched) && state.units.evict(candidate.unit) {
                     freed += file.unit_memory(candidate.unit);
                     leaving.push(candidate.unit);
                 }
             }
-            if freed < bytes {
-                let mut more = Vec::new();
-                let super::file::FileState { units, probation, .. } = &mut *state;
-                probation.victims(bytes - freed, &mut |key| units.is_present(key.unit), &mut more);
-                leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
+            if freed >= wanted {
+                break;
             }
+        }
+        if freed < bytes {
+            let mut state = file.lock();
+            let mut more = Vec::new();
+            let super::file::FileState { units, probation, .. } = &mut *state;
+            probation.victims(bytes - freed, &mut |key| units.is_present(key.unit), &mut more);
+            leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
         }
         let freed = leaving.iter().map(|&unit| file.unit_memory(unit)).sum();
         let wanted = file.punch(&leaving);

@@ -1,13 +1,13 @@
 //! One cached object: its file, its units, and the programs that have it mapped.
 
-use super::ahead::Ahead;
 use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
 use crate::refused::{Refused, errno};
 use hinterland_os::{HugeFiller, MemoryFile, OsError, PageKind};
-use hinterland_policy::UnitMap;
+use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
+use hinterland_policy::{Tuner, UnitMap};
 use hinterland_types::{ByteRange, ObjectId, SessionId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,11 @@ pub struct FileState {
     /// Programs that have it mapped.
     pub registrations: Vec<Arc<Registration>>,
     /// What to fetch ahead.
-    pub prefetcher: Ahead,
+    pub prefetcher: Prefetcher,
+    /// Faults so far, the time of the prefetcher.
+    pub ticks: u64,
+    /// Learns which unit would suit the object.
+    pub tuner: Tuner,
     /// What to evict.
     pub probation: Probation,
     /// Budgets that sessions asked for.
@@ -71,8 +75,9 @@ impl CacheFile {
         key: CacheKey,
         source: Source,
         units: UnitMap,
-        prefetcher: Ahead,
+        prefetcher: Prefetcher,
         probation: Probation,
+        tuner: Tuner,
         huge: bool,
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
@@ -85,6 +90,8 @@ impl CacheFile {
             units: UnitStates::new(units.count()),
             registrations: Vec::new(),
             prefetcher,
+            ticks: 0,
+            tuner,
             probation,
             budgets: HashMap::new(),
         };
@@ -166,14 +173,16 @@ impl CacheFile {
         let mut fetch = Vec::new();
         if touch == Touch::Fetch {
             fetch.push((unit, true));
+            state.tuner.observe_fault(offset, false);
         }
         if touch != Touch::Present {
+            state.ticks += 1;
+            let tick = Tick(state.ticks);
+            let mut ahead = Vec::new();
             let FileState { prefetcher, units, .. } = &mut *state;
-            for ahead in prefetcher.fault(unit, &self.units) {
-                if units.request(ahead) {
-                    fetch.push((ahead, false));
-                }
-            }
+            let mut is_known = |other| !units.is_missing(other);
+            prefetcher.on_fault(&self.units, offset, tick, &mut is_known, &mut ahead);
+            fetch.extend(ahead.into_iter().filter(|&other| units.request(other)).map(|other| (other, false)));
         }
         FaultOutcome { unit, present: touch == Touch::Present, fetch }
     }

@@ -135,6 +135,11 @@ impl UnitStates {
         self.states[unit as usize] == State::Present
     }
 
+    /// Whether nobody has asked for the unit, or it has left.
+    pub fn is_missing(&self, unit: u32) -> bool {
+        self.states[unit as usize] == State::Missing
+    }
+
     /// Units whose bytes are in the file.
     pub fn present_units(&self) -> impl Iterator<Item = u32> {
         // A file has at most 2^27 units: the cast loses nothing.
