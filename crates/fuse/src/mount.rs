@@ -272,13 +272,15 @@ fn unescape(field: &str) -> String {
 
 fn refused(folder: &Path, error: io::Error) -> MountError {
     let folder = folder.to_owned();
-    // The mount program is tried when the kernel refuses; that it is not found says so too.
-    let no_right = matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound)
-        || error.to_string().contains("fusermount");
-    if no_right {
-        MountError::NotAllowed { folder, error }
-    } else {
-        MountError::Other { doing: "mounting on", folder, error }
+    match error.kind() {
+        // The folder is there: it is the mount program, tried after the kernel refused, that is not.
+        io::ErrorKind::NotFound => {
+            let error = io::Error::other("the kernel refuses, and there is no fusermount3");
+            MountError::NotAllowed { folder, error }
+        }
+        io::ErrorKind::PermissionDenied => MountError::NotAllowed { folder, error },
+        _ if error.to_string().contains("fusermount") => MountError::NotAllowed { folder, error },
+        _ => MountError::Other { doing: "mounting on", folder, error },
     }
 }
 
