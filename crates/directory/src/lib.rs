@@ -66,7 +66,7 @@ pub const HELD_MAX: usize = 16 << 10;
 pub const REPAIRS_MAX: u32 = 64;
 /// Objects that the sessions of one node may be writing at once; all of them fit in a heartbeat's answer.
 pub const WRITES_PER_NODE_MAX: usize = 1024;
-/// Objects to forget that one heartbeat's answer names; the next heartbeat names the rest.
+/// Copies to forget, and copies in the making, that one heartbeat's answer names; later ones name the rest.
 pub const FORGET_MAX: usize = 1024;
 /// Longest network address of a node in bytes: a host name (253) and a port.
 pub const ADDRESS_TEXT_BYTES_MAX: usize = 260;

@@ -108,16 +108,18 @@ impl Draft<'_> {
     ) -> Result<Reply, DirectoryError> {
         self.present(node, incarnation)?;
         self.renew_lease(node, used_bytes);
-        let removing = self.state.removing.get(&node).into_iter().flatten();
         let epoch_there = |id: &ObjectId| Some((*id, self.object(*id)?.home(node)?.epoch));
+        let removing = self.state.removing.get(&node).into_iter().flatten();
         let forget = removing.filter_map(epoch_there).take(FORGET_MAX).collect();
+        let copying = self.state.copying.get(&node).into_iter().flatten();
+        let copying = copying.filter_map(epoch_there).take(FORGET_MAX).collect();
         let writing = self.state.writing.get(&node).into_iter().flatten();
         let token = |id: &ObjectId| match self.object(*id)?.stage {
             Stage::Writing { writer } => Some((*id, writer.token)),
             Stage::Sealed { .. } | Stage::Mutable { .. } | Stage::Removing { .. } => None,
         };
         let writing = writing.filter_map(token).collect();
-        Ok(Reply::Beat { lease_ms: self.settings.lease_ms, forget, writing })
+        Ok(Reply::Beat { lease_ms: self.settings.lease_ms, forget, copying, writing })
     }
 
     pub(crate) fn node_objects(

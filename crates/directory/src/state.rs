@@ -24,6 +24,8 @@ pub(crate) struct State {
     pub(crate) held: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Objects in `Removing` with a home on each node.
     pub(crate) removing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Sealed objects of which each node is making a copy.
+    pub(crate) copying: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Objects that sessions of each node are writing.
     pub(crate) writing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
@@ -41,6 +43,7 @@ impl State {
             reserved: BTreeMap::new(),
             held: BTreeMap::new(),
             removing: BTreeMap::new(),
+            copying: BTreeMap::new(),
             writing: BTreeMap::new(),
         }
     }
@@ -107,6 +110,9 @@ impl State {
             if !object.claims_name() {
                 self.removing.entry(home.node).or_default().insert(id);
             }
+            if matches!(object.stage, Stage::Sealed { .. }) && !home.complete {
+                self.copying.entry(home.node).or_default().insert(id);
+            }
         }
         self.objects.insert(id, object);
         Ok(())
@@ -127,6 +133,7 @@ impl State {
         for home in &object.homes {
             drop_from(&mut self.held, home.node, id);
             drop_from(&mut self.removing, home.node, id);
+            drop_from(&mut self.copying, home.node, id);
             let left = self.reserved_bytes(home.node) - charged_bytes(object.bytes);
             self.reserved.insert(home.node, left);
             if !self.held.contains_key(&home.node) {
@@ -149,6 +156,7 @@ impl State {
             (self.reserved == fresh.reserved, "reserved bytes"),
             (self.held == fresh.held, "objects by home"),
             (self.removing == fresh.removing, "objects to forget"),
+            (self.copying == fresh.copying, "copies in the making"),
             (self.writing == fresh.writing, "puts by node"),
         ];
         match sums.iter().find(|(right, _)| !right) {

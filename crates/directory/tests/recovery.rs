@@ -8,8 +8,11 @@ use hinterland_directory::{
 use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber, RackName};
 
 const MIB: u64 = 1 << 20;
+/// The first two objects of a pool.
+const X: ObjectId = ObjectId(16);
+const Y: ObjectId = ObjectId(17);
 
-/// Records of a pool with one node, the sealed objects `x` (object 1, page 1) and `y` (object 2, page 2).
+/// Records of a pool with one node, the sealed objects `x` (page 1) and `y` (page 2).
 fn records() -> Vec<Record> {
     let mut directory = Directory::recover(Settings::default(), 0, Vec::new()).unwrap();
     let mut records: Vec<Record> = Vec::new();
@@ -50,8 +53,8 @@ fn find<'a>(records: &'a mut [Record], table: Table, key: &[u8]) -> &'a mut Reco
     records.iter_mut().find(|record| record.table == table && record.key == key).unwrap()
 }
 
-fn object_key(object: u64) -> Vec<u8> {
-    object.to_be_bytes().to_vec()
+fn object_key(object: ObjectId) -> Vec<u8> {
+    object.0.to_be_bytes().to_vec()
 }
 
 #[test]
@@ -62,13 +65,13 @@ fn whole_records_recover() {
 #[test]
 fn two_owners_of_a_page_are_refused() {
     let mut records = records();
-    let first = value(&mut records, Table::Objects, &object_key(1));
-    let second = find(&mut records, Table::Objects, &object_key(2));
+    let first = value(&mut records, Table::Objects, &object_key(X));
+    let second = find(&mut records, Table::Objects, &object_key(Y));
     // The same record but for the name: `x` and `y` are one byte long.
     second.value = first.iter().map(|byte| if *byte == b'x' { b'y' } else { *byte }).collect();
     let error = recover(records).unwrap_err();
     assert!(
-        matches!(&error, RecoverError::Contradiction(Contradiction::TwoOwners { object: ObjectId(2), .. })),
+        matches!(&error, RecoverError::Contradiction(Contradiction::TwoOwners { object: Y, .. })),
         "{error}"
     );
 }
@@ -87,16 +90,13 @@ fn an_object_whose_name_is_gone_is_refused() {
     let mut records = records();
     records.retain(|record| record.key != b"y");
     let name = ObjectName::parse("y").unwrap();
-    assert_eq!(
-        recover(records).unwrap_err(),
-        Contradiction::ObjectWithoutName { object: ObjectId(2), name }.into()
-    );
+    assert_eq!(recover(records).unwrap_err(), Contradiction::ObjectWithoutName { object: Y, name }.into());
 }
 
 #[test]
 fn a_name_that_leads_to_another_object_is_refused() {
     let mut records = records();
-    find(&mut records, Table::Names, b"y").value = vec![1];
+    find(&mut records, Table::Names, b"y").value = vec![16];
     assert!(matches!(
         recover(records).unwrap_err(),
         RecoverError::Contradiction(Contradiction::NameWithoutObject { .. })
@@ -107,15 +107,12 @@ fn a_name_that_leads_to_another_object_is_refused() {
 fn pages_and_objects_that_disagree_are_refused() {
     let mut less = records();
     less.retain(|record| record.table != Table::Pages || record.key != 2u32.to_be_bytes());
-    assert_eq!(recover(less).unwrap_err(), Contradiction::OwnerWithoutPage { object: ObjectId(2) }.into());
+    assert_eq!(recover(less).unwrap_err(), Contradiction::OwnerWithoutPage { object: Y }.into());
     let mut more = records();
     let copy = value(&mut more, Table::Pages, &2u32.to_be_bytes());
     more.push(Record { table: Table::Pages, key: 7u32.to_be_bytes().to_vec(), value: copy });
     let page = PageNumber::new(7).unwrap();
-    assert_eq!(
-        recover(more).unwrap_err(),
-        Contradiction::PageWithoutOwner { page, object: ObjectId(2) }.into()
-    );
+    assert_eq!(recover(more).unwrap_err(), Contradiction::PageWithoutOwner { page, object: Y }.into());
 }
 
 #[test]
@@ -124,15 +121,15 @@ fn a_home_that_is_no_member_is_refused() {
     records.retain(|record| record.table != Table::Members);
     assert_eq!(
         recover(records).unwrap_err(),
-        Contradiction::HomeWithoutMember { object: ObjectId(1), node: NodeId(3) }.into()
+        Contradiction::HomeWithoutMember { object: X, node: NodeId(3) }.into()
     );
 }
 
 #[test]
 fn an_id_that_would_be_given_again_is_refused() {
     let mut records = records();
-    find(&mut records, Table::Meta, b"meta").value = vec![1, 2, 9];
-    assert_eq!(recover(records).unwrap_err(), Contradiction::CounterBehind { object: ObjectId(2) }.into());
+    find(&mut records, Table::Meta, b"meta").value = vec![1, 17, 9];
+    assert_eq!(recover(records).unwrap_err(), Contradiction::CounterBehind { object: Y }.into());
 }
 
 #[test]

@@ -232,10 +232,15 @@ impl Plain {
                     self.members.insert(*node, member);
                 }
             }
-            (Command::Heartbeat { node, .. }, Reply::Beat { forget, writing, .. }) => {
+            (Command::Heartbeat { node, .. }, Reply::Beat { forget, copying, writing, .. }) => {
                 self.members.get_mut(node).unwrap().until_ms = until_ms;
                 let gone = |o: &&Object| o.removing && o.homes.contains_key(node);
                 assert_eq!(forget.len(), self.objects.values().filter(gone).count());
+                let made = |o: &&Object| {
+                    let sealed = o.digest.is_some() && !o.removing;
+                    sealed && o.homes.get(node).is_some_and(|copy| !copy.complete)
+                };
+                assert_eq!(copying.len(), self.objects.values().filter(made).count());
                 let written = |o: &&Object| o.writer.is_some_and(|writer| writer.node == *node);
                 assert_eq!(writing.len(), self.objects.values().filter(written).count());
             }
