@@ -175,8 +175,19 @@ fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
         libc::MADV_FREE | libc::MADV_COLLAPSE | libc::MADV_WIPEONFORK => refused(libc::EINVAL),
         // Inherited unserved, the memory would be zeros; a child gets it anew in any case.
         libc::MADV_DOFORK | libc::MADV_DONTFORK if process::is_served(address, bytes) => Ok(()),
-        _ => kernel(),
+        _ => match kernel() {
+            // The rest is about when to let go of pages. The kernel refuses it for parts of huge pages, which a program
+            // that mapped a file does not know of; the bytes are the same with it and without.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && has_huge_pages(address, bytes) => {
+                Ok(())
+            }
+            other => other,
+        },
     }
+}
+
+fn has_huge_pages(address: u64, bytes: u64) -> bool {
+    process::page_bytes(address, bytes).is_some_and(|page| page > BASE_PAGE_BYTES)
 }
 
 fn shrink(address: u64, bytes: u64, new_bytes: u64, flags: c_int) -> io::Result<u64> {

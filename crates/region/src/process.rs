@@ -40,16 +40,24 @@ pub fn is_served(address: u64, bytes: u64) -> bool {
     parts.iter().any(|part| space.sources.get(&part.source).is_some_and(|source| source.armed))
 }
 
+/// The largest page of the pool memory in a range; `None` if there is none. On huge pages the kernel refuses what does
+/// not begin and end with one.
+pub fn page_bytes(address: u64, bytes: u64) -> Option<u64> {
+    let (space, end) = enter(address, bytes)?;
+    space.table.parts(address, end).iter().map(|part| space.page_bytes(part.source)).max()
+}
+
 /// Unmaps a range, pool memory and other memory alike.
 ///
-/// On huge pages, pages of which the program keeps a part stay mapped until it unmaps the rest.
+/// Of huge pages, those of which the program keeps a part stay mapped until it unmaps the rest.
 pub fn unmap(address: u64, bytes: u64) -> Option<io::Result<()>> {
     let (mut space, end) = enter(address, bytes)?;
     let parts = space.table.cut(address, end);
-    if parts.is_empty() {
+    let husks = space.husks.parts(address, end);
+    if parts.is_empty() && husks.is_empty() {
         return None;
     }
-    let (result, undone) = unmap_parts(&space, &parts, address, end);
+    let (result, undone) = unmap_parts(&mut space, &parts, &husks, address, end);
     for piece in undone {
         space.table.insert(piece);
     }
@@ -90,8 +98,14 @@ pub fn protect(address: u64, bytes: u64, protection: i32) -> Option<io::Result<(
         // What a descriptor opened for reading answers; the kernel would allow it, since the mapping is private.
         return Some(Err(io::Error::from_raw_os_error(libc::EACCES)));
     }
-    // SAFETY: the program asked for it, for memory of its own.
-    let result = unsafe { system::protect(address, end - address, protection) };
+    // The rest of a huge page at either end goes along if the program does not use it.
+    let page = |part: Option<&Piece>| part.map_or(BASE_PAGE_BYTES, |part| space.page_bytes(part.source));
+    let (first, last) = (page(parts.first()), page(parts.last()));
+    let (low, high) = (address - address % first, end.next_multiple_of(last));
+    let start = if space.table.parts(low, address).is_empty() { low } else { address };
+    let stop = if space.table.parts(end, high).is_empty() { high } else { end };
+    // SAFETY: the program asked for it, for memory of its own, and nobody uses the rest of its pages.
+    let result = unsafe { system::protect(start, stop - start, protection) };
     if result.is_ok() {
         for part in parts {
             space.table.insert(Piece { protection, copies: part.copies || writes, ..part });
@@ -133,7 +147,7 @@ pub(crate) fn forget(number: u64) {
         space.table.cut(piece.address, piece.end());
     }
     for piece in &pieces {
-        let (result, undone) = unmap_parts(&space, &[*piece], piece.address, piece.end());
+        let (result, undone) = unmap_parts(&mut space, &[*piece], &[], piece.address, piece.end());
         if result.is_err() {
             // Out of mappings: what cannot be unmapped stays, and stays known.
             undone.into_iter().for_each(|piece| drop(space.table.insert(piece)));
@@ -161,8 +175,15 @@ fn leave(mut space: SpaceGuard, parts: &[Piece]) {
     }
 }
 
-/// Unmaps parts that were cut out of the table, and what lies between them; returns what could not be unmapped.
-fn unmap_parts(space: &SpaceGuard, parts: &[Piece], address: u64, end: u64) -> (io::Result<()>, Vec<Piece>) {
+/// Unmaps parts that were cut out of the table, and what lies between them and is not of the pool; returns what could
+/// not be unmapped. Husks are what the program unmapped earlier of huge pages that it still uses.
+fn unmap_parts(
+    space: &mut SpaceGuard,
+    parts: &[Piece],
+    husks: &[Piece],
+    address: u64,
+    end: u64,
+) -> (io::Result<()>, Vec<Piece>) {
     // Each step names the first part that it unmaps, to know what is left if the kernel refuses.
     let mut steps: Vec<(usize, Extent)> = Vec::new();
     let mut add = |index: usize, start: u64, stop: u64| match steps.last_mut() {
@@ -173,18 +194,32 @@ fn unmap_parts(space: &SpaceGuard, parts: &[Piece], address: u64, end: u64) -> (
         }
         _ => steps.push((index, Extent { address: start, bytes: stop - start })),
     };
-    let mut cursor = address;
-    for (index, part) in parts.iter().enumerate() {
-        add(index, cursor, part.address);
-        let freed = space.freed_extent(part);
-        add(index, freed.address, freed.end());
-        cursor = part.end();
+    let mut known: Vec<(Piece, bool)> = parts.iter().map(|part| (*part, true)).collect();
+    known.extend(husks.iter().map(|husk| (*husk, false)));
+    known.sort_by_key(|(piece, _)| piece.address);
+    let (mut cursor, mut index) = (address, 0);
+    for (piece, is_part) in &known {
+        add(index, cursor, piece.address);
+        if *is_part {
+            let freed = space.freed_extent(piece);
+            add(index, freed.address, freed.end());
+            index += 1;
+        }
+        cursor = piece.end();
     }
     add(parts.len(), cursor, end);
     for (first, extent) in steps {
         // SAFETY: the program asked for the range to be unmapped, or the pages around it are of the pool and unused.
         if let Err(error) = unsafe { system::unmap(extent.address, extent.bytes) } {
-            return (Err(error), parts[first..].to_vec());
+            return (Err(error), parts[first.min(parts.len())..].to_vec());
+        }
+    }
+    for part in parts {
+        let freed = space.freed_extent(part);
+        space.husks.cut(freed.address, freed.end());
+        let (before, behind) = (part.within(0, freed.address), part.within(freed.end(), u64::MAX));
+        for husk in [before, behind].into_iter().flatten() {
+            space.husks.insert(husk);
         }
     }
     (Ok(()), Vec::new())

@@ -175,26 +175,6 @@ impl Regions {
         let link = &self.owner.link;
         let plan = Plan::new(&granted, options)?;
         let guard = if granted.mapped.armed { Some(link.arm(connection)?) } else { None };
-        let mut space = space::lock();
-        let replaced = match plan.spots[0] {
-            Spot::Over(address) => space.table.cut(address, address + plan.view_bytes),
-            Spot::Anywhere | Spot::Free(_) => Vec::new(),
-        };
-        let retired = space.retire(&replaced);
-        let put = plan.put(&granted, guard.as_deref(), options.access);
-        if let (Err(_), Spot::Over(address)) = (&put, plan.spots[0]) {
-            // SAFETY: the program gave the range away, and what the pool had there is not looked after any more.
-            let _ = unsafe { system::unmap(address, plan.view_bytes) };
-        }
-        let extent = match put {
-            Ok(extent) => extent,
-            Err(error) => {
-                drop(space);
-                retired.iter().for_each(|source| source.link.release(source));
-                return Err(error);
-            }
-        };
-        let view = extent.address + plan.lead;
         let source = Source {
             link: Arc::clone(link),
             info: granted.opened.info.clone(),
@@ -206,43 +186,30 @@ impl Regions {
             handle: granted.opened.handle,
             registrations: Vec::new(),
         };
-        let piece = Piece {
-            address: view,
-            bytes: plan.view_bytes,
-            offset: plan.view_offset,
-            source: 0,
-            protection: protection(options.access),
-            copies: options.access == Access::PrivateWrite,
-        };
-        let number = space.add(source, piece);
-        drop(space);
-        retired.iter().for_each(|source| source.link.release(source));
+        let (number, extent) = plan.put_known(&granted, guard.as_deref(), options.access, source)?;
         if let Some(guard) = &guard {
-            let registered = register(connection, &granted, guard, extent, plan.file_offset);
-            match registered {
-                Ok(Some(registration)) => {
+            match register(connection, &granted, guard, extent, plan.file_offset) {
+                Ok(registration) => {
                     if let Some(source) = space::lock().sources.get_mut(&number) {
-                        source.registrations.push(registration);
+                        source.registrations.extend(registration);
                     }
                 }
-                Ok(None) => {}
                 Err(error) => {
                     process::forget(number);
                     return Err(error);
                 }
             }
         }
-        let pointer = std::ptr::with_exposed_provenance_mut((view + plan.inset) as usize);
-        let pointer =
-            NonNull::new(pointer).ok_or_else(|| nonsense("a mapping", "it lies at address zero"))?;
-        let armed = guard.is_some();
+        let address = extent.address + plan.lead + plan.inset;
+        let pointer = NonNull::new(std::ptr::with_exposed_provenance_mut(address as usize))
+            .ok_or_else(|| nonsense("a mapping", "it lies at address zero"))?;
         Ok(Region {
             _owner: Arc::clone(&self.owner),
             source: number,
             pointer,
             range: plan.range,
             info: granted.opened.info,
-            armed,
+            armed: guard.is_some(),
         })
     }
 }
@@ -434,6 +401,41 @@ impl Plan {
         };
         let inset = range.offset() - view_offset;
         Ok(Self { range, view_offset, view_bytes, file_offset, file_bytes, lead, inset, spots })
+    }
+
+    /// Maps the part and enters it into the table, in one step for forks and other threads.
+    fn put_known(
+        &self,
+        granted: &Granted,
+        guard: Option<&Guard>,
+        access: Access,
+        source: Source,
+    ) -> Result<(u64, Extent), RegionError> {
+        let mut space = space::lock();
+        let replaced = match self.spots[0] {
+            Spot::Over(address) => space.table.cut(address, address + self.view_bytes),
+            Spot::Anywhere | Spot::Free(_) => Vec::new(),
+        };
+        let retired = space.retire(&replaced);
+        let put = self.put(granted, guard, access);
+        if let (Err(_), Spot::Over(address)) = (&put, self.spots[0]) {
+            // SAFETY: the program gave the range away, and what the pool had there is not looked after any more.
+            let _ = unsafe { system::unmap(address, self.view_bytes) };
+        }
+        let entered = put.map(|extent| {
+            let piece = Piece {
+                address: extent.address + self.lead,
+                bytes: self.view_bytes,
+                offset: self.view_offset,
+                source: 0,
+                protection: protection(access),
+                copies: access == Access::PrivateWrite,
+            };
+            (space.add(source, piece), extent)
+        });
+        drop(space);
+        retired.iter().for_each(|source| source.link.release(source));
+        entered
     }
 
     fn put(&self, granted: &Granted, guard: Option<&Guard>, access: Access) -> Result<Extent, RegionError> {

@@ -38,6 +38,8 @@ pub(crate) struct Source {
 pub(crate) struct Space {
     /// Which addresses.
     pub table: Table,
+    /// What the program has unmapped of huge pages of which it uses another part.
+    pub husks: Table,
     /// Of what, by number.
     pub sources: BTreeMap<u64, Source>,
     /// Every connection of this process.
@@ -62,6 +64,7 @@ pub(crate) struct Stretch {
 
 static SPACE: Mutex<Space> = Mutex::new(Space {
     table: Table::new(),
+    husks: Table::new(),
     sources: BTreeMap::new(),
     links: Vec::new(),
     carried: Vec::new(),
