@@ -88,6 +88,8 @@ pub enum Switch {
     ExpertPrefetch,
     /// Fetching ahead of a sequential reader
     SequentialPrefetch,
+    /// Fetching ahead of a reader with a stride
+    StridePrefetch,
     /// Dividing models where their experts begin and end
     Layout,
     /// Asking programs which parts they still use
@@ -133,6 +135,7 @@ pub fn options(
             Switch::HugePages => switches.huge = false,
             Switch::ExpertPrefetch => switches.prefetch.group = false,
             Switch::SequentialPrefetch => switches.prefetch.sequential = false,
+            Switch::StridePrefetch => switches.prefetch.stride = false,
             Switch::Layout => switches.layout = false,
             Switch::Probe => switches.probe = false,
         }
