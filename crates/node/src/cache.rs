@@ -54,11 +54,13 @@ pub struct CacheSwitches {
     pub layout: bool,
     /// Ask programs which units they still use.
     pub probe: bool,
+    /// Keep a part of what is read in a loop.
+    pub loops: bool,
 }
 
 impl Default for CacheSwitches {
     fn default() -> Self {
-        Self { huge: true, prefetch: PrefetchSwitches::default(), layout: true, probe: true }
+        Self { huge: true, prefetch: PrefetchSwitches::default(), layout: true, probe: true, loops: true }
     }
 }
 
@@ -222,6 +224,7 @@ impl Cache {
             prefetcher,
             Probation::new(config),
             tuner,
+            self.options.switches.loops,
             self.options.switches.huge,
         )?;
         let file = Arc::new(file);

@@ -88,6 +88,8 @@ pub struct Holding {
 struct Memory {
     file: MemoryFile,
     mapping: Arc<Mapping>,
+    /// Bytes of the node's room that it takes.
+    room: u64,
 }
 
 /// All objects of this node.
@@ -172,6 +174,21 @@ impl Holding {
             offset += now;
         }
         Ok(checksums.finish())
+    }
+
+    /// Bytes of the node's room that the object takes.
+    fn room(&self) -> u64 {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner).room
+    }
+
+    /// Gives the file the object's own length, so that a file system can show it as it is. Files of huge pages keep
+    /// whole pages.
+    fn trim(&self, bytes: u64) -> Result<(), HoldingError> {
+        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
+        if matches!(memory.file.kind(), PageKind::Base4K | PageKind::TransparentHuge) {
+            memory.file.resize(bytes)?;
+        }
+        Ok(())
     }
 
     fn state(&self) -> State {
@@ -259,14 +276,17 @@ impl Holdings {
         let holding = self.find(object)?;
         holding.require(State::Writing)?;
         let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
-        let before = memory.file.len();
+        let before = memory.room;
         let after = rounded(bytes, PageKind::Huge2M);
         if after > before {
             self.take_room(after - before)?;
             let grown = memory.file.resize(after).and_then(|()| memory.file.allocate(before, after - before));
             let mapping = grown.and_then(|()| map_whole(&memory.file));
             match mapping {
-                Ok(mapping) => memory.mapping = Arc::new(mapping),
+                Ok(mapping) => {
+                    memory.mapping = Arc::new(mapping);
+                    memory.room = after;
+                }
                 Err(error) => {
                     self.give_room(after - before);
                     // The file goes back to its old length; what stays allocated would be counted by nobody.
@@ -299,6 +319,7 @@ impl Holdings {
             content: HeaderContent::Sealed { blocks: blocks.clone() },
         };
         self.write_header(&header)?;
+        holding.trim(bytes)?;
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         holding.bytes.store(bytes, Ordering::Release);
         *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
@@ -312,7 +333,7 @@ impl Holdings {
         let _ = fs::remove_file(self.header_path(object));
         if let Some(holding) = removed {
             let memory = holding.memory.read().unwrap_or_else(PoisonError::into_inner);
-            self.give_room(memory.file.len());
+            self.give_room(memory.room);
             if let Err(error) = memory.file.remove() {
                 tracing::warn!(%error, "a file of a removed object stays until the next start");
             }
@@ -360,13 +381,14 @@ impl Holdings {
         }
         let file = self.make_file(object, bytes)?;
         let mapping = Arc::new(map_whole(&file)?);
+        let room = file.len();
         let holding = Arc::new(Holding {
             object,
             name,
             epoch: AtomicU64::new(epoch.0),
             bytes: AtomicU64::new(bytes),
             state: Mutex::new(state),
-            memory: RwLock::new(Memory { file, mapping }),
+            memory: RwLock::new(Memory { file, mapping, room }),
             blocks: Mutex::default(),
             ticket,
         });
@@ -379,8 +401,7 @@ impl Holdings {
     /// where small objects go first.
     fn make_file(&self, object: ObjectId, bytes: u64) -> Result<MemoryFile, HoldingError> {
         let is_small = bytes < PAGE_BYTES;
-        let unit = if is_small { PageKind::Base4K } else { PageKind::Huge2M };
-        let room = rounded(bytes.max(1), unit);
+        let room = room_of(bytes);
         self.take_room(room)?;
         let mut refusal = None;
         let base = self.fallback.as_ref().unwrap_or(&self.folder);
@@ -448,7 +469,7 @@ impl Holdings {
             let path = entry.map_err(listing)?.path();
             match self.recover_one(&path) {
                 Ok(holding) => {
-                    self.used_bytes.fetch_add(holding.file_shape().0, Ordering::AcqRel);
+                    self.used_bytes.fetch_add(holding.room(), Ordering::AcqRel);
                     let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
                     objects.insert(holding.object, Arc::new(holding));
                 }
@@ -488,7 +509,7 @@ impl Holdings {
             epoch: AtomicU64::new(header.epoch.0),
             bytes: AtomicU64::new(header.bytes),
             state: Mutex::new(state),
-            memory: RwLock::new(Memory { file, mapping }),
+            memory: RwLock::new(Memory { file, mapping, room: room_of(header.bytes) }),
             blocks: Mutex::new(Arc::new(blocks)),
             ticket: [0; 16],
         })
@@ -513,6 +534,12 @@ impl Holdings {
             }
         }
     }
+}
+
+/// Room that an object takes: whole 2 MiB pages, or 4 KiB pages if it is smaller than one.
+fn room_of(bytes: u64) -> u64 {
+    let unit = if bytes < PAGE_BYTES { PageKind::Base4K } else { PageKind::Huge2M };
+    rounded(bytes.max(1), unit)
 }
 
 fn rounded(bytes: u64, kind: PageKind) -> u64 {

@@ -201,7 +201,9 @@ impl Node {
 }
 
 fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
-    let folder = options.state.join("memory");
+    let own = kept_number(&options.state.join("node.id"))?;
+    // The name is the node's own, because 4 KiB pages lie in a folder of this name that all nodes of a host share.
+    let folder = options.state.join(format!("memory-{own:016x}"));
     let wanted = options.capacity_bytes + options.cache_budget_bytes;
     let backing = match &options.backing {
         BackingChoice::Auto => choose_backing(None, &folder, wanted)?,

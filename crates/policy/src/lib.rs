@@ -13,6 +13,7 @@
 
 pub mod eviction;
 pub mod layout;
+pub mod looping;
 pub mod prefetch;
 pub mod probation;
 pub mod tuner;
@@ -20,6 +21,7 @@ pub mod unit;
 
 pub use eviction::{Eviction, EvictionKind, UnitKey};
 pub use layout::{Layout, Parsed, Preference, parse_prefix, plan};
+pub use looping::LoopWatch;
 pub use prefetch::{Advice, PrefetchConfig, PrefetchSwitches, Prefetcher, Tick};
 pub use probation::{Probation, ProbationConfig};
 pub use tuner::{Tuner, TunerConfig};

@@ -14,6 +14,8 @@ const PROBE_UNITS_MAX: usize = 128;
 const EVICT_BYTES_MIN: u64 = 4 << 20;
 /// How often programs are asked which units they use before units leave unasked.
 const ASK_ROUNDS_MAX: usize = 6;
+/// Units that were filled last and stay in a loop, at the least: those that workers fetch ahead.
+const LOOP_PROTECTED_MIN: usize = 4;
 /// Probing begins when a cache is filled to this share of its limit, in percent.
 const PROBE_FROM_PERCENT: u64 = 70;
 
@@ -51,12 +53,14 @@ impl Cache {
     /// asked again until enough is found; only then units leave of which nothing is known.
     pub(super) fn evict(&self, file: &Arc<CacheFile>, bytes: u64) -> u64 {
         let wanted = bytes.max(EVICT_BYTES_MIN.min(file.resident_bytes() / 8));
-        let mut leaving = Vec::new();
-        let mut freed = 0;
+        let (mut leaving, mut freed) = leave_loop(file, wanted);
         let rounds = if self.options.switches.probe { ASK_ROUNDS_MAX } else { 0 };
         for _ in 0..rounds {
+            if freed >= bytes {
+                break;
+            }
             let mut candidates = Vec::new();
-            file.lock().probation.victim_candidates(wanted - freed, &mut candidates);
+            file.lock().probation.victim_candidates(wanted.saturating_sub(freed), &mut candidates);
             if candidates.is_empty() {
                 break;
             }
@@ -67,9 +71,6 @@ impl Cache {
                     freed += file.unit_memory(candidate.unit);
                     leaving.push(candidate.unit);
                 }
-            }
-            if freed >= wanted {
-                break;
             }
         }
         if freed < bytes {
@@ -135,6 +136,28 @@ impl Cache {
         }
         touched
     }
+}
+
+/// In a loop, what was filled most recently leaves, but for what may not have been used yet.
+fn leave_loop(file: &CacheFile, wanted: u64) -> (Vec<u32>, u64) {
+    let mut state = file.lock();
+    let (mut leaving, mut freed) = (Vec::new(), 0);
+    if !state.loops.is_looping() {
+        return (leaving, freed);
+    }
+    let protected = (state.units.present_count() as usize / 4).max(LOOP_PROTECTED_MIN);
+    let candidates: Vec<u32> = state.loops.latest(protected).collect();
+    for unit in candidates {
+        if freed >= wanted {
+            break;
+        }
+        if state.units.evict(unit) {
+            state.probation.remove(key(unit));
+            freed += file.unit_memory(unit);
+            leaving.push(unit);
+        }
+    }
+    (leaving, freed)
 }
 
 /// Where a program sees units, and which of the units those are.

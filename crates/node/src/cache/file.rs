@@ -7,7 +7,7 @@ use crate::refused::{Refused, errno};
 use hinterland_os::{HugeFiller, MemoryFile, OsError, PageKind};
 use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
-use hinterland_policy::{Tuner, UnitMap};
+use hinterland_policy::{LoopWatch, Tuner, UnitMap};
 use hinterland_types::{ByteRange, ObjectId, SessionId};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -50,6 +50,8 @@ pub struct FileState {
     pub ticks: u64,
     /// Learns which unit would suit the object.
     pub tuner: Tuner,
+    /// Sees loops, in which the order of the policy is the wrong one.
+    pub loops: LoopWatch,
     /// What to evict.
     pub probation: Probation,
     /// Budgets that sessions asked for.
@@ -78,6 +80,7 @@ impl CacheFile {
         prefetcher: Prefetcher,
         probation: Probation,
         tuner: Tuner,
+        loops: bool,
         huge: bool,
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
@@ -92,6 +95,7 @@ impl CacheFile {
             prefetcher,
             ticks: 0,
             tuner,
+            loops: LoopWatch::new(units.count(), loops),
             probation,
             budgets: HashMap::new(),
         };

@@ -100,6 +100,7 @@ fn fill_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task, demanded: boo
             let (waiters, demanded) = {
                 let mut state = task.file.lock();
                 state.probation.insert(evict::key(task.unit), memory);
+                state.loops.filled(task.unit);
                 state.units.complete(task.unit)
             };
             task.file.resolve(task.unit, &waiters);
