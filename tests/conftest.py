@@ -42,19 +42,23 @@ def folder():
         left = [line.split()[1] for line in mounts if line.split()[1].startswith(f"{path}/")]
     for mount in reversed(left):
         subprocess.run(["umount", "--lazy", mount], check=False)
+    for identifier in path.glob("**/node.id"):
+        small = pathlib.Path("/dev/shm") / f"hinterland-{identifier.read_text().strip()}"
+        shutil.rmtree(small, ignore_errors=True)
     shutil.rmtree(path)
 
 
 class Node:
     """One `hinterland node` process; it can be killed and started again on the same state."""
 
-    def __init__(self, binary, folder, name, rack=None, join=None, options=()):
+    def __init__(self, binary, folder, name, rack=None, join=None, options=(), state=None, wrapper=()):
         self.binary = str(binary)
+        self.wrapper = [str(word) for word in wrapper]
         self.folder = folder
         self.name = name
         self.rack = rack or name
         self.socket = folder / f"{name}.sock"
-        self.state = folder / f"state-{name}"
+        self.state = state or folder / f"state-{name}"
         self.log = folder / f"{name}.log"
         self.address = "127.0.0.1:0"
         self.join = join
@@ -63,7 +67,7 @@ class Node:
 
     def start(self, environment=None, wait=True):
         """Starts the process and waits for its ready line."""
-        command = [self.binary, "node", "--name", self.name, "--rack", self.rack]
+        command = [*self.wrapper, self.binary, "node", "--name", self.name, "--rack", self.rack]
         command += ["--socket", self.socket, "--state", self.state, "--listen", self.address, "--json"]
         if self.join is not None:
             command += ["--join", self.join]
@@ -145,8 +149,8 @@ def start_node(binary, folder):
     started = []
     numbers = itertools.count(1)
 
-    def start(name=None, rack=None, join=None, options=(), environment=None):
-        node = Node(binary, folder, name or f"n{next(numbers)}", rack, join, options)
+    def start(name=None, environment=None, **choices):
+        node = Node(binary, folder, name or f"n{next(numbers)}", **choices)
         started.append(node)
         return node.start(environment)
 

@@ -53,20 +53,21 @@ def three_racks(start_node):
     return [start_node(name, join=d.address, options=ROOM) for name in ("a", "b", "c")] + [d]
 
 
-def put_twice(node, source, homes):
-    """Puts until the two copies lie on the nodes that the test wants."""
-    node.run("put", source, "--name", "data", "--rack", homes[0], "--copies", "2")
-    found = {home["rack"] for home in node.json("stat", "data")["homes"]}
-    return found
+def put_twice(node, source):
+    """Puts two copies, the first one on the node itself; returns the other nodes' racks that have one."""
+    node.run("put", source, "--name", "data", "--copies", "2")
+    return {home["rack"] for home in node.json("stat", "data")["homes"]}
 
 
-def test_a_home_that_dies_is_replaced_by_its_replica(three_racks, make_file):
-    a, b, c, d = three_racks
+@pytest.mark.parametrize("which", ["one home", "the other home"])
+def test_a_home_that_dies_is_replaced_by_its_replica(start_node, make_file, which):
+    b = start_node("b", options=ROOM)
+    c = start_node("c", join=b.address, options=ROOM)
     source = make_file("source", SIZE)
-    racks = put_twice(b, source, ["b"])
+    assert put_twice(b, source) == {"b", "c"}
+    a = start_node("a", join=b.address, options=ROOM)
     process = start_half(a, "data", "--unit", "1M")
-    victim = {"b": b, "c": c, "d": d}[sorted(racks - {"a"})[0]]
-    victim.kill()
+    (b if which == "one home" else c).kill()
     output, words = finish(process)
     assert output == sha(source), words
 
@@ -74,7 +75,7 @@ def test_a_home_that_dies_is_replaced_by_its_replica(three_racks, make_file):
 def test_every_home_but_one_may_die_between_reads(three_racks, make_file, folder):
     a, b, _, _ = three_racks
     source = make_file("source", SIZE)
-    put_twice(b, source, ["b"])
+    assert "b" in put_twice(b, source)
     b.kill()
     a.run("get", "data", folder / "back")
     assert sha(folder / "back") == sha(source)

@@ -34,6 +34,9 @@ def remove_folder(folder):
         left = [line.split()[1] for line in mounts if line.split()[1].startswith(f"{folder}/")]
     for mount in reversed(left):
         subprocess.run(["umount", "--lazy", mount], check=False)
+    for identifier in folder.glob("**/node.id"):
+        small = pathlib.Path("/dev/shm") / f"hinterland-{identifier.read_text().strip()}"
+        shutil.rmtree(small, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

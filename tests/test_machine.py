@@ -1,0 +1,93 @@
+"""Machines that lack something: each lack is said with the command that mends it, and nothing is lost or hangs."""
+
+import os
+import subprocess
+
+import pytest
+
+ROOT = os.geteuid() == 0
+NOBODY = 65534
+need_root = pytest.mark.skipif(not ROOT, reason="only root can take things away from a process")
+
+
+@need_root
+def test_a_full_disk_under_the_state_refuses_and_recovers(start_node, folder, make_file):
+    disk = folder / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "none", disk], check=True)
+    node = start_node("a", state=disk / "state", options=["--capacity", "64M"])
+    source = make_file("source", 1000)
+    node.run("put", source, "--name", "before")
+    with open(disk / "filler", "wb", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(bytes(4096))
+    for number in range(3):
+        outcome = node.run("put", source, "--name", f"refused{number}", check=False)
+        assert outcome.returncode == 1 and "hint:" in outcome.stderr and "full" in outcome.stderr
+    (disk / "filler").unlink()
+    node.run("put", source, "--name", "after")
+    assert [entry["name"] for entry in node.json("ls")] == ["after", "before"]
+    node.kill()
+    node.start()
+    assert [entry["name"] for entry in node.json("ls")] == ["after", "before"]
+
+
+def test_few_descriptors_refuse_clients_and_keep_the_node(start_node, make_file):
+    node = start_node("a", wrapper=["prlimit", "--nofile=64"], options=["--capacity", "64M"])
+    programs = [subprocess.Popen(node.command("put", "-", "--name", f"o{number}"), stdin=subprocess.PIPE,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) for number in range(80)]
+    words = [program.communicate(timeout=120)[1] for program in programs]
+    failed = [text for program, text in zip(programs, words) if program.returncode != 0]
+    assert all("hint:" in text for text in failed), failed
+    assert node.process.poll() is None
+    node.run("put", make_file("source", 1000), "--name", "last")
+    assert {entry["bytes"] for entry in node.json("ls")} <= {0, 1000}
+
+
+@need_root
+def test_without_fuse_the_hint_says_so(node):
+    hidden = ["unshare", "--mount", "sh", "-c", 'mount --bind /dev/null /dev/fuse && exec "$@"', "sh"]
+    for words in (["mount", node.folder], ["run", "--", "true"]):
+        outcome = subprocess.run([*hidden, *node.command(*words)], capture_output=True, text=True, timeout=60)
+        assert outcome.returncode == 1 and "hint:" in outcome.stderr, outcome.stderr
+
+
+@need_root
+def test_somebody_without_privileges_can_run_a_node_and_put_and_get(binary, folder, make_file):
+    folder.chmod(0o777)
+    source = make_file("source", 3_000_000)
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    if subprocess.run([*command, str(binary), "--version"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("the binary lies where only its owner can read it")
+    log = open(folder / "log", "wb")
+    process = subprocess.Popen([*command, str(binary), "node", "--name", "n", "--socket", folder / "n.sock", "--state",
+                                folder / "n", "--capacity", "64M"], stdout=subprocess.PIPE, stderr=log)
+    try:
+        assert b"ready" in process.stdout.readline(), (folder / "log").read_text()
+        tool = [*command, str(binary), "--socket", folder / "n.sock"]
+        subprocess.run([*tool, "put", source, "--name", "x"], check=True, timeout=60, capture_output=True)
+        back = subprocess.run([*tool, "get", "x", "-"], check=True, timeout=60, capture_output=True).stdout
+        assert back == source.read_bytes()
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+        process.stdout.close()
+        log.close()
+    assert "huge pages" in (folder / "log").read_text()
+
+
+@pytest.mark.parametrize("kind", ["base", "transparent", "hugetlb"])
+def test_every_kind_of_memory_serves_both_racks(start_node, make_file, folder, kind):
+    options = ["--capacity", "64M", "--backing", kind]
+    try:
+        b = start_node("b", options=options)
+    except AssertionError as error:
+        assert "hint:" in str(error), error
+        pytest.skip(f"this machine has no {kind} memory, and says so")
+    a = start_node("a", join=b.address, options=options)
+    source = make_file("source", 9_000_001)
+    b.run("put", source, "--name", "x")
+    for node in (a, b):
+        outcome = node.run("run", "--", "sha256sum", "/pool/x")
+        expected = subprocess.run(["sha256sum", source], capture_output=True, text=True, check=True).stdout
+        assert outcome.stdout.split()[0] == expected.split()[0]
