@@ -106,6 +106,7 @@ impl Core {
             cache_budget_bytes: self.cache.budget_bytes(),
             cache_bytes: self.cache.resident_bytes(),
             backing: self.backing.clone(),
+            // Relaxed: a counter that nothing is ordered by.
             sessions: self.sessions.load(Ordering::Relaxed),
             counters: Counters {
                 network_received_bytes: received,

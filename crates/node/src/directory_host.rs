@@ -2,6 +2,7 @@
 //!
 //! A command is planned, its mutations are made durable in one transaction, and only then is it visible.
 
+use crate::fault_point;
 use hinterland_directory::{
     Command, Directory, DirectoryError, Mutation, Record, RecoverError, Reply, Settings, Table,
 };
@@ -69,10 +70,12 @@ impl DirectoryHost {
         let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
         let plan = directory.plan(now_ms(), command)?;
         if !plan.is_volatile() {
+            fault_point::reach("directory-planned");
             write_all(&self.database, &plan.mutations()).map_err(|source| DirectoryHostError::Store {
                 path: self.path.clone(),
                 source: Box::new(source),
             })?;
+            fault_point::reach("directory-durable");
         }
         Ok(directory.commit(plan))
     }
@@ -117,6 +120,7 @@ fn write_all(database: &Database, mutations: &[Mutation]) -> Result<(), redb::Er
             None => table.remove(mutation.key.as_slice())?,
         };
     }
+    fault_point::reach("directory-written");
     transaction.commit()?;
     Ok(())
 }

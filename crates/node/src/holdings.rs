@@ -4,6 +4,7 @@
 //! in `STATE/objects/ID.object`, written whole and renamed into place when the object is sealed. A file
 //! of bytes without a header is half a put and goes at the next start.
 
+use crate::fault_point;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
@@ -280,6 +281,7 @@ impl Holdings {
         let after = rounded(bytes, PageKind::Huge2M);
         if after > before {
             self.take_room(after - before)?;
+            fault_point::reach("object-grow-counted");
             let grown = memory.file.resize(after).and_then(|()| memory.file.allocate(before, after - before));
             let mapping = grown.and_then(|()| map_whole(&memory.file));
             match mapping {
@@ -320,6 +322,7 @@ impl Holdings {
         };
         self.write_header(&header)?;
         holding.trim(bytes)?;
+        fault_point::reach("object-trimmed");
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         holding.bytes.store(bytes, Ordering::Release);
         *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
@@ -331,12 +334,14 @@ impl Holdings {
         let removed = self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
         // A header that is gone already is what is wanted.
         let _ = fs::remove_file(self.header_path(object));
+        fault_point::reach("object-header-removed");
         if let Some(holding) = removed {
             let memory = holding.memory.read().unwrap_or_else(PoisonError::into_inner);
             self.give_room(memory.room);
             if let Err(error) = memory.file.remove() {
                 tracing::warn!(%error, "a file of a removed object stays until the next start");
             }
+            fault_point::reach("object-file-removed");
         }
     }
 
@@ -380,6 +385,7 @@ impl Holdings {
             return Err(HoldingError::Exists(object));
         }
         let file = self.make_file(object, bytes)?;
+        fault_point::reach("object-file-made");
         let mapping = Arc::new(map_whole(&file)?);
         let room = file.len();
         let holding = Arc::new(Holding {
@@ -450,8 +456,10 @@ impl Holdings {
         let write = || -> io::Result<()> {
             let mut file = File::create(&draft)?;
             file.write_all(&header.to_bytes())?;
+            fault_point::reach("object-header-drafted");
             file.sync_all()?;
             fs::rename(&draft, &path)?;
+            fault_point::reach("object-header-renamed");
             File::open(&self.headers)?.sync_all()
         };
         write().map_err(|source| {

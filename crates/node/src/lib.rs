@@ -9,6 +9,7 @@ pub mod capability;
 mod core;
 mod directory_host;
 mod directory_link;
+mod fault_point;
 mod holdings;
 mod local_server;
 mod locks;

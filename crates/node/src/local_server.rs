@@ -109,6 +109,7 @@ impl LocalServer {
         }
         drop(stream);
         session.end(&self.core);
+        // Relaxed: a counter that nothing is ordered by.
         self.core.sessions.fetch_sub(1, Ordering::Relaxed);
         self.lock().remove(&id);
     }

@@ -1,6 +1,7 @@
 //! Membership: joining the directory, saying what is held, renewing the lease, letting go of what it asks for.
 
 use crate::directory_link::DirectoryLink;
+use crate::fault_point;
 use crate::holdings::Holdings;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};
@@ -66,6 +67,7 @@ impl Membership {
                 Err(error) => return Err(error.into()),
             }
         };
+        fault_point::reach("joined");
         self.report(directory, holdings)?;
         Ok(lease_ms)
     }
@@ -165,6 +167,7 @@ impl Membership {
         if holdings.find(object).is_ok_and(|holding| holding.epoch() == epoch) {
             holdings.drop_object(object);
         }
+        fault_point::reach("let-go-dropped");
         let command = Command::Forget { object, node: self.node, incarnation: self.incarnation.get(), epoch };
         if let Err(refused) = directory.apply(&command) {
             tracing::debug!(%refused, "the directory asks again with the next heartbeat");

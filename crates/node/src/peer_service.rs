@@ -3,6 +3,7 @@
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::directory_link::{DirectoryLink, answer};
+use crate::fault_point;
 use crate::refused::{Refused, errno};
 use crate::verify;
 use hinterland_fabric::Slice;
@@ -32,10 +33,13 @@ impl PeerSession {
             }
             PeerRequest::HomeGrow { object, bytes } => {
                 core.holdings.grow(object, bytes)?;
+                fault_point::reach("home-grown");
                 Ok(PeerReply::Done)
             }
             PeerRequest::HomeSeal { object, bytes } => {
-                Ok(PeerReply::Sealed { digest: core.holdings.seal(object, bytes)? })
+                let digest = core.holdings.seal(object, bytes)?;
+                fault_point::reach("home-sealed");
+                Ok(PeerReply::Sealed { digest })
             }
             PeerRequest::HomeDrop { object } => {
                 drop_home(core, object);
@@ -66,6 +70,7 @@ impl PeerSession {
     }
 
     fn attach(&self, core: &Core, peer: NodeId, object: ObjectId) -> Result<PeerReply, Refused> {
+        fault_point::reach("home-attached");
         let holding = core.holdings.find(object)?;
         if !holding.is_sealed() {
             let text = format!("{object} is not sealed, so {peer} cannot read it");
@@ -85,6 +90,7 @@ fn directory(core: &Core, command: &[u8]) -> Result<PeerReply, Refused> {
         return Err(Refused::new(errno::ENOTSUP, text));
     };
     let answered = answer(host, &decode(command)?)?;
+    fault_point::reach("directory-answered");
     Ok(PeerReply::Directory(encode(&answered)?))
 }
 
@@ -103,12 +109,14 @@ fn create(
         }
     }
     core.holdings.create(object, epoch, name, bytes.unwrap_or(0), ticket)?;
+    fault_point::reach("home-created");
     Ok(PeerReply::Done)
 }
 
 fn drop_home(core: &Core, object: ObjectId) {
     let Ok(holding) = core.holdings.find(object) else { return };
     core.holdings.drop_object(object);
+    fault_point::reach("home-dropped");
     let home = hinterland_directory::HomeInfo {
         node: core.own,
         rack: core.membership.rack.clone(),

@@ -1,6 +1,7 @@
 //! Puts: room at the directory and at every home, seal at every home, then the name; or nothing at all.
 
 use crate::directory_link::{DirectoryLink, describe};
+use crate::fault_point;
 use crate::holdings::Holdings;
 use crate::membership::Incarnation;
 use crate::peers::Peers;
@@ -96,12 +97,14 @@ impl Puts {
         }
         self.starting().remove(&token);
         let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
+        fault_point::reach("put-reserved");
         let ticket = hinterland_pool::local::random().map_err(Refused::from)?;
         for home in &homes {
             if let Err(refused) = self.make_room(home, object, &new, ticket) {
                 self.abandon(object);
                 return Err(refused);
             }
+            fault_point::reach("put-room-made");
         }
         let homes = homes
             .into_iter()
@@ -117,6 +120,7 @@ impl Puts {
     pub fn grow(&self, object: ObjectId, bytes: u64) -> Result<(), Refused> {
         let running = self.find(object)?;
         self.directory.apply(&Command::Grow { object, bytes })?;
+        fault_point::reach("put-grow-reserved");
         for home in &running.homes {
             if home.node == self.own {
                 self.holdings.grow(object, bytes)?;
@@ -135,12 +139,14 @@ impl Puts {
     pub fn seal(&self, object: ObjectId, bytes: u64, digest: [u8; 32]) -> Result<ObjectInfo, Refused> {
         let running = self.find(object)?;
         let result = self.seal_homes(&running, object, bytes, digest).and_then(|()| {
+            fault_point::reach("put-homes-sealed");
             let homes = running.homes.iter().map(|home| home.node).collect();
             let digest = ContentDigest(digest);
             self.directory.apply(&Command::Seal { object, size: bytes, digest, homes })
         });
         match result {
             Ok(_) => {
+                fault_point::reach("put-sealed");
                 self.lock().remove(&object);
                 Ok(describe(&self.directory.lookup_object(object)?, self.own))
             }
@@ -160,6 +166,7 @@ impl Puts {
             Ok(_) => {}
             Err(refused) => tracing::warn!(%refused, "a put is given up when the directory is back"),
         }
+        fault_point::reach("put-aborted");
         for home in &running.homes {
             if home.node == self.own {
                 self.holdings.drop_object(object);

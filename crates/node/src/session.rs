@@ -4,6 +4,7 @@ use crate::cache::{CacheFile, CachePreference, NewRegistration};
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::directory_link::describe;
+use crate::fault_point;
 use crate::notices::NoticeChannel;
 use crate::put::{NewPut, placement};
 use crate::refused::{Refused, errno};
@@ -267,6 +268,7 @@ impl Session {
             Resource::Remote(info) if info.state == ObjectState::Sealed => {
                 let file = core.cache.open(&info, self.user, preference)?;
                 self.lock().caches.insert(handle, Arc::clone(&file));
+                fault_point::reach("map-cached");
                 let mapped = Mapped {
                     bytes: info.bytes,
                     file_bytes: file.file_bytes(),
@@ -322,6 +324,7 @@ impl Session {
             channel: Arc::clone(&self.channel),
         };
         let registration = core.cache.register(&file, new, budget_bytes)?;
+        fault_point::reach("map-registered");
         self.lock().registrations.insert(registration);
         Ok(Reply::Registered { registration })
     }

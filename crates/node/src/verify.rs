@@ -2,6 +2,7 @@
 
 use crate::core::Core;
 use crate::directory_link::describe;
+use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
@@ -20,9 +21,11 @@ pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
     let DirectoryReply::Removed { object, homes } = core.directory.apply(&command)? else {
         return Err(Refused::new(errno::EIO, "the directory did not remove the name"));
     };
+    fault_point::reach("remove-committed");
     for home in homes {
         if home.node == core.own {
             core.holdings.drop_object(object);
+            fault_point::reach("remove-dropped");
             core.puts.forget(object, &home);
         } else if let Err(refused) = core.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
             tracing::debug!(%refused, "a home hears of the removal with its next heartbeat");

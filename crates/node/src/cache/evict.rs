@@ -3,6 +3,7 @@
 use super::Cache;
 use super::file::CacheFile;
 use super::registration::Registration;
+use crate::fault_point;
 use hinterland_policy::{Eviction, UnitKey};
 use hinterland_proto::control::ProbeRange;
 use std::sync::Arc;
@@ -81,7 +82,9 @@ impl Cache {
             leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
         }
         let freed = leaving.iter().map(|&unit| file.unit_memory(unit)).sum();
+        fault_point::reach("evict-chosen");
         let wanted = file.punch(&leaving);
+        fault_point::reach("evict-punched");
         self.queue.push(file, &wanted);
         // Relaxed: counters that nothing is ordered by.
         self.tallies.evictions.fetch_add(leaving.len() as u64, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 use super::Cache;
 use super::evict;
 use super::file::CacheFile;
+use crate::fault_point;
 use crate::refused::Refused;
 use hinterland_os::FixedWriter;
 use hinterland_policy::Eviction;
@@ -95,14 +96,17 @@ fn fill_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task, demanded: boo
         retry(cache, task, waiters);
         return;
     }
+    fault_point::reach("fill-begun");
     match fetch_unit(cache, writer, task) {
         Ok(()) => {
+            fault_point::reach("fill-written");
             let (waiters, demanded) = {
                 let mut state = task.file.lock();
                 state.probation.insert(evict::key(task.unit), memory);
                 state.loops.filled(task.unit);
                 state.units.complete(task.unit)
             };
+            fault_point::reach("fill-completed");
             task.file.resolve(task.unit, &waiters);
             cache.count_fill(memory, demanded, started.elapsed());
         }
@@ -157,6 +161,7 @@ fn fill_piece(cache: &Cache, writer: &mut FixedWriter, task: &Task, piece: ByteR
     let whole = bytes.next_multiple_of(page_bytes);
     let buffer = &mut writer.buffer(0)[..whole];
     task.file.source.fetch(piece, &mut buffer[..bytes])?;
+    fault_point::reach("fill-fetched");
     // The file ends with a whole page; what lies behind the object reads as zeros.
     buffer[bytes..].fill(0);
     match task.file.filler() {

@@ -6,11 +6,17 @@ use crate::refused::{Refused, errno};
 use hinterland_fabric::Endpoint;
 use hinterland_proto::checksum::{block_count, crc32c, digest};
 use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::machine::{
+    Body, Fetch, FetchAction, FetchEvent, FetchFailure, FetchLimits, FetchMachine,
+};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, Handle, NodeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Largest piece of one read: what one frame may carry would do, a smaller one is sooner checked and sent on.
+const PIECE_BYTES: u64 = 2 << 20;
 
 /// A sealed object that other nodes hold.
 pub struct Source {
@@ -66,17 +72,92 @@ impl Source {
     }
 
     /// Fills `into` with a range that starts at a multiple of 64 KiB and ends at one or at the end of the object;
-    /// every block is checked.
+    /// every block is checked. The fetch machine of the protocol chooses the homes, the same that the simulator runs.
     ///
     /// # Errors
     /// [`Refused`] lists what every home said.
     pub fn fetch(&self, range: ByteRange, into: &mut [u8]) -> Result<(), Refused> {
-        self.try_homes("bytes", |source, home| {
-            let attached = source.attach(home)?;
-            attached.endpoint.read(attached.handle, &[range], into)?;
-            source.received_bytes.fetch_add(range.bytes(), Ordering::Relaxed);
-            source.check(range, home, into)
-        })
+        let first = self.fetch_once(range, into);
+        // The directory may know newer homes.
+        if first.is_err() && self.refresh() { self.fetch_once(range, into) } else { first }
+    }
+
+    fn fetch_once(&self, range: ByteRange, into: &mut [u8]) -> Result<(), Refused> {
+        let info = self.info();
+        let homes: Vec<&Home> = info.homes.iter().filter(|home| home.node != self.own).collect();
+        let first_block = (range.offset() / CHECKSUM_BLOCK_BYTES) as usize;
+        let block_total = range.bytes().div_ceil(CHECKSUM_BLOCK_BYTES) as usize;
+        let end = (first_block + block_total).min(self.blocks.len());
+        let fetch = Fetch {
+            object: info.object,
+            object_bytes: info.bytes,
+            range,
+            replicas: homes.iter().map(|home| home.node).collect(),
+            checksums: self.blocks[first_block.min(end)..end].to_vec(),
+            checksum: crc32c,
+        };
+        let lost = |reason: String| {
+            let text = format!(
+                "bytes of {} cannot be fetched: {reason} (hint: bring a home back, or put objects with --copies 2)",
+                info.name
+            );
+            Refused::new(errno::EIO, text)
+        };
+        // One piece at a time: the connection itself stripes a piece over its streams and has the deadline.
+        let limits = FetchLimits { piece_bytes: PIECE_BYTES, window: 1, timeout_ms: u64::MAX, rounds: 1 };
+        let mut machine = FetchMachine::new(fetch, limits, 0).map_err(|error| lost(error.to_string()))?;
+        while let Some(action) = machine.poll_action() {
+            match action {
+                FetchAction::Send { attempt, node, range: piece } => {
+                    let start = (piece.offset() - range.offset()) as usize;
+                    let part = &mut into[start..start + piece.bytes() as usize];
+                    let home = homes.iter().find(|home| home.node == node);
+                    let event = self.send(attempt, home.copied(), piece, part);
+                    machine.handle(0, event);
+                }
+                FetchAction::Suspect { node, block } => {
+                    tracing::error!(%node, block, "a home sent a block with a wrong checksum");
+                    // Relaxed: a counter that nothing is ordered by.
+                    self.checksum_failures.fetch_add(1, Ordering::Relaxed);
+                }
+                FetchAction::Done => return Ok(()),
+                FetchAction::Fail(failure) => return Err(lost(describe_tries(&failure, &homes))),
+            }
+        }
+        Err(lost("the fetch ended without an answer".to_owned()))
+    }
+
+    /// Reads one piece from one home.
+    fn send<'a>(
+        &self,
+        attempt: u32,
+        home: Option<&Home>,
+        piece: ByteRange,
+        part: &'a mut [u8],
+    ) -> FetchEvent<'a> {
+        let Some(home) = home else {
+            return FetchEvent::Refused { attempt, reason: "it is no home".to_owned() };
+        };
+        let read = self
+            .attach(home)
+            .and_then(|attached| Ok(attached.endpoint.read(attached.handle, &[piece], part)?));
+        match read {
+            Ok(()) => {
+                // Relaxed: a counter that nothing is ordered by.
+                self.received_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
+                FetchEvent::Reply { attempt, body: Body::Bytes(part) }
+            }
+            Err(refused) => {
+                self.detach(home);
+                // Relaxed: a counter that nothing is ordered by.
+                self.failovers.fetch_add(1, Ordering::Relaxed);
+                if refused.code == errno::EHOSTUNREACH {
+                    FetchEvent::Down { node: home.node, reason: refused.text }
+                } else {
+                    FetchEvent::Refused { attempt, reason: refused.text }
+                }
+            }
+        }
     }
 
     /// Runs `operation` against each home until one succeeds; asks the directory once for newer homes.
@@ -172,19 +253,18 @@ impl Source {
         }
         Ok(blocks)
     }
+}
 
-    fn check(&self, range: ByteRange, home: &Home, bytes: &[u8]) -> Result<(), Refused> {
-        let first = (range.offset() / CHECKSUM_BLOCK_BYTES) as usize;
-        for (index, block) in bytes.chunks(CHECKSUM_BLOCK_BYTES as usize).enumerate() {
-            if self.blocks.get(first + index) != Some(&crc32c(block)) {
-                // Relaxed: a counter that nothing is ordered by.
-                self.checksum_failures.fetch_add(1, Ordering::Relaxed);
-                let text = format!("block {} from {} has a wrong checksum", first + index, home.node);
-                return Err(Refused::new(errno::EIO, text));
-            }
-        }
-        Ok(())
+/// What each home said, in words.
+fn describe_tries(failure: &FetchFailure, homes: &[&Home]) -> String {
+    if failure.tried.is_empty() {
+        return "it has no home that is up".to_owned();
     }
+    let tries = failure.tried.iter().map(|tried| {
+        let rack = homes.iter().find(|home| home.node == tried.node).map_or("?", |home| home.rack.as_str());
+        format!("{} in rack {rack}: {}", tried.node, tried.last)
+    });
+    tries.collect::<Vec<_>>().join("; ")
 }
 
 fn unexpected(reply: &PeerReply) -> Refused {
