@@ -107,8 +107,9 @@ pub enum Reply {
         lease_ms: u64,
         /// Copies to delete, each to be answered with a `Forget`.
         forget: Vec<(ObjectId, Epoch)>,
-        /// Copies that the directory waits for from this node. One that the node is not making and does not
-        /// have is an [`AddReplica`](crate::Command::AddReplica) whose answer was lost: send a `Forget`.
+        /// Copies that the directory waits for from this node. The list can be older than what the node
+        /// has done since: for a copy that it holds complete it sends `ReplicaAdded` (again); only for one
+        /// that it neither makes nor holds, because the answer to `AddReplica` was lost, a `Forget`.
         copying: Vec<(ObjectId, Epoch)>,
         /// Puts of this node's sessions that the directory waits for: object and the writer's token.
         /// A token that the node does not know is a put that nobody goes on with: send an `Abort`.

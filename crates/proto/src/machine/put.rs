@@ -145,7 +145,7 @@ impl PutMachine {
                 }
             }
             PutEvent::HomeRefused { node, reason } => self.home_refused(node, reason),
-            PutEvent::Refused { reason } => self.refused(reason),
+            PutEvent::Refused { step, reason } => self.refused(step, reason),
             PutEvent::Committed => {
                 if self.answered(Request::Commit) {
                     self.done();
@@ -230,24 +230,31 @@ impl PutMachine {
         }
     }
 
-    fn refused(&mut self, reason: String) {
-        for request in [Request::Reserve, Request::Grow, Request::Commit] {
-            if self.answered(request) {
-                return self.fail(step_of(request), None, reason);
-            }
+    fn refused(&mut self, step: PutStep, reason: String) {
+        let request = match step {
+            PutStep::Reserve => Request::Reserve,
+            PutStep::Grow => Request::Grow,
+            PutStep::Commit => Request::Commit,
+            PutStep::Abort => Request::Abort,
+            PutStep::Open | PutStep::Write | PutStep::SealHome | PutStep::Cancel => return,
+        };
+        if !self.answered(request) {
+            return;
         }
-        // A refused abort says nothing about the object: as if there had been no answer.
-        if self.answered(Request::Abort) {
-            self.lost_touch();
+        match request {
+            // A refused abort says nothing about the object: as if there had been no answer.
+            Request::Abort => self.lost_touch(),
+            _ => self.fail(step, None, reason),
         }
     }
 
     /// Stops what is going on and undoes it.
     fn fail(&mut self, step: PutStep, node: Option<NodeId>, reason: String) {
-        if self.failure.is_some() || self.phase == Phase::Over {
+        let failing = self.failure.is_some();
+        if self.phase == Phase::Over || (failing && self.phase != Phase::Reserving) {
             return;
         }
-        self.failure = Some(PutFailure { step, node, reason, outcome: PutOutcome::Undone });
+        self.failure.get_or_insert(PutFailure { step, node, reason, outcome: PutOutcome::Undone });
         match self.phase {
             // The object is not known yet: its reservation must be answered before it can be undone.
             Phase::Reserving if self.pending.contains_key(&Request::Reserve) => {}
@@ -437,6 +444,6 @@ fn step_of(request: Request) -> PutStep {
         Request::Write(..) => PutStep::Write,
         Request::SealHome(_) => PutStep::SealHome,
         Request::Commit => PutStep::Commit,
-        Request::Abort | Request::AbortHome(_) => PutStep::Cancel,
+        Request::Abort | Request::AbortHome(_) => PutStep::Abort,
     }
 }

@@ -68,6 +68,8 @@ pub enum PutStep {
     SealHome,
     /// Sealing at the directory.
     Commit,
+    /// Undoing the put at the directory.
+    Abort,
     /// The source gave up.
     Cancel,
 }
@@ -151,8 +153,10 @@ pub enum PutEvent {
         /// What it said.
         reason: String,
     },
-    /// The directory refused what was last asked of it.
+    /// The directory refused something.
     Refused {
+        /// What: `Reserve`, `Grow`, `Commit` or `Abort`.
+        step: PutStep,
         /// What it said.
         reason: String,
     },

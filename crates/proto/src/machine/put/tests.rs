@@ -135,7 +135,7 @@ fn no_home_is_told_to_let_go_of_what_may_be_committed() {
 fn a_refused_reservation_leaves_nothing_to_undo() {
     let mut machine = PutMachine::new(Put { size: Some(1) }, limits(), 0).unwrap();
     assert_eq!(actions(&mut machine), [PutAction::Reserve]);
-    machine.handle(0, PutEvent::Refused { reason: "no room".to_owned() });
+    machine.handle(0, PutEvent::Refused { step: PutStep::Reserve, reason: "no room".to_owned() });
     let [PutAction::Fail(failure)] = &actions(&mut machine)[..] else { panic!() };
     assert!(failure.to_string().contains("no room"), "{failure}");
     assert!(machine.is_over());
@@ -157,6 +157,17 @@ fn cancelling_before_the_reservation_is_answered_undoes_it_when_it_is() {
     assert_eq!(actions(&mut machine), []);
     machine.handle(1, reserved(&[1]));
     assert_eq!(actions(&mut machine), [PutAction::Abort { object: ObjectId(3) }]);
+}
+
+#[test]
+fn cancelling_before_the_reservation_is_refused_ends_the_put() {
+    let mut machine = PutMachine::new(Put { size: Some(1) }, limits(), 0).unwrap();
+    actions(&mut machine);
+    machine.handle(0, PutEvent::Cancel { reason: "interrupted".to_owned() });
+    machine.handle(1, PutEvent::Refused { step: PutStep::Reserve, reason: "no room".to_owned() });
+    let [PutAction::Fail(failure)] = &actions(&mut machine)[..] else { panic!() };
+    assert_eq!((failure.step, failure.outcome), (PutStep::Cancel, PutOutcome::Undone));
+    assert!(machine.is_over());
 }
 
 #[test]
@@ -239,7 +250,11 @@ impl World {
                 assert!(homes.iter().all(|node| self.sealed.contains(&node.0)), "a home is not sealed");
                 self.commits += 1;
                 self.committed |= !self.aborted;
-                if self.committed { PutEvent::Committed } else { PutEvent::Refused { reason: String::new() } }
+                if self.committed {
+                    PutEvent::Committed
+                } else {
+                    PutEvent::Refused { step: PutStep::Commit, reason: String::new() }
+                }
             }
             PutAction::Abort { .. } => {
                 self.aborted |= !self.committed;

@@ -1,0 +1,168 @@
+//! What goes wrong and what users do in a run: drawn from the seed before the run begins.
+
+use crate::directory_host::StoreFault;
+use crate::message::Address;
+use crate::network::Weather;
+use crate::random::Random;
+use hinterland_types::NodeId;
+
+/// When faults and users stop, in milliseconds.
+pub(crate) const CHAOS_MS: u64 = 20_000;
+/// When the run ends: everything has then had time to settle.
+pub(crate) const END_MS: u64 = 48_000;
+/// Names that users put, so few that they often meet.
+pub(crate) const NAMES: [&str; 5] = ["a", "b", "models/c", "models/d", "e"];
+
+/// Something that happens at a given time.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A user at this node puts this name: choice, blocks, stream, copies, rack.
+    Put {
+        node: NodeId,
+        name: usize,
+        blocks: u64,
+        tail: u64,
+        stream: bool,
+        copies: u8,
+        rack: Option<usize>,
+    },
+    Cancel {
+        node: NodeId,
+    },
+    Get {
+        node: NodeId,
+        name: usize,
+    },
+    Remove {
+        node: NodeId,
+        name: usize,
+    },
+    /// The process dies, perhaps with the memory; it comes back later.
+    Crash {
+        node: NodeId,
+        loses_memory: bool,
+        back_ms: u64,
+    },
+    /// The process stops in good order.
+    Stop {
+        node: NodeId,
+        back_ms: u64,
+    },
+    Cut {
+        inside: Vec<Address>,
+        until_ms: u64,
+    },
+    CrashDirectory {
+        back_ms: u64,
+    },
+    ArmStore(StoreFault),
+    /// The directory's process is stopped, for example by a debugger: messages wait.
+    SleepDirectory {
+        until_ms: u64,
+    },
+    Rot {
+        node: NodeId,
+        choice: u64,
+    },
+}
+
+/// A whole run, but for the delays of single messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) node_count: u64,
+    pub(crate) rack_count: u64,
+    pub(crate) capacity_bytes: Vec<u64>,
+    pub(crate) weather: Weather,
+    pub(crate) events: Vec<(u64, Event)>,
+}
+
+impl Plan {
+    pub(crate) fn draw(random: &mut Random) -> Self {
+        let node_count = random.between(2, 5);
+        let rack_count = random.between(1, node_count + 1);
+        let capacity = |random: &mut Random| if random.percent(30) { 700_000 } else { 4_000_000 };
+        let mut plan = Self {
+            node_count,
+            rack_count,
+            capacity_bytes: (0..node_count).map(|_| capacity(random)).collect(),
+            weather: weather(random),
+            events: Vec::new(),
+        };
+        for _ in 0..random.between(15, 40) {
+            let at_ms = random.between(500, CHAOS_MS);
+            let event = plan.use_of(random);
+            plan.events.push((at_ms, event));
+        }
+        // Some runs are nearly calm: there, promises must hold without any excuse.
+        let faults = if random.percent(20) { 0 } else { random.between(1, 14) };
+        for _ in 0..faults {
+            let at_ms = random.between(500, CHAOS_MS);
+            let event = plan.fault(at_ms, random);
+            plan.events.push((at_ms, event));
+        }
+        plan
+    }
+
+    fn node(&self, random: &mut Random) -> NodeId {
+        NodeId(random.below(self.node_count) + 1)
+    }
+
+    fn use_of(&self, random: &mut Random) -> Event {
+        let (node, name) = (self.node(random), random.below(NAMES.len() as u64) as usize);
+        match random.below(100) {
+            0..50 => Event::Put {
+                node,
+                name,
+                blocks: random.below(7),
+                tail: random.below(2),
+                stream: random.percent(30),
+                copies: random.between(1, 4).min(self.node_count) as u8,
+                rack: random.percent(20).then(|| random.below(self.rack_count) as usize),
+            },
+            50..55 => Event::Cancel { node },
+            55..85 => Event::Get { node, name },
+            _ => Event::Remove { node, name },
+        }
+    }
+
+    fn fault(&self, at_ms: u64, random: &mut Random) -> Event {
+        let node = self.node(random);
+        match random.below(100) {
+            0..25 => {
+                let loses_memory = random.percent(50);
+                // A quick restart meets the messages of the life before it.
+                let away_ms =
+                    if random.percent(50) { random.between(5, 300) } else { random.between(300, 7000) };
+                Event::Crash { node, loses_memory, back_ms: at_ms + away_ms }
+            }
+            25..33 => Event::Stop { node, back_ms: at_ms + random.between(100, 5000) },
+            33..53 => {
+                let mut inside: Vec<_> = (1..=self.node_count).map(|id| Address::Node(NodeId(id))).collect();
+                inside.retain(|_| random.percent(40));
+                if random.percent(20) {
+                    inside.push(Address::Directory);
+                }
+                Event::Cut { inside, until_ms: at_ms + random.between(300, 6000) }
+            }
+            53..68 => Event::CrashDirectory { back_ms: at_ms + random.between(50, 3000) },
+            68..88 => {
+                let faults = [StoreFault::CrashBefore, StoreFault::CrashAfter, StoreFault::WriteFails];
+                Event::ArmStore(faults[random.below(3) as usize])
+            }
+            88..93 => Event::SleepDirectory { until_ms: at_ms + random.between(500, 8000) },
+            _ => Event::Rot { node, choice: random.next() },
+        }
+    }
+}
+
+fn weather(random: &mut Random) -> Weather {
+    if random.percent(25) {
+        return Weather::CALM;
+    }
+    Weather {
+        lost_percent: random.below(15),
+        repeated_percent: random.below(15),
+        late_percent: random.below(30),
+        late_ms: random.between(10, 5000),
+    }
+}
