@@ -1,4 +1,4 @@
-//! Remote memory and messages behind one trait: [`Endpoint`], over TCP and a simulated network.
+//! Remote memory and messages behind one trait: [`Endpoint`], over shared memory, TCP and a simulated network.
 //!
 //! A node offers memory and calls by implementing [`Service`]; whoever holds an [`Endpoint`] to it reads, writes,
 //! swaps and calls. Every request names a handle; the service checks rights and range of every one.
@@ -8,6 +8,7 @@ mod error;
 mod memory_service;
 mod part;
 mod service;
+pub mod shm;
 pub mod sim;
 mod slice;
 pub mod tcp;

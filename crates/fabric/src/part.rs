@@ -135,3 +135,25 @@ impl<'a> Source<'a> {
 fn total(parts: &[Part]) -> u64 {
     parts.iter().map(|part| part.bytes() as u64).sum()
 }
+
+/// Copies piece after piece, at most `most` bytes.
+///
+/// # Safety
+/// `from` must be readable and `into` writable memory.
+pub(crate) unsafe fn copy_parts(from: &[Part], into: &[Part], mut most: u64) {
+    let (mut from, mut into) = (from.iter().copied(), into.iter().copied());
+    let (mut source, mut target) = (from.next(), into.next());
+    while let (Some(here), Some(there)) = (source, target) {
+        let limit = usize::try_from(most).unwrap_or(usize::MAX);
+        let bytes = here.bytes().min(there.bytes()).min(limit);
+        if limit == 0 {
+            return;
+        }
+        // SAFETY: the caller vouches for both; `copy` also stands ranges that overlap, as two handles may name the
+        // same memory.
+        unsafe { here.start().copy_to(there.start(), bytes) };
+        most -= bytes as u64;
+        source = if bytes == here.bytes() { from.next() } else { Some(here.skip(bytes)) };
+        target = if bytes == there.bytes() { into.next() } else { Some(there.skip(bytes)) };
+    }
+}

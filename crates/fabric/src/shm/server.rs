@@ -1,0 +1,83 @@
+//! The answering side of a ring session.
+
+use super::{Area, os_failed};
+use crate::error::FabricError;
+use crate::service::Service;
+use hinterland_proto::{ErrorCode, RemoteError};
+use hinterland_ring::{Request, Responder};
+use hinterland_types::SessionId;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+/// Requests that are taken at once.
+const BATCH: usize = 64;
+/// How often a sleeping server looks whether it should end.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// One session's ring, ready to be served by one thread.
+pub struct ShmServer {
+    area: Area,
+    responder: Responder,
+    requests: Vec<Request>,
+    body: Vec<u8>,
+}
+
+impl ShmServer {
+    /// Makes a ring; the descriptor is for the other side.
+    ///
+    /// # Errors
+    /// [`FabricError::System`] without memory or descriptors.
+    pub fn new() -> Result<(Self, OwnedFd), FabricError> {
+        let (area, file) = Area::make()?;
+        let responder = Responder::new(area.session(true)?);
+        let descriptor = file.duplicate().map_err(os_failed)?;
+        Ok((Self { area, responder, requests: Vec::with_capacity(BATCH), body: Vec::new() }, descriptor))
+    }
+
+    /// Waits for requests (spinning first) and answers all that are there; returns how many, or `None` once the peer
+    /// cannot be believed any more.
+    pub fn serve(&mut self, service: &dyn Service, session: SessionId) -> Option<usize> {
+        if !self.responder.wait(PAUSE) {
+            return Some(0);
+        }
+        let mut answered = 0;
+        loop {
+            self.requests.clear();
+            if self.responder.drain(&mut self.requests, BATCH) == 0 {
+                self.responder.flush();
+                return Some(answered);
+            }
+            for index in 0..self.requests.len() {
+                let Request { tag, body } = self.requests[index];
+                let Some((cell, _)) = self.area.take(&body, &mut self.body) else { return None };
+                let (bytes, is_error) = match service.call(session, &self.body) {
+                    Ok(reply) => (reply, false),
+                    Err(error) => (error.to_body(), true),
+                };
+                let answer = self.area.put(cell, &bytes, is_error).or_else(|| {
+                    let text = format!("the answer has {} bytes (hint: ask over the socket)", bytes.len());
+                    self.area.put(cell, &RemoteError::new(ErrorCode::LIMIT, text).to_body(), true)
+                })?;
+                self.responder.respond(tag, &answer).ok()?;
+            }
+            answered += self.requests.len();
+        }
+    }
+}
+
+/// Serves a ring until `ended` says so or the peer cannot be believed; `count` hears how many were answered.
+pub fn serve_until(
+    mut server: ShmServer,
+    service: &dyn Service,
+    session: SessionId,
+    mut ended: impl FnMut() -> bool,
+    mut count: impl FnMut(usize),
+) {
+    while !ended() {
+        match server.serve(service, session) {
+            Some(0) => {}
+            Some(answered) => count(answered),
+            None => return,
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Tests of the ring endpoint against a real serving thread, and against peers that lie.
+
+use super::*;
+use crate::endpoint::{Endpoint, Outcome};
+use crate::memory_service::MemoryService;
+use crate::slice::Slice;
+use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+struct Pair {
+    endpoint: ShmEndpoint,
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let (server, descriptor) = ShmServer::new().unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let flag = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            let service = MemoryService::new(Slice::zeroed(8), Rights::READ);
+            serve_until(server, &service, SessionId(1), || flag.load(Ordering::Acquire), |_| {});
+        });
+        let endpoint = ShmEndpoint::open(NodeId(1), descriptor).unwrap();
+        Self { endpoint, ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn calls_of_every_length_come_back_as_they_went() {
+    let pair = Pair::new();
+    for bytes in [0, 1, INLINE_BYTES, INLINE_BYTES + 1, 1000, CELL_BYTES] {
+        let body: Vec<u8> = (0..bytes).map(|index| index as u8).collect();
+        assert_eq!(pair.endpoint.call(&body).unwrap(), body, "{bytes} bytes");
+    }
+    let refused = pair.endpoint.call(&vec![0; CELL_BYTES + 1]);
+    assert!(matches!(refused, Err(FabricError::Limit { .. })));
+}
+
+#[test]
+fn many_calls_are_out_at_once_and_each_gets_its_own_answer() {
+    let pair = Pair::new();
+    let mut queue = pair.endpoint.queue().unwrap();
+    let mut completions = Vec::new();
+    let mut posted = 0u64;
+    let mut seen = vec![false; 5000];
+    while completions.len() < seen.len() {
+        while posted < seen.len() as u64 && queue.in_flight() < 128 {
+            queue.post_call(posted, &posted.to_le_bytes()).unwrap();
+            posted += 1;
+        }
+        queue.poll(&mut completions, Duration::from_secs(5)).unwrap();
+    }
+    for completion in completions {
+        assert_eq!(completion.result, Ok(Outcome::Reply(completion.tag.to_le_bytes().to_vec())));
+        assert!(!std::mem::replace(&mut seen[completion.tag as usize], true));
+    }
+}
+
+#[test]
+fn reads_writes_and_atomics_reach_attached_memory_and_nothing_else() {
+    let pair = Pair::new();
+    let memory = Slice::zeroed(4096);
+    let handle = Handle(3);
+    pair.endpoint.attach(handle, memory.clone());
+    let run = |offset, bytes| ByteRange::new(offset, bytes).unwrap();
+    pair.endpoint.write(handle, &[run(8, 2), run(100, 3)], b"abcde").unwrap();
+    let mut back = [0; 5];
+    pair.endpoint.read(handle, &[run(100, 3), run(8, 2)], &mut back).unwrap();
+    assert_eq!(&back, b"cdeab");
+    assert_eq!(pair.endpoint.fetch_and_add(handle, 16, 5).unwrap(), 0);
+    assert_eq!(pair.endpoint.compare_and_swap(handle, 16, 5, 9).unwrap(), 5);
+    assert_eq!(pair.endpoint.fetch_and_add(handle, 16, 0).unwrap(), 9);
+    assert!(pair.endpoint.read(handle, &[run(4095, 2)], &mut [0; 2]).is_err());
+    assert!(pair.endpoint.read(Handle(9), &[run(0, 1)], &mut [0]).is_err());
+    assert!(pair.endpoint.fetch_and_add(handle, 3, 1).is_err());
+}
+
+#[test]
+fn a_client_that_writes_garbage_is_cut_off_and_nobody_panics() {
+    let (mut server, descriptor) = ShmServer::new().unwrap();
+    let service = MemoryService::new(Slice::zeroed(8), Rights::READ);
+    let area = Area::open(descriptor).unwrap();
+    let mut requester =
+        hinterland_ring::Requester::new(area.session(false).unwrap(), hinterland_ring::WakeBy::Futex);
+    for form in 0..=255u8 {
+        let (mut other, descriptor) = ShmServer::new().unwrap();
+        let area = Area::open(descriptor).unwrap();
+        let mut liar =
+            hinterland_ring::Requester::new(area.session(false).unwrap(), hinterland_ring::WakeBy::Futex);
+        let mut body = [form; BODY_BYTES];
+        body[0] = form;
+        liar.submit(&body).unwrap();
+        liar.flush();
+        assert_eq!(other.serve(&service, SessionId(1)), None, "form {form}");
+    }
+    let good = area.put(0, b"hello", false).unwrap();
+    requester.submit(&good).unwrap();
+    requester.flush();
+    assert_eq!(server.serve(&service, SessionId(1)), Some(1));
+}
+
+#[test]
+fn a_node_that_never_answers_is_a_timeout_and_not_a_hang() {
+    let (_server, descriptor) = ShmServer::new().unwrap();
+    let endpoint = ShmEndpoint::open(NodeId(1), descriptor).unwrap();
+    let late = endpoint.call_within(b"x", Duration::from_millis(20));
+    assert!(matches!(late, Err(FabricError::Timeout { .. })), "{late:?}");
+}
