@@ -115,14 +115,16 @@ impl Racks {
         let path = |file: &str| folder.join(file).to_str().unwrap().to_owned();
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let home = Node::start(words(format!(
-            "--json --name b --state {} --socket {} --listen 127.0.0.1:{port} --capacity 64M",
+            "--json --name b --state {} --socket {} --listen 127.0.0.1:{port} --capacity 64M --backing {}",
             path("b"),
-            path("b.sock")
+            path("b.sock"),
+            path("b-memory")
         )));
         let mut near = words(format!(
-            "--json --name a --state {} --socket {} --join 127.0.0.1:{port} --capacity 16M --cache-budget 64M",
+            "--json --name a --state {} --socket {} --join 127.0.0.1:{port} --capacity 16M --cache-budget 64M --backing {}",
             path("a"),
-            path("a.sock")
+            path("a.sock"),
+            path("a-memory")
         ));
         for switch in without {
             near.extend(["--without".to_owned(), (*switch).to_owned()]);

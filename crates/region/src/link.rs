@@ -14,12 +14,14 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a program waits for a dead node to come back, if `HINTERLAND_GRACE_S` does not say.
 const GRACE_DEFAULT: Duration = Duration::from_secs(15);
 /// How often a thread that wants to map looks whether a lost connection is back.
 const BACK_PAUSE: Duration = Duration::from_millis(10);
+/// How much longer than the grace time it looks: a watcher may be in the middle of a call that a node does not answer.
+const BACK_MARGIN: Duration = Duration::from_secs(35);
 /// Without it, moving a mapping would leave it unserved.
 const FEATURES_NEEDED: Features = Features::EVENT_REMAP.with(Features::MISSING_SHMEM);
 /// Taken where the kernel has them.
@@ -124,10 +126,14 @@ impl Deref for Guard {
     }
 }
 
+/// The channel of notices; the watcher reads it, and the end of the connection ends it.
+pub(crate) type Notices = Own<UnixStream>;
+
 /// What the first armed mapping brings with it.
 #[derive(Default)]
 struct Arming {
     guard: Option<Arc<Guard>>,
+    notices: Option<Arc<Notices>>,
     watched: bool,
 }
 
@@ -164,11 +170,10 @@ impl Link {
         let mut space = space::lock();
         space.links.retain(|link| !Arc::ptr_eq(link, self));
         drop(space);
-        // Relaxed: the number is only a hint which socket to end; the watcher looks at `closing`.
-        let watch = self.descriptors().watch.load(Ordering::Relaxed);
-        if watch >= 0 {
-            // SAFETY: plain values; the watcher owns the descriptor and closes it after it saw the end.
-            unsafe { libc::shutdown(watch, libc::SHUT_RDWR) };
+        // The watcher sees the end of its channel, and then that nobody needs it.
+        let notices = self.connection().arming().notices.clone();
+        if let Some(notices) = notices.filter(|notices| notices.is_ours()) {
+            notices.shutdown();
         }
     }
 
@@ -183,6 +188,7 @@ impl Link {
     /// # Errors
     /// [`RegionError::Pool`] if there is no node.
     pub fn connected(&self) -> Result<RwLockReadGuard<'_, Connection>, RegionError> {
+        let deadline = Instant::now() + self.grace + BACK_MARGIN;
         loop {
             let connection = self.connection();
             if connection.usable().is_some() {
@@ -190,12 +196,15 @@ impl Link {
             }
             let watched = connection.arming().watched;
             drop(connection);
-            if watched {
+            if watched && Instant::now() < deadline {
                 // The watcher sees the end of the node too, and brings back or gives up what is armed.
                 std::thread::sleep(BACK_PAUSE);
                 continue;
             }
             let mut connection = self.connection_mut();
+            if watched && connection.usable().is_none() {
+                return Err(PoolError::Closed.into());
+            }
             if connection.usable().is_none() && !connection.arming().watched {
                 connection.renew(self.new_channel()?, self.descriptors());
             }
@@ -282,8 +291,9 @@ impl Link {
             }
         };
         if !arming.watched {
-            let stream = self.watch(channel)?;
-            watcher::start(Arc::clone(self), Some(stream))?;
+            let notices = self.watch(channel)?;
+            watcher::start(Arc::clone(self), Some(Arc::clone(&notices)))?;
+            arming.notices = Some(notices);
             arming.watched = true;
         }
         Ok(guard)
@@ -293,14 +303,14 @@ impl Link {
     ///
     /// # Errors
     /// [`RegionError::Pool`].
-    pub fn watch(&self, channel: &Channel) -> Result<Own<UnixStream>, RegionError> {
+    pub fn watch(&self, channel: &Channel) -> Result<Arc<Notices>, RegionError> {
         let (_, mut descriptors) = channel.call_with(&Request::Watch, &[])?;
         let low = descriptors.pop().ok_or_else(|| nonsense("Watch", "no descriptor came"))?;
         let stream = UnixStream::from_descriptor(raised(low.as_fd())?);
         let number = stream.as_fd().as_raw_fd();
-        // Relaxed: see `close` and `arm`.
+        // Relaxed: see `arm`.
         self.descriptors().watch.store(number, Ordering::Relaxed);
-        Ok(Own::new(stream, number))
+        Ok(Arc::new(Own::new(stream, number)))
     }
 
     /// Gives back what a source held at the node. A node that does not answer has forgotten it, or will.
@@ -393,9 +403,14 @@ impl Connection {
         std::mem::replace(&mut self.arming().guard, guard)
     }
 
-    /// Says whether a watcher looks after the connection.
+    /// Says that a watcher looks after the connection, or that none does.
     pub fn set_watched(&mut self, watched: bool) {
         self.arming().watched = watched;
+    }
+
+    /// Puts the channel of notices of a new session in place, or none.
+    pub fn set_notices(&mut self, notices: Option<Arc<Notices>>) {
+        self.arming().notices = notices;
     }
 
     fn arming(&self) -> std::sync::MutexGuard<'_, Arming> {

@@ -6,9 +6,8 @@
 //! new descriptor. If no node comes back within the grace time, an empty file takes the place: SIGBUS, and the reason
 //! on stderr.
 
-use crate::descriptor::Own;
 use crate::error::RegionError;
-use crate::link::{Connection, Guard, Link, nonsense};
+use crate::link::{Connection, Guard, Link, Notices, nonsense};
 use crate::placing::{FilePart, Spot, move_over, put_armed, put_lost, put_plain};
 use crate::private_pages::{Carried, PageScan, Which};
 use crate::regions::{Access, Granted, Target, fault_modes, open, register};
@@ -16,7 +15,6 @@ use crate::space::{self, Space, Stretch};
 use crate::system::{self, Extent};
 use crate::thread::{self, Joined};
 use hinterland_os::poll::wait_readable;
-use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::FaultModes;
 use hinterland_types::limits::BASE_PAGE_BYTES;
 use std::os::fd::AsFd;
@@ -31,10 +29,11 @@ const EVENT_PAUSE: Duration = Duration::from_millis(2);
 
 /// Makes the connection anew and with it all armed memory; returns the new channel of notices. `None` if nothing is armed
 /// any more, or if the node stayed away and the memory was given up.
-pub(crate) fn recover(link: &Arc<Link>) -> Option<Own<UnixStream>> {
+pub(crate) fn recover(link: &Arc<Link>) -> Option<Arc<Notices>> {
     let deadline = Instant::now() + link.grace;
     let mut connection = link.connection_mut();
     connection.disconnect(link.descriptors());
+    connection.set_notices(None);
     let mut retired: Vec<Arc<Guard>> = connection.exchange_guard(None).into_iter().collect();
     loop {
         if link.is_closing() || space::lock().armed_sources(link).is_empty() {
@@ -46,6 +45,7 @@ pub(crate) fn recover(link: &Arc<Link>) -> Option<Own<UnixStream>> {
             Ok(notices) => {
                 retire(link, &retired);
                 connection.set_watched(true);
+                connection.set_notices(Some(Arc::clone(&notices)));
                 return Some(notices);
             }
             Err(error) if Instant::now() < deadline => {
@@ -109,7 +109,7 @@ fn attempt(
     link: &Arc<Link>,
     connection: &mut Connection,
     retired: &mut Vec<Arc<Guard>>,
-) -> Result<Own<UnixStream>, RegionError> {
+) -> Result<Arc<Notices>, RegionError> {
     let channel = link.new_channel()?;
     connection.renew(channel, link.descriptors());
     let channel = connection.usable().ok_or_else(|| nonsense("the session", "it broke at once"))?;

@@ -1,9 +1,8 @@
 //! The one thread that looks after mapped memory: it answers the node's notices, and when the node dies it brings the
 //! memory back or gives it up.
 
-use crate::descriptor::Own;
 use crate::error::RegionError;
-use crate::link::Link;
+use crate::link::{Link, Notices};
 use crate::private_pages::{PageScan, Which};
 use crate::recovery;
 use crate::space::{self, Space};
@@ -19,11 +18,11 @@ use std::sync::atomic::Ordering;
 ///
 /// # Errors
 /// [`RegionError::Thread`].
-pub(crate) fn start(link: Arc<Link>, notices: Option<Own<UnixStream>>) -> Result<(), RegionError> {
+pub(crate) fn start(link: Arc<Link>, notices: Option<Arc<Notices>>) -> Result<(), RegionError> {
     thread::start(move || watch(&link, notices)).map_err(|source| RegionError::Thread { source })
 }
 
-fn watch(link: &Arc<Link>, mut notices: Option<Own<UnixStream>>) {
+fn watch(link: &Arc<Link>, mut notices: Option<Arc<Notices>>) {
     loop {
         if let Some(stream) = notices.take() {
             serve(link, &stream);
@@ -118,7 +117,7 @@ fn is_touched(link: &Arc<Link>, range: ProbeRange, scan: Option<&PageScan>) -> b
     }
 }
 
-/// The whole pages of a range that this connection serves. A node cannot name memory that is not the pool's.
+/// The pages of a range that this connection serves. A node cannot name memory that is not the pool's.
 fn own_parts(space: &Space, link: &Arc<Link>, range: ProbeRange) -> Vec<Extent> {
     let Some(end) = range.pointer.checked_add(range.bytes) else { return Vec::new() };
     let parts = space.table.parts(range.pointer, end);
@@ -128,9 +127,10 @@ fn own_parts(space: &Space, link: &Arc<Link>, range: ProbeRange) -> Vec<Extent> 
             let source = space.sources.get(&part.source)?;
             let served = source.armed && Arc::ptr_eq(&source.link, link);
             let page = source.page_bytes.max(BASE_PAGE_BYTES);
-            let start = part.address.next_multiple_of(page);
-            let stop = part.end() - part.end() % page;
-            (served && start < stop).then(|| Extent { address: start, bytes: stop - start })
+            // A page of which the program uses a part is mapped as a whole.
+            let start = part.address - part.address % page;
+            let stop = part.end().next_multiple_of(page);
+            served.then(|| Extent { address: start, bytes: stop - start })
         })
         .collect()
 }

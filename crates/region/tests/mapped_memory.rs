@@ -470,9 +470,9 @@ fn forks_work_while_other_threads_map_unmap_and_read() {
 
 #[test]
 fn pages_of_2_mib_are_served_unmapped_and_brought_back() {
-    let free = std::fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
-    if free.ok().and_then(|text| text.trim().parse::<u64>().ok()).unwrap_or(0) < 16 {
-        eprintln!("not run: fewer than 16 huge pages are free (hint: sysctl vm.nr_hugepages=32)");
+    let pages = hinterland_os::MemoryFile::anonymous("probe", 32 * MIB, hinterland_os::PageKind::Huge2M);
+    if !pages.is_ok_and(|file| file.allocate(0, 32 * MIB).is_ok()) {
+        eprintln!("not run: 16 huge pages cannot be had (hint: sysctl vm.nr_overcommit_hugepages=64)");
         return;
     }
     let mut setup = setup(7 * MIB, "huge", 10_000);
@@ -483,7 +483,14 @@ fn pages_of_2_mib_are_served_unmapped_and_brought_back() {
     setup.node.order(&format!("evict {object}"));
     assert_eq!(first_wrong(&region, object), None);
     let start = region.pointer().addr().get() as u64;
+    let probe = |node: &mut StubNode, what: &str| node.order(&format!("{what} {} {}", start - 4096, 2 * MIB));
+    assert_eq!(probe(&mut setup.node, "touched"), "[Touched { id: 8, touched: [true] }]");
+    assert_eq!(probe(&mut setup.node, "unmap"), "[Seen { id: 7 }]");
+    assert_eq!(probe(&mut setup.node, "touched"), "[Touched { id: 8, touched: [false] }]");
+    assert_eq!(load(&region, 0), byte_of(object, 4096));
     assert!(process::unmap(start, MIB).unwrap().is_ok());
+    assert!(process::unmap(start, MIB).unwrap().is_ok(), "a second time does no harm");
+    assert_eq!(process::share(start, MIB), process::Share::None);
     assert_eq!(load(&region, MIB), byte_of(object, MIB + 4096), "the rest of a page stays");
     assert!(process::unmap(start + MIB, 2 * MIB).unwrap().is_ok());
     assert!(!is_readable(region.pointer().as_ptr()));
