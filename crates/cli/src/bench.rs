@@ -5,19 +5,37 @@
 //! | [`report`] | what a bench prints: rows, and the machine that they were taken on |
 //! | [`rounds`] | taking figures in turn; medians and spreads |
 //! | [`plot`] | bars of a report as a picture |
+//! | [`case`] | one case: its figures and its row |
+//! | [`ground`] | folder, huge pages and nodes of a bench, and putting all of it back |
+//! | [`worker`] | processes that answer lines with figures |
+//! | [`content`] | bytes to measure with |
+//! | [`redis`] | a peer |
 //!
 //! A bench is a module of its own that implements [`Bench`], and stands in [`BENCHES`].
 
+pub mod case;
+pub mod content;
+mod fault;
+pub mod ground;
 pub mod plot;
+mod read;
+mod reader;
+pub mod redis;
 pub mod report;
 pub mod rounds;
+mod rpc;
+mod scan;
+pub mod worker;
 
 use crate::failure::Failure;
 use report::Row;
 use std::path::PathBuf;
 
 /// Every bench, in the order of `hinterland bench list`.
-pub const BENCHES: &[&dyn Bench] = &[];
+pub const BENCHES: &[&dyn Bench] = &[&rpc::Rpc, &read::Read, &scan::Scan, &fault::Fault];
+
+/// Parts of benches that run as processes of their own; no list shows them.
+const WORKERS: &[&dyn Bench] = &[&reader::Reader];
 
 /// What a bench is told.
 pub struct Setting {
@@ -51,7 +69,7 @@ pub trait Bench: Sync {
 /// # Errors
 /// [`Failure`] with the names that there are.
 pub fn find<'benches>(benches: &[&'benches dyn Bench], name: &str) -> Result<&'benches dyn Bench, Failure> {
-    benches.iter().find(|bench| bench.name() == name).copied().ok_or_else(|| {
+    benches.iter().chain(WORKERS).find(|bench| bench.name() == name).copied().ok_or_else(|| {
         let names: Vec<&str> = benches.iter().map(|bench| bench.name()).collect();
         let known = if names.is_empty() { "this build has none".to_owned() } else { names.join(", ") };
         Failure::usage(format!("there is no bench {name:?}"), format!("the benches are: {known}"))
@@ -86,7 +104,7 @@ mod tests {
 
     #[test]
     fn no_two_benches_have_one_name() {
-        let mut names: Vec<&str> = BENCHES.iter().map(|bench| bench.name()).collect();
+        let mut names: Vec<&str> = BENCHES.iter().chain(WORKERS).map(|bench| bench.name()).collect();
         names.push("list");
         let count = names.len();
         names.sort_unstable();

@@ -1,0 +1,316 @@
+//! What a bench stands on: a folder, reserved huge pages, nodes of its own; all of it is gone afterwards, also on ctrl-C.
+
+use super::Setting;
+use super::worker::Worker;
+use crate::failure::Failure;
+use hinterland_os::huge_pages;
+use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_pool::Pool;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::cell::OnceCell;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The program that measures what the machine does without a pool.
+const MACHINE_SOURCE: &str = include_str!("../../../../bench/machine/machine.c");
+/// Pages that can be reserved.
+const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
+/// How long a node may take to stop before it is killed.
+const STOP_PAUSES: u32 = 500;
+const STOP_PAUSE: Duration = Duration::from_millis(20);
+/// What a shell adds to SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// What must be put back.
+struct Traces {
+    folder: PathBuf,
+    processes: Vec<u32>,
+    pages_added: u64,
+}
+
+/// The ground of one bench.
+pub struct Ground {
+    traces: Arc<Mutex<Traces>>,
+    folder: PathBuf,
+    program: PathBuf,
+    machine: OnceCell<Result<PathBuf, Failure>>,
+}
+
+/// How a node of a bench is started.
+#[derive(Clone, Copy, Default)]
+pub struct NodePlan<'a> {
+    /// Its name and its rack.
+    pub name: &'a str,
+    /// The address of the node with the directory.
+    pub join: Option<&'a str>,
+    /// Bytes that it lends.
+    pub capacity_bytes: u64,
+    /// Bytes for objects of other racks.
+    pub cache_bytes: u64,
+    /// Further words of its command line.
+    pub more: &'a [&'a str],
+}
+
+/// A running node.
+pub struct BenchNode {
+    child: Child,
+    traces: Arc<Mutex<Traces>>,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Where other nodes reach it.
+    pub address: String,
+}
+
+impl Ground {
+    /// A folder and `huge_bytes` of huge pages. Frees of a virtual machine may go back to its host, so that the first
+    /// touch of a page is far slower than all others: pages that are reserved before and touched in a first round stay.
+    ///
+    /// # Errors
+    /// [`Failure`] without a folder.
+    pub fn new(setting: &Setting, huge_bytes: u64) -> Result<Self, Failure> {
+        let folder = std::env::temp_dir().join(format!("hinterland-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(|error| Failure::file("making", &folder, &error))?;
+        // Somebody else's work should wait; where that is not allowed, more rounds help.
+        let _ = Command::new("renice")
+            .args(["-n", "-19", "-p", &std::process::id().to_string()])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        let traces = Traces { folder: folder.clone(), processes: Vec::new(), pages_added: 0 };
+        let traces = Arc::new(Mutex::new(traces));
+        let ground = Self {
+            traces: Arc::clone(&traces),
+            folder,
+            program: setting.program.clone(),
+            machine: OnceCell::new(),
+        };
+        watch_signals(traces)?;
+        let added = ground.reserve(huge_bytes.div_ceil(2 << 20));
+        if added < huge_bytes.div_ceil(2 << 20) {
+            (setting.say)(&format!(
+                "{added} of {} huge pages could be reserved: figures are lower than they could be",
+                huge_bytes.div_ceil(2 << 20)
+            ));
+        }
+        Ok(ground)
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    fn reserve(&self, pages: u64) -> u64 {
+        let mut traces = lock(&self.traces);
+        let before = reserved();
+        // Without the right to, there are none more.
+        let _ = std::fs::write(RESERVED, (before + pages).to_string());
+        traces.pages_added = reserved().saturating_sub(before);
+        traces.pages_added
+    }
+
+    /// Starts a node and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`Failure`] if it does not get ready.
+    pub fn node(&self, plan: NodePlan<'_>) -> Result<BenchNode, Failure> {
+        let state = self.folder.join(plan.name);
+        let socket = self.folder.join(format!("{}.sock", plan.name));
+        let mut command = Command::new(&self.program);
+        command.arg("--json").arg("--quiet").arg("--socket").arg(&socket).arg("node");
+        command.args(["--name", plan.name, "--listen", "127.0.0.1:0"]).arg("--state").arg(&state);
+        command.arg("--capacity").arg(plan.capacity_bytes.to_string());
+        command.arg("--cache-budget").arg(plan.cache_bytes.to_string());
+        if let Some(address) = plan.join {
+            command.args(["--join", address]);
+        }
+        command.args(plan.more).stdout(Stdio::piped()).stdin(Stdio::null());
+        let failed =
+            |why: String| Failure::new(format!("node {} did not start: {why}", plan.name), "run it by hand");
+        let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
+        lock(&self.traces).processes.push(child.id());
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            // What cannot be read is no ready line.
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        let ready: Value = serde_json::from_str(&line).unwrap_or_default();
+        let node = BenchNode {
+            child,
+            traces: Arc::clone(&self.traces),
+            socket,
+            address: ready["address"].as_str().unwrap_or_default().to_owned(),
+        };
+        if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok(node) }
+    }
+
+    /// The program that measures the machine.
+    ///
+    /// # Errors
+    /// [`Failure`] without a C compiler.
+    pub fn machine(&self) -> Result<Worker, Failure> {
+        Worker::start("the machine", Command::new(self.machine_path()?))
+    }
+
+    /// The same program with the pool's objects as files below [`Ground::mount`]; `words` go to `hinterland run`.
+    ///
+    /// # Errors
+    /// [`Failure`] without a C compiler.
+    pub fn machine_on(&self, node: &BenchNode, words: &[&str]) -> Result<Worker, Failure> {
+        let mut command = self.run_on(node, words);
+        command.arg(self.machine_path()?);
+        Worker::start("a program of the pool", command)
+    }
+
+    /// `hinterland run ... --`, to be followed by a program and its words.
+    pub fn run_on(&self, node: &BenchNode, words: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.arg("--quiet").arg("--socket").arg(&node.socket).arg("run").arg("--at").arg(self.mount());
+        command.args(words).arg("--");
+        command
+    }
+
+    /// Where programs of the pool see its objects.
+    pub fn mount(&self) -> PathBuf {
+        self.folder.join("pool")
+    }
+
+    fn machine_path(&self) -> Result<PathBuf, Failure> {
+        self.machine.get_or_init(|| compile(&self.folder)).clone()
+    }
+}
+
+fn compile(folder: &Path) -> Result<PathBuf, Failure> {
+    let (source, program) = (folder.join("machine.c"), folder.join("machine"));
+    std::fs::write(&source, MACHINE_SOURCE).map_err(|error| Failure::file("writing", &source, &error))?;
+    let mut command = Command::new("cc");
+    command.args(["-O2", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+    match command.output() {
+        Ok(output) if output.status.success() => Ok(program),
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(Failure::new(format!("cc refuses bench/machine/machine.c: {text}"), "report this"))
+        }
+        Err(error) => {
+            Err(Failure::new(format!("there is no C compiler: {error}"), "apt-get install gcc libc6-dev"))
+        }
+    }
+}
+
+impl BenchNode {
+    /// A session with it.
+    ///
+    /// # Errors
+    /// [`Failure`] if it does not answer.
+    pub fn pool(&self) -> Result<Pool, Failure> {
+        Ok(Pool::connect(Some(&self.socket))?)
+    }
+
+    /// Its process.
+    pub fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Microseconds of system time that it has used.
+    pub fn system_us(&self) -> f64 {
+        // Ticks are hundredths of a second for programs.
+        const TICK_US: f64 = 1e4;
+        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.process())).unwrap_or_default();
+        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let ticks = fields.split_whitespace().nth(12).and_then(|word| word.parse::<f64>().ok());
+        ticks.unwrap_or(0.0) * TICK_US
+    }
+}
+
+impl Drop for BenchNode {
+    fn drop(&mut self) {
+        lock(&self.traces).processes.retain(|process| *process != self.child.id());
+        end(self.child.id());
+        // It was told to end, twice if need be.
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        lock(&self.traces).remove();
+    }
+}
+
+impl Traces {
+    fn remove(&mut self) {
+        for process in self.processes.drain(..) {
+            end(process);
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let below = self.folder.to_string_lossy().into_owned();
+        for folder in
+            mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&below))
+        {
+            // What stays is shown by `mount`; there is nothing else to be done about it.
+            let _ = huge_pages::unmount(Path::new(folder));
+        }
+        let state_links = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        for state in state_links {
+            let memory = state.path().join("memory");
+            if let Ok(target) = std::fs::read_link(&memory)
+                && target.starts_with("/dev/shm")
+            {
+                // As above.
+                let _ = std::fs::remove_dir_all(target);
+            }
+        }
+        if self.pages_added > 0 {
+            let left = reserved().saturating_sub(self.pages_added);
+            // As above.
+            let _ = std::fs::write(RESERVED, left.to_string());
+            self.pages_added = 0;
+        }
+        // As above.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Ends a node: it is asked, and killed if it does not listen.
+fn end(process: u32) {
+    let Ok(number) = i32::try_from(process) else { return };
+    let process = Pid::from_raw(number);
+    if kill(process, Signal::SIGTERM).is_err() {
+        return;
+    }
+    for _ in 0..STOP_PAUSES {
+        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if state.is_none_or(|letter| letter == 'Z') {
+            return;
+        }
+        std::thread::sleep(STOP_PAUSE);
+    }
+    // It ended just now, or ends by this.
+    let _ = kill(process, Signal::SIGKILL);
+}
+
+fn watch_signals(traces: Arc<Mutex<Traces>>) -> Result<(), Failure> {
+    // Threads that are made later inherit that signals do not end them.
+    let signals = SignalWatch::new()?;
+    let watching = move || {
+        while !matches!(wait_readable(&signals, None), Ok(true)) {}
+        lock(&traces).remove();
+        std::process::exit(INTERRUPTED);
+    };
+    let started = std::thread::Builder::new().name("signals".to_owned()).spawn(watching);
+    started.map(drop).map_err(|error| Failure::new(format!("no thread: {error}"), "check `ulimit -u`"))
+}
+
+fn reserved() -> u64 {
+    std::fs::read_to_string(RESERVED).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+fn lock(traces: &Mutex<Traces>) -> std::sync::MutexGuard<'_, Traces> {
+    traces.lock().unwrap_or_else(PoisonError::into_inner)
+}
