@@ -156,6 +156,8 @@ class Generation:
 
     def stop(self):
         if self.process.poll() is None:
+            if self.outcome is None:
+                self.process.terminate()
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
             try:
@@ -284,6 +286,8 @@ def main():
         if not path.exists():
             sys.exit(f"demo: there is no {path} (hint: {hint})")
     started = time.monotonic()
+    # Also where a shell started the demo in the background and had it ignore ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         with contextlib.ExitStack() as stack:
