@@ -164,7 +164,12 @@ impl Puts {
             // The seal had gone through although its answer was lost: the object stays.
             Ok(Reply::AlreadySealed { .. }) => return,
             Ok(_) => {}
-            Err(refused) => tracing::warn!(%refused, "a put is given up when the directory is back"),
+            Err(refused) => {
+                // Perhaps it was sealed and only the answer was lost: then no home may drop its bytes. A later heartbeat
+                // tells what became of it.
+                tracing::warn!(%refused, "a put is given up when the directory is back");
+                return;
+            }
         }
         fault_point::reach("put-aborted");
         for home in &running.homes {
