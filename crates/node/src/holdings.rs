@@ -386,8 +386,12 @@ impl Holdings {
         }
         let file = self.make_file(object, bytes)?;
         fault_point::reach("object-file-made");
-        let mapping = Arc::new(map_whole(&file)?);
         let room = file.len();
+        let mapping = Arc::new(map_whole(&file).inspect_err(|_| {
+            self.give_room(room);
+            // The error that matters is the one of mapping.
+            let _ = file.remove();
+        })?);
         let holding = Arc::new(Holding {
             object,
             name,

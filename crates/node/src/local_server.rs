@@ -30,7 +30,7 @@ pub struct LocalServer {
     core: Arc<Core>,
     stopping: AtomicBool,
     /// One descriptor of each session's socket, to end it.
-    open: Mutex<HashMap<SessionId, UnixStream>>,
+    open: Mutex<HashMap<SessionId, Arc<UnixStream>>>,
 }
 
 impl LocalServer {
@@ -51,7 +51,7 @@ impl LocalServer {
     /// Ends all sessions.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.lock().values().for_each(UnixStream::shutdown);
+        self.lock().values().for_each(|socket| socket.shutdown());
     }
 
     fn accept(self: &Arc<Self>, listener: &UnixListener) {
@@ -96,22 +96,20 @@ impl LocalServer {
             let secret = random().map_err(|error| Refusal::new(RefusalCode::Full, error.to_string()))?;
             Ok((id, secret))
         });
-        let Ok(Some((mut stream, _))) = answered else { return };
+        let Ok(Some((stream, _))) = answered else { return };
         if stream.socket().set_receive_timeout(None).is_err() {
             return;
         }
-        self.lock().insert(id, ending);
+        let ending = Arc::new(ending);
+        self.lock().insert(id, Arc::clone(&ending));
         // Relaxed: a counter that nothing is ordered by.
         self.core.sessions.fetch_add(1, Ordering::Relaxed);
-        let session = Session::new(id, credentials.user, true);
-        if let Err(error) = self.converse(&mut stream, &session) {
+        // Dropped after the stream, and also if an answer panics: what the session held is given back in any case.
+        let open = OpenSession { server: self, session: Session::local(id, credentials.user, ending) };
+        let mut stream = stream;
+        if let Err(error) = self.converse(&mut stream, &open.session) {
             tracing::debug!(%error, process = credentials.process, "a session ended");
         }
-        drop(stream);
-        session.end(&self.core);
-        // Relaxed: a counter that nothing is ordered by.
-        self.core.sessions.fetch_sub(1, Ordering::Relaxed);
-        self.lock().remove(&id);
     }
 
     /// Answers frames until the client goes or sends something that cannot be believed.
@@ -192,8 +190,26 @@ impl LocalServer {
         stream.send(FrameHeader::new(FrameKind::WriteReply, header.request, 0), &[], &[])
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, UnixStream>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionId, Arc<UnixStream>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A session that is served; when it is dropped, everything that it held is given back.
+struct OpenSession<'a> {
+    server: &'a LocalServer,
+    session: Session,
+}
+
+impl Drop for OpenSession<'_> {
+    fn drop(&mut self) {
+        self.session.end(&self.server.core);
+        // Relaxed: a counter that nothing is ordered by.
+        self.server.core.sessions.fetch_sub(1, Ordering::Relaxed);
+        if let Some(socket) = self.server.lock().remove(&self.session.id) {
+            // Others may hold it for a moment longer: the client sees the end now.
+            socket.shutdown();
+        }
     }
 }
 

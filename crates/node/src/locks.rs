@@ -6,6 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How often a request that waits looks whether its client is still there.
+const CLIENT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Why a lock was not taken or given back.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum LockError {
@@ -43,7 +46,8 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// Takes a lock, waiting up to `wait_ms` milliseconds.
+    /// Takes a lock, waiting up to `wait_ms` milliseconds, but no longer than `is_wanted`: a client that has died must
+    /// not keep its session, and with it other locks, for as long as it meant to wait.
     ///
     /// # Errors
     /// [`LockError::Timeout`], or [`LockError::Held`] if the session has the lock already.
@@ -53,6 +57,7 @@ impl LockTable {
         address: GlobalAddress,
         mode: LockMode,
         wait_ms: u32,
+        is_wanted: &dyn Fn() -> bool,
     ) -> Result<(), LockError> {
         let deadline = Instant::now() + Duration::from_millis(u64::from(wait_ms));
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +85,7 @@ impl LockTable {
                 return Ok(());
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            if left.is_zero() || !is_wanted() {
                 if mode == LockMode::Write {
                     lock.writers_waiting -= 1;
                     self.changed.notify_all();
@@ -88,7 +93,11 @@ impl LockTable {
                 forget_if_idle(&mut locks, address);
                 return Err(LockError::Timeout { address, wait_ms });
             }
-            locks = self.changed.wait_timeout(locks, left).unwrap_or_else(PoisonError::into_inner).0;
+            locks = self
+                .changed
+                .wait_timeout(locks, left.min(CLIENT_PAUSE))
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 
@@ -155,23 +164,29 @@ mod tests {
     #[test]
     fn readers_share_and_a_writer_waits_for_all_of_them() {
         let table = LockTable::default();
-        table.lock(A, address(), LockMode::Read, 0).unwrap();
-        table.lock(B, address(), LockMode::Read, 0).unwrap();
+        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
+        table.lock(B, address(), LockMode::Read, 0, &|| true).unwrap();
         let c = SessionId(3);
-        assert!(matches!(table.lock(c, address(), LockMode::Write, 10), Err(LockError::Timeout { .. })));
+        assert!(matches!(
+            table.lock(c, address(), LockMode::Write, 10, &|| true),
+            Err(LockError::Timeout { .. })
+        ));
         table.unlock(A, address()).unwrap();
         table.unlock(B, address()).unwrap();
-        table.lock(c, address(), LockMode::Write, 0).unwrap();
-        assert!(matches!(table.lock(A, address(), LockMode::Read, 0), Err(LockError::Timeout { .. })));
+        table.lock(c, address(), LockMode::Write, 0, &|| true).unwrap();
+        assert!(matches!(
+            table.lock(A, address(), LockMode::Read, 0, &|| true),
+            Err(LockError::Timeout { .. })
+        ));
     }
 
     #[test]
     fn a_session_that_ends_gives_its_locks_to_those_who_wait() {
         let table = Arc::new(LockTable::default());
-        table.lock(A, address(), LockMode::Write, 0).unwrap();
+        table.lock(A, address(), LockMode::Write, 0, &|| true).unwrap();
         let waiter = {
             let table = Arc::clone(&table);
-            std::thread::spawn(move || table.lock(B, address(), LockMode::Write, 10_000))
+            std::thread::spawn(move || table.lock(B, address(), LockMode::Write, 10_000, &|| true))
         };
         table.release_all(A);
         assert_eq!(waiter.join().unwrap(), Ok(()));
@@ -181,9 +196,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_is_gone_waits_no_longer_and_lets_readers_pass() {
+        let table = LockTable::default();
+        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
+        let asked = std::cell::Cell::new(0);
+        let leaves = || {
+            asked.set(asked.get() + 1);
+            asked.get() < 3
+        };
+        assert!(table.lock(B, address(), LockMode::Write, u32::MAX, &leaves).is_err());
+        table.lock(SessionId(3), address(), LockMode::Read, 0, &|| true).unwrap();
+    }
+
+    #[test]
     fn a_lock_is_not_taken_twice_by_one_session() {
         let table = LockTable::default();
-        table.lock(A, address(), LockMode::Read, 0).unwrap();
-        assert_eq!(table.lock(A, address(), LockMode::Write, 0), Err(LockError::Held(address())));
+        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
+        assert_eq!(table.lock(A, address(), LockMode::Write, 0, &|| true), Err(LockError::Held(address())));
     }
 }

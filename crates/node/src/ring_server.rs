@@ -80,7 +80,7 @@ fn answer(core: &Core, session: SessionId, body: &hinterland_ring::Body) -> hint
         }
         RingRequest::Free(address) => core.segment.free(session, address).map(|()| (0, 0)),
         RingRequest::Lock(address, mode) => {
-            core.locks.lock(session, address, mode, 0).map(|()| (0, 0)).map_err(Refused::from)
+            core.locks.lock(session, address, mode, 0, &|| true).map(|()| (0, 0)).map_err(Refused::from)
         }
         RingRequest::Unlock(address) => {
             core.locks.unlock(session, address).map(|()| (0, 0)).map_err(Refused::from)

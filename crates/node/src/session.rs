@@ -11,18 +11,28 @@ use crate::refused::{Refused, errno};
 use crate::verify;
 use hinterland_directory::{Command, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
-use hinterland_os::Userfault;
+use hinterland_os::poll::{Interest, Poller};
+use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::Scope;
+use hinterland_os::{OsError, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
     Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply, Request,
 };
-use hinterland_types::limits::OBJECT_BYTES_MAX;
+use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Rings of one session: a program has one for each thread that is in a hurry, and each costs the node a thread.
+const RINGS_MAX: usize = 16;
+/// Mappings that a session may have served: each costs the node a descriptor.
+const REGISTRATIONS_MAX: usize = 4096;
+/// Behind every address that a program can have.
+const POINTER_END: u64 = 1 << 57;
 
 /// A reply and the descriptors that go with it.
 pub type Answer = Result<(Reply, Vec<OwnedFd>), Refused>;
@@ -33,8 +43,8 @@ pub struct Session {
     pub id: SessionId,
     /// User id of the program; 0 for one on another host, which cannot map.
     user: u32,
-    /// Whether it came over the unix socket.
-    is_local: bool,
+    /// The unix socket that it came over; none for a program on another host.
+    socket: Option<Arc<UnixStream>>,
     held: Mutex<Held>,
     channel: Arc<Mutex<Option<Arc<NoticeChannel>>>>,
     /// Tells the threads of its rings that it has ended.
@@ -48,12 +58,25 @@ struct Held {
     puts: HashSet<ObjectId>,
     caches: HashMap<Handle, Arc<CacheFile>>,
     registrations: HashSet<u64>,
+    rings: usize,
 }
 
 impl Session {
-    /// A session that holds nothing.
-    pub fn new(id: SessionId, user: u32, is_local: bool) -> Self {
-        Self { id, user, is_local, held: Mutex::default(), channel: Arc::default(), ended: Arc::default() }
+    /// A session of a program on this host that holds nothing.
+    pub fn local(id: SessionId, user: u32, socket: Arc<UnixStream>) -> Self {
+        Self { user, socket: Some(socket), ..Self::remote(id) }
+    }
+
+    /// A session of a program on another host that holds nothing.
+    pub fn remote(id: SessionId) -> Self {
+        Self {
+            id,
+            user: 0,
+            socket: None,
+            held: Mutex::default(),
+            channel: Arc::default(),
+            ended: Arc::default(),
+        }
     }
 
     /// Answers a request.
@@ -109,7 +132,8 @@ impl Session {
                 Reply::Done
             }
             Request::Lock { address, mode, wait_ms } => {
-                core.locks.lock(self.id, address, mode, wait_ms)?;
+                self.needs_host("wait for a lock")?;
+                core.locks.lock(self.id, address, mode, wait_ms, &|| self.is_connected())?;
                 Reply::Done
             }
             Request::Unlock { address } => {
@@ -138,12 +162,18 @@ impl Session {
         }
     }
 
-    /// What tells the thread of a ring that the session has ended.
+    /// Counts one more ring; returns what tells its thread that the session has ended.
     ///
     /// # Errors
-    /// [`Refused`] for a session of another host.
+    /// [`Refused`] for a session of another host, or one with `RINGS_MAX` rings.
     pub fn ring_flag(&self) -> Result<Arc<AtomicBool>, Refused> {
         self.needs_host("share a ring")?;
+        let mut held = self.lock();
+        if held.rings == RINGS_MAX {
+            let text = format!("this session has {RINGS_MAX} rings, the most it may have (hint: share them)");
+            return Err(Refused::new(errno::ENOSPC, text));
+        }
+        held.rings += 1;
         Ok(Arc::clone(&self.ended))
     }
 
@@ -233,7 +263,7 @@ impl Session {
         let local = holding.is_some();
         let resource = match holding {
             Some(holding) => Resource::Held(holding),
-            None if self.is_local => Resource::Remote(Arc::new(info.clone())),
+            None if self.socket.is_some() => Resource::Remote(Arc::new(info.clone())),
             None => {
                 return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name)));
             }
@@ -308,8 +338,18 @@ impl Session {
         }
         let range =
             ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        if !pointer.is_multiple_of(BASE_PAGE_BYTES) || pointer > POINTER_END || bytes > POINTER_END - pointer
+        {
+            return Err(invalid("what came with Register is no address of a mapping"));
+        }
         let (file, budget_bytes) = {
             let held = self.lock();
+            if held.registrations.len() >= REGISTRATIONS_MAX {
+                let text = format!(
+                    "{REGISTRATIONS_MAX} mappings are served for this session, the most there may be (hint: map larger parts)"
+                );
+                return Err(Refused::new(errno::ENOSPC, text));
+            }
             held.table.get(handle)?;
             let file = held.caches.get(&handle).cloned();
             (file.ok_or_else(|| invalid("Register came before Map"))?, held.preference.budget_bytes)
@@ -396,12 +436,26 @@ impl Session {
     }
 
     fn needs_host(&self, what: &str) -> Result<(), Refused> {
-        if self.is_local {
+        if self.socket.is_some() {
             return Ok(());
         }
         let text =
             format!("a session from another host cannot {what} (hint: connect to the node of your own host)");
         Err(Refused::new(errno::ENOTSUP, text))
+    }
+
+    /// Whether the client is still at the other end of the socket.
+    fn is_connected(&self) -> bool {
+        let Some(socket) = &self.socket else { return false };
+        let is_closed = || {
+            let poller = Poller::new()?;
+            poller.add(&**socket, 0, Interest::default())?;
+            let mut ready = Vec::new();
+            poller.wait(&mut ready, Some(Duration::ZERO))?;
+            Ok::<bool, OsError>(ready.iter().any(|readiness| readiness.closed))
+        };
+        // Without descriptors for the question the client is believed to be there.
+        !is_closed().unwrap_or(false)
     }
 
     fn lock(&self) -> MutexGuard<'_, Held> {
