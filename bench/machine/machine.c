@@ -151,6 +151,30 @@ static void touch(size_t stride, size_t limit) {
     free(times);
 }
 
+// A file of 4 KiB pages, all of them there. Stores to it fault once a page: the kernel maps neighbours only for loads.
+static int paged_file = -1;
+static int map_paged(size_t bytes) {
+    if (paged_file < 0) {
+        paged_file = memfd_create("paged", MFD_CLOEXEC);
+        if (ftruncate(paged_file, bytes) || fallocate(paged_file, 0, 0, bytes)) return -1;
+        mapped_bytes = bytes;
+    }
+    mapped = mmap(0, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, paged_file, 0);
+    if (mapped == MAP_FAILED) mapped = NULL;
+    return mapped ? 0 : -1;
+}
+
+// Touches, or stores, one byte at every multiple of `stride` and looks at no clock.
+static void pass(size_t stride, int stores) {
+    volatile char sink;
+    for (size_t at = 0; at < mapped_bytes; at += stride) {
+        if (stores) *(volatile char *)(mapped + at) = 1;
+        else sink = mapped[at];
+    }
+    (void)sink;
+    answer("%.0f", mapped_bytes / stride, 0, 0, 0);
+}
+
 static void usage(void) {
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
@@ -401,6 +425,12 @@ int main(void) {
             scan(a, b ? b : 1);
         } else if (!strcmp(word, "touch")) {
             touch(a, b);
+        } else if (!strcmp(word, "paged")) {
+            unmap_path();
+            if (map_paged(a)) refuse("memory");
+            else answer("0", 0, 0, 0, 0);
+        } else if (!strcmp(word, "pass")) {
+            pass(a, b);
         } else if (!strcmp(word, "usage")) {
             usage();
         } else if (!strcmp(word, "pingpong")) {
