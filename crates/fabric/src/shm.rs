@@ -11,11 +11,14 @@
 //!
 //! | bytes | contents |
 //! | --- | --- |
-//! | 0 | form: 1 inline, 2 in a cell; in responses 3 inline error, 4 error in a cell |
+//! | 0 | form: 1 inline, 2 in a cell; in responses 3 inline error, 4 error in a cell; from 16 on see below |
 //! | 1 | length of an inline body, at most [`INLINE_BYTES`] |
 //! | 2..4 | cell |
 //! | 4..8 | length of a body in a cell, at most [`CELL_BYTES`] |
 //! | 8..56 | inline body |
+//!
+//! A form of 16 or more is a short request of the service's own making; what follows the first byte is its own
+//! affair, in the response too (see `hinterland_proto::ring_message`).
 //!
 //! A request names the cell that belongs to it until its response is taken; a longer response goes to the same
 //! cell. Everything is copied once and checked then. Reads, writes and atomics ask nobody: they are loads and
@@ -41,6 +44,9 @@ pub const SLOTS: u32 = 256;
 pub const INLINE_BYTES: usize = BODY_BYTES - 8;
 /// Longest body of a call or an answer; longer ones go over the socket.
 pub const CELL_BYTES: usize = 4096;
+
+/// Bodies whose first byte is this or more are short requests and not messages.
+pub const SHORT_FORM_MIN: u8 = 16;
 
 const FORM_INLINE: u8 = 1;
 const FORM_CELL: u8 = 2;

@@ -105,7 +105,8 @@ impl LocalServer {
         // Relaxed: a counter that nothing is ordered by.
         self.core.sessions.fetch_add(1, Ordering::Relaxed);
         // Dropped after the stream, and also if an answer panics: what the session held is given back in any case.
-        let open = OpenSession { server: self, session: Session::local(id, credentials.user, ending) };
+        let open =
+            OpenSession { server: self, session: Arc::new(Session::local(id, credentials.user, ending)) };
         let mut stream = stream;
         if let Err(error) = self.converse(&mut stream, &open.session) {
             tracing::debug!(%error, process = credentials.process, "a session ended");
@@ -113,7 +114,7 @@ impl LocalServer {
     }
 
     /// Answers frames until the client goes or sends something that cannot be believed.
-    fn converse(&self, stream: &mut LocalStream, session: &Session) -> Result<(), PoolError> {
+    fn converse(&self, stream: &mut LocalStream, session: &Arc<Session>) -> Result<(), PoolError> {
         loop {
             let (header, descriptors) = stream.receive_header()?;
             match header.kind {
@@ -133,7 +134,7 @@ impl LocalServer {
     fn call(
         &self,
         stream: &mut LocalStream,
-        session: &Session,
+        session: &Arc<Session>,
         header: &FrameHeader,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), PoolError> {
@@ -198,7 +199,7 @@ impl LocalServer {
 /// A session that is served; when it is dropped, everything that it held is given back.
 struct OpenSession<'a> {
     server: &'a LocalServer,
-    session: Session,
+    session: Arc<Session>,
 }
 
 impl Drop for OpenSession<'_> {

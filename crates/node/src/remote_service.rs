@@ -20,7 +20,7 @@ pub struct RemoteService {
 }
 
 enum Remote {
-    Client(Box<Session>),
+    Client(Arc<Session>),
     Node(NodeId, PeerSession),
 }
 
@@ -49,7 +49,7 @@ impl Service for RemoteService {
         }
         let id = self.core.new_session();
         let remote = match peer.role {
-            Role::Client => Remote::Client(Box::new(Session::remote(id))),
+            Role::Client => Remote::Client(Arc::new(Session::remote(id))),
             Role::Node => Remote::Node(peer.node, PeerSession::default()),
         };
         sessions.insert(id, Arc::new(remote));

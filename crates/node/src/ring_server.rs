@@ -1,71 +1,85 @@
-//! The request ring of a session: one thread answers short requests without a system call a request.
+//! The ring of a session: one thread answers requests without a system call a request.
+//!
+//! Short requests have a fixed form and cost nothing but their work; any other request of a session comes as
+//! a message of the shared-memory fabric.
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use crate::session::{Answer, Session};
-use hinterland_os::{MapOptions, MemoryFile, PageKind, process};
-use hinterland_proto::control::Reply;
+use hinterland_fabric::shm::{SLOTS, ShmServer, serve_until};
+use hinterland_fabric::{Service, Slice};
+use hinterland_os::process;
+use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::ring_message::{RingRequest, RingResponse};
-use hinterland_ring::{Responder, Session as RingSession, session_bytes};
-use hinterland_types::SessionId;
+use hinterland_proto::{PeerHello, Refusal, RefusalCode, RemoteError};
+use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-/// Slots of each direction: depth 128 keeps both sides busy, twice that leaves slack.
-const SLOTS: u32 = 256;
-/// Requests taken at once.
-const BATCH: usize = 64;
-/// How often a sleeping ring thread looks whether its session has ended.
-const PAUSE: Duration = Duration::from_millis(200);
 
 /// Makes a ring for a session and starts its thread.
 ///
 /// # Errors
 /// [`Refused`] for a session of another host, or without memory or threads.
-pub fn open(core: &Core, session: &Session) -> Answer {
+pub fn open(core: &Core, session: &Arc<Session>) -> Answer {
     let ended = session.ring_flag()?;
-    let bytes = session_bytes(SLOTS).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
-    let bytes = bytes.next_multiple_of(4096);
-    let file = MemoryFile::anonymous("hinterland-ring", bytes as u64, PageKind::Base4K)?;
-    file.allocate(0, bytes as u64)?;
-    let options = MapOptions { write: true, ..MapOptions::default() };
-    let mapping = Arc::new(file.map(0, bytes, options)?);
-    let ring = RingSession::format(mapping.slice(), SLOTS)
-        .map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
-    let responder = Responder::new(ring);
-    let (core, id) = (core.shared(), session.id);
+    let (server, descriptor) = ShmServer::new()?;
+    let (core, session) = (core.shared(), Arc::downgrade(session));
     std::thread::Builder::new()
         .name("ring".to_owned())
-        .stack_size(256 << 10)
-        .spawn(move || serve(&core, id, responder, &ended))
+        .stack_size(512 << 10)
+        .spawn(move || serve(&core, &session, server, &ended))
         .map_err(|error| Refused::new(errno::EIO, format!("no thread for a ring: {error}")))?;
-    Ok((Reply::RingOpened { slots: SLOTS }, vec![file.duplicate()?]))
+    Ok((Reply::RingOpened { slots: SLOTS }, vec![descriptor]))
 }
 
-fn serve(core: &Weak<Core>, session: SessionId, mut responder: Responder, ended: &AtomicBool) {
+fn serve(core: &Weak<Core>, session: &Weak<Session>, server: ShmServer, ended: &AtomicBool) {
     process::name_thread("ring");
-    let mut requests = Vec::with_capacity(BATCH);
-    while !ended.load(Ordering::Acquire) {
-        if !responder.wait(PAUSE) {
-            continue;
-        }
-        let Some(core) = core.upgrade() else { return };
-        loop {
-            requests.clear();
-            if responder.drain(&mut requests, BATCH) == 0 {
-                break;
+    let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
+    let id = session.id;
+    let service = RingService { core: Arc::clone(&core), session };
+    let mut short = |body: &_| answer(&core, id, body);
+    let count = |answered| {
+        // Relaxed: a counter that nothing is ordered by.
+        core.ring_requests.fetch_add(answered as u64, Ordering::Relaxed);
+    };
+    serve_until(server, &service, id, &mut short, || ended.load(Ordering::Acquire), count);
+}
+
+/// One session, as the fabric sees it.
+struct RingService {
+    core: Arc<Core>,
+    session: Arc<Session>,
+}
+
+impl Service for RingService {
+    fn opened(&self, _peer: &PeerHello) -> Result<SessionId, Refusal> {
+        Err(Refusal::new(RefusalCode::Denied, "a ring belongs to a session that is open already"))
+    }
+
+    /// The socket ends the session, not the ring.
+    fn closed(&self, _session: SessionId) {}
+
+    fn resolve(
+        &self,
+        _session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Slice, RemoteError> {
+        Ok(self.session.resolve(handle, range, needed)?)
+    }
+
+    fn call(&self, _session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
+        let request = decode::<Request>(body).map_err(Refused::from)?;
+        let reply = match self.session.answer(&self.core, request, Vec::new()) {
+            Ok((reply, descriptors)) if descriptors.is_empty() => reply,
+            Ok(_) => {
+                let text = "a descriptor cannot go over a ring (hint: ask over the socket)";
+                Refused::new(errno::ENOTSUP, text).reply()
             }
-            for request in &requests {
-                let response = answer(&core, session, &request.body);
-                if responder.respond(request.tag, &response).is_err() {
-                    return;
-                }
-            }
-            // Relaxed: a counter that nothing is ordered by.
-            core.ring_requests.fetch_add(requests.len() as u64, Ordering::Relaxed);
-        }
-        responder.flush();
+            Err(refused) => refused.reply(),
+        };
+        Ok(encode(&reply).map_err(Refused::from)?)
     }
 }
 

@@ -80,7 +80,7 @@ impl Session {
     }
 
     /// Answers a request.
-    pub fn answer(&self, core: &Core, request: Request, mut descriptors: Vec<OwnedFd>) -> Answer {
+    pub fn answer(self: &Arc<Self>, core: &Core, request: Request, mut descriptors: Vec<OwnedFd>) -> Answer {
         let reply = match request {
             Request::Map { handle } => return self.map(core, handle),
             Request::Watch => return self.watch(),

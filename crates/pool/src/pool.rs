@@ -5,6 +5,7 @@ use crate::object::Object;
 use crate::remote::Remotes;
 use crate::session::unexpected;
 use crate::{PoolError, Session};
+use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
 use hinterland_proto::control::{
     AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, Placement, Reply, Request,
 };
@@ -158,6 +159,21 @@ impl Pool {
         match self.session.call(&Request::Status)? {
             Reply::Status(status) => Ok(*status),
             other => Err(unexpected("Status", &other)),
+        }
+    }
+
+    /// The local node over shared memory: calls of up to 4 KiB through a ring, without a system call each. Its
+    /// messages are those of the session ([`Request`] and [`Reply`], encoded); what needs a descriptor is refused.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node cannot make a ring.
+    pub fn ring(&self) -> Result<ShmEndpoint, PoolError> {
+        match self.session.call_with(&Request::OpenRing, &[])? {
+            (Reply::RingOpened { slots }, mut descriptors) if descriptors.len() == 1 && slots == SLOTS => {
+                // The length was just checked.
+                Ok(ShmEndpoint::open(self.session.node(), descriptors.remove(0))?)
+            }
+            (other, _) => Err(unexpected("RingOpened with a descriptor", &other)),
         }
     }
 

@@ -4,12 +4,13 @@
 //!
 //! | bytes | request | response |
 //! | --- | --- | --- |
-//! | 0 | operation: 1 ping, 2 allocate, 3 free, 4 lock, 5 unlock | operation |
+//! | 0 | operation: 17 ping, 18 allocate, 19 free, 20 lock, 21 unlock | operation |
 //! | 1 | lock: 0 read, 1 write; allocate: 0 for the session, 1 kept | 0 |
 //! | 4..8 | 0 | 0, or an `errno` value |
 //! | 8..16 | address (free, lock, unlock), bytes (allocate), any (ping) | address (allocate), echo (ping) |
 //! | 16..24 | 0 | bytes of the piece (allocate) |
 //!
+//! Operations start at 16, because lower first bytes are messages of the shared-memory fabric.
 //! A lock over a ring is tried once and refused with `EAGAIN`-like `ETIMEDOUT` if it is taken; waiting is
 //! done by asking over the socket.
 
@@ -49,11 +50,11 @@ impl RingRequest {
     /// The body.
     pub fn to_body(self) -> [u8; RING_BODY_BYTES] {
         let (operation, mode, value) = match self {
-            Self::Ping(value) => (1, 0, value),
-            Self::Allocate(bytes, kind) => (2, u8::from(kind == AllocationKind::Kept), bytes),
-            Self::Free(address) => (3, 0, address.raw()),
-            Self::Lock(address, mode) => (4, u8::from(mode == LockMode::Write), address.raw()),
-            Self::Unlock(address) => (5, 0, address.raw()),
+            Self::Ping(value) => (17, 0, value),
+            Self::Allocate(bytes, kind) => (18, u8::from(kind == AllocationKind::Kept), bytes),
+            Self::Free(address) => (19, 0, address.raw()),
+            Self::Lock(address, mode) => (20, u8::from(mode == LockMode::Write), address.raw()),
+            Self::Unlock(address) => (21, 0, address.raw()),
         };
         let mut body = [0; RING_BODY_BYTES];
         body[0] = operation;
@@ -67,13 +68,13 @@ impl RingRequest {
         let value = u64_at(body, 8);
         let address = || GlobalAddress::new(value).ok();
         Some(match (body[0], body[1]) {
-            (1, 0) => Self::Ping(value),
-            (2, 0) => Self::Allocate(value, AllocationKind::Session),
-            (2, 1) => Self::Allocate(value, AllocationKind::Kept),
-            (3, 0) => Self::Free(address()?),
-            (4, 0) => Self::Lock(address()?, LockMode::Read),
-            (4, 1) => Self::Lock(address()?, LockMode::Write),
-            (5, 0) => Self::Unlock(address()?),
+            (17, 0) => Self::Ping(value),
+            (18, 0) => Self::Allocate(value, AllocationKind::Session),
+            (18, 1) => Self::Allocate(value, AllocationKind::Kept),
+            (19, 0) => Self::Free(address()?),
+            (20, 0) => Self::Lock(address()?, LockMode::Read),
+            (20, 1) => Self::Lock(address()?, LockMode::Write),
+            (21, 0) => Self::Unlock(address()?),
             _ => return None,
         })
     }

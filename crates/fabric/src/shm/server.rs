@@ -1,10 +1,10 @@
 //! The answering side of a ring session.
 
-use super::{Area, os_failed};
+use super::{Area, SHORT_FORM_MIN, os_failed};
 use crate::error::FabricError;
 use crate::service::Service;
 use hinterland_proto::{ErrorCode, RemoteError};
-use hinterland_ring::{Request, Responder};
+use hinterland_ring::{Body, Request, Responder};
 use hinterland_types::SessionId;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -35,8 +35,14 @@ impl ShmServer {
     }
 
     /// Waits for requests (spinning first) and answers all that are there; returns how many, or `None` once the peer
-    /// cannot be believed any more.
-    pub fn serve(&mut self, service: &dyn Service, session: SessionId) -> Option<usize> {
+    /// cannot be believed any more. Bodies whose first byte is [`SHORT_FORM_MIN`] or more are not messages: `short`
+    /// answers them, without a copy or an allocation.
+    pub fn serve(
+        &mut self,
+        service: &dyn Service,
+        session: SessionId,
+        short: &mut dyn FnMut(&Body) -> Body,
+    ) -> Option<usize> {
         if !self.responder.wait(PAUSE) {
             return Some(0);
         }
@@ -49,7 +55,11 @@ impl ShmServer {
             }
             for index in 0..self.requests.len() {
                 let Request { tag, body } = self.requests[index];
-                let Some((cell, _)) = self.area.take(&body, &mut self.body) else { return None };
+                if body[0] >= SHORT_FORM_MIN {
+                    self.responder.respond(tag, &short(&body)).ok()?;
+                    continue;
+                }
+                let (cell, _) = self.area.take(&body, &mut self.body)?;
                 let (bytes, is_error) = match service.call(session, &self.body) {
                     Ok(reply) => (reply, false),
                     Err(error) => (error.to_body(), true),
@@ -70,11 +80,12 @@ pub fn serve_until(
     mut server: ShmServer,
     service: &dyn Service,
     session: SessionId,
+    short: &mut dyn FnMut(&Body) -> Body,
     mut ended: impl FnMut() -> bool,
     mut count: impl FnMut(usize),
 ) {
     while !ended() {
-        match server.serve(service, session) {
+        match server.serve(service, session, short) {
             Some(0) => {}
             Some(answered) => count(answered),
             None => return,
