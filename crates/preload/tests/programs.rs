@@ -9,7 +9,8 @@
 #[path = "../../region/tests/stub_node/mod.rs"]
 mod stub_node;
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -235,6 +236,53 @@ fn an_object_that_the_node_does_not_know_is_mapped_by_the_kernel() {
     command.arg("kernel_only").arg(other).args(["0", &BYTES.to_string()]);
     let said = String::from_utf8_lossy(&succeeds(command).stderr).into_owned();
     assert!(said.contains("no such object"), "{said}");
+}
+
+#[test]
+fn with_too_few_descriptors_a_program_gets_one_mapping_or_the_other() {
+    let setup = setup("base");
+    for limit in 4..16 {
+        let mut command = Command::new("sh");
+        let behaviour = setup.behaviour("either");
+        command
+            .arg("-c")
+            .arg(format!("ulimit -n {limit}; exec \"$@\""))
+            .arg("sh")
+            .arg(behaviour.get_program());
+        command.args(behaviour.get_args());
+        for (name, value) in behaviour.get_envs().filter_map(|(name, value)| Some((name, value?))) {
+            command.env(name, value);
+        }
+        let said = String::from_utf8_lossy(&succeeds(command).stderr).into_owned();
+        assert!(said.is_empty() || said.contains("Too many open files"), "{limit}: {said}");
+    }
+}
+
+#[test]
+fn without_the_right_to_serve_faults_the_kernel_maps_the_file_and_says_what_to_do() {
+    let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_default();
+    // SAFETY: the call takes nothing.
+    if unsafe { libc::geteuid() } != 0 || allowed.trim() != "0" {
+        eprintln!("not run: needs root, and a system on which others may not serve faults");
+        return;
+    }
+    let setup = setup("base");
+    // Copies that another user can reach.
+    let (copy, program) = (setup.folder.join("preload.so"), setup.folder.join("behaviours"));
+    std::fs::copy(library(), &copy).unwrap();
+    std::fs::copy(compiled(), &program).unwrap();
+    for path in [&setup.folder, &setup.node.socket, &copy, &program] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    let mut command = setup.command(&program);
+    command
+        .env("LD_PRELOAD", &copy)
+        .arg("kernel_only")
+        .arg(&setup.file)
+        .args([setup.object, BYTES].map(|n| n.to_string()));
+    command.uid(65534).gid(65534);
+    let said = String::from_utf8_lossy(&succeeds(command).stderr).into_owned();
+    assert!(said.contains("unprivileged_userfaultfd"), "{said}");
 }
 
 #[test]

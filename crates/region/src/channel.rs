@@ -31,13 +31,15 @@ impl Channel {
     /// Connects and shakes hands.
     ///
     /// # Errors
-    /// [`PoolError::NoNode`] if nobody listens; else why the handshake failed.
+    /// [`PoolError::NoNode`] if nobody listens; [`PoolError::Os`] if this process cannot connect; else why the handshake failed.
     pub fn connect(socket: &Path) -> Result<Self, PoolError> {
-        let stream = UnixStream::connect(socket, CONNECT_TIMEOUT).map_err(|error| PoolError::NoNode {
-            socket: socket.to_path_buf(),
-            source: error
-                .errno()
-                .map_or_else(|| std::io::Error::other(error.to_string()), std::io::Error::from_raw_os_error),
+        let stream = UnixStream::connect(socket, CONNECT_TIMEOUT).map_err(|error| match error.errno() {
+            Some(code @ (libc::ENOENT | libc::ECONNREFUSED)) => PoolError::NoNode {
+                socket: socket.to_path_buf(),
+                source: std::io::Error::from_raw_os_error(code),
+            },
+            // The node may be there: lack of descriptors or of rights has hints of its own.
+            _ => error.into(),
         })?;
         let stream = UnixStream::from_descriptor(raised(stream.as_fd())?);
         stream.set_receive_timeout(Some(CALL_TIMEOUT))?;

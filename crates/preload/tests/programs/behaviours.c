@@ -397,6 +397,16 @@ static void kernel_only(void)
     CHECK(munmap(memory, size) == 0);
 }
 
+/* The object or the file, whichever can be had; never a mixture. */
+static void either(void)
+{
+    unsigned char *memory = map(PROT_READ, MAP_SHARED);
+    int by_kernel = memory[0] == 0xEE;
+    for (size_t at = 0; at < size; at += PAGE)
+        CHECK(memory[at] == (by_kernel ? 0xEE : byte_of(at)));
+    CHECK(munmap(memory, size) == 0);
+}
+
 static void symmetric_off(void)
 {
     unsigned char *memory = map(PROT_READ, MAP_SHARED);
@@ -449,7 +459,7 @@ int main(int count, char **words)
         { "fixed", fixed }, { "unmaps", unmaps }, { "remaps", remaps }, { "advice", advice }, { "calls", calls },
         { "forks", forks }, { "threads", threads }, { "first_use_from_many", first_use_from_many },
         { "untouched", untouched }, { "closes_everything", closes_everything }, { "kernel_only", kernel_only },
-        { "symmetric_off", symmetric_off }, { "loaded_later", loaded_later }, { "before_main", before_main },
+        { "either", either }, { "symmetric_off", symmetric_off }, { "loaded_later", loaded_later }, { "before_main", before_main },
     };
     if (count != 5)
         return 2;
