@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import time
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 
@@ -32,6 +33,9 @@ def test_the_quick_start_of_the_readme_works(binary, folder, make_file):
         # The whole group: the nodes were started in the background of the script.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 10
+        while list((folder / "hl").glob("*.sock")) and time.monotonic() < deadline:
+            time.sleep(0.02)
     assert process.returncode == 0, words
     assert "models/small" in output
     assert "b'" in output, "the program under run printed the first bytes"

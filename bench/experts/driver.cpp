@@ -67,6 +67,7 @@ struct state {
 static const char * load(state & all, const char * path, const std::string & text) {
     llama_model_params model_params = llama_model_default_params();
     model_params.use_extra_bufts = false;
+    model_params.progress_callback = [](float, void *) { return true; };
     model_params.load_mode = llama_load_mode_from_str("mmap");
     all.model = llama_model_load_from_file(path, model_params);
     if (!all.model) {

@@ -1,0 +1,53 @@
+"""The C examples, as `./check c` built them: they do what their first comment says."""
+
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory):
+    """The folder with the built examples; they are built here when `./check c` has not."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target")) / "debug"
+    if not (target / "libhinterland.so").exists():
+        pytest.fail("no libhinterland.so (hint: cargo build -p hinterland-c)")
+    folder = tmp_path_factory.mktemp("c")
+    for source in (TREE / "examples/c").glob("*.c"):
+        subprocess.run(["cc", "-std=c11", "-Wall", "-Werror", f"-I{TREE / 'include'}", source, "-o", folder / source.stem,
+                        f"-L{target}", "-lhinterland", f"-Wl,-rpath,{target.resolve()}"], check=True)
+    return folder
+
+
+def run(node, program, *words, check=True):
+    """Runs an example that talks to a node."""
+    environment = {**os.environ, "HINTERLAND_SOCKET": str(node.socket)}
+    return subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60, check=check,
+                          env=environment)
+
+
+@pytest.mark.parametrize("rack", ["a", "b"])
+def test_an_object_is_put_mapped_and_removed(two_racks, make_file, examples, rack):
+    a, _ = two_racks
+    source = make_file("source", 5_000_000)
+    output = run(a, examples / "map_object", source, "from/c", rack).stdout
+    data = source.read_bytes()
+    assert f"sum {sum(data)}" in output and " ".join(f"{byte:02x}" for byte in data[:8]) in output
+    assert a.json("ls") == []
+
+
+def test_a_counter_counts_every_addition_of_every_process(node, examples):
+    program = examples / "shared_counter"
+    address = run(node, program, "new").stdout.strip()
+    environment = {**os.environ, "HINTERLAND_SOCKET": str(node.socket)}
+    adders = [subprocess.Popen([program, "add", address, "200"], env=environment) for _ in range(4)]
+    assert [adder.wait(timeout=60) for adder in adders] == [0] * 4
+    assert run(node, program, "show", address).stdout.strip() == "800"
+
+
+def test_an_error_has_a_sentence_and_a_hint(node, examples, folder):
+    outcome = run(node, examples / "map_object", folder / "none", "x", check=False)
+    assert outcome.returncode == 1 and "none" in outcome.stderr
