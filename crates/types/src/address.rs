@@ -28,7 +28,9 @@ pub struct PageNumber(u32);
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
 pub enum AddressError {
     /// The number needs more than 46 bits.
-    #[error("address {0:#x} has more than {ADDRESS_BITS} bits (hint: the last global address is 0x3fffffffffff)")]
+    #[error(
+        "address {0:#x} has more than {ADDRESS_BITS} bits (hint: the last global address is 0x3fffffffffff)"
+    )]
     TooLarge(u64),
     /// The pointer is not inside the symmetric window.
     #[error("pointer {0:#x} is outside the window that starts at {WINDOW_BASE:#x}")]

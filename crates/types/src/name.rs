@@ -35,7 +35,9 @@ pub enum NameError {
         limit: usize,
     },
     /// A component is empty, `.` or `..`.
-    #[error("{name:?} has the component {component:?}, which no name may have (hint: names are like relative paths, `models/a.gguf`)")]
+    #[error(
+        "{name:?} has the component {component:?}, which no name may have (hint: names are like relative paths, `models/a.gguf`)"
+    )]
     Component {
         /// The whole name, shortened.
         name: String,
@@ -43,7 +45,9 @@ pub enum NameError {
         component: String,
     },
     /// A byte that cannot stand in a name.
-    #[error("{name:?} has a character that no name may have (hint: use letters, digits, `-`, `_`, `.` and, for objects, `/`)")]
+    #[error(
+        "{name:?} has a character that no name may have (hint: use letters, digits, `-`, `_`, `.` and, for objects, `/`)"
+    )]
     Character {
         /// The whole name, shortened.
         name: String,
