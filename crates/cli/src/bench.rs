@@ -10,14 +10,19 @@
 //! | [`worker`] | processes that answer lines with figures |
 //! | [`content`] | bytes to measure with |
 //! | [`redis`] | a peer |
+//! | [`prepared`] | models and programs that are made once |
+//! | [`trace`] | which experts a text uses |
 //!
 //! A bench is a module of its own that implements [`Bench`], and stands in [`BENCHES`].
 
 pub mod case;
 pub mod content;
+mod experts;
 mod fault;
 pub mod ground;
+mod load;
 pub mod plot;
+pub mod prepared;
 mod read;
 mod reader;
 pub mod redis;
@@ -25,6 +30,7 @@ pub mod report;
 pub mod rounds;
 mod rpc;
 mod scan;
+pub mod trace;
 pub mod worker;
 
 use crate::failure::Failure;
@@ -32,7 +38,8 @@ use report::Row;
 use std::path::PathBuf;
 
 /// Every bench, in the order of `hinterland bench list`.
-pub const BENCHES: &[&dyn Bench] = &[&rpc::Rpc, &read::Read, &scan::Scan, &fault::Fault];
+pub const BENCHES: &[&dyn Bench] =
+    &[&rpc::Rpc, &read::Read, &scan::Scan, &fault::Fault, &load::Load, &experts::Experts];
 
 /// Parts of benches that run as processes of their own; no list shows them.
 const WORKERS: &[&dyn Bench] = &[&reader::Reader];

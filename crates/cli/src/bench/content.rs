@@ -5,6 +5,7 @@ use hinterland_pool::{Pool, PutOptions};
 use hinterland_types::ObjectName;
 use std::io::{Read, Write};
 use std::path::Path;
+use std::process::Command;
 
 /// A reader of `bytes` bytes that no compression or page merging makes fewer.
 pub struct Content {
@@ -66,6 +67,18 @@ pub fn write_file(path: &Path, bytes: u64) -> Result<(), Failure> {
         }
         file.write_all(&chunk[..filled]).map_err(failed)?;
     }
+}
+
+/// Takes the pages of a file out of the page cache.
+///
+/// # Errors
+/// [`Failure`] without `dd`.
+pub fn forget_pages(path: &Path) -> Result<(), Failure> {
+    // `dd` of nothing with this flag asks the kernel to drop the whole file.
+    let mut command = Command::new("dd");
+    command.arg(format!("if={}", path.display())).args(["iflag=nocache", "count=0", "status=none"]);
+    let done = command.status().is_ok_and(|status| status.success());
+    if done { Ok(()) } else { Err(Failure::new("the page cache cannot be emptied", "install coreutils")) }
 }
 
 /// Offsets without an order that anybody could guess, the same for the same seed.

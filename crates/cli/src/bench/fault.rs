@@ -85,23 +85,36 @@ fn filled(
         Ok(worker) => RefCell::new(worker),
         Err(failure) => return Row::absent(case, "us", Better::Lower, failure.text),
     };
+    let near = match straight(ground, home, &object) {
+        Ok(near) => RefCell::new(near),
+        Err(failure) => return Row::absent(case, "us", Better::Lower, failure.text),
+    };
     let touch = |worker: &RefCell<Worker>| {
         let mut worker = worker.borrow_mut();
         worker.ask("drop")?;
         worker.figure(&format!("touch {unit} {TOUCHES_MAX}")).map(|ns| ns / 1e3)
     };
     let mut row = Case::new(case, "us", Better::Lower, || touch(&worker))
-        .peer("touch of one 4 KiB page of a file in the page cache", || touch(peer))
+        .limit("the same touch of the object mapped inside the rack", || touch(&near))
+        .peer("touch of a file in the page cache, 4 KiB pages", || touch(peer))
         .measure(setting.rounds);
     if unit < fault_unit && row.ours.is_some() {
         row.why = Some("the smallest fault unit is 64 KiB: these are touches of its 4 KiB pages".to_owned());
     }
-    drop(worker);
+    drop((worker, near));
     // The memory goes to the next unit; what is left is removed with the ground.
     if let (Ok(pool), Ok(name)) = (home.pool(), super::content::name(&object)) {
         let _ = pool.remove(&name);
     }
     row
+}
+
+/// A program that has an object of its own rack mapped, and has touched it.
+fn straight(ground: &Ground, home: &BenchNode, object: &str) -> Result<Worker, Failure> {
+    let mut worker = ground.machine_on(home, &[])?;
+    worker.ask(&format!("map {}", ground.mount().join(object).display()))?;
+    worker.ask("scan")?;
+    Ok(worker)
 }
 
 /// Faults and system time to touch every 4 KiB of an object that is on the host, by a program that maps it anew.
@@ -114,41 +127,48 @@ fn system_time(
 ) -> Result<Vec<Row>, Failure> {
     const OBJECT: &str = "bench/whole";
     put(&home.pool()?, OBJECT, bytes)?;
-    let file = ground.folder().join("whole");
-    write_file(&file, bytes)?;
-    let rack = RefCell::new(ground.machine_on(home, &[])?);
-    let ours = RefCell::new(ground.machine_on(near, &[])?);
-    let peer = RefCell::new(ground.machine()?);
     let path = ground.mount().join(OBJECT).display().to_string();
+    let rack = RefCell::new(straight(ground, home, OBJECT)?);
+    let ours = RefCell::new(ground.machine_on(near, &[])?);
     ours.borrow_mut().ask(&format!("map {path}"))?;
     ours.borrow_mut().ask("scan")?;
-    let system = |worker: &RefCell<Worker>, path: &str, is_random: bool, node: Option<&BenchNode>| {
-        let mut worker = worker.borrow_mut();
-        worker.ask("unmap")?;
-        let node_before = node.map_or(0.0, BenchNode::system_us);
-        let before = worker.ask("usage")?;
-        worker.ask(&format!("map {path}"))?;
-        if is_random {
-            worker.ask("random")?;
-        }
-        worker.ask("touch 4096")?;
-        let after = worker.ask("usage")?;
-        let node_after = node.map_or(0.0, BenchNode::system_us);
-        let faults = after[0] + after[1] - before[0] - before[1];
-        Ok([(after[3] - before[3] + node_after - node_before) / 1e6, faults])
-    };
-    let file = file.display().to_string();
-    let mut rows = Vec::new();
-    for (index, case, unit) in [(0, "systime", "s"), (1, "faults", "faults")] {
+    let peer = RefCell::new(ground.machine()?);
+    peer.borrow_mut().ask(&format!("paged {bytes}"))?;
+    peer.borrow_mut().ask("pass 4096 1")?;
+    let map = format!("map {path}");
+    let paged = format!("paged {bytes}");
+    let case = |index: usize, case: &str, unit: &'static str| {
         let name = format!("{case}-{}GiB", bytes >> 30);
-        let row = Case::new(name, unit, Better::Lower, || system(&ours, &path, false, Some(near)).map(|both| both[index]))
-            .limit("mapped inside the rack", || system(&rack, &path, false, None).map(|both| both[index]))
-            .peer("mmap of a file in the page cache, 4 KiB faults (MADV_RANDOM)", || {
-                system(&peer, &file, true, None).map(|both| both[index])
+        Case::new(name, unit, Better::Lower, || Ok(used(&ours, &map, "pass 4096 0", Some(near))?[index]))
+            .limit("mapped inside the rack", || Ok(used(&rack, &map, "pass 4096 0", None)?[index]))
+            .peer("a file in memory with 4 KiB pages, one fault a page (stores: no fault-around)", || {
+                Ok(used(&peer, &paged, "pass 4096 1", None)?[index])
             })
-            .why("the object of 8 GiB of the name, its cache and the file do not fit into this machine's memory at once")
-            .measure(setting.rounds);
-        rows.push(row);
-    }
-    Ok(rows)
+            .why("8 GiB, their cache and their peer do not fit into this machine's memory at once")
+            .measure(setting.rounds)
+    };
+    Ok(vec![case(0, "systime", "ms"), case(1, "faults", "faults")])
+}
+
+/// Milliseconds of system time, the node's included, and faults, to map anew and touch everything.
+fn used(
+    worker: &RefCell<Worker>,
+    map: &str,
+    touch: &str,
+    node: Option<&BenchNode>,
+) -> Result<[f64; 2], Failure> {
+    let mut worker = worker.borrow_mut();
+    worker.ask("unmap")?;
+    let node_before = node.map_or(0.0, BenchNode::system_us);
+    let before = worker.ask("usage")?;
+    worker.ask(map)?;
+    worker.ask(touch)?;
+    let after = worker.ask("usage")?;
+    let node_us = node.map_or(0.0, BenchNode::system_us) - node_before;
+    let [Some(faults), Some(system_us)] = [[0, 1].as_slice(), [3].as_slice()].map(|fields| {
+        fields.iter().map(|&field| Some(after.get(field)? - before.get(field)?)).sum::<Option<f64>>()
+    }) else {
+        return Err(Failure::new("the machine told no usage", "report this"));
+    };
+    Ok([(system_us + node_us) / 1e3, faults])
 }
