@@ -33,6 +33,9 @@ use std::time::{Duration, Instant};
 /// Caches of removed objects are looked for at this pace.
 const SWEEP_PAUSE: Duration = Duration::from_secs(5);
 
+/// Descriptors without which a node serves nobody: its own, and those of a few sessions.
+const DESCRIPTORS_MIN: u64 = 64;
+
 /// Why a node does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
@@ -59,6 +62,14 @@ pub enum NodeError {
     Key {
         /// Which.
         path: PathBuf,
+    },
+    /// It may open too few files.
+    #[error(
+        "this process may open {limit} files, a node needs {DESCRIPTORS_MIN} and more for its sessions (hint: raise the limit: `ulimit -n 65536`)"
+    )]
+    Descriptors {
+        /// The limit of the process.
+        limit: u64,
     },
     /// The address cannot be listened on.
     #[error(
@@ -118,7 +129,10 @@ impl Node {
         if let Some(folder) = options.socket.parent() {
             make_folder(folder)?;
         }
-        limits::raise_open_files()?;
+        let limit = limits::raise_open_files()?.soft;
+        if limit < DESCRIPTORS_MIN {
+            return Err(NodeError::Descriptors { limit });
+        }
         let key = options.key_file.as_deref().map(read_key).transpose()?;
         if key.is_none() && !options.listen.ip().is_loopback() {
             return Err(NodeError::Open { address: options.listen });

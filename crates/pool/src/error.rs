@@ -56,7 +56,7 @@ pub enum PoolError {
     #[error(transparent)]
     Os(#[from] OsError),
     /// Reading the input or writing the output failed.
-    #[error("{what}: {source} (hint: check the file and its disk)")]
+    #[error("{what}: {source} (hint: {hint})", hint = stream_hint(source))]
     Stream {
         /// What was being done.
         what: String,
@@ -85,5 +85,33 @@ impl PoolError {
             Self::NoNode { .. } | Self::Closed => ENOTCONN,
             _ => EIO,
         }
+    }
+}
+
+/// What to do about an input or output that failed.
+fn stream_hint(source: &std::io::Error) -> &'static str {
+    const EMFILE: i32 = 24;
+    const ENFILE: i32 = 23;
+    match (source.raw_os_error(), source.kind()) {
+        (Some(EMFILE | ENFILE), _) => "raise the limit of open files: `ulimit -n 65536`",
+        (_, std::io::ErrorKind::UnexpectedEof) => {
+            "let nobody write to it meanwhile, or put it as a stream: `hinterland put - --name NAME < FILE`"
+        }
+        (_, std::io::ErrorKind::StorageFull) => "make room on that disk",
+        _ => "check the file and its disk",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_stream_says_what_to_do_about_its_reason() {
+        let text = |source| PoolError::Stream { what: "reading".to_owned(), source }.to_string();
+        assert!(text(std::io::Error::from_raw_os_error(24)).contains("ulimit -n"));
+        assert!(text(std::io::ErrorKind::UnexpectedEof.into()).contains("as a stream"));
+        assert!(text(std::io::ErrorKind::StorageFull.into()).contains("make room"));
+        assert!(text(std::io::ErrorKind::Other.into()).contains("check the file"));
     }
 }

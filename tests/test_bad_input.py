@@ -1,0 +1,188 @@
+"""Inputs that make no sense or change under our hands, and machines that lack something: refused in words, nothing left."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from faults import MEBIBYTE, sha, wait_until
+
+MAPPED = pathlib.Path(__file__).resolve().parent / "programs/mapped.py"
+need_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can take things away from a process")
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def used_bytes(node):
+    """Bytes that the node's objects hold or have reserved."""
+    return node.json("status")["used_bytes"]
+
+
+def without(device, stand_in, *words):
+    """Words of a command that sees `stand_in` in place of a device."""
+    script = f'mount --bind {stand_in} {device} && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", *map(str, words)]
+
+
+@pytest.mark.parametrize("path,change", [("/sys/kernel/mm/transparent_hugepage/enabled", "shrinks"),
+                                         ("/proc/self/status", "grows")])
+def test_a_file_that_changes_its_size_while_it_is_put_leaves_nothing(node, path, change):
+    # These files announce one size and have another, as a file would that somebody writes to meanwhile.
+    if not os.path.exists(path):
+        pytest.skip(f"there is no {path}")
+    outcome = node.run("put", path, "--name", change, check=False)
+    assert outcome.returncode == 1
+    assert "changed its size" in outcome.stderr and "hint: let nobody write to it meanwhile" in outcome.stderr
+    assert node.json("ls") == []
+    wait_until(lambda: used_bytes(node) == 0)
+    with open(path, "rb") as stream:
+        node.run("put", "-", "--name", change, stdin=stream)
+
+
+def test_a_file_that_is_cut_while_it_is_put_leaves_nothing(node, folder):
+    source = folder / "source"
+    with open(source, "wb") as target:
+        target.truncate(200 * MEBIBYTE)
+    put = subprocess.Popen(node.command("put", source, "--name", "cut"), stdout=subprocess.DEVNULL,
+                           stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: used_bytes(node) > 0 or put.poll() is not None)
+    os.truncate(source, 1000)
+    words = put.communicate(timeout=60)[1]
+    if put.returncode == 0:
+        # It was faster than the knife: then it is whole.
+        assert node.json("stat", "cut")["bytes"] == 200 * MEBIBYTE
+        return
+    assert "hint:" in words
+    assert node.json("ls") == []
+    wait_until(lambda: used_bytes(node) == 0)
+
+
+@pytest.mark.parametrize("command", [["stat"], ["get"], ["rm"], ["verify"]], ids=lambda words: words[0])
+@pytest.mark.parametrize("name", ["", "a" * 4096, "a/../b", "/a", "a/..", "a\nb"],
+                         ids=["empty", "4 KiB", "up", "root", "end up", "newline"])
+def test_names_that_cannot_be_are_refused_everywhere(node, folder, command, name):
+    more = [folder / "back"] if command == ["get"] else []
+    outcome = node.run(*command, name, *more, check=False)
+    assert outcome.returncode in (1, 2) and "hint:" in outcome.stderr, outcome.stderr
+    assert "panicked" not in outcome.stderr and not (folder / "back").exists()
+
+
+def test_an_object_larger_than_the_pool_moves_no_byte_and_leaves_no_room_taken(two_racks, make_file, folder):
+    a, b = two_racks
+    a.run("put", make_file("small", 3 * MEBIBYTE), "--name", "small", "--rack", "b")
+    before = used_bytes(a), used_bytes(b)
+    huge = folder / "huge"
+    with open(huge, "wb") as target:
+        target.truncate(300 * MEBIBYTE)
+    for options in ([], ["--rack", "b"], ["--copies", "2"]):
+        outcome = a.run("put", huge, "--name", "huge", *options, check=False)
+        assert outcome.returncode == 1 and "hint:" in outcome.stderr, outcome.stderr
+    assert (used_bytes(a), used_bytes(b)) == before
+    assert b.json("status")["counters"]["network_received_bytes"] == 0
+    assert [entry["name"] for entry in a.json("ls")] == ["small"]
+
+
+def test_two_writers_of_one_name_take_turns(node, make_file):
+    first = subprocess.Popen(node.command("put", "-", "--name", "name"), stdin=subprocess.PIPE,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    source = make_file("source", 1000)
+    wait_until(lambda: "being written" in node.run("put", source, "--name", "name", check=False).stderr
+               or node.run("rm", "name", check=False).returncode == 1 and used_bytes(node) > 0)
+    second = node.run("put", source, "--name", "name", check=False)
+    assert second.returncode == 1 and "name" in second.stderr and "hint:" in second.stderr
+    first.kill()
+    first.wait()
+    first.stdin.close()
+    wait_until(lambda: node.run("put", source, "--name", "name", check=False).returncode == 0, seconds=3)
+    assert node.json("verify", "name")[0]["bad"] == []
+
+
+@pytest.mark.parametrize("place", ["in the rack", "across racks"])
+def test_an_object_that_is_removed_while_it_is_mapped(two_racks, make_file, place):
+    a, b = two_racks
+    source = make_file("source", 24 * MEBIBYTE + 5)
+    home = a if place == "in the rack" else b
+    a.run("put", source, "--name", "data", "--rack", home.name)
+    program = subprocess.Popen(
+        a.command("run", "--unit", "1M", "--", sys.executable, MAPPED, "half_and_wait", "/pool/data"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "half\n"
+    a.run("rm", "data")
+    assert a.json("ls") == []
+    output, words = program.communicate("go on\n", timeout=60)
+    if place == "in the rack":
+        assert output.strip() == sha(source), words
+    else:
+        # Bytes that had not come yet are gone with their home: words and SIGBUS, or the right bytes. Never others.
+        assert output.strip() in ("", sha(source))
+        assert output or ("data" in words and program.returncode == 128 + 7), (program.returncode, words)
+    for node in two_racks:
+        wait_until(lambda node=node: used_bytes(node) == 0)
+    wait_until(lambda: a.json("status")["cache_bytes"] == 0, seconds=15)
+
+
+def test_few_descriptors_are_said_at_the_start(binary, folder):
+    command = ["prlimit", "--nofile=24", str(binary), "node", "--name", "n", "--state", folder / "n", "--socket",
+               folder / "n.sock", "--capacity", "16M"]
+    outcome = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=20, check=False)
+    assert outcome.returncode == 1
+    assert "24 files" in outcome.stderr and "hint: raise the limit" in outcome.stderr and "ulimit -n" in outcome.stderr
+
+
+@pytest.mark.parametrize("limit", [4, 6, 10])
+def test_a_client_with_few_descriptors_works_or_says_so(node, make_file, limit):
+    node.run("put", make_file("source", 1000), "--name", "x")
+    command = ["prlimit", f"--nofile={limit}", *node.command("stat", "x")]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    assert outcome.returncode == 0 or "ulimit -n" in outcome.stderr or "shared libraries" in outcome.stderr, outcome
+
+
+@need_root
+def test_without_a_fuse_device_the_command_that_brings_it_is_named(node, folder):
+    devices = folder / "dev"
+    devices.mkdir()
+    for name, minor in [("null", 3), ("zero", 5), ("urandom", 9)]:
+        os.mknod(devices / name, 0o666 | 0o020000, os.makedev(1, minor))
+    for words in (["mount", folder], ["run", "--", "true"]):
+        outcome = subprocess.run(without("/dev", devices, *node.command(*words)), capture_output=True, text=True,
+                                 timeout=30, check=False)
+        assert outcome.returncode == 1
+        assert "/dev/fuse" in outcome.stderr and "modprobe fuse" in outcome.stderr, outcome.stderr
+
+
+@need_root
+def test_without_the_right_to_serve_faults_programs_read_through_the_mount(two_racks, make_file, folder):
+    with open("/proc/sys/vm/unprivileged_userfaultfd", encoding="ascii") as setting:
+        if setting.read().strip() != "0":
+            pytest.skip("everybody may serve faults here")
+    a, b = two_racks
+    source = make_file("source", 9 * MEBIBYTE + 1)
+    b.run("put", source, "--name", "data")
+    folder.chmod(0o755)
+    a.socket.chmod(0o666)
+    fuse = folder / "fuse"
+    os.mknod(fuse, 0o666 | 0o020000, os.makedev(10, 229))
+    fuse.chmod(0o666)
+    run = without("/dev/fuse", fuse, *NOBODY, *a.command("run", "--", "python3"))
+    options = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    probe = subprocess.run([*run, "-c", ""], **options)
+    if probe.returncode != 0 and ("cannot be started" in probe.stderr or "failed to execute" in probe.stderr):
+        pytest.skip(f"a program lies where only its owner can read it: {probe.stderr}")
+    outcome = subprocess.run([*run, str(MAPPED), "whole", "/pool/data"], **options)
+    assert outcome.stdout.strip() == sha(source), outcome.stderr
+    assert "slower" in outcome.stderr and "vm.unprivileged_userfaultfd=1" in outcome.stderr
+
+
+def test_a_restarted_node_serves_clients_that_were_attached(two_racks, make_file, folder):
+    a, b = two_racks
+    source = make_file("source", 5 * MEBIBYTE)
+    b.run("put", source, "--name", "data")
+    script = f"cat /pool/data | sha256sum; echo go; read line; cat /pool/data | sha256sum; {sys.executable} {MAPPED} whole /pool/data"
+    program = subprocess.Popen(a.command("run", "--", "sh", "-c", script), stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout.readline().split()[0] == sha(source)
+    assert program.stdout.readline() == "go\n"
+    a.kill()
+    a.start()
+    output, words = program.communicate("\n", timeout=60)
+    assert [line.split()[0] for line in output.splitlines()] == [sha(source)] * 2, words

@@ -1,0 +1,146 @@
+"""Memory whose node dies while programs map it: right bytes, or SIGBUS with the reason. Never zeros, never a hang."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from faults import MEBIBYTE, sha, sigbus, wait_until
+
+ROOM = ["--capacity", "128M"]
+SIZE = 48 * MEBIBYTE + 777
+# Reads in an order that no prefetch guesses, with pauses, and says how far it is.
+SLOWLY = """
+import hashlib, mmap, random, sys, time
+with open(sys.argv[1], "rb") as source:
+    mapping = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+step = 1 << 20
+starts = list(range(0, len(mapping), step))
+random.Random(int(sys.argv[2])).shuffle(starts)
+pieces = {}
+for number, start in enumerate(starts):
+    pieces[start] = mapping[start:start + step]
+    if number in (3, len(starts) // 2):
+        print("at", number, flush=True)
+    time.sleep(0.01)
+print(hashlib.sha256(b"".join(pieces[start] for start in sorted(pieces))).hexdigest())
+"""
+
+
+def read_slowly(node, name, seed=1, options=(), grace=None):
+    """Starts a program that maps an object and reads it slowly; returns it when it has begun."""
+    environment = {"HINTERLAND_GRACE_S": str(grace)} if grace else {}
+    program = subprocess.Popen(
+        node.command("run", "--unit", "1M", *options, "--", sys.executable, "-c", SLOWLY, f"/pool/{name}", str(seed)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment})
+    line = program.stdout.readline()
+    assert line == "at 3\n", (line, program.communicate(timeout=30))
+    return program
+
+
+def finish(program, seconds=60):
+    """What it printed last, and its words; it must end within the time."""
+    try:
+        output, words = program.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise AssertionError(f"it hangs: {program.communicate()}") from None
+    lines = [line for line in output.split("\n") if line and not line.startswith("at ")]
+    return (lines[-1] if lines else ""), words
+
+
+@pytest.fixture
+def homes(start_node, make_file):
+    """A reader `a`, a home `b`, another `c`, and `d` with the directory; the file that is put."""
+    d = start_node("d", options=ROOM)
+    a, b, c = (start_node(name, join=d.address, options=ROOM) for name in "abc")
+    return a, b, c, make_file("source", SIZE)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("budget", [[], ["--budget", "6M"]], ids=["with room", "in little memory"])
+def test_with_a_replica_a_slow_reader_does_not_notice_the_death_of_a_home(homes, seed, budget):
+    a, b, c, source = homes
+    b.run("put", source, "--name", "data", "--copies", "2")
+    program = read_slowly(a, "data", seed, budget)
+    racks = [home["rack"] for home in a.json("stat", "data")["homes"]]
+    victim = next(node for node in (b, c) if node.rack in racks)
+    victim.kill()
+    output, words = finish(program)
+    assert output == sha(source), words
+    assert a.json("status")["counters"]["poisoned_faults"] == 0
+
+
+def test_without_a_replica_the_reason_is_on_stderr_and_among_the_problems(homes):
+    a, b, _, source = homes
+    b.run("put", source, "--name", "data")
+    program = read_slowly(a, "data", options=["--budget", "6M"])
+    b.kill()
+    output, words = finish(program)
+    assert output == "" and sigbus(program.returncode), (program.returncode, words)
+    assert "data" in words and "lost" in words and "hint:" in words, words
+    problems = [problem["text"] for problem in a.json("status")["problems"]]
+    assert any("data" in text and "lost" in text for text in problems), problems
+    assert "data" in a.run("doctor", check=False).stdout
+
+
+def test_a_home_that_comes_back_serves_new_programs_with_right_bytes(homes):
+    a, b, _, source = homes
+    b.run("put", source, "--name", "data")
+    program = read_slowly(a, "data", options=["--budget", "6M"])
+    b.kill()
+    finish(program)
+    b.start()
+    wait_until(lambda: a.run("verify", "data", check=False).returncode == 0)
+    assert finish(read_slowly(a, "data", 5))[0] == sha(source)
+
+
+@pytest.mark.parametrize("pause", [0, 1])
+def test_a_local_node_that_comes_back_in_time_is_not_noticed(homes, pause):
+    a, b, _, source = homes
+    b.run("put", source, "--name", "data")
+    program = read_slowly(a, "data", options=["--budget", "6M"])
+    a.kill()
+    time.sleep(pause)
+    a.start()
+    output, words = finish(program)
+    assert output == sha(source), words
+
+
+def test_a_local_node_that_stays_away_ends_in_sigbus_with_the_reason(homes):
+    a, b, _, source = homes
+    b.run("put", source, "--name", "data")
+    program = read_slowly(a, "data", options=["--budget", "6M"], grace=2)
+    a.kill()
+    output, words = finish(program, seconds=30)
+    assert output == "" and sigbus(program.returncode), (program.returncode, words)
+    assert "data is lost" in words and "hint:" in words, words
+
+
+def test_what_a_killed_client_held_is_free_within_a_second(homes):
+    a, b, _, source = homes
+    b.run("put", source, "--name", "data")
+    before = a.json("status")
+    program = read_slowly(a, "data")
+    put = subprocess.Popen(a.command("put", "-", "--name", "half"), stdin=subprocess.PIPE,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    put.stdin.write(bytes(9 * MEBIBYTE))
+    put.stdin.flush()
+    wait_until(lambda: a.json("status")["used_bytes"] > before["used_bytes"])
+    assert any(cache["mappings"] > 0 for cache in a.json("status")["caches"])
+    for process in (program, put):
+        process.kill()
+        process.wait()
+    started = time.monotonic()
+    put.stdin.close()
+
+    def is_free():
+        now = a.json("status")
+        mappings = sum(cache["mappings"] for cache in now["caches"])
+        return (now["sessions"], now["used_bytes"], mappings) == (before["sessions"], before["used_bytes"], 0)
+
+    # A second is the promise; what a loaded machine adds to it is not counted against it.
+    wait_until(is_free, seconds=5, why=lambda: f"{a.json('status')} after {time.monotonic() - started} s")
+    program.stdout.close()
+    program.stderr.close()
