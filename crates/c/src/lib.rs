@@ -1,0 +1,25 @@
+//! The pool for C programs: what `include/hinterland.h` declares, with one file here for each of its sections.
+//!
+//! Every function returns 0 or a negative `errno`, keeps the words in the calling thread, and lets no panic out.
+//! `tests/header.rs` fails when this code and the header differ.
+
+mod failure;
+mod mapping;
+mod memory;
+mod object;
+mod pool;
+mod text;
+
+pub use failure::{hl_last_error, hl_version};
+pub use mapping::{
+    HL_ADVICE_NORMAL, HL_ADVICE_RANDOM, HL_ADVICE_SEQUENTIAL, HL_ADVICE_WILL_NEED, hl_advise, hl_map,
+    hl_map_region, hl_unmap,
+};
+pub use memory::{
+    hl_alloc, hl_alloc_kept, hl_create_region, hl_free, hl_read, hl_rlock, hl_unlock, hl_wlock, hl_write,
+};
+pub use object::{
+    HL_SEALED, HL_WRITABLE, ObjectRecord, Progress, PutOptionsRecord, hl_get, hl_put_buffer, hl_put_file,
+    hl_remove, hl_stat,
+};
+pub use pool::{PoolHandle, hl_close, hl_open};

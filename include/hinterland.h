@@ -1,0 +1,154 @@
+/* Hinterland for C: one pool of memory over many nodes (libhinterland).
+ *
+ * A program talks to the node of its own host over a unix socket. Inside the rack, reads and writes are loads and stores;
+ * to another rack, one request each; a node is asked only for what is not known yet.
+ *
+ *     hl_pool *pool;
+ *     if (hl_open(NULL, &pool) != 0) { fprintf(stderr, "%s\n", hl_last_error()); exit(1); }
+ *
+ * - Every function that returns an int returns 0, or a negative errno value; then hl_last_error() has the words.
+ * - A pool may be used by many threads at once, but for hl_close.
+ * - Locks and allocations belong to the pool that made them, not to a thread: threads that want to exclude each other open
+ *   a pool each.
+ * - After fork() the child opens its own pool; every call on the parent's is refused with -ENOTCONN. What is mapped can be
+ *   read in the child.
+ * - When a program ends, in whatever way, the node takes back its locks, allocations and unfinished puts.
+ *
+ * Link with -lhinterland; with libhinterland.a also with -lpthread -ldl -lm -lgcc_s.
+ */
+#ifndef HINTERLAND_H
+#define HINTERLAND_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* --- pools ------------------------------------------------------------------------------------------------- */
+
+/* An open pool. */
+typedef struct hl_pool hl_pool;
+
+/* An address in the pool, the same on every node; 0 is nowhere. */
+typedef uint64_t hl_address;
+
+/* Opens a pool through the node that listens on `socket`. NULL: the socket that HINTERLAND_SOCKET names, else
+ * hinterland/node.sock below XDG_RUNTIME_DIR, else below /run. -ENOTCONN: nobody listens. */
+int hl_open(const char *socket, hl_pool **pool);
+
+/* Closes a pool: what it mapped is unmapped, what it locked or allocated (but hl_alloc_kept) is free. NULL is allowed. No
+ * other thread may be using the pool. */
+int hl_close(hl_pool *pool);
+
+/* What went wrong in the last call of this thread that failed, with a hint; "" if none did. Never NULL; valid until the
+ * next call of this thread that fails. */
+const char *hl_last_error(void);
+
+/* The version of the library, "MAJOR.MINOR.PATCH". */
+const char *hl_version(void);
+
+/* --- memory by address ------------------------------------------------------------------------------------- */
+
+/* Allocates memory of this rack (1 byte to 1 GiB), aligned to 16 bytes, freed at the latest when the pool is closed. What it
+ * holds is undefined. */
+int hl_alloc(hl_pool *pool, uint64_t bytes, hl_address *address);
+
+/* The same, but it lives until it is freed, by this pool or any other of the rack. */
+int hl_alloc_kept(hl_pool *pool, uint64_t bytes, hl_address *address);
+
+/* Frees an allocation. -EINVAL: there is none at this address. -EACCES: it is another pool's. */
+int hl_free(hl_pool *pool, hl_address address);
+
+/* Makes a region: named memory of zeros that is read and written in place. `rack` NULL: this one. -EEXIST: the name is
+ * taken. -ENOSPC: no room. hl_stat tells others its address; hl_remove removes it. */
+int hl_create_region(hl_pool *pool, const char *name, uint64_t bytes, const char *rack, hl_address *address);
+
+/* Reads or writes bytes at an address of any rack. A range may cross from one object to the next; nothing moves unless all
+ * of it exists. An aligned word of 8 bytes is read and written whole; whoever needs more than that takes a lock.
+ * -ENOENT: the address is nobody's. -EINVAL: it lies behind the end of an object. -EACCES: a write to a sealed object.
+ * -EHOSTUNREACH: its node does not answer. The addresses of a removed object may work for up to a second. */
+int hl_read(hl_pool *pool, hl_address address, void *buffer, size_t bytes);
+int hl_write(hl_pool *pool, hl_address address, const void *buffer, size_t bytes);
+
+/* Takes a lock on an address of this rack: together with other readers, or alone. Waits at most `wait_ms` milliseconds,
+ * then -ETIMEDOUT. It is a name that pools agree on: reads and writes do not ask for it. -EINVAL: this pool has it. */
+int hl_rlock(hl_pool *pool, hl_address address, uint32_t wait_ms);
+int hl_wlock(hl_pool *pool, hl_address address, uint32_t wait_ms);
+
+/* Gives a lock back. -EINVAL: this pool does not have it. */
+int hl_unlock(hl_pool *pool, hl_address address);
+
+/* --- objects ----------------------------------------------------------------------------------------------- */
+
+/* States of an object. */
+#define HL_SEALED 1u   /* written once, never changes */
+#define HL_WRITABLE 2u /* a region, read and written in place */
+
+/* What is known of an object. */
+typedef struct hl_object {
+    uint64_t bytes;      /* size */
+    hl_address address;  /* of its first byte */
+    uint64_t object;     /* identifier, never used twice */
+    uint32_t state;      /* HL_SEALED or HL_WRITABLE */
+    uint32_t copies;     /* asked for */
+    uint32_t homes;      /* nodes that hold a copy */
+    uint32_t homes_up;   /* those that are alive */
+    uint8_t digest[32];  /* blake3 over the size and the crc32c of each 64 KiB block; zeros for a region */
+} hl_object;
+
+/* Hears how many bytes have been put, of how many (0: unknown), on the thread that puts. Any value but 0 gives the put up:
+ * nothing is left behind, and the call returns -ECANCELED. */
+typedef int (*hl_progress)(void *context, uint64_t done, uint64_t total);
+
+/* How to put. Set all to zeros first: zeros are the defaults. */
+typedef struct hl_put_options {
+    uint32_t copies;       /* whole copies on distinct nodes, 1 to 8; 0: one */
+    uint32_t reserved;     /* 0 */
+    const char *rack;      /* of the first copy; NULL: this one, else the one with the most room */
+    hl_progress progress;  /* NULL: nobody hears */
+    void *context;         /* for `progress` */
+} hl_put_options;
+
+/* Puts a file, or bytes of memory, as a sealed object. `options` NULL: the defaults. -EEXIST: the name is taken. -ENOSPC: no
+ * room, before a byte moves if the size is known. After a failure nothing is left behind. */
+int hl_put_file(hl_pool *pool, const char *name, const char *path, const hl_put_options *options);
+int hl_put_buffer(hl_pool *pool, const char *name, const void *buffer, size_t bytes, const hl_put_options *options);
+
+/* Reads `bytes` bytes of an object from `offset` on. -EINVAL: it has fewer. -ENOENT: no such name. */
+int hl_get(hl_pool *pool, const char *name, uint64_t offset, void *buffer, size_t bytes);
+
+/* Says what is known of an object. */
+int hl_stat(hl_pool *pool, const char *name, hl_object *object);
+
+/* Removes an object or a region. Who has it mapped keeps it until it is unmapped. */
+int hl_remove(hl_pool *pool, const char *name);
+
+/* --- mapped objects ---------------------------------------------------------------------------------------- */
+
+/* What a program expects of mapped memory. */
+#define HL_ADVICE_NORMAL 0
+#define HL_ADVICE_RANDOM 1
+#define HL_ADVICE_SEQUENTIAL 2
+#define HL_ADVICE_WILL_NEED 3
+
+/* Maps an object for reading: of this rack its own memory, of another rack a cache that is filled when it is touched. It
+ * lies at the same pointer in every process where that is free. If all its nodes die, a touch of bytes that are not on
+ * this host is SIGBUS, and the reason is on stderr. */
+int hl_map(hl_pool *pool, const char *name, const void **pointer, uint64_t *bytes);
+
+/* Maps a region of this rack for reading and writing. -EACCES: it is a sealed object. */
+int hl_map_region(hl_pool *pool, const char *name, void **pointer, uint64_t *bytes);
+
+/* Unmaps what one of the two returned. */
+int hl_unmap(hl_pool *pool, const void *pointer);
+
+/* Says what is expected of `bytes` bytes from `offset` on of what one of the two returned: HL_ADVICE_*. */
+int hl_advise(hl_pool *pool, const void *pointer, uint64_t offset, uint64_t bytes, int advice);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
