@@ -1,0 +1,32 @@
+//! The pool for Python: the compiled module `hinterland._native`.
+//!
+//! It is thin: what has a Python form (records, errors, context managers for locks) is in `python/hinterland`. Every call
+//! that may wait lets other threads of the interpreter run. It needs no interpreter to be built, and loads into every
+//! Python from 3.11 on, the first whose stable interface has buffers.
+
+mod buffer;
+mod failure;
+mod mapping;
+mod object;
+mod own;
+mod pool;
+mod records;
+mod source;
+
+use pyo3::prelude::*;
+
+/// The compiled part of `hinterland`.
+#[pymodule]
+mod _native {
+    #[pymodule_export]
+    use super::mapping::Mapping;
+    #[pymodule_export]
+    use super::object::Object;
+    #[pymodule_export]
+    use super::pool::Pool;
+
+    /// Version of the library.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Builds the compiled module and puts it beside the package, for use from the tree.
+#
+# usage: python/build.sh [--release]
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+cd "$here/.."
+folder=debug
+if [ "${1:-}" = --release ]; then folder=release; fi
+cargo build --quiet --package hinterland-python "$@"
+built="${CARGO_TARGET_DIR:-target}/$folder/lib_native.so"
+# Renamed into place: an interpreter that has the old file loaded keeps it.
+cp "$built" "$here/hinterland/_native.abi3.so.new"
+mv -f "$here/hinterland/_native.abi3.so.new" "$here/hinterland/_native.abi3.so"

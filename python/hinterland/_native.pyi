@@ -1,0 +1,125 @@
+"""The compiled module; `hinterland.Pool` adds records and locks to the Pool of this one."""
+
+import sys
+from os import PathLike
+from types import TracebackType
+from typing import Any, Callable, Literal, NoReturn
+
+if sys.version_info >= (3, 12):
+    from collections.abc import Buffer
+else:
+    from typing import Any as Buffer
+
+__version__: str
+
+class Pool:
+    """A session with the node of this host."""
+
+    def __new__(cls, socket: str | PathLike[str] | None = None) -> Pool: ...
+    def __reduce__(self) -> NoReturn: ...
+    @property
+    def socket(self) -> Any:
+        """The socket of the node, as a pathlib.Path."""
+    def close(self) -> None:
+        """Ends the session. What is mapped stays mapped."""
+    def put(
+        self,
+        name: str,
+        source: Any,
+        copies: int = 1,
+        rack: str | None = None,
+        progress: Callable[[int, int | None], object] | None = None,
+    ) -> Any: ...
+    def get(self, name: str) -> bytes:
+        """All bytes of an object."""
+    def open(self, name: str, writable: bool = False) -> Object:
+        """Opens an object for reads at any offset, or a region also for writes."""
+    def map(self, name: str, writable: bool = False) -> Mapping:
+        """Maps an object for reading, or a region of this rack also for writing."""
+    def stat(self, name: str) -> Any: ...
+    def list(self, prefix: str = "") -> Any: ...
+    def remove(self, name: str) -> None:
+        """Removes an object; who has it mapped keeps it until the mapping ends."""
+    def verify(self, name: str) -> Any: ...
+    def status(self) -> Any: ...
+    def members(self) -> Any: ...
+    def create_region(self, name: str, bytes: int, rack: str | None = None) -> Any: ...
+    def alloc(self, bytes: int, kept: bool = False) -> int:
+        """Allocates memory of this rack; returns its address. It is freed with the pool at the latest, unless `kept`."""
+    def free(self, address: int) -> None:
+        """Frees an allocation."""
+    def read(self, address: int, bytes: int) -> bytes:
+        """Reads bytes at an address of any rack."""
+    def read_into(self, address: int, buffer: Buffer) -> int:
+        """Fills a writable buffer with the bytes at an address of any rack; returns how many."""
+    def write(self, address: int, data: Buffer) -> None:
+        """Writes bytes at an address of any rack."""
+    def lock(self, address: int, mode: Literal["read", "write"], wait: float) -> None: ...
+    def unlock(self, address: int) -> None:
+        """Gives a lock back."""
+
+class Object:
+    """An open object or region."""
+
+    def __reduce__(self) -> NoReturn: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_local(self) -> bool:
+        """Whether the node of this host holds the bytes."""
+    def read_at(self, offset: int = 0, bytes: int | None = None) -> bytes:
+        """Reads `bytes` bytes from `offset` on, or all that follow."""
+    def read_into(self, buffer: Buffer, offset: int = 0) -> int:
+        """Fills a writable buffer from `offset` on; returns how many bytes."""
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """Writes bytes at `offset` of a region that was opened writable."""
+    def close(self) -> None:
+        """Gives the object back."""
+    def __len__(self) -> int: ...
+    def __enter__(self) -> Object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+class Mapping:
+    """A mapped object: memoryview, numpy.frombuffer and torch.frombuffer see its memory without a copy.
+
+    Views keep the memory mapped, also after close().
+    """
+
+    def __reduce__(self) -> NoReturn: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def is_writable(self) -> bool: ...
+    @property
+    def is_remote(self) -> bool:
+        """Whether the bytes come from another rack when they are touched."""
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether it lies where every process has it."""
+    @property
+    def pointer(self) -> int:
+        """Where the first byte lies in this process."""
+    @property
+    def closed(self) -> bool: ...
+    def advise(
+        self,
+        advice: Literal["normal", "random", "sequential", "willneed"],
+        offset: int = 0,
+        bytes: int | None = None,
+    ) -> None:
+        """Says what is expected of a range."""
+    def close(self) -> None:
+        """Ends the mapping, or leaves it to the last view of its memory."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+    def __enter__(self) -> Mapping: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
