@@ -43,6 +43,10 @@ pub(crate) enum Event {
         loses_memory: bool,
         back_ms: u64,
     },
+    /// The node is gone with its memory and never comes back.
+    Die {
+        node: NodeId,
+    },
     /// The process stops in good order.
     Stop {
         node: NodeId,
@@ -99,6 +103,10 @@ impl Plan {
             let at_ms = random.between(500, CHAOS_MS);
             let event = plan.fault(at_ms, random);
             plan.events.push((at_ms, event));
+        }
+        if random.percent(15) {
+            let node = plan.node(random);
+            plan.events.push((random.between(500, CHAOS_MS), Event::Die { node }));
         }
         plan
     }

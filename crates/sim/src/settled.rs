@@ -11,7 +11,9 @@ impl World {
         self.directory.check()?;
         let objects = self.all_objects(now_ms);
         for info in &objects {
-            if info.state != ObjectState::Sealed {
+            // A node that is gone never lets go; the room of the others is checked below.
+            let waits = info.state == ObjectState::Removing && !self.gone.is_empty();
+            if info.state != ObjectState::Sealed && !waits {
                 return Err(format!("{} is still {:?}: it was never freed", info.object, info.state));
             }
         }
@@ -35,9 +37,10 @@ impl World {
     /// What the directory records is exactly what the nodes hold.
     fn homes_agree(&self, objects: &[ObjectInfo]) -> Result<(), String> {
         let mut recorded: BTreeSet<(NodeId, ObjectId, Epoch)> = BTreeSet::new();
-        for info in objects {
-            recorded
-                .extend(info.homes.iter().chain(&info.homes_down).map(|h| (h.node, info.object, h.epoch)));
+        for info in objects.iter().filter(|info| info.state == ObjectState::Sealed) {
+            let homes = info.homes.iter().chain(&info.homes_down);
+            let there = homes.filter(|home| !self.gone.contains(&home.node));
+            recorded.extend(there.map(|home| (home.node, info.object, home.epoch)));
         }
         let mut held = BTreeSet::new();
         for node in self.nodes.values() {
@@ -58,12 +61,12 @@ impl World {
             return Err("the directory is down at the end".to_owned());
         };
         let mut expected: BTreeMap<NodeId, u64> = BTreeMap::new();
-        for info in objects {
+        for info in objects.iter().filter(|info| info.state == ObjectState::Sealed) {
             for home in info.homes.iter().chain(&info.homes_down) {
                 *expected.entry(home.node).or_default() += charged_bytes(info.size);
             }
         }
-        for member in members {
+        for member in members.iter().filter(|member| !self.gone.contains(&member.node)) {
             let bytes = expected.get(&member.node).copied().unwrap_or(0);
             if member.reserved_bytes != bytes {
                 let reserved = member.reserved_bytes;

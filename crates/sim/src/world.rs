@@ -40,6 +40,8 @@ pub(crate) struct World {
     pub(crate) directory: DirectoryHost,
     directory_sleeps_ms: u64,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
+    /// Nodes that never come back.
+    pub(crate) gone: BTreeSet<NodeId>,
     /// When a wake of each node is already planned.
     wakes: BTreeMap<NodeId, BTreeSet<u64>>,
     pub(crate) truth: Truth,
@@ -64,6 +66,7 @@ impl World {
             directory: DirectoryHost::new(settings, broken),
             directory_sleeps_ms: 0,
             nodes: BTreeMap::new(),
+            gone: BTreeSet::new(),
             wakes: BTreeMap::new(),
             truth: Truth::default(),
             next_put: 1,
@@ -134,8 +137,9 @@ impl World {
             }
             Step::StartNode(id) => {
                 let now_ms = self.now_ms;
+                let gone = self.gone.contains(&id);
                 self.with_node(id, |node, outbox| {
-                    if !node.is_running() {
+                    if !node.is_running() && !gone {
                         node.start(now_ms, outbox);
                     }
                 })
@@ -269,6 +273,10 @@ impl World {
             Event::Crash { node, loses_memory, back_ms } => {
                 self.crash(node, loses_memory);
                 self.schedule(back_ms, Step::StartNode(node));
+            }
+            Event::Die { node } => {
+                self.crash(node, true);
+                self.gone.insert(node);
             }
             Event::Stop { node, back_ms } => {
                 self.with_node(node, |node, outbox| node.leave(outbox))?;

@@ -220,6 +220,7 @@ struct World {
     committed: bool,
     aborted: bool,
     let_go: BTreeSet<u64>,
+    full: bool,
     answers: Vec<PutEvent>,
     last: Option<PutAction>,
 }
@@ -233,6 +234,9 @@ impl World {
         );
         let node_of = |home: &PutHome| home.node;
         let answer = match &action {
+            PutAction::Reserve if self.full => {
+                PutEvent::Refused { step: PutStep::Reserve, reason: String::new() }
+            }
             PutAction::Reserve => reserved(&[1, 2]),
             PutAction::Grow { bytes, .. } => PutEvent::Grown { bytes: *bytes },
             PutAction::Open { home, .. } => PutEvent::Opened { node: node_of(home) },
@@ -287,11 +291,14 @@ proptest! {
         size in 0u64..60,
         stream in any::<bool>(),
         broken_home in prop::bool::weighted(0.1),
+        full in prop::bool::weighted(0.1),
+        cancel_after in prop::option::weighted(0.3, 0u32..20),
         luck in prop::collection::vec((0u8..20, any::<prop::sample::Index>()), 1..300),
     ) {
         let put = Put { size: (!stream).then_some(size) };
         let mut machine = PutMachine::new(put, limits(), 0).unwrap();
-        let mut world = World::default();
+        let mut world = World { full, ..World::default() };
+        let mut steps = 0;
         let mut luck = luck.into_iter().cycle();
         let mut now_ms = 0;
         let mut given = 0;
@@ -299,7 +306,10 @@ proptest! {
             let (chance, index) = luck.next().unwrap();
             now_ms += u64::from(chance);
             let mut event = PutEvent::Timeout;
-            if given < size && given < machine.data_end_max() {
+            steps += 1;
+            if cancel_after == Some(steps) {
+                event = PutEvent::Cancel { reason: String::new() };
+            } else if given < size && given < machine.data_end_max() {
                 given = size.min(given + 7);
                 event = PutEvent::Data { end: given };
             } else if given == size {
@@ -308,8 +318,6 @@ proptest! {
             } else if !world.answers.is_empty() && chance < 17 {
                 // Answers stay, so that they come again and late.
                 event = world.answers[index.index(world.answers.len())].clone();
-            } else if chance == 19 && index.index(100) == 0 {
-                event = PutEvent::Cancel { reason: String::new() };
             }
             machine.handle(now_ms, event);
             while let Some(action) = machine.poll_action() {
