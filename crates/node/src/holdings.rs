@@ -554,8 +554,9 @@ fn room_of(bytes: u64) -> u64 {
     rounded(bytes.max(1), unit)
 }
 
+/// Whole pages; a size that another node made up and that no memory has stays larger than every capacity.
 fn rounded(bytes: u64, kind: PageKind) -> u64 {
-    bytes.next_multiple_of(kind.page_bytes())
+    bytes.checked_next_multiple_of(kind.page_bytes()).unwrap_or(u64::MAX)
 }
 
 fn map_whole(file: &MemoryFile) -> Result<Mapping, OsError> {

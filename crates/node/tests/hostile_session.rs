@@ -2,6 +2,7 @@
 //! off, others are served meanwhile, and what it held is given back.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod ground;
 
 use ground::{Ground, Random};

@@ -39,6 +39,11 @@ impl Ground {
         Self { node: Some(Node::start(options).unwrap()), folder, socket }
     }
 
+    /// Where other hosts reach it.
+    pub fn address(&self) -> String {
+        self.node.as_ref().unwrap().core_address()
+    }
+
     /// A client of the pool.
     pub fn pool(&self) -> Pool {
         Pool::connect(Some(&self.socket)).unwrap()

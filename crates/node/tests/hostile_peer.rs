@@ -1,0 +1,147 @@
+//! A client or node of another host that lies over TCP: refused in words, and everybody else is served.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod ground;
+
+use ground::{Ground, Random};
+use hinterland_directory::{Command, Departure};
+use hinterland_fabric::Endpoint;
+use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
+use hinterland_proto::Role;
+use hinterland_proto::control::{
+    AllocationKind, LockMode, PeerReply, PeerRequest, Placement, Reply, Request, decode, encode,
+};
+use hinterland_types::{ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, Rights};
+
+fn connect(ground: &Ground, role: Role) -> TcpEndpoint {
+    let pool = ground.session().pool();
+    let options = ClientOptions { streams: 1, role, node: NodeId(77), pool, ..ClientOptions::default() };
+    TcpEndpoint::connect(&ground.address(), options).unwrap()
+}
+
+fn ask(endpoint: &TcpEndpoint, request: &Request) -> Reply {
+    decode(&endpoint.call(&encode(request).unwrap()).unwrap()).unwrap()
+}
+
+fn refusal(reply: &Reply) -> &str {
+    match reply {
+        Reply::Error { text, .. } => text,
+        other => panic!("it should have been refused: {other:?}"),
+    }
+}
+
+#[test]
+fn a_client_of_another_host_gets_nothing_that_only_the_own_host_may() {
+    let ground = Ground::new("remote-client");
+    let pool = ground.pool();
+    ground.put(&pool, "held", 100_000);
+    let client = connect(&ground, Role::Client);
+    let opened = ask(&client, &Request::Open { name: ground::name("held"), rights: Rights::ALL });
+    let Reply::Opened(opened) = opened else { panic!("{opened:?}") };
+    assert_eq!(opened.rights, Rights::READ);
+    let handle = opened.handle;
+    let address = GlobalAddress::new(1 << 30).unwrap();
+    for request in [
+        Request::Map { handle },
+        Request::Register { handle, pointer: 4096, offset: 0, bytes: 4096 },
+        Request::Watch,
+        Request::OpenRing,
+        Request::PutBegin { name: ground::name("new"), bytes: None, copies: 1, placement: Placement::Policy },
+        Request::PutAttach { object: opened.info.object, ticket: [0; 16] },
+        Request::PutSeal { object: opened.info.object, bytes: 1, digest: [0; 32] },
+        Request::Lock { address, mode: LockMode::Write, wait_ms: u32::MAX },
+    ] {
+        let reply = ask(&client, &request);
+        assert!(!refusal(&reply).is_empty(), "{request:?}");
+    }
+    let whole = ByteRange::new(0, 100_000).unwrap();
+    let behind = ByteRange::new(99_999, 2).unwrap();
+    assert!(client.read(handle, &[behind], &mut [0; 2]).is_err());
+    assert!(client.write(handle, &[ByteRange::new(0, 4).unwrap()], b"mine").is_err());
+    assert!(client.read(Handle(handle.0 + 1), &[whole], &mut vec![0; 100_000]).is_err());
+    let mut bytes = vec![0; 100_000];
+    client.read(handle, &[whole], &mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 1));
+    drop(client);
+    ground.settles(&pool, 1);
+}
+
+#[test]
+fn sizes_that_no_object_has_are_refused_from_other_nodes_too() {
+    let ground = Ground::new("remote-sizes");
+    let pool = ground.pool();
+    ground.put(&pool, "held", 100_000);
+    let used = pool.status().unwrap().used_bytes;
+    let node = connect(&ground, Role::Node);
+    let ask = |request: &PeerRequest| -> PeerReply {
+        decode(&node.call(&encode(request).unwrap()).unwrap()).unwrap()
+    };
+    let (epoch, ticket) = (Epoch(1), [1; 16]);
+    for (number, bytes) in [u64::MAX, u64::MAX - 4095, 1 << 63, 1 << 50, 1 << 40].into_iter().enumerate() {
+        let object = ObjectId(1000 + number as u64);
+        let name = ground::name("large");
+        let request =
+            PeerRequest::HomeCreate { object, epoch, name: name.clone(), bytes: Some(bytes), ticket };
+        assert!(matches!(ask(&request), PeerReply::Error { .. }), "{bytes}");
+        let request = PeerRequest::HomeRegion { object, epoch, name: name.clone(), bytes };
+        assert!(matches!(ask(&request), PeerReply::Error { .. }), "{bytes}");
+        assert!(matches!(
+            ask(&PeerRequest::HomeCreate { object, epoch, name, bytes: Some(10), ticket }),
+            PeerReply::Done
+        ));
+        assert!(matches!(ask(&PeerRequest::HomeGrow { object, bytes }), PeerReply::Error { .. }), "{bytes}");
+        assert!(matches!(ask(&PeerRequest::HomeSeal { object, bytes }), PeerReply::Error { .. }), "{bytes}");
+        assert!(matches!(ask(&PeerRequest::Attach { object }), PeerReply::Error { .. }));
+        assert!(matches!(
+            ask(&PeerRequest::Checksums { object, first: u64::MAX }),
+            PeerReply::Checksums { .. }
+        ));
+        assert!(matches!(ask(&PeerRequest::HomeDrop { object }), PeerReply::Done));
+    }
+    assert_eq!(pool.status().unwrap().used_bytes, used);
+    assert_eq!(pool.verify(&ground::name("held")).unwrap().bad, []);
+}
+
+#[test]
+fn bodies_with_flipped_bytes_are_answered_or_refused() {
+    let ground = Ground::new("remote-flipped");
+    let pool = ground.pool();
+    ground.put(&pool, "held", 100_000);
+    let (client, node) = (connect(&ground, Role::Client), connect(&ground, Role::Node));
+    let object = ObjectId(5000);
+    let command =
+        encode(&Command::Leave { node: NodeId(77), incarnation: 3, departure: Departure::ComesBack });
+    let peer_seeds = [
+        PeerRequest::Directory(command.unwrap()),
+        PeerRequest::HomeGrow { object, bytes: 1 << 20 },
+        PeerRequest::Checksums { object, first: 0 },
+        PeerRequest::HomeVerify { object },
+    ];
+    let seeds = [
+        Request::Stat { name: ground::name("held") },
+        Request::List { prefix: String::new(), after: None, limit: 5 },
+        Request::Allocate { bytes: 100, kind: AllocationKind::Session },
+        Request::Diminish { handle: Handle(0), rights: Rights::ALL, range: ByteRange::new(0, 5).unwrap() },
+    ];
+    let mut random = Random(3);
+    for round in 0..2000 {
+        let (endpoint, mut body) = if round % 2 == 0 {
+            (&client, encode(&seeds[round / 2 % seeds.len()]).unwrap())
+        } else {
+            (&node, encode(&peer_seeds[round / 2 % peer_seeds.len()]).unwrap())
+        };
+        for _ in 0..random.below(4) {
+            // The first byte is the kind: a node may drop its copies, which is no lie.
+            let place = 1 + random.below(body.len() as u64 - 1) as usize;
+            body[place] = random.next() as u8;
+        }
+        // An answer, or a refusal in an error frame: the connection stays in both cases.
+        if let Err(error) = endpoint.call(&body) {
+            assert!(!error.is_connection_lost(), "{error}");
+        }
+    }
+    drop((client, node));
+    ground.settles(&pool, 1);
+    assert_eq!(pool.verify(&ground::name("held")).unwrap().bad, []);
+}
