@@ -43,6 +43,10 @@ fn serve(core: &Weak<Core>, session: &Weak<Session>, server: ShmServer, ended: &
         core.ring_requests.fetch_add(answered as u64, Ordering::Relaxed);
     };
     serve_until(server, &service, id, &mut short, || ended.load(Ordering::Acquire), count);
+    if ended.load(Ordering::Acquire) {
+        // What the last requests took, while the socket's thread was giving everything back, goes too.
+        service.session.end(&core);
+    }
 }
 
 /// One session, as the fabric sees it.

@@ -17,7 +17,7 @@ use hinterland_types::{ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId
 fn connect(ground: &Ground, role: Role) -> TcpEndpoint {
     let pool = ground.session().pool();
     let options = ClientOptions { streams: 1, role, node: NodeId(77), pool, ..ClientOptions::default() };
-    TcpEndpoint::connect(&ground.address(), options).unwrap()
+    TcpEndpoint::connect(ground.address(), options).unwrap()
 }
 
 fn ask(endpoint: &TcpEndpoint, request: &Request) -> Reply {

@@ -6,6 +6,7 @@
 mod ground;
 
 use ground::{Ground, Random};
+use hinterland_fabric::Endpoint;
 use hinterland_os::userfault::Features;
 use hinterland_os::{MemoryFile, PageKind, Userfault};
 use hinterland_pool::{PoolError, PutOptions, Session};
@@ -51,7 +52,7 @@ fn frames_of_garbage_end_their_session_and_no_other() {
     let ground = Ground::new("garbage");
     let other = ground.pool();
     let mut random = Random(1);
-    for round in 0..200u64 {
+    for round in 0..60u64 {
         let mut peer = ground.peer();
         let mut bytes = peer.sealed(FrameHeader::new(FrameKind::Call, 0, 16));
         bytes.extend(std::iter::repeat_with(|| random.next() as u8).take(16));
@@ -365,4 +366,33 @@ fn two_writers_of_one_name_take_turns() {
     let pool = ground.pool();
     ground.settles(&pool, 0);
     pool.put(&mut &b"bytes"[..], &ground::name("name"), &PutOptions::default(), &mut |_| {}).unwrap();
+}
+
+#[test]
+fn a_lock_that_is_taken_over_a_ring_while_the_session_ends_is_given_back() {
+    let ground = Ground::new("ring-race");
+    let other = ground.pool();
+    let (first, _) = other.allocate(1 << 20, AllocationKind::Session).unwrap();
+    for round in 0..60u64 {
+        let dying = ground.pool();
+        let ring = dying.ring().unwrap();
+        let addresses: Vec<_> =
+            (0..8).map(|place| GlobalAddress::new(first.raw() + round * 512 + place * 64).unwrap()).collect();
+        let taken = addresses.clone();
+        let taking = std::thread::spawn(move || {
+            for address in taken {
+                let lock = Request::Lock { address, mode: LockMode::Write, wait_ms: 0 };
+                // The node may have ended the ring already.
+                if ring.call_within(&encode(&lock).unwrap(), Duration::from_millis(20)).is_err() {
+                    return;
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_micros(round * 7 % 300));
+        drop(dying);
+        taking.join().unwrap();
+        for address in addresses {
+            other.lock(address, LockMode::Write, 1000).unwrap();
+        }
+    }
 }

@@ -130,7 +130,7 @@ mod tests {
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let choice = random >> 33;
-            if choice % 3 == 0 && !held.is_empty() {
+            if choice.is_multiple_of(3) && !held.is_empty() {
                 let (offset, _) = held.swap_remove(choice as usize % held.len());
                 slabs.free(offset);
             } else if let Some(piece) = slabs.allocate(1 + choice % 700_000) {
@@ -149,7 +149,7 @@ mod tests {
     fn waste_is_bounded() {
         for bytes in 1..PIECE_BYTES_MAX {
             let class = class_of(bytes);
-            assert!(class >= bytes && class % 64 == 0);
+            assert!(class >= bytes && class.is_multiple_of(64));
             assert!(class - bytes < 64.max(bytes / 4 + 1), "{bytes} -> {class}");
         }
     }
