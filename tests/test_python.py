@@ -1,0 +1,440 @@
+"""The Python package: objects by every way in and out, buffers without copies, errors, locks, forks."""
+
+import ast
+import copy
+import errno
+import gc
+import hashlib
+import importlib
+import io
+import multiprocessing
+import os
+import pathlib
+import pickle
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def hinterland():
+    """The package, with its compiled module built from this tree."""
+    subprocess.run([TREE / "python/build.sh"], check=True)
+    sys.path.insert(0, str(TREE / "python"))
+    return importlib.import_module("hinterland")
+
+
+@pytest.fixture
+def pool(hinterland, node):
+    """A pool through a node of its own."""
+    with hinterland.Pool(node.socket) as pool:
+        yield pool
+
+
+@pytest.fixture
+def near(hinterland, two_racks):
+    """A pool through rack a; rack b is the other."""
+    with hinterland.Pool(two_racks[0].socket) as pool:
+        yield pool
+
+
+def pattern(size, seed=1):
+    """Bytes that look random, the same for the same size and seed."""
+    return numpy.random.default_rng(seed).bytes(size)
+
+
+def is_mapped(pointer):
+    """Whether an address of this process lies in a mapping."""
+    ranges = re.findall(r"^(\w+)-(\w+) ", pathlib.Path("/proc/self/maps").read_text(), re.MULTILINE)
+    return any(int(start, 16) <= pointer < int(end, 16) for start, end in ranges)
+
+
+# --- objects ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rack", ["a", "b"])
+def test_what_goes_in_by_any_way_comes_out_by_every_way(near, folder, rack):
+    data = pattern(5 * MEBIBYTE + 12)
+    (folder / "file").write_bytes(data)
+    ways = {
+        "bytes": data,
+        "array": numpy.frombuffer(data, dtype="f4"),
+        "memoryview": memoryview(bytearray(data)),
+        "path": folder / "file",
+        "text": str(folder / "file"),
+        "stream": io.BytesIO(data),
+    }
+    for name, source in ways.items():
+        info = near.put(f"ways/{name}", source, rack=rack)
+        assert (info.name, info.bytes, info.state, info.homes[0].rack) == (f"ways/{name}", len(data), "sealed", rack)
+        assert near.get(f"ways/{name}") == data
+    with open(folder / "file", "rb") as file:
+        file.seek(100)
+        assert near.put("ways/rest", file, rack=rack).bytes == len(data) - 100
+    with near.map("ways/rest") as mapping, near.open("ways/rest") as opened:
+        assert bytes(memoryview(mapping)) == data[100:]
+        assert opened.read_at(len(data) - 110) == data[-10:] and opened.read_at(5, 7) == data[105:112]
+        assert len(mapping) == mapping.nbytes == len(opened) == opened.nbytes == len(data) - 100
+        into = numpy.zeros(25, dtype="u8")
+        assert opened.read_into(into, 8) == 200 and into.tobytes() == data[108:308]
+    info = near.stat("ways/rest")
+    assert near.read(info.address + 9, 50) == data[109:159]
+    assert {info.name for info in near.list("ways/")} == {f"ways/{name}" for name in [*ways, "rest"]}
+    near.remove("ways/rest")
+    assert "ways/rest" not in [info.name for info in near.list()]
+
+
+def test_an_object_without_bytes_is_an_object(pool):
+    assert pool.put("empty", b"").bytes == 0
+    assert pool.get("empty") == b""
+    with pool.map("empty") as mapping:
+        assert len(mapping) == 0 and memoryview(mapping).tobytes() == b""
+        mapping.advise("random")
+
+
+def test_records_say_what_the_pool_is(hinterland, near):
+    near.put("one", b"x" * 100_000, copies=2)
+    verified = near.verify("one")
+    assert isinstance(verified, hinterland.Verified) and len(verified.good) == 2 and not verified.bad
+    assert [member.rack for member in sorted(near.members(), key=lambda member: member.rack)] == ["a", "b"]
+    status = near.status()
+    assert status.rack == "a" and status.sessions >= 1 and isinstance(status.counters, hinterland.Counters)
+    assert isinstance(near.stat("one").homes[1], hinterland.Home) and len(near.stat("one").digest) == 32
+    assert pickle.loads(pickle.dumps(near.stat("one"))) == near.stat("one")
+
+
+def test_progress_is_heard_and_what_it_raises_ends_the_put(hinterland, pool):
+    heard = []
+    pool.put("heard", bytes(9 * MEBIBYTE), progress=lambda *numbers: heard.append(numbers))
+    assert heard[-1] == (9 * MEBIBYTE, 9 * MEBIBYTE) and len(heard) > 1
+    pool.put("stream", io.BytesIO(b"abc"), progress=lambda *numbers: heard.append(numbers))
+    assert heard[-1] == (3, None)
+
+    def enough(done, total):
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        pool.put("half", bytes(9 * MEBIBYTE), progress=enough)
+    with pytest.raises(hinterland.NotFoundError):
+        pool.stat("half")
+
+
+def test_what_a_source_raises_is_raised_and_nothing_is_left(hinterland, pool):
+    class Broken:
+        def read(self, size):
+            raise ZeroDivisionError("broken")
+
+    with pytest.raises(ZeroDivisionError, match="broken"):
+        pool.put("half", Broken())
+    with pytest.raises(TypeError, match="'rb'"):
+        pool.put("half", io.StringIO("text"))
+    with pytest.raises(TypeError, match="cannot put a dict"):
+        pool.put("half", {})
+    with pytest.raises(BufferError, match="contiguous"):
+        pool.put("half", numpy.zeros((4, 4))[:, 1])
+    with pytest.raises(FileNotFoundError):
+        pool.put("half", "/nowhere/file")
+    with pytest.raises(hinterland.NotFoundError):
+        pool.stat("half")
+
+
+def test_an_interrupt_ends_a_put_that_waits_for_its_source(hinterland, pool, folder):
+    os.mkfifo(folder / "pipe")
+    writer = os.open(folder / "pipe", os.O_RDWR)
+    timer = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.put("never", folder / "pipe")
+    timer.join()
+    os.close(writer)
+    with pytest.raises(hinterland.NotFoundError):
+        pool.stat("never")
+
+
+# --- mappings ---------------------------------------------------------------------------------------------------
+
+
+def test_64_mib_are_mapped_across_racks_and_come_once(hinterland, two_racks, make_file):
+    near, far = two_racks
+    source = make_file("model", 64 * MEBIBYTE)
+    expected = numpy.fromfile(source, dtype="u8")
+    with hinterland.Pool(far.socket) as pool:
+        pool.put("model", source, rack="b")
+    with hinterland.Pool(near.socket) as pool:
+        mapping = pool.map("model")
+        assert mapping.is_remote and mapping.is_symmetric and not mapping.is_writable
+        mapping.advise("sequential")
+        mapping.advise("willneed", 0, MEBIBYTE)
+        array = numpy.frombuffer(mapping, dtype="u8")
+        assert array.ctypes.data == mapping.pointer
+        assert (array == expected).all()
+        moved = pool.status().counters.network_received_bytes
+        assert moved >= 64 * MEBIBYTE
+        with pool.map("model") as again:
+            assert (numpy.frombuffer(again, dtype="u8") == expected).all()
+        assert pool.status().counters.network_received_bytes - moved < MEBIBYTE
+        assert [cache.name for cache in pool.status().caches] == ["model"]
+
+
+@pytest.mark.parametrize("rack", ["a", "b"])
+def test_a_view_keeps_the_memory_after_mapping_and_pool_are_closed(hinterland, two_racks, rack):
+    data = pattern(3 * MEBIBYTE)
+    with hinterland.Pool(two_racks[0].socket) as pool:
+        pool.put("kept", data, rack=rack)
+        with pool.map("kept") as mapping:
+            pointer = mapping.pointer
+            view = memoryview(mapping)[MEBIBYTE:]
+        assert mapping.closed
+        with pytest.raises(ValueError, match="closed"):
+            memoryview(mapping)
+        with pytest.raises(ValueError, match="closed"):
+            mapping.advise("random")
+        array = numpy.frombuffer(view, dtype="u1")
+    del mapping
+    gc.collect()
+    assert view == data[MEBIBYTE:] and is_mapped(pointer)
+    del view
+    gc.collect()
+    assert array.tobytes() == data[MEBIBYTE:]
+    del array
+    gc.collect()
+    assert not is_mapped(pointer), "the last view lets go of the memory"
+
+
+def test_a_sealed_object_is_never_writable(hinterland, pool):
+    pool.put("sealed", b"12345678" * 1024)
+    with pool.map("sealed") as mapping:
+        assert memoryview(mapping).readonly
+        array = numpy.frombuffer(mapping, dtype="u8")
+        with pytest.raises(ValueError):
+            array[0] = 1
+        with pytest.raises(TypeError):
+            memoryview(mapping)[0] = 1
+        with pytest.raises(TypeError, match="bytearray"):
+            pool.open("sealed").read_into(mapping)
+        with pytest.raises(ValueError, match="willneed"):
+            mapping.advise("perhaps")
+    for wrong in (lambda: pool.map("sealed", writable=True), lambda: pool.open("sealed", writable=True),
+                  lambda: pool.write(pool.stat("sealed").address, b"x"), lambda: pool.open("sealed").write_at(0, b"x")):
+        with pytest.raises(PermissionError):
+            wrong()
+    assert pool.get("sealed") == b"12345678" * 1024
+
+
+def test_torch_sees_the_memory_without_a_copy(pool):
+    torch = pytest.importorskip("torch")
+    pool.put("tensor", numpy.arange(1024, dtype="f4"))
+    with pool.map("tensor") as mapping:
+        tensor = torch.frombuffer(mapping, dtype=torch.float32)
+        assert tensor.data_ptr() == mapping.pointer and float(tensor.sum()) == 1023 * 512
+
+
+def test_a_region_is_written_in_place(hinterland, two_racks):
+    with hinterland.Pool(two_racks[0].socket) as one, hinterland.Pool(two_racks[0].socket) as other:
+        info = one.create_region("shared", 2 * MEBIBYTE)
+        assert info.state == "region"
+        with one.map("shared", writable=True) as mapping:
+            array = numpy.frombuffer(mapping, dtype="u8")
+            array[:] = numpy.arange(array.size)
+            assert other.read(info.address + 80, 16) == (10).to_bytes(8, "little") + (11).to_bytes(8, "little")
+            other.write(info.address, numpy.array([7], dtype="u8"))
+            assert array[0] == 7
+        far = other.create_region("far", MEBIBYTE, rack="b")
+        one.write(far.address + 5, b"across racks")
+        into = bytearray(12)
+        assert other.read_into(far.address + 5, into) == 12 and into == b"across racks"
+        with one.open("far", writable=True) as opened:
+            opened.write_at(5, b"A")
+            assert opened.read_at(5, 6) == b"Across" and not opened.is_local
+        with pytest.raises(hinterland.HinterlandError, match="another rack"):
+            one.map("far", writable=True)
+
+
+# --- processes and threads --------------------------------------------------------------------------------------
+
+
+def test_pickling_is_refused_with_a_way_out(hinterland, pool):
+    pool.put("one", b"x" * 5000)
+    for thing in (pool, pool.map("one"), pool.open("one")):
+        for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="hint:"):
+                attempt(thing)
+
+
+def child(pipe, pool, near, far):
+    """What a forked child can do with what its parent has."""
+    answers = [hashlib.sha256(view).hexdigest() for view in (near, far)]
+    try:
+        pool.stat("near")
+        answers.append("the parent's pool was used")
+    except ConnectionError as error:
+        answers.append(type(error).__name__)
+    with type(pool)(os.environ["TEST_SOCKET"]) as own:
+        answers.append(own.stat("far").bytes)
+    pipe.send(answers)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_reads_the_mappings_and_opens_its_own_pool(hinterland, two_racks, monkeypatch):
+    monkeypatch.setenv("TEST_SOCKET", str(two_racks[0].socket))
+    data = pattern(8 * MEBIBYTE)
+    with hinterland.Pool(two_racks[0].socket) as pool:
+        for name, rack in (("near", "a"), ("far", "b")):
+            pool.put(name, data, rack=rack)
+        mappings = [pool.map("near"), pool.map("far")]
+        # A part is here before the fork, the rest comes in the child.
+        assert bytes(memoryview(mappings[1])[:100]) == data[:100]
+        context = multiprocessing.get_context("fork")
+        mine, theirs = context.Pipe()
+        process = context.Process(target=child, args=(theirs, pool, *map(memoryview, mappings)))
+        process.start()
+        assert mine.poll(60), "the child hangs"
+        expected = hashlib.sha256(data).hexdigest()
+        assert mine.recv() == [expected, expected, "NoNodeError", len(data)]
+        process.join(30)
+        assert process.exitcode == 0
+        assert pool.get("near") == data, "the parent's session is whole"
+        assert bytes(memoryview(mappings[1])) == data
+
+
+def test_threads_read_at_once(near):
+    data = pattern(16 * MEBIBYTE)
+    near.put("model", data, rack="b")
+    expected = hashlib.sha256(data).hexdigest()
+    found = []
+
+    def read(way):
+        whole = near.get("model") if way % 2 else memoryview(near.map("model"))
+        found.append(hashlib.sha256(whole).hexdigest())
+
+    threads = [threading.Thread(target=read, args=(way,)) for way in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 6
+
+
+def test_locks_exclude_pools_and_waiting_lets_threads_run(hinterland, node):
+    with hinterland.Pool(node.socket) as one, hinterland.Pool(node.socket) as other:
+        address = one.alloc(64)
+        with one.rlock(address), other.rlock(address, wait=0):
+            pass
+        held = one.wlock(address)
+        start = time.monotonic()
+        with pytest.raises(TimeoutError) as failure:
+            other.rlock(address, wait=0.1)
+        assert failure.value.errno == errno.ETIMEDOUT and time.monotonic() - start >= 0.1
+        with pytest.raises(hinterland.HinterlandError, match="already"):
+            one.wlock(address)
+        taken = threading.Event()
+
+        def wait():
+            with other.wlock(address, wait=30):
+                taken.set()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        # Neither the interpreter nor the pool of the thread that waits is held up.
+        for _ in range(20):
+            assert other.stat(one.list("segments/")[0].name).state == "region"
+        assert not taken.is_set()
+        held.unlock()
+        assert taken.wait(30)
+        thread.join()
+        for wait_seconds in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(hinterland.HinterlandError, match="seconds"):
+                one.rlock(address, wait=wait_seconds)
+        one.write(address, b"kept until freed")
+        one.free(address)
+        with pytest.raises(hinterland.HinterlandError) as failure:
+            one.free(address)
+        assert failure.value.errno == errno.EINVAL
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_those_of_python_with_an_errno_and_a_hint(hinterland, pool, folder):
+    with pytest.raises(FileNotFoundError) as failure:
+        pool.get("nobody")
+    assert isinstance(failure.value, hinterland.HinterlandError)
+    assert failure.value.errno == errno.ENOENT and "nobody" in str(failure.value)
+    pool.put("one", b"1")
+    with pytest.raises(FileExistsError) as failure:
+        pool.put("one", b"2")
+    assert failure.value.hint and "hint" not in failure.value.hint
+    copied = pickle.loads(pickle.dumps(failure.value))
+    assert (type(copied), copied.errno, copied.hint) == (hinterland.ExistsError, errno.EEXIST, failure.value.hint)
+    with pytest.raises(ConnectionError, match="hinterland up"):
+        hinterland.Pool(folder / "nobody.sock")
+    for name, code in (("", errno.EINVAL), ("a/../b", errno.EINVAL), ("x" * 4096, errno.ENAMETOOLONG)):
+        with pytest.raises(hinterland.HinterlandError) as failure:
+            pool.put(name, b"1")
+        assert failure.value.errno == code and failure.value.hint
+    with pytest.raises(hinterland.HinterlandError) as failure:
+        pool.put("large", bytes(300 * MEBIBYTE))
+    assert failure.value.errno == errno.ENOSPC
+    for wrong in (lambda: pool.read(1 << 46, 1), lambda: pool.open("one").read_at(0, 2),
+                  lambda: pool.open("one").read_at(1, 1)):
+        with pytest.raises(hinterland.HinterlandError) as failure:
+            wrong()
+        assert failure.value.errno == errno.EINVAL, failure.value
+    with pytest.raises(FileNotFoundError):
+        pool.read(1 << 45, 1)
+
+
+def test_what_is_closed_says_so(hinterland, node):
+    pool = hinterland.Pool(socket=node.socket)
+    pool.put("one", b"1")
+    opened = pool.open("one")
+    opened.close()
+    pool.close()
+    pool.close()
+    for wrong in (pool.members, opened.read_at, lambda: pool.socket):
+        with pytest.raises(ConnectionError, match="closed"):
+            wrong()
+
+
+def test_a_node_that_dies_is_an_error_and_no_hang(hinterland, node):
+    with hinterland.Pool(node.socket) as pool:
+        address = pool.alloc(64)
+        node.kill()
+        with pytest.raises(hinterland.HinterlandError):
+            pool.list()
+        deadline = time.monotonic() + 10
+        with pytest.raises(hinterland.HinterlandError):
+            while time.monotonic() < deadline:
+                pool.write(address, b"to nobody")
+
+
+# --- the package ------------------------------------------------------------------------------------------------
+
+
+def test_the_stub_has_what_the_compiled_module_has(hinterland):
+    native = importlib.import_module("hinterland._native")
+    stub = ast.parse((TREE / "python/hinterland/_native.pyi").read_text())
+    classes = {item.name: item for item in stub.body if isinstance(item, ast.ClassDef)}
+    assert set(classes) == {name for name in dir(native) if isinstance(getattr(native, name), type)}
+    unseen = {"__new__", "__buffer__", "__release_buffer__", "__module__", "__doc__", "__repr__"}
+    for name, item in classes.items():
+        declared = {part.name for part in item.body if isinstance(part, ast.FunctionDef)}
+        assert declared - unseen == set(vars(getattr(native, name))) - unseen, name
+
+
+def test_the_example_runs(hinterland, two_racks):
+    for rack in ("a", "b"):
+        environment = {**os.environ, "HINTERLAND_SOCKET": str(two_racks[0].socket), "PYTHONPATH": str(TREE / "python")}
+        command = [sys.executable, TREE / "examples/python/numpy_weights.py", rack]
+        outcome = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert outcome.returncode == 0, outcome.stderr
+        assert "the same product: True" in outcome.stdout and f"into rack {rack}" in outcome.stdout
