@@ -121,11 +121,12 @@ impl Watched {
         WatchedReader { watched: self, reader }
     }
 
-    fn look(&self) -> Result<(), PyErr> {
+    /// What the program raised: in `progress`, or by a signal, which is looked for now and then, or at once.
+    fn look(&self, at_once: bool) -> Result<(), PyErr> {
         if let Some(error) = self.raised.take() {
             return Err(error);
         }
-        if self.looked.get().elapsed() >= SIGNALS_PAUSE {
+        if at_once || self.looked.get().elapsed() >= SIGNALS_PAUSE {
             self.looked.set(Instant::now());
             Python::attach(|py| py.check_signals())?;
         }
@@ -140,7 +141,12 @@ struct WatchedReader<'a> {
 
 impl Read for WatchedReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.watched.look().map_err(io::Error::other)?;
-        self.reader.read(into)
+        self.watched.look(false).map_err(io::Error::other)?;
+        self.reader.read(into).or_else(|error| {
+            // A signal came while the source was waited for; who reads tries again.
+            let is_interrupted = error.kind() == io::ErrorKind::Interrupted;
+            self.watched.look(is_interrupted).map_err(io::Error::other)?;
+            Err(error)
+        })
     }
 }
