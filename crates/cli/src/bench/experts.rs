@@ -89,11 +89,11 @@ impl Bench for Experts {
         let mut rows = vec![plain("memory-tokens", "tokens/s", Better::Higher, &memory.tokens_per_second)];
         for (share, budget) in SHARES {
             (setting.say)(&format!("experts: {share}, from the other rack"));
-            let ours = scene.from_pool(&near, budget)?;
+            let ours = scene.out_of_pool(&near, budget)?;
             let mut disk = Vec::new();
             for (word, advice) in SETTINGS {
                 (setting.say)(&format!("experts: {share}, from disk, {word}"));
-                disk.push((word, scene.from_disk(budget, advice)));
+                disk.push((word, scene.out_of_disk(budget, advice)));
             }
             rows.extend(scene.rows(share, budget, &ours, &memory, &trace, wire, disk));
         }
@@ -165,7 +165,7 @@ impl Scene<'_> {
     }
 
     /// Ours: a fresh cache, the text decoded up to the tokens that count, and those.
-    fn from_pool(&self, near: &BenchNode, budget: u64) -> Result<Found, Failure> {
+    fn out_of_pool(&self, near: &BenchNode, budget: u64) -> Result<Found, Failure> {
         let pool = near.pool()?;
         pool.session().call(&Request::DropCache { name: super::content::name(OBJECT)? })?;
         let command = self.ground.run_on(near, &["--budget", &budget.to_string()]);
@@ -184,7 +184,7 @@ impl Scene<'_> {
     }
 
     /// The kernel's own way: the file mapped from disk by a program in a control group.
-    fn from_disk(&self, budget: u64, advice: Option<&str>) -> Result<Found, Failure> {
+    fn out_of_disk(&self, budget: u64, advice: Option<&str>) -> Result<Found, Failure> {
         let group = MemoryGroup::new(budget)?;
         super::content::forget_pages(&self.model)?;
         let mut command = Command::new("sh");
@@ -207,6 +207,7 @@ impl Scene<'_> {
         Ok(found)
     }
 
+    // A row is made of everything that was found.
     #[allow(clippy::too_many_arguments)]
     fn rows(
         &self,
