@@ -40,9 +40,20 @@ pub enum DirectoryHostError {
 /// The directory of a pool and its store.
 pub struct DirectoryHost {
     path: PathBuf,
-    database: Database,
-    directory: Mutex<Directory>,
+    state: Mutex<State>,
     settings: Settings,
+}
+
+struct State {
+    directory: Directory,
+    store: Store,
+}
+
+/// A store that failed once, as on a full disk, takes nothing more until it is opened again.
+enum Store {
+    Open(Database),
+    /// It failed while it wrote this, of which nobody knows whether it is on the disk.
+    Failed(Vec<Mutation>),
 }
 
 impl DirectoryHost {
@@ -51,15 +62,10 @@ impl DirectoryHost {
     /// # Errors
     /// [`DirectoryHostError`] if the store cannot be used.
     pub fn open(path: &Path, settings: Settings) -> Result<Self, DirectoryHostError> {
-        let store_error = |source: redb::Error| DirectoryHostError::Store {
-            path: path.to_path_buf(),
-            source: Box::new(source),
-        };
-        let database = Database::create(path).map_err(|error| store_error(error.into()))?;
-        let records = read_all(&database).map_err(store_error)?;
-        let directory = Directory::recover(settings, now_ms(), records)
-            .map_err(|source| DirectoryHostError::Recover { path: path.to_path_buf(), source })?;
-        Ok(Self { path: path.to_path_buf(), database, directory: Mutex::new(directory), settings })
+        let (database, records) = load(path)?;
+        let directory = recover(path, settings, records)?;
+        let state = State { directory, store: Store::Open(database) };
+        Ok(Self { path: path.to_path_buf(), state: Mutex::new(state), settings })
     }
 
     /// Answers a command; when it returns, the answer is durable.
@@ -67,23 +73,57 @@ impl DirectoryHost {
     /// # Errors
     /// [`DirectoryHostError`]; nothing has changed.
     pub fn apply(&self, command: &Command) -> Result<Reply, DirectoryHostError> {
-        let mut directory = self.directory.lock().unwrap_or_else(PoisonError::into_inner);
-        let plan = directory.plan(now_ms(), command)?;
-        if !plan.is_volatile() {
-            fault_point::reach("directory-planned");
-            write_all(&self.database, &plan.mutations()).map_err(|source| DirectoryHostError::Store {
-                path: self.path.clone(),
-                source: Box::new(source),
-            })?;
-            fault_point::reach("directory-durable");
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plan = state.directory.plan(now_ms(), command)?;
+        if plan.is_volatile() {
+            return Ok(state.directory.commit(plan));
         }
-        Ok(directory.commit(plan))
+        fault_point::reach("directory-planned");
+        if let Store::Failed(doubtful) = &state.store {
+            let (database, records) = load(&self.path)?;
+            if doubtful.iter().all(|mutation| is_in(&records, mutation)) {
+                // It had reached the disk although the store said no: what is on the disk counts.
+                state.directory = recover(&self.path, self.settings, records)?;
+            }
+            state.store = Store::Open(database);
+            plan = state.directory.plan(now_ms(), command)?;
+        }
+        let mutations = plan.mutations();
+        if let Store::Open(database) = &state.store
+            && let Err(source) = write_all(database, &mutations)
+        {
+            state.store = Store::Failed(mutations);
+            return Err(failed(&self.path, source));
+        }
+        fault_point::reach("directory-durable");
+        Ok(state.directory.commit(plan))
     }
 
     /// How often time must be told to it.
     pub const fn tick_ms(&self) -> u64 {
         self.settings.tick_ms()
     }
+}
+
+fn failed(path: &Path, source: redb::Error) -> DirectoryHostError {
+    DirectoryHostError::Store { path: path.to_path_buf(), source: Box::new(source) }
+}
+
+fn load(path: &Path) -> Result<(Database, Vec<Record>), DirectoryHostError> {
+    let database = Database::create(path).map_err(|error| failed(path, error.into()))?;
+    let records = read_all(&database).map_err(|error| failed(path, error))?;
+    Ok((database, records))
+}
+
+fn recover(path: &Path, settings: Settings, records: Vec<Record>) -> Result<Directory, DirectoryHostError> {
+    Directory::recover(settings, now_ms(), records)
+        .map_err(|source| DirectoryHostError::Recover { path: path.to_path_buf(), source })
+}
+
+/// Whether records are as a mutation leaves them.
+fn is_in(records: &[Record], mutation: &Mutation) -> bool {
+    let found = records.iter().find(|record| record.table == mutation.table && record.key == mutation.key);
+    found.map(|record| &record.value) == mutation.value.as_ref()
 }
 
 fn now_ms() -> u64 {
