@@ -90,7 +90,9 @@ impl Drop for Ground {
         }
         let number = std::fs::read_to_string(self.folder.join("state/node.id")).unwrap_or_default();
         // Whatever is left of it is of no use to anybody.
-        let _ = std::fs::remove_dir_all(format!("/dev/shm/hinterland-{}", number.trim()));
+        for kind in ["hinterland", "memory"] {
+            let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
+        }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
