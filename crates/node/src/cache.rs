@@ -17,6 +17,7 @@ use crate::directory_link::DirectoryLink;
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
 use faults::{FaultWatch, Watched};
+use file::Policies;
 use fill::FillQueue;
 use hinterland_os::{HugeFiller, clock, process};
 use hinterland_policy::layout::{self, Parsed, Preference};
@@ -217,16 +218,13 @@ impl Cache {
         let mut tuner = Tuner::new(TunerConfig::default());
         tuner.begin_generation(preference.unit_bytes.or(learned).unwrap_or(UnitBytes::DEFAULT));
         let config = ProbationConfig { active_order: self.options.eviction, ..ProbationConfig::default() };
-        let file = CacheFile::new(
-            key,
-            source,
-            units,
+        let policies = Policies {
             prefetcher,
-            Probation::new(config),
+            probation: Probation::new(config),
             tuner,
-            self.options.switches.loops,
-            self.options.switches.huge,
-        )?;
+            loops: self.options.switches.loops,
+        };
+        let file = CacheFile::new(key, source, units, policies, self.options.switches.huge)?;
         let file = Arc::new(file);
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&file));
         Ok(file)

@@ -58,6 +58,18 @@ pub struct FileState {
     pub budgets: HashMap<SessionId, Option<u64>>,
 }
 
+/// What decides about a new file.
+pub struct Policies {
+    /// What to fetch ahead.
+    pub prefetcher: Prefetcher,
+    /// What to evict.
+    pub probation: Probation,
+    /// Learns which unit would suit the object.
+    pub tuner: Tuner,
+    /// Whether loops are looked for.
+    pub loops: bool,
+}
+
 /// What a fault needs.
 pub struct FaultOutcome {
     /// The unit that was touched.
@@ -77,10 +89,7 @@ impl CacheFile {
         key: CacheKey,
         source: Source,
         units: UnitMap,
-        prefetcher: Prefetcher,
-        probation: Probation,
-        tuner: Tuner,
-        loops: bool,
+        policies: Policies,
         huge: bool,
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
@@ -92,11 +101,11 @@ impl CacheFile {
         let state = FileState {
             units: UnitStates::new(units.count()),
             registrations: Vec::new(),
-            prefetcher,
+            prefetcher: policies.prefetcher,
             ticks: 0,
-            tuner,
-            loops: LoopWatch::new(units.count(), loops),
-            probation,
+            tuner: policies.tuner,
+            loops: LoopWatch::new(units.count(), policies.loops),
+            probation: policies.probation,
             budgets: HashMap::new(),
         };
         Ok(Self {
