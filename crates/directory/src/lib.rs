@@ -64,6 +64,8 @@ pub const HOMES_MAX: usize = 2 * hinterland_types::limits::COPIES_MAX as usize;
 pub const HELD_MAX: usize = 16 << 10;
 /// Most entries of one [`Command::RepairList`] answer: copying that many objects takes longer than asking again.
 pub const REPAIRS_MAX: u32 = 64;
+/// Most objects that one [`Command::RepairList`] looks at: a few milliseconds, for others wait meanwhile.
+pub const REPAIR_SCAN_MAX: usize = 16 << 10;
 /// Objects that the sessions of one node may be writing at once; all of them fit in a heartbeat's answer.
 pub const WRITES_PER_NODE_MAX: usize = 1024;
 /// Copies to forget, and copies in the making, that one heartbeat's answer names; later ones name the rest.

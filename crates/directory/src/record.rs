@@ -1,4 +1,18 @@
 //! The durable records: what stands in the store, table by table.
+//!
+//! Keys are big-endian, values are postcard (integers are LEB128 from 128 up, an enum is the number of its
+//! variant and then its fields, in the order of the types below):
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
+//! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
+//! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, complete), stage with what belongs to it |
+//! | `names` | the name, UTF-8 | object id |
+//! | `pages` | first page number, 4 bytes | page count, object id |
+//!
+//! `names` and `pages` follow from `objects` and are kept so that recovery can compare them: a store in
+//! which they disagree is refused.
 
 use crate::{ContentDigest, PageRun, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};

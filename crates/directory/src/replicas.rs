@@ -5,7 +5,7 @@ use crate::error::DirectoryError;
 use crate::lifecycle::wrong_state;
 use crate::record::{Home, ObjectRecord, Stage, charged_bytes};
 use crate::reply::{Repair, Reply};
-use crate::{ContentDigest, HOMES_MAX, REPAIRS_MAX};
+use crate::{ContentDigest, HOMES_MAX, REPAIR_SCAN_MAX, REPAIRS_MAX};
 use hinterland_types::{Epoch, NodeId, ObjectId};
 use std::ops::Bound;
 
@@ -37,11 +37,18 @@ impl Draft<'_> {
     }
 
     pub(crate) fn repair_list(&self, after: ObjectId, limit: u32) -> Reply {
-        let limit = limit.min(REPAIRS_MAX) as usize;
+        let limit = limit.clamp(1, REPAIRS_MAX) as usize;
         let behind = self.state.objects.range((Bound::Excluded(after), Bound::Unbounded));
-        let mut needy = behind.filter_map(|(id, _)| self.repair(*id));
-        let repairs = needy.by_ref().take(limit).collect();
-        Reply::Repairs { repairs, more: needy.next().is_some() }
+        let mut repairs = Vec::new();
+        let mut through = after;
+        for (place, (id, _)) in behind.enumerate() {
+            if repairs.len() == limit || place == REPAIR_SCAN_MAX {
+                return Reply::Repairs { repairs, through, more: true };
+            }
+            repairs.extend(self.repair(*id));
+            through = *id;
+        }
+        Reply::Repairs { repairs, through, more: false }
     }
 
     /// What the object needs, if it is sealed, readable, and has too few copies even with those being made.

@@ -168,7 +168,9 @@ pub enum Reply {
     Repairs {
         /// Ascending by object.
         repairs: Vec<Repair>,
-        /// Whether there are more behind the last.
+        /// The last object that was looked at: go on behind it.
+        through: ObjectId,
+        /// Whether there are objects behind that one.
         more: bool,
     },
     /// Room for a copy is reserved; fetch the object now.

@@ -260,7 +260,7 @@ fn a_copy_too_many_is_deleted_when_its_node_returns() {
     assert_eq!(homes, [1, 2]);
     let held = pool.held(object, 2);
     pool.ask(Command::Leave { node: NodeId(2), incarnation: 1, departure: Departure::ComesBack }).unwrap();
-    let Ok(Reply::Repairs { repairs, more: false }) =
+    let Ok(Reply::Repairs { repairs, more: false, .. }) =
         pool.ask(Command::RepairList { after: ObjectId(0), limit: 9 })
     else {
         panic!()
@@ -434,4 +434,21 @@ fn a_long_list_fits_in_a_control_message() {
     assert!(matches!(&reply, Reply::List { objects, more: true } if objects.len() > 500));
     let bytes = postcard::to_allocvec(&reply).unwrap().len();
     assert!(bytes < hinterland_types::limits::CONTROL_BYTES_MAX as usize, "{bytes}");
+}
+
+#[test]
+fn a_list_of_repairs_goes_on_where_it_stopped() {
+    let mut pool = Pool::with(&[("a", 64 * MIB), ("b", 64 * MIB)]);
+    let ids: Vec<_> = ["x", "y", "z"].iter().map(|text| pool.put(text, 1, 2).0).collect();
+    pool.ask(Command::Leave { node: NodeId(2), incarnation: 1, departure: Departure::ComesBack }).unwrap();
+    let mut list = |after| {
+        let Ok(Reply::Repairs { repairs, through, more }) = pool.ask(Command::RepairList { after, limit: 2 })
+        else {
+            panic!()
+        };
+        (repairs.iter().map(|repair| repair.object).collect::<Vec<_>>(), through, more)
+    };
+    assert_eq!(list(ObjectId(0)), (vec![ids[0], ids[1]], ids[1], true));
+    assert_eq!(list(ids[1]), (vec![ids[2]], ids[2], false));
+    assert_eq!(list(ids[2]), (vec![], ids[2], false));
 }

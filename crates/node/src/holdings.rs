@@ -182,14 +182,19 @@ impl Holding {
         self.memory.read().unwrap_or_else(PoisonError::into_inner).room
     }
 
-    /// Gives the file the object's own length, so that a file system can show it as it is. Files of huge pages keep
-    /// whole pages.
-    fn trim(&self, bytes: u64) -> Result<(), HoldingError> {
+    /// Gives the file the object's own length, so that a file system can show it as it is; files of huge pages keep
+    /// whole pages. Returns the room that a stream had asked for and did not use.
+    fn trim(&self, bytes: u64) -> Result<u64, HoldingError> {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        if matches!(memory.file.kind(), PageKind::Base4K | PageKind::TransparentHuge) {
-            memory.file.resize(bytes)?;
-        }
-        Ok(())
+        let length = match memory.file.kind() {
+            PageKind::Base4K | PageKind::TransparentHuge => bytes,
+            PageKind::Huge2M => rounded(bytes.max(1), PageKind::Huge2M),
+            PageKind::Device => return Ok(0),
+        };
+        memory.file.resize(length)?;
+        let unused = memory.room.saturating_sub(room_of(bytes));
+        memory.room -= unused;
+        Ok(unused)
     }
 
     fn state(&self) -> State {
@@ -321,7 +326,8 @@ impl Holdings {
             content: HeaderContent::Sealed { blocks: blocks.clone() },
         };
         self.write_header(&header)?;
-        holding.trim(bytes)?;
+        let unused = holding.trim(bytes)?;
+        self.give_room(unused);
         fault_point::reach("object-trimmed");
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         holding.bytes.store(bytes, Ordering::Release);

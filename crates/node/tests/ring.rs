@@ -1,4 +1,5 @@
 //! The ring of a session against a real node: messages of the fabric and short requests on one ring.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_node::{BackingChoice, Node, NodeOptions};

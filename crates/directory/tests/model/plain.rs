@@ -1,7 +1,8 @@
 //! The model: maps and loops, no index, no sum; slow and plainly right.
 
 use hinterland_directory::{
-    Command, ContentDigest, Departure, Held, PageRun, Placement, Reply, Settings, Writer, charged_bytes,
+    Command, ContentDigest, Departure, Held, HomeInfo, PageRun, Placement, Reply, Settings, Writer,
+    charged_bytes,
 };
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
@@ -265,22 +266,8 @@ impl Plain {
             (Command::Reserve { name, size, copies, writer, .. }, Reply::Reserved { object, homes }) => {
                 if self.given.insert(*object) {
                     assert_eq!(homes.len(), usize::from(*copies));
-                    let homes =
-                        homes.iter().map(|h| (h.node, Copy { epoch: h.epoch, complete: false })).collect();
-                    self.objects.insert(
-                        *object,
-                        Object {
-                            name: name.clone(),
-                            bytes: size.unwrap_or(0),
-                            copies: *copies,
-                            writer: Some(*writer),
-                            mutable: false,
-                            removing: false,
-                            pages: None,
-                            digest: None,
-                            homes,
-                        },
-                    );
+                    let new = writing(name, size.unwrap_or(0), *copies, *writer, homes);
+                    self.objects.insert(*object, new);
                 }
                 assert_eq!(self.objects[object].writer, Some(*writer));
             }
@@ -333,11 +320,8 @@ impl Plain {
                 }
             }
             (Command::AddReplica { object, node, .. }, Reply::Copying { epoch, .. }) => {
-                self.objects
-                    .get_mut(object)
-                    .unwrap()
-                    .homes
-                    .insert(*node, Copy { epoch: *epoch, complete: false });
+                let copy = Copy { epoch: *epoch, complete: false };
+                self.objects.get_mut(object).unwrap().homes.insert(*node, copy);
             }
             (Command::ReplicaAdded { object, node, .. }, Reply::ReplicaAdded) => {
                 self.objects.get_mut(object).unwrap().homes.get_mut(node).unwrap().complete = true;
@@ -405,5 +389,20 @@ impl Plain {
         };
         let first = (1..).find(|first| clear(*first)).unwrap();
         PageRun::new(hinterland_types::PageNumber::new(first).unwrap(), count).unwrap()
+    }
+}
+
+/// An object whose put has just begun.
+fn writing(name: &ObjectName, bytes: u64, copies: u8, writer: Writer, homes: &[HomeInfo]) -> Object {
+    Object {
+        name: name.clone(),
+        bytes,
+        copies,
+        writer: Some(writer),
+        mutable: false,
+        removing: false,
+        pages: None,
+        digest: None,
+        homes: homes.iter().map(|h| (h.node, Copy { epoch: h.epoch, complete: false })).collect(),
     }
 }

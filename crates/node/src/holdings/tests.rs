@@ -101,3 +101,16 @@ fn a_damaged_header_drops_the_object_and_says_so() {
     assert!(holdings.find(ObjectId(9)).is_err());
     assert_eq!(holdings.used_bytes(), 0);
 }
+
+#[test]
+fn a_sealed_stream_gives_back_the_room_that_it_did_not_use() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    holdings.create(ObjectId(1), Epoch(0), name(), 0, [0; 16]).unwrap();
+    holdings.grow(ObjectId(1), 20 * MIB).unwrap();
+    assert_eq!(holdings.used_bytes(), 20 * MIB);
+    holdings.seal(ObjectId(1), 3 * MIB).unwrap();
+    assert_eq!(holdings.used_bytes(), 4 * MIB);
+    holdings.drop_object(ObjectId(1));
+    assert_eq!(holdings.used_bytes(), 0);
+}
