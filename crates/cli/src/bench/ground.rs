@@ -224,10 +224,16 @@ fn take_precedence() {
     }
 }
 
+/// Moves whoever is left back among all others: programs of the pool end a moment after those that ask them.
 fn leave_precedence() {
-    // Without a group there is nothing to leave.
-    let _ = std::fs::write(Path::new(PROCESSOR_GROUPS).join("cgroup.procs"), std::process::id().to_string());
-    let _ = std::fs::remove_dir(preferred_group());
+    let group = preferred_group();
+    let members = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+    for process in members.lines() {
+        // One that has ended needs no place.
+        let _ = std::fs::write(Path::new(PROCESSOR_GROUPS).join("cgroup.procs"), process);
+    }
+    // Without a group there is nothing to remove.
+    let _ = std::fs::remove_dir(group);
 }
 
 fn compile(folder: &Path) -> Result<PathBuf, Failure> {
