@@ -11,6 +11,7 @@ mod markdown;
 mod safety;
 mod size;
 mod typing;
+mod variables;
 mod words;
 
 use crate::finding::Finding;
@@ -40,5 +41,6 @@ pub fn check_all(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(commands::check(tree));
     findings.extend(benches::check(tree));
     findings.extend(typing::check(tree));
+    findings.extend(variables::check(tree));
     Ok(findings)
 }

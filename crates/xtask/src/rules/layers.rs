@@ -72,10 +72,15 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
             findings.push(Finding::new(&arrow.manifest, line, message));
         }
     }
+    let map = tree.file("ARCHITECTURE.md").map_or("", |file| file.text.as_str());
     for package in packages(&metadata) {
         let name = short_name(string(package, "name"));
+        let manifest = string(package, "manifest_path").replace(&root, "");
+        if !map.split(|letter: char| !letter.is_alphanumeric()).any(|word| word == name) {
+            let message = format!("crate {name} is not on the map in ARCHITECTURE.md");
+            findings.push(Finding::new(&manifest, 1, message));
+        }
         if layer_of(name).is_none() {
-            let manifest = string(package, "manifest_path").replace(&root, "");
             let message = format!(
                 "crate {name} has no place in the house (hint: add it to HOUSE in xtask and to ARCHITECTURE.md)"
             );
