@@ -68,9 +68,9 @@ fn main() {
         }
     }
     if part == "tuning" {
-        for streams in [1, 4] {
-            for buffer_bytes in [0, 256 << 10, 1 << 20, 4 << 20] {
-                for chunk_bytes in [256 << 10, 512 << 10, 1 << 20, 4 << 20] {
+        for streams in [1, 2, 4] {
+            for buffer_bytes in [256 << 10, 512 << 10, 1 << 20, 2 << 20] {
+                for chunk_bytes in [128 << 10, 256 << 10, 512 << 10, 1 << 20] {
                     tuning(streams, buffer_bytes, chunk_bytes, &source, &target, rounds);
                 }
             }
@@ -105,6 +105,26 @@ fn connect(address: SocketAddr, mode: Mode, streams: usize) -> TcpEndpoint {
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
+}
+
+/// Seconds of processor time that this process has used, both ends of every connection included.
+fn processor_seconds() -> f64 {
+    // SAFETY: all zeroes is a valid rusage, and the call fills it.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// Gigabytes a second, and processor seconds a gigabyte: the second hardly depends on who else is busy.
+fn measured(bytes: usize, operation: impl FnOnce()) -> (f64, f64) {
+    let (used, started) = (processor_seconds(), Instant::now());
+    operation();
+    let gigabytes = bytes as f64 / 1e9;
+    (gigabytes / started.elapsed().as_secs_f64(), (processor_seconds() - used) / gigabytes)
 }
 
 fn random(state: &mut u64, below: usize) -> usize {
@@ -210,42 +230,51 @@ fn throughput(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>, rounds
     let endpoint = connect(server.address(), Mode::Blocking, streams);
     let bytes = source.bytes;
     let run = [ByteRange::new(0, bytes as u64).expect("a range")];
-    let (mut one, mut many, mut write, mut theirs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    let rate = |started: Instant| bytes as f64 / started.elapsed().as_secs_f64() / 1e9;
+    let (mut one, mut many, mut write) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut theirs, mut like) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let started = Instant::now();
-        endpoint.read(MemoryService::HANDLE, &run, target.all()).expect("a read");
-        one.push(rate(started));
-        let started = Instant::now();
-        endpoint.write(MemoryService::HANDLE, &run, target.all()).expect("a write");
-        write.push(rate(started));
-        theirs.push(raw_stream(streams, source, target));
-        let started = Instant::now();
-        std::thread::scope(|scope| {
-            for (index, share) in target.all().chunks_mut(bytes / streams).enumerate() {
-                let endpoint = &endpoint;
-                scope.spawn(move || {
-                    let offset = (index * (bytes / streams)) as u64;
-                    for (number, piece) in share.chunks_mut(2 << 20).enumerate() {
-                        let at = offset + (number * (2 << 20)) as u64;
-                        let run = ByteRange::new(at, piece.len() as u64).expect("a range");
-                        endpoint.read(MemoryService::HANDLE, &[run], piece).expect("a read");
-                    }
-                });
-            }
-        });
-        many.push(rate(started));
+        one.push(measured(bytes, || {
+            endpoint.read(MemoryService::HANDLE, &run, target.all()).expect("a read");
+        }));
+        theirs.push(measured(bytes, || raw_stream(streams, source, target, None)));
+        write.push(measured(bytes, || {
+            endpoint.write(MemoryService::HANDLE, &run, target.all()).expect("a write");
+        }));
+        like.push(measured(bytes, || raw_stream(streams, source, target, Some(1 << 20))));
+        many.push(measured(bytes, || read_by_threads(&endpoint, streams, target)));
     }
-    let theirs = median(&mut theirs);
-    for (name, values) in [
-        ("read, 1 thread", &mut one),
-        ("read, thread per stream, 2 MiB", &mut many),
-        ("write, 1 thread", &mut write),
-    ] {
-        let ours = median(values);
-        let name = format!("{streams} streams {name} (GB/s)");
-        println!("{name:<34} {ours:>10.2} {theirs:>10.2} {:>7.2}", ours / theirs);
+    let raw = medians(&theirs);
+    for (name, values) in
+        [("read", one), ("read 2 MiB a thread", many), ("write", write), ("raw, our buffers", like)]
+    {
+        let ours = medians(&values);
+        let rate = format!("{streams} streams {name} (GB/s)");
+        println!("{rate:<34} {:>10.2} {:>10.2} {:>7.2}", ours.0, raw.0, ours.0 / raw.0);
+        let cost = format!("{streams} streams {name} (cpu s/GB)");
+        println!("{cost:<34} {:>10.3} {:>10.3} {:>7.2}", ours.1, raw.1, ours.1 / raw.1);
     }
+}
+
+fn medians(values: &[(f64, f64)]) -> (f64, f64) {
+    let mut rates: Vec<f64> = values.iter().map(|value| value.0).collect();
+    let mut costs: Vec<f64> = values.iter().map(|value| value.1).collect();
+    (median(&mut rates), median(&mut costs))
+}
+
+/// As many threads as streams, each reading its share in pieces of a page.
+fn read_by_threads(endpoint: &TcpEndpoint, streams: usize, target: &Arc<Memory>) {
+    let share_bytes = target.bytes / streams;
+    std::thread::scope(|scope| {
+        for (index, share) in target.all().chunks_mut(share_bytes).enumerate() {
+            scope.spawn(move || {
+                for (number, piece) in share.chunks_mut(2 << 20).enumerate() {
+                    let at = (index * share_bytes + number * (2 << 20)) as u64;
+                    let run = ByteRange::new(at, piece.len() as u64).expect("a range");
+                    endpoint.read(MemoryService::HANDLE, &[run], piece).expect("a read");
+                }
+            });
+        }
+    });
 }
 
 /// One combination of socket buffer and frame size.
@@ -257,24 +286,37 @@ fn tuning(
     target: &Arc<Memory>,
     rounds: usize,
 ) {
-    let server = serve_with(source, ServerOptions { buffer_bytes, ..ServerOptions::default() });
-    let options = ClientOptions { streams, buffer_bytes, chunk_bytes, ..ClientOptions::default() };
+    let server =
+        serve_with(source, ServerOptions { buffer_bytes: Some(buffer_bytes), ..ServerOptions::default() });
+    let options =
+        ClientOptions { streams, buffer_bytes: Some(buffer_bytes), chunk_bytes, ..ClientOptions::default() };
     let endpoint = TcpEndpoint::connect(server.address(), options).expect("a connection");
     let run = [ByteRange::new(0, source.bytes as u64).expect("a range")];
+    let name = format!("{streams} streams, {} KiB, {} KiB frames", buffer_bytes >> 10, chunk_bytes >> 10);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let started = Instant::now();
-        endpoint.read(MemoryService::HANDLE, &run, target.all()).expect("a read");
-        ours.push(source.bytes as f64 / started.elapsed().as_secs_f64() / 1e9);
-        theirs.push(raw_stream(streams, source, target));
+        ours.push(measured(source.bytes, || {
+            endpoint.read(MemoryService::HANDLE, &run, target.all()).expect("a read");
+        }));
+        theirs.push(measured(source.bytes, || raw_stream(streams, source, target, None)));
     }
-    let (ours, theirs) = (median(&mut ours), median(&mut theirs));
-    let name = format!("{streams} streams, {} KiB, {} KiB frames", buffer_bytes >> 10, chunk_bytes >> 10);
-    println!("{name:<34} {ours:>10.2} {theirs:>10.2} {:>7.2}", ours / theirs);
+    let (ours, raw) = (medians(&ours), medians(&theirs));
+    println!("{name:<34} {:>10.2} {:>10.2} {:>7.2}", ours.0, raw.0, ours.0 / raw.0);
+    println!("{:<34} {:>10.3} {:>10.3} {:>7.2}", "  cpu s/GB", ours.1, raw.1, ours.1 / raw.1);
 }
 
-/// Bare streams with a thread at each end, memory to memory: gigabytes a second.
-fn raw_stream(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>) -> f64 {
+fn set_buffers(stream: &TcpStream, bytes: i32) {
+    for name in [libc::SO_SNDBUF, libc::SO_RCVBUF] {
+        let length = size_of_val(&bytes) as libc::socklen_t;
+        // SAFETY: the option's value is live and its length is given.
+        unsafe {
+            libc::setsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, name, (&raw const bytes).cast(), length)
+        };
+    }
+}
+
+/// Bare streams with a thread at each end, memory to memory.
+fn raw_stream(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>, buffer_bytes: Option<i32>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port on loopback");
     let address = listener.local_addr().expect("an address");
     let share = source.bytes / streams;
@@ -284,6 +326,10 @@ fn raw_stream(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>) -> f64
         for index in 0..streams {
             let mut reading = TcpStream::connect(address).expect("a connection");
             let (mut writing, _) = listener.accept().expect("a connection");
+            if let Some(bytes) = buffer_bytes {
+                set_buffers(&reading, bytes);
+                set_buffers(&writing, bytes);
+            }
             let part = index * share..(index + 1) * share;
             let (barrier, from, into) = (&barrier, &source.all()[part.clone()], &mut target.all()[part]);
             scope.spawn(move || {
@@ -300,10 +346,8 @@ fn raw_stream(streams: usize, source: &Arc<Memory>, target: &Arc<Memory>) -> f64
             }));
         }
         barrier.wait();
-        let started = Instant::now();
         for reader in readers {
             reader.join().expect("a reader");
         }
-        source.bytes as f64 / started.elapsed().as_secs_f64() / 1e9
-    })
+    });
 }

@@ -43,7 +43,5 @@ const CHECKED_BODY_BYTES: usize = 4096;
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// Bytes received ahead of what is known to come: a good number of small frames.
 const STAGING_BYTES: usize = 64 << 10;
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 256;
 /// Most pieces of memory in one system call (`IOV_MAX`).
 const PARTS_MAX: usize = 1024;

@@ -73,6 +73,16 @@ impl fmt::Debug for PoolKey {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Features(pub u64);
 
+impl Features {
+    /// The client polls for answers: the server sizes its buffers for latency.
+    pub const POLLING: Self = Self(1);
+
+    /// Whether every feature of `needed` is here.
+    pub const fn has(self, needed: Self) -> bool {
+        self.0 & needed.0 == needed.0
+    }
+}
+
 /// What a further stream shows in order to join a session.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Ticket {

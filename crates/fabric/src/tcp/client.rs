@@ -1,12 +1,12 @@
 //! One peer over several streams, for any number of threads.
 
+use super::Mode;
 use super::channel::{Answer, Channel, Request};
 use super::cutter::Cutter;
 use super::greeting::greet;
 use super::queue::TcpQueue;
-use super::socket::{Socket, Wait};
+use super::socket::{Socket, Spinner, Wait};
 use super::stripes::{FrameDraft, Work};
-use super::{Mode, SPINS_PER_LOOK};
 use crate::endpoint::{Capabilities, Endpoint, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
@@ -29,16 +29,16 @@ const HELPED_BYTES_MIN: u64 = 32 << 20;
 /// How to reach a peer.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Streams to the peer, 1 to 8. Reads and writes longer than a chunk are striped over them.
+    /// Streams to the peer, 1 to 8. Reads and writes of several frames are striped over them.
     pub streams: usize,
     /// How to wait for answers.
     pub mode: Mode,
     /// Deadline of every operation and of connecting.
     pub timeout: Duration,
-    /// Bytes of one frame of a striped operation.
+    /// Bytes of one frame; longer reads and writes are cut, and several frames are under way at once.
     pub chunk_bytes: u32,
-    /// Socket buffers in bytes; 0 lets the kernel choose.
-    pub buffer_bytes: usize,
+    /// Socket buffers in bytes, each direction; without it 1 MiB within a machine, else what the kernel chooses.
+    pub buffer_bytes: Option<usize>,
     /// Whether all bodies carry checksums; short ones always do.
     pub checksums: bool,
     /// Whether very long reads and writes get a thread for every stream while they run.
@@ -59,8 +59,8 @@ impl Default for ClientOptions {
             streams: 2,
             mode: Mode::Blocking,
             timeout: Duration::from_secs(10),
-            chunk_bytes: 512 << 10,
-            buffer_bytes: 0,
+            chunk_bytes: 256 << 10,
+            buffer_bytes: None,
             checksums: false,
             helpers: true,
             role: Role::Client,
@@ -116,7 +116,7 @@ impl TcpEndpoint {
             node: options.node,
             pool: options.pool,
             key: options.key.clone(),
-            features: Features::default(),
+            features: if options.mode == Mode::Polling { Features::POLLING } else { Features::default() },
             join: None,
         };
         let limits = PeerLimits { body_bytes_max: 1, runs_max: 1, streams_max: 1 };
@@ -187,18 +187,16 @@ impl TcpEndpoint {
             Mode::Blocking => Wait::Sleep,
             Mode::Polling => Wait::Never,
         };
-        let mut spins = 0;
+        let mut spinner = Spinner::default();
         loop {
             if channel.flush(wait)?
                 && let Some((_, answer)) = channel.receive(wait)?
             {
                 return Ok(answer);
             }
-            spins += 1;
-            if wait == Wait::Sleep || spins % SPINS_PER_LOOK == 0 {
+            if wait == Wait::Sleep || spinner.pause() {
                 self.connector.check(started, within, channel)?;
             }
-            std::hint::spin_loop();
         }
     }
 
@@ -243,9 +241,7 @@ impl TcpEndpoint {
         }
         let limits = self.established.limits;
         let bytes: u64 = runs.iter().fold(0, |sum, run| sum.saturating_add(run.bytes()));
-        let striped = bytes > u64::from(self.connector.options.chunk_bytes) && self.streams.len() > 1;
-        let chunk_bytes = if striped { self.connector.options.chunk_bytes } else { limits.body_bytes_max };
-        let frame_bytes_max = chunk_bytes.min(limits.body_bytes_max);
+        let frame_bytes_max = self.connector.options.chunk_bytes.min(limits.body_bytes_max);
         let cutter = Cutter::new(runs, parts, frame_bytes_max, limits.runs_max)?;
         let mut frame = FrameDraft::new(kind, handle, self.connector.options.checksums);
         if !frame.cut(&mut cutter.clone())? {
@@ -353,10 +349,14 @@ impl Connector {
     /// Opens a connection and shakes hands.
     pub fn open(&self) -> Result<(Socket, Established), FabricError> {
         let (address, options) = (self.address, &self.options);
-        let socket = Socket::connect(address, options.timeout, options.buffer_bytes).map_err(|error| {
-            FabricError::Connect { address: address.to_string(), reason: error.to_string() }
-        })?;
+        let failed = |error: std::io::Error| FabricError::Connect {
+            address: address.to_string(),
+            reason: error.to_string(),
+        };
+        let socket = Socket::connect(address, options.timeout).map_err(failed)?;
         let established = greet(&socket, address, &self.identity, options.timeout)?;
+        let polling = established.features.has(Features::POLLING);
+        socket.set_buffers(options.buffer_bytes, polling).map_err(failed)?;
         Ok((socket, established))
     }
 

@@ -1,11 +1,11 @@
 //! Many operations in flight from one thread, over streams of their own.
 
+use super::Mode;
 use super::channel::{Answer, Channel, Request};
 use super::client::{Connector, check_call, plain};
 use super::cutter::Cutter;
-use super::socket::{Interest, Wait, wait_for};
+use super::socket::{Interest, Spinner, Wait, wait_for};
 use super::stripes::FrameDraft;
-use super::{Mode, SPINS_PER_LOOK};
 use crate::endpoint::{Completion, Outcome, Queue};
 use crate::error::FabricError;
 use crate::part::Part;
@@ -245,16 +245,14 @@ impl Queue for TcpQueue {
 
     fn poll(&mut self, completions: &mut Vec<Completion>, wait: Duration) -> Result<usize, FabricError> {
         let started = Instant::now();
-        let mut spins = 0u32;
+        let mut spinner = Spinner::default();
         loop {
             self.advance();
             if !self.completed.is_empty() || self.in_flight() == 0 {
                 break;
             }
-            spins = spins.wrapping_add(1);
             let polling = self.connector.options.mode == Mode::Polling;
-            if polling && !wait.is_zero() && !spins.is_multiple_of(SPINS_PER_LOOK) {
-                std::hint::spin_loop();
+            if polling && !wait.is_zero() && !spinner.pause() {
                 continue;
             }
             self.check_deadlines();

@@ -2,13 +2,13 @@
 
 use super::channel::{append, scatter, skip_parts};
 use super::server::Shared;
-use super::socket::{Socket, Wait, is_idle};
+use super::socket::{Socket, Spinner, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::part::Part;
 use crate::slice::Slice;
 use hinterland_proto::{
     ErrorCode, Established, FrameError, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES,
-    RemoteError, RunTable,
+    RUN_BYTES, RemoteError, RunTable,
 };
 use hinterland_types::{ByteRange, Rights, SessionId};
 use std::io;
@@ -18,8 +18,6 @@ use std::time::{Duration, Instant};
 
 /// A slow peer gets the stall timeout once for every so many bytes of an answer.
 const BYTES_PER_STALL: usize = 1 << 20;
-/// Spins between two looks at the clock.
-const SPINS_PER_LOOK: u32 = 64;
 
 /// Why a stream ends.
 #[derive(Debug)]
@@ -50,6 +48,9 @@ pub(super) struct Stream<'a> {
     staging: Box<[u8]>,
     start: usize,
     end: usize,
+    /// Most bytes to receive into the staging buffer at once: little after a long write, because another may follow
+    /// whose bytes shall go straight to their place.
+    ahead: usize,
     /// Header and copied body of the answer.
     head: Vec<u8>,
     /// The body of a request that must be whole before it is used.
@@ -72,6 +73,7 @@ impl<'a> Stream<'a> {
             staging: vec![0; STAGING_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
+            ahead: STAGING_BYTES,
             head: Vec::new(),
             body: Vec::new(),
             slices: Vec::new(),
@@ -89,6 +91,8 @@ impl<'a> Stream<'a> {
 
     fn serve_one(&mut self) -> Result<(), End> {
         let header = self.next_header()?;
+        let long = header.kind == FrameKind::Write && header.body_bytes as usize >= STAGING_BYTES;
+        self.ahead = if long { HEADER_BYTES + RUN_BYTES } else { STAGING_BYTES };
         match header.kind {
             FrameKind::Call => {
                 self.receive_body(&header, header.body_bytes as usize)?;
@@ -232,7 +236,8 @@ impl<'a> Stream<'a> {
         self.send(reply, HEADER_BYTES + body.len())
     }
 
-    /// Sends a header, what is behind it in `head`, and `parts`.
+    /// Sends a header, what is behind it in `head`, and `parts`. Sleeps when the socket is full, even if the stream
+    /// spins for requests: then it is the peer that needs the processor.
     fn send(&mut self, reply: FrameHeader, bytes: usize) -> Result<(), End> {
         let sealed = self.sender.seal(reply);
         self.head[..HEADER_BYTES].copy_from_slice(&sealed);
@@ -290,14 +295,12 @@ impl<'a> Stream<'a> {
 
     fn spin_for(&mut self, most: Duration) -> Result<bool, End> {
         let started = Instant::now();
+        let mut spinner = Spinner::default();
         loop {
-            for _ in 0..SPINS_PER_LOOK {
-                if self.fill(Wait::Never)? {
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
+            if self.fill(Wait::Never)? {
+                return Ok(true);
             }
-            if started.elapsed() >= most {
+            if spinner.pause() && started.elapsed() >= most {
                 return Ok(false);
             }
         }
@@ -380,7 +383,8 @@ impl<'a> Stream<'a> {
             self.end -= self.start;
             self.start = 0;
         }
-        match self.socket.receive_bytes(&mut self.staging[self.end..], wait) {
+        let room = self.staging.len().min(self.end + self.ahead);
+        match self.socket.receive_bytes(&mut self.staging[self.end..room], wait) {
             Ok(0) => Err(End::Closed),
             Ok(received) => {
                 self.end += received;

@@ -49,8 +49,8 @@ pub struct ServerOptions {
     pub handshake_timeout: Duration,
     /// How long a peer may leave a frame unfinished, or take nothing of an answer, before it is cut off.
     pub stall_timeout: Duration,
-    /// Socket buffers in bytes; 0 lets the kernel choose.
-    pub buffer_bytes: usize,
+    /// Socket buffers in bytes, each direction; without it 1 MiB within a machine, else what the kernel chooses.
+    pub buffer_bytes: Option<usize>,
 }
 
 impl Default for ServerOptions {
@@ -66,7 +66,7 @@ impl Default for ServerOptions {
             handshakes_max: 64,
             handshake_timeout: Duration::from_secs(3),
             stall_timeout: Duration::from_secs(10),
-            buffer_bytes: 0,
+            buffer_bytes: None,
         }
     }
 }
@@ -210,8 +210,7 @@ impl Shared {
             match listener.accept() {
                 Ok((stream, _)) => {
                     let nonblocking = stream.set_nonblocking(false);
-                    let prepared =
-                        nonblocking.and_then(|()| Socket::prepare(stream, self.options.buffer_bytes));
+                    let prepared = nonblocking.and_then(|()| Socket::prepare(stream));
                     if let Ok(socket) = prepared {
                         self.accept(socket);
                     }
@@ -267,6 +266,9 @@ impl Shared {
         self.handshakes.fetch_sub(1, Ordering::Relaxed);
         if let Some(established) = admitted {
             let session = established.ticket.session;
+            let polling = established.features.has(Features::POLLING);
+            // Without them the stream is slower, not wrong.
+            let _ = socket.set_buffers(self.options.buffer_bytes, polling);
             let leaving = Leaving { shared: self, session };
             Stream::new(socket, self, &established).run();
             drop(leaving);
@@ -283,7 +285,7 @@ impl Shared {
             node: self.options.node,
             pool: self.options.pool,
             key: self.options.key.clone(),
-            features: Features::default(),
+            features: Features::POLLING,
             limits: PeerLimits {
                 body_bytes_max: FRAME_BODY_BYTES_MAX,
                 runs_max: RUNS_MAX as u32,

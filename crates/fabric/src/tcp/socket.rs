@@ -14,6 +14,12 @@ const PROBE_AFTER_SECONDS: i32 = 5;
 const PROBE_INTERVAL_SECONDS: i32 = 2;
 const PROBES_MAX: i32 = 3;
 
+/// Socket buffers of both ends within one machine: what is on its way stays in the cache of the processor, and a sender
+/// sleeps neither too often nor too long. The best of 128 KiB to 4 MiB and of what the kernel chooses, together with
+/// frames of 256 KiB: `cargo run --release -p hinterland-fabric --example tcp_figures 3 1 tuning`. A small buffer at one
+/// end only gains nothing.
+const LOCAL_BUFFER_BYTES: usize = 1 << 20;
+
 /// A connected TCP socket, prepared for frames.
 #[derive(Debug)]
 pub(super) struct Socket {
@@ -40,12 +46,12 @@ impl Wait {
 
 impl Socket {
     /// Connects.
-    pub fn connect(address: SocketAddr, within: Duration, buffer_bytes: usize) -> io::Result<Self> {
-        Self::prepare(TcpStream::connect_timeout(&address, within)?, buffer_bytes)
+    pub fn connect(address: SocketAddr, within: Duration) -> io::Result<Self> {
+        Self::prepare(TcpStream::connect_timeout(&address, within)?)
     }
 
-    /// Sets the options of a connected socket. `buffer_bytes` is for each direction; 0 lets the kernel choose.
-    pub fn prepare(stream: TcpStream, buffer_bytes: usize) -> io::Result<Self> {
+    /// Sets the options of a connected socket that do not depend on the peer.
+    pub fn prepare(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(WAIT_SLICE))?;
         stream.set_write_timeout(Some(WAIT_SLICE))?;
@@ -56,12 +62,17 @@ impl Socket {
         socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, PROBE_AFTER_SECONDS)?;
         socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, PROBE_INTERVAL_SECONDS)?;
         socket.set(libc::IPPROTO_TCP, libc::TCP_KEEPCNT, PROBES_MAX)?;
-        if buffer_bytes > 0 {
-            let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
-            socket.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
-            socket.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)?;
-        }
         Ok(socket)
+    }
+
+    /// Sets the buffers of both directions. Without `bytes` the kernel chooses, unless the peer is on this machine and
+    /// does not poll: a peer that polls wants buffers that hold whole answers, so that none of them waits for it.
+    pub fn set_buffers(&self, bytes: Option<usize>, polling: bool) -> io::Result<()> {
+        let local = self.stream.peer_addr().is_ok_and(|address| address.ip().is_loopback());
+        let Some(bytes) = bytes.or((local && !polling).then_some(LOCAL_BUFFER_BYTES)) else { return Ok(()) };
+        let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+        self.set(libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)?;
+        self.set(libc::SOL_SOCKET, libc::SO_RCVBUF, bytes)
     }
 
     /// Sends from `parts`, at most [`PARTS_MAX`] of them; returns how many bytes left.
@@ -148,6 +159,37 @@ fn header(parts: &[Part]) -> libc::msghdr {
 pub(super) fn is_idle(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
         && error.raw_os_error() != Some(libc::ETIMEDOUT)
+}
+
+/// Tries between two looks at the clock; a try is a system call of about 0.3 us.
+const TRIES_PER_LOOK: u32 = 128;
+/// Tries before the core is offered to others, about a millisecond: much sooner, and every wait on a busy machine would
+/// cost a turn of the scheduler; much later, and a peer that needs this very core would never answer.
+const TRIES_BEFORE_YIELD: u32 = 4096;
+
+/// Paces a loop that tries again and again.
+#[derive(Default)]
+pub(super) struct Spinner {
+    tries: u32,
+}
+
+impl Spinner {
+    /// Waits for a moment; true if it is time to look at the clock.
+    pub fn pause(&mut self) -> bool {
+        self.tries = self.tries.wrapping_add(1);
+        let look = self.tries.is_multiple_of(TRIES_PER_LOOK);
+        if look && self.tries > TRIES_BEFORE_YIELD {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+        look
+    }
+
+    /// Something came: the patience starts anew.
+    pub fn reset(&mut self) {
+        self.tries = 0;
+    }
 }
 
 /// What to wait for on one descriptor.

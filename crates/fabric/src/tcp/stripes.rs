@@ -3,8 +3,8 @@
 use super::channel::{Answer, Channel, Request};
 use super::client::Connector;
 use super::cutter::Cutter;
-use super::socket::{Interest, Wait, wait_for};
-use super::{Mode, SPINS_PER_LOOK, WAIT_SLICE};
+use super::socket::{Interest, Spinner, Wait, wait_for};
+use super::{Mode, WAIT_SLICE};
 use crate::error::FabricError;
 use crate::part::Part;
 use hinterland_proto::{FrameKind, RUN_BYTES, RUNS_MAX, encode_runs};
@@ -153,7 +153,7 @@ impl Carrier<'_, '_, '_> {
     fn run(mut self) -> Result<(), FabricError> {
         let mut progressed = Instant::now();
         let mut left = true;
-        let mut spins = 0u32;
+        let mut spinner = Spinner::default();
         loop {
             left = left && self.failure.is_none() && self.feed();
             if self.busy() == 0 && !left {
@@ -161,13 +161,12 @@ impl Carrier<'_, '_, '_> {
             }
             if self.collect() {
                 progressed = Instant::now();
+                spinner.reset();
                 continue;
             }
-            spins = spins.wrapping_add(1);
-            if self.connector.options.mode == Mode::Blocking || spins.is_multiple_of(SPINS_PER_LOOK) {
+            if self.connector.options.mode == Mode::Blocking || spinner.pause() {
                 self.check(progressed);
             }
-            std::hint::spin_loop();
         }
         self.failure.map_or(Ok(()), Err)
     }
@@ -212,14 +211,14 @@ impl Carrier<'_, '_, '_> {
     /// Sends and receives what can be, sleeping if that is the mode; returns whether an answer came.
     fn collect(&mut self) -> bool {
         let sleeps = self.connector.options.mode == Mode::Blocking;
-        let alone = self.busy() == 1 && !self.channels().any(Channel::has_outgoing);
-        let wait = if sleeps && alone { Wait::Sleep } else { Wait::Never };
+        // On a single stream the kernel may be waited in: the peer takes all requests of one kind without being read.
+        let wait = if sleeps && self.busy() == 1 { Wait::Sleep } else { Wait::Never };
         let mut answered = false;
         for index in 0..self.lanes.len() {
             let Some(channel) = self.lanes[index].as_mut().filter(|channel| channel.pending() > 0) else {
                 continue;
             };
-            match channel.flush(Wait::Never).and_then(|_| channel.receive(wait)) {
+            match channel.flush(wait).and_then(|_| channel.receive(wait)) {
                 Ok(None) => {}
                 Ok(Some((_, answer))) => {
                     answered = true;
