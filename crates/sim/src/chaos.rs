@@ -68,6 +68,10 @@ pub(crate) enum Event {
         node: NodeId,
         choice: u64,
     },
+    /// The next chunk that is written there is stored wrong.
+    Spoil {
+        node: NodeId,
+    },
 }
 
 /// A whole run, but for the delays of single messages.
@@ -98,7 +102,7 @@ impl Plan {
             plan.events.push((at_ms, event));
         }
         // Some runs are nearly calm: there, promises must hold without any excuse.
-        let faults = if random.percent(20) { 0 } else { random.between(1, 14) };
+        let faults = if random.percent(20) { 0 } else { random.between(1, 18) };
         for _ in 0..faults {
             let at_ms = random.between(500, CHAOS_MS);
             let event = plan.fault(at_ms, random);
@@ -136,15 +140,15 @@ impl Plan {
     fn fault(&self, at_ms: u64, random: &mut Random) -> Event {
         let node = self.node(random);
         match random.below(100) {
-            0..25 => {
-                let loses_memory = random.percent(50);
+            0..30 => {
+                let loses_memory = random.percent(60);
                 // A quick restart meets the messages of the life before it.
                 let away_ms =
                     if random.percent(50) { random.between(5, 300) } else { random.between(300, 7000) };
                 Event::Crash { node, loses_memory, back_ms: at_ms + away_ms }
             }
-            25..33 => Event::Stop { node, back_ms: at_ms + random.between(100, 5000) },
-            33..53 => {
+            30..36 => Event::Stop { node, back_ms: at_ms + random.between(100, 5000) },
+            36..53 => {
                 let mut inside: Vec<_> = (1..=self.node_count).map(|id| Address::Node(NodeId(id))).collect();
                 inside.retain(|_| random.percent(40));
                 if random.percent(20) {
@@ -157,7 +161,8 @@ impl Plan {
                 let faults = [StoreFault::CrashBefore, StoreFault::CrashAfter, StoreFault::WriteFails];
                 Event::ArmStore(faults[random.below(3) as usize])
             }
-            88..93 => Event::SleepDirectory { until_ms: at_ms + random.between(500, 8000) },
+            88..90 => Event::Spoil { node },
+            90..94 => Event::SleepDirectory { until_ms: at_ms + random.between(500, 8000) },
             _ => Event::Rot { node, choice: random.next() },
         }
     }
@@ -170,7 +175,7 @@ fn weather(random: &mut Random) -> Weather {
     Weather {
         lost_percent: random.below(15),
         repeated_percent: random.below(15),
-        late_percent: random.below(30),
-        late_ms: random.between(10, 5000),
+        late_percent: random.below(50),
+        late_ms: if random.percent(60) { random.between(10, 600) } else { random.between(600, 5000) },
     }
 }

@@ -36,6 +36,8 @@ pub(crate) struct Node {
     life: u64,
     copies: BTreeMap<ObjectId, Copy>,
     process: Option<Process>,
+    /// The next chunk is stored wrong.
+    spoils: bool,
 }
 
 /// What dies with the process.
@@ -57,7 +59,7 @@ enum Task {
 
 impl Node {
     pub(crate) fn new(config: NodeConfig) -> Self {
-        Self { config, incarnation: 0, life: 0, copies: BTreeMap::new(), process: None }
+        Self { config, incarnation: 0, life: 0, copies: BTreeMap::new(), process: None, spoils: false }
     }
 
     pub(crate) fn is_running(&self) -> bool {

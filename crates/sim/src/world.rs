@@ -291,6 +291,7 @@ impl World {
             Event::ArmStore(fault) => self.directory.arm(fault),
             Event::SleepDirectory { until_ms } => self.directory_sleeps_ms = until_ms,
             Event::Rot { node, choice } => self.rot(node, choice),
+            Event::Spoil { node } => return self.with_node(node, |node, _| node.spoil_next_write()),
         }
         Ok(())
     }

@@ -116,13 +116,19 @@ impl Node {
         }
     }
 
+    /// The memory, or what is before it, damages the next chunk that is written here.
+    pub(crate) fn spoil_next_write(&mut self) {
+        self.spoils = true;
+    }
+
     fn write(&mut self, object: ObjectId, epoch: Epoch, chunk: ByteRange, blocks: &[u32]) -> HomeAnswer {
+        let damage = if std::mem::take(&mut self.spoils) { 4 } else { 0 };
         match self.placed(object, epoch) {
             Ok(copy) => {
                 // A repeated write that comes after the seal changes nothing.
                 if copy.sealed.is_none() {
                     let first = chunk.offset() / CHECKSUM_BLOCK_BYTES;
-                    copy.blocks.extend((first..).zip(blocks.iter().copied()));
+                    copy.blocks.extend((first..).zip(blocks.iter().map(|block| block ^ damage)));
                 }
                 HomeAnswer::Wrote(chunk.offset())
             }

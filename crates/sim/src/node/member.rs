@@ -9,8 +9,11 @@ use hinterland_types::{Epoch, ObjectId};
 const LIST_PART: usize = 3;
 /// Milliseconds after which joining and listing are tried again.
 const RETRY_MS: u64 = 400;
+/// Milliseconds that a node needs to find out what it holds: from none to so many of these.
+const SCAN_MS: u64 = 100;
+const SCANS: u64 = 5;
 /// Milliseconds between two questions which copies nobody wants.
-const AUDIT_MS: u64 = 1500;
+const AUDIT_MS: u64 = 1000;
 /// Milliseconds between two looks for objects with too few copies.
 const REPAIR_MS: u64 = 1500;
 
@@ -124,6 +127,16 @@ impl Node {
         self.send_join(now_ms, outbox);
     }
 
+    /// Reads the headers of what the memory still holds, which takes a while; then the list is sent.
+    fn scan(&mut self, now_ms: u64) {
+        let after = ObjectId(0);
+        let scan_ms = self.incarnation % SCANS * SCAN_MS;
+        if let Some(process) = &mut self.process {
+            process.member.stage = Stage::Listing { after, through: after };
+            process.member.retry_ms = now_ms + scan_ms;
+        }
+    }
+
     fn send_list(&mut self, now_ms: u64, after: ObjectId, outbox: &mut Outbox) {
         let mut objects = self.list(after);
         let more = objects.len() > LIST_PART;
@@ -197,7 +210,7 @@ impl Node {
         }
         match (answer, member.stage) {
             (Ok(Reply::Forgotten), _) => drop(process.owed.remove(&sequence)),
-            (Ok(Reply::Joined { .. }), Stage::Joining) => self.send_list(now_ms, ObjectId(0), outbox),
+            (Ok(Reply::Joined { .. }), Stage::Joining) => self.scan(now_ms),
             (Ok(Reply::Reconciled { delete, up }), stage) => {
                 self.delete_all(&delete, outbox);
                 match stage {
