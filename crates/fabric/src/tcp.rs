@@ -11,6 +11,11 @@
 //! | `queue` | many operations in flight from one thread |
 //! | `server` | accepts connections and keeps sessions |
 //! | `serve` | answers the requests of one stream |
+//!
+//! Streams use plain system calls, not io_uring. `cargo run --release -p hinterland-fabric --example uring_figures` on two
+//! cores, both free (`chrt -f 1`) and shared with other work: a linked send and receive takes 59.6 us for a 64-byte round
+//! trip (shared: 5.1) against 57.6 (4.4) with two calls; one thread receives four streams at 3.4 GB/s (0.5) against 2.8
+//! (0.6) with `poll`. A thread for every stream of a long transfer, which needs neither, reaches 5.2 GB/s.
 
 mod channel;
 mod client;
