@@ -16,6 +16,10 @@ import time
 
 import pytest
 
+# A shell that starts jobs in the background lets them ignore ctrl-C, and what they start too; the tests send it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TREE = pathlib.Path(__file__).resolve().parent.parent
 READY_SECONDS_MAX = 30
 COMMAND_SECONDS_MAX = 120

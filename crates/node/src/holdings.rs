@@ -182,15 +182,16 @@ impl Holding {
         self.memory.read().unwrap_or_else(PoisonError::into_inner).room
     }
 
-    /// Gives the file the object's own length, so that a file system can show it as it is; files of huge pages keep
-    /// whole pages. Returns the room that a stream had asked for and did not use.
+    /// Gives back the pages behind the object that a stream had asked for and did not use; returns their room. The
+    /// file keeps whole pages, as whoever maps it expects.
     fn trim(&self, bytes: u64) -> Result<u64, HoldingError> {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        let length = match memory.file.kind() {
-            PageKind::Base4K | PageKind::TransparentHuge => bytes,
-            PageKind::Huge2M => rounded(bytes.max(1), PageKind::Huge2M),
+        let kind = match memory.file.kind() {
             PageKind::Device => return Ok(0),
+            PageKind::TransparentHuge => PageKind::Base4K,
+            kind => kind,
         };
+        let length = rounded(bytes.max(1), kind);
         memory.file.resize(length)?;
         let unused = memory.room.saturating_sub(room_of(bytes));
         memory.room -= unused;
