@@ -14,6 +14,7 @@ use tree::Tree;
 /// Every subcommand and what it does: the help text, and what a document may name.
 pub const SUBCOMMANDS: &[(&str, &str)] = &[
     ("tidy", "check the house rules; prints path:line: message and fails on any"),
+    ("commits", "check the text of the latest commits, before you share them"),
     ("docs", "write docs/reference from the built hinterland binary"),
 ];
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words.as_slice() {
         ["tidy"] => tidy(),
+        ["commits"] => report("commits", rules::check_commits(&tree::root()), "messages read"),
         ["docs"] => reference::write(&tree::root()),
         [] | ["help" | "--help" | "-h"] => {
             print!("{}", help());
@@ -41,14 +43,19 @@ fn main() -> ExitCode {
 fn help() -> String {
     let mut text = String::from("usage: cargo xtask COMMAND\n\n");
     for (name, summary) in SUBCOMMANDS {
-        text.push_str(&format!("  {name:<6} {summary}\n"));
+        text.push_str(&format!("  {name:<8} {summary}\n"));
     }
     text
 }
 
 fn tidy() -> Result<(), String> {
     let tree = Tree::load(&tree::root())?;
-    let mut findings: Vec<Finding> = rules::check_all(&tree)?;
+    let findings = rules::check_all(&tree)?;
+    report("tidy", findings, &format!("{} files read", tree.files.len()))
+}
+
+/// Prints the findings in order; an error when there are any.
+fn report(chore: &str, mut findings: Vec<Finding>, read: &str) -> Result<(), String> {
     findings.sort();
     findings.dedup();
     for finding in &findings {
@@ -56,10 +63,10 @@ fn tidy() -> Result<(), String> {
     }
     match findings.len() {
         0 => {
-            println!("tidy: {} files, nothing to mend", tree.files.len());
+            println!("{chore}: {read}, nothing to mend");
             Ok(())
         }
-        1 => Err("tidy: 1 finding (hint: the line above says where)".to_string()),
-        count => Err(format!("tidy: {count} findings (hint: the lines above say where)")),
+        1 => Err(format!("{chore}: 1 finding (hint: the line above says where)")),
+        count => Err(format!("{chore}: {count} findings (hint: the lines above say where)")),
     }
 }

@@ -14,6 +14,8 @@ mod typing;
 mod variables;
 mod words;
 
+pub use words::check_commits;
+
 use crate::finding::Finding;
 use crate::scanner::Scanned;
 use crate::tree::Tree;
@@ -37,7 +39,6 @@ pub fn check_all(tree: &Tree) -> Result<Vec<Finding>, String> {
         findings.extend(links::check(file, tree));
         findings.extend(layouts::check(file, tree));
     }
-    findings.extend(words::check_commits(&tree.root));
     findings.extend(commands::check(tree));
     findings.extend(benches::check(tree));
     findings.extend(typing::check(tree));
