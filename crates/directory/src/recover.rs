@@ -41,7 +41,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     }
     compare_names(&state, &tables.names)?;
     compare_pages(&state, &tables.pages)?;
-    state.check()?;
+    state.check_objects()?;
     Ok(state)
 }
 

@@ -119,7 +119,7 @@ fn compare(directory: &Directory, plain: &Plain, now_ms: u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
     fn every_rule_holds_and_every_crash_recovers(
@@ -138,7 +138,7 @@ fn random_steps_are_accepted_and_refused_in_every_way() {
     let mut runner = TestRunner::deterministic();
     let strategy = (step::start(), prop::collection::vec((any::<u8>(), step::step()), 60));
     let mut seen = BTreeSet::new();
-    for _ in 0..200 {
+    for _ in 0..120 {
         let (mut all, steps) = strategy.new_tree(&mut runner).unwrap().current();
         all.extend(steps);
         seen.extend(run(&all));
