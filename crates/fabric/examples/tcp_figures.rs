@@ -39,9 +39,9 @@ impl Memory {
         unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         let memory = Self { start: NonNull::new(start.cast()).expect("a mapping is not at zero"), bytes };
         let mut state = seed;
-        for word in memory.all().chunks_exact_mut(8) {
+        for word in memory.all().as_chunks_mut::<8>().0 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            word.copy_from_slice(&state.to_le_bytes());
+            *word = state.to_le_bytes();
         }
         memory
     }

@@ -445,7 +445,7 @@ impl Holdings {
 
     fn take_room(&self, bytes: u64) -> Result<(), HoldingError> {
         self.used_bytes
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
+            .try_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(bytes).filter(|&total| total <= self.capacity_bytes)
             })
             .map(drop)

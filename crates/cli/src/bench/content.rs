@@ -24,9 +24,9 @@ impl Read for Content {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let left = usize::try_from(self.bytes - self.at).unwrap_or(usize::MAX);
         let whole = into.len().min(left) / 8 * 8;
-        for word in into[..whole].chunks_exact_mut(8) {
+        for word in into[..whole].as_chunks_mut::<8>().0 {
             let value = self.at.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ (self.at >> 7);
-            word.copy_from_slice(&value.to_le_bytes());
+            *word = value.to_le_bytes();
             self.at += 8;
         }
         Ok(whole)

@@ -157,8 +157,8 @@ fn fill_on_fault(file: &MemoryFile, unit: usize, fault: &Userfault, base: u64, s
         for event in events.drain(..) {
             let Event::Fault(found) = event else { continue };
             let start = (found.address - base) as usize / unit * unit;
-            for (index, word) in writer.buffer(0).chunks_exact_mut(8).enumerate() {
-                word.copy_from_slice(&word_at(start + index * 8).to_le_bytes());
+            for (index, word) in writer.buffer(0).as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *word = word_at(start + index * 8).to_le_bytes();
             }
             writer.write(file, 0, unit, start as u64).unwrap();
             fault.wake(base + start as u64, unit as u64).unwrap();

@@ -28,7 +28,7 @@ impl<'a> RunTable<'a> {
             return Err(FrameError::Run { index: RUNS_MAX, offset: 0, bytes: 0 });
         }
         let mut total_bytes = 0u64;
-        for (index, run) in bytes.chunks_exact(RUN_BYTES).enumerate() {
+        for (index, run) in bytes.as_chunks::<RUN_BYTES>().0.iter().enumerate() {
             let (offset, bytes, filler) = split(run);
             total_bytes += u64::from(bytes);
             let good = bytes != 0
@@ -55,7 +55,7 @@ impl<'a> RunTable<'a> {
 
     /// The runs in their order.
     pub fn iter(&self) -> impl Iterator<Item = ByteRange> + 'a {
-        self.bytes.chunks_exact(RUN_BYTES).map(|run| {
+        self.bytes.as_chunks::<RUN_BYTES>().0.iter().map(|run| {
             let (offset, bytes, _) = split(run);
             // `parse` refused every run that overflows, so the default is never taken.
             ByteRange::new(offset, u64::from(bytes)).unwrap_or_default()
@@ -85,7 +85,7 @@ pub fn encode_runs(runs: &[ByteRange], body: &mut Vec<u8>) -> Result<u32, FrameE
     }
 }
 
-fn split(run: &[u8]) -> (u64, u32, u32) {
+fn split(run: &[u8; RUN_BYTES]) -> (u64, u32, u32) {
     let word = |at: usize| u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]]);
     (u64::from(word(4)) << 32 | u64::from(word(0)), word(8), word(12))
 }
