@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
 from types import TracebackType
@@ -75,7 +76,7 @@ class Pool(_native.Pool):
         """What is known of an object."""
         return object_info(super().stat(name))
 
-    def list(self, prefix: str = "") -> list[ObjectInfo]:
+    def list(self, prefix: str = "") -> builtins.list[ObjectInfo]:
         """All objects whose name starts with `prefix`, by name."""
         return [object_info(fields) for fields in super().list(prefix)]
 
@@ -87,7 +88,7 @@ class Pool(_native.Pool):
         """What the node of this host says of itself."""
         return node_status(super().status())
 
-    def members(self) -> list[Member]:
+    def members(self) -> builtins.list[Member]:
         """All nodes of the pool."""
         return [Member(**fields) for fields in super().members()]
 

@@ -1,5 +1,6 @@
 """What the pool tells, as frozen dataclasses. Sizes are bytes."""
 
+import builtins
 from dataclasses import dataclass
 from typing import Any, Literal, Optional
 
@@ -31,7 +32,7 @@ class ObjectInfo:
     #: Copies that were asked for.
     copies: int
     #: blake3 over the size and the crc32c of each 64 KiB block; zeros for a region.
-    digest: bytes
+    digest: builtins.bytes
     homes: "tuple[Home, ...]"
 
 

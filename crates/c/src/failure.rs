@@ -3,7 +3,7 @@
 use hinterland_os::OsError;
 use hinterland_pool::PoolError;
 use hinterland_region::RegionError;
-use hinterland_types::{AddressError, NameError};
+use hinterland_types::{AddressError, NameError, RangeError};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -116,6 +116,12 @@ impl From<NameError> for Failure {
 impl From<AddressError> for Failure {
     fn from(error: AddressError) -> Self {
         Self::new(libc::EINVAL, error.to_string())
+    }
+}
+
+impl From<RangeError> for Failure {
+    fn from(error: RangeError) -> Self {
+        Self::argument(error.to_string())
     }
 }
 

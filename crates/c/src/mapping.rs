@@ -117,8 +117,7 @@ pub unsafe extern "C" fn hl_advise(
         };
         let mapped = handle.mapped();
         let region = mapped.get(&pointer.addr()).ok_or_else(|| unknown(pointer))?;
-        let range = ByteRange::new(offset, bytes).map_err(|error| Failure::argument(error.to_string()))?;
-        Ok(region.advise(range, advice)?)
+        Ok(region.advise(ByteRange::new(offset, bytes)?, advice)?)
     })
 }
 

@@ -5,7 +5,7 @@ use crate::pool::PoolHandle;
 use crate::text::{buffer, buffer_mut, name, path, place, rack};
 use hinterland_pool::PutOptions;
 use hinterland_proto::control::{ObjectInfo, ObjectState, Placement};
-use hinterland_types::ObjectName;
+use hinterland_types::{ByteRange, ObjectName};
 use std::ffi::{c_char, c_int, c_void};
 use std::fs::File;
 use std::io::{self, Read};
@@ -122,7 +122,9 @@ pub unsafe extern "C" fn hl_get(
         let (handle, name) = unsafe { (PoolHandle::of(pool)?, name(name_text)?) };
         // SAFETY: as above.
         let into = unsafe { buffer_mut(memory, bytes) }?;
-        Ok(handle.pool().open_object(&name)?.read_at(offset, into)?)
+        let object = handle.pool().open_object(&name)?;
+        ByteRange::within(offset, into.len() as u64, object.info().bytes)?;
+        Ok(object.read_at(offset, into)?)
     })
 }
 

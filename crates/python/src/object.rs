@@ -4,6 +4,7 @@ use crate::buffer::Bytes;
 use crate::failure::Failure;
 use crate::own::Own;
 use hinterland_pool::Object as Opened;
+use hinterland_types::ByteRange;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -27,6 +28,12 @@ impl Object {
         let is_local = opened.is_local();
         Self { opened: Own::new("Object", opened), name, nbytes, is_local }
     }
+
+    /// Whether the object has a range.
+    fn check(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
+        ByteRange::within(offset, bytes, self.nbytes)?;
+        Ok(())
+    }
 }
 
 #[pymethods]
@@ -41,13 +48,7 @@ impl Object {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let opened = self.opened.value()?;
         let bytes = bytes.unwrap_or_else(|| self.nbytes.saturating_sub(offset));
-        if bytes > self.nbytes {
-            let text = format!(
-                "{} has {} bytes, not {bytes} (hint: leave the length out to read to the end)",
-                self.name, self.nbytes
-            );
-            return Err(Failure::argument(text).into());
-        }
+        self.check(offset, bytes)?;
         // No longer than the object, which fits the address space.
         PyBytes::new_with(py, bytes as usize, |into| {
             Ok(py.detach(|| opened.read_at(offset, into).map_err(Failure::from))?)
@@ -59,6 +60,7 @@ impl Object {
     fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let opened = self.opened.value()?;
         let mut into = Bytes::writable(buffer)?;
+        self.check(offset, into.len() as u64)?;
         Ok(py.detach(|| {
             opened.read_at(offset, into.as_mut_slice()).map_err(Failure::from)?;
             Ok::<_, Failure>(into.len())
@@ -69,6 +71,7 @@ impl Object {
     fn write_at(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let opened = self.opened.value()?;
         let from = Bytes::of(data)?;
+        self.check(offset, from.len() as u64)?;
         Ok(py.detach(|| opened.write_at(offset, from.as_slice()).map_err(Failure::from))?)
     }
 

@@ -110,7 +110,7 @@ fn an_object_goes_into_the_other_rack_and_comes_back_by_every_way() {
         refused(
             hl_get(pool, name, 1 + offset as u64, found.as_mut_ptr().cast(), found.len()),
             libc_errno::EINVAL,
-            "hint",
+            "ends behind",
         );
         let at = object.address + offset as u64;
         assert_eq!(hl_read(pool, at, found.as_mut_ptr().cast(), found.len()), 0, "{}", words());
