@@ -8,7 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$here/.."
 folder=debug
 if [ "${1:-}" = --release ]; then folder=release; fi
-cargo build --quiet --package hinterland-python "$@"
+# `./check` has built everything at once and says so.
+[ -n "${HINTERLAND_BUILT:-}" ] || cargo build --quiet --package hinterland-python "$@"
 built="${CARGO_TARGET_DIR:-target}/$folder/lib_native.so"
 # Renamed into place: an interpreter that has the old file loaded keeps it.
 cp "$built" "$here/hinterland/_native.abi3.so.new"

@@ -19,7 +19,8 @@ use crate::refused::{Refused, errno};
 use faults::{FaultWatch, Watched};
 use file::Policies;
 use fill::FillQueue;
-use hinterland_os::{HugeFiller, clock, process};
+use hinterland_os::filler::Staging;
+use hinterland_os::{clock, process};
 use hinterland_policy::layout::{self, Parsed, Preference};
 use hinterland_policy::prefetch::{self, PrefetchConfig, PrefetchSwitches, Prefetcher};
 use hinterland_policy::probation::{Probation, ProbationConfig};
@@ -159,7 +160,7 @@ impl Cache {
         });
         let mut threads = Vec::new();
         for _ in 0..cache.options.workers.max(1) {
-            let staging = fill::staging()?;
+            let staging = Staging::new(fill::PIECE_BYTES as usize)?;
             let cache = Arc::clone(&cache);
             threads.push(spawn("fill", move || fill::work(&cache, staging))?);
         }
@@ -434,17 +435,11 @@ impl Cache {
         files
     }
 
-    /// Makes huge pages of a file, evicting others of it if there are none free.
-    fn copy_huge(
-        &self,
-        file: &Arc<CacheFile>,
-        filler: &HugeFiller,
-        offset: u64,
-        bytes: &[u8],
-    ) -> Result<(), Refused> {
+    /// Makes pages of a file, evicting others of it if there is no memory for them.
+    fn copy(&self, file: &Arc<CacheFile>, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         const ENOMEM: i32 = 12;
         loop {
-            match filler.copy(offset, bytes) {
+            match file.filler().copy(offset, bytes) {
                 Err(error) if error.errno() == Some(ENOMEM) => {
                     if self.evict(file, bytes.len() as u64) == 0 {
                         return Err(error.into());

@@ -10,7 +10,7 @@
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
 //! | [`userfault`] | faults of a range served from outside the program |
-//! | [`filler`] | writes that make a page appear whole |
+//! | [`filler`] | pages that appear whole in a file |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
@@ -27,7 +27,6 @@ pub mod clock;
 mod error;
 pub mod filler;
 pub mod futex;
-mod huge_filler;
 pub mod huge_pages;
 pub mod limits;
 pub mod mapping;
@@ -42,8 +41,7 @@ pub mod userfault;
 
 pub use backing::{Backing, choose_backing};
 pub use error::OsError;
-pub use filler::FixedWriter;
-pub use huge_filler::HugeFiller;
+pub use filler::PageFiller;
 pub use mapping::{MapOptions, Mapping};
 pub use memory_file::{MemoryFile, PageKind};
 pub use shared_slice::SharedSlice;

@@ -32,15 +32,6 @@ impl PageKind {
         }
     }
 
-    /// Bytes that a fill must cover whole, so that no reader sees zeros beside the bytes: the largest page that the kernel
-    /// may make for a write.
-    pub const fn fill_bytes(self) -> u64 {
-        match self {
-            Self::Huge2M | Self::TransparentHuge => HUGE_PAGE_BYTES as u64,
-            Self::Base4K | Self::Device => BASE_PAGE_BYTES as u64,
-        }
-    }
-
     /// The name used in options and messages.
     pub const fn name(self) -> &'static str {
         match self {
@@ -299,7 +290,7 @@ impl MemoryFile {
     }
 
     /// Writes all of `source` with `pwrite`. Not for pages that others have mapped and may not see half-filled: that is
-    /// what [`crate::FixedWriter`] is for. Refused by hugetlbfs.
+    /// what [`crate::PageFiller`] is for. Refused by hugetlbfs.
     ///
     /// # Errors
     /// [`OsError::OutOfBounds`] past the end (the file never grows); the refusal of `pwrite`.

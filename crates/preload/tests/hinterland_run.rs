@@ -5,6 +5,9 @@
 // A failure in a function that a test calls is a failed test.
 #![allow(clippy::unwrap_used)]
 
+mod building;
+
+use building::built;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -15,32 +18,10 @@ const BYTES: u64 = (5 << 20) + 1234;
 /// The number that the object's bytes are made from.
 const SEED: u64 = 7;
 
-/// The folder of the binaries, with the command and the library built.
-fn built() -> &'static Path {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(|| {
-        let test = std::env::current_exe().unwrap();
-        let folder = test.ancestors().nth(2).unwrap().to_path_buf();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--quiet", "--offline", "-p", "hinterland-preload", "-p", "hinterland-cli"]);
-        cargo.arg("--target-dir").arg(folder.parent().unwrap());
-        if folder.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/behaviours.c");
-        let program = folder.join("run-behaviours");
-        let compiled = Command::new("cc")
-            .args(["-O1", "-o"])
-            .arg(program)
-            .arg(source)
-            .args(["-lpthread", "-ldl"])
-            .output()
-            .unwrap();
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        folder
-    })
+/// The program of the behaviours.
+fn behaviours() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| building::compile("run-behaviours", &[]))
 }
 
 /// Two nodes; both end with the test.
@@ -169,7 +150,7 @@ impl Racks {
 
     fn behaviour(&self, case: &str) -> Command {
         let (seed, bytes) = (SEED.to_string(), BYTES.to_string());
-        self.run(&built().join("run-behaviours"), &[case, &self.model(), &seed, &bytes])
+        self.run(behaviours(), &[case, &self.model(), &seed, &bytes])
     }
 
     /// What the program finds in the file when it reads a byte a line: `offset` on stdin, the byte on stdout.

@@ -6,6 +6,7 @@
 // A failure in a function that a test calls is a failed test.
 #![allow(clippy::unwrap_used)]
 
+mod building;
 #[path = "../../region/tests/stub_node/mod.rs"]
 mod stub_node;
 
@@ -69,42 +70,14 @@ impl Setup {
     }
 }
 
-/// The library, built: cargo builds for a test only what the test is linked with.
+/// The library under test.
 fn library() -> PathBuf {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let test = std::env::current_exe().unwrap();
-        let folder = test.ancestors().nth(2).unwrap();
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--quiet", "--offline", "-p", "hinterland-preload", "--target-dir"])
-            .arg(folder.parent().unwrap());
-        if folder.ends_with("release") {
-            cargo.arg("--release");
-        }
-        let built = cargo.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        folder.join("libhinterland_preload.so")
-    };
-    LIBRARY.get_or_init(build).clone()
-}
-
-fn compile(output: &Path, more: &[&str]) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/behaviours.c");
-    let mut command = Command::new("cc");
-    command.args(["-O1", "-Wall", "-o"]).arg(output).arg(source).args(more).args(["-lpthread", "-ldl"]);
-    let built = command.output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    building::built().join("libhinterland_preload.so")
 }
 
 fn compiled() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    let build = || {
-        let program = library().with_file_name("preload-behaviours");
-        compile(&program, &[]);
-        program
-    };
-    PROGRAM.get_or_init(build).clone()
+    PROGRAM.get_or_init(|| building::compile("preload-behaviours", &[])).clone()
 }
 
 fn succeeds(mut command: Command) -> Output {
@@ -310,8 +283,7 @@ fn the_switches_of_the_environment_do_what_they_say() {
 #[test]
 fn a_library_that_is_loaded_later_maps_pool_memory_too() {
     let setup = setup("base");
-    let shared = setup.folder.join("libbehaviours.so");
-    compile(&shared, &["-shared", "-fPIC"]);
+    let shared = building::compile("libbehaviours.so", &["-shared", "-fPIC"]);
     let mut command = setup.behaviour("loaded_later");
     command.env("BEHAVIOURS_LIBRARY", shared);
     succeeds(command);

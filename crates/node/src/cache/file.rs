@@ -4,7 +4,7 @@ use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
 use crate::refused::{Refused, errno};
-use hinterland_os::{HugeFiller, MemoryFile, OsError, PageKind};
+use hinterland_os::{MemoryFile, OsError, PageFiller, PageKind};
 use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
 use hinterland_policy::{LoopWatch, Tuner, UnitMap};
@@ -32,8 +32,7 @@ pub struct CacheFile {
     /// How it is divided.
     pub units: UnitMap,
     file: MemoryFile,
-    /// Fills huge pages.
-    filler: Option<HugeFiller>,
+    filler: PageFiller,
     state: Mutex<FileState>,
     resident_bytes: AtomicU64,
 }
@@ -94,9 +93,9 @@ impl CacheFile {
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
         let (file, filler) = if huge && units.wants_huge() {
-            make_huge(bytes).or_else(|_| make_base(bytes))?
+            make(bytes, PageKind::Huge2M).or_else(|_| make(bytes, PageKind::Base4K))?
         } else {
-            make_base(bytes)?
+            make(bytes, PageKind::Base4K)?
         };
         let state = FileState {
             units: UnitStates::new(units.count()),
@@ -142,14 +141,9 @@ impl CacheFile {
         self.file.reopen_read_only()
     }
 
-    /// The file itself, to be written by a filler.
-    pub const fn file(&self) -> &MemoryFile {
-        &self.file
-    }
-
-    /// What fills the file, if it has huge pages.
-    pub const fn filler(&self) -> Option<&HugeFiller> {
-        self.filler.as_ref()
+    /// What fills the file.
+    pub const fn filler(&self) -> &PageFiller {
+        &self.filler
     }
 
     /// Bytes of the file that are in memory.
@@ -264,14 +258,9 @@ impl CacheFile {
     }
 }
 
-fn make_huge(bytes: u64) -> Result<(MemoryFile, Option<HugeFiller>), OsError> {
-    let length = bytes.next_multiple_of(PageKind::Huge2M.page_bytes()).max(PageKind::Huge2M.page_bytes());
-    let file = MemoryFile::anonymous("hinterland-cache", length, PageKind::Huge2M)?;
-    let filler = HugeFiller::new(&file)?;
-    Ok((file, Some(filler)))
-}
-
-fn make_base(bytes: u64) -> Result<(MemoryFile, Option<HugeFiller>), OsError> {
-    let length = bytes.next_multiple_of(PageKind::Base4K.page_bytes()).max(PageKind::Base4K.page_bytes());
-    Ok((MemoryFile::anonymous("hinterland-cache", length, PageKind::Base4K)?, None))
+fn make(bytes: u64, kind: PageKind) -> Result<(MemoryFile, PageFiller), OsError> {
+    let length = bytes.next_multiple_of(kind.page_bytes()).max(kind.page_bytes());
+    let file = MemoryFile::anonymous("hinterland-cache", length, kind)?;
+    let filler = PageFiller::new(&file)?;
+    Ok((file, filler))
 }

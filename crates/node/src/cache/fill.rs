@@ -8,7 +8,7 @@ use super::evict;
 use super::file::CacheFile;
 use crate::fault_point;
 use crate::refused::Refused;
-use hinterland_os::FixedWriter;
+use hinterland_os::filler::Staging;
 use hinterland_policy::Eviction;
 use hinterland_types::ByteRange;
 use std::collections::VecDeque;
@@ -16,8 +16,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Largest piece that is fetched and written at once.
-const PIECE_BYTES: u64 = 2 << 20;
+/// Largest piece that is fetched and written at once: what a worker needs to receive it.
+pub const PIECE_BYTES: u64 = 2 << 20;
 
 /// One unit to fill.
 pub struct Task {
@@ -78,16 +78,16 @@ impl FillQueue {
 }
 
 /// One worker: runs until the queue is stopped.
-pub fn work(cache: &Cache, mut writer: FixedWriter) {
+pub fn work(cache: &Cache, mut staging: Staging) {
     while let Some(task) = cache.queue.pop() {
         let begun = task.file.lock().units.begin(task.unit);
         if let Some(demanded) = begun {
-            fill_unit(cache, &mut writer, &task, demanded);
+            fill_unit(cache, &mut staging, &task, demanded);
         }
     }
 }
 
-fn fill_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task, demanded: bool) {
+fn fill_unit(cache: &Cache, staging: &mut Staging, task: &Task, demanded: bool) {
     let started = Instant::now();
     let memory = task.file.unit_memory(task.unit);
     if !cache.make_room(&task.file, memory, demanded) && !demanded {
@@ -97,7 +97,7 @@ fn fill_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task, demanded: boo
         return;
     }
     fault_point::reach("fill-begun");
-    match fetch_unit(cache, writer, task) {
+    match fetch_unit(cache, staging, task) {
         Ok(()) => {
             fault_point::reach("fill-written");
             let (waiters, demanded) = {
@@ -142,38 +142,27 @@ fn retry(cache: &Cache, task: &Task, waiters: Vec<super::units::Waiter>) {
     cache.queue.push(&task.file, &fetch);
 }
 
-fn fetch_unit(cache: &Cache, writer: &mut FixedWriter, task: &Task) -> Result<(), Refused> {
+fn fetch_unit(cache: &Cache, staging: &mut Staging, task: &Task) -> Result<(), Refused> {
     let unit = task.file.units.range(task.unit);
     let mut offset = unit.offset();
     while offset < unit.end() {
         let bytes = PIECE_BYTES.min(unit.end() - offset);
         // The piece lies inside the unit, which fits.
         let piece = ByteRange::new(offset, bytes).unwrap_or_default();
-        fill_piece(cache, writer, task, piece)?;
+        fill_piece(cache, staging, task, piece)?;
         offset += bytes;
     }
     Ok(())
 }
 
-fn fill_piece(cache: &Cache, writer: &mut FixedWriter, task: &Task, piece: ByteRange) -> Result<(), Refused> {
+fn fill_piece(cache: &Cache, staging: &mut Staging, task: &Task, piece: ByteRange) -> Result<(), Refused> {
     let bytes = piece.bytes() as usize;
     let page_bytes = task.file.page_kind().page_bytes() as usize;
     let whole = bytes.next_multiple_of(page_bytes);
-    let buffer = &mut writer.buffer(0)[..whole];
+    let buffer = &mut staging.bytes()[..whole];
     task.file.source.fetch(piece, &mut buffer[..bytes])?;
     fault_point::reach("fill-fetched");
     // The file ends with a whole page; what lies behind the object reads as zeros.
     buffer[bytes..].fill(0);
-    match task.file.filler() {
-        Some(filler) => cache.copy_huge(&task.file, filler, piece.offset(), buffer),
-        None => Ok(writer.write(task.file.file(), 0, whole, piece.offset())?),
-    }
-}
-
-/// Staging for one worker: one piece.
-///
-/// # Errors
-/// [`Refused`] if memory cannot be pinned.
-pub fn staging() -> Result<FixedWriter, Refused> {
-    Ok(FixedWriter::new(1, PIECE_BYTES as usize)?)
+    cache.copy(&task.file, piece.offset(), buffer)
 }

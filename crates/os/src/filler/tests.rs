@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::userfault::{Event, FaultModes, Features, Userfault};
-use crate::{HUGE_PAGE_BYTES, MapOptions, MemoryFile, PageKind, poll};
+use crate::huge_pages::HugePageCounts;
+use crate::userfault::Event;
+use crate::{HUGE_PAGE_BYTES, poll};
 
 const UNITS: usize = 4;
 const BYTES: usize = UNITS * HUGE_PAGE_BYTES;
@@ -17,32 +18,33 @@ fn word_at(offset: usize) -> u64 {
 }
 
 #[test]
-fn bytes_arrive_at_their_offsets_also_in_batches() {
-    let mut writer = FixedWriter::new(3, 10_000).unwrap();
-    assert_eq!(writer.buffer_bytes(), 12_288);
-    let file = MemoryFile::anonymous("batch", 1 << 20, PageKind::Base4K).unwrap();
-    for index in 0..3 {
-        writer.buffer(index).fill(index as u8 + 1);
+fn a_filled_page_shows_its_bytes_in_another_mapping_and_a_hole_can_be_filled_again() {
+    for kind in [PageKind::Base4K, PageKind::Huge2M] {
+        let page = kind.page_bytes() as usize;
+        if kind == PageKind::Huge2M && HugePageCounts::read().map_or(0, |counts| counts.obtainable()) < 2 {
+            eprintln!("no huge pages on this machine: nothing to check");
+            continue;
+        }
+        let file = MemoryFile::anonymous("filler-test", 2 * page as u64, kind).unwrap();
+        let filler = PageFiller::new(&file).unwrap();
+        let reader = Arc::new(file.map(0, 2 * page, MapOptions::default()).unwrap());
+        for value in [7, 9] {
+            filler.copy(page as u64, &vec![value; page]).unwrap();
+            let mut seen = [0; 2];
+            reader.slice().read_at(2 * page - 2, &mut seen).unwrap();
+            assert_eq!(seen, [value; 2]);
+            file.punch(page as u64, page as u64).unwrap();
+        }
+        filler.copy(0, &vec![1; page]).unwrap();
+        filler.copy(0, &vec![2; page]).unwrap();
+        let mut first = [0; 1];
+        reader.slice().read_at(0, &mut first).unwrap();
+        assert_eq!(first, [1], "what is there stays");
+        assert!(matches!(filler.copy(1, &vec![0; page]), Err(OsError::Misaligned { .. })));
+        assert!(matches!(filler.copy(0, &[0; 100]), Err(OsError::Misaligned { .. })));
+        let behind = filler.copy(2 * page as u64, &vec![0; page]);
+        assert!(matches!(behind, Err(OsError::OutOfBounds { .. })));
     }
-    let writes: Vec<Write> = (0..3)
-        .map(|index| Write { buffer: index, bytes: 4096 << (index % 2), offset: index as u64 * 102_400 })
-        .collect();
-    writer.write_all(&file, &writes).unwrap();
-    for (index, write) in writes.iter().enumerate() {
-        let mut back = vec![0; write.bytes + 1];
-        file.read_at(write.offset, &mut back).unwrap();
-        assert!(back[..write.bytes].iter().all(|&byte| byte == index as u8 + 1));
-        assert_eq!(back[write.bytes], 0);
-    }
-    assert!(writer.write(&file, 3, 1, 0).is_err());
-    assert!(writer.write(&file, 0, 12_289, 0).is_err());
-    assert!(matches!(writer.write(&file, 0, 4000, 0), Err(OsError::Misaligned { .. })));
-    assert!(matches!(writer.write(&file, 0, 4096, 100), Err(OsError::Misaligned { .. })));
-    assert!(matches!(writer.write(&file, 0, 4096, 1 << 20), Err(OsError::OutOfBounds { .. })));
-    writer.write(&file, 0, 4096, (1 << 20) - 4096).unwrap();
-    let read_only = MemoryFile::from_descriptor(file.reopen_read_only().unwrap()).unwrap();
-    assert_eq!(writer.write(&read_only, 0, 4096, 0).unwrap_err().errno(), Some(libc::EBADF));
-    assert!(FixedWriter::new(0, 4096).is_err());
 }
 
 /// One thread fills 2 MiB units, a second one punches them, a third one reads through a mapping whose missing faults wait
@@ -54,26 +56,12 @@ fn a_reader_never_sees_a_page_before_its_bytes() {
 }
 
 #[test]
-fn a_reader_never_sees_a_huge_page_before_its_bytes() {
+fn files_whose_pages_the_kernel_chooses_are_refused() {
     // Needs the right to mount; without it there are no huge pages of this kind to be tested.
     let Some(mount) = HugeMount::new() else { return };
-    let file = Arc::new(MemoryFile::create(&mount.0.join("filled"), BYTES as u64).unwrap());
+    let file = MemoryFile::create(&mount.0.join("file"), BYTES as u64).unwrap();
     assert_eq!(file.kind(), PageKind::TransparentHuge);
-    scan_while_filling(&file, HUGE_PAGE_BYTES, Duration::from_millis(1500));
-}
-
-#[test]
-fn a_write_that_would_zero_the_rest_of_a_huge_page_is_refused() {
-    let Some(mount) = HugeMount::new() else { return };
-    let file = MemoryFile::create(&mount.0.join("partial"), BYTES as u64 - 5000).unwrap();
-    let mut writer = FixedWriter::new(1, HUGE_PAGE_BYTES).unwrap();
-    assert!(matches!(writer.write(&file, 0, 64 << 10, 0), Err(OsError::Misaligned { .. })));
-    let last = BYTES as u64 - HUGE_PAGE_BYTES as u64;
-    writer.buffer(0).fill(3);
-    writer.write(&file, 0, HUGE_PAGE_BYTES - 5000, last).unwrap();
-    let mut end = [0; 1];
-    file.read_at(BYTES as u64 - 5001, &mut end).unwrap();
-    assert_eq!(end, [3]);
+    assert!(matches!(PageFiller::new(&file), Err(OsError::Unsupported { .. })));
 }
 
 /// A tmpfs with huge pages, unmounted when the test ends.
@@ -143,7 +131,8 @@ fn scan_while_filling(file: &Arc<MemoryFile>, unit: usize, time: Duration) {
 
 /// Serves missing faults: fills the whole unit around each, then wakes who waits in it.
 fn fill_on_fault(file: &MemoryFile, unit: usize, fault: &Userfault, base: u64, stop: &AtomicBool) -> u64 {
-    let mut writer = FixedWriter::new(1, unit).unwrap();
+    let filler = PageFiller::new(file).unwrap();
+    let mut bytes = vec![0; unit];
     let (mut events, mut fills) = (Vec::new(), 0);
     loop {
         if !poll::wait_readable(fault, Some(Duration::from_millis(20))).unwrap() {
@@ -157,10 +146,10 @@ fn fill_on_fault(file: &MemoryFile, unit: usize, fault: &Userfault, base: u64, s
         for event in events.drain(..) {
             let Event::Fault(found) = event else { continue };
             let start = (found.address - base) as usize / unit * unit;
-            for (index, word) in writer.buffer(0).as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            for (index, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
                 *word = word_at(start + index * 8).to_le_bytes();
             }
-            writer.write(file, 0, unit, start as u64).unwrap();
+            filler.copy(start as u64, &bytes).unwrap();
             fault.wake(base + start as u64, unit as u64).unwrap();
             fills += 1;
         }
