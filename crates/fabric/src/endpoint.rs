@@ -73,11 +73,12 @@ pub trait Endpoint: Send + Sync {
     /// As [`call_within`](Self::call_within).
     fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError>;
 
-    /// Opens a queue for many operations at once. A queue belongs to one thread at a time and has its own streams.
+    /// Opens a queue for many operations at once. A queue belongs to one thread at a time and has `streams` streams of its
+    /// own; 0: as many as the endpoint. Fabrics without streams take no notice.
     ///
     /// # Errors
     /// [`FabricError`] if the peer gives no further stream.
-    fn queue(&self) -> Result<Box<dyn Queue>, FabricError>;
+    fn queue(&self, streams: usize) -> Result<Box<dyn Queue>, FabricError>;
 
     /// Fills one buffer with the bytes of all runs.
     ///

@@ -5,6 +5,7 @@
 
 mod endpoint;
 mod error;
+mod intake;
 mod memory_service;
 mod part;
 mod service;
@@ -15,6 +16,7 @@ pub mod tcp;
 
 pub use endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
 pub use error::FabricError;
+pub use intake::Intake;
 pub use memory_service::MemoryService;
 pub use part::{Destination, Part, Source};
 pub use service::Service;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
-use hinterland_fabric::{Destination, Endpoint, FabricError, MemoryService, Outcome, Slice, Source};
+use hinterland_fabric::{Destination, Endpoint, FabricError, Intake, MemoryService, Outcome, Slice, Source};
 use hinterland_proto::ErrorCode;
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::collections::HashMap;
@@ -245,7 +245,7 @@ fn a_queue_completes_every_operation_with_its_own_bytes() {
     let (server, _) = serve(Slice::copied(&bytes), Rights::ALL);
     for (streams, mode) in [(1, Mode::Blocking), (3, Mode::Blocking), (2, Mode::Polling)] {
         let endpoint = connect(&server, streams, mode);
-        let mut queue = endpoint.queue().unwrap();
+        let mut queue = endpoint.queue(0).unwrap();
         let mut expected = HashMap::new();
         for tag in 0..200u64 {
             let size = [0, 8, 4096, 5000, 100_000, 1_200_000][tag as usize % 6];
@@ -283,10 +283,55 @@ fn a_queue_completes_every_operation_with_its_own_bytes() {
 }
 
 #[test]
+fn an_intake_reads_from_two_peers_at_once_and_starts_anew_after_one_has_gone() {
+    let (first, second) = (pattern(4 << 20), pattern(3 << 20));
+    let (mut gone, _) = serve(Slice::copied(&first), Rights::ALL);
+    let (stays, _) = serve(Slice::copied(&second), Rights::ALL);
+    let endpoints: [Arc<dyn Endpoint>; 2] =
+        [Arc::new(connect(&gone, 2, Mode::Blocking)), Arc::new(connect(&stays, 2, Mode::Blocking))];
+    let mut intake = Intake::new(4 << 20, 1).unwrap();
+    let mut completions = Vec::new();
+    for tag in 0..16u64 {
+        let at = tag << 18;
+        let range = run((tag << 17) + 1, 1 << 18);
+        intake.post(&endpoints[tag as usize % 2], tag, HANDLE, range, at as usize).unwrap();
+    }
+    while intake.in_flight() > 0 {
+        intake.poll(&mut completions, Duration::from_secs(5)).unwrap();
+    }
+    assert_eq!(completions.len(), 16);
+    for completion in completions.drain(..) {
+        assert_eq!(completion.result, Ok(Outcome::Done));
+        let from = ((completion.tag << 17) + 1) as usize;
+        let expected = if completion.tag % 2 == 0 { &first } else { &second };
+        let found = intake.bytes((completion.tag << 18) as usize, 1 << 18);
+        assert!(found == &expected[from..from + (1 << 18)]);
+    }
+    let outside = intake.post(&endpoints[1], 1, HANDLE, run(0, 2), (4 << 20) - 1);
+    assert!(matches!(outside, Err(FabricError::Limit { .. })));
+    intake.zero(5, 10);
+    assert_eq!(intake.bytes(5, 10), [0; 10]);
+    gone.stop();
+    // Posting may fail at once or later in the completion.
+    if intake.post(&endpoints[0], 77, HANDLE, run(0, 1 << 20), 0).is_ok() {
+        while intake.poll(&mut completions, Duration::from_secs(5)).unwrap() == 0 {}
+        assert!(completions.drain(..).all(|completion| completion.result.is_err()));
+    }
+    intake.forget(&endpoints[0]);
+    intake.post(&endpoints[1], 78, HANDLE, run(0, 1 << 20), 0).unwrap();
+    intake.abandon();
+    assert_eq!(intake.in_flight(), 0);
+    intake.post(&endpoints[1], 79, HANDLE, run(1, 1 << 20), 0).unwrap();
+    while intake.poll(&mut completions, Duration::from_secs(5)).unwrap() == 0 {}
+    assert!(completions.len() == 1 && completions[0].tag == 79 && completions[0].result.is_ok());
+    assert!(intake.bytes(0, 1 << 20) == &second[1..=1 << 20]);
+}
+
+#[test]
 fn posted_writes_and_reads_on_full_sockets_do_not_block_each_other() {
     let (server, service) = serve(Slice::zeroed(16 << 20), Rights::ALL);
     let endpoint = connect(&server, 1, Mode::Blocking);
-    let mut queue = endpoint.queue().unwrap();
+    let mut queue = endpoint.queue(0).unwrap();
     let from = Slice::copied(&pattern(8 << 20));
     let into = Slice::zeroed(8 << 20);
     for piece in 0..8u64 {
@@ -307,7 +352,7 @@ fn posted_writes_and_reads_on_full_sockets_do_not_block_each_other() {
 fn a_queue_whose_server_stops_completes_everything_with_an_error() {
     let (mut server, _) = serve(Slice::zeroed(4 << 20), Rights::ALL);
     let endpoint = connect(&server, 2, Mode::Blocking);
-    let mut queue = endpoint.queue().unwrap();
+    let mut queue = endpoint.queue(0).unwrap();
     server.stop();
     for tag in 0..20 {
         // Posting may fail at once or later in the completion.

@@ -19,7 +19,7 @@ use crate::refused::{Refused, errno};
 use faults::{FaultWatch, Watched};
 use file::Policies;
 use fill::FillQueue;
-use hinterland_os::filler::Staging;
+use hinterland_fabric::Intake;
 use hinterland_os::{clock, process};
 use hinterland_policy::layout::{self, Parsed, Preference};
 use hinterland_policy::prefetch::{self, PrefetchConfig, PrefetchSwitches, Prefetcher};
@@ -58,11 +58,20 @@ pub struct CacheSwitches {
     pub probe: bool,
     /// Keep a part of what is read in a loop.
     pub loops: bool,
+    /// Use the first bytes of a unit while the next ones are on their way.
+    pub pipeline: bool,
 }
 
 impl Default for CacheSwitches {
     fn default() -> Self {
-        Self { huge: true, prefetch: PrefetchSwitches::default(), layout: true, probe: true, loops: true }
+        Self {
+            huge: true,
+            prefetch: PrefetchSwitches::default(),
+            layout: true,
+            probe: true,
+            loops: true,
+            pipeline: true,
+        }
     }
 }
 
@@ -110,7 +119,10 @@ pub struct Cache {
     opening: Mutex<()>,
     queue: FillQueue,
     watch: FaultWatch,
+    /// Held while room is counted and taken.
     room: Mutex<()>,
+    /// Held while units leave to make room.
+    evicting: Mutex<()>,
     next_registration: AtomicU64,
     /// Counters.
     pub tallies: Tallies,
@@ -152,6 +164,7 @@ impl Cache {
             queue: FillQueue::default(),
             watch: FaultWatch::new()?,
             room: Mutex::default(),
+            evicting: Mutex::default(),
             next_registration: AtomicU64::new(1),
             tallies: Tallies::default(),
             problems: Mutex::default(),
@@ -160,9 +173,10 @@ impl Cache {
         });
         let mut threads = Vec::new();
         for _ in 0..cache.options.workers.max(1) {
-            let staging = Staging::new(fill::PIECE_BYTES as usize)?;
+            // One stream each: they share the wire among themselves.
+            let intake = Intake::new(fill::PART_BYTES as usize, 1)?;
             let cache = Arc::clone(&cache);
-            threads.push(spawn("fill", move || fill::work(&cache, staging))?);
+            threads.push(spawn("fill", move || fill::work(&cache, intake))?);
         }
         let serving = Arc::clone(&cache);
         threads.push(spawn("faults", move || serving.watch.serve(&serving))?);
@@ -208,8 +222,9 @@ impl Cache {
             },
             None => None,
         };
-        let source =
+        let mut source =
             Source::open(info.clone(), Arc::clone(&self.peers), Arc::clone(&self.directory), self.own)?;
+        source.is_pipelined = self.options.switches.pipeline;
         let units = self.divide(&source, info.bytes, preference.unit_bytes, learned)?;
         let prefetcher = Prefetcher::new(PrefetchConfig {
             switches: self.options.switches.prefetch,
@@ -512,7 +527,7 @@ fn read_layout(source: &Source, bytes: u64) -> Option<layout::Layout> {
         let end = wanted.next_multiple_of(CHECKSUM_BLOCK_BYTES).min(bytes);
         prefix.resize(end as usize, 0);
         let range = ByteRange::new(start, end - start).ok()?;
-        source.fetch(range, &mut prefix[start as usize..]).ok()?;
+        source.fetch_into(range, &mut prefix[start as usize..]).ok()?;
         match layout::parse_prefix(&prefix, bytes) {
             Parsed::Layout(layout) => return Some(layout),
             Parsed::NeedMore(more) if more <= HEADER_BYTES_MAX.min(bytes) && more > end => wanted = more,

@@ -70,25 +70,5 @@ impl PageFiller {
     }
 }
 
-/// Memory in which one thread gathers what it will fill with.
-#[derive(Debug)]
-pub struct Staging(Mapping);
-
-impl Staging {
-    /// Takes `bytes` bytes of memory, on huge pages if it can: copies out of it start at a page.
-    ///
-    /// # Errors
-    /// [`OsError`] without memory.
-    pub fn new(bytes: usize) -> Result<Self, OsError> {
-        Mapping::anonymous(bytes, true).map(Self)
-    }
-
-    /// All of it.
-    pub fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: nobody else knows of this private mapping, and the exclusive borrow of self lasts as long as the slice.
-        unsafe { std::slice::from_raw_parts_mut(self.0.start().as_ptr(), self.0.len()) }
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -85,12 +85,8 @@ pub struct Machine {
     pub shmem_huge_pages: String,
     /// Whether page faults can be served.
     pub fault_service: FaultService,
-    /// Whether io_uring works.
-    pub io_uring: Works,
     /// Whether `/dev/fuse` can be opened.
     pub fuse: Works,
-    /// Whether the kernel serves FUSE over io_uring; absent where it does not know of it.
-    pub fuse_io_uring: Option<bool>,
     /// Whether this process may mount.
     pub may_administrate: bool,
     /// Limit of open files.
@@ -119,9 +115,7 @@ impl Machine {
             transparent_huge_pages: setting("enabled"),
             shmem_huge_pages: setting("shmem_enabled"),
             fault_service: fault_service(),
-            io_uring: io_uring_works(),
             fuse: opens("/dev/fuse"),
-            fuse_io_uring: read_line("/sys/module/fuse/parameters/enable_uring").map(|word| word == "Y"),
             may_administrate: has_capability(CAP_SYS_ADMIN),
             open_files: limits::open_files().unwrap_or(no_limit),
             locked_memory_bytes: limits::locked_memory_bytes().unwrap_or(no_limit),
@@ -136,12 +130,10 @@ impl Machine {
     fn find_problems(&self) -> Vec<Problem> {
         [
             self.fault_problem(),
-            self.io_uring_problem(),
             self.fuse_problem(),
             self.huge_page_problem(),
             self.shared_memory_problem(),
             self.open_files_problem(),
-            self.fuse_io_uring_problem(),
         ]
         .into_iter()
         .flatten()
@@ -170,15 +162,6 @@ impl Machine {
         }
     }
 
-    fn io_uring_problem(&self) -> Option<Problem> {
-        let Works::No(reason) = &self.io_uring else { return None };
-        Some(Problem {
-            what: format!("io_uring does not work: {reason}"),
-            effect: "nodes cannot send, receive or fill",
-            command: "sysctl kernel.io_uring_disabled=0".to_owned(),
-        })
-    }
-
     fn fuse_problem(&self) -> Option<Problem> {
         let Works::No(reason) = &self.fuse else { return None };
         let command = if Path::new("/dev/fuse").exists() { "chmod 0666 /dev/fuse" } else { "modprobe fuse" };
@@ -186,14 +169,6 @@ impl Machine {
             what: format!("/dev/fuse cannot be opened: {reason}"),
             effect: "`hinterland mount` and `hinterland run` do not work",
             command: command.to_owned(),
-        })
-    }
-
-    fn fuse_io_uring_problem(&self) -> Option<Problem> {
-        (self.fuse.is_yes() && self.fuse_io_uring == Some(false)).then(|| Problem {
-            what: "FUSE over io_uring is switched off".to_owned(),
-            effect: "a read of a mounted object costs about four times as much",
-            command: "echo Y > /sys/module/fuse/parameters/enable_uring".to_owned(),
         })
     }
 
@@ -265,13 +240,6 @@ fn fault_service() -> FaultService {
     }
 }
 
-fn io_uring_works() -> Works {
-    match io_uring::IoUring::new(2) {
-        Ok(_) => Works::Yes,
-        Err(error) => Works::No(error.to_string()),
-    }
-}
-
 fn opens(path: &str) -> Works {
     match OpenOptions::new().read(true).write(true).open(path) {
         Ok(_) => Works::Yes,
@@ -338,15 +306,14 @@ mod tests {
     fn each_missing_thing_is_a_problem_with_its_command() {
         let mut machine = Machine::probe();
         machine.fault_service = FaultService::Absent("Operation not permitted".to_owned());
-        machine.io_uring = Works::No("Function not implemented".to_owned());
         machine.fuse = Works::No("No such file or directory".to_owned());
         machine.huge_pages = None;
         machine.shared_memory = None;
         machine.open_files = Limit { soft: 1024, hard: 1024 };
         let commands: Vec<String> =
             machine.find_problems().into_iter().map(|problem| problem.command).collect();
-        assert_eq!(commands.len(), 6, "{commands:?}");
-        for word in ["userfaultfd", "io_uring_disabled", "fuse", "hugepages", "/dev/shm", "ulimit -n"] {
+        assert_eq!(commands.len(), 5, "{commands:?}");
+        for word in ["userfaultfd", "fuse", "hugepages", "/dev/shm", "ulimit -n"] {
             assert!(commands.iter().any(|command| command.contains(word)), "{word} in {commands:?}");
         }
     }

@@ -110,9 +110,6 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
     if let FaultService::Full(_) = machine.fault_service {
         checks.push(Check::good("page faults can be served (userfaultfd)"));
     }
-    if machine.io_uring.is_yes() {
-        checks.push(Check::good("io_uring works"));
-    }
     match machine.huge_pages {
         Some(counts) if counts.obtainable() > 0 => {
             checks.push(Check::good(format!("{} huge pages of 2 MiB can be had", counts.obtainable())));
@@ -120,10 +117,6 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
         _ => {}
     }
     for problem in &machine.problems {
-        // Mounts speak the classic protocol of FUSE: that switch would change nothing.
-        if problem.command.contains("enable_uring") {
-            continue;
-        }
         let text = format!("{}: {}", problem.what, problem.effect);
         let check = if is_broken(machine, &problem.command) { Check::broken } else { Check::warning };
         checks.push(check(text, problem.command.clone()));
@@ -134,7 +127,6 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
 /// Whether the part of the machine that a command mends does not work at all.
 fn is_broken(machine: &Machine, command: &str) -> bool {
     (command.contains("userfaultfd") && matches!(machine.fault_service, FaultService::Absent(_)))
-        || (command.contains("io_uring_disabled") && !machine.io_uring.is_yes())
         || (command.contains("fuse") && !machine.fuse.is_yes())
 }
 
@@ -250,26 +242,12 @@ mod tests {
     #[test]
     fn what_does_not_work_at_all_is_broken_and_the_rest_a_warning() {
         let mut machine = Machine::probe();
-        machine.io_uring = Works::No("x".to_owned());
         machine.fault_service = FaultService::Absent("x".to_owned());
         machine.fuse = Works::No("x".to_owned());
-        for command in
-            ["sysctl kernel.io_uring_disabled=0", "sysctl vm.unprivileged_userfaultfd=1", "modprobe fuse"]
-        {
+        for command in ["sysctl vm.unprivileged_userfaultfd=1", "modprobe fuse"] {
             assert!(is_broken(&machine, command), "{command}");
         }
         assert!(!is_broken(&machine, "sysctl vm.nr_overcommit_hugepages=1"));
-    }
-
-    #[test]
-    fn a_switch_that_would_change_nothing_is_not_asked_for() {
-        let mut machine = Machine::probe();
-        machine.problems = vec![hinterland_os::probe::Problem {
-            what: "FUSE over io_uring is switched off".to_owned(),
-            effect: "",
-            command: "echo Y > /sys/module/fuse/parameters/enable_uring".to_owned(),
-        }];
-        assert!(machine_checks(&machine).iter().all(|check| check.state == State::Good));
     }
 
     #[test]

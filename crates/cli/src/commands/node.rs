@@ -94,6 +94,10 @@ pub enum Switch {
     Layout,
     /// Asking programs which parts they still use
     Probe,
+    /// Keeping a part of what is read in a loop
+    Loops,
+    /// Using the first bytes of a part while the next ones are on their way
+    Pipeline,
 }
 
 /// Starts the node and stays until it is interrupted.
@@ -138,6 +142,8 @@ pub fn options(
             Switch::StridePrefetch => switches.prefetch.stride = false,
             Switch::Layout => switches.layout = false,
             Switch::Probe => switches.probe = false,
+            Switch::Loops => switches.loops = false,
+            Switch::Pipeline => switches.pipeline = false,
         }
     }
     Ok(options)

@@ -141,7 +141,7 @@ impl Endpoint for ShmEndpoint {
         self.call_within(body, TIMEOUT)
     }
 
-    fn queue(&self) -> Result<Box<dyn Queue>, FabricError> {
+    fn queue(&self, _streams: usize) -> Result<Box<dyn Queue>, FabricError> {
         Ok(Box::new(ShmQueue { shared: Arc::clone(&self.shared), done: Vec::new(), out: 0 }))
     }
 }

@@ -59,7 +59,7 @@ fn calls_of_every_length_come_back_as_they_went() {
 #[test]
 fn many_calls_are_out_at_once_and_each_gets_its_own_answer() {
     let pair = Pair::new();
-    let mut queue = pair.endpoint.queue().unwrap();
+    let mut queue = pair.endpoint.queue(0).unwrap();
     let mut completions = Vec::new();
     let mut posted = 0u64;
     let mut seen = vec![false; 5000];

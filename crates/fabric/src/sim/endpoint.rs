@@ -259,7 +259,7 @@ impl Endpoint for SimEndpoint {
         self.shared.call(body)
     }
 
-    fn queue(&self) -> Result<Box<dyn Queue>, FabricError> {
+    fn queue(&self, _streams: usize) -> Result<Box<dyn Queue>, FabricError> {
         Ok(Box::new(SimQueue { shared: Arc::clone(&self.shared), completed: Vec::new() }))
     }
 }

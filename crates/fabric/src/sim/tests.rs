@@ -226,7 +226,7 @@ fn a_torn_write_leaves_a_beginning() {
 #[test]
 fn a_simulated_queue_completes_everything() {
     let (endpoint, _) = endpoint(3, EndpointFaults::default());
-    let mut queue = endpoint.queue().unwrap();
+    let mut queue = endpoint.queue(0).unwrap();
     let into = Slice::zeroed(16);
     queue.post_write(1, MemoryService::HANDLE, &[run(0, 16)], &[Slice::copied(&[7; 16])]).unwrap();
     queue.post_read(2, MemoryService::HANDLE, &[run(0, 16)], std::slice::from_ref(&into)).unwrap();

@@ -319,8 +319,9 @@ impl Endpoint for TcpEndpoint {
         self.call_within(body, self.connector.options.timeout)
     }
 
-    fn queue(&self) -> Result<Box<dyn Queue>, FabricError> {
-        Ok(Box::new(TcpQueue::open(self.connector.clone(), self.streams.len())?))
+    fn queue(&self, streams: usize) -> Result<Box<dyn Queue>, FabricError> {
+        let streams = if streams == 0 { self.streams.len() } else { streams.min(self.streams.len()) };
+        Ok(Box::new(TcpQueue::open(self.connector.clone(), streams)?))
     }
 }
 

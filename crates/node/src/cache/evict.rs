@@ -6,8 +6,8 @@ use super::registration::Registration;
 use crate::fault_point;
 use hinterland_policy::{Eviction, UnitKey};
 use hinterland_proto::control::ProbeRange;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 /// Units that programs are asked to unmap at once.
 const PROBE_UNITS_MAX: usize = 128;
@@ -29,23 +29,47 @@ impl Cache {
     /// Takes `bytes` of the budgets of the host and of the file, evicting as needed. Whether they were taken:
     /// a fill that a program waits for always gets them, because it must not wait for ever.
     pub(super) fn make_room(&self, file: &Arc<CacheFile>, bytes: u64, demanded: bool) -> bool {
-        let _one_at_a_time = self.room.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if self.take_room(file, bytes) {
+            return true;
+        }
+        let _one_at_a_time = self.evicting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Who held the lock may have made enough.
+        if self.take_room(file, bytes) {
+            return true;
+        }
         let file_missing =
             file.budget().map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
         if file_missing > 0 && self.evict(file, file_missing) < file_missing && !demanded {
             return false;
         }
-        let mut host_missing = (self.resident_bytes() + bytes).saturating_sub(self.options.budget_bytes);
-        let mut files = self.files_by_size();
-        while host_missing > 0 {
-            let Some(largest) = files.pop() else { break };
-            host_missing = host_missing.saturating_sub(self.evict(&largest, host_missing));
-        }
-        if host_missing > 0 && !demanded {
+        let host_missing = (self.resident_bytes() + bytes).saturating_sub(self.options.budget_bytes);
+        if self.evict_largest(host_missing) < host_missing && !demanded {
             return false;
         }
         file.take(bytes);
         true
+    }
+
+    /// Takes room if it is there.
+    fn take_room(&self, file: &CacheFile, bytes: u64) -> bool {
+        let _counting = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = self.resident_bytes() + bytes <= self.options.budget_bytes
+            && file.budget().is_none_or(|budget| file.resident_bytes() + bytes <= budget);
+        if fits {
+            file.take(bytes);
+        }
+        fits
+    }
+
+    /// Evicts at least `missing` bytes if it can, from the files that hold most; returns what was freed.
+    fn evict_largest(&self, missing: u64) -> u64 {
+        let mut freed = 0;
+        let mut files = self.files_by_size();
+        while freed < missing {
+            let Some(largest) = files.pop() else { break };
+            freed += self.evict(&largest, missing - freed);
+        }
+        freed
     }
 
     /// Evicts at least `bytes` from a file if it can; returns what was freed.

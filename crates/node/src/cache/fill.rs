@@ -1,23 +1,24 @@
 //! Fill workers: take units from the queue, make room, fetch, check, write, wake.
 //!
-//! Units that a program waits for go first. A unit is fetched in pieces of at most [`PIECE_BYTES`], so that
-//! a staging buffer stays in the processor's cache between the socket and the file.
+//! Units that a program waits for go first.
 
 use super::Cache;
 use super::evict;
 use super::file::CacheFile;
 use crate::fault_point;
 use crate::refused::Refused;
-use hinterland_os::filler::Staging;
+use hinterland_fabric::Intake;
 use hinterland_policy::Eviction;
 use hinterland_types::ByteRange;
+use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Largest piece that is fetched and written at once: what a worker needs to receive it.
-pub const PIECE_BYTES: u64 = 2 << 20;
+/// Most bytes that a worker fetches at once: a huge page, little enough to stay in the processor's cache between the
+/// socket and the file.
+pub const PART_BYTES: u64 = 2 << 20;
 
 /// One unit to fill.
 pub struct Task {
@@ -78,16 +79,16 @@ impl FillQueue {
 }
 
 /// One worker: runs until the queue is stopped.
-pub fn work(cache: &Cache, mut staging: Staging) {
+pub fn work(cache: &Cache, mut intake: Intake) {
     while let Some(task) = cache.queue.pop() {
         let begun = task.file.lock().units.begin(task.unit);
         if let Some(demanded) = begun {
-            fill_unit(cache, &mut staging, &task, demanded);
+            fill_unit(cache, &mut intake, &task, demanded);
         }
     }
 }
 
-fn fill_unit(cache: &Cache, staging: &mut Staging, task: &Task, demanded: bool) {
+fn fill_unit(cache: &Cache, intake: &mut Intake, task: &Task, demanded: bool) {
     let started = Instant::now();
     let memory = task.file.unit_memory(task.unit);
     if !cache.make_room(&task.file, memory, demanded) && !demanded {
@@ -97,7 +98,7 @@ fn fill_unit(cache: &Cache, staging: &mut Staging, task: &Task, demanded: bool) 
         return;
     }
     fault_point::reach("fill-begun");
-    match fetch_unit(cache, staging, task) {
+    match fetch_unit(cache, intake, task) {
         Ok(()) => {
             fault_point::reach("fill-written");
             let (waiters, demanded) = {
@@ -142,27 +143,43 @@ fn retry(cache: &Cache, task: &Task, waiters: Vec<super::units::Waiter>) {
     cache.queue.push(&task.file, &fetch);
 }
 
-fn fetch_unit(cache: &Cache, staging: &mut Staging, task: &Task) -> Result<(), Refused> {
+fn fetch_unit(cache: &Cache, intake: &mut Intake, task: &Task) -> Result<(), Refused> {
     let unit = task.file.units.range(task.unit);
     let mut offset = unit.offset();
     while offset < unit.end() {
-        let bytes = PIECE_BYTES.min(unit.end() - offset);
-        // The piece lies inside the unit, which fits.
-        let piece = ByteRange::new(offset, bytes).unwrap_or_default();
-        fill_piece(cache, staging, task, piece)?;
+        let bytes = PART_BYTES.min(unit.end() - offset);
+        // The part lies inside the unit, which fits.
+        let part = ByteRange::new(offset, bytes).unwrap_or_default();
+        fill_part(cache, intake, task, part)?;
         offset += bytes;
     }
     Ok(())
 }
 
-fn fill_piece(cache: &Cache, staging: &mut Staging, task: &Task, piece: ByteRange) -> Result<(), Refused> {
-    let bytes = piece.bytes() as usize;
-    let page_bytes = task.file.page_kind().page_bytes() as usize;
-    let whole = bytes.next_multiple_of(page_bytes);
-    let buffer = &mut staging.bytes()[..whole];
-    task.file.source.fetch(piece, &mut buffer[..bytes])?;
+/// Fills a part: pages of 4 KiB as the pieces arrive, a huge page when all of it is there.
+fn fill_part(cache: &Cache, intake: &mut Intake, task: &Task, part: ByteRange) -> Result<(), Refused> {
+    let page_bytes = task.file.page_kind().page_bytes();
+    let by_piece = page_bytes <= CHECKSUM_BLOCK_BYTES;
+    let mut deliver = |intake: &mut Intake, piece: ByteRange| {
+        let at = (piece.offset() - part.offset()) as usize;
+        if by_piece { write(cache, intake, task, piece, at) } else { Ok(()) }
+    };
+    task.file.source.fetch(part, intake, &mut deliver)?;
     fault_point::reach("fill-fetched");
+    if by_piece { Ok(()) } else { write(cache, intake, task, part, 0) }
+}
+
+/// Writes what lies in the intake from `at` on.
+fn write(
+    cache: &Cache,
+    intake: &mut Intake,
+    task: &Task,
+    range: ByteRange,
+    at: usize,
+) -> Result<(), Refused> {
+    let bytes = range.bytes() as usize;
+    let whole = bytes.next_multiple_of(task.file.page_kind().page_bytes() as usize);
     // The file ends with a whole page; what lies behind the object reads as zeros.
-    buffer[bytes..].fill(0);
-    cache.copy(&task.file, piece.offset(), buffer)
+    intake.zero(at + bytes, whole - bytes);
+    cache.copy(&task.file, range.offset(), intake.bytes(at, whole))
 }

@@ -3,7 +3,7 @@
 use crate::directory_link::{DirectoryLink, describe};
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use hinterland_fabric::Endpoint;
+use hinterland_fabric::{Endpoint, FabricError, Intake, Outcome};
 use hinterland_proto::checksum::{block_count, crc32c, digest};
 use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::machine::{
@@ -14,9 +14,16 @@ use hinterland_types::{ByteRange, Handle, NodeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-/// Largest piece of one read: what one frame may carry would do, a smaller one is sooner checked and sent on.
-const PIECE_BYTES: u64 = 2 << 20;
+/// Bytes of one read: one frame of the connection. While a piece is checked and used, the next ones are on their way.
+const PIECE_BYTES: u64 = 256 << 10;
+/// Bytes of one read where nothing is used before all is there.
+const UNCUT_BYTES: u64 = 2 << 20;
+/// Pieces that are asked for at once.
+const WINDOW: usize = 8;
+/// Longest sleep for an answer before the deadlines are looked at.
+const POLL: Duration = Duration::from_millis(100);
 
 /// A sealed object that other nodes hold.
 pub struct Source {
@@ -26,6 +33,8 @@ pub struct Source {
     directory: Arc<DirectoryLink>,
     attached: Mutex<HashMap<NodeId, Attached>>,
     own: NodeId,
+    /// Whether a fetch is cut into pieces that are used as they come.
+    pub is_pipelined: bool,
     /// Reads that went to another home after a failure.
     pub failovers: AtomicU64,
     /// Blocks whose checksum was wrong.
@@ -58,6 +67,7 @@ impl Source {
             directory,
             attached: Mutex::default(),
             own,
+            is_pipelined: true,
             failovers: AtomicU64::new(0),
             checksum_failures: AtomicU64::new(0),
             received_bytes: AtomicU64::new(0),
@@ -71,18 +81,46 @@ impl Source {
         self.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Fills `into` with a range that starts at a multiple of 64 KiB and ends at one or at the end of the object;
-    /// every block is checked. The fetch machine of the protocol chooses the homes, the same that the simulator runs.
+    /// Reads a range that starts at a multiple of 64 KiB and ends at one or at the end of the object into an intake, from
+    /// its start on. Every block is checked; each piece that is right is delivered at once, while the next ones are on
+    /// their way. The fetch machine of the protocol chooses the homes, the same that the simulator runs.
     ///
     /// # Errors
-    /// [`Refused`] lists what every home said.
-    pub fn fetch(&self, range: ByteRange, into: &mut [u8]) -> Result<(), Refused> {
-        let first = self.fetch_once(range, into);
-        // The directory may know newer homes.
-        if first.is_err() && self.refresh() { self.fetch_once(range, into) } else { first }
+    /// [`Refused`] lists what every home said, or is what `deliver` refused; pieces may have been delivered before.
+    pub fn fetch(
+        &self,
+        range: ByteRange,
+        intake: &mut Intake,
+        deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
+    ) -> Result<(), Refused> {
+        match self.fetch_once(range, intake, deliver) {
+            // The directory may know newer homes.
+            Err(Stop::Lost(refused)) if self.refresh() => {
+                tracing::debug!(%refused, "asking newer homes");
+                self.fetch_once(range, intake, deliver).map_err(Stop::into_inner)
+            }
+            result => result.map_err(Stop::into_inner),
+        }
     }
 
-    fn fetch_once(&self, range: ByteRange, into: &mut [u8]) -> Result<(), Refused> {
+    /// As [`fetch`](Self::fetch), into plain memory.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn fetch_into(&self, range: ByteRange, into: &mut [u8]) -> Result<(), Refused> {
+        let mut intake = Intake::new(into.len(), 1)?;
+        self.fetch(range, &mut intake, &mut |_, _| Ok(()))?;
+        into.copy_from_slice(intake.bytes(0, into.len()));
+        Ok(())
+    }
+
+    fn fetch_once(
+        &self,
+        range: ByteRange,
+        intake: &mut Intake,
+        deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
+    ) -> Result<(), Stop> {
+        intake.abandon();
         let info = self.info();
         let homes: Vec<&Home> = info.homes.iter().filter(|home| home.node != self.own).collect();
         let first_block = (range.offset() / CHECKSUM_BLOCK_BYTES) as usize;
@@ -101,61 +139,107 @@ impl Source {
                 "bytes of {} cannot be fetched: {reason} (hint: bring a home back, or put objects with --copies 2)",
                 info.name
             );
-            Refused::new(errno::EIO, text)
+            Stop::Lost(Refused::new(errno::EIO, text))
         };
-        // One piece at a time: the connection itself stripes a piece over its streams and has the deadline.
-        let limits = FetchLimits { piece_bytes: PIECE_BYTES, window: 1, timeout_ms: u64::MAX, rounds: 1 };
+        // The connection itself has the deadline.
+        let (piece_bytes, window) = if self.is_pipelined { (PIECE_BYTES, WINDOW) } else { (UNCUT_BYTES, 1) };
+        let limits = FetchLimits { piece_bytes, window, timeout_ms: u64::MAX, rounds: 1 };
         let mut machine = FetchMachine::new(fetch, limits, 0).map_err(|error| lost(error.to_string()))?;
-        while let Some(action) = machine.poll_action() {
-            match action {
-                FetchAction::Send { attempt, node, range: piece } => {
-                    let start = (piece.offset() - range.offset()) as usize;
-                    let part = &mut into[start..start + piece.bytes() as usize];
+        let mut completions = Vec::new();
+        loop {
+            match machine.poll_action() {
+                Some(FetchAction::Send { attempt, node, range: piece }) => {
                     let home = homes.iter().find(|home| home.node == node);
-                    let event = self.send(attempt, home.copied(), piece, part);
-                    machine.handle(0, event);
+                    if let Err(event) = self.post(attempt, home.copied(), piece, range, intake) {
+                        machine.handle(0, event);
+                    }
                 }
-                FetchAction::Suspect { node, block } => {
+                Some(FetchAction::Suspect { node, block }) => {
                     tracing::error!(%node, block, "a home sent a block with a wrong checksum");
                     // Relaxed: a counter that nothing is ordered by.
                     self.checksum_failures.fetch_add(1, Ordering::Relaxed);
                 }
-                FetchAction::Done => return Ok(()),
-                FetchAction::Fail(failure) => return Err(lost(describe_tries(&failure, &homes))),
+                Some(FetchAction::Done) => return Ok(()),
+                Some(FetchAction::Fail(failure)) => return Err(lost(describe_tries(&failure, &homes))),
+                None => {
+                    let count =
+                        intake.poll(&mut completions, POLL).map_err(|error| lost(error.to_string()))?;
+                    if count == 0 && intake.in_flight() == 0 {
+                        return Err(lost("the fetch ended without an answer".to_owned()));
+                    }
+                    for completion in completions.drain(..) {
+                        // The tag is the number of an attempt, which this loop gave.
+                        let attempt = completion.tag as u32;
+                        self.completed(attempt, completion.result, range, intake, &mut machine, deliver)?;
+                    }
+                }
             }
         }
-        Err(lost("the fetch ended without an answer".to_owned()))
     }
 
-    /// Reads one piece from one home.
-    fn send<'a>(
+    /// Asks one home for one piece; an event if that cannot be.
+    fn post(
         &self,
         attempt: u32,
         home: Option<&Home>,
         piece: ByteRange,
-        part: &'a mut [u8],
-    ) -> FetchEvent<'a> {
+        range: ByteRange,
+        intake: &mut Intake,
+    ) -> Result<(), FetchEvent<'static>> {
         let Some(home) = home else {
-            return FetchEvent::Refused { attempt, reason: "it is no home".to_owned() };
+            return Err(FetchEvent::Refused { attempt, reason: "it is no home".to_owned() });
         };
-        let read = self
-            .attach(home)
-            .and_then(|attached| Ok(attached.endpoint.read(attached.handle, &[piece], part)?));
-        match read {
-            Ok(()) => {
+        let at = (piece.offset() - range.offset()) as usize;
+        let posted = self.attach(home).and_then(|attached| {
+            Ok(intake.post(&attached.endpoint, u64::from(attempt), attached.handle, piece, at)?)
+        });
+        posted.map_err(|refused| self.failed(home, refused, intake))
+    }
+
+    /// A home does not answer as it should: it is left for the rest of this fetch. Its queue goes first, so that nothing
+    /// of it arrives any more where the answers of others are to lie.
+    fn failed(&self, home: &Home, refused: Refused, intake: &mut Intake) -> FetchEvent<'static> {
+        let known = self.attached.lock().unwrap_or_else(PoisonError::into_inner).get(&home.node).cloned();
+        if let Some(attached) = known {
+            intake.forget(&attached.endpoint);
+        }
+        self.detach(home);
+        // Relaxed: a counter that nothing is ordered by.
+        self.failovers.fetch_add(1, Ordering::Relaxed);
+        FetchEvent::Down { node: home.node, reason: refused.text }
+    }
+
+    /// The answer to one attempt is here: checks it, and delivers what is right.
+    fn completed(
+        &self,
+        attempt: u32,
+        result: Result<Outcome, FabricError>,
+        range: ByteRange,
+        intake: &mut Intake,
+        machine: &mut FetchMachine,
+        deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
+    ) -> Result<(), Stop> {
+        // An attempt that is over, because its home was given up.
+        let (Some(piece), Some(node)) = (machine.expects(attempt), machine.asked(attempt)) else {
+            return Ok(());
+        };
+        match result {
+            Ok(_) => {
                 // Relaxed: a counter that nothing is ordered by.
                 self.received_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
-                FetchEvent::Reply { attempt, body: Body::Bytes(part) }
+                let at = (piece.offset() - range.offset()) as usize;
+                let body = Body::Bytes(intake.bytes(at, piece.bytes() as usize));
+                machine.handle(0, FetchEvent::Reply { attempt, body });
+                if machine.has(piece) { deliver(intake, piece).map_err(Stop::Undeliverable) } else { Ok(()) }
             }
-            Err(refused) => {
-                self.detach(home);
-                // Relaxed: a counter that nothing is ordered by.
-                self.failovers.fetch_add(1, Ordering::Relaxed);
-                if refused.code == errno::EHOSTUNREACH {
-                    FetchEvent::Down { node: home.node, reason: refused.text }
-                } else {
-                    FetchEvent::Refused { attempt, reason: refused.text }
-                }
+            Err(error) => {
+                let info = self.info();
+                let event = match info.homes.iter().find(|home| home.node == node) {
+                    Some(home) => self.failed(home, error.into(), intake),
+                    None => FetchEvent::Down { node, reason: error.to_string() },
+                };
+                machine.handle(0, event);
+                Ok(())
             }
         }
     }
@@ -252,6 +336,22 @@ impl Source {
             return Err(Refused::new(errno::EIO, "its checksums are not those that the directory knows"));
         }
         Ok(blocks)
+    }
+}
+
+/// Why a fetch ends early.
+enum Stop {
+    /// No home gave the bytes.
+    Lost(Refused),
+    /// They came, and could not be used.
+    Undeliverable(Refused),
+}
+
+impl Stop {
+    fn into_inner(self) -> Refused {
+        match self {
+            Self::Lost(refused) | Self::Undeliverable(refused) => refused,
+        }
     }
 }
 

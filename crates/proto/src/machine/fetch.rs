@@ -18,6 +18,8 @@ struct Piece {
     first_block: usize,
     /// Failed tries at each replica.
     failures: Vec<u32>,
+    /// Whether a right answer has come.
+    here: bool,
 }
 
 struct Attempt {
@@ -87,6 +89,16 @@ impl FetchMachine {
         self.under_way.get(&attempt).map(|attempt| self.pieces[attempt.piece].range)
     }
 
+    /// Whom this attempt asked; `None` if the attempt is over.
+    pub fn asked(&self, attempt: u32) -> Option<NodeId> {
+        self.under_way.get(&attempt).map(|attempt| self.fetch.replicas[attempt.replica])
+    }
+
+    /// Whether a right answer has come for the piece that is this range.
+    pub fn has(&self, range: ByteRange) -> bool {
+        self.pieces.iter().any(|piece| piece.range == range && piece.here)
+    }
+
     /// Takes what happened. Answers to attempts that are over are ignored.
     pub fn handle(&mut self, now_ms: u64, event: FetchEvent<'_>) {
         match event {
@@ -104,6 +116,7 @@ impl FetchMachine {
         let piece = &self.pieces[known.piece];
         match verify(&self.fetch, piece, body) {
             Ok(()) => {
+                self.pieces[known.piece].here = true;
                 self.under_way.remove(&attempt);
                 self.pieces_left -= 1;
             }
@@ -220,7 +233,7 @@ fn cut(fetch: &Fetch, limits: FetchLimits) -> Vec<Piece> {
     while offset < fetch.range.end() {
         let bytes = limits.piece_bytes.min(fetch.range.end() - offset);
         let Ok(range) = ByteRange::new(offset, bytes) else { break };
-        pieces.push(Piece { range, first_block, failures: vec![0; fetch.replicas.len()] });
+        pieces.push(Piece { range, first_block, failures: vec![0; fetch.replicas.len()], here: false });
         offset += bytes;
         // A piece has at most 64 blocks.
         first_block += bytes.div_ceil(CHECKSUM_BLOCK_BYTES) as usize;
