@@ -282,13 +282,10 @@ pub unsafe fn copy_racing(source: *const u8, destination: *mut u8, bytes: usize)
     }
     // SAFETY: every piece lies within `bytes` of both ranges, which the caller promises.
     unsafe {
-        if bytes >= 32 {
-            let mut done = 0;
-            while done + 32 < bytes {
-                copy_piece::<32>(source.add(done), destination.add(done));
-                done += 32;
-            }
-            copy_piece::<32>(source.add(bytes - 32), destination.add(bytes - 32));
+        if bytes >= 64 {
+            copy_ends::<64>(source, destination, bytes);
+        } else if bytes >= 32 {
+            copy_ends::<32>(source, destination, bytes);
         } else if bytes >= 16 {
             copy_ends::<16>(source, destination, bytes);
         } else if bytes >= 8 {

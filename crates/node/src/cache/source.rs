@@ -14,7 +14,7 @@ use hinterland_types::{ByteRange, Handle, NodeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes of one read: one frame of the connection. While a piece is checked and used, the next ones are on their way.
 const PIECE_BYTES: u64 = 256 << 10;
@@ -22,6 +22,8 @@ const PIECE_BYTES: u64 = 256 << 10;
 const UNCUT_BYTES: u64 = 2 << 20;
 /// Pieces that are asked for at once.
 const WINDOW: usize = 8;
+/// How long a home that failed is asked only if no other home has the bytes.
+const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// Longest sleep for an answer before the deadlines are looked at.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -32,6 +34,8 @@ pub struct Source {
     peers: Arc<Peers>,
     directory: Arc<DirectoryLink>,
     attached: Mutex<HashMap<NodeId, Attached>>,
+    /// Homes that failed, and when.
+    avoided: Mutex<HashMap<NodeId, Instant>>,
     own: NodeId,
     /// Whether a fetch is cut into pieces that are used as they come.
     pub is_pipelined: bool,
@@ -66,6 +70,7 @@ impl Source {
             peers,
             directory,
             attached: Mutex::default(),
+            avoided: Mutex::default(),
             own,
             is_pipelined: true,
             failovers: AtomicU64::new(0),
@@ -122,7 +127,7 @@ impl Source {
     ) -> Result<(), Stop> {
         intake.abandon();
         let info = self.info();
-        let homes: Vec<&Home> = info.homes.iter().filter(|home| home.node != self.own).collect();
+        let homes = self.homes(&info);
         let first_block = (range.offset() / CHECKSUM_BLOCK_BYTES) as usize;
         let block_total = range.bytes().div_ceil(CHECKSUM_BLOCK_BYTES) as usize;
         let end = (first_block + block_total).min(self.blocks.len());
@@ -148,6 +153,8 @@ impl Source {
         let mut completions = Vec::new();
         loop {
             match machine.poll_action() {
+                // The home was given up after this was decided: another one is asked for these bytes.
+                Some(FetchAction::Send { attempt, .. }) if machine.expects(attempt).is_none() => {}
                 Some(FetchAction::Send { attempt, node, range: piece }) => {
                     let home = homes.iter().find(|home| home.node == node);
                     if let Err(event) = self.post(attempt, home.copied(), piece, range, intake) {
@@ -177,6 +184,16 @@ impl Source {
         }
     }
 
+    /// Other nodes that hold the object, those that failed not long ago last: whether a home that is gone has come back
+    /// must not be found out by every fetch, since each such attempt may cost the time limit of connecting.
+    fn homes<'a>(&self, info: &'a ObjectInfo) -> Vec<&'a Home> {
+        let mut avoided = self.avoided.lock().unwrap_or_else(PoisonError::into_inner);
+        avoided.retain(|_, failed| failed.elapsed() < AVOIDED_FOR);
+        let mut homes: Vec<&Home> = info.homes.iter().filter(|home| home.node != self.own).collect();
+        homes.sort_by_key(|home| avoided.contains_key(&home.node));
+        homes
+    }
+
     /// Asks one home for one piece; an event if that cannot be.
     fn post(
         &self,
@@ -204,6 +221,7 @@ impl Source {
             intake.forget(&attached.endpoint);
         }
         self.detach(home);
+        self.avoided.lock().unwrap_or_else(PoisonError::into_inner).insert(home.node, Instant::now());
         // Relaxed: a counter that nothing is ordered by.
         self.failovers.fetch_add(1, Ordering::Relaxed);
         FetchEvent::Down { node: home.node, reason: refused.text }
