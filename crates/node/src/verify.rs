@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::directory_link::describe;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, Reply as DirectoryReply};
+use hinterland_directory::{Command, DirectoryError, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
 use hinterland_proto::control::{Home, PeerReply, PeerRequest, Reply};
 use hinterland_types::{ObjectId, ObjectName};
@@ -17,9 +17,14 @@ const WRONG_MAX: usize = 100;
 /// # Errors
 /// [`Refused`] if there is no such name.
 pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
-    let command = Command::Remove { name: name.clone(), object: None };
-    let DirectoryReply::Removed { object, homes } = core.directory.apply(&command)? else {
-        return Err(Refused::new(errno::EIO, "the directory did not remove the name"));
+    // A request may be sent twice, when its connection breaks: it must not remove a successor of the same name.
+    let object = core.directory.lookup(name)?.object;
+    let homes = match core.directory.ask(&Command::Remove { name: name.clone(), object: Some(object) })? {
+        Ok(DirectoryReply::Removed { homes, .. }) => homes,
+        // The first of two requests was served, and every home has let go.
+        Err(DirectoryError::UnknownObject { .. }) => return Ok(()),
+        Ok(other) => return Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+        Err(error) => return Err(error.into()),
     };
     fault_point::reach("remove-committed");
     for home in homes {

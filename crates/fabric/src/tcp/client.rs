@@ -29,7 +29,8 @@ const HELPED_BYTES_MIN: u64 = 32 << 20;
 /// How to reach a peer.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Streams to the peer, 1 to 8. Reads and writes of several frames are striped over them.
+    /// Streams to the peer, 1 to 8. Reads and writes of several frames are striped over them. In polling mode at most one
+    /// less than there are processors.
     pub streams: usize,
     /// How to wait for answers.
     pub mode: Mode,
@@ -125,7 +126,12 @@ impl TcpEndpoint {
         connector.identity.join = Some(established.ticket.clone());
         connector.peer = established.node;
         connector.limits = established.limits;
-        let wanted = connector.options.streams.clamp(1, STREAMS_MAX);
+        let mut wanted = connector.options.streams.clamp(1, STREAMS_MAX);
+        if connector.options.mode == Mode::Polling {
+            // Each spins at the far end too: more of them than processors only take turns.
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            wanted = wanted.min(processors.saturating_sub(1).max(1));
+        }
         let count = wanted.min(established.limits.streams_max as usize);
         let first = Channel::new(socket, &established);
         let mut streams = vec![Mutex::new(Some(first))];
