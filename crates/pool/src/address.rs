@@ -9,9 +9,11 @@
 use crate::session::unexpected;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
+use hinterland_os::shared_slice::copy_racing;
 use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
 use hinterland_types::{GlobalAddress, Rights};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
@@ -60,8 +62,42 @@ struct Piece {
     memory: SharedSlice,
 }
 
+/// All pieces that a thread has at hand, the latest first.
+#[derive(Default)]
+struct AtHand(Vec<Piece>);
+
+impl Drop for AtHand {
+    fn drop(&mut self) {
+        // What a destructor of the thread reads later must not find memory that is gone.
+        LATEST.with(|latest| latest.bytes.set(0));
+    }
+}
+
+/// The first of the pieces once more, as plain words: the fewer instructions between two reads, the more of their cache
+/// misses overlap. It is changed with the pieces, which keep its memory and its owner's place from being given away.
+struct Latest {
+    owner: Cell<*const Addresses>,
+    forgotten: Cell<u64>,
+    first: Cell<u64>,
+    bytes: Cell<u64>,
+    start: Cell<*mut u8>,
+    is_writable: Cell<bool>,
+    believed_until_ns: Cell<u64>,
+}
+
 thread_local! {
-    static AT_HAND: RefCell<Vec<Piece>> = const { RefCell::new(Vec::new()) };
+    static AT_HAND: RefCell<AtHand> = const { RefCell::new(AtHand(Vec::new())) };
+    static LATEST: Latest = const {
+        Latest {
+            owner: Cell::new(ptr::null()),
+            forgotten: Cell::new(0),
+            first: Cell::new(0),
+            bytes: Cell::new(0),
+            start: Cell::new(ptr::null_mut()),
+            is_writable: Cell::new(false),
+            believed_until_ns: Cell::new(0),
+        }
+    };
 }
 
 impl Pool {
@@ -73,6 +109,11 @@ impl Pool {
     /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
     /// [`PoolError::Unreachable`] if no home answers.
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
+        if let Some(from) = self.latest(address.raw(), into.len(), false) {
+            // SAFETY: `latest` found the range in live memory; `into` is an exclusive borrow of as many bytes.
+            unsafe { copy_racing(from, into.as_mut_ptr(), into.len()) };
+            return Ok(());
+        }
         let at_hand = self.at_hand(address.raw(), into.len(), |memory, offset| {
             // The piece was found to cover the range.
             memory.read_at(offset, into).is_ok()
@@ -86,6 +127,12 @@ impl Pool {
     /// # Errors
     /// As [`read`](Self::read), and [`PoolError::Refused`] with `EACCES` for a sealed object.
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<(), PoolError> {
+        if let Some(into) = self.latest(address.raw(), from.len(), true) {
+            // SAFETY: `latest` found the range in live, writable memory; nobody holds references into shared memory, so
+            // `from` is apart from it.
+            unsafe { copy_racing(from.as_ptr(), into, from.len()) };
+            return Ok(());
+        }
         let at_hand = self.at_hand(address.raw(), from.len(), |memory, offset| {
             memory.is_writable() && memory.write_at(offset, from).is_ok()
         });
@@ -146,6 +193,26 @@ impl Pool {
         })
     }
 
+    /// Where the range lies, if it lies in the memory that this thread took in hand last. Valid until this thread uses a
+    /// pool again.
+    #[inline]
+    fn latest(&self, start: u64, bytes: usize, for_write: bool) -> Option<*mut u8> {
+        let owner = Arc::as_ptr(self.addresses());
+        LATEST.with(|latest| {
+            let offset = start.wrapping_sub(latest.first.get());
+            let len = latest.bytes.get();
+            let is_sound = offset < len
+                && bytes as u64 <= len - offset
+                && latest.owner.get() == owner
+                && (latest.is_writable.get() || !for_write)
+                // Acquire: pairs with the Release in `take_out`.
+                && latest.forgotten.get() == self.addresses().forgotten.load(Ordering::Acquire)
+                && coarse_ns() < latest.believed_until_ns.get();
+            // SAFETY: the offset lies inside the piece, by the first comparison.
+            is_sound.then(|| unsafe { latest.start.get().add(offset as usize) })
+        })
+    }
+
     /// Runs `access` on the memory that this thread has at hand for the range, if it has.
     #[inline]
     fn at_hand(&self, start: u64, bytes: usize, access: impl FnOnce(&SharedSlice, usize) -> bool) -> bool {
@@ -153,7 +220,7 @@ impl Pool {
         // A thread that is ending has nothing at hand.
         let found = AT_HAND.try_with(|at_hand| {
             let at_hand = at_hand.try_borrow().ok()?;
-            let piece = at_hand.iter().find(|piece| {
+            let piece = at_hand.0.iter().find(|piece| {
                 let offset = start.wrapping_sub(piece.first);
                 let len = piece.memory.len() as u64;
                 piece.owner.as_ptr() == owner && offset < len && bytes as u64 <= len - offset
@@ -320,13 +387,14 @@ impl Pool {
         // A thread that is ending, or that is here already, does without.
         let _ = AT_HAND.try_with(|at_hand| {
             let Ok(mut at_hand) = at_hand.try_borrow_mut() else { return };
-            at_hand.retain(|other| {
+            at_hand.0.retain(|other| {
                 let is_ours = other.owner.ptr_eq(&piece.owner);
                 let is_old = is_ours && (other.first == piece.first || other.forgotten != forgotten);
                 other.owner.strong_count() > 0 && !is_old
             });
-            at_hand.truncate(PIECES_MAX - 1);
-            at_hand.insert(0, piece);
+            at_hand.0.truncate(PIECES_MAX - 1);
+            LATEST.with(|latest| latest.set(&piece));
+            at_hand.0.insert(0, piece);
         });
     }
 }
@@ -388,6 +456,18 @@ impl Addresses {
 
     fn lock(&self) -> RwLockWriteGuard<'_, Vec<Arc<Entry>>> {
         self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Latest {
+    fn set(&self, piece: &Piece) {
+        self.owner.set(piece.owner.as_ptr());
+        self.forgotten.set(piece.forgotten);
+        self.first.set(piece.first);
+        self.bytes.set(piece.memory.len() as u64);
+        self.start.set(piece.memory.as_ptr());
+        self.is_writable.set(piece.memory.is_writable());
+        self.believed_until_ns.set(piece.believed_until_ns);
     }
 }
 
