@@ -185,6 +185,14 @@ impl Mounted {
                 umount2(&folder, MntFlags::MNT_DETACH).map_err(|error| failed(folder, error.into()))?;
                 Ok(Unmounted::Busy)
             }
+            // A worker was about to ask for the next request when the kernel ended the connection: the mount is going or
+            // has gone.
+            Err(error) if error.raw_os_error() == Some(Errno::ECONNABORTED as i32) => {
+                match umount2(&folder, MntFlags::MNT_DETACH) {
+                    Ok(()) | Err(Errno::EINVAL | Errno::ENOENT) => Ok(Unmounted::Clean),
+                    Err(error) => Err(failed(folder, error.into())),
+                }
+            }
             Err(error) => Err(failed(folder, error)),
         }
     }
