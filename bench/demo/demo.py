@@ -102,9 +102,9 @@ class Rack:
             raise DemoError(f"hinterland {' '.join(map(str, words))} failed:\n{outcome.stderr[-2000:]}")
         return json.loads(outcome.stdout) if outcome.stdout.strip() else None
 
-    def network_bytes(self):
-        """Bytes that this node has received from others so far."""
-        return self.ask("status", "--json")["counters"]["network_received_bytes"]
+    def sent_bytes(self):
+        """Bytes that this node has sent so far, to other nodes and to programs of other racks."""
+        return self.ask("status", "--json")["counters"]["network_sent_bytes"]
 
     def cached_bytes(self, name):
         """Bytes that this host holds of an object of another rack; nothing if it has no cache of it."""
@@ -182,10 +182,12 @@ def model_bytes_held(memories):
     return sum(total["pss"] or total["rss"] for total in held.values())
 
 
-def run_twice(label, prefix, model, rack=None, cached=None):
-    """Generates in one process, then in a second while the first still has the model mapped."""
+def run_twice(label, prefix, model, home=None, rack=None, cached=None):
+    """Generates in one process, then in a second while the first still has the model mapped.
+
+    What crosses the network is what the model's home sends; the memory is that of the rack where the program runs."""
     say(f"{label}: one process, then a second beside it")
-    network = rack.network_bytes if rack else lambda: 0
+    network = home.sent_bytes if home else lambda: 0
 
     def held(*memories):
         far = rack.cached_bytes(cached) if cached else None
@@ -270,8 +272,8 @@ def demonstrate(stack, binary, model, budget):
     return [
         run_twice("the plain file", [], model),
         run_twice("rack B, inside it", far.command("run", "--"), roomy, far),
-        run_twice(f"rack B, from A, {room}", near_run[0], roomy, near, OBJECTS[0]),
-        run_twice(f"rack B, from A, {budget}", near_run[1], tight, near, OBJECTS[1]),
+        run_twice(f"rack B, from A, {room}", near_run[0], roomy, far, near, OBJECTS[0]),
+        run_twice(f"rack B, from A, {budget}", near_run[1], tight, far, near, OBJECTS[1]),
     ]
 
 
