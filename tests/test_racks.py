@@ -42,17 +42,22 @@ def test_a_rack_that_does_not_exist_is_refused(two_racks, make_file):
     assert outcome.returncode == 1 and "nowhere" in outcome.stderr and "hint:" in outcome.stderr
 
 
-def test_a_second_process_moves_no_byte_over_the_network(two_racks, make_file):
-    a, _ = two_racks
+def sent(node):
+    """Bytes that the node has sent, to other nodes and to programs of other racks."""
+    return node.json("status")["counters"]["network_sent_bytes"]
+
+
+def test_a_second_process_that_maps_moves_no_byte_over_the_network(two_racks, make_file):
+    a, b = two_racks
     source = make_file("source", 40 * MEBIBYTE)
     a.run("put", source, "--name", "data", "--rack", "b")
     expected = hashlib.sha256(source.read_bytes()).hexdigest()
     start = received(a)
     assert scan(a, "data", "--budget", "64M") == expected
-    first = received(a)
+    first, home = received(a), sent(b)
     assert 40 * MEBIBYTE <= first - start <= 41 * MEBIBYTE
     assert scan(a, "data", "--budget", "64M") == expected
-    assert received(a) == first
+    assert received(a) == first and sent(b) == home
 
 
 def test_in_the_rack_nothing_moves(two_racks, make_file):
@@ -76,6 +81,20 @@ def test_a_budget_smaller_than_the_object_holds(two_racks, make_file):
     text, _ = process.communicate("go on\n", timeout=60)
     assert text.strip() == hashlib.sha256(source.read_bytes()).hexdigest()
     assert a.json("status")["cache_bytes"] <= 10 * MEBIBYTE
+
+
+def test_a_budget_holds_at_every_moment_while_several_fills_want_room(two_racks, make_file):
+    a, _ = two_racks
+    source = make_file("source", 80 * MEBIBYTE)
+    a.run("put", source, "--name", "data", "--rack", "b")
+    words = a.command("run", "--budget", "9M", "--unit", "1M", "--", sys.executable, MAPPED, "whole", "/pool/data")
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    seen = []
+    while process.poll() is None:
+        seen += [cache["resident_bytes"] for cache in a.json("status")["caches"]]
+    assert process.stdout.read().strip() == hashlib.sha256(source.read_bytes()).hexdigest()
+    assert seen and max(seen) > 4 * MEBIBYTE, "it was looked at while it mattered"
+    assert max(seen) <= 9 * MEBIBYTE
 
 
 def test_a_unit_that_is_set_is_used(two_racks, make_file):

@@ -13,6 +13,8 @@ use std::sync::{Arc, PoisonError};
 const PROBE_UNITS_MAX: usize = 128;
 /// Smallest amount that an eviction frees, so that programs are not asked for every unit.
 const EVICT_BYTES_MIN: u64 = 4 << 20;
+/// How often units leave for one fill whose room others take.
+const ROOM_TRIES_MAX: usize = 8;
 /// How often programs are asked which units they use before units leave unasked.
 const ASK_ROUNDS_MAX: usize = 6;
 /// Units that were filled last and stay in a loop, at the least: those that workers fetch ahead.
@@ -33,21 +35,26 @@ impl Cache {
             return true;
         }
         let _one_at_a_time = self.evicting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Who held the lock may have made enough.
-        if self.take_room(file, bytes) {
-            return true;
+        for _ in 0..ROOM_TRIES_MAX {
+            // Who held the lock may have made enough; and what leaves here, a fill that asked later may take.
+            if self.take_room(file, bytes) {
+                return true;
+            }
+            let file_missing =
+                file.budget().map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
+            if file_missing > 0 && self.evict(file, file_missing) < file_missing {
+                break;
+            }
+            let host_missing = (self.resident_bytes() + bytes).saturating_sub(self.options.budget_bytes);
+            if self.evict_largest(host_missing) < host_missing {
+                break;
+            }
         }
-        let file_missing =
-            file.budget().map_or(0, |budget| (file.resident_bytes() + bytes).saturating_sub(budget));
-        if file_missing > 0 && self.evict(file, file_missing) < file_missing && !demanded {
-            return false;
+        let taken = self.take_room(file, bytes);
+        if !taken && demanded {
+            file.take(bytes);
         }
-        let host_missing = (self.resident_bytes() + bytes).saturating_sub(self.options.budget_bytes);
-        if self.evict_largest(host_missing) < host_missing && !demanded {
-            return false;
-        }
-        file.take(bytes);
-        true
+        taken || demanded
     }
 
     /// Takes room if it is there.
