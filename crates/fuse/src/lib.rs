@@ -37,5 +37,5 @@ pub mod source;
 mod tree;
 
 pub use mount::{MountError, MountOptions, Mounted, Unmounted, mount};
-pub use pool_source::PoolSource;
+pub use pool_source::{PoolSource, ReadPreference};
 pub use source::{Contents, ReadAt, Source, SourceError, Space};

@@ -19,9 +19,10 @@ use std::sync::mpsc::Sender;
 
 /// The kind of file system that `/proc/mounts` shows, behind `fuse.`.
 const KIND: &str = "hinterland";
-/// What the kernel may read ahead of a sequential reader: four requests, so that a reader and the pool
-/// work at the same time. Only root can set it; 128 KiB otherwise.
-const READ_AHEAD_KIB: u32 = 4096;
+/// What the kernel may read ahead of a sequential reader: one large request, while the last one is used. More brings no
+/// speed, and moves bytes that a program which reads a header and maps the rest never wants. Only root can set it; 128 KiB
+/// otherwise.
+const READ_AHEAD_KIB: u32 = 1024;
 
 /// How to mount.
 #[derive(Debug, Clone)]

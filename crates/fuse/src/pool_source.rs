@@ -3,18 +3,33 @@
 use crate::source::{Contents, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError};
 use hinterland_proto::control::{ObjectInfo, Reply, Request};
-use hinterland_types::ObjectName;
+use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const ENOENT: i32 = 2;
 const ESTALE: i32 = 116;
+
+/// Connections that bytes are read over, apart from the one that names are asked over: a read may wait for a home.
+const LANES: usize = 4;
+
+/// What the host may cache of objects that are read through a mount.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadPreference {
+    /// Most bytes of each object; the node's own limit if none is given.
+    pub budget_bytes: Option<u64>,
+    /// Bytes that are fetched at once; chosen by the node if not given.
+    pub unit_bytes: Option<u64>,
+}
 
 /// A pool, asked through the node at a socket. A node that was restarted is connected to again.
 pub struct PoolSource {
     socket: PathBuf,
     pool: Mutex<Pool>,
+    lanes: [Arc<Lane>; LANES],
+    opened: AtomicUsize,
 }
 
 impl PoolSource {
@@ -23,7 +38,21 @@ impl PoolSource {
     /// # Errors
     /// [`PoolError::NoNode`] if nobody listens there.
     pub fn connect(socket: &Path) -> Result<Self, PoolError> {
-        Ok(Self { socket: socket.to_owned(), pool: Mutex::new(Pool::connect(Some(socket))?) })
+        Self::with_preference(socket, ReadPreference::default())
+    }
+
+    /// Connects to the node at `socket`; what is read is cached as preferred.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn with_preference(socket: &Path, preference: ReadPreference) -> Result<Self, PoolError> {
+        let lane = || Arc::new(Lane { socket: socket.to_owned(), preference, pool: Mutex::default() });
+        Ok(Self {
+            socket: socket.to_owned(),
+            pool: Mutex::new(Pool::connect(Some(socket))?),
+            lanes: std::array::from_fn(|_| lane()),
+            opened: AtomicUsize::new(0),
+        })
     }
 
     /// Asks the node; if it cannot be heard, once more over a new connection.
@@ -74,7 +103,11 @@ impl Source for PoolSource {
                 return Ok(Contents::OwnFile(File::from(descriptor)));
             }
         }
-        Ok(Contents::Remote(Box::new(Reader { object })))
+        // Relaxed: it only spreads files over lanes.
+        let turn = self.opened.fetch_add(1, Ordering::Relaxed);
+        let lane = Arc::clone(&self.lanes[turn % LANES]);
+        let read = Mutex::new(Arc::new(lane.open(info.object)?));
+        Ok(Contents::Remote(Box::new(Reader { lane, read })))
     }
 
     fn space(&self) -> Result<Space, SourceError> {
@@ -87,14 +120,50 @@ impl Source for PoolSource {
     }
 }
 
-/// Reads an object from its homes; it stays open as long as this lives.
+/// One connection that bytes are read over; made at the first use, and again when the node was restarted.
+struct Lane {
+    socket: PathBuf,
+    preference: ReadPreference,
+    pool: Mutex<Option<Pool>>,
+}
+
+impl Lane {
+    fn open(&self, object: ObjectId) -> Result<Object, PoolError> {
+        let mut lane = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = &*lane {
+            match pool.open_id(object) {
+                Err(error) if is_lost(&error) => {}
+                answered => return answered,
+            }
+        }
+        let pool = Pool::connect(Some(&self.socket))?;
+        pool.prefer(self.preference.budget_bytes, self.preference.unit_bytes)?;
+        lane.insert(pool).open_id(object)
+    }
+}
+
+/// Reads an object through the cache of this host; it stays open as long as this lives.
 struct Reader {
-    object: Object,
+    lane: Arc<Lane>,
+    read: Mutex<Arc<Object>>,
+}
+
+impl Reader {
+    fn object(&self) -> Arc<Object> {
+        Arc::clone(&self.read.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl ReadAt for Reader {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
-        Ok(self.object.read_at(offset, buffer)?)
+        let object = self.object();
+        match object.read_cached(offset, buffer) {
+            Err(error) if is_lost(&error) => {}
+            answered => return Ok(answered?),
+        }
+        let again = Arc::new(self.lane.open(object.info().object)?);
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&again);
+        Ok(again.read_cached(offset, buffer)?)
     }
 }
 

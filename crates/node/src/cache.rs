@@ -6,6 +6,7 @@ mod evict;
 mod faults;
 mod file;
 mod fill;
+mod reading;
 mod registration;
 mod source;
 mod units;
@@ -288,6 +289,41 @@ impl Cache {
         Ok(())
     }
 
+    /// The cache file of an object for a session that reads without mapping; it stays the one until
+    /// [`end_reading`](Self::end_reading).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn begin_reading(
+        &self,
+        info: &ObjectInfo,
+        user: u32,
+        session: SessionId,
+        preference: CachePreference,
+    ) -> Result<Arc<CacheFile>, Refused> {
+        loop {
+            let file = self.open(info, user, preference)?;
+            {
+                let mut state = file.lock();
+                state.readers.insert(session);
+                state.budgets.insert(session, preference.budget_bytes);
+            }
+            // Between the two, another program may have begun it anew with other units.
+            if self.find(file.key).is_some_and(|current| Arc::ptr_eq(&current, &file)) {
+                return Ok(file);
+            }
+        }
+    }
+
+    /// A session reads an object no longer.
+    pub fn end_reading(&self, file: &CacheFile, session: SessionId) {
+        let mut state = file.lock();
+        state.readers.remove(&session);
+        if !state.is_used_by(session) {
+            state.budgets.remove(&session);
+        }
+    }
+
     /// Fetches ahead or changes how that is done, as a program advises.
     pub fn advise(&self, file: &Arc<CacheFile>, range: ByteRange, advice: Advice) {
         if advice != Advice::WillNeed {
@@ -340,10 +376,10 @@ impl Cache {
         }
     }
 
-    /// Forgets cache files that nobody has mapped and whose object is gone.
+    /// Forgets cache files that nobody uses and whose object is gone.
     pub fn sweep(&self) {
         for file in self.all() {
-            let is_idle = file.lock().registrations.is_empty();
+            let is_idle = file.lock().is_idle();
             if is_idle
                 && self
                     .directory
@@ -412,12 +448,12 @@ impl Cache {
     }
 
     /// The unit with which an object should be cached anew: what was asked for, or what its trace has taught; `None`
-    /// to leave it as it is, as long as somebody has it mapped in any case.
+    /// to leave it as it is, as long as somebody uses it in any case.
     fn better_unit(&self, file: &CacheFile, preference: CachePreference) -> Option<UnitBytes> {
         let state = file.lock();
         let current = file.units.uniform_unit()?;
         let wanted = preference.unit_bytes.unwrap_or_else(|| state.tuner.recommend());
-        (state.registrations.is_empty() && wanted != current).then_some(wanted)
+        (state.is_idle() && wanted != current).then_some(wanted)
     }
 
     /// How far ahead an object may be fetched: a small part of its budget, so that guesses evict little.
@@ -430,9 +466,14 @@ impl Cache {
         let mut state = file.lock();
         state.registrations.retain(|registration| registration.id != id);
         state.units.drop_waiters(id);
-        if !state.registrations.iter().any(|registration| registration.session == session) {
+        if !state.is_used_by(session) {
             state.budgets.remove(&session);
         }
+    }
+
+    /// Whether the node is ending.
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     fn find(&self, key: CacheKey) -> Option<Arc<CacheFile>> {
@@ -485,7 +526,7 @@ impl Cache {
     /// The prober: after fills, asks programs to unmap what is nearest to eviction.
     fn probe_files(&self) {
         process::name_thread("probe");
-        while !self.stopping.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             let mut filled = self.filled.0.lock().unwrap_or_else(PoisonError::into_inner);
             if !*filled {
                 filled =

@@ -115,11 +115,13 @@ impl LocalServer {
 
     /// Answers frames until the client goes or sends something that cannot be believed.
     fn converse(&self, stream: &mut LocalStream, session: &Arc<Session>) -> Result<(), PoolError> {
+        // Kept from read to read: its pages are touched once.
+        let mut bytes = Vec::new();
         loop {
             let (header, descriptors) = stream.receive_header()?;
             match header.kind {
                 FrameKind::Call => self.call(stream, session, &header, descriptors)?,
-                FrameKind::Read => self.read(stream, session, &header)?,
+                FrameKind::Read => self.read(stream, session, &header, &mut bytes)?,
                 FrameKind::Write => self.write(stream, session, &header)?,
                 FrameKind::Close => return Ok(()),
                 other => {
@@ -154,18 +156,18 @@ impl LocalServer {
         stream: &mut LocalStream,
         session: &Session,
         header: &FrameHeader,
+        body: &mut Vec<u8>,
     ) -> Result<(), PoolError> {
         let table = stream.receive_whole(header)?;
         let runs = RunTable::parse(&table)?;
-        let mut body = Vec::with_capacity(runs.total_bytes() as usize);
+        body.clear();
         for run in runs.iter() {
-            match session.resolve(header.handle, run, Rights::READ) {
-                Ok(slice) => body.extend_from_slice(&slice.to_vec()),
-                Err(refused) => return send_error(stream, header, refused),
+            if let Err(refused) = session.read(&self.core, header.handle, run, body) {
+                return send_error(stream, header, refused);
             }
         }
         let answer = FrameHeader::new(FrameKind::ReadReply, header.request, body.len() as u32);
-        stream.send(answer, &[&body], &[])
+        stream.send(answer, &[body], &[])
     }
 
     fn write(

@@ -147,6 +147,8 @@ impl From<Refused> for RemoteError {
             errno::EBADF => ErrorCode::UNKNOWN_HANDLE,
             errno::EACCES => ErrorCode::RIGHTS,
             errno::EINVAL => ErrorCode::RANGE,
+            errno::ENOTSUP => ErrorCode::UNSUPPORTED,
+            errno::ENOSPC => ErrorCode::LIMIT,
             _ => ErrorCode::INTERNAL,
         };
         Self::new(code, refused.text)

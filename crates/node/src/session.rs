@@ -155,11 +155,54 @@ impl Session {
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
-                    "{} is not held by this node (hint: read it from one of its homes, or map it)",
+                    "{} is not held by this node (hint: read it over the node's socket, from one of its homes, or map it)",
                     info.name
                 ),
             )),
         }
+    }
+
+    /// Appends bytes of a handle to `into`; those of a sealed object of another rack come through the host's cache.
+    ///
+    /// # Errors
+    /// [`Refused`] if the session may not, or no home has the bytes.
+    pub fn read(
+        &self,
+        core: &Core,
+        handle: Handle,
+        range: ByteRange,
+        into: &mut Vec<u8>,
+    ) -> Result<(), Refused> {
+        let start = into.len();
+        match self.check(handle, range.offset(), range.bytes(), Rights::READ)? {
+            Resource::Remote(info) if info.state == ObjectState::Sealed => {
+                let file = self.reading(core, handle, &info)?;
+                // The frame was checked: a run is no longer than a body may be.
+                into.resize(start + range.bytes() as usize, 0);
+                core.cache.read(&file, range.offset(), &mut into[start..])
+            }
+            _ => {
+                let slice = self.resolve(handle, range, Rights::READ)?;
+                into.resize(start + slice.len(), 0);
+                let copied = slice.copy_out(0, &mut into[start..]);
+                into.truncate(start + copied);
+                Ok(())
+            }
+        }
+    }
+
+    /// The cache file that a handle reads from; the first read opens it.
+    fn reading(&self, core: &Core, handle: Handle, info: &ObjectInfo) -> Result<Arc<CacheFile>, Refused> {
+        let (known, preference) = {
+            let held = self.lock();
+            (held.caches.get(&handle).cloned(), held.preference)
+        };
+        if let Some(file) = known {
+            return Ok(file);
+        }
+        let file = core.cache.begin_reading(info, self.user, self.id, preference)?;
+        self.lock().caches.insert(handle, Arc::clone(&file));
+        Ok(file)
     }
 
     /// Counts one more ring; returns what tells its thread that the session has ended.
@@ -186,6 +229,7 @@ impl Session {
                 tracing::debug!(%refused, "a mapping had gone before its session");
             }
         }
+        held.caches.values().for_each(|file| core.cache.end_reading(file, self.id));
         held.puts.into_iter().for_each(|object| core.puts.abandon(object));
         core.locks.release_all(self.id);
         core.segment.release_all(self.id);
@@ -214,7 +258,11 @@ impl Session {
             Request::Close { handle } => {
                 let mut held = self.lock();
                 held.table.close(handle)?;
-                held.caches.remove(&handle);
+                if let Some(file) = held.caches.remove(&handle)
+                    && !held.caches.values().any(|other| Arc::ptr_eq(other, &file))
+                {
+                    core.cache.end_reading(&file, self.id);
+                }
                 Reply::Done
             }
             Request::Stat { name } => Reply::Object(describe(&core.directory.lookup(&name)?, core.own)),

@@ -9,7 +9,7 @@ use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
 use hinterland_proto::control::{
     AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, Placement, Reply, Request,
 };
-use hinterland_types::{GlobalAddress, NodeId, ObjectName, RackName, Rights};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,6 +98,26 @@ impl Pool {
     /// As [`open`](Self::open).
     pub fn open_object(&self, name: &ObjectName) -> Result<Object, PoolError> {
         self.open(name, Rights::READ)
+    }
+
+    /// Opens a sealed object for reading by its identifier, whatever its name is now.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_id(&self, object: ObjectId) -> Result<Object, PoolError> {
+        match self.session.call(&Request::OpenObject { object, rights: Rights::READ })? {
+            Reply::Opened(opened) => Ok(Object::new(self.clone(), opened)),
+            other => Err(unexpected("Opened", &other)),
+        }
+    }
+
+    /// What this host may cache for objects of other racks that this connection opens from here on: at most
+    /// `budget_bytes` of each, in fault units of `unit_bytes`.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the unit is no power of two from 64 KiB to 64 MiB.
+    pub fn prefer(&self, budget_bytes: Option<u64>, unit_bytes: Option<u64>) -> Result<(), PoolError> {
+        self.done(&Request::Prefer { budget_bytes, unit_bytes })
     }
 
     /// What is known of an object.

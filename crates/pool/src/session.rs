@@ -5,7 +5,8 @@ use crate::local::LocalStream;
 use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{
-    ClientIdentity, Established, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role, encode_runs,
+    ClientIdentity, ErrorCode, Established, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role,
+    encode_runs,
 };
 use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use hinterland_types::{ByteRange, Handle, NodeId, RangeError};
@@ -129,10 +130,10 @@ impl Session {
         Ok(())
     }
 
-    /// Reads bytes of a resource that this node holds.
+    /// Reads bytes of a resource that this node holds, or of a sealed object of another rack through this node's cache.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if the handle does not allow it.
+    /// [`PoolError::Refused`] if the handle does not allow it, or no home has the bytes.
     pub fn read(&self, handle: Handle, mut offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         for piece in into.chunks_mut(FRAME_BODY_BYTES_MAX as usize) {
             let mut table = Vec::with_capacity(16);
@@ -169,12 +170,43 @@ pub(crate) fn range(offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {
 }
 
 pub(crate) fn refused(error: &RemoteError) -> PoolError {
-    // Codes are small numbers; one that is not is still an error.
-    PoolError::Refused { code: i32::try_from(error.code.0).unwrap_or(5), text: error.text.clone() }
+    PoolError::Refused { code: errno_of(error.code), text: error.text.clone() }
+}
+
+/// The `errno` value that fits what kind of failure a node reports of a read or a write.
+const fn errno_of(code: ErrorCode) -> i32 {
+    const EIO: i32 = 5;
+    const EBADF: i32 = 9;
+    const EACCES: i32 = 13;
+    const EINVAL: i32 = 22;
+    const ENOSPC: i32 = 28;
+    const ENOTSUP: i32 = 95;
+    match code {
+        ErrorCode::UNKNOWN_HANDLE | ErrorCode::REVOKED => EBADF,
+        ErrorCode::RIGHTS => EACCES,
+        ErrorCode::RANGE | ErrorCode::MALFORMED => EINVAL,
+        ErrorCode::LIMIT => ENOSPC,
+        ErrorCode::UNSUPPORTED => ENOTSUP,
+        _ => EIO,
+    }
 }
 
 pub(crate) fn unexpected(expected: &'static str, answer: &impl std::fmt::Debug) -> PoolError {
     let mut answer = format!("{answer:?}");
     answer.truncate(answer.char_indices().nth(80).map_or(answer.len(), |(index, _)| index));
     PoolError::Unexpected { expected, answer }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_of_the_node_is_an_input_output_error_and_no_other_errno() {
+        let code = |code| refused(&RemoteError::new(code, "why".to_owned())).code();
+        assert_eq!(code(ErrorCode::INTERNAL), 5);
+        assert_eq!(code(ErrorCode::RIGHTS), 13);
+        assert_eq!(code(ErrorCode::UNKNOWN_HANDLE), 9);
+        assert_eq!(code(ErrorCode::APPLICATION), 5);
+    }
 }

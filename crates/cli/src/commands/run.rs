@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::run::{namespace, preload, program};
 use crate::size::Size;
-use hinterland_fuse::{MountOptions, Mounted, PoolSource};
+use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -90,7 +90,12 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 }
 
 fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Failure> {
-    let source = Arc::new(PoolSource::connect(socket)?);
+    // The same as the preloaded library asks for what it maps.
+    let preference = ReadPreference {
+        budget_bytes: arguments.budget.map(|size| size.bytes),
+        unit_bytes: arguments.unit.map(|size| size.bytes),
+    };
+    let source = Arc::new(PoolSource::with_preference(socket, preference)?);
     let options = MountOptions {
         // Nobody outside of the namespace sees it, and root may run parts of the program as others.
         allow_other: nix::unistd::getuid().is_root(),

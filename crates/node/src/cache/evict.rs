@@ -99,6 +99,7 @@ impl Cache {
             let touched = self.ask_touched(file, &candidates);
             let mut state = file.lock();
             for (candidate, touched) in candidates.iter().zip(touched) {
+                let touched = touched || state.units.is_pinned(candidate.unit);
                 if state.probation.report(*candidate, touched) && state.units.evict(candidate.unit) {
                     freed += file.unit_memory(candidate.unit);
                     leaving.push(candidate.unit);
@@ -109,7 +110,7 @@ impl Cache {
             let mut state = file.lock();
             let mut more = Vec::new();
             let super::file::FileState { units, probation, .. } = &mut *state;
-            probation.victims(bytes - freed, &mut |key| units.is_present(key.unit), &mut more);
+            probation.victims(bytes - freed, &mut |key| units.may_leave(key.unit), &mut more);
             leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
         }
         let freed = leaving.iter().map(|&unit| file.unit_memory(unit)).sum();

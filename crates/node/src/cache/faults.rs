@@ -127,8 +127,7 @@ impl FaultWatch {
             let _ = read_from.registration.fault().wake(address & !4095, 4096);
             return;
         };
-        let waiter = Waiter { registration: watched.registration.id, address };
-        let outcome = watched.file.fault(offset, waiter);
+        let outcome = watched.file.fault(offset, Waiter::Fault(watched.registration.id));
         if outcome.present {
             watched.registration.resolve(watched.file.units.range(outcome.unit));
         }

@@ -9,7 +9,7 @@ use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
 use hinterland_policy::{LoopWatch, Tuner, UnitMap};
 use hinterland_types::{ByteRange, ObjectId, SessionId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,8 +53,23 @@ pub struct FileState {
     pub loops: LoopWatch,
     /// What to evict.
     pub probation: Probation,
+    /// Sessions that read it without mapping it.
+    pub readers: HashSet<SessionId>,
     /// Budgets that sessions asked for.
     pub budgets: HashMap<SessionId, Option<u64>>,
+}
+
+impl FileState {
+    /// Whether nobody has it mapped or reads it.
+    pub fn is_idle(&self) -> bool {
+        self.registrations.is_empty() && self.readers.is_empty()
+    }
+
+    /// Whether a session has it mapped or reads it.
+    pub fn is_used_by(&self, session: SessionId) -> bool {
+        self.readers.contains(&session)
+            || self.registrations.iter().any(|registration| registration.session == session)
+    }
 }
 
 /// What decides about a new file.
@@ -105,6 +120,7 @@ impl CacheFile {
             tuner: policies.tuner,
             loops: LoopWatch::new(units.count(), policies.loops),
             probation: policies.probation,
+            readers: HashSet::new(),
             budgets: HashMap::new(),
         };
         Ok(Self {
@@ -172,15 +188,19 @@ impl CacheFile {
         state.budgets.values().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// A program touched `offset`.
+    /// A program touched `offset` of a mapping, or reads from there.
     pub fn fault(&self, offset: u64, waiter: Waiter) -> FaultOutcome {
         let unit = self.units.unit_of(offset);
         let mut state = self.lock();
+        let is_fault = waiter.is_fault();
         let touch = state.units.touch(unit, waiter);
         let mut fetch = Vec::new();
         if touch == Touch::Fetch {
             fetch.push((unit, true));
-            state.tuner.observe_fault(offset, false);
+            // The unit is chosen for mappings: a reader says itself how much it wants.
+            if is_fault {
+                state.tuner.observe_fault(offset, false);
+            }
         }
         if touch != Touch::Present {
             state.ticks += 1;
@@ -223,12 +243,30 @@ impl CacheFile {
         self.lock().registrations.iter().find(|registration| registration.id == id).cloned()
     }
 
+    /// Copies bytes of one unit out of the file; whether they are there. The unit cannot leave meanwhile.
+    ///
+    /// # Errors
+    /// [`OsError`] if the file cannot be read.
+    pub fn copy_out(&self, unit: u32, offset: u64, into: &mut [u8]) -> Result<bool, OsError> {
+        if !self.lock().units.pin(unit) {
+            return Ok(false);
+        }
+        let copied = self.file.read_at(offset, into);
+        self.lock().units.unpin(unit);
+        copied.map(|()| true)
+    }
+
     /// Answers a list of waiters of one unit.
     pub fn resolve(&self, unit: u32, waiters: &[Waiter]) {
         let range = self.units.range(unit);
         for waiter in waiters {
-            if let Some(registration) = self.registration(waiter.registration) {
-                registration.resolve(range);
+            match waiter {
+                Waiter::Fault(id) => {
+                    if let Some(registration) = self.registration(*id) {
+                        registration.resolve(range);
+                    }
+                }
+                Waiter::Read(arrival) => arrival.set(Ok(())),
             }
         }
     }
@@ -238,12 +276,15 @@ impl CacheFile {
         let range = self.units.range(unit);
         let mut told = Vec::new();
         for waiter in waiters {
-            if told.contains(&waiter.registration) {
-                continue;
-            }
-            told.push(waiter.registration);
-            if let Some(registration) = self.registration(waiter.registration) {
-                registration.poison(range, reason);
+            match waiter {
+                Waiter::Fault(id) if told.contains(id) => {}
+                Waiter::Fault(id) => {
+                    told.push(*id);
+                    if let Some(registration) = self.registration(*id) {
+                        registration.poison(range, reason);
+                    }
+                }
+                Waiter::Read(arrival) => arrival.set(Err(reason.to_owned())),
             }
         }
     }

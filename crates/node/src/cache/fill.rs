@@ -122,7 +122,8 @@ fn fill_unit(cache: &Cache, intake: &mut Intake, task: &Task, demanded: bool) {
                     format!("bytes {} to {} of {name} are lost: {refused}", range.offset(), range.end());
                 cache.problem(&text);
                 // Relaxed: a counter that nothing is ordered by.
-                cache.tallies.poisoned_faults.fetch_add(waiters.len() as u64, Ordering::Relaxed);
+                let faults = waiters.iter().filter(|waiter| waiter.is_fault()).count();
+                cache.tallies.poisoned_faults.fetch_add(faults as u64, Ordering::Relaxed);
                 task.file.poison(task.unit, &waiters, &text);
             }
         }

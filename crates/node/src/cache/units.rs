@@ -6,16 +6,36 @@
 //!    +----------------- fail ---------------+                   evict
 //!    +------------------------- gone -------------- leaving <-----+
 //! ```
-//! One lock a file guards it; a unit that is queued or being filled is never evicted, and a unit whose
+//! One lock a file guards it; a unit that is queued, being filled or copied out is never evicted, and a unit whose
 //! pages are being punched out is not filled before that is done.
 
-/// One fault that waits for a unit: which registration, and where in the program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Waiter {
-    /// The registration whose mapping faulted.
-    pub registration: u64,
-    /// The faulting address in the program.
-    pub address: u64,
+use super::reading::Arrival;
+use std::sync::Arc;
+
+/// Who waits for a unit.
+#[derive(Clone, Debug)]
+pub enum Waiter {
+    /// A thread that touched it through this registration.
+    Fault(u64),
+    /// A reader.
+    Read(Arc<Arrival>),
+}
+
+impl Waiter {
+    /// Whether it is a thread that touched a mapping.
+    pub const fn is_fault(&self) -> bool {
+        matches!(self, Self::Fault(_))
+    }
+}
+
+impl PartialEq for Waiter {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Fault(one), Self::Fault(another)) => one == another,
+            (Self::Read(one), Self::Read(another)) => Arc::ptr_eq(one, another),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,13 +63,20 @@ pub enum Touch {
 pub struct UnitStates {
     states: Vec<State>,
     waiters: Vec<(u32, Waiter)>,
+    /// Units that are being copied out, once for each reader.
+    pinned: Vec<u32>,
     present: u32,
 }
 
 impl UnitStates {
     /// `count` units, none of them here.
     pub fn new(count: u32) -> Self {
-        Self { states: vec![State::Missing; count as usize], waiters: Vec::new(), present: 0 }
+        Self {
+            states: vec![State::Missing; count as usize],
+            waiters: Vec::new(),
+            pinned: Vec::new(),
+            present: 0,
+        }
     }
 
     /// A program touched the unit.
@@ -113,14 +140,40 @@ impl UnitStates {
         self.take_waiters(unit)
     }
 
-    /// Marks the unit as leaving if it is present; whether its pages must be punched out now.
+    /// Marks the unit as leaving if it may leave; whether its pages must be punched out now.
     pub fn evict(&mut self, unit: u32) -> bool {
-        let was_present = self.states[unit as usize] == State::Present;
-        if was_present {
+        let may_leave = self.may_leave(unit);
+        if may_leave {
             self.states[unit as usize] = State::Leaving { wanted: false };
             self.present -= 1;
         }
-        was_present
+        may_leave
+    }
+
+    /// Whether the unit is present and nobody copies it out.
+    pub fn may_leave(&self, unit: u32) -> bool {
+        self.is_present(unit) && !self.is_pinned(unit)
+    }
+
+    /// Keeps a unit that is present from leaving while it is copied out; whether it is present.
+    pub fn pin(&mut self, unit: u32) -> bool {
+        let is_present = self.is_present(unit);
+        if is_present {
+            self.pinned.push(unit);
+        }
+        is_present
+    }
+
+    /// One copy is done.
+    pub fn unpin(&mut self, unit: u32) {
+        if let Some(place) = self.pinned.iter().position(|&pinned| pinned == unit) {
+            self.pinned.swap_remove(place);
+        }
+    }
+
+    /// Whether the unit is being copied out.
+    pub fn is_pinned(&self, unit: u32) -> bool {
+        self.pinned.contains(&unit)
     }
 
     /// The pages of a leaving unit are gone; whether a program touched it meanwhile, so that it must be queued.
@@ -153,18 +206,11 @@ impl UnitStates {
 
     /// Drops the waiters of a registration that is gone.
     pub fn drop_waiters(&mut self, registration: u64) {
-        self.waiters.retain(|(_, waiter)| waiter.registration != registration);
+        self.waiters.retain(|(_, waiter)| *waiter != Waiter::Fault(registration));
     }
 
     fn take_waiters(&mut self, unit: u32) -> Vec<Waiter> {
-        let mut taken = Vec::new();
-        self.waiters.retain(|&(waiting, waiter)| {
-            if waiting == unit {
-                taken.push(waiter);
-            }
-            waiting != unit
-        });
-        taken
+        self.waiters.extract_if(.., |(waiting, _)| *waiting == unit).map(|(_, waiter)| waiter).collect()
     }
 }
 
@@ -172,8 +218,8 @@ impl UnitStates {
 mod tests {
     use super::*;
 
-    const W: Waiter = Waiter { registration: 1, address: 4096 };
-    const V: Waiter = Waiter { registration: 2, address: 8192 };
+    const W: Waiter = Waiter::Fault(1);
+    const V: Waiter = Waiter::Fault(2);
 
     #[test]
     fn two_programs_that_touch_one_unit_cause_one_fetch() {
@@ -235,5 +281,31 @@ mod tests {
         units.drop_waiters(2);
         units.begin(0);
         assert_eq!(units.complete(0), (vec![], true));
+    }
+
+    #[test]
+    fn a_unit_that_is_copied_out_does_not_leave() {
+        let mut units = UnitStates::new(1);
+        assert!(!units.pin(0));
+        units.request(0);
+        units.begin(0);
+        units.complete(0);
+        assert!(units.pin(0) && units.pin(0));
+        units.unpin(0);
+        assert!(!units.evict(0));
+        units.unpin(0);
+        assert!(units.evict(0));
+        assert!(!units.pin(0));
+    }
+
+    #[test]
+    fn a_reader_waits_beside_the_mappings_and_is_not_dropped_with_them() {
+        let mut units = UnitStates::new(1);
+        let reader = Waiter::Read(Arc::default());
+        assert_eq!(units.touch(0, W), Touch::Fetch);
+        assert_eq!(units.touch(0, reader.clone()), Touch::OnTheirWay);
+        units.begin(0);
+        units.drop_waiters(1);
+        assert_eq!(units.complete(0), (vec![reader], true));
     }
 }
