@@ -20,6 +20,7 @@ pub mod content;
 mod experts;
 mod fault;
 pub mod ground;
+mod kv;
 mod load;
 pub mod plot;
 pub mod prepared;
@@ -38,8 +39,18 @@ use report::Row;
 use std::path::PathBuf;
 
 /// Every bench, in the order of `hinterland bench list`.
-pub const BENCHES: &[&dyn Bench] =
-    &[&rpc::Rpc, &read::Read, &scan::Scan, &fault::Fault, &load::Load, &experts::Experts];
+pub const BENCHES: &[&dyn Bench] = &[
+    &rpc::Rpc,
+    &read::Read,
+    &scan::Scan,
+    &fault::Fault,
+    &load::Load,
+    &experts::Experts,
+    &kv::KvGet,
+    &kv::KvBatch,
+    &kv::KvScatter,
+    &kv::KvLookup,
+];
 
 /// Parts of benches that run as processes of their own; no list shows them.
 const WORKERS: &[&dyn Bench] = &[&reader::Reader];

@@ -3,11 +3,13 @@
 use crate::cache::Cache;
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{Holding, Holdings};
+use crate::kv::{KvStores, UserStore};
 use crate::locks::LockTable;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
 use crate::segment::Segment;
+use hinterland_kv::Namespace;
 use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
 use hinterland_proto::{Features, PeerLimits, PoolId, PoolKey, RUNS_MAX, ServerIdentity};
 use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
@@ -38,6 +40,8 @@ pub struct Core {
     pub puts: Arc<Puts>,
     /// Objects of other racks.
     pub cache: Arc<Cache>,
+    /// KV blocks of this host.
+    pub kv: KvStores,
     /// Locks of this rack.
     pub locks: LockTable,
     /// Small allocations.
@@ -63,6 +67,8 @@ pub enum Resource {
     Held(Arc<Holding>),
     /// An object that other nodes hold.
     Remote(Arc<ObjectInfo>),
+    /// A namespace of KV blocks of this host.
+    Kv(Arc<UserStore>, Namespace),
 }
 
 impl Core {

@@ -11,6 +11,7 @@ mod directory_host;
 mod directory_link;
 mod fault_point;
 mod holdings;
+mod kv;
 mod local_server;
 mod locks;
 mod membership;

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
+use crate::kv::KvStores;
 use crate::local_server::LocalServer;
 use crate::locks::LockTable;
 use crate::membership::{Incarnation, Membership};
@@ -293,6 +294,7 @@ fn build(
         holdings,
         puts: Arc::new(puts),
         cache,
+        kv: KvStores::new(options.kv_capacity_bytes, options.eviction),
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),

@@ -41,6 +41,8 @@ pub struct NodeOptions {
     pub capacity_bytes: u64,
     /// Memory for caches of other racks' objects.
     pub cache_budget_bytes: u64,
+    /// Memory for the KV blocks of each user of this host, taken when the first one is opened.
+    pub kv_capacity_bytes: u64,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,
     /// What the memory is made of.
@@ -76,6 +78,7 @@ impl NodeOptions {
             join: None,
             capacity_bytes: 1 << 30,
             cache_budget_bytes: 1 << 30,
+            kv_capacity_bytes: 256 << 20,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
             key_file: None,

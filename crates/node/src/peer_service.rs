@@ -66,6 +66,8 @@ impl PeerSession {
             Resource::Remote(info) => {
                 Err(Refused::new(errno::ENOTSUP, format!("{} is not held by this node", info.name)))
             }
+            // No node grants it to another.
+            Resource::Kv(..) => Err(Refused::new(errno::ENOTSUP, "KV blocks are read in their own rack")),
         }
     }
 

@@ -45,6 +45,8 @@ pub mod errno {
     pub const EIO: i32 = 5;
     /// No such handle.
     pub const EBADF: i32 = 9;
+    /// No memory.
+    pub const ENOMEM: i32 = 12;
     /// Not allowed.
     pub const EACCES: i32 = 13;
     /// The name is taken.

@@ -5,19 +5,22 @@ use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::directory_link::describe;
 use crate::fault_point;
+use crate::kv::UserStore;
 use crate::notices::NoticeChannel;
 use crate::put::{NewPut, placement};
 use crate::refused::{Refused, errno};
 use crate::verify;
 use hinterland_directory::{Command, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
+use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::Scope;
 use hinterland_os::{OsError, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
-    Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply, Request,
+    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted,
+    PutTarget, Reply, Request,
 };
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
@@ -59,6 +62,8 @@ struct Held {
     caches: HashMap<Handle, Arc<CacheFile>>,
     registrations: HashSet<u64>,
     rings: usize,
+    /// The KV blocks of its user, once it has opened a namespace.
+    kv: Option<Arc<UserStore>>,
 }
 
 impl Session {
@@ -84,6 +89,7 @@ impl Session {
         let reply = match request {
             Request::Map { handle } => return self.map(core, handle),
             Request::Watch => return self.watch(),
+            Request::Kv(request) => return self.kv(core, request),
             Request::OpenRing => return crate::ring_server::open(core, self),
             Request::Register { handle, pointer, offset, bytes } => {
                 self.register(core, handle, pointer, offset, bytes, descriptors.pop())?
@@ -152,6 +158,7 @@ impl Session {
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Kv(..) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -230,6 +237,9 @@ impl Session {
             }
         }
         held.caches.values().for_each(|file| core.cache.end_reading(file, self.id));
+        if let Some(store) = held.kv {
+            store.release(self.id);
+        }
         held.puts.into_iter().for_each(|object| core.puts.abandon(object));
         core.locks.release_all(self.id);
         core.segment.release_all(self.id);
@@ -358,6 +368,7 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
             }
+            Resource::Kv(..) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -464,6 +475,54 @@ impl Session {
         Ok(Reply::Granted { handle })
     }
 
+    fn kv(&self, core: &Core, request: KvRequest) -> Answer {
+        self.needs_host("share KV blocks")?;
+        let reply = match request {
+            KvRequest::Open { fingerprint } => return self.kv_open(core, fingerprint),
+            KvRequest::Reserve { handle, blocks } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Slots(store.reserve(self.id, namespace, &blocks)?)
+            }
+            KvRequest::Publish { handle, slots } => {
+                KvReply::Published(self.kv_at(handle, Rights::WRITE)?.0.publish(self.id, &slots)?)
+            }
+            KvRequest::Abort { handle, slots } => {
+                KvReply::Count(self.kv_at(handle, Rights::WRITE)?.0.abort(self.id, &slots)?)
+            }
+            KvRequest::Remove { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(store.remove(namespace, &keys)?)
+            }
+            KvRequest::Clear { handle } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(store.clear(namespace))
+            }
+            KvRequest::Status => KvReply::Status(core.kv.status()),
+        };
+        Ok((Reply::Kv(reply), Vec::new()))
+    }
+
+    fn kv_open(&self, core: &Core, fingerprint: [u8; 32]) -> Answer {
+        let store = core.kv.of_user(self.user)?;
+        let namespace = store.namespace(fingerprint)?;
+        let descriptors = store.descriptors()?;
+        let resource = Resource::Kv(Arc::clone(&store), namespace);
+        let mut held = self.lock();
+        let handle = held.table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
+        held.kv = Some(store);
+        Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0 }), descriptors))
+    }
+
+    fn kv_at(&self, handle: Handle, needed: Rights) -> Result<(Arc<UserStore>, Namespace), Refused> {
+        match self.check(handle, 0, 0, needed)? {
+            Resource::Kv(store, namespace) => Ok((store, namespace)),
+            _ => Err(Refused::new(
+                errno::EINVAL,
+                format!("{handle} leads to no KV blocks (hint: open them first)"),
+            )),
+        }
+    }
+
     fn owns_put(&self, object: ObjectId) -> Result<(), Refused> {
         if self.lock().puts.contains(&object) {
             return Ok(());
@@ -509,6 +568,10 @@ impl Session {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn not_an_object() -> Refused {
+    Refused::new(errno::ENOTSUP, "KV blocks are no object (hint: read them through the files that Open gave)")
 }
 
 fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {

@@ -15,6 +15,7 @@
 
 mod address;
 mod error;
+mod kv;
 pub mod local;
 mod object;
 mod pool;
@@ -23,6 +24,7 @@ mod remote;
 mod session;
 
 pub use error::PoolError;
+pub use kv::{KvCache, Stored};
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use session::{Session, default_socket};

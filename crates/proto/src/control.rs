@@ -3,10 +3,12 @@
 //! They travel as the bodies of `Call` and `Reply` frames, encoded with postcard. A descriptor that
 //! belongs to a reply goes beside it over the unix socket and is named in the reply's documentation.
 
+mod kv;
 mod message;
 mod object;
 mod status;
 
+pub use kv::{KvBlock, KvKey, KvNamespaceStatus, KvReply, KvRequest, KvSlot, KvStatus};
 pub use message::{
     Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest,
     ProbeRange, PutStarted, PutTarget, Reply, Request,

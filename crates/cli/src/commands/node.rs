@@ -59,6 +59,9 @@ pub struct Memory {
     /// Memory for parts of other racks' objects
     #[arg(long, default_value = "1G", value_name = "SIZE")]
     pub cache_budget: Size,
+    /// Memory for KV blocks of each user of this host, taken when the first one is opened
+    #[arg(long, default_value = "256M", value_name = "SIZE")]
+    pub kv_capacity: Size,
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
     pub backing: BackingChoice,
@@ -128,6 +131,7 @@ pub fn options(
     let mut options = NodeOptions::new(name, rack, context.socket(), state, listen);
     options.capacity_bytes = memory.capacity.bytes;
     options.cache_budget_bytes = memory.cache_budget.bytes;
+    options.kv_capacity_bytes = memory.kv_capacity.bytes;
     options.backing = memory.backing.clone();
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);

@@ -1,6 +1,6 @@
 //! The requests and replies themselves.
 
-use super::{Home, MemberInfo, NodeStatus, ObjectInfo, Placement};
+use super::{Home, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, Placement};
 use hinterland_types::{
     ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
 };
@@ -233,6 +233,8 @@ pub enum Request {
         /// Name.
         name: ObjectName,
     },
+    /// About KV blocks → `Kv`.
+    Kv(KvRequest),
 }
 
 /// What a put may write to.
@@ -357,6 +359,8 @@ pub enum Reply {
         /// Slots of each direction.
         slots: u32,
     },
+    /// See [`Request::Kv`].
+    Kv(KvReply),
 }
 
 /// One range of a program's memory that the node wants to know about.

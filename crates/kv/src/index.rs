@@ -1,0 +1,84 @@
+//! The index: buckets of one cache line, walked by readers with plain loads.
+//!
+//! One writer. An entry is one word, so a reader sees it or not; it never moves. The overflow count of a bucket says how many
+//! entries had to go past it because it was full: a reader goes on only then.
+
+use crate::layout::{BUCKET_WORDS, Geometry};
+use crate::words::Words;
+
+/// Buckets that an entry may lie away from its own, and one more.
+const PROBES_MAX: u64 = 32;
+
+/// The slot for which `is_it` holds among those whose tag fits.
+#[inline]
+pub fn find(
+    words: &impl Words,
+    geometry: &Geometry,
+    hash: u64,
+    mut is_it: impl FnMut(u32) -> bool,
+) -> Option<u32> {
+    for probe in 0..PROBES_MAX {
+        let bucket = bucket_of(geometry, hash, probe);
+        for entry in 1..BUCKET_WORDS {
+            let value = words.load(bucket + entry);
+            if value != 0 && value >> 32 == hash >> 32 {
+                // The low half, less one; a hostile writer of the books could only make readers miss.
+                let slot = (value as u32).wrapping_sub(1);
+                if u64::from(slot) < geometry.slots() && is_it(slot) {
+                    return Some(slot);
+                }
+            }
+        }
+        if words.load(bucket) == 0 {
+            return None;
+        }
+    }
+    None
+}
+
+/// Adds a slot; false if every bucket in reach is full.
+#[must_use]
+pub fn insert(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> bool {
+    for probe in 0..PROBES_MAX {
+        let bucket = bucket_of(geometry, hash, probe);
+        let free = (1..BUCKET_WORDS).find(|&entry| words.load(bucket + entry) == 0);
+        if let Some(entry) = free {
+            // Before the entry is there, so that whoever is to find it goes far enough.
+            pass(words, geometry, hash, probe, 1);
+            words.store(bucket + entry, entry_of(hash, slot));
+            return true;
+        }
+    }
+    false
+}
+
+/// Takes a slot out; false if it is not in the index under this hash.
+pub fn remove(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> bool {
+    for probe in 0..PROBES_MAX {
+        let bucket = bucket_of(geometry, hash, probe);
+        let found = (1..BUCKET_WORDS).find(|&entry| words.load(bucket + entry) == entry_of(hash, slot));
+        if let Some(entry) = found {
+            words.store(bucket + entry, 0);
+            pass(words, geometry, hash, probe, u64::MAX);
+            return true;
+        }
+    }
+    false
+}
+
+/// Adds `change` (wrapping) to the overflow count of the first `probes` buckets of a hash.
+fn pass(words: &impl Words, geometry: &Geometry, hash: u64, probes: u64, change: u64) {
+    for probe in 0..probes {
+        let bucket = bucket_of(geometry, hash, probe);
+        words.store(bucket, words.load(bucket).wrapping_add(change));
+    }
+}
+
+#[inline]
+fn bucket_of(geometry: &Geometry, hash: u64, probe: u64) -> usize {
+    geometry.bucket(hash.wrapping_add(probe) & geometry.bucket_mask())
+}
+
+const fn entry_of(hash: u64, slot: u32) -> u64 {
+    (hash >> 32 << 32) | (slot as u64 + 1)
+}

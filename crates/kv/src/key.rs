@@ -1,0 +1,104 @@
+//! Keys, namespaces and their hash.
+
+use crate::words::Words;
+
+/// Longest key in bytes: a hash of 512 bits.
+pub const KEY_BYTES_MAX: usize = 64;
+
+/// A namespace, by the number that a node gave to its fingerprint. Engines that disagree about the model have different
+/// ones and never meet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Namespace(pub u64);
+
+/// Why bytes are no key.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+#[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0} (hint: hash longer keys)")]
+pub struct KeyError(pub usize);
+
+/// The key of a block: 1 to 64 bytes, usually the engine's chained hash of a prefix.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BlockKey {
+    words: [u64; KEY_BYTES_MAX / 8],
+    bytes: u8,
+}
+
+impl BlockKey {
+    /// Takes 1 to 64 bytes.
+    ///
+    /// # Errors
+    /// [`KeyError`] for none or more.
+    pub fn new(bytes: &[u8]) -> Result<Self, KeyError> {
+        if bytes.is_empty() || bytes.len() > KEY_BYTES_MAX {
+            return Err(KeyError(bytes.len()));
+        }
+        let mut words = [0; KEY_BYTES_MAX / 8];
+        for (word, piece) in words.iter_mut().zip(bytes.chunks(8)) {
+            let mut whole = [0; 8];
+            whole[..piece.len()].copy_from_slice(piece);
+            *word = u64::from_le_bytes(whole);
+        }
+        // At most 64: the cast loses nothing.
+        Ok(Self { words, bytes: bytes.len() as u8 })
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Never: a key has a byte at least.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        bytes.truncate(self.len());
+        bytes
+    }
+
+    /// The hash that places it in the index: XXH3 of the bytes, seeded with the namespace.
+    pub fn hash(&self, namespace: Namespace) -> u64 {
+        let mut bytes = [0; KEY_BYTES_MAX];
+        for (piece, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(self.words) {
+            *piece = word.to_le_bytes();
+        }
+        xxhash_rust::xxh3::xxh3_64_with_seed(&bytes[..self.len()], namespace.0)
+    }
+
+    /// Stores the key's words from `word` on.
+    pub(crate) fn store(&self, words: &impl Words, word: usize) {
+        for (index, value) in self.words.into_iter().enumerate() {
+            words.store(word + index, value);
+        }
+    }
+
+    /// Whether the words from `word` on are the key's.
+    pub(crate) fn is_at(&self, words: &impl Words, word: usize) -> bool {
+        self.words.iter().enumerate().all(|(index, value)| words.load(word + index) == *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_has_1_to_64_bytes_and_keeps_them() {
+        assert_eq!(BlockKey::new(b""), Err(KeyError(0)));
+        assert_eq!(BlockKey::new(&[1; 65]), Err(KeyError(65)));
+        for length in [1, 7, 8, 9, 32, 64] {
+            let bytes: Vec<u8> = (0..length).collect();
+            assert_eq!(BlockKey::new(&bytes).unwrap().to_vec(), bytes);
+        }
+    }
+
+    #[test]
+    fn keys_that_differ_by_a_zero_at_the_end_differ() {
+        let (short, long) = (BlockKey::new(b"a").unwrap(), BlockKey::new(b"a\0").unwrap());
+        assert_ne!(short, long);
+        assert_ne!(short.hash(Namespace(1)), long.hash(Namespace(1)));
+        assert_ne!(short.hash(Namespace(1)), short.hash(Namespace(2)));
+    }
+}

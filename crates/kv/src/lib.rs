@@ -1,0 +1,53 @@
+//! KV blocks in shared memory: found and copied by readers without a message to anybody.
+//!
+//! See `docs/decisions/2026-11-22-kv-blocks.md` for what must hold and why. All numbers are little-endian.
+//!
+//! # The books
+//!
+//! `S` is the number of slots, `B` the number of buckets, a power of two.
+//!
+//! | offset | bytes | contents |
+//! | --- | --- | --- |
+//! | 0 | 8 | magic `HLKVBK01` |
+//! | 8 | 8 | S |
+//! | 16 | 8 | B |
+//! | 24 | 8 | length of the blocks file |
+//! | 32 | 4064 | zero |
+//! | 4096 | 64 x B | buckets: an overflow count of 8 bytes, then seven entries of 8 bytes |
+//! | 4096 + 64 x B | 128 x S | headers |
+//!
+//! An entry is zero, or bits 32 to 63 of the key's hash in its high half and the slot plus one in its low half. A header:
+//!
+//! | offset | bytes | contents |
+//! | --- | --- | --- |
+//! | 0 | 8 | generation: odd while the block is published |
+//! | 8 | 8 | namespace |
+//! | 16 | 8 | offset of the bytes in the blocks file |
+//! | 24 | 4 | length in bytes |
+//! | 28 | 4 | length of the key in bytes |
+//! | 32 | 32 | zero |
+//! | 64 | 64 | the key, filled up with zeros |
+#![forbid(unsafe_code)]
+
+#[cfg(not(loom))]
+mod chunks;
+pub mod header;
+pub mod index;
+mod key;
+mod layout;
+#[cfg(not(loom))]
+mod store;
+mod sync;
+#[cfg(not(loom))]
+mod view;
+mod words;
+
+#[cfg(not(loom))]
+pub use chunks::{BLOCK_BYTES_MAX, CHUNK_BYTES_MIN, class_bytes};
+pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};
+pub use layout::Geometry;
+#[cfg(not(loom))]
+pub use store::{Reserved, Store, StoreError, StoreStatus};
+#[cfg(not(loom))]
+pub use view::{Found, View, ViewError};
+pub use words::Words;

@@ -1,0 +1,106 @@
+//! A slot that is read while its block is evicted and another one is written into it, under every interleaving.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p hinterland-kv --release --test loom --target-dir target/loom`
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_kv::{BlockKey, Geometry, Namespace, Words, header};
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+
+const BYTES: u64 = 8;
+
+/// The header of one slot: what changes is in atomics of the model, what does not is computed.
+struct Books {
+    header: usize,
+    generation: AtomicU64,
+    namespace: AtomicU64,
+    key: BlockKey,
+    /// The bytes of the block: one word, read and written without any order.
+    data: AtomicU64,
+}
+
+impl Words for Books {
+    fn load(&self, word: usize) -> u64 {
+        match word - self.header {
+            0 => self.generation.load(Ordering::Acquire),
+            1 => self.namespace.load(Ordering::Acquire),
+            3 => (self.key.len() as u64) << 32 | BYTES,
+            8 => 9,
+            _ => 0,
+        }
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        match word - self.header {
+            0 => self.generation.store(value, Ordering::Release),
+            1 => self.namespace.store(value, Ordering::Release),
+            // The same in both blocks.
+            _ => {}
+        }
+    }
+}
+
+fn geometry() -> Geometry {
+    Geometry::new(1, 1, 4 << 20)
+}
+
+fn content(namespace: u64) -> header::Content {
+    header::Content { namespace: Namespace(namespace), key: key(), offset: 0, bytes: BYTES as u32 }
+}
+
+fn key() -> BlockKey {
+    BlockKey::new(&[9, 0, 0, 0, 0, 0, 0, 0]).unwrap()
+}
+
+/// Books with one block, whose namespace and bytes are 1.
+fn books() -> Arc<Books> {
+    // 512 words of the head and one bucket lie before the only header.
+    let books = Arc::new(Books {
+        header: 520,
+        generation: AtomicU64::new(0),
+        namespace: AtomicU64::new(0),
+        key: key(),
+        data: AtomicU64::new(1),
+    });
+    header::publish(&*books, &geometry(), 0, &content(1));
+    books
+}
+
+/// Reads as `View::read` does; what it copied, if that counts.
+fn read(books: &Books, namespace: u64) -> Option<u64> {
+    let block = header::read(books, &geometry(), 0, Namespace(namespace), &key())?;
+    let copied = books.data.load(Ordering::Relaxed);
+    header::is_still(books, &geometry(), &block).then_some(copied)
+}
+
+/// One reader of `namespace` while block 1 is evicted and block 2 is written into its slot.
+fn replaced_under_a_reader_of(namespace: u64) {
+    loom::model(move || {
+        let books = books();
+        let reading = Arc::clone(&books);
+        let reader = thread::spawn(move || read(&reading, namespace));
+        // The node evicts; the session that is given the slot writes; the node publishes.
+        header::retire(&*books, &geometry(), 0);
+        let writing = Arc::clone(&books);
+        let writer = thread::spawn(move || {
+            header::before_writing();
+            writing.data.store(2, Ordering::Relaxed);
+        });
+        writer.join().unwrap();
+        header::publish(&*books, &geometry(), 0, &content(2));
+        let copied = reader.join().unwrap();
+        assert!(copied.is_none_or(|value| value == namespace), "{copied:?} for {namespace}");
+    });
+}
+
+#[test]
+fn a_reader_of_a_block_that_is_evicted_gets_its_bytes_or_a_miss() {
+    replaced_under_a_reader_of(1);
+}
+
+#[test]
+fn a_reader_of_the_next_block_in_the_slot_gets_its_bytes_or_a_miss() {
+    replaced_under_a_reader_of(2);
+}

@@ -1,0 +1,229 @@
+//! The store against a plain map, under operations at random.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_kv::{BlockKey, CHUNK_BYTES_MIN, Geometry, Namespace, Reserved, Store, Words, header, index};
+use hinterland_policy::EvictionKind;
+use proptest::prelude::*;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+#[derive(Clone)]
+struct Books(Rc<RefCell<Vec<u64>>>);
+
+impl Words for Books {
+    fn load(&self, word: usize) -> u64 {
+        self.0.borrow()[word]
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self.0.borrow_mut()[word] = value;
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Reserve { writer: u64, key: u8, bytes: u64 },
+    Publish { index: usize },
+    Abort { index: usize },
+    Remove { key: u8 },
+    Release { writer: u64 },
+    Clear { namespace: u64 },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let size = prop_oneof![Just(700_u64), Just(65_536), Just(1_179_648), 1_u64..(4 << 20)];
+    prop_oneof![
+        8 => (0..3_u64, any::<u8>(), size).prop_map(|(writer, key, bytes)| Step::Reserve { writer, key, bytes }),
+        8 => any::<usize>().prop_map(|index| Step::Publish { index }),
+        1 => any::<usize>().prop_map(|index| Step::Abort { index }),
+        2 => any::<u8>().prop_map(|key| Step::Remove { key }),
+        1 => (0..3_u64).prop_map(|writer| Step::Release { writer }),
+        1 => (0..2_u64).prop_map(|namespace| Step::Clear { namespace }),
+    ]
+}
+
+fn key(number: u8) -> (Namespace, BlockKey) {
+    (Namespace(u64::from(number) & 1), BlockKey::new(&[number, 1, 2]).unwrap())
+}
+
+struct World {
+    books: Books,
+    geometry: Geometry,
+    store: Store<Books>,
+    /// Slots that are being written: writer, slot, key, place.
+    writing: Vec<(u64, u32, u8, std::ops::Range<u64>)>,
+    /// Keys that were published and not removed; they may have been evicted since.
+    known: HashMap<u8, (u32, u64)>,
+}
+
+impl World {
+    fn new(chunks: u64, order: EvictionKind) -> Self {
+        let geometry = Store::<Books>::geometry_for(chunks * CHUNK_BYTES_MIN + 5);
+        let words = geometry.books_bytes() as usize / 8;
+        let books = Books(Rc::new(RefCell::new(vec![0; words])));
+        let store = Store::new(books.clone(), geometry, order);
+        assert_eq!(Geometry::load(&books, geometry.books_bytes()), Some(geometry));
+        Self { books, geometry, store, writing: Vec::new(), known: HashMap::new() }
+    }
+
+    fn lookup(&self, number: u8) -> Option<header::Block> {
+        let (namespace, key) = key(number);
+        let mut found = None;
+        index::find(&self.books, &self.geometry, key.hash(namespace), |slot| {
+            found = header::read(&self.books, &self.geometry, slot, namespace, &key);
+            found.is_some()
+        });
+        found
+    }
+
+    fn run(&mut self, step: &Step) {
+        match *step {
+            Step::Reserve { writer, key: number, bytes } => {
+                let (namespace, key) = key(number);
+                let was_there = self.lookup(number).is_some();
+                let is_written = self.writing.iter().any(|(_, _, other, _)| *other == number);
+                let reserved = self.store.reserve(writer, namespace, key, bytes, &mut |_| false);
+                match reserved.unwrap() {
+                    Reserved::Slot { slot, offset } => {
+                        assert!(!was_there && !is_written);
+                        self.writing.push((writer, slot, number, offset..offset + bytes));
+                    }
+                    Reserved::Exists => assert!(was_there),
+                    Reserved::Busy => assert!(is_written),
+                    Reserved::NoRoom => {
+                        assert!(!self.writing.is_empty(), "only what is written cannot leave")
+                    }
+                }
+            }
+            Step::Publish { index } if !self.writing.is_empty() => {
+                let (writer, slot, number, place) = self.writing.swap_remove(index % self.writing.len());
+                assert!(self.store.publish(writer + 1, slot).is_err(), "it is another's");
+                if self.store.publish(writer, slot).unwrap() {
+                    let block = self.lookup(number).unwrap();
+                    assert_eq!(
+                        (block.slot, block.offset, u64::from(block.bytes)),
+                        (slot, place.start, place.end - place.start)
+                    );
+                    self.known.insert(number, (slot, place.end - place.start));
+                }
+                assert!(self.store.publish(writer, slot).is_err(), "it is published once");
+            }
+            Step::Abort { index } if !self.writing.is_empty() => {
+                let (writer, slot, ..) = self.writing.swap_remove(index % self.writing.len());
+                self.store.abort(writer, slot).unwrap();
+            }
+            Step::Publish { .. } | Step::Abort { .. } => {}
+            Step::Remove { key: number } => {
+                let (namespace, key) = key(number);
+                let was_there = self.lookup(number).is_some();
+                assert_eq!(self.store.remove(namespace, &key), was_there);
+                self.known.remove(&number);
+                assert!(self.lookup(number).is_none());
+            }
+            Step::Release { writer } => {
+                self.store.release(writer);
+                self.writing.retain(|(other, ..)| *other != writer);
+            }
+            Step::Clear { namespace } => {
+                self.store.clear(Namespace(namespace));
+                self.known.retain(|number, _| u64::from(*number) & 1 != namespace);
+                assert_eq!(self.store.count(Namespace(namespace)), (0, 0));
+            }
+        }
+    }
+
+    /// What must be true after every step; returns how many blocks are there.
+    fn check(&self) -> u64 {
+        let mut ranges: Vec<_> = self.writing.iter().map(|(_, _, _, place)| place.clone()).collect();
+        let mut slots: HashSet<u32> = self.writing.iter().map(|(_, slot, ..)| *slot).collect();
+        let (mut blocks, mut bytes) = (0, 0);
+        for number in 0..=u8::MAX {
+            let Some(block) = self.lookup(number) else { continue };
+            assert_eq!(self.known.get(&number), Some(&(block.slot, u64::from(block.bytes))), "it was put so");
+            assert!(slots.insert(block.slot), "a slot has one use");
+            ranges.push(block.offset..block.offset + u64::from(block.bytes));
+            blocks += 1;
+            bytes += u64::from(block.bytes);
+        }
+        ranges.sort_by_key(|range| range.start);
+        assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
+        assert!(ranges.last().is_none_or(|last| last.end <= self.geometry.blocks_bytes()));
+        let status = self.store.status();
+        assert_eq!(
+            (status.blocks, status.bytes, status.reserved),
+            (blocks, bytes, self.writing.len() as u64)
+        );
+        blocks
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn in_little_memory_every_block_is_what_was_put_or_a_miss(steps in prop::collection::vec(step(), 1..400)) {
+        let mut world = World::new(3, EvictionKind::S3Fifo);
+        for step in &steps {
+            world.run(step);
+            world.check();
+        }
+    }
+
+    #[test]
+    fn in_memory_for_all_nothing_is_lost(steps in prop::collection::vec(step(), 1..300)) {
+        let mut world = World::new(300, EvictionKind::S3Fifo);
+        for step in &steps {
+            world.run(step);
+        }
+        prop_assert_eq!(world.check(), world.known.len() as u64);
+        prop_assert_eq!(world.store.status().evictions, 0);
+    }
+}
+
+#[test]
+fn a_store_that_is_full_of_small_blocks_makes_room_for_large_ones() {
+    let mut world = World::new(4, EvictionKind::Lru);
+    let mut not_touched = |_| false;
+    let mut put = |world: &mut World, number: u32, bytes| {
+        let key = BlockKey::new(&number.to_le_bytes()).unwrap();
+        match world.store.reserve(1, Namespace(0), key, bytes, &mut not_touched).unwrap() {
+            Reserved::Slot { slot, .. } => world.store.publish(1, slot).unwrap(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let small = (0..10_000).filter(|&number| put(&mut world, number, 4096)).count();
+    assert!(small > 9_000);
+    assert!(world.store.status().blocks > 3_500);
+    for number in 20_000..20_020 {
+        assert!(put(&mut world, number, 4 << 20));
+    }
+    for number in 30_000..34_000 {
+        put(&mut world, number, 4096);
+    }
+    assert!(world.store.status().blocks > 3_000);
+}
+
+#[test]
+fn what_was_read_stays_when_something_must_leave() {
+    let mut world = World::new(1, EvictionKind::Lru);
+    let key = |number: u8| BlockKey::new(&[number]).unwrap();
+    let is_read = RefCell::new(HashSet::new());
+    let mut touched = |slot| is_read.borrow_mut().remove(&slot);
+    for number in 0..4 {
+        let reserved = world.store.reserve(1, Namespace(0), key(number), 1 << 20, &mut touched).unwrap();
+        let Reserved::Slot { slot, .. } = reserved else { panic!("{reserved:?}") };
+        world.store.publish(1, slot).unwrap();
+        if number == 0 {
+            is_read.borrow_mut().insert(slot);
+        }
+    }
+    for number in 4..6 {
+        let reserved = world.store.reserve(1, Namespace(0), key(number), 1 << 20, &mut touched).unwrap();
+        let Reserved::Slot { slot, .. } = reserved else { panic!("{reserved:?}") };
+        world.store.publish(1, slot).unwrap();
+    }
+    assert!(world.store.remove(Namespace(0), &key(0)), "it was read");
+    assert!(!world.store.remove(Namespace(0), &key(1)), "it was not");
+}

@@ -1,0 +1,249 @@
+//! KV blocks of this host's sessions: a store for each user, made when it is first opened.
+//!
+//! See `docs/decisions/2026-11-22-kv-blocks.md`.
+
+use crate::refused::{Refused, errno};
+use hinterland_kv::{BlockKey, Namespace, Reserved, Store, StoreError, StoreStatus};
+use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_policy::EvictionKind;
+use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvSlot, KvStatus};
+use hinterland_types::SessionId;
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The stores of a node.
+pub struct KvStores {
+    capacity_bytes: u64,
+    order: EvictionKind,
+    by_user: Mutex<HashMap<u32, Arc<UserStore>>>,
+}
+
+/// The store of one user's sessions.
+pub struct UserStore {
+    user: u32,
+    pages: PageKind,
+    books: MemoryFile,
+    blocks: MemoryFile,
+    touches: MemoryFile,
+    touched: SharedSlice,
+    state: Mutex<State>,
+}
+
+struct State {
+    store: Store<SharedSlice>,
+    fingerprints: BTreeMap<u64, [u8; 32]>,
+}
+
+impl KvStores {
+    /// Stores of `capacity_bytes` bytes each.
+    pub fn new(capacity_bytes: u64, order: EvictionKind) -> Self {
+        Self { capacity_bytes, order, by_user: Mutex::default() }
+    }
+
+    /// The store of a user, made if there is none.
+    ///
+    /// # Errors
+    /// [`Refused`] if the node lends no memory for blocks, or has none.
+    pub fn of_user(&self, user: u32) -> Result<Arc<UserStore>, Refused> {
+        let mut stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = stores.get(&user) {
+            return Ok(Arc::clone(store));
+        }
+        let store = Arc::new(UserStore::new(user, self.capacity_bytes, self.order)?);
+        stores.insert(user, Arc::clone(&store));
+        Ok(store)
+    }
+
+    /// What all stores hold.
+    pub fn status(&self) -> Vec<KvStatus> {
+        let stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<KvStatus> = stores.values().map(|store| store.status()).collect();
+        all.sort_by_key(|status| status.user);
+        all
+    }
+}
+
+impl UserStore {
+    fn new(user: u32, capacity_bytes: u64, order: EvictionKind) -> Result<Self, Refused> {
+        let geometry = Store::<SharedSlice>::geometry_for(capacity_bytes);
+        if geometry.blocks_bytes() == 0 {
+            let text = format!(
+                "this node lends {capacity_bytes} bytes for KV blocks, less than one chunk (hint: start it with --kv-capacity 1G)"
+            );
+            return Err(Refused::new(errno::ENOSPC, text));
+        }
+        let blocks = make_blocks(geometry.blocks_bytes())?;
+        let books = MemoryFile::anonymous("hinterland-kv-books", geometry.books_bytes(), PageKind::Base4K)?;
+        let touches = MemoryFile::anonymous("hinterland-kv-touches", geometry.slots(), PageKind::Base4K)?;
+        let touched = mapped(&touches)?;
+        let store = Store::new(mapped(&books)?, geometry, order);
+        let state = Mutex::new(State { store, fingerprints: BTreeMap::new() });
+        Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, state })
+    }
+
+    /// The namespace of a fingerprint.
+    ///
+    /// # Errors
+    /// [`Refused`] if another fingerprint has its number.
+    pub fn namespace(&self, fingerprint: [u8; 32]) -> Result<Namespace, Refused> {
+        let mut number = [0; 8];
+        number.copy_from_slice(&fingerprint[..8]);
+        let number = u64::from_le_bytes(number);
+        let known = *self.lock().fingerprints.entry(number).or_insert(fingerprint);
+        if known == fingerprint {
+            return Ok(Namespace(number));
+        }
+        let text =
+            format!("namespace {number:016x} has another fingerprint (hint: add anything to the name)");
+        Err(Refused::new(errno::EEXIST, text))
+    }
+
+    /// What a client maps: books, blocks, touches.
+    ///
+    /// # Errors
+    /// [`OsError`] without descriptors left.
+    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, OsError> {
+        Ok(vec![self.books.reopen_read_only()?, self.blocks.duplicate()?, self.touches.duplicate()?])
+    }
+
+    /// Slots for blocks.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key or length that no block can have; nothing is reserved then.
+    pub fn reserve(
+        &self,
+        session: SessionId,
+        namespace: Namespace,
+        blocks: &[KvBlock],
+    ) -> Result<Vec<KvSlot>, Refused> {
+        let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        let mut state = self.lock();
+        let mut slots = Vec::with_capacity(blocks.len());
+        for (key, block) in keys.into_iter().zip(blocks) {
+            match state
+                .store
+                .reserve(session.0, namespace, key, block.bytes, &mut |slot| self.was_touched(slot))
+            {
+                Ok(reserved) => slots.push(match reserved {
+                    Reserved::Slot { slot, offset } => KvSlot::Reserved { slot, offset },
+                    Reserved::Exists => KvSlot::Exists,
+                    Reserved::Busy => KvSlot::Busy,
+                    Reserved::NoRoom => KvSlot::NoRoom,
+                }),
+                Err(error) => {
+                    for slot in &slots {
+                        if let KvSlot::Reserved { slot, .. } = slot {
+                            // It was reserved a moment ago, by this session.
+                            let _ = state.store.abort(session.0, *slot);
+                        }
+                    }
+                    return Err(refused(&error));
+                }
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Makes blocks visible; one answer each.
+    ///
+    /// # Errors
+    /// [`Refused`] at the first slot that the session has not reserved; those before it are visible.
+    pub fn publish(&self, session: SessionId, slots: &[u32]) -> Result<Vec<bool>, Refused> {
+        let mut state = self.lock();
+        slots
+            .iter()
+            .map(|&slot| state.store.publish(session.0, slot).map_err(|error| refused(&error)))
+            .collect()
+    }
+
+    /// Gives slots back unwritten.
+    ///
+    /// # Errors
+    /// [`Refused`] at the first slot that the session has not reserved.
+    pub fn abort(&self, session: SessionId, slots: &[u32]) -> Result<u64, Refused> {
+        let mut state = self.lock();
+        for &slot in slots {
+            state.store.abort(session.0, slot).map_err(|error| refused(&error))?;
+        }
+        Ok(slots.len() as u64)
+    }
+
+    /// Removes blocks; returns how many were there.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have; nothing is removed then.
+    pub fn remove(&self, namespace: Namespace, keys: &[Vec<u8>]) -> Result<u64, Refused> {
+        let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let mut state = self.lock();
+        Ok(keys.iter().filter(|key| state.store.remove(namespace, key)).count() as u64)
+    }
+
+    /// Removes all blocks of a namespace; returns how many there were.
+    pub fn clear(&self, namespace: Namespace) -> u64 {
+        self.lock().store.clear(namespace)
+    }
+
+    /// Gives back what a session has reserved.
+    pub fn release(&self, session: SessionId) {
+        self.lock().store.release(session.0);
+    }
+
+    fn status(&self) -> KvStatus {
+        let state = self.lock();
+        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions } = state.store.status();
+        let count = |&namespace: &u64| {
+            let (blocks, bytes) = state.store.count(Namespace(namespace));
+            KvNamespaceStatus { namespace, blocks, bytes }
+        };
+        let namespaces = state.fingerprints.keys().map(count).collect();
+        let pages = self.pages.name().to_owned();
+        KvStatus { user: self.user, pages, capacity_bytes, blocks, bytes, reserved, evictions, namespaces }
+    }
+
+    /// Whether a block was read since this was asked last.
+    fn was_touched(&self, slot: u32) -> bool {
+        let mut byte = [0];
+        let known = self.touched.read_at(slot as usize, &mut byte);
+        known.is_ok() && byte[0] != 0 && self.touched.write_at(slot as usize, &[0]).is_ok()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All pages are made here, so that no touch of a block can fail later: huge ones if there are enough.
+fn make_blocks(bytes: u64) -> Result<MemoryFile, Refused> {
+    let make = |kind| {
+        let file = MemoryFile::anonymous("hinterland-kv-blocks", bytes, kind)?;
+        file.allocate(0, bytes)?;
+        Ok::<_, OsError>(file)
+    };
+    let made = [PageKind::Huge2M, PageKind::TransparentHuge].into_iter().find_map(|kind| make(kind).ok());
+    match made {
+        Some(file) => Ok(file),
+        None => make(PageKind::Base4K).map_err(|error| {
+            let text =
+                format!("no memory for {bytes} bytes of KV blocks: {error} (hint: a smaller --kv-capacity)");
+            Refused::new(errno::ENOMEM, text)
+        }),
+    }
+}
+
+fn mapped(file: &MemoryFile) -> Result<SharedSlice, OsError> {
+    let options = MapOptions { write: true, ..MapOptions::default() };
+    Ok(Arc::new(file.map(0, file.len() as usize, options)?).slice())
+}
+
+fn key(bytes: &[u8]) -> Result<BlockKey, Refused> {
+    BlockKey::new(bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+}
+
+fn refused(error: &StoreError) -> Refused {
+    let code = match error {
+        StoreError::Bytes(_) => errno::EINVAL,
+        StoreError::NotReserved(_) => errno::EACCES,
+    };
+    Refused::new(code, error.to_string())
+}

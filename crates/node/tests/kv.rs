@@ -1,0 +1,220 @@
+//! KV blocks of sessions against a real node: shared at once, gone with their writer, never wrong while they are evicted.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_os::PageKind;
+use hinterland_pool::{KvCache, Pool, PoolError, Stored};
+use hinterland_proto::control::{KvBlock, KvReply, KvRequest, KvSlot, Reply, Request};
+use hinterland_types::{Handle, RackName};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+struct Ground {
+    root: PathBuf,
+    node: Option<Node>,
+}
+
+impl Ground {
+    fn new(name: &str, kv_capacity_bytes: u64) -> Self {
+        let root = std::env::temp_dir().join(format!("hl-kv-{name}-{}", std::process::id()));
+        let rack = RackName::parse("one").unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+        options.capacity_bytes = 16 << 20;
+        options.kv_capacity_bytes = kv_capacity_bytes;
+        options.backing = BackingChoice::Pages(PageKind::Base4K);
+        Self { node: Some(Node::start(options).unwrap()), root }
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::connect(Some(&self.root.join("socket"))).unwrap()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.stop();
+        }
+        std::fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+fn put(kv: &KvCache, key: &[u8], bytes: &[u8]) -> Stored {
+    kv.put(&[(key, &[bytes])]).unwrap()[0]
+}
+
+fn get(kv: &KvCache, key: &[u8], most: usize) -> Option<Vec<u8>> {
+    let mut into = vec![0; most];
+    let bytes = kv.get(key, &mut [&mut into]).unwrap()?;
+    into.truncate(bytes as usize);
+    Some(into)
+}
+
+fn code(error: &PoolError) -> i32 {
+    error.code()
+}
+
+#[test]
+fn what_one_session_puts_another_finds_in_pieces_of_any_length() {
+    let ground = Ground::new("share", 16 << 20);
+    let (one, other) = (ground.pool().kv("model").unwrap(), ground.pool().kv("model").unwrap());
+    let block: Vec<u8> = (0..100_000_u32).map(|number| (number % 251) as u8).collect();
+    let (head, tail) = block.split_at(33_333);
+    assert_eq!(one.put(&[(b"k", &[head, tail])]).unwrap(), [Stored::Written]);
+    assert_eq!(get(&other, b"k", 200_000).unwrap(), block);
+    let (mut first, mut gap, mut rest) = (vec![0; 1], vec![0; 4095], vec![0; 200_000]);
+    assert_eq!(other.get(b"k", &mut [&mut first, &mut gap, &mut rest]).unwrap(), Some(100_000));
+    assert_eq!([&first[..], &gap, &rest[..95_904]].concat(), block);
+    assert_eq!(put(&other, b"k", b"another"), Stored::Known);
+    assert_eq!(get(&one, b"k", 200_000).unwrap(), block);
+    assert_eq!(one.match_prefix(&[b"k", b"l", b"k"]).unwrap(), 1);
+    assert_eq!(other.remove(&[b"k", b"l"]).unwrap(), 1);
+    assert_eq!(get(&one, b"k", 10), None);
+}
+
+#[test]
+fn engines_that_disagree_never_meet() {
+    let ground = Ground::new("spaces", 16 << 20);
+    let pool = ground.pool();
+    let (half, full) = (pool.kv("model f16").unwrap(), pool.kv("model f32").unwrap());
+    put(&half, b"same", b"half");
+    assert_eq!(get(&full, b"same", 10), None);
+    put(&full, b"same", b"full!");
+    assert_eq!(get(&half, b"same", 10).unwrap(), b"half");
+    assert_eq!(full.clear().unwrap(), 1);
+    assert_eq!(get(&half, b"same", 10).unwrap(), b"half");
+    let status = &pool.kv_status().unwrap()[0];
+    assert_eq!((status.blocks, status.bytes, status.namespaces.len()), (1, 4, 2));
+}
+
+#[test]
+fn bad_keys_and_lengths_are_refused_and_nothing_stays_reserved() {
+    let ground = Ground::new("bad", 16 << 20);
+    let pool = ground.pool();
+    let kv = pool.kv("model").unwrap();
+    for key in [&[][..], &[1; 65]] {
+        assert_eq!(code(&kv.put(&[(b"good", &[b"x"]), (key, &[b"x"])]).unwrap_err()), 22);
+        assert_eq!(code(&kv.length(key).unwrap_err()), 22);
+        assert_eq!(code(&kv.remove(&[key]).unwrap_err()), 22);
+    }
+    let large = vec![0; (4 << 20) + 1];
+    assert_eq!(code(&kv.put(&[(b"good", &[b"x"]), (b"large", &[&large])]).unwrap_err()), 22);
+    assert_eq!(code(&kv.put(&[(b"empty", &[])]).unwrap_err()), 22);
+    let status = &pool.kv_status().unwrap()[0];
+    assert_eq!((status.blocks, status.reserved), (0, 0));
+    assert_eq!(put(&kv, b"good", b"x"), Stored::Written);
+}
+
+#[test]
+fn a_node_without_memory_for_blocks_says_what_to_do() {
+    let ground = Ground::new("none", 0);
+    let error = ground.pool().kv("model").err().unwrap();
+    assert!(error.to_string().contains("--kv-capacity"), "{error}");
+}
+
+fn ask(pool: &Pool, request: KvRequest) -> Result<KvReply, PoolError> {
+    match pool.session().call(&Request::Kv(request))? {
+        Reply::Kv(reply) => Ok(reply),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open(pool: &Pool) -> Handle {
+    match ask(pool, KvRequest::Open { fingerprint: [7; 32] }).unwrap() {
+        KvReply::Opened { handle, .. } => handle,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn reserve(pool: &Pool, handle: Handle, count: u64, bytes: u64) -> Vec<u32> {
+    let blocks = (0..count).map(|number| KvBlock { key: number.to_le_bytes().to_vec(), bytes }).collect();
+    match ask(pool, KvRequest::Reserve { handle, blocks }).unwrap() {
+        KvReply::Slots(slots) => slots
+            .into_iter()
+            .filter_map(|slot| if let KvSlot::Reserved { slot, .. } = slot { Some(slot) } else { None })
+            .collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn slots_of_a_writer_that_dies_come_back_however_often() {
+    let ground = Ground::new("dead", 16 << 20);
+    let watching = ground.pool();
+    for round in 0..200 {
+        let writer = ground.pool();
+        let handle = open(&writer);
+        let slots = reserve(&writer, handle, 16, 1 << 20);
+        assert_eq!(slots.len(), 16, "round {round}: every slot is free again");
+        drop(writer);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while watching.kv_status().unwrap()[0].reserved > 0 {
+            assert!(Instant::now() < deadline, "round {round}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(watching.kv_status().unwrap()[0].blocks, 0);
+}
+
+#[test]
+fn a_session_can_publish_and_abort_what_it_has_reserved_and_nothing_else() {
+    let ground = Ground::new("foreign", 16 << 20);
+    let (one, other) = (ground.pool(), ground.pool());
+    let (handle, theirs) = (open(&one), open(&other));
+    let slots = reserve(&one, handle, 2, 1000);
+    for request in [
+        KvRequest::Publish { handle: theirs, slots: slots.clone() },
+        KvRequest::Abort { handle: theirs, slots: slots.clone() },
+        KvRequest::Publish { handle: theirs, slots: vec![u32::MAX] },
+    ] {
+        assert_eq!(code(&ask(&other, request).unwrap_err()), 13);
+    }
+    assert!(reserve(&other, theirs, 2, 1000).is_empty(), "they are being written");
+    ask(&one, KvRequest::Publish { handle, slots: slots.clone() }).unwrap();
+    assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots }).unwrap_err()), 13);
+    let wrong = Handle(handle.0.wrapping_add(1));
+    assert_eq!(code(&ask(&one, KvRequest::Clear { handle: wrong }).unwrap_err()), 9);
+}
+
+#[test]
+fn readers_of_blocks_that_are_evicted_and_overwritten_get_right_bytes_or_a_miss() {
+    let ground = Ground::new("evict", 8 << 20);
+    let stop = AtomicBool::new(false);
+    let (hits, misses) = (AtomicU64::new(0), AtomicU64::new(0));
+    // Every word of a block holds its number, and blocks have three sizes.
+    let sizes = [4096, 65_536, 300_000];
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let kv = ground.pool().kv("model").unwrap();
+            let (stop, hits, misses) = (&stop, &hits, &misses);
+            scope.spawn(move || {
+                let mut into = vec![0; 300_000];
+                for number in (0_u64..).map(|number| number * 7919 % 400) {
+                    if stop.load(Ordering::Acquire) {
+                        return;
+                    }
+                    match kv.get(&number.to_le_bytes(), &mut [&mut into]).unwrap() {
+                        Some(bytes) => {
+                            assert_eq!(bytes as usize, sizes[number as usize % 3]);
+                            let (words, _) = into[..bytes as usize].as_chunks::<8>();
+                            let is_right = words.iter().all(|word| *word == number.to_le_bytes());
+                            assert!(is_right, "block {number}");
+                            hits.fetch_add(1, Ordering::AcqRel);
+                        }
+                        None => _ = misses.fetch_add(1, Ordering::AcqRel),
+                    }
+                }
+            });
+        }
+        let kv = ground.pool().kv("model").unwrap();
+        for number in (0..6000_u64).map(|number| number * 31 % 400) {
+            let block = number.to_le_bytes().repeat(sizes[number as usize % 3] / 8);
+            put(&kv, &number.to_le_bytes(), &block[..]);
+        }
+        stop.store(true, Ordering::Release);
+    });
+    let status = &ground.pool().kv_status().unwrap()[0];
+    assert!(status.evictions > 1000 && hits.into_inner() > 100 && misses.into_inner() > 100, "{status:?}");
+}
