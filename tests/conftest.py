@@ -4,6 +4,7 @@ The binary is `target/debug/hinterland`, or what HINTERLAND_BIN names. Traffic s
 """
 
 import hashlib
+import importlib
 import itertools
 import json
 import os
@@ -11,6 +12,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -34,6 +36,14 @@ def binary():
     if not path.exists():
         pytest.fail(f"there is no {path} (hint: cargo build -p hinterland-cli)")
     return path.resolve()
+
+
+@pytest.fixture(scope="session")
+def hinterland():
+    """The package, with its compiled module built from this tree."""
+    subprocess.run([TREE / "python/build.sh"], check=True)
+    sys.path.insert(0, str(TREE / "python"))
+    return importlib.import_module("hinterland")
 
 
 @pytest.fixture

@@ -25,14 +25,6 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 MEBIBYTE = 1 << 20
 
 
-@pytest.fixture(scope="session")
-def hinterland():
-    """The package, with its compiled module built from this tree."""
-    subprocess.run([TREE / "python/build.sh"], check=True)
-    sys.path.insert(0, str(TREE / "python"))
-    return importlib.import_module("hinterland")
-
-
 @pytest.fixture
 def pool(hinterland, node):
     """A pool through a node of its own."""

@@ -8,7 +8,7 @@
             print(numpy.frombuffer(mapping).sum())
 """
 
-from ._native import Mapping, Object, __version__
+from ._native import KvCache, Mapping, Object, __version__
 from .errors import (
     AccessError,
     ExistsError,
@@ -36,6 +36,7 @@ __all__ = [
     "ExistsError",
     "HinterlandError",
     "Home",
+    "KvCache",
     "Lock",
     "Mapping",
     "Member",

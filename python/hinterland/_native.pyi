@@ -1,6 +1,7 @@
 """The compiled module; `hinterland.Pool` adds records and locks to the Pool of this one."""
 
 import sys
+from collections.abc import Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Callable, Literal, NoReturn
@@ -36,6 +37,9 @@ class Pool:
         """Opens an object for reads at any offset, or a region also for writes."""
     def map(self, name: str, writable: bool = False) -> Mapping:
         """Maps an object for reading, or a region of this rack also for writing."""
+    def kv(self, fingerprint: str) -> KvCache:
+        """Opens the KV blocks of engines that agree on everything in the fingerprint: model, revision, type, layout,
+        tokens of a block, rank. Engines that disagree never meet."""
     def stat(self, name: str) -> Any: ...
     def list(self, prefix: str = "") -> Any: ...
     def remove(self, name: str) -> None:
@@ -57,6 +61,36 @@ class Pool:
     def lock(self, address: int, mode: Literal["read", "write"], wait: float) -> None: ...
     def unlock(self, address: int) -> None:
         """Gives a lock back."""
+
+class KvCache:
+    """KV blocks that processes of this host and user share. A key has 1 to 64 bytes, a block 1 byte to 4 MiB.
+
+    Buffers may be views of a larger array, whatever their strides: one entry of a paged cache is one view. Finding and
+    reading ask nobody; a block that is evicted while it is read counts as missing.
+    """
+
+    def __reduce__(self) -> NoReturn: ...
+    def put(self, keys: Sequence[bytes], blocks: Sequence[Buffer]) -> list[bool]:
+        """Writes blocks; for each, whether it is there now. One that was there before is not written again."""
+    def get_into(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> list[bool]:
+        """Fills buffers with blocks; for each, whether it was there. What is in the buffer of a missing one is of no
+        use. HinterlandError (EINVAL) for a block of another length."""
+    def get(self, key: bytes) -> bytes | None:
+        """A block, or None."""
+    def exists(self, keys: Sequence[bytes]) -> list[bool]:
+        """For each key, whether its block is there."""
+    def match_prefix(self, keys: Sequence[bytes]) -> int:
+        """How many of the keys are there, from the first on: the prefix that an engine need not compute."""
+    def remove(self, keys: Sequence[bytes]) -> int:
+        """Removes blocks; returns how many were there."""
+    def clear(self) -> int:
+        """Removes all blocks of the namespace; returns how many there were."""
+    def close(self) -> None:
+        """Gives the namespace back; its blocks stay."""
+    def __enter__(self) -> KvCache: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 class Object:
     """An open object or region."""

@@ -1,7 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, ls, mount, node, put, rm, run, stat, status, top, up, verify,
+    bench, completions, doctor, generate, get, kv, ls, mount, node, put, rm, run, stat, status, top, up,
+    verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -76,6 +77,8 @@ pub enum Command {
     Run(run::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),
+    /// Show KV blocks that programs of this host share
+    Kv(kv::Arguments),
     /// Watch members, caches and rates
     Top(top::Arguments),
     /// Say what is missing or broken, and the command that mends it

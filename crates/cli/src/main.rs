@@ -51,6 +51,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Mount(arguments) => command::mount::run(&arguments, context),
         Command::Run(arguments) => command::run::run(&arguments, context),
         Command::Status(arguments) => command::status::run(&arguments, context),
+        Command::Kv(arguments) => command::kv::run(&arguments, context),
         Command::Top(arguments) => command::top::run(&arguments, context),
         Command::Doctor(arguments) => command::doctor::run(&arguments, context),
         Command::Bench(arguments) => command::bench::run(&arguments, context),

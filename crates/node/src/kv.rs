@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Longest label that is kept.
+const LABEL_CHARS_MAX: usize = 200;
+
 /// The stores of a node.
 pub struct KvStores {
     capacity_bytes: u64,
@@ -32,7 +35,13 @@ pub struct UserStore {
 
 struct State {
     store: Store<SharedSlice>,
-    fingerprints: BTreeMap<u64, [u8; 32]>,
+    namespaces: BTreeMap<u64, Known>,
+}
+
+/// A namespace that was opened.
+struct Known {
+    fingerprint: [u8; 32],
+    label: String,
 }
 
 impl KvStores {
@@ -78,7 +87,7 @@ impl UserStore {
         let touches = MemoryFile::anonymous("hinterland-kv-touches", geometry.slots(), PageKind::Base4K)?;
         let touched = mapped(&touches)?;
         let store = Store::new(mapped(&books)?, geometry, order);
-        let state = Mutex::new(State { store, fingerprints: BTreeMap::new() });
+        let state = Mutex::new(State { store, namespaces: BTreeMap::new() });
         Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, state })
     }
 
@@ -86,12 +95,14 @@ impl UserStore {
     ///
     /// # Errors
     /// [`Refused`] if another fingerprint has its number.
-    pub fn namespace(&self, fingerprint: [u8; 32]) -> Result<Namespace, Refused> {
+    pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<Namespace, Refused> {
         let mut number = [0; 8];
         number.copy_from_slice(&fingerprint[..8]);
         let number = u64::from_le_bytes(number);
-        let known = *self.lock().fingerprints.entry(number).or_insert(fingerprint);
-        if known == fingerprint {
+        let label = || label.chars().take(LABEL_CHARS_MAX).collect();
+        let mut state = self.lock();
+        let known = state.namespaces.entry(number).or_insert_with(|| Known { fingerprint, label: label() });
+        if known.fingerprint == fingerprint {
             return Ok(Namespace(number));
         }
         let text =
@@ -192,11 +203,11 @@ impl UserStore {
     fn status(&self) -> KvStatus {
         let state = self.lock();
         let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions } = state.store.status();
-        let count = |&namespace: &u64| {
+        let count = |(&namespace, known): (&u64, &Known)| {
             let (blocks, bytes) = state.store.count(Namespace(namespace));
-            KvNamespaceStatus { namespace, blocks, bytes }
+            KvNamespaceStatus { namespace, label: known.label.clone(), blocks, bytes }
         };
-        let namespaces = state.fingerprints.keys().map(count).collect();
+        let namespaces = state.namespaces.iter().map(count).collect();
         let pages = self.pages.name().to_owned();
         KvStatus { user: self.user, pages, capacity_bytes, blocks, bytes, reserved, evictions, namespaces }
     }

@@ -478,7 +478,7 @@ impl Session {
     fn kv(&self, core: &Core, request: KvRequest) -> Answer {
         self.needs_host("share KV blocks")?;
         let reply = match request {
-            KvRequest::Open { fingerprint } => return self.kv_open(core, fingerprint),
+            KvRequest::Open { fingerprint, label } => return self.kv_open(core, fingerprint, &label),
             KvRequest::Reserve { handle, blocks } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Slots(store.reserve(self.id, namespace, &blocks)?)
@@ -502,9 +502,9 @@ impl Session {
         Ok((Reply::Kv(reply), Vec::new()))
     }
 
-    fn kv_open(&self, core: &Core, fingerprint: [u8; 32]) -> Answer {
+    fn kv_open(&self, core: &Core, fingerprint: [u8; 32], label: &str) -> Answer {
         let store = core.kv.of_user(self.user)?;
-        let namespace = store.namespace(fingerprint)?;
+        let namespace = store.namespace(fingerprint, label)?;
         let descriptors = store.descriptors()?;
         let resource = Resource::Kv(Arc::clone(&store), namespace);
         let mut held = self.lock();

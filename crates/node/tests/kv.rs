@@ -87,6 +87,8 @@ fn engines_that_disagree_never_meet() {
     assert_eq!(get(&half, b"same", 10).unwrap(), b"half");
     let status = &pool.kv_status().unwrap()[0];
     assert_eq!((status.blocks, status.bytes, status.namespaces.len()), (1, 4, 2));
+    let labels: Vec<_> = status.namespaces.iter().map(|space| (space.label.as_str(), space.blocks)).collect();
+    assert!(labels.contains(&("model f16", 1)) && labels.contains(&("model f32", 0)), "{labels:?}");
 }
 
 #[test]
@@ -122,7 +124,7 @@ fn ask(pool: &Pool, request: KvRequest) -> Result<KvReply, PoolError> {
 }
 
 fn open(pool: &Pool) -> Handle {
-    match ask(pool, KvRequest::Open { fingerprint: [7; 32] }).unwrap() {
+    match ask(pool, KvRequest::Open { fingerprint: [7; 32], label: "seven".to_owned() }).unwrap() {
         KvReply::Opened { handle, .. } => handle,
         other => panic!("{other:?}"),
     }

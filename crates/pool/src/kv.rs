@@ -36,8 +36,9 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if the node has no memory for KV blocks.
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
+        let label = fingerprint.chars().take(200).collect();
         let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
-        let request = Request::Kv(KvRequest::Open { fingerprint });
+        let request = Request::Kv(KvRequest::Open { fingerprint, label });
         let (reply, descriptors) = self.session().call_with(&request, &[])?;
         let files =
             descriptors.into_iter().map(MemoryFile::from_descriptor).collect::<Result<Vec<_>, _>>()?;

@@ -6,18 +6,22 @@
 
 mod buffer;
 mod failure;
+mod kv;
 mod mapping;
 mod object;
 mod own;
 mod pool;
 mod records;
 mod source;
+mod strided;
 
 use pyo3::prelude::*;
 
 /// The compiled part of `hinterland`.
 #[pymodule]
 mod _native {
+    #[pymodule_export]
+    use super::kv::KvCache;
     #[pymodule_export]
     use super::mapping::Mapping;
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 use crate::buffer::Bytes;
 use crate::failure::{Failure, errno};
+use crate::kv::KvCache;
 use crate::mapping::Mapping;
 use crate::object::Object;
 use crate::own::Own;
@@ -148,6 +149,12 @@ impl Pool {
             }
         })?;
         Ok(Mapping::new(name.into(), region, writable))
+    }
+
+    /// Opens the KV blocks of engines that agree on a fingerprint.
+    fn kv(&self, py: Python<'_>, fingerprint: &str) -> PyResult<KvCache> {
+        let client = self.with(py, |connected| Ok(connected.client.kv(fingerprint)?))?;
+        Ok(KvCache::new(client, fingerprint))
     }
 
     /// What is known of an object.

@@ -41,6 +41,8 @@ pub enum KvRequest {
     Open {
         /// blake3 of all that engines must agree on: model, revision, type, layout, block tokens, rank.
         fingerprint: [u8; 32],
+        /// The same in words, for people; what is longer than 200 characters is cut.
+        label: String,
     },
     /// Slots for blocks, all or some → `Slots`.
     Reserve {
@@ -84,6 +86,8 @@ pub enum KvRequest {
 pub struct KvNamespaceStatus {
     /// Its number, the first 8 bytes of the fingerprint.
     pub namespace: u64,
+    /// What the first session that opened it called it.
+    pub label: String,
     /// Blocks.
     pub blocks: u64,
     /// Their bytes.

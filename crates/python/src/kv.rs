@@ -1,0 +1,143 @@
+//! KV blocks: put, found and read in batches.
+
+use crate::failure::Failure;
+use crate::own::Own;
+use crate::strided::Strided;
+use hinterland_pool::{KvCache as Client, Stored};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+/// KV blocks that processes of this host share.
+#[pyclass(frozen, module = "hinterland")]
+pub(crate) struct KvCache {
+    client: Own<Client>,
+    fingerprint: String,
+}
+
+impl KvCache {
+    /// Takes a namespace that was just opened.
+    pub(crate) fn new(client: Client, fingerprint: &str) -> Self {
+        Self { client: Own::new("KvCache", client), fingerprint: fingerprint.to_owned() }
+    }
+
+    /// Runs a call while other threads of the interpreter run.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&Client) -> Result<T, Failure> + Send,
+    ) -> PyResult<T> {
+        let client = self.client.value()?;
+        Ok(py.detach(|| call(&client))?)
+    }
+}
+
+#[pymethods]
+impl KvCache {
+    /// Writes blocks; for each, whether it is there now.
+    fn put(&self, py: Python<'_>, keys: Vec<Vec<u8>>, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<bool>> {
+        as_many(keys.len(), blocks.len())?;
+        let blocks = blocks.iter().map(Strided::of).collect::<PyResult<Vec<_>>>()?;
+        self.with(py, |client| {
+            let pieces: Vec<Vec<&[u8]>> = blocks.iter().map(Strided::pieces).collect();
+            let batch: Vec<(&[u8], &[&[u8]])> =
+                keys.iter().zip(&pieces).map(|(key, pieces)| (&key[..], &pieces[..])).collect();
+            Ok(client.put(&batch)?.into_iter().map(|stored| stored != Stored::NoRoom).collect())
+        })
+    }
+
+    /// Fills buffers with blocks; for each, whether it was there.
+    fn get_into(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        buffers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<bool>> {
+        as_many(keys.len(), buffers.len())?;
+        let mut buffers = buffers.iter().map(Strided::writable).collect::<PyResult<Vec<_>>>()?;
+        self.with(py, |client| {
+            let mut found = Vec::with_capacity(keys.len());
+            for (key, buffer) in keys.iter().zip(&mut buffers) {
+                let wanted = buffer.len();
+                match client.get(key, &mut buffer.pieces_mut())? {
+                    Some(bytes) if bytes as usize != wanted => {
+                        return Err(Failure::argument(format!(
+                            "a block of {bytes} bytes does not fit a buffer of {wanted} (hint: engines of another layout need another fingerprint)"
+                        )));
+                    }
+                    answer => found.push(answer.is_some()),
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// A block as bytes, or None.
+    fn get<'py>(&self, py: Python<'py>, key: Vec<u8>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let bytes = self.with(py, |client| {
+            let Some(length) = client.length(&key)? else { return Ok(None) };
+            let mut bytes = vec![0; length as usize];
+            // Between the two it may have been evicted, and put again with another length.
+            let read = client.get(&key, &mut [&mut bytes])?;
+            Ok(read.filter(|&read| read == length).map(|_| bytes))
+        })?;
+        Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
+    }
+
+    /// For each key, whether its block is there.
+    fn exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+        self.with(py, |client| keys.iter().map(|key| Ok(client.length(key)?.is_some())).collect())
+    }
+
+    /// How many of the keys are there, from the first on.
+    fn match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<usize> {
+        self.with(py, |client| {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            Ok(client.match_prefix(&keys)?)
+        })
+    }
+
+    /// Removes blocks; returns how many were there.
+    fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+        self.with(py, |client| {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            Ok(client.remove(&keys)?)
+        })
+    }
+
+    /// Removes all blocks of the namespace; returns how many there were.
+    fn clear(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |client| Ok(client.clear()?))
+    }
+
+    /// Gives the namespace back; its blocks stay.
+    fn close(&self, py: Python<'_>) {
+        let client = self.client.take();
+        py.detach(|| drop(client));
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_details))]
+    fn __exit__(&self, py: Python<'_>, _details: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<hinterland.KvCache {:?}>", self.fingerprint)
+    }
+
+    fn __reduce__(&self) -> PyResult<()> {
+        let text = "a KvCache is of one process (hint: open it in the other with the same fingerprint)";
+        Err(PyTypeError::new_err(text))
+    }
+}
+
+fn as_many(keys: usize, blocks: usize) -> Result<(), Failure> {
+    if keys == blocks {
+        return Ok(());
+    }
+    Err(Failure::argument(format!("{keys} keys and {blocks} buffers (hint: pass as many of each)")))
+}
