@@ -9,7 +9,7 @@
 //! | [`ground`] | folder, huge pages and nodes of a bench, and putting all of it back |
 //! | [`worker`] | processes that answer lines with figures |
 //! | [`content`] | bytes to measure with |
-//! | [`redis`] | a peer |
+//! | [`redis`], [`mooncake`] | peers |
 //! | [`prepared`] | models and programs that are made once |
 //! | [`trace`] | which experts a text uses |
 //!
@@ -22,6 +22,7 @@ mod fault;
 pub mod ground;
 mod kv;
 mod load;
+pub mod mooncake;
 pub mod plot;
 pub mod prepared;
 mod read;

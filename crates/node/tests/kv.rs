@@ -110,6 +110,34 @@ fn bad_keys_and_lengths_are_refused_and_nothing_stays_reserved() {
 }
 
 #[test]
+fn a_large_batch_is_answered_in_order_and_stops_at_the_part_that_is_wrong() {
+    let ground = Ground::new("parts", 16 << 20);
+    let pool = ground.pool();
+    let kv = pool.kv("model").unwrap();
+    let names: Vec<[u8; 4]> = (0..200_u32).map(u32::to_le_bytes).collect();
+    put(&kv, &names[77], b"known");
+    let pieces: Vec<[&[u8]; 2]> = names.iter().map(|name| [&name[..], &name[..2]]).collect();
+    let mut batch: Vec<(&[u8], &[&[u8]])> =
+        names.iter().zip(&pieces).map(|(name, pieces)| (&name[..], &pieces[..])).collect();
+    let outcomes = kv.put(&batch).unwrap();
+    for (index, outcome) in outcomes.iter().enumerate() {
+        assert_eq!(*outcome, if index == 77 { Stored::Known } else { Stored::Written }, "{index}");
+        let expected =
+            if index == 77 { b"known".to_vec() } else { [&names[index][..], &names[index][..2]].concat() };
+        assert_eq!(get(&kv, &names[index], 10).unwrap(), expected);
+    }
+    assert_eq!(kv.clear().unwrap(), 200);
+    batch[199].0 = b"";
+    assert_eq!(code(&kv.put(&batch).unwrap_err()), 22);
+    let status = &pool.kv_status().unwrap()[0];
+    assert_eq!((status.blocks, status.reserved), (150, 0), "three of four parts");
+    assert_eq!(kv.match_prefix(&names.iter().map(|name| &name[..]).collect::<Vec<_>>()).unwrap(), 150);
+    batch[199].0 = &names[199];
+    assert_eq!(kv.put(&batch).unwrap().iter().filter(|outcome| **outcome == Stored::Written).count(), 50);
+    assert_eq!(kv.put(&[]).unwrap(), []);
+}
+
+#[test]
 fn a_node_without_memory_for_blocks_says_what_to_do() {
     let ground = Ground::new("none", 0);
     let error = ground.pool().kv("model").err().unwrap();

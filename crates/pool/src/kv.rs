@@ -1,22 +1,28 @@
 //! KV blocks that engines of this host share: found and read in place, written by reservation.
 
 use crate::session::unexpected;
-use crate::{Pool, PoolError, Session};
+use crate::{Line, Pool, PoolError, Session};
 use hinterland_kv::{BlockKey, Found, Namespace, View, ViewError};
 use hinterland_os::MemoryFile;
 use hinterland_proto::control::{KvBlock, KvReply, KvRequest, KvSlot, KvStatus, Reply, Request};
 use hinterland_types::Handle;
-use std::sync::Arc;
 
 const EINVAL: i32 = 22;
+/// Parts of a large put: what the node does for one is hidden by the copies of another.
+const PUT_PARTS: usize = 4;
+/// Fewest blocks of a part: below that a message costs more than it hides.
+const PUT_PART_MIN: usize = 16;
 
 /// A namespace of KV blocks. Blocks that are put here are found by every process of the user that opens the same one.
 pub struct KvCache {
-    session: Arc<Session>,
+    session: Session,
     view: View,
     handle: Handle,
     namespace: Namespace,
 }
+
+/// A block to put: its key, and the pieces of which it is gathered.
+pub type Gathered<'bytes> = (&'bytes [u8], &'bytes [&'bytes [u8]]);
 
 /// What became of one block of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,12 +45,14 @@ impl Pool {
         let label = fingerprint.chars().take(200).collect();
         let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
         let request = Request::Kv(KvRequest::Open { fingerprint, label });
-        let (reply, descriptors) = self.session().call_with(&request, &[])?;
+        // One of its own: a put has it to itself while it copies.
+        let session = Session::connect(Some(self.session().socket()))?;
+        let (reply, descriptors) = session.call_with(&request, &[])?;
         let files =
             descriptors.into_iter().map(MemoryFile::from_descriptor).collect::<Result<Vec<_>, _>>()?;
         match (reply, files.as_slice()) {
             (Reply::Kv(KvReply::Opened { handle, namespace }), [books, blocks, touches]) => Ok(KvCache {
-                session: Arc::clone(self.session()),
+                session,
                 view: View::map(books, blocks, touches).map_err(broken)?,
                 handle,
                 namespace: Namespace(namespace),
@@ -100,34 +108,45 @@ impl KvCache {
 
     /// Writes blocks, each gathered from pieces; one answer each. A block is visible whole or not at all.
     ///
+    /// A large batch goes in parts: the node reserves the next part and publishes the last one while this one is copied.
+    ///
     /// # Errors
-    /// [`PoolError::Refused`] for a key of no or more than 64 bytes, or a block of none or more than 4 MiB.
-    pub fn put(&self, blocks: &[(&[u8], &[&[u8]])]) -> Result<Vec<Stored>, PoolError> {
-        let wanted = blocks.iter().map(|(key, pieces)| KvBlock { key: key.to_vec(), bytes: length(pieces) });
-        let request = KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() };
-        let slots = match self.ask(request)? {
-            KvReply::Slots(slots) if slots.len() == blocks.len() => slots,
-            other => return Err(unexpected("Slots", &other)),
-        };
-        let mut reserved = Vec::new();
-        for (slot, (_, pieces)) in slots.iter().zip(blocks) {
-            if let KvSlot::Reserved { slot, offset } = *slot {
-                reserved.push(slot);
-                if let Err(error) = self.view.write(offset, length(pieces), pieces) {
-                    // The session holds them: they would be free again only when it ends.
-                    let slots = reserved_slots(&slots);
-                    self.ask(KvRequest::Abort { handle: self.handle, slots })?;
-                    return Err(broken(error));
-                }
-            }
+    /// [`PoolError::Refused`] for a key of no or more than 64 bytes, or a block of none or more than 4 MiB: the parts
+    /// before it are written then.
+    pub fn put(&self, blocks: &[Gathered<'_>]) -> Result<Vec<Stored>, PoolError> {
+        let parts: Vec<&[Gathered<'_>]> =
+            blocks.chunks(blocks.len().div_ceil(PUT_PARTS).max(PUT_PART_MIN)).collect();
+        let mut line = self.session.line();
+        let mut outcomes = Vec::with_capacity(blocks.len());
+        if let Some(first) = parts.first() {
+            line.send(&self.reserve(first))?;
         }
-        let mut published = self.publish(reserved)?.into_iter();
-        let outcome = |slot: &KvSlot| match slot {
-            KvSlot::Reserved { .. } if published.next() == Some(true) => Stored::Written,
-            KvSlot::Reserved { .. } | KvSlot::NoRoom => Stored::NoRoom,
-            KvSlot::Exists | KvSlot::Busy => Stored::Known,
-        };
-        Ok(slots.iter().map(outcome).collect())
+        // The slots of the part that is being published.
+        let mut publishing: Option<Vec<KvSlot>> = None;
+        for (index, part) in parts.iter().enumerate() {
+            let slots = match self.answer(&mut line)? {
+                KvReply::Slots(slots) if slots.len() == part.len() => slots,
+                other => return Err(unexpected("Slots", &other)),
+            };
+            if let Some(next) = parts.get(index + 1) {
+                line.send(&self.reserve(next))?;
+            }
+            let reserved = reserved_slots(&slots);
+            if let Err(error) = self.write(&slots, part) {
+                // The session holds them: they would be free again only when it ends.
+                line.send(&Request::Kv(KvRequest::Abort { handle: self.handle, slots: reserved }))?;
+                return Err(error);
+            }
+            if let Some(slots) = publishing.take() {
+                outcomes.extend(self.published(&mut line, &slots)?);
+            }
+            line.send(&Request::Kv(KvRequest::Publish { handle: self.handle, slots: reserved }))?;
+            publishing = Some(slots);
+        }
+        if let Some(slots) = publishing {
+            outcomes.extend(self.published(&mut line, &slots)?);
+        }
+        Ok(outcomes)
     }
 
     /// Removes blocks; returns how many were there.
@@ -154,13 +173,39 @@ impl KvCache {
         Ok(self.view.find(self.namespace, &key))
     }
 
-    fn publish(&self, slots: Vec<u32>) -> Result<Vec<bool>, PoolError> {
-        if slots.is_empty() {
-            return Ok(Vec::new());
+    fn reserve(&self, blocks: &[Gathered<'_>]) -> Request {
+        let wanted = blocks.iter().map(|(key, pieces)| KvBlock { key: key.to_vec(), bytes: length(pieces) });
+        Request::Kv(KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() })
+    }
+
+    /// Copies blocks into the slots that were reserved for them.
+    fn write(&self, slots: &[KvSlot], blocks: &[Gathered<'_>]) -> Result<(), PoolError> {
+        for (slot, (_, pieces)) in slots.iter().zip(blocks) {
+            if let KvSlot::Reserved { offset, .. } = *slot {
+                self.view.write(offset, length(pieces), pieces).map_err(broken)?;
+            }
         }
-        match self.ask(KvRequest::Publish { handle: self.handle, slots })? {
-            KvReply::Published(answers) => Ok(answers),
-            other => Err(unexpected("Published", &other)),
+        Ok(())
+    }
+
+    /// What became of the blocks of a part, whose answer is next.
+    fn published(&self, line: &mut Line<'_>, slots: &[KvSlot]) -> Result<Vec<Stored>, PoolError> {
+        let KvReply::Published(answers) = self.answer(line)? else {
+            return Err(PoolError::Unexpected { expected: "Published", answer: "another".to_owned() });
+        };
+        let mut answers = answers.into_iter();
+        let outcome = |slot: &KvSlot| match slot {
+            KvSlot::Reserved { .. } if answers.next() == Some(true) => Stored::Written,
+            KvSlot::Reserved { .. } | KvSlot::NoRoom => Stored::NoRoom,
+            KvSlot::Exists | KvSlot::Busy => Stored::Known,
+        };
+        Ok(slots.iter().map(outcome).collect())
+    }
+
+    fn answer(&self, line: &mut Line<'_>) -> Result<KvReply, PoolError> {
+        match line.receive()? {
+            Reply::Kv(reply) => Ok(reply),
+            other => Err(unexpected("Kv", &other)),
         }
     }
 
@@ -176,13 +221,6 @@ impl KvCache {
             Reply::Kv(reply) => Ok(reply),
             other => Err(unexpected("Kv", &other)),
         }
-    }
-}
-
-impl Drop for KvCache {
-    fn drop(&mut self) {
-        // A session that is gone has taken the capability with it.
-        let _ = self.session.call(&Request::Close { handle: self.handle });
     }
 }
 

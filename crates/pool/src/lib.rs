@@ -24,7 +24,7 @@ mod remote;
 mod session;
 
 pub use error::PoolError;
-pub use kv::{KvCache, Stored};
+pub use kv::{Gathered, KvCache, Stored};
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
-pub use session::{Session, default_socket};
+pub use session::{Line, Session, default_socket};

@@ -12,7 +12,7 @@ use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use hinterland_types::{ByteRange, Handle, NodeId, RangeError};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a client waits for a node that listens but does not accept.
@@ -98,16 +98,13 @@ impl Session {
         let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         stream.send(header, &[&body], descriptors)?;
-        let (header, received) = stream.receive_header()?;
-        let body = stream.receive_whole(&header)?;
-        match header.kind {
-            FrameKind::Reply => match decode(&body)? {
-                Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
-                reply => Ok((reply, received)),
-            },
-            FrameKind::Error => Err(refused(&RemoteError::from_body(&body))),
-            other => Err(unexpected("Reply", &other)),
-        }
+        receive_reply(&mut stream)
+    }
+
+    /// The session for several requests at once: the node works on the next one while the answer to the last is used. Other
+    /// threads wait until it is dropped.
+    pub fn line(&self) -> Line<'_> {
+        Line { stream: self.stream.lock().unwrap_or_else(PoisonError::into_inner), unanswered: 0 }
     }
 
     /// Writes bytes of a resource that this node holds, at an offset of the resource.
@@ -160,6 +157,58 @@ impl Session {
             FrameKind::Error => Err(refused(&RemoteError::from_body(&body))),
             other => Err(unexpected("ReadReply or WriteReply", &other)),
         }
+    }
+}
+
+/// A session that one thread has to itself: requests go out, and answers come in their order.
+pub struct Line<'session> {
+    stream: MutexGuard<'session, LocalStream>,
+    unanswered: usize,
+}
+
+impl Line<'_> {
+    /// Asks, and does not wait.
+    ///
+    /// # Errors
+    /// What became of the connection.
+    pub fn send(&mut self, request: &Request) -> Result<(), PoolError> {
+        let body = encode(request)?;
+        // A control message is at most 1 MiB: the cast loses nothing.
+        self.stream.send(FrameHeader::new(FrameKind::Call, 0, body.len() as u32), &[&body], &[])?;
+        self.unanswered += 1;
+        Ok(())
+    }
+
+    /// Waits for the answer to the oldest request that has none.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with the node's words; [`PoolError::Closed`] if nothing was asked.
+    pub fn receive(&mut self) -> Result<Reply, PoolError> {
+        if self.unanswered == 0 {
+            return Err(PoolError::Closed);
+        }
+        self.unanswered -= 1;
+        receive_reply(&mut self.stream).map(|(reply, _)| reply)
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        // What was not waited for must not be taken for the answer to another request.
+        while self.unanswered > 0 && !matches!(self.receive(), Err(PoolError::Closed | PoolError::Os(_))) {}
+    }
+}
+
+fn receive_reply(stream: &mut LocalStream) -> Result<(Reply, Vec<OwnedFd>), PoolError> {
+    let (header, received) = stream.receive_header()?;
+    let body = stream.receive_whole(&header)?;
+    match header.kind {
+        FrameKind::Reply => match decode(&body)? {
+            Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
+            reply => Ok((reply, received)),
+        },
+        FrameKind::Error => Err(refused(&RemoteError::from_body(&body))),
+        other => Err(unexpected("Reply", &other)),
     }
 }
 

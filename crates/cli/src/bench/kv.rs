@@ -2,8 +2,10 @@
 
 use super::case::Case;
 use super::ground::{BenchNode, Ground, NodePlan};
+use super::mooncake;
 use super::redis::Redis;
 use super::report::{Better, Row};
+use super::worker::Worker;
 use super::{Bench, Setting};
 use crate::failure::Failure;
 use hinterland_os::Mapping;
@@ -123,6 +125,31 @@ fn written(outcomes: &[Stored]) -> Result<(), Failure> {
     }
 }
 
+/// Mooncake, if it is prepared.
+struct Peer(Result<RefCell<Worker>, Failure>);
+
+impl Peer {
+    fn start(ground: &Ground) -> Self {
+        Self(mooncake::start(ground).map(RefCell::new))
+    }
+
+    /// Fills its store with as many objects of a size as ours has blocks.
+    fn fill(&mut self, bytes: usize, count: usize) {
+        let filled = self.0.as_mut().map(|worker| worker.get_mut().figure(&format!("fill {bytes} {count}")));
+        if let Ok(Err(failure)) = filled {
+            self.0 = Err(failure);
+        }
+    }
+
+    /// The figure of a line.
+    fn ask(&self, line: String) -> Result<impl FnMut() -> Result<f64, Failure>, &Failure> {
+        self.0.as_ref().map(move |worker| move || worker.borrow_mut().figure(&line))
+    }
+}
+
+/// What the peer is called.
+const MOONCAKE: &str = "Mooncake store, shared memory of the same host";
+
 fn ground(setting: &Setting) -> Result<Ground, Failure> {
     Ground::new(setting, 1 << 30)
 }
@@ -141,6 +168,7 @@ impl Bench for KvGet {
         let scene = Scene::new(&ground)?;
         let redis = Redis::start(&ground);
         let connection = redis.as_ref().map_err(Clone::clone).and_then(Redis::over_unix).map(RefCell::new);
+        let mut peer = Peer::start(&ground);
         let mut rows = Vec::new();
         for (name, bytes) in [("4KiB", 4 << 10), ("64KiB", 64 << 10), ("1MiB", 1 << 20)] {
             (setting.say)(&format!("kv-get: {name}"));
@@ -150,13 +178,19 @@ impl Bench for KvGet {
             }
             let count = (if setting.quick { 8 << 20 } else { 512 << 20 } / bytes).min(50_000);
             let (mut into, mut plain) = (vec![0; bytes], vec![0; bytes]);
-            let case = Case::new(name, "us", Better::Lower, || {
-                scene.time(count, blocks, |number| scene.get(number, &mut [&mut into]))
-            })
-            .limit("plain copy at random places", || {
-                scene.time(count, blocks, |place| scene.memory.copy(place, &mut plain))
-            })
-            .peer_or_why(
+            peer.fill(bytes, blocks);
+            let into = RefCell::new(&mut into);
+            let ours = || {
+                let mut into = into.borrow_mut();
+                scene.time(count, blocks, |number| scene.get(number, &mut [&mut into[..]]))
+            };
+            let case = Case::new(name, "us", Better::Lower, ours)
+                .limit("plain copy at random places", || {
+                    scene.time(count, blocks, |place| scene.memory.copy(place, &mut plain))
+                })
+                .peer_or_why(MOONCAKE, peer.ask(format!("get {bytes} {}", count / 500 + 20)));
+            rows.push(case.measure(setting.rounds));
+            let case = Case::new(format!("{name}-redis"), "us", Better::Lower, ours).peer_or_why(
                 "Redis GET, unix socket",
                 connection
                     .as_ref()
@@ -182,6 +216,8 @@ impl Bench for KvBatch {
         let ground = ground(setting)?;
         let scene = Scene::new(&ground)?;
         let blocks = scene.fill(bytes)?;
+        let mut peer = Peer::start(&ground);
+        peer.fill(bytes, blocks);
         let batches = if setting.quick { 4 } else { 40 };
         let rate = |microseconds: f64| (BATCH * bytes) as f64 / microseconds / 1e3;
         let (mut into, mut plain) = (vec![0; BATCH * bytes], vec![0; BATCH * bytes]);
@@ -204,6 +240,7 @@ impl Bench for KvBatch {
             })?;
             Ok(rate(took))
         })
+        .peer_or_why(MOONCAKE, peer.ask(format!("batch {bytes} {BATCH} {batches}")))
         .measure(setting.rounds);
         (setting.say)("kv-batch: put");
         let next = RefCell::new(1_usize << 40);
@@ -227,6 +264,7 @@ impl Bench for KvBatch {
             })?;
             Ok(rate(took))
         })
+        .peer_or_why(MOONCAKE, peer.ask(format!("put {bytes} {BATCH} {}", batches / 8 + 1)))
         .measure(setting.rounds);
         Ok(vec![get, put])
     }
@@ -244,6 +282,7 @@ impl Bench for KvScatter {
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let ground = ground(setting)?;
         let scene = Scene::new(&ground)?;
+        let mut peer = Peer::start(&ground);
         let mut rows = Vec::new();
         for (name, pieces, piece) in
             [("256x4KiB", 256, 4 << 10), ("128x20KiB", 128, 20 << 10), ("1024x160B", 1024, 160)]
@@ -251,6 +290,7 @@ impl Bench for KvScatter {
             (setting.say)(&format!("kv-scatter: {name}"));
             let bytes = pieces * piece;
             let blocks = scene.fill(bytes)?;
+            peer.fill(bytes, blocks);
             let count = if setting.quick { 8 } else { 200 };
             // Every other piece, as the blocks of an engine lie.
             let (mut into, mut plain) = (vec![0; 2 * bytes], vec![0; 2 * bytes]);
@@ -269,7 +309,8 @@ impl Bench for KvScatter {
                     }
                     Ok(())
                 })
-            });
+            })
+            .peer_or_why(MOONCAKE, peer.ask(format!("scatter {pieces} {piece} {}", count / 8 + 1)));
             rows.push(case.measure(setting.rounds));
         }
         Ok(rows)
@@ -289,6 +330,8 @@ impl Bench for KvLookup {
         let ground = ground(setting)?;
         let scene = Scene::new(&ground)?;
         let blocks = scene.fill(4 << 10)?;
+        let mut peer = Peer::start(&ground);
+        peer.fill(4 << 10, blocks);
         let mut rows = Vec::new();
         for keys in [1, 64, 1000] {
             let count = (if setting.quick { 10_000 } else { 1_000_000 }) / keys;
@@ -303,7 +346,8 @@ impl Bench for KvLookup {
                         }
                     }
                 })
-            });
+            })
+            .peer_or_why(MOONCAKE, peer.ask(format!("lookup {keys} {}", count / 500 + 20)));
             rows.push(case.measure(setting.rounds));
         }
         Ok(rows)
