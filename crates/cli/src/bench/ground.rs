@@ -73,6 +73,9 @@ pub struct BenchNode {
     pub address: String,
 }
 
+/// What the folder of a bench is called, before the number of its process.
+const FOLDER: &str = "hinterland-bench-";
+
 impl Ground {
     /// A folder and `huge_bytes` of huge pages. Frees of a virtual machine may go back to its host, so that the first
     /// touch of a page is far slower than all others: pages that are reserved before and touched in a first round stay.
@@ -80,7 +83,8 @@ impl Ground {
     /// # Errors
     /// [`Failure`] without a folder.
     pub fn new(setting: &Setting, huge_bytes: u64) -> Result<Self, Failure> {
-        let folder = std::env::temp_dir().join(format!("hinterland-bench-{}", std::process::id()));
+        clear_dead();
+        let folder = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|error| Failure::file("making", &folder, &error))?;
         take_precedence();
         let traces = Traces {
@@ -136,6 +140,13 @@ impl Ground {
         let state = self.folder.join(plan.name);
         let socket = self.folder.join(format!("{}.sock", plan.name));
         let mut command = Command::new(&self.program);
+        // A node must not outlive a bench that is killed.
+        command
+            .arg("become")
+            .arg("--parent")
+            .arg(std::process::id().to_string())
+            .arg("--")
+            .arg(&self.program);
         command.arg("--json").arg("--quiet").arg("--socket").arg(&socket).arg("node");
         command.args(["--name", plan.name, "--listen", "127.0.0.1:0"]).arg("--state").arg(&state);
         command.arg("--capacity").arg(plan.capacity_bytes.to_string());
@@ -293,31 +304,54 @@ impl Drop for Ground {
     }
 }
 
+/// Unmounts what is mounted below a bench's folder, and removes the folder.
+fn clear(folder: &Path) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new) {
+        if place.starts_with(folder) {
+            // What stays is shown by `mount`; there is nothing else to be done about it.
+            let _ = huge_pages::unmount(place);
+        }
+    }
+    // As above.
+    let _ = std::fs::remove_dir_all(folder);
+}
+
+/// Whether a process is there and has not ended, be its status taken or not.
+fn runs(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|letter| letter != 'Z')
+}
+
+/// Clears what benches have left that were killed: their nodes' memory would stay for ever.
+fn clear_dead() {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.parse::<u32>().ok());
+        if process.is_some_and(|process| !runs(process)) {
+            clear(&entry.path());
+        }
+    }
+}
+
 impl Traces {
     fn remove(&mut self) {
         for process in self.processes.drain(..) {
             end(process);
         }
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let below = self.folder.to_string_lossy().into_owned();
-        for folder in
-            mounts.lines().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with(&below))
-        {
-            // What stays is shown by `mount`; there is nothing else to be done about it.
-            let _ = huge_pages::unmount(Path::new(folder));
-        }
+        clear(&self.folder);
         for folder in self.shared_memory.drain(..) {
             // A node without base pages made none.
             let _ = std::fs::remove_dir_all(folder);
         }
         if self.pages_added > 0 {
             let left = reserved().saturating_sub(self.pages_added);
-            // As above.
+            // Without the right to, they stay reserved.
             let _ = std::fs::write(RESERVED, left.to_string());
             self.pages_added = 0;
         }
-        // As above.
-        let _ = std::fs::remove_dir_all(&self.folder);
         leave_precedence();
     }
 }
@@ -325,20 +359,18 @@ impl Traces {
 /// Ends a node: it is asked, and killed if it does not listen.
 fn end(process: u32) {
     let Ok(number) = i32::try_from(process) else { return };
-    let process = Pid::from_raw(number);
-    if kill(process, Signal::SIGTERM).is_err() {
+    let pid = Pid::from_raw(number);
+    if kill(pid, Signal::SIGTERM).is_err() {
         return;
     }
     for _ in 0..STOP_PAUSES {
-        let stat = std::fs::read_to_string(format!("/proc/{number}/stat")).unwrap_or_default();
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        if state.is_none_or(|letter| letter == 'Z') {
+        if !runs(process) {
             return;
         }
         std::thread::sleep(STOP_PAUSE);
     }
     // It ended just now, or ends by this.
-    let _ = kill(process, Signal::SIGKILL);
+    let _ = kill(pid, Signal::SIGKILL);
 }
 
 fn watch_signals(traces: Arc<Mutex<Traces>>) -> Result<(), Failure> {
@@ -359,4 +391,22 @@ fn reserved() -> u64 {
 
 fn lock(traces: &Mutex<Traces>) -> std::sync::MutexGuard<'_, Traces> {
     traces.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_killed_bench_left_is_cleared_and_a_running_one_is_left_alone() {
+        // No process has the highest number that 32 bits hold.
+        let [dead, running] = [u32::MAX, std::process::id()]
+            .map(|process| std::env::temp_dir().join(format!("{FOLDER}{process}")));
+        for folder in [&dead, &running] {
+            std::fs::create_dir_all(folder.join("node")).unwrap();
+        }
+        clear_dead();
+        assert!(!dead.exists() && running.exists());
+        std::fs::remove_dir_all(running).unwrap();
+    }
 }
