@@ -33,7 +33,7 @@ pub use client::ShmEndpoint;
 pub use server::{ShmServer, serve_until};
 
 use crate::error::FabricError;
-use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_ring::{BODY_BYTES, Body, RingError, Session, session_bytes};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -72,6 +72,8 @@ impl Area {
         let (_, bytes) = Self::bytes().map_err(|error| ring_failed(&error))?;
         let file =
             MemoryFile::anonymous("hinterland-ring", bytes as u64, PageKind::Base4K).map_err(os_failed)?;
+        // The client holds it too: it must not be able to cut off what the node has mapped.
+        file.add_seals(Seals::FIXED_LENGTH).map_err(os_failed)?;
         // Pages are made now: a peer that finds no memory later would get SIGBUS.
         file.allocate(0, bytes as u64).map_err(os_failed)?;
         Ok((Self::map(&file)?, file))

@@ -4,7 +4,7 @@
 
 use crate::refused::{Refused, errno};
 use hinterland_kv::{BlockKey, Namespace, Reserved, Store, StoreError, StoreStatus};
-use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
 use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvSlot, KvStatus};
 use hinterland_types::SessionId;
@@ -64,6 +64,14 @@ impl KvStores {
         Ok(store)
     }
 
+    /// Gives back what a session of a user has reserved; it has ended.
+    pub fn release(&self, user: u32, session: SessionId) {
+        let store = self.by_user.lock().unwrap_or_else(PoisonError::into_inner).get(&user).cloned();
+        if let Some(store) = store {
+            store.lock().store.release(session.0);
+        }
+    }
+
     /// What all stores hold.
     pub fn status(&self) -> Vec<KvStatus> {
         let stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,6 +95,11 @@ impl UserStore {
         let touches = MemoryFile::anonymous("hinterland-kv-touches", geometry.slots(), PageKind::Base4K)?;
         let touched = mapped(&touches)?;
         let store = Store::new(mapped(&books)?, geometry, order);
+        // Clients hold these files: none may cut off what others and the node have mapped. Read-only descriptors can be
+        // opened anew for writing, so the books take no writer but the mapping that is there.
+        books.add_seals(Seals { future_write: true, ..Seals::FIXED_LENGTH })?;
+        blocks.add_seals(Seals::FIXED_LENGTH)?;
+        touches.add_seals(Seals::FIXED_LENGTH)?;
         let state = Mutex::new(State { store, namespaces: BTreeMap::new() });
         Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, state })
     }
@@ -193,11 +206,6 @@ impl UserStore {
     /// Removes all blocks of a namespace; returns how many there were.
     pub fn clear(&self, namespace: Namespace) -> u64 {
         self.lock().store.clear(namespace)
-    }
-
-    /// Gives back what a session has reserved.
-    pub fn release(&self, session: SessionId) {
-        self.lock().store.release(session.0);
     }
 
     fn status(&self) -> KvStatus {

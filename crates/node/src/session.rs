@@ -62,8 +62,6 @@ struct Held {
     caches: HashMap<Handle, Arc<CacheFile>>,
     registrations: HashSet<u64>,
     rings: usize,
-    /// The KV blocks of its user, once it has opened a namespace.
-    kv: Option<Arc<UserStore>>,
 }
 
 impl Session {
@@ -237,9 +235,8 @@ impl Session {
             }
         }
         held.caches.values().for_each(|file| core.cache.end_reading(file, self.id));
-        if let Some(store) = held.kv {
-            store.release(self.id);
-        }
+        // By the user and not by what is held: a ring may have reserved while this was going on, and ends it again.
+        core.kv.release(self.user, self.id);
         held.puts.into_iter().for_each(|object| core.puts.abandon(object));
         core.locks.release_all(self.id);
         core.segment.release_all(self.id);
@@ -506,10 +503,8 @@ impl Session {
         let store = core.kv.of_user(self.user)?;
         let namespace = store.namespace(fingerprint, label)?;
         let descriptors = store.descriptors()?;
-        let resource = Resource::Kv(Arc::clone(&store), namespace);
-        let mut held = self.lock();
-        let handle = held.table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
-        held.kv = Some(store);
+        let resource = Resource::Kv(store, namespace);
+        let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
         Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0 }), descriptors))
     }
 

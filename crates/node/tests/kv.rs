@@ -6,6 +6,8 @@ use hinterland_os::PageKind;
 use hinterland_pool::{KvCache, Pool, PoolError, Stored};
 use hinterland_proto::control::{KvBlock, KvReply, KvRequest, KvSlot, Reply, Request};
 use hinterland_types::{Handle, RackName};
+use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -206,6 +208,26 @@ fn a_session_can_publish_and_abort_what_it_has_reserved_and_nothing_else() {
     assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots }).unwrap_err()), 13);
     let wrong = Handle(handle.0.wrapping_add(1));
     assert_eq!(code(&ask(&one, KvRequest::Clear { handle: wrong }).unwrap_err()), 9);
+}
+
+#[test]
+fn no_client_can_cut_off_what_the_node_has_mapped_nor_write_the_books() {
+    let ground = Ground::new("seals", 8 << 20);
+    let pool = ground.pool();
+    let open = Request::Kv(KvRequest::Open { fingerprint: [7; 32], label: String::new() });
+    let (_, files) = pool.session().call_with(&open, &[]).unwrap();
+    let (_, ring) = pool.session().call_with(&Request::OpenRing, &[]).unwrap();
+    for (index, descriptor) in files.iter().chain(&ring).enumerate() {
+        // Also a read-only descriptor can be opened anew for writing.
+        let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+        let mut file = std::fs::File::options().write(true).open(path).unwrap();
+        for length in [0, 1 << 40] {
+            assert!(file.set_len(length).is_err(), "file {index}, {length} bytes");
+        }
+        assert!(index > 0 || file.write(b"x").is_err(), "the books take no writer");
+    }
+    // The node answers as before.
+    assert_eq!(put(&pool.kv("model").unwrap(), b"k", b"v"), Stored::Written);
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub use backing::{Backing, choose_backing};
 pub use error::OsError;
 pub use filler::PageFiller;
 pub use mapping::{MapOptions, Mapping};
-pub use memory_file::{MemoryFile, PageKind};
+pub use memory_file::{MemoryFile, PageKind, Seals};
 pub use shared_slice::SharedSlice;
 pub use userfault::Userfault;
 

@@ -64,6 +64,12 @@ pub struct Seals {
     pub seal: bool,
 }
 
+impl Seals {
+    /// The length stays what it is, and no seal can be added: for files that a peer may hold which is not trusted.
+    pub const FIXED_LENGTH: Self =
+        Self { shrink: true, grow: true, future_write: false, write: false, seal: true };
+}
+
 /// An open file of pool memory. Offsets and lengths are bytes.
 #[derive(Debug)]
 pub struct MemoryFile {

@@ -4,7 +4,7 @@ use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
 use crate::refused::{Refused, errno};
-use hinterland_os::{MemoryFile, OsError, PageFiller, PageKind};
+use hinterland_os::{MemoryFile, OsError, PageFiller, PageKind, Seals};
 use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
 use hinterland_policy::{LoopWatch, Tuner, UnitMap};
@@ -302,6 +302,7 @@ impl CacheFile {
 fn make(bytes: u64, kind: PageKind) -> Result<(MemoryFile, PageFiller), OsError> {
     let length = bytes.next_multiple_of(kind.page_bytes()).max(kind.page_bytes());
     let file = MemoryFile::anonymous("hinterland-cache", length, kind)?;
+    file.add_seals(Seals::FIXED_LENGTH)?;
     let filler = PageFiller::new(&file)?;
     Ok((file, filler))
 }
