@@ -1,6 +1,6 @@
 //! Memory that is kept alive by whoever holds a slice of it and that others may change at any moment.
 
-use hinterland_os::SharedSlice;
+use hinterland_os::{BASE_PAGE_BYTES, Loss, SharedSlice};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,6 +16,8 @@ pub struct Slice {
     bytes: usize,
     writable: bool,
     guard: Arc<dyn Send + Sync>,
+    /// What tells that the memory has gone from under the guard.
+    loss: Option<Loss>,
 }
 
 // SAFETY: the memory is reached only by raw copies, atomics and system calls, which any thread may do; the guard is
@@ -29,8 +31,10 @@ impl From<SharedSlice> for Slice {
     fn from(shared: SharedSlice) -> Self {
         let start = NonNull::new(shared.as_ptr()).unwrap_or(NonNull::dangling());
         let guard = Arc::clone(shared.mapping());
+        let loss = shared.mapping().loss();
         // SAFETY: the mapping becomes the guard and stays mapped with it; nobody holds references into shared memory.
-        unsafe { Self::from_raw(start, shared.len(), shared.is_writable(), guard) }
+        let slice = unsafe { Self::from_raw(start, shared.len(), shared.is_writable(), guard) };
+        Self { loss, ..slice }
     }
 }
 
@@ -52,7 +56,7 @@ impl Slice {
         writable: bool,
         guard: Arc<dyn Send + Sync>,
     ) -> Self {
-        Self { start, bytes, writable, guard }
+        Self { start, bytes, writable, guard, loss: None }
     }
 
     /// Zeroed memory of the heap, aligned to 8 bytes.
@@ -91,6 +95,20 @@ impl Slice {
         self.writable
     }
 
+    /// Whether the file behind the memory was cut off: to be asked after a copy, which may have copied zeros.
+    pub fn is_lost(&self) -> bool {
+        self.loss.is_some_and(Loss::has_happened)
+    }
+
+    /// Touches every page, so that [`is_lost`](Self::is_lost) tells of pages that only the kernel has missed.
+    pub(crate) fn touch(&self) {
+        if self.loss.is_some() {
+            (0..self.bytes).step_by(BASE_PAGE_BYTES).for_each(|offset| {
+                self.copy_out(offset, &mut [0]);
+            });
+        }
+    }
+
     /// The part of `bytes` bytes from `offset`, or `None` if it does not lie inside.
     pub fn sub(&self, offset: usize, bytes: usize) -> Option<Self> {
         if offset > self.bytes || bytes > self.bytes - offset {
@@ -98,7 +116,7 @@ impl Slice {
         }
         // SAFETY: `offset` is at most the length, so the sum stays inside the memory or one past its end.
         let start = unsafe { self.start.add(offset) };
-        Some(Self { start, bytes, writable: self.writable, guard: Arc::clone(&self.guard) })
+        Some(Self { start, bytes, writable: self.writable, guard: Arc::clone(&self.guard), loss: self.loss })
     }
 
     /// Copies the bytes from `offset` out; as many as lie inside. Returns how many.

@@ -3,6 +3,7 @@
 
 use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
 use hinterland_fabric::{Destination, Endpoint, FabricError, Intake, MemoryService, Outcome, Slice, Source};
+use hinterland_os::{MapOptions, MemoryFile, PageKind};
 use hinterland_proto::ErrorCode;
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::collections::HashMap;
@@ -398,5 +399,35 @@ fn very_long_transfers_move_the_same_bytes_with_and_without_helpers() {
         assert!(matches!(endpoint.read(HANDLE, &beyond, &mut into), Err(FabricError::Remote { .. })));
         endpoint.read(HANDLE, &[run(0, size)], &mut into).unwrap();
         assert!(into == bytes);
+    }
+}
+
+#[test]
+fn memory_whose_file_is_cut_off_is_refused_and_the_server_lives() {
+    const BYTES: usize = 4 << 20;
+    for (size, checked) in [(64usize, false), (1 << 20, false), (1 << 20, true)] {
+        let mut file = MemoryFile::anonymous("cut", BYTES as u64, PageKind::Base4K).unwrap();
+        let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
+        let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();
+        memory.fill(0, BYTES, 7).unwrap();
+        let (server, _) = serve(Slice::from(memory), Rights::ALL);
+        let endpoint = TcpEndpoint::connect(
+            server.address(),
+            ClientOptions { checksums: checked, ..ClientOptions::default() },
+        )
+        .unwrap();
+        let place = run(3 << 20, size as u64);
+        let mut into = vec![0; size];
+        endpoint.read(HANDLE, &[place], &mut into).unwrap();
+        assert!(into.iter().all(|&byte| byte == 7));
+        file.resize(1 << 20).unwrap();
+        // The kernel may be the first to miss the pages, in the middle of an answer: then the connection is what ends.
+        let _ = endpoint.read(HANDLE, &[place], &mut into).unwrap_err();
+        let again = connect(&server, 1, Mode::Blocking);
+        let error = again.read(HANDLE, &[run(0, 8)], &mut [0; 8]).unwrap_err();
+        assert!(error.to_string().contains("cut off"), "{error}");
+        assert!(again.write(HANDLE, &[run(0, 8)], &[1; 8]).is_err());
+        assert!(again.fetch_and_add(HANDLE, 0, 1).is_err());
+        assert_eq!(again.call(b"alive").unwrap(), b"alive");
     }
 }

@@ -127,9 +127,12 @@ impl Holding {
     /// The memory of a range.
     ///
     /// # Errors
-    /// [`HoldingError::Os`] if the range reaches behind the end.
+    /// [`HoldingError::Os`] if the range reaches behind the end, or a program has cut the file off.
     pub fn slice(&self, offset: u64, bytes: u64) -> Result<SharedSlice, HoldingError> {
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
+        if memory.mapping.is_lost() {
+            return Err(OsError::Lost { offset, bytes }.into());
+        }
         // Ranges are checked by `sub`; 64-bit Linux only.
         Ok(memory.mapping.slice().sub(offset as usize, bytes as usize)?)
     }
@@ -567,7 +570,8 @@ fn rounded(bytes: u64, kind: PageKind) -> u64 {
 }
 
 fn map_whole(file: &MemoryFile) -> Result<Mapping, OsError> {
-    file.map(0, file.len() as usize, MapOptions { write: true, ..MapOptions::default() })
+    // Guarded: who writes an object has a descriptor with which it can cut the file off.
+    file.map(0, file.len() as usize, MapOptions { write: true, guarded: true, ..MapOptions::default() })
 }
 
 #[cfg(test)]

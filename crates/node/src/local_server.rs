@@ -2,7 +2,7 @@
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
-use crate::session::Session;
+use crate::session::{Session, kept};
 use hinterland_os::process;
 use hinterland_os::socket::{UnixListener, UnixStream};
 use hinterland_pool::PoolError;
@@ -219,7 +219,7 @@ impl Drop for OpenSession<'_> {
 fn write_run(session: &Session, header: &FrameHeader, run: ByteRange, bytes: &[u8]) -> Result<(), Refused> {
     let slice = session.resolve(header.handle, run, Rights::WRITE)?;
     if slice.copy_in(0, bytes) == bytes.len() {
-        return Ok(());
+        return kept(&slice);
     }
     Err(Refused::new(errno::EACCES, "the memory is read-only"))
 }

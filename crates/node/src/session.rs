@@ -189,9 +189,8 @@ impl Session {
             _ => {
                 let slice = self.resolve(handle, range, Rights::READ)?;
                 into.resize(start + slice.len(), 0);
-                let copied = slice.copy_out(0, &mut into[start..]);
-                into.truncate(start + copied);
-                Ok(())
+                slice.copy_out(0, &mut into[start..]);
+                kept(&slice)
             }
         }
     }
@@ -563,6 +562,18 @@ impl Session {
     fn lock(&self) -> MutexGuard<'_, Held> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// To be asked after a copy from or into memory that programs may write: whether it was there all the time.
+///
+/// # Errors
+/// [`Refused`] if a program has cut its file off.
+pub fn kept(slice: &Slice) -> Result<(), Refused> {
+    if slice.is_lost() {
+        let error = OsError::Lost { offset: 0, bytes: slice.len() as u64 };
+        return Err(Refused::new(errno::EIO, error.to_string()));
+    }
+    Ok(())
 }
 
 fn not_an_object() -> Refused {

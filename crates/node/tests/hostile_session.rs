@@ -396,3 +396,36 @@ fn a_lock_that_is_taken_over_a_ring_while_the_session_ends_is_given_back() {
         }
     }
 }
+
+#[test]
+fn who_cuts_off_the_file_of_a_region_loses_that_region_and_ends_nobody() {
+    let ground = Ground::new("cut");
+    let (pool, hostile) = (ground.pool(), ground.session());
+    for name in ["cut", "kept"] {
+        pool.create_region(&ground::name(name), 4 * MEBIBYTE, None).unwrap();
+    }
+    let open = |session: &Session, name: &str| {
+        let rights = Rights::READ | Rights::WRITE;
+        match session.call(&Request::Open { name: ground::name(name), rights }).unwrap() {
+            Reply::Opened(opened) => opened.handle,
+            other => panic!("{other:?}"),
+        }
+    };
+    let (honest, kept) = (open(pool.session(), "cut"), open(pool.session(), "kept"));
+    pool.session().write(honest, 3 * MEBIBYTE, b"here").unwrap();
+    pool.session().write(kept, 3 * MEBIBYTE, b"kept").unwrap();
+    let handle = open(&hostile, "cut");
+    let (reply, mut descriptors) = hostile.call_with(&Request::Map { handle }, &[]).unwrap();
+    assert!(matches!(reply, Reply::Mapped(_)), "{reply:?}");
+    MemoryFile::from_descriptor(descriptors.remove(0)).unwrap().resize(4096).unwrap();
+    let mut bytes = [0; 4];
+    for _ in 0..2 {
+        let text = refused(pool.session().read(honest, 3 * MEBIBYTE, &mut bytes));
+        assert!(text.contains("cut its file off") && text.contains("hint:"), "{text}");
+        refused(pool.session().write(honest, 0, b"lost"));
+    }
+    pool.session().read(kept, 3 * MEBIBYTE, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"kept");
+    pool.remove(&ground::name("cut")).unwrap();
+    pool.create_region(&ground::name("cut"), 4 * MEBIBYTE, None).unwrap();
+}

@@ -46,6 +46,16 @@ pub enum OsError {
         /// Bytes of the write.
         bytes: u64,
     },
+    /// The file behind a mapping was cut off, or its memory failed: what was there is gone.
+    #[error(
+        "{bytes} bytes at {offset} are lost: a process that may write this memory has cut its file off, or the memory failed (hint: remove the object and put it again)"
+    )]
+    Lost {
+        /// First byte of the access.
+        offset: u64,
+        /// Bytes of the access.
+        bytes: u64,
+    },
     /// This machine, or this configuration of it, cannot do what was asked.
     #[error("{operation} cannot work here: {reason} (hint: {hint})")]
     Unsupported {

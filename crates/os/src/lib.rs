@@ -6,7 +6,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`shared_slice`] | copies and atomics on memory that others change at the same time |
-//! | [`mapping`] | address ranges mapped from files or made anonymous |
+//! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
 //! | [`userfault`] | faults of a range served from outside the program |
@@ -27,6 +27,7 @@ pub mod clock;
 mod error;
 pub mod filler;
 pub mod futex;
+mod guard;
 pub mod huge_pages;
 pub mod limits;
 pub mod mapping;
@@ -42,6 +43,7 @@ pub mod userfault;
 pub use backing::{Backing, choose_backing};
 pub use error::OsError;
 pub use filler::PageFiller;
+pub use guard::Loss;
 pub use mapping::{MapOptions, Mapping};
 pub use memory_file::{MemoryFile, PageKind, Seals};
 pub use shared_slice::SharedSlice;

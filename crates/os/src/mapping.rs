@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{OsError, check};
+use crate::guard::{Guard, Loss};
 use crate::shared_slice::SharedSlice;
 use crate::{BASE_PAGE_BYTES, HUGE_PAGE_BYTES};
 
@@ -21,6 +22,8 @@ pub struct MapOptions {
     pub huge: bool,
     /// Whether a child made by `fork` goes without this range (`MADV_DONTFORK`).
     pub skip_fork: bool,
+    /// Whether to survive that another process cuts the file off: accesses fail from then on, in place of SIGBUS.
+    pub guarded: bool,
 }
 
 /// An address range of this process, unmapped on drop.
@@ -37,6 +40,8 @@ pub struct Mapping {
     writable: bool,
     /// Whether drop gives the range back to the reservation that it was cut from, in place of unmapping it.
     inside_reservation: Option<Arc<Mapping>>,
+    /// What notices that the file was cut off.
+    guard: Option<&'static Guard>,
 }
 
 // SAFETY: a Mapping is an address range; its memory is reached only through SharedSlice or raw pointers.
@@ -75,8 +80,12 @@ impl Mapping {
                 unsafe { libc::munmap(start.as_ptr().cast(), held_bytes) };
             }
         })?;
-        let mapping = Self { start, bytes, held_bytes, writable: options.write, inside_reservation: None };
+        let mut mapping =
+            Self { start, bytes, held_bytes, writable: options.write, inside_reservation: None, guard: None };
         mapping.advise(options)?;
+        if options.guarded {
+            mapping.guard = Some(Guard::take(start.as_ptr().addr(), held_bytes)?);
+        }
         Ok(mapping)
     }
 
@@ -92,7 +101,8 @@ impl Mapping {
         let held_bytes = held(bytes, reserved.is_some());
         // SAFETY: as in `map`.
         let start = unsafe { map_raw(place, bytes, protection(true), placed_flags, -1, 0) }?;
-        let mapping = Self { start, bytes, held_bytes, writable: true, inside_reservation: None };
+        let mapping =
+            Self { start, bytes, held_bytes, writable: true, inside_reservation: None, guard: None };
         mapping.advise(options)?;
         Ok(mapping)
     }
@@ -108,7 +118,7 @@ impl Mapping {
         let (place, placed_flags, _) = placement(bytes, options, flags)?;
         // SAFETY: as in `map`.
         let start = unsafe { map_raw(place, bytes, libc::PROT_NONE, placed_flags, -1, 0) }?;
-        Ok(Self { start, bytes, held_bytes: bytes, writable: false, inside_reservation: None })
+        Ok(Self { start, bytes, held_bytes: bytes, writable: false, inside_reservation: None, guard: None })
     }
 
     /// Maps a part of a file over a part of this reservation. Dropping the result reserves the part again.
@@ -156,6 +166,7 @@ impl Mapping {
             held_bytes: bytes,
             writable: options.write,
             inside_reservation: Some(Arc::clone(self)),
+            guard: None,
         };
         mapping.advise(options)?;
         Ok(mapping)
@@ -189,6 +200,17 @@ impl Mapping {
     #[inline]
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    /// Whether a [guarded](MapOptions::guarded) mapping has lost its file: what is read from it is no byte of the file.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.guard.is_some_and(Guard::is_lost)
+    }
+
+    /// What tells that a guarded mapping has lost its file; `None` if nothing guards it.
+    pub fn loss(&self) -> Option<Loss> {
+        self.guard.map(Loss)
     }
 
     /// All of the mapping as a slice that keeps it alive. A slice of a [reservation](Self::reserve) has no bytes that
@@ -234,6 +256,9 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let start = self.start.as_ptr();
+        if let Some(guard) = self.guard {
+            guard.release();
+        }
         if self.inside_reservation.is_some() {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
             // SAFETY: the range was mapped by map_inside over a reservation that still exists; reserving it again leaves

@@ -83,26 +83,26 @@ impl SharedSlice {
     /// Copies `destination.len()` bytes from `offset`.
     ///
     /// # Errors
-    /// [`OsError::OutOfBounds`].
+    /// [`OsError::OutOfBounds`]; [`OsError::Lost`] if the mapping is guarded.
     #[inline]
     pub fn read_at(&self, offset: usize, destination: &mut [u8]) -> Result<(), OsError> {
         let source = self.at(offset, destination.len())?;
         // SAFETY: `at` checked that the source lies in a live mapping; the destination is an exclusive borrow.
         unsafe { copy_racing(source, destination.as_mut_ptr(), destination.len()) };
-        Ok(())
+        self.check_kept(offset, destination.len())
     }
 
     /// Copies all of `source` to `offset`.
     ///
     /// # Errors
-    /// [`OsError::OutOfBounds`], [`OsError::ReadOnly`].
+    /// [`OsError::OutOfBounds`], [`OsError::ReadOnly`]; [`OsError::Lost`] if the mapping is guarded.
     #[inline]
     pub fn write_at(&self, offset: usize, source: &[u8]) -> Result<(), OsError> {
         let destination = self.at_for_write(offset, source.len())?;
         // SAFETY: `at_for_write` checked that the destination lies in a live, writable mapping; a `&[u8]` cannot
         // overlap with it, since no such reference to mapped memory is ever made.
         unsafe { copy_racing(source.as_ptr(), destination, source.len()) };
-        Ok(())
+        self.check_kept(offset, source.len())
     }
 
     /// Copies `bytes` bytes from `offset` to `other_offset` of another slice. The two ranges must not overlap in
@@ -127,7 +127,8 @@ impl SharedSlice {
             // SAFETY: both ranges lie in live mappings, the destination is writable and they do not overlap.
             unsafe { copy_racing(source, destination, bytes) };
         }
-        Ok(())
+        self.check_kept(offset, bytes)?;
+        other.check_kept(other_offset, bytes)
     }
 
     /// Sets `bytes` bytes from `offset` to `value`.
@@ -138,7 +139,7 @@ impl SharedSlice {
         let destination = self.at_for_write(offset, bytes)?;
         // SAFETY: `at_for_write` checked that the range lies in a live, writable mapping.
         unsafe { ptr::write_bytes(destination, value, bytes) };
-        Ok(())
+        self.check_kept(offset, bytes)
     }
 
     /// The 8 bytes at `offset` in one load. Acquire: pairs with the Release of [`store_u64`](Self::store_u64) and of
@@ -210,6 +211,12 @@ impl SharedSlice {
         Ok(unsafe { AtomicU32::from_ptr(pointer.cast()) })
     }
 
+    /// To be asked after every copy: whether the file was there all the time.
+    #[inline]
+    fn check_kept(&self, offset: usize, bytes: usize) -> Result<(), OsError> {
+        if self.mapping.is_lost() { Err(lost(offset, bytes)) } else { Ok(()) }
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> Result<&AtomicU64, OsError> {
         let pointer = self.at(offset, 8)?;
@@ -240,6 +247,11 @@ impl SharedSlice {
 #[cold]
 fn out_of_bounds(offset: usize, bytes: usize, limit: usize) -> OsError {
     OsError::OutOfBounds { offset: offset as u64, bytes: bytes as u64, limit: limit as u64 }
+}
+
+#[cold]
+fn lost(offset: usize, bytes: usize) -> OsError {
+    OsError::Lost { offset: offset as u64, bytes: bytes as u64 }
 }
 
 #[cold]

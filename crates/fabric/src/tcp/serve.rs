@@ -140,6 +140,9 @@ impl<'a> Stream<'a> {
                 // SAFETY: the slice keeps its memory alive.
                 unsafe { append(&mut self.head, Part::of_slice(slice)) };
             }
+            if self.slices.iter().any(Slice::is_lost) {
+                return self.answer_error(header, &lost());
+            }
             reply.body_crc = Some(crc32c::crc32c(&self.head[HEADER_BYTES..]));
         } else {
             self.parts.extend(self.slices.iter().map(Part::of_slice));
@@ -176,6 +179,9 @@ impl<'a> Stream<'a> {
         } else {
             self.receive_slices(body_bytes - table_bytes)?;
         }
+        if self.slices.iter().any(Slice::is_lost) {
+            return self.answer_error(header, &lost());
+        }
         self.head.clear();
         self.head.resize(HEADER_BYTES, 0);
         self.parts.clear();
@@ -194,6 +200,9 @@ impl<'a> Stream<'a> {
             FrameKind::CompareSwap => slice.compare_swap(operand(0), operand(1)),
             _ => slice.fetch_add(operand(0)),
         };
+        if slice.is_lost() {
+            return Err(lost());
+        }
         let text = "the word is not aligned to 8 bytes in memory (hint: choose another offset)";
         before.ok_or_else(|| RemoteError::new(ErrorCode::MALFORMED, text))
     }
@@ -254,7 +263,7 @@ impl<'a> Stream<'a> {
             match unsafe { self.socket.send(&self.pieces, Wait::Sleep) } {
                 Ok(some) => sent += some,
                 Err(error) if is_idle(&error) => self.check(started, patience)?,
-                Err(_) => return Err(End::Broken),
+                Err(_) => return Err(self.broken()),
             }
         }
         Ok(())
@@ -342,10 +351,17 @@ impl<'a> Stream<'a> {
                 Ok(0) => return Err(End::Closed),
                 Ok(some) => filled += some,
                 Err(error) if is_idle(&error) => self.check(started, self.shared.options.stall_timeout)?,
-                Err(_) => return Err(End::Broken),
+                Err(_) => return Err(self.broken()),
             }
         }
         Ok(())
+    }
+
+    /// The end after a system call on memory of the service failed. The peer has part of a frame by then; if the memory is
+    /// gone, the next request for it is refused.
+    fn broken(&self) -> End {
+        self.slices.iter().for_each(Slice::touch);
+        End::Broken
     }
 
     /// Receives `bytes` bytes and forgets them.
@@ -404,6 +420,12 @@ impl<'a> Stream<'a> {
     }
 }
 
+fn lost() -> RemoteError {
+    let text =
+        "the memory was lost meanwhile: its file was cut off (hint: remove the object and put it again)";
+    RemoteError::new(ErrorCode::INTERNAL, text)
+}
+
 /// Asks the service, and believes it only if the slice is what it should be.
 fn resolve(
     shared: &Shared,
@@ -413,6 +435,9 @@ fn resolve(
     needed: Rights,
 ) -> Result<Slice, RemoteError> {
     let slice = shared.service.resolve(session, header.handle, range, needed)?;
+    if slice.is_lost() {
+        return Err(lost());
+    }
     let writable = slice.is_writable() || !needed.allows(Rights::WRITE);
     if slice.len() as u64 == range.bytes() && writable {
         return Ok(slice);

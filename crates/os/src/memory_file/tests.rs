@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 
 const WRITABLE: MapOptions =
-    MapOptions { write: true, address: None, populate: false, huge: false, skip_fork: false };
+    MapOptions { write: true, address: None, populate: false, huge: false, skip_fork: false, guarded: false };
 
 #[test]
 fn a_punched_hole_reads_as_zeros_in_a_mapping_that_saw_the_bytes() {

@@ -8,7 +8,7 @@ use crate::{MapOptions, Mapping, MemoryFile, PageKind, poll};
 
 const PAGE: u64 = BASE_PAGE_BYTES as u64;
 const WRITABLE: MapOptions =
-    MapOptions { write: true, address: None, populate: false, huge: false, skip_fork: false };
+    MapOptions { write: true, address: None, populate: false, huge: false, skip_fork: false, guarded: false };
 
 /// Waits for the next fault of a descriptor.
 fn next_fault(fault: &Userfault) -> Fault {
