@@ -65,6 +65,7 @@ impl Guard {
         });
         // Relaxed, both: the Release below orders them.
         guard.is_lost.store(false, Ordering::Relaxed);
+        // Relaxed: as above.
         guard.bytes.store(bytes, Ordering::Relaxed);
         // Release: pairs with the Acquire of the handler, which reads the two above after it.
         guard.start.store(start, Ordering::Release);
@@ -86,12 +87,14 @@ impl Guard {
 
     fn holds(&self, address: usize) -> bool {
         let start = self.start.load(Ordering::Acquire);
+        // Relaxed: written before the start, by whose Acquire it is seen.
         start != 0 && address.wrapping_sub(start) < self.bytes.load(Ordering::Relaxed)
     }
 
     /// Puts zeros in the place of the range; whether it could. Called by the handler: system calls and atomics only.
     fn give_up(&self) -> bool {
         let start = ptr::without_provenance_mut(self.start.load(Ordering::Acquire));
+        // Relaxed: as in `holds`.
         let bytes = self.bytes.load(Ordering::Relaxed);
         // Before the zeros are there: nobody may read one and find no mark.
         self.is_lost.store(true, Ordering::Release);
