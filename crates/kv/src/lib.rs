@@ -31,10 +31,18 @@
 
 #[cfg(not(loom))]
 mod chunks;
+#[cfg(not(loom))]
+mod events;
+#[cfg(not(loom))]
+mod family;
 pub mod header;
 pub mod index;
 mod key;
 mod layout;
+#[cfg(not(loom))]
+mod order;
+#[cfg(not(loom))]
+mod room;
 #[cfg(not(loom))]
 mod store;
 mod sync;
@@ -44,10 +52,12 @@ mod words;
 
 #[cfg(not(loom))]
 pub use chunks::{BLOCK_BYTES_MAX, CHUNK_BYTES_MIN, class_bytes};
+#[cfg(not(loom))]
+pub use events::{Event, Events};
 pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};
 pub use layout::Geometry;
 #[cfg(not(loom))]
-pub use store::{Reserved, Store, StoreError, StoreStatus};
+pub use store::{Inspected, Limits, Reserved, SpaceStatus, Store, StoreError, StoreStatus, Wish};
 #[cfg(not(loom))]
 pub use view::{Found, View, ViewError};
 pub use words::Words;

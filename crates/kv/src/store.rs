@@ -1,19 +1,32 @@
-//! The node's side: who holds which slot, what leaves when room is wanted, and all that is written into the books.
+//! The node's side: who holds which slot, and all that is written into the books.
 
 use crate::chunks::{BLOCK_BYTES_MAX, Chunks, chunk_bytes, class_bytes, slot_numbers};
+use crate::events::{Event, Events, Journal};
+use crate::family::{Family, Kin};
 use crate::header::{self, Content};
 use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
+use crate::order::{Group, Orders};
 use crate::words::Words;
-use hinterland_policy::eviction::UnitKey;
-use hinterland_policy::{Eviction, EvictionKind};
-use std::collections::{HashMap, HashSet};
+use hinterland_policy::EvictionKind;
+use std::collections::HashMap;
 
 /// Blocks that the index has room for: as many as there are of this size.
 const EXPECTED_BLOCK_BYTES: u64 = 4096;
-/// Blocks that leave for one of another size before a chunk is emptied instead.
-const EVICTIONS_MAX: usize = 64;
+
+/// A block that a session wants to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Wish {
+    /// Whose.
+    pub namespace: Namespace,
+    /// Its key.
+    pub key: BlockKey,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The block without which this one is of no use, the one before it in a prefix: it does not leave before this one.
+    pub parent: Option<BlockKey>,
+}
 
 /// Why a block has no slot, or what it got.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,7 +42,7 @@ pub enum Reserved {
     Exists,
     /// Another session writes it now.
     Busy,
-    /// Everything is reserved or pinned.
+    /// Everything is reserved or pinned, or the namespace's quota is.
     NoRoom,
 }
 
@@ -42,6 +55,33 @@ pub enum StoreError {
     /// The session has not reserved this slot.
     #[error("slot {0} is not reserved by this session (hint: publish what reserve gave, once)")]
     NotReserved(u32),
+}
+
+/// How much of the memory a namespace may have, and who gives first when room is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Most bytes of slots; none is all of them.
+    pub quota_bytes: Option<u64>,
+    /// Blocks of a lower priority leave before any of a higher one.
+    pub priority: u8,
+}
+
+impl Limits {
+    /// The priority of a namespace of which nobody has said anything.
+    pub const PRIORITY: u8 = 100;
+
+    const fn group(self, namespace: Namespace) -> Group {
+        match self.quota_bytes {
+            Some(_) => Group::Own(self.priority, namespace.0),
+            None => Group::Shared(self.priority),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { quota_bytes: None, priority: Self::PRIORITY }
+    }
 }
 
 /// What a store holds.
@@ -57,28 +97,74 @@ pub struct StoreStatus {
     pub reserved: u64,
     /// Blocks that were evicted.
     pub evictions: u64,
+    /// Bytes of slots whose blocks are pinned.
+    pub pinned_bytes: u64,
+}
+
+/// What a namespace holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SpaceStatus {
+    /// Published blocks.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of slots, also of those that are being written.
+    pub slot_bytes: u64,
+    /// Blocks of it that were evicted.
+    pub evictions: u64,
+    /// What was set for it.
+    pub limits: Limits,
+}
+
+/// One block, for people.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Inspected {
+    /// Its slot.
+    pub slot: u32,
+    /// Where its bytes start in the blocks file.
+    pub offset: u64,
+    /// How many there are.
+    pub bytes: u32,
+    /// Bytes of the slot.
+    pub slot_bytes: u64,
+    /// The slot's generation.
+    pub generation: u64,
+    /// Pins.
+    pub pins: u32,
+    /// The block before it in its prefix, if that is there.
+    pub parent: Option<BlockKey>,
+    /// Blocks that follow on it.
+    pub children: Vec<BlockKey>,
 }
 
 /// What lies in a slot that is in use.
 #[derive(Clone, Copy, Debug)]
-struct Used {
-    namespace: Namespace,
-    key: BlockKey,
-    bytes: u32,
+pub(crate) struct Used {
+    pub(crate) namespace: Namespace,
+    pub(crate) key: BlockKey,
+    pub(crate) hash: u64,
+    pub(crate) bytes: u32,
     /// The session that writes it; none once it is published.
-    writer: Option<u64>,
+    pub(crate) writer: Option<u64>,
+    pub(crate) pins: u32,
+    pub(crate) family: Family,
 }
 
 /// A store: books that it alone writes, over slots that clients write.
 pub struct Store<W> {
-    words: W,
-    geometry: Geometry,
-    chunks: Chunks<Used>,
-    writing: HashSet<(Namespace, BlockKey)>,
+    pub(crate) words: W,
+    pub(crate) geometry: Geometry,
+    pub(crate) chunks: Chunks<Used>,
+    pub(crate) orders: Orders,
+    pub(crate) spaces: HashMap<Namespace, SpaceStatus>,
+    pub(crate) status: StoreStatus,
+    /// Pins of each session: how many of each slot.
+    pub(crate) pins: HashMap<u64, HashMap<u32, u32>>,
+    pub(crate) journal: Journal,
+    writing: HashMap<(Namespace, BlockKey), u32>,
     /// How many slots each session writes.
     writers: HashMap<u64, u64>,
-    policy: Box<dyn Eviction>,
-    status: StoreStatus,
+    serial: u64,
 }
 
 impl<W: Words> Store<W> {
@@ -96,10 +182,14 @@ impl<W: Words> Store<W> {
             words,
             geometry,
             chunks: Chunks::new(geometry.blocks_bytes()),
-            writing: HashSet::new(),
-            writers: HashMap::new(),
-            policy: order.build(),
+            orders: Orders::new(order),
+            spaces: HashMap::new(),
             status,
+            pins: HashMap::new(),
+            journal: Journal::default(),
+            writing: HashMap::new(),
+            writers: HashMap::new(),
+            serial: 0,
         }
     }
 
@@ -111,27 +201,41 @@ impl<W: Words> Store<W> {
     pub fn reserve(
         &mut self,
         writer: u64,
-        namespace: Namespace,
-        key: BlockKey,
-        bytes: u64,
+        wish: &Wish,
         was_touched: &mut dyn FnMut(u32) -> bool,
     ) -> Result<Reserved, StoreError> {
+        let &Wish { namespace, key, bytes, parent } = wish;
         if bytes == 0 || bytes > BLOCK_BYTES_MAX {
             return Err(StoreError::Bytes(bytes));
         }
         if self.find(namespace, &key).is_some() {
             return Ok(Reserved::Exists);
         }
-        if self.writing.contains(&(namespace, key)) {
+        if self.writing.contains_key(&(namespace, key)) {
             return Ok(Reserved::Busy);
         }
-        // At most 4 MiB: the cast loses nothing.
-        let used = Used { namespace, key, bytes: bytes as u32, writer: Some(writer) };
-        let Some(slot) = self.take(class_bytes(bytes), used, was_touched) else {
+        // It must not leave while room is made for its child.
+        let parent = parent.and_then(|parent| self.expect_child(namespace, &parent));
+        self.serial += 1;
+        let used = Used {
+            namespace,
+            key,
+            hash: key.hash(namespace),
+            // At most 4 MiB: the cast loses nothing.
+            bytes: bytes as u32,
+            writer: Some(writer),
+            pins: 0,
+            family: Family::new(self.serial, parent),
+        };
+        let class = class_bytes(bytes);
+        let room = self.make_room_in_quota(namespace, class, was_touched);
+        let Some(slot) = room.then(|| self.take(class, used, was_touched)).flatten() else {
+            self.expect_no_child(parent);
             return Ok(Reserved::NoRoom);
         };
-        self.writing.insert((namespace, key));
+        self.writing.insert((namespace, key), slot);
         *self.writers.entry(writer).or_default() += 1;
+        self.spaces.entry(namespace).or_default().slot_bytes += class;
         self.status.reserved += 1;
         Ok(Reserved::Slot { slot, offset: self.chunks.offset(slot) })
     }
@@ -141,7 +245,12 @@ impl<W: Words> Store<W> {
     ///
     /// # Errors
     /// [`StoreError::NotReserved`].
-    pub fn publish(&mut self, writer: u64, slot: u32) -> Result<bool, StoreError> {
+    pub fn publish(
+        &mut self,
+        writer: u64,
+        slot: u32,
+        was_touched: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<bool, StoreError> {
         let used = self.end_writing(writer, slot)?;
         let content = Content {
             namespace: used.namespace,
@@ -149,15 +258,27 @@ impl<W: Words> Store<W> {
             offset: self.chunks.offset(slot),
             bytes: used.bytes,
         };
-        header::publish(&self.words, &self.geometry, slot, &content);
-        if !index::insert(&self.words, &self.geometry, used.key.hash(used.namespace), slot) {
-            header::retire(&self.words, &self.geometry, slot);
-            self.chunks.give(slot);
+        let (group, class) = (self.group(used.namespace), self.chunks.class(slot));
+        if !self.orders.insert(group, used.hash, slot, class) {
+            self.give_up(slot, &used);
             return Ok(false);
         }
-        self.policy.insert(unit(slot), self.chunks.class(slot));
+        header::publish(&self.words, &self.geometry, slot, &content);
+        if !index::insert(&self.words, &self.geometry, used.hash, slot) {
+            header::retire(&self.words, &self.geometry, slot);
+            self.orders.remove(group, used.hash, slot);
+            self.give_up(slot, &used);
+            return Ok(false);
+        }
+        let parent = self.adopt(slot);
+        self.forget_touches_above(slot, was_touched);
+        let space = self.spaces.entry(used.namespace).or_default();
+        space.blocks += 1;
+        space.bytes += u64::from(used.bytes);
         self.status.blocks += 1;
         self.status.bytes += u64::from(used.bytes);
+        let bytes = used.bytes;
+        self.journal.add(|| Event::Stored { namespace: used.namespace, key: used.key, parent, bytes });
         Ok(true)
     }
 
@@ -166,42 +287,63 @@ impl<W: Words> Store<W> {
     /// # Errors
     /// [`StoreError::NotReserved`].
     pub fn abort(&mut self, writer: u64, slot: u32) -> Result<(), StoreError> {
-        self.end_writing(writer, slot)?;
-        self.chunks.give(slot);
+        let used = self.end_writing(writer, slot)?;
+        self.give_up(slot, &used);
         Ok(())
     }
 
-    /// Gives back all that a session has reserved; it has ended.
-    pub fn release(&mut self, writer: u64) {
-        if self.writers.remove(&writer).is_none_or(|count| count == 0) {
+    /// Gives back all that a session has reserved or pinned; it has ended.
+    pub fn release(&mut self, session: u64) {
+        for (slot, count) in self.pins.remove(&session).unwrap_or_default() {
+            self.unpin_slot(slot, count);
+        }
+        if self.writers.remove(&session).is_none_or(|count| count == 0) {
             return;
         }
-        let its = self.chunks.used().filter(|(_, used)| used.writer == Some(writer));
+        let its = self.chunks.used().filter(|(_, used)| used.writer == Some(session));
         let slots: Vec<u32> = its.map(|(slot, _)| slot).collect();
         for slot in slots {
-            if let Some(used) = self.chunks.give(slot) {
-                self.writing.remove(&(used.namespace, used.key));
-                self.status.reserved -= 1;
-            }
+            // It is the session's, by the line above.
+            let _ = self.abort(session, slot);
         }
+        self.writers.remove(&session);
     }
 
-    /// Removes a block; whether it was there.
+    /// Removes a block; whether it was there. One that is pinned stays.
     pub fn remove(&mut self, namespace: Namespace, key: &BlockKey) -> bool {
-        let Some(slot) = self.find(namespace, key) else { return false };
-        self.policy.remove(unit(slot));
-        self.forget(slot);
-        true
+        let slot = self.find(namespace, key).filter(|&slot| !self.is_pinned(slot));
+        if let Some(slot) = slot {
+            self.forget(slot);
+        }
+        slot.is_some()
     }
 
-    /// Removes all blocks of a namespace; returns how many.
+    /// Removes all blocks of a namespace but those that are pinned; returns how many.
     pub fn clear(&mut self, namespace: Namespace) -> u64 {
-        let slots: Vec<u32> = self.published(namespace).map(|(slot, _)| slot).collect();
+        let slots: Vec<u32> =
+            self.published(namespace).filter(|(_, used)| used.pins == 0).map(|(slot, _)| slot).collect();
         for &slot in &slots {
-            self.policy.remove(unit(slot));
             self.forget(slot);
         }
         slots.len() as u64
+    }
+
+    /// Sets what a namespace may have. What is over a new quota leaves when the namespace next wants room.
+    pub fn set_limits(&mut self, namespace: Namespace, limits: Limits) {
+        let before = self.group(namespace);
+        self.spaces.entry(namespace).or_default().limits = limits;
+        let after = self.group(namespace);
+        if before == after {
+            return;
+        }
+        let childless = self.published(namespace).filter(|(_, used)| !used.family.has_child());
+        let moved: Vec<(u32, u64)> = childless.map(|(slot, used)| (slot, used.hash)).collect();
+        for (slot, hash) in moved {
+            self.orders.remove(before, hash, slot);
+            if !self.orders.insert(after, hash, slot, self.chunks.class(slot)) {
+                self.forget(slot);
+            }
+        }
     }
 
     /// What it holds.
@@ -209,20 +351,67 @@ impl<W: Words> Store<W> {
         self.status
     }
 
-    /// Published blocks of a namespace and their bytes.
-    pub fn count(&self, namespace: Namespace) -> (u64, u64) {
-        let add = |(blocks, bytes), (_, used): (u32, &Used)| (blocks + 1, bytes + u64::from(used.bytes));
-        self.published(namespace).fold((0, 0), add)
+    /// What a namespace holds.
+    pub fn space(&self, namespace: Namespace) -> SpaceStatus {
+        self.spaces.get(&namespace).copied().unwrap_or_default()
     }
 
-    fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<u32> {
+    /// One block, if it is there.
+    pub fn inspect(&self, namespace: Namespace, key: &BlockKey) -> Option<Inspected> {
+        let slot = self.find(namespace, key)?;
+        let used = self.chunks.get(slot)?;
+        let key_of = |slot: u32| self.chunks.get(slot).map(|used| used.key);
+        let block = header::read(&self.words, &self.geometry, slot, namespace, key)?;
+        Some(Inspected {
+            slot,
+            offset: block.offset,
+            bytes: block.bytes,
+            slot_bytes: self.chunks.class(slot),
+            generation: block.generation,
+            pins: used.pins,
+            parent: self.parent_of(slot).and_then(key_of),
+            children: self.children_of(slot).into_iter().filter_map(key_of).collect(),
+        })
+    }
+
+    /// Bytes of a slot in use.
+    pub fn slot_bytes(&self, slot: u32) -> u64 {
+        self.chunks.class(slot)
+    }
+
+    /// What was stored and removed after the event of number `after`, `limit` at most. The first call starts the record.
+    pub fn events(&mut self, after: u64, limit: usize) -> Events {
+        self.journal.after(after, limit)
+    }
+
+    pub(crate) fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<u32> {
         index::find(&self.words, &self.geometry, key.hash(namespace), |slot| {
             header::read(&self.words, &self.geometry, slot, namespace, key).is_some()
         })
     }
 
+    pub(crate) fn group(&self, namespace: Namespace) -> Group {
+        self.space(namespace).limits.group(namespace)
+    }
+
     fn published(&self, namespace: Namespace) -> impl Iterator<Item = (u32, &Used)> {
         self.chunks.used().filter(move |(_, used)| used.namespace == namespace && used.writer.is_none())
+    }
+
+    /// Counts a child that is going to be written on a block, published or being written itself.
+    fn expect_child(&mut self, namespace: Namespace, parent: &BlockKey) -> Option<Kin> {
+        let written = self.writing.get(&(namespace, *parent)).copied();
+        let slot = self.find(namespace, parent).or(written)?;
+        let used = self.chunks.get_mut(slot)?;
+        used.family.expected += 1;
+        Some(used.family.kin(slot))
+    }
+
+    /// The child is not going to be written after all, or is there.
+    pub(crate) fn expect_no_child(&mut self, parent: Option<Kin>) {
+        if let Some(used) = parent.and_then(|kin| self.kin_mut(kin)) {
+            used.family.expected -= 1;
+        }
     }
 
     /// The slot is no longer written; what lies in it now.
@@ -239,69 +428,17 @@ impl<W: Words> Store<W> {
         Ok(used)
     }
 
-    /// Takes a slot of a class; blocks leave for it if they must.
-    fn take(&mut self, class: u64, used: Used, was_touched: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
-        for _ in 0..EVICTIONS_MAX {
-            let slot = self.chunks.take(class, used);
-            if slot.is_some() {
-                return slot;
-            }
-            if !self.evict_one(was_touched) {
-                break;
-            }
-        }
-        self.chunks.take(class, used).or_else(|| {
-            self.empty_a_chunk(class);
-            self.chunks.take(class, used)
-        })
+    /// Frees a slot that was written, or was to be, and is not going to be published.
+    fn give_up(&mut self, slot: u32, used: &Used) {
+        self.expect_no_child(used.family.parent());
+        self.give(slot);
     }
 
-    /// Evicts the block whose turn it is; false if there is none. What was touched gets another round, and each touch
-    /// counts once, so this ends.
-    fn evict_one(&mut self, was_touched: &mut dyn FnMut(u32) -> bool) -> bool {
-        let mut victims = Vec::with_capacity(1);
-        loop {
-            victims.clear();
-            self.policy.victims(1, &mut |_| true, &mut victims);
-            let Some(victim) = victims.first() else { return false };
-            if was_touched(victim.unit) {
-                self.policy.insert(*victim, self.chunks.class(victim.unit));
-                self.policy.touch(*victim);
-                continue;
-            }
-            self.forget(victim.unit);
-            self.status.evictions += 1;
-            return true;
+    /// Frees a slot that is not in the books.
+    pub(crate) fn give(&mut self, slot: u32) {
+        let class = self.chunks.class(slot);
+        if let Some(used) = self.chunks.give(slot) {
+            self.spaces.entry(used.namespace).or_default().slot_bytes -= class;
         }
     }
-
-    /// Empties the chunk of another class that holds least and has no slot being written.
-    fn empty_a_chunk(&mut self, class: u64) {
-        for number in self.chunks.others_by_use(class) {
-            if self.chunks.used_of(number).any(|(_, used)| used.writer.is_some()) {
-                continue;
-            }
-            let slots: Vec<u32> = self.chunks.used_of(number).map(|(slot, _)| slot).collect();
-            for slot in slots {
-                self.policy.remove(unit(slot));
-                self.forget(slot);
-                self.status.evictions += 1;
-            }
-            return;
-        }
-    }
-
-    /// Takes a published block out of the books; the policy has been told.
-    fn forget(&mut self, slot: u32) {
-        let Some(used) = self.chunks.get(slot).copied() else { return };
-        index::remove(&self.words, &self.geometry, used.key.hash(used.namespace), slot);
-        header::retire(&self.words, &self.geometry, slot);
-        self.status.blocks -= 1;
-        self.status.bytes -= u64::from(used.bytes);
-        self.chunks.give(slot);
-    }
-}
-
-const fn unit(slot: u32) -> UnitKey {
-    UnitKey { object: 0, unit: slot }
 }

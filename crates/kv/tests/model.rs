@@ -2,7 +2,10 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use hinterland_kv::{BlockKey, CHUNK_BYTES_MIN, Geometry, Namespace, Reserved, Store, Words, header, index};
+use hinterland_kv::{
+    BlockKey, CHUNK_BYTES_MIN, Geometry, Inspected, Limits, Namespace, Reserved, Store, Wish, Words, header,
+    index,
+};
 use hinterland_policy::EvictionKind;
 use proptest::prelude::*;
 use std::cell::RefCell;
@@ -24,28 +27,40 @@ impl Words for Books {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Reserve { writer: u64, key: u8, bytes: u64 },
+    Reserve { writer: u64, key: u8, bytes: u64, parent: Option<u8> },
     Publish { index: usize },
     Abort { index: usize },
     Remove { key: u8 },
     Release { writer: u64 },
     Clear { namespace: u64 },
+    Pin { session: u64, key: u8 },
+    Unpin { session: u64, key: u8 },
+    Limit { namespace: u64, quota: Option<u64>, priority: u8 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     let size = prop_oneof![Just(700_u64), Just(65_536), Just(1_179_648), 1_u64..(4 << 20)];
     prop_oneof![
-        8 => (0..3_u64, any::<u8>(), size).prop_map(|(writer, key, bytes)| Step::Reserve { writer, key, bytes }),
+        8 => (0..3_u64, any::<u8>(), size, prop::option::of(any::<u8>()))
+            .prop_map(|(writer, key, bytes, parent)| Step::Reserve { writer, key, bytes, parent }),
         8 => any::<usize>().prop_map(|index| Step::Publish { index }),
         1 => any::<usize>().prop_map(|index| Step::Abort { index }),
         2 => any::<u8>().prop_map(|key| Step::Remove { key }),
         1 => (0..3_u64).prop_map(|writer| Step::Release { writer }),
         1 => (0..2_u64).prop_map(|namespace| Step::Clear { namespace }),
+        1 => (0..3_u64, any::<u8>()).prop_map(|(session, key)| Step::Pin { session, key }),
+        1 => (0..3_u64, any::<u8>()).prop_map(|(session, key)| Step::Unpin { session, key }),
+        1 => (0..2_u64, prop::option::of(0_u64..(16 << 20)), 99..102_u8)
+            .prop_map(|(namespace, quota, priority)| Step::Limit { namespace, quota, priority }),
     ]
 }
 
 fn key(number: u8) -> (Namespace, BlockKey) {
     (Namespace(u64::from(number) & 1), BlockKey::new(&[number, 1, 2]).unwrap())
+}
+
+fn wish(namespace: Namespace, key: BlockKey, bytes: u64) -> Wish {
+    Wish { namespace, key, bytes, parent: None }
 }
 
 struct World {
@@ -56,6 +71,13 @@ struct World {
     writing: Vec<(u64, u32, u8, std::ops::Range<u64>)>,
     /// Keys that were published and not removed; they may have been evicted since.
     known: HashMap<u8, (u32, u64)>,
+    /// For each key that is being written, the parent that it is to have.
+    wanted: HashMap<u8, u8>,
+    /// For each block that was published after its parent, that parent, until one of the two is removed.
+    parents: HashMap<u8, u8>,
+    /// Pins: session and key.
+    pins: Vec<(u64, u8)>,
+    limits: [Limits; 2],
 }
 
 impl World {
@@ -65,7 +87,17 @@ impl World {
         let books = Books(Rc::new(RefCell::new(vec![0; words])));
         let store = Store::new(books.clone(), geometry, order);
         assert_eq!(Geometry::load(&books, geometry.books_bytes()), Some(geometry));
-        Self { books, geometry, store, writing: Vec::new(), known: HashMap::new() }
+        Self {
+            books,
+            geometry,
+            store,
+            writing: Vec::new(),
+            known: HashMap::new(),
+            wanted: HashMap::new(),
+            parents: HashMap::new(),
+            pins: Vec::new(),
+            limits: [Limits::default(); 2],
+        }
     }
 
     fn lookup(&self, number: u8) -> Option<header::Block> {
@@ -80,35 +112,49 @@ impl World {
 
     fn run(&mut self, step: &Step) {
         match *step {
-            Step::Reserve { writer, key: number, bytes } => {
+            Step::Reserve { writer, key: number, bytes, parent } => {
                 let (namespace, key) = key(number);
+                // One of another namespace is none: keys of a number have the namespace of its lowest bit.
+                let parent = parent.filter(|parent| parent & 1 == number & 1 && *parent != number);
                 let was_there = self.lookup(number).is_some();
                 let is_written = self.writing.iter().any(|(_, _, other, _)| *other == number);
-                let reserved = self.store.reserve(writer, namespace, key, bytes, &mut |_| false);
+                let wish =
+                    Wish { parent: parent.map(|parent| crate::key(parent).1), ..wish(namespace, key, bytes) };
+                let reserved = self.store.reserve(writer, &wish, &mut |_| false);
                 match reserved.unwrap() {
                     Reserved::Slot { slot, offset } => {
                         assert!(!was_there && !is_written);
                         self.writing.push((writer, slot, number, offset..offset + bytes));
+                        self.wanted.remove(&number);
+                        let there = parent.filter(|&parent| self.is_there_or_written(parent));
+                        self.wanted.extend(there.map(|parent| (number, parent)));
                     }
                     Reserved::Exists => assert!(was_there),
                     Reserved::Busy => assert!(is_written),
                     Reserved::NoRoom => {
-                        assert!(!self.writing.is_empty(), "only what is written cannot leave")
+                        let is_held = !self.writing.is_empty() || !self.pins.is_empty();
+                        let quota = self.limits[usize::from(number & 1)].quota_bytes;
+                        assert!(is_held || quota.is_some(), "only what is written or pinned cannot leave")
                     }
                 }
             }
             Step::Publish { index } if !self.writing.is_empty() => {
                 let (writer, slot, number, place) = self.writing.swap_remove(index % self.writing.len());
-                assert!(self.store.publish(writer + 1, slot).is_err(), "it is another's");
-                if self.store.publish(writer, slot).unwrap() {
+                assert!(self.store.publish(writer + 1, slot, &mut |_| false).is_err(), "it is another's");
+                if self.store.publish(writer, slot, &mut |_| false).unwrap() {
                     let block = self.lookup(number).unwrap();
                     assert_eq!(
                         (block.slot, block.offset, u64::from(block.bytes)),
                         (slot, place.start, place.end - place.start)
                     );
                     self.known.insert(number, (slot, place.end - place.start));
+                    self.parents.remove(&number);
+                    let parent = self.wanted.remove(&number).filter(|&parent| self.lookup(parent).is_some());
+                    let linked = self.inspect(number).parent;
+                    assert!(linked.is_none() || linked == parent.map(|parent| crate::key(parent).1));
+                    self.parents.extend(parent.filter(|_| linked.is_some()).map(|parent| (number, parent)));
                 }
-                assert!(self.store.publish(writer, slot).is_err(), "it is published once");
+                assert!(self.store.publish(writer, slot, &mut |_| false).is_err(), "it is published once");
             }
             Step::Abort { index } if !self.writing.is_empty() => {
                 let (writer, slot, ..) = self.writing.swap_remove(index % self.writing.len());
@@ -117,21 +163,78 @@ impl World {
             Step::Publish { .. } | Step::Abort { .. } => {}
             Step::Remove { key: number } => {
                 let (namespace, key) = key(number);
-                let was_there = self.lookup(number).is_some();
-                assert_eq!(self.store.remove(namespace, &key), was_there);
-                self.known.remove(&number);
-                assert!(self.lookup(number).is_none());
+                let may_go = self.lookup(number).is_some() && !self.is_pinned(number);
+                assert_eq!(self.store.remove(namespace, &key), may_go);
+                if may_go {
+                    self.forget(number);
+                    assert!(self.lookup(number).is_none());
+                }
             }
             Step::Release { writer } => {
                 self.store.release(writer);
                 self.writing.retain(|(other, ..)| *other != writer);
+                self.pins.retain(|(other, _)| *other != writer);
             }
-            Step::Clear { namespace } => {
-                self.store.clear(Namespace(namespace));
-                self.known.retain(|number, _| u64::from(*number) & 1 != namespace);
-                assert_eq!(self.store.count(Namespace(namespace)), (0, 0));
+            Step::Clear { namespace } => self.clear(namespace),
+            Step::Pin { .. } | Step::Unpin { .. } | Step::Limit { .. } => self.hold(step),
+        }
+    }
+
+    fn clear(&mut self, namespace: u64) {
+        self.store.clear(Namespace(namespace));
+        for number in (0..=u8::MAX).filter(|&number| u64::from(number) & 1 == namespace) {
+            if self.is_pinned(number) {
+                assert!(self.lookup(number).is_some());
+            } else {
+                assert!(self.lookup(number).is_none());
+                self.forget(number);
             }
         }
+    }
+
+    /// Steps that say what may leave.
+    fn hold(&mut self, step: &Step) {
+        match *step {
+            Step::Pin { session, key: number } => {
+                let (namespace, key) = key(number);
+                if self.store.pin(session, namespace, &key) {
+                    assert!(self.lookup(number).is_some());
+                    self.pins.push((session, number));
+                }
+            }
+            Step::Unpin { session, key: number } => {
+                let (namespace, key) = key(number);
+                let at = self.pins.iter().position(|pin| *pin == (session, number));
+                assert_eq!(self.store.unpin(session, namespace, &key), at.is_some());
+                at.map(|at| self.pins.swap_remove(at));
+            }
+            Step::Limit { namespace, quota, priority } => {
+                let limits = Limits { quota_bytes: quota, priority };
+                self.store.set_limits(Namespace(namespace), limits);
+                self.limits[namespace as usize] = limits;
+            }
+            _ => panic!("{step:?} is no such step"),
+        }
+    }
+
+    fn is_there_or_written(&self, number: u8) -> bool {
+        self.lookup(number).is_some() || self.writing.iter().any(|(_, _, other, _)| *other == number)
+    }
+
+    fn is_pinned(&self, number: u8) -> bool {
+        self.pins.iter().any(|(_, other)| *other == number)
+    }
+
+    fn inspect(&self, number: u8) -> Inspected {
+        let (namespace, key) = key(number);
+        self.store.inspect(namespace, &key).unwrap()
+    }
+
+    /// Somebody removed it: that children stay without it is right.
+    fn forget(&mut self, number: u8) {
+        self.known.remove(&number);
+        self.parents.remove(&number);
+        self.parents.retain(|_, parent| *parent != number);
     }
 
     /// What must be true after every step; returns how many blocks are there.
@@ -150,6 +253,13 @@ impl World {
         ranges.sort_by_key(|range| range.start);
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start), "{ranges:?}");
         assert!(ranges.last().is_none_or(|last| last.end <= self.geometry.blocks_bytes()));
+        for (child, parent) in &self.parents {
+            let is_right = self.lookup(*child).is_none() || self.lookup(*parent).is_some();
+            assert!(is_right, "{parent} was evicted before {child}");
+        }
+        assert!(self.pins.iter().all(|(_, number)| self.lookup(*number).is_some()), "what is pinned stays");
+        let held: u64 = [0, 1].map(|number| self.store.space(Namespace(number)).slot_bytes).iter().sum();
+        assert_eq!(held, slots.iter().map(|&slot| self.store.slot_bytes(slot)).sum::<u64>());
         let status = self.store.status();
         assert_eq!(
             (status.blocks, status.bytes, status.reserved),
@@ -177,8 +287,10 @@ proptest! {
         for step in &steps {
             world.run(step);
         }
-        prop_assert_eq!(world.check(), world.known.len() as u64);
-        prop_assert_eq!(world.store.status().evictions, 0);
+        let quotas = steps.iter().any(|step| matches!(step, Step::Limit { quota: Some(_), .. }));
+        let there = world.check();
+        prop_assert!(quotas || there == world.known.len() as u64);
+        prop_assert!(quotas || world.store.status().evictions == 0);
     }
 }
 
@@ -188,8 +300,8 @@ fn a_store_that_is_full_of_small_blocks_makes_room_for_large_ones() {
     let mut not_touched = |_| false;
     let mut put = |world: &mut World, number: u32, bytes| {
         let key = BlockKey::new(&number.to_le_bytes()).unwrap();
-        match world.store.reserve(1, Namespace(0), key, bytes, &mut not_touched).unwrap() {
-            Reserved::Slot { slot, .. } => world.store.publish(1, slot).unwrap(),
+        match world.store.reserve(1, &wish(Namespace(0), key, bytes), &mut not_touched).unwrap() {
+            Reserved::Slot { slot, .. } => world.store.publish(1, slot, &mut not_touched).unwrap(),
             other => panic!("{other:?}"),
         }
     };
@@ -212,17 +324,19 @@ fn what_was_read_stays_when_something_must_leave() {
     let is_read = RefCell::new(HashSet::new());
     let mut touched = |slot| is_read.borrow_mut().remove(&slot);
     for number in 0..4 {
-        let reserved = world.store.reserve(1, Namespace(0), key(number), 1 << 20, &mut touched).unwrap();
+        let reserved =
+            world.store.reserve(1, &wish(Namespace(0), key(number), 1 << 20), &mut touched).unwrap();
         let Reserved::Slot { slot, .. } = reserved else { panic!("{reserved:?}") };
-        world.store.publish(1, slot).unwrap();
+        world.store.publish(1, slot, &mut touched).unwrap();
         if number == 0 {
             is_read.borrow_mut().insert(slot);
         }
     }
     for number in 4..6 {
-        let reserved = world.store.reserve(1, Namespace(0), key(number), 1 << 20, &mut touched).unwrap();
+        let reserved =
+            world.store.reserve(1, &wish(Namespace(0), key(number), 1 << 20), &mut touched).unwrap();
         let Reserved::Slot { slot, .. } = reserved else { panic!("{reserved:?}") };
-        world.store.publish(1, slot).unwrap();
+        world.store.publish(1, slot, &mut touched).unwrap();
     }
     assert!(world.store.remove(Namespace(0), &key(0)), "it was read");
     assert!(!world.store.remove(Namespace(0), &key(1)), "it was not");

@@ -2,12 +2,16 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use hinterland_kv::{BlockKey, Namespace, Reserved, Store, View, ViewError};
+use hinterland_kv::{BlockKey, Namespace, Reserved, Store, View, ViewError, Wish};
 use hinterland_os::{MapOptions, MemoryFile, PageKind, SharedSlice};
 use hinterland_policy::EvictionKind;
 use std::sync::Arc;
 
 const SPACE: Namespace = Namespace(5);
+
+fn wish(number: u8, bytes: u64) -> Wish {
+    Wish { namespace: SPACE, key: key(number), bytes, parent: None }
+}
 
 struct World {
     files: [MemoryFile; 3],
@@ -28,10 +32,10 @@ impl World {
     }
 
     fn put(&mut self, number: u8, bytes: &[u8]) -> u32 {
-        let reserved = self.store.reserve(1, SPACE, key(number), bytes.len() as u64, &mut |_| false).unwrap();
+        let reserved = self.store.reserve(1, &wish(number, bytes.len() as u64), &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
         self.view.write(offset, bytes.len() as u64, &[bytes]).unwrap();
-        assert!(self.store.publish(1, slot).unwrap());
+        assert!(self.store.publish(1, slot, &mut |_| false).unwrap());
         slot
     }
 }
@@ -50,10 +54,10 @@ fn a_reader_that_is_paused_while_its_block_is_evicted_and_its_slot_written_again
     // The pause: gone; then being written by another; then another block, and at last the same key again.
     assert!(world.store.remove(SPACE, &key(1)));
     assert!(!world.view.read(&found, &mut [&mut into]));
-    let reserved = world.store.reserve(2, SPACE, key(2), 4000, &mut |_| false).unwrap();
+    let reserved = world.store.reserve(2, &wish(2, 4000), &mut |_| false).unwrap();
     assert!(matches!(reserved, Reserved::Slot { slot: again, .. } if again == slot), "{reserved:?}");
     assert!(!world.view.read(&found, &mut [&mut into]));
-    world.store.publish(2, slot).unwrap();
+    world.store.publish(2, slot, &mut |_| false).unwrap();
     assert!(!world.view.read(&found, &mut [&mut into]));
     world.store.remove(SPACE, &key(2));
     assert_eq!(world.put(1, &[3; 4000]), slot);
@@ -65,7 +69,7 @@ fn a_reader_that_is_paused_while_its_block_is_evicted_and_its_slot_written_again
 #[test]
 fn a_slot_is_written_whole_or_not_at_all() {
     let mut world = World::new(4 << 20);
-    let reserved = world.store.reserve(1, SPACE, key(1), 10, &mut |_| false).unwrap();
+    let reserved = world.store.reserve(1, &wish(1, 10), &mut |_| false).unwrap();
     let Reserved::Slot { offset, .. } = reserved else { panic!("{reserved:?}") };
     let error = world.view.write(offset, 10, &[b"four", b"three"]).unwrap_err();
     assert!(matches!(error, ViewError::Length { given: 9, expected: 10 }), "{error}");

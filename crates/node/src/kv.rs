@@ -3,10 +3,10 @@
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
 use crate::refused::{Refused, errno};
-use hinterland_kv::{BlockKey, Namespace, Reserved, Store, StoreError, StoreStatus};
+use hinterland_kv::{BlockKey, Namespace, Reserved, Store, StoreError, StoreStatus, Wish};
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
-use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvSlot, KvStatus};
+use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
 use hinterland_types::SessionId;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -141,14 +141,11 @@ impl UserStore {
         namespace: Namespace,
         blocks: &[KvBlock],
     ) -> Result<Vec<KvSlot>, Refused> {
-        let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        let wishes = wishes(namespace, blocks)?;
         let mut state = self.lock();
         let mut slots = Vec::with_capacity(blocks.len());
-        for (key, block) in keys.into_iter().zip(blocks) {
-            match state
-                .store
-                .reserve(session.0, namespace, key, block.bytes, &mut |slot| self.was_touched(slot))
-            {
+        for wish in &wishes {
+            match state.store.reserve(session.0, wish, &mut |slot| self.was_touched(slot)) {
                 Ok(reserved) => slots.push(match reserved {
                     Reserved::Slot { slot, offset } => KvSlot::Reserved { slot, offset },
                     Reserved::Exists => KvSlot::Exists,
@@ -175,10 +172,9 @@ impl UserStore {
     /// [`Refused`] at the first slot that the session has not reserved; those before it are visible.
     pub fn publish(&self, session: SessionId, slots: &[u32]) -> Result<Vec<bool>, Refused> {
         let mut state = self.lock();
-        slots
-            .iter()
-            .map(|&slot| state.store.publish(session.0, slot).map_err(|error| refused(&error)))
-            .collect()
+        let mut was_touched = |slot| self.was_touched(slot);
+        let mut publish = |&slot: &u32| state.store.publish(session.0, slot, &mut was_touched);
+        slots.iter().map(|slot| publish(slot).map_err(|error| refused(&error))).collect()
     }
 
     /// Gives slots back unwritten.
@@ -210,10 +206,11 @@ impl UserStore {
 
     fn status(&self) -> KvStatus {
         let state = self.lock();
-        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions } = state.store.status();
+        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, .. } = state.store.status();
         let count = |(&namespace, known): (&u64, &Known)| {
-            let (blocks, bytes) = state.store.count(Namespace(namespace));
-            KvNamespaceStatus { namespace, label: known.label.clone(), blocks, bytes }
+            let space = state.store.space(Namespace(namespace));
+            let label = known.label.clone();
+            KvNamespaceStatus { namespace, label, blocks: space.blocks, bytes: space.bytes }
         };
         let namespaces = state.namespaces.iter().map(count).collect();
         let pages = self.pages.name().to_owned();
@@ -253,6 +250,20 @@ fn make_blocks(bytes: u64) -> Result<MemoryFile, Refused> {
 fn mapped(file: &MemoryFile) -> Result<SharedSlice, OsError> {
     let options = MapOptions { write: true, ..MapOptions::default() };
     Ok(Arc::new(file.map(0, file.len() as usize, options)?).slice())
+}
+
+/// The blocks of a request, each with the key of the one that it follows on.
+fn wishes(namespace: Namespace, blocks: &[KvBlock]) -> Result<Vec<Wish>, Refused> {
+    let mut wishes: Vec<Wish> = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let parent = match &block.parent {
+            KvParent::None => None,
+            KvParent::Previous => wishes.last().map(|wish| wish.key),
+            KvParent::Key(parent) => Some(key(parent)?),
+        };
+        wishes.push(Wish { namespace, key: key(&block.key)?, bytes: block.bytes, parent });
+    }
+    Ok(wishes)
 }
 
 fn key(bytes: &[u8]) -> Result<BlockKey, Refused> {

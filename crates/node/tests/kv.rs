@@ -4,7 +4,7 @@
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_pool::{KvCache, Pool, PoolError, Stored};
-use hinterland_proto::control::{KvBlock, KvReply, KvRequest, KvSlot, Reply, Request};
+use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, Reply, Request};
 use hinterland_types::{Handle, RackName};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -161,7 +161,9 @@ fn open(pool: &Pool) -> Handle {
 }
 
 fn reserve(pool: &Pool, handle: Handle, count: u64, bytes: u64) -> Vec<u32> {
-    let blocks = (0..count).map(|number| KvBlock { key: number.to_le_bytes().to_vec(), bytes }).collect();
+    let blocks = (0..count)
+        .map(|number| KvBlock { key: number.to_le_bytes().to_vec(), bytes, parent: KvParent::None })
+        .collect();
     match ask(pool, KvRequest::Reserve { handle, blocks }).unwrap() {
         KvReply::Slots(slots) => slots
             .into_iter()

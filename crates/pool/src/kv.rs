@@ -4,7 +4,7 @@ use crate::session::unexpected;
 use crate::{Line, Pool, PoolError, Session};
 use hinterland_kv::{BlockKey, Found, Namespace, View, ViewError};
 use hinterland_os::MemoryFile;
-use hinterland_proto::control::{KvBlock, KvReply, KvRequest, KvSlot, KvStatus, Reply, Request};
+use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, KvStatus, Reply, Request};
 use hinterland_types::Handle;
 
 const EINVAL: i32 = 22;
@@ -174,7 +174,11 @@ impl KvCache {
     }
 
     fn reserve(&self, blocks: &[Gathered<'_>]) -> Request {
-        let wanted = blocks.iter().map(|(key, pieces)| KvBlock { key: key.to_vec(), bytes: length(pieces) });
+        let wanted = blocks.iter().map(|(key, pieces)| KvBlock {
+            key: key.to_vec(),
+            bytes: length(pieces),
+            parent: KvParent::None,
+        });
         Request::Kv(KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() })
     }
 

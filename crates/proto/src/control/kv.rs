@@ -13,6 +13,19 @@ pub struct KvBlock {
     pub key: KvKey,
     /// Its length, 1 byte to 4 MiB.
     pub bytes: u64,
+    /// What it follows on.
+    pub parent: KvParent,
+}
+
+/// The block before another in a prefix. It is not evicted before what follows on it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KvParent {
+    /// None: the first of its prefix, or a block that stands alone.
+    None,
+    /// The one before it in the same request.
+    Previous,
+    /// The one with this key.
+    Key(KvKey),
 }
 
 /// What became of a wish to write a block.

@@ -1,0 +1,136 @@
+//! Which block follows on which: a child is of no use without its parent, so it leaves first.
+
+use crate::store::{Store, Used};
+use crate::words::Words;
+
+/// A block at a moment: another one in the same slot has another serial number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Kin {
+    slot: u32,
+    serial: u64,
+}
+
+/// The relations of one block. Children are a list through their slots.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Family {
+    serial: u64,
+    /// While the block is written, the parent that it is going to have.
+    parent: Option<Kin>,
+    first_child: Option<u32>,
+    next: Option<u32>,
+    previous: Option<u32>,
+    /// Children that are being written.
+    pub(crate) expected: u32,
+}
+
+impl Family {
+    pub(crate) const fn new(serial: u64, parent: Option<Kin>) -> Self {
+        Self { serial, parent, first_child: None, next: None, previous: None, expected: 0 }
+    }
+
+    pub(crate) const fn kin(&self, slot: u32) -> Kin {
+        Kin { slot, serial: self.serial }
+    }
+
+    pub(crate) const fn parent(&self) -> Option<Kin> {
+        self.parent
+    }
+
+    pub(crate) const fn has_child(&self) -> bool {
+        self.first_child.is_some()
+    }
+}
+
+impl<W: Words> Store<W> {
+    /// Makes a block that was just published the child of the parent that it was to have; the parent's key. Without
+    /// one, or if it has gone meanwhile, the block is the first of its prefix.
+    pub(crate) fn adopt(&mut self, slot: u32) -> Option<crate::BlockKey> {
+        let kin = self.chunks.get(slot)?.family.parent?;
+        self.expect_no_child(Some(kin));
+        // A parent that is still being written becomes none: who publishes in the order of the prefix has no such.
+        let parent = self.kin_mut(kin).filter(|parent| parent.writer.is_none()).copied();
+        let Some(parent) = parent else {
+            self.change(slot, |used| used.family.parent = None);
+            return None;
+        };
+        let first = parent.family.first_child;
+        if first.is_none() {
+            let group = self.group(parent.namespace);
+            self.orders.remove(group, parent.hash, kin.slot);
+        }
+        self.change(kin.slot, |parent| parent.family.first_child = Some(slot));
+        self.change(slot, |used| used.family.next = first);
+        if let Some(first) = first {
+            self.change(first, |sibling| sibling.family.previous = Some(slot));
+        }
+        Some(parent.key)
+    }
+
+    /// Takes a block out of its family. Returns its parent if that has no child any more.
+    pub(crate) fn leave_family(&mut self, slot: u32) -> Option<u32> {
+        for child in self.children_of(slot) {
+            self.change(child, |used| {
+                used.family.parent = None;
+                used.family.next = None;
+                used.family.previous = None;
+            });
+        }
+        let family = self.chunks.get(slot)?.family;
+        self.change(slot, |used| used.family.first_child = None);
+        let parent = self.parent_of(slot)?;
+        if let Some(next) = family.next {
+            self.change(next, |used| used.family.previous = family.previous);
+        }
+        match family.previous {
+            Some(previous) => self.change(previous, |used| used.family.next = family.next),
+            None => self.change(parent, |used| used.family.first_child = family.next),
+        }
+        self.chunks.get(parent).filter(|used| !used.family.has_child()).map(|_| parent)
+    }
+
+    /// The block before this one in its prefix.
+    pub(crate) fn parent_of(&self, slot: u32) -> Option<u32> {
+        let kin = self.chunks.get(slot)?.family.parent?;
+        self.chunks.get(kin.slot).filter(|used| used.family.serial == kin.serial).map(|_| kin.slot)
+    }
+
+    /// Blocks that follow on this one.
+    pub(crate) fn children_of(&self, slot: u32) -> Vec<u32> {
+        let first = self.chunks.get(slot).and_then(|used| used.family.first_child);
+        std::iter::successors(first, |&child| self.chunks.get(child).and_then(|used| used.family.next))
+            .collect()
+    }
+
+    /// The block, and all that follow on it.
+    pub(crate) fn descent_of(&self, slot: u32) -> Vec<u32> {
+        let mut all = vec![slot];
+        let mut at = 0;
+        while at < all.len() {
+            all.extend(self.children_of(all[at]));
+            at += 1;
+        }
+        all
+    }
+
+    /// Forgets that the blocks before this one in its prefix were read: who read or wrote this one read them on the way.
+    /// Where one was not read, those before it were not either, or by others, which counts.
+    pub(crate) fn forget_touches_above(&self, slot: u32, was_touched: &mut dyn FnMut(u32) -> bool) {
+        let mut at = slot;
+        while let Some(parent) = self.parent_of(at) {
+            if !was_touched(parent) {
+                return;
+            }
+            at = parent;
+        }
+    }
+
+    pub(crate) fn kin_mut(&mut self, kin: Kin) -> Option<&mut Used> {
+        self.chunks.get_mut(kin.slot).filter(|used| used.family.serial == kin.serial)
+    }
+
+    fn change(&mut self, slot: u32, change: impl FnOnce(&mut Used)) {
+        if let Some(used) = self.chunks.get_mut(slot) {
+            change(used);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Which block leaves next: an order of eviction for each group of namespaces, lowest priority first.
+//!
+//! Only blocks without a child are in an order, so that no block leaves before those that are of no use without it. A group is
+//! all namespaces of one priority, or one namespace that has a quota. Orders know blocks by the hash of their key, not by
+//! their slot: a ghost list must know a block that comes back, wherever it lies then.
+
+use hinterland_policy::eviction::UnitKey;
+use hinterland_policy::{Eviction, EvictionKind};
+use std::collections::HashMap;
+
+/// Namespaces that share an order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub(crate) enum Group {
+    /// All of a priority without a quota.
+    Shared(u8),
+    /// One with a quota: its priority and number.
+    Own(u8, u64),
+}
+
+impl Group {
+    const fn priority(self) -> u8 {
+        match self {
+            Self::Shared(priority) | Self::Own(priority, _) => priority,
+        }
+    }
+}
+
+struct Order {
+    policy: Box<dyn Eviction>,
+    slots: HashMap<UnitKey, u32>,
+    /// The parent of the block that left last, if that has no child any more.
+    next: Option<UnitKey>,
+}
+
+/// The orders of a store.
+pub(crate) struct Orders {
+    kind: EvictionKind,
+    groups: HashMap<Group, Order>,
+}
+
+impl Orders {
+    pub(crate) fn new(kind: EvictionKind) -> Self {
+        Self { kind, groups: HashMap::new() }
+    }
+
+    /// Adds a block that has no child. False if another one of the group has its hash: then it cannot leave, so it must
+    /// not stay.
+    #[must_use]
+    pub(crate) fn insert(&mut self, group: Group, hash: u64, slot: u32, bytes: u64) -> bool {
+        let kind = self.kind;
+        let order = self.groups.entry(group).or_insert_with(|| Order {
+            policy: kind.build(),
+            slots: HashMap::new(),
+            next: None,
+        });
+        let unit = unit(hash);
+        if order.slots.get(&unit).is_some_and(|&other| other != slot) {
+            return false;
+        }
+        order.slots.insert(unit, slot);
+        order.policy.insert(unit, bytes);
+        true
+    }
+
+    /// Takes a block out that got a child or is gone.
+    pub(crate) fn remove(&mut self, group: Group, hash: u64, slot: u32) {
+        let Some(order) = self.groups.get_mut(&group) else { return };
+        let unit = unit(hash);
+        if order.slots.get(&unit) == Some(&slot) {
+            order.slots.remove(&unit);
+            order.policy.remove(unit);
+            if order.slots.is_empty() && matches!(group, Group::Own(..)) {
+                self.groups.remove(&group);
+            }
+        }
+    }
+
+    /// The block of the hash is to leave next, if nobody has read it: its last child has just left.
+    pub(crate) fn is_next(&mut self, group: Group, hash: u64) {
+        if let Some(order) = self.groups.get_mut(&group) {
+            order.next = Some(unit(hash));
+        }
+    }
+
+    /// Takes the slot whose turn it is, of those that are free to leave, out of the order of a group.
+    pub(crate) fn victim(&mut self, group: Group, is_free: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
+        let order = self.groups.get_mut(&group)?;
+        let (slots, policy) = (&mut order.slots, &mut order.policy);
+        let mut may_leave = |unit: UnitKey| slots.get(&unit).is_some_and(|&slot| is_free(slot));
+        let unit = match order.next.take().filter(|&unit| may_leave(unit)) {
+            Some(unit) => {
+                policy.remove(unit);
+                unit
+            }
+            None => {
+                let mut victims = Vec::with_capacity(1);
+                policy.victims(1, &mut may_leave, &mut victims);
+                victims.pop()?
+            }
+        };
+        slots.remove(&unit)
+    }
+
+    /// Gives a victim another round: it was read.
+    pub(crate) fn again(&mut self, group: Group, hash: u64, slot: u32, bytes: u64) {
+        if let Some(order) = self.groups.get_mut(&group) {
+            order.slots.insert(unit(hash), slot);
+            order.policy.insert(unit(hash), bytes);
+            order.policy.touch(unit(hash));
+        }
+    }
+
+    /// Groups that have a block which could leave, in the order in which they give: the lowest priority first, and of those
+    /// the one with the most bytes.
+    pub(crate) fn givers(&self) -> Vec<Group> {
+        let mut groups: Vec<(u8, std::cmp::Reverse<u64>, Group)> = self
+            .groups
+            .iter()
+            .filter(|(_, order)| !order.slots.is_empty())
+            .map(|(&group, order)| (group.priority(), std::cmp::Reverse(order.policy.bytes()), group))
+            .collect();
+        groups.sort_unstable();
+        groups.into_iter().map(|(_, _, group)| group).collect()
+    }
+}
+
+const fn unit(hash: u64) -> UnitKey {
+    // The two halves.
+    UnitKey { object: (hash >> 32) as u32, unit: hash as u32 }
+}

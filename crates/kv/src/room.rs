@@ -1,0 +1,194 @@
+//! Room: what leaves when some is wanted, and what may not.
+
+use crate::chunks::Chunks;
+use crate::events::Event;
+use crate::header;
+use crate::index;
+use crate::key::{BlockKey, Namespace};
+use crate::order::Group;
+use crate::store::{Store, Used};
+use crate::words::Words;
+use std::collections::HashSet;
+
+/// Blocks that leave for one of another size before a chunk is emptied instead.
+const EVICTIONS_MAX: usize = 64;
+/// Pinned slots may have this part of all bytes: the rest is for those who write.
+const PINNED_SHARE: u64 = 2;
+
+impl<W: Words> Store<W> {
+    /// Keeps a block from leaving until the session unpins it or ends; false if it is not there, or half of the memory is
+    /// pinned. Pins count.
+    pub fn pin(&mut self, session: u64, namespace: Namespace, key: &BlockKey) -> bool {
+        let Some(slot) = self.find(namespace, key) else { return false };
+        let class = self.chunks.class(slot);
+        let room = self.status.capacity_bytes / PINNED_SHARE;
+        let Some(used) = self.chunks.get_mut(slot) else { return false };
+        if used.pins == 0 {
+            if self.status.pinned_bytes + class > room {
+                return false;
+            }
+            self.status.pinned_bytes += class;
+        }
+        used.pins += 1;
+        *self.pins.entry(session).or_default().entry(slot).or_default() += 1;
+        true
+    }
+
+    /// Takes one pin of the session back; false if it has none on this block.
+    pub fn unpin(&mut self, session: u64, namespace: Namespace, key: &BlockKey) -> bool {
+        let Some(slot) = self.find(namespace, key) else { return false };
+        let Some(its) = self.pins.get_mut(&session) else { return false };
+        let Some(count) = its.get_mut(&slot) else { return false };
+        *count -= 1;
+        if *count == 0 {
+            its.remove(&slot);
+        }
+        self.unpin_slot(slot, 1);
+        true
+    }
+
+    pub(crate) fn unpin_slot(&mut self, slot: u32, count: u32) {
+        let class = self.chunks.class(slot);
+        if let Some(used) = self.chunks.get_mut(slot) {
+            used.pins -= count;
+            if used.pins == 0 {
+                self.status.pinned_bytes -= class;
+            }
+        }
+    }
+
+    pub(crate) fn is_pinned(&self, slot: u32) -> bool {
+        self.chunks.get(slot).is_some_and(|used| used.pins > 0)
+    }
+
+    /// Evicts of a namespace until `class` more bytes are within its quota; false if that cannot be.
+    pub(crate) fn make_room_in_quota(
+        &mut self,
+        namespace: Namespace,
+        class: u64,
+        was_touched: &mut dyn FnMut(u32) -> bool,
+    ) -> bool {
+        loop {
+            let space = self.space(namespace);
+            let Some(quota) = space.limits.quota_bytes else { return true };
+            if space.slot_bytes + class <= quota {
+                return true;
+            }
+            if class > quota || !self.evict_in(self.group(namespace), was_touched) {
+                return false;
+            }
+        }
+    }
+
+    /// Takes a slot of a class; blocks leave for it if they must.
+    pub(crate) fn take(
+        &mut self,
+        class: u64,
+        used: Used,
+        was_touched: &mut dyn FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        for _ in 0..EVICTIONS_MAX {
+            let slot = self.chunks.take(class, used);
+            if slot.is_some() {
+                return slot;
+            }
+            if !self.evict_one(was_touched) {
+                break;
+            }
+        }
+        self.chunks.take(class, used).or_else(|| {
+            self.empty_a_chunk(class);
+            self.chunks.take(class, used)
+        })
+    }
+
+    /// Evicts the block whose turn it is; false if there is none.
+    fn evict_one(&mut self, was_touched: &mut dyn FnMut(u32) -> bool) -> bool {
+        self.orders.givers().into_iter().any(|group| self.evict_in(group, was_touched))
+    }
+
+    /// Evicts the block of a group whose turn it is. One that was read gets another round; each reading counts once, so this
+    /// ends.
+    fn evict_in(&mut self, group: Group, was_touched: &mut dyn FnMut(u32) -> bool) -> bool {
+        loop {
+            let chunks = &self.chunks;
+            let mut is_free =
+                |slot| chunks.get(slot).is_some_and(|used| used.pins == 0 && used.family.expected == 0);
+            let Some(slot) = self.orders.victim(group, &mut is_free) else { return false };
+            if !was_touched(slot) {
+                self.evict(group, slot);
+                return true;
+            }
+            self.forget_touches_above(slot, was_touched);
+            if let Some(used) = self.chunks.get(slot) {
+                self.orders.again(group, used.hash, slot, self.chunks.class(slot));
+            }
+        }
+    }
+
+    /// Evicts a block that its order has given; its parent is next, if it was the last child and nobody reads that.
+    fn evict(&mut self, group: Group, slot: u32) {
+        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.hash);
+        self.count_eviction(slot);
+        self.forget(slot);
+        if let Some(hash) = parent {
+            self.orders.is_next(group, hash);
+        }
+    }
+
+    /// Empties the chunk of another class that holds least and has nothing that must stay.
+    fn empty_a_chunk(&mut self, class: u64) {
+        for number in self.chunks.others_by_use(class) {
+            let Some(slots) = self.all_that_would_leave(number) else { continue };
+            for slot in slots {
+                self.count_eviction(slot);
+                self.forget(slot);
+            }
+            return;
+        }
+    }
+
+    /// What a chunk holds and what follows on it; `None` if some of it is pinned or being written.
+    fn all_that_would_leave(&self, number: u32) -> Option<HashSet<u32>> {
+        let of_chunk: Vec<u32> = self.chunks.used_of(number).map(|(slot, _)| slot).collect();
+        let mut all = HashSet::new();
+        for slot in of_chunk {
+            if !all.contains(&slot) {
+                all.extend(self.descent_of(slot));
+            }
+        }
+        let must_stay = |used: &Used| used.writer.is_some() || used.pins > 0 || used.family.expected > 0;
+        let is_free = |slot: &u32| Chunks::get(&self.chunks, *slot).is_some_and(|used| !must_stay(used));
+        all.iter().all(is_free).then_some(all)
+    }
+
+    fn count_eviction(&mut self, slot: u32) {
+        self.status.evictions += 1;
+        if let Some(namespace) = self.chunks.get(slot).map(|used| used.namespace) {
+            self.spaces.entry(namespace).or_default().evictions += 1;
+        }
+    }
+
+    /// Takes a published block out of the books and the order, and frees its slot.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let Some(used) = self.chunks.get(slot).copied() else { return };
+        index::remove(&self.words, &self.geometry, used.hash, slot);
+        header::retire(&self.words, &self.geometry, slot);
+        let group = self.group(used.namespace);
+        self.orders.remove(group, used.hash, slot);
+        if let Some(parent) = self.leave_family(slot)
+            && let Some(hash) = self.chunks.get(parent).map(|used| used.hash)
+            && !self.orders.insert(group, hash, parent, self.chunks.class(parent))
+        {
+            // Another block has its hash, and one of the two must be able to leave.
+            self.forget(parent);
+        }
+        let space = self.spaces.entry(used.namespace).or_default();
+        space.blocks -= 1;
+        space.bytes -= u64::from(used.bytes);
+        self.status.blocks -= 1;
+        self.status.bytes -= u64::from(used.bytes);
+        self.journal.add(|| Event::Removed { namespace: used.namespace, key: used.key });
+        self.give(slot);
+    }
+}

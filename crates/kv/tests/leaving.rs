@@ -1,0 +1,236 @@
+//! What leaves when room is wanted: children first, low priorities first, never what is pinned, and within a quota.
+#![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_kv::{
+    BlockKey, CHUNK_BYTES_MIN, Event, Geometry, Limits, Namespace, Reserved, Store, Wish, Words,
+};
+use hinterland_policy::EvictionKind;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::rc::Rc;
+
+const MIB: u64 = 1 << 20;
+const ONE: Namespace = Namespace(1);
+const TWO: Namespace = Namespace(2);
+
+#[derive(Clone)]
+struct Books(Rc<RefCell<Vec<u64>>>);
+
+impl Words for Books {
+    fn load(&self, word: usize) -> u64 {
+        self.0.borrow()[word]
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self.0.borrow_mut()[word] = value;
+    }
+}
+
+struct World {
+    store: Store<Books>,
+    touched: HashSet<u32>,
+}
+
+impl World {
+    /// A store of so many blocks of 1 MiB, four a chunk.
+    fn new(blocks: u64, order: EvictionKind) -> Self {
+        let geometry: Geometry = Store::<Books>::geometry_for(blocks * MIB);
+        assert_eq!(geometry.blocks_bytes() % CHUNK_BYTES_MIN, 0);
+        let books = Books(Rc::new(RefCell::new(vec![0; geometry.books_bytes() as usize / 8])));
+        Self { store: Store::new(books, geometry, order), touched: HashSet::new() }
+    }
+
+    fn put(&mut self, namespace: Namespace, name: &str, parent: Option<&str>) -> bool {
+        self.put_bytes(namespace, name, parent, MIB)
+    }
+
+    fn put_bytes(&mut self, namespace: Namespace, name: &str, parent: Option<&str>, bytes: u64) -> bool {
+        let touched = &mut self.touched;
+        let mut was_touched = |slot: u32| touched.remove(&slot);
+        let wish = Wish { namespace, key: key(name), bytes, parent: parent.map(key) };
+        match self.store.reserve(9, &wish, &mut was_touched).unwrap() {
+            Reserved::Slot { slot, .. } => self.store.publish(9, slot, &mut was_touched).unwrap(),
+            Reserved::NoRoom => false,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Puts a prefix of blocks `NAME0`, `NAME1`, ...
+    fn put_prefix(&mut self, namespace: Namespace, name: &str, blocks: usize) {
+        for number in 0..blocks {
+            let parent = number.checked_sub(1).map(|before| format!("{name}{before}"));
+            assert!(self.put(namespace, &format!("{name}{number}"), parent.as_deref()));
+        }
+    }
+
+    /// Reads the first blocks of a prefix.
+    fn read_prefix(&mut self, namespace: Namespace, name: &str, blocks: usize) {
+        for number in 0..blocks {
+            let block = self.store.inspect(namespace, &key(&format!("{name}{number}"))).unwrap();
+            self.touched.insert(block.slot);
+        }
+    }
+
+    fn has(&self, namespace: Namespace, name: &str) -> bool {
+        self.store.inspect(namespace, &key(name)).is_some()
+    }
+
+    /// How many blocks of a prefix are there, from the first on; none may be there behind a gap.
+    fn prefix(&self, namespace: Namespace, name: &str) -> usize {
+        let there: Vec<bool> =
+            (0..40).map(|number| self.has(namespace, &format!("{name}{number}"))).collect();
+        let length = there.iter().take_while(|&&is_there| is_there).count();
+        assert!(!there[length..].contains(&true), "{name}: {there:?}");
+        length
+    }
+}
+
+fn key(name: &str) -> BlockKey {
+    BlockKey::new(name.as_bytes()).unwrap()
+}
+
+#[test]
+fn the_oldest_prefix_leaves_from_its_end() {
+    for order in EvictionKind::ALL {
+        let mut world = World::new(16, order);
+        world.put_prefix(ONE, "a", 8);
+        world.put_prefix(ONE, "b", 8);
+        world.put_prefix(ONE, "c", 5);
+        assert_eq!(
+            (world.prefix(ONE, "a"), world.prefix(ONE, "b"), world.prefix(ONE, "c")),
+            (3, 8, 5),
+            "{order}"
+        );
+        assert_eq!(world.store.status().evictions, 5);
+    }
+}
+
+#[test]
+fn a_prefix_that_is_read_stays_and_what_follows_on_it_unread_leaves() {
+    let mut world = World::new(16, EvictionKind::Lru);
+    world.put_prefix(ONE, "a", 8);
+    world.put_prefix(ONE, "b", 8);
+    world.read_prefix(ONE, "a", 5);
+    world.put_prefix(ONE, "c", 3);
+    assert_eq!((world.prefix(ONE, "a"), world.prefix(ONE, "b")), (5, 8), "what was not read of the oldest");
+    world.put_prefix(ONE, "d", 8);
+    assert_eq!(
+        (world.prefix(ONE, "a"), world.prefix(ONE, "b")),
+        (5, 0),
+        "then what is older than the reading"
+    );
+    world.put_prefix(ONE, "e", 4);
+    assert!(world.prefix(ONE, "a") >= 1, "and a reading counts once for all that it read");
+    world.put_prefix(ONE, "f", 16);
+    assert_eq!(world.prefix(ONE, "a"), 0);
+}
+
+#[test]
+fn a_parent_with_another_child_stays() {
+    let mut world = World::new(8, EvictionKind::Lru);
+    world.put_prefix(ONE, "a", 3);
+    assert!(world.put(ONE, "x", Some("a0")));
+    world.put_prefix(ONE, "b", 6);
+    assert!(world.has(ONE, "a0") && world.has(ONE, "x") && !world.has(ONE, "a1"));
+    let parent = world.store.inspect(ONE, &key("a0")).unwrap();
+    assert_eq!((parent.children, parent.parent), (vec![key("x")], None));
+    assert_eq!(world.store.inspect(ONE, &key("x")).unwrap().parent, Some(key("a0")));
+}
+
+#[test]
+fn what_is_pinned_stays_until_its_session_ends_and_half_of_the_memory_is_the_most() {
+    let mut world = World::new(8, EvictionKind::Lru);
+    world.put_prefix(ONE, "a", 4);
+    assert!(world.store.pin(1, ONE, &key("a3")) && world.store.pin(1, ONE, &key("a3")));
+    assert!(!world.store.pin(1, ONE, &key("absent")));
+    world.put_prefix(ONE, "b", 4);
+    world.put_prefix(ONE, "c", 4);
+    assert_eq!(
+        (world.prefix(ONE, "a"), world.prefix(ONE, "b")),
+        (4, 0),
+        "the end of the prefix holds all of it"
+    );
+    assert!(!world.store.remove(ONE, &key("a3")));
+    assert_eq!(world.store.clear(ONE), 7);
+    assert!(world.store.unpin(1, ONE, &key("a3")) && !world.store.unpin(2, ONE, &key("a3")));
+    assert!(!world.store.remove(ONE, &key("a3")), "it is pinned once more");
+    world.store.release(1);
+    assert_eq!(world.store.status().pinned_bytes, 0);
+    assert!(world.store.remove(ONE, &key("a3")));
+    world.put_prefix(ONE, "d", 8);
+    let pinned = (0..8).filter(|number| world.store.pin(1, ONE, &key(&format!("d{number}")))).count();
+    assert_eq!((pinned, world.store.status().pinned_bytes), (4, 4 * MIB));
+    assert!(world.put(ONE, "more", None), "there is room for those who write");
+}
+
+#[test]
+fn a_namespace_over_its_quota_gives_its_own_blocks() {
+    let mut world = World::new(16, EvictionKind::Lru);
+    world.put_prefix(ONE, "a", 4);
+    world.store.set_limits(TWO, Limits { quota_bytes: Some(3 * MIB), ..Limits::default() });
+    world.put_prefix(TWO, "b", 3);
+    world.put_prefix(TWO, "c", 2);
+    assert_eq!((world.prefix(ONE, "a"), world.prefix(TWO, "b"), world.prefix(TWO, "c")), (4, 1, 2));
+    assert_eq!(world.store.space(TWO).slot_bytes, 3 * MIB);
+    assert!(!world.put_bytes(TWO, "large", None, 4 * MIB), "larger than the quota");
+    assert_eq!(world.store.space(TWO).blocks, 3, "and nothing left for it");
+    world.store.set_limits(TWO, Limits { quota_bytes: Some(MIB), ..Limits::default() });
+    assert!(world.put(TWO, "d", None));
+    assert_eq!(world.store.space(TWO).slot_bytes, MIB);
+    world.store.set_limits(TWO, Limits::default());
+    world.put_prefix(TWO, "e", 12);
+    assert_eq!(world.store.status().blocks, 16);
+}
+
+#[test]
+fn low_priorities_leave_first_whenever_they_were_read() {
+    let mut world = World::new(8, EvictionKind::Lru);
+    world.store.set_limits(ONE, Limits { quota_bytes: None, priority: 200 });
+    world.put_prefix(ONE, "a", 4);
+    world.put_prefix(TWO, "b", 4);
+    world.read_prefix(TWO, "b", 4);
+    world.put_prefix(ONE, "c", 3);
+    assert_eq!((world.prefix(ONE, "a"), world.prefix(TWO, "b"), world.prefix(ONE, "c")), (4, 1, 3));
+    world.put_prefix(ONE, "d", 4);
+    assert_eq!((world.prefix(ONE, "a"), world.prefix(TWO, "b")), (1, 0), "then its own oldest");
+}
+
+#[test]
+fn a_chunk_that_is_emptied_takes_what_follows_on_it_along() {
+    let mut world = World::new(8, EvictionKind::Lru);
+    // A parent of 1 MiB, with a child in a chunk of another size.
+    assert!(world.put(ONE, "a", None));
+    assert!(world.put_bytes(ONE, "b", Some("a"), 4 * MIB));
+    assert!(world.store.pin(1, ONE, &key("b")) && !world.put_bytes(ONE, "c", None, 3 * MIB));
+    world.store.release(1);
+    assert!(world.put_bytes(ONE, "c", None, 3 * MIB));
+    assert!(!world.has(ONE, "b") || world.has(ONE, "a"), "a child without its parent is of no use");
+}
+
+#[test]
+fn routers_hear_of_each_block_that_comes_and_goes() {
+    let mut world = World::new(4, EvictionKind::Lru);
+    assert!(world.store.events(0, 10).events.is_empty());
+    world.put_prefix(ONE, "a", 2);
+    world.put_prefix(TWO, "b", 3);
+    let told = world.store.events(0, 100);
+    assert!(!told.lost);
+    let stored = |namespace, name: &str, parent: Option<&str>| Event::Stored {
+        namespace,
+        key: key(name),
+        parent: parent.map(key),
+        bytes: MIB as u32,
+    };
+    assert_eq!(
+        told.events,
+        [
+            stored(ONE, "a0", None),
+            stored(ONE, "a1", Some("a0")),
+            stored(TWO, "b0", None),
+            stored(TWO, "b1", Some("b0")),
+            Event::Removed { namespace: ONE, key: key("a1") },
+            stored(TWO, "b2", Some("b1")),
+        ]
+    );
+}
