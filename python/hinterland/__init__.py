@@ -8,7 +8,7 @@
             print(numpy.frombuffer(mapping).sum())
 """
 
-from ._native import KvCache, Mapping, Object, __version__
+from ._native import Fragments, KvCache, KvQueue, Mapping, Object, __version__
 from .errors import (
     AccessError,
     ExistsError,
@@ -34,9 +34,11 @@ __all__ = [
     "CacheStatus",
     "Counters",
     "ExistsError",
+    "Fragments",
     "HinterlandError",
     "Home",
     "KvCache",
+    "KvQueue",
     "Lock",
     "Mapping",
     "Member",

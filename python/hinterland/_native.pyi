@@ -65,16 +65,24 @@ class Pool:
 class KvCache:
     """KV blocks that processes of this host and user share. A key has 1 to 64 bytes, a block 1 byte to 4 MiB.
 
-    Buffers may be views of a larger array, whatever their strides: one entry of a paged cache is one view. Finding and
-    reading ask nobody; a block that is evicted while it is read counts as missing.
+    Buffers may be views of a larger array, whatever their strides: one entry of a paged cache is one view. Where layers
+    have arrays of their own, a block is a list of views. Finding and reading ask nobody; a block that is evicted while it is
+    read counts as missing.
     """
 
     def __reduce__(self) -> NoReturn: ...
-    def put(self, keys: Sequence[bytes], blocks: Sequence[Buffer]) -> list[bool]:
+    def put(self, keys: Sequence[bytes], blocks: Sequence[Memory]) -> list[bool]:
         """Writes blocks; for each, whether it is there now. One that was there before is not written again."""
-    def get_into(self, keys: Sequence[bytes], buffers: Sequence[Buffer]) -> list[bool]:
+    def get_into(self, keys: Sequence[bytes], buffers: Sequence[Memory]) -> list[bool]:
         """Fills buffers with blocks; for each, whether it was there. What is in the buffer of a missing one is of no
         use. HinterlandError (EINVAL) for a block of another length."""
+    def read_into(
+        self, keys: Sequence[bytes], buffers: Sequence[Memory], offsets: Sequence[int] | None = None
+    ) -> list[int | None]:
+        """Copies as much of each block as its buffer holds, from its byte `offset` on (by default the first); the length
+        of the whole block, or None where it was not there, and then what is in the buffer is of no use."""
+    def lengths(self, keys: Sequence[bytes]) -> list[int | None]:
+        """For each key, the length of its block in bytes, or None."""
     def get(self, key: bytes) -> bytes | None:
         """A block, or None."""
     def exists(self, keys: Sequence[bytes]) -> list[bool]:
@@ -85,9 +93,57 @@ class KvCache:
         """Removes blocks; returns how many were there."""
     def clear(self) -> int:
         """Removes all blocks of the namespace; returns how many there were."""
+    def queue(self, workers: int = 2, depth: int = 1024, wait: bool = False) -> KvQueue:
+        """A queue of batches of these blocks, seen to by `workers` threads with a session each. One batch more than
+        `depth` is refused with BlockingIOError's errno (EAGAIN), or waits if `wait`."""
     def close(self) -> None:
         """Gives the namespace back; its blocks stay."""
     def __enter__(self) -> KvCache: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+class Fragments:
+    """Memory by address, for programs that pass pointers to memory they have registered: `sizes` bytes at `addresses`, one
+    after the other. Nobody can check an address: a wrong one ends the program or spoils its memory.
+
+    `owner` is kept alive with it.
+    """
+
+    def __new__(
+        cls, addresses: Sequence[int], sizes: Sequence[int], owner: object = None, writable: bool = True
+    ) -> Fragments: ...
+    @property
+    def nbytes(self) -> int: ...
+
+Memory = Buffer | Fragments | Sequence[Buffer | Fragments]
+
+class KvQueue:
+    """Batches of KV blocks that worker threads see to. The descriptor is readable while answers wait, so that select,
+    asyncio or a thread can wait for it; buffers are kept alive, and must be left alone, until the answer is drained.
+
+    Batches may finish in any order.
+    """
+
+    def __reduce__(self) -> NoReturn: ...
+    def event_fd(self) -> int:
+        """The descriptor; it is valid until close(), and nobody but drain() reads from it."""
+    def fileno(self) -> int:
+        """The same as event_fd()."""
+    def submit_put(self, keys: Sequence[bytes], blocks: Sequence[Memory]) -> int:
+        """Has blocks written; returns the number of the batch. The answers are those of KvCache.put."""
+    def submit_get(self, keys: Sequence[bytes], buffers: Sequence[Memory]) -> int:
+        """Has buffers filled. The answers are those of KvCache.get_into; a block of another length fails the batch."""
+    def submit_exists(self, keys: Sequence[bytes]) -> int:
+        """Has blocks looked for."""
+    def submit_remove(self, keys: Sequence[bytes]) -> int:
+        """Has blocks removed; the answers say which were there."""
+    def drain(self) -> list[tuple[int, bool, str | None, list[bool]]]:
+        """The answers that wait: the number of the batch, whether it was done, else why not, and an answer for each
+        key."""
+    def close(self) -> None:
+        """Ends the queue: waits for batches that are being seen to, gives up those that wait, and drops all answers."""
+    def __enter__(self) -> KvQueue: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None: ...

@@ -90,21 +90,22 @@ impl View {
     /// found. If not, it was evicted meanwhile, and the pieces hold nothing of use.
     #[inline]
     pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
-        let Found(block) = found;
-        let mut at = block.offset as usize;
-        let end = at + block.bytes as usize;
+        let mut reading = self.reading(found, 0);
         for piece in into {
-            let count = piece.len().min(end - at);
-            if self.blocks.read_at(at, &mut piece[..count]).is_err() {
-                return false;
+            if !reading.copy(piece) {
+                break;
             }
-            at += count;
         }
-        let is_right = header::is_still(&self.books, &self.geometry, block);
-        if is_right {
-            self.touch(block.slot);
-        }
-        is_right
+        reading.is_right()
+    }
+
+    /// Starts to copy a block from its byte `from` on, piece by piece.
+    #[inline]
+    pub fn reading(&self, found: &Found, from: u32) -> Reading<'_> {
+        let Found(block) = *found;
+        let start = block.offset as usize;
+        let (at, end) = (start + from.min(block.bytes) as usize, start + block.bytes as usize);
+        Reading { view: self, block, at, end, failed: false }
     }
 
     /// Writes pieces into a slot that the node has reserved for this process.
@@ -112,17 +113,29 @@ impl View {
     /// # Errors
     /// [`ViewError::Length`] if they are not `bytes` long together; [`ViewError::Os`] outside the file.
     pub fn write(&self, offset: u64, bytes: u64, from: &[&[u8]]) -> Result<(), ViewError> {
-        let given = from.iter().map(|piece| piece.len() as u64).sum();
-        if given != bytes {
-            return Err(ViewError::Length { given, expected: bytes });
-        }
+        self.write_pieces(offset, bytes, from.iter().copied())
+    }
+
+    /// As [`write`](Self::write), of pieces that no list holds.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_pieces<'piece>(
+        &self,
+        offset: u64,
+        bytes: u64,
+        from: impl IntoIterator<Item = &'piece [u8]>,
+    ) -> Result<(), ViewError> {
         header::before_writing();
-        let mut at = offset as usize;
+        let mut given = 0;
         for piece in from {
-            self.blocks.write_at(at, piece)?;
-            at += piece.len();
+            // Nothing behind the slot is touched: that is another block.
+            if given + piece.len() as u64 <= bytes {
+                self.blocks.write_at((offset as usize).saturating_add(given as usize), piece)?;
+            }
+            given += piece.len() as u64;
         }
-        Ok(())
+        if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
     }
 
     /// Slots of the store.
@@ -139,5 +152,35 @@ impl View {
             // Only a hint to the node.
             let _ = self.touches.write_at(slot as usize, &[1]);
         }
+    }
+}
+
+/// A block that is being copied. What was copied counts only if it [`is_right`](Self::is_right) in the end.
+pub struct Reading<'view> {
+    view: &'view View,
+    block: Block,
+    at: usize,
+    end: usize,
+    failed: bool,
+}
+
+impl Reading<'_> {
+    /// Copies what comes next into a piece, as much as it holds; whether there may be more.
+    #[inline]
+    pub fn copy(&mut self, piece: &mut [u8]) -> bool {
+        let count = piece.len().min(self.end - self.at);
+        self.failed |= self.view.blocks.read_at(self.at, &mut piece[..count]).is_err();
+        self.at += count;
+        self.at < self.end && !self.failed
+    }
+
+    /// Whether all that was copied is the block that was found. If not, it was evicted meanwhile.
+    #[inline]
+    pub fn is_right(&self) -> bool {
+        let is_right = !self.failed && header::is_still(&self.view.books, &self.view.geometry, &self.block);
+        if is_right {
+            self.view.touch(self.block.slot);
+        }
+        is_right
     }
 }

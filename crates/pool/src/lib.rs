@@ -24,7 +24,10 @@ mod remote;
 mod session;
 
 pub use error::PoolError;
-pub use kv::{Gathered, KvCache, Stored};
+pub use kv::{
+    Batch, Completion, Gather, Gathered, GatheredRuns, KvCache, KvQueue, Owned, QueueOptions, Refusal, Run,
+    Scatter, Scattered, ScatteredRuns, Stored, WhenFull,
+};
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use session::{Line, Session, default_socket};

@@ -1,8 +1,9 @@
 //! KV blocks: put, found and read in batches.
 
+use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
 use crate::own::Own;
-use crate::strided::Strided;
+use crate::queue::KvQueue;
 use hinterland_pool::{KvCache as Client, Stored};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -36,13 +37,12 @@ impl KvCache {
 impl KvCache {
     /// Writes blocks; for each, whether it is there now.
     fn put(&self, py: Python<'_>, keys: Vec<Vec<u8>>, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<bool>> {
-        as_many(keys.len(), blocks.len())?;
-        let blocks = blocks.iter().map(Strided::of).collect::<PyResult<Vec<_>>>()?;
+        let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
+        let blocks = &blocks;
         self.with(py, |client| {
-            let pieces: Vec<Vec<&[u8]>> = blocks.iter().map(Strided::pieces).collect();
-            let batch: Vec<(&[u8], &[&[u8]])> =
-                keys.iter().zip(&pieces).map(|(key, pieces)| (&key[..], &pieces[..])).collect();
-            Ok(client.put(&batch)?.into_iter().map(|stored| stored != Stored::NoRoom).collect())
+            let named = keys.iter().zip(blocks.gathers()).map(|(key, gather)| Ok((&key[..], gather?)));
+            let batch = named.collect::<Result<Vec<_>, Failure>>()?;
+            Ok(client.put_runs(&batch)?.into_iter().map(|stored| stored != Stored::NoRoom).collect())
         })
     }
 
@@ -53,16 +53,17 @@ impl KvCache {
         keys: Vec<Vec<u8>>,
         buffers: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<Vec<bool>> {
-        as_many(keys.len(), buffers.len())?;
-        let mut buffers = buffers.iter().map(Strided::writable).collect::<PyResult<Vec<_>>>()?;
+        let mut blocks = Blocks::of(keys.len(), &buffers, Direction::Get)?;
+        let blocks = &mut blocks;
         self.with(py, |client| {
             let mut found = Vec::with_capacity(keys.len());
-            for (key, buffer) in keys.iter().zip(&mut buffers) {
-                let wanted = buffer.len();
-                match client.get(key, &mut buffer.pieces_mut())? {
-                    Some(bytes) if bytes as usize != wanted => {
+            for (key, scatter) in keys.iter().zip(blocks.scatters()) {
+                let mut scatter = scatter?;
+                match client.get_runs(key, 0, &mut scatter)? {
+                    Some(bytes) if u64::from(bytes) != scatter.bytes() => {
                         return Err(Failure::argument(format!(
-                            "a block of {bytes} bytes does not fit a buffer of {wanted} (hint: engines of another layout need another fingerprint)"
+                            "a block of {bytes} bytes does not fit a buffer of {} (hint: engines of another layout need another fingerprint)",
+                            scatter.bytes()
                         )));
                     }
                     answer => found.push(answer.is_some()),
@@ -70,6 +71,34 @@ impl KvCache {
             }
             Ok(found)
         })
+    }
+
+    /// Copies as much of blocks as buffers hold; the length of each block, or None.
+    #[pyo3(signature = (keys, buffers, offsets = None))]
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        buffers: Vec<Bound<'_, PyAny>>,
+        offsets: Option<Vec<u32>>,
+    ) -> PyResult<Vec<Option<u32>>> {
+        let offsets = offsets.unwrap_or_else(|| vec![0; keys.len()]);
+        if offsets.len() != keys.len() {
+            let text =
+                format!("{} keys and {} offsets (hint: pass as many of each)", keys.len(), offsets.len());
+            return Err(Failure::argument(text).into());
+        }
+        let mut blocks = Blocks::of(keys.len(), &buffers, Direction::Get)?;
+        let blocks = &mut blocks;
+        self.with(py, |client| {
+            let named = keys.iter().zip(offsets).zip(blocks.scatters());
+            named.map(|((key, from), scatter)| Ok(client.get_runs(key, from, &mut scatter?)?)).collect()
+        })
+    }
+
+    /// For each key, the length of its block, or None.
+    fn lengths(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Option<u32>>> {
+        self.with(py, |client| keys.iter().map(|key| Ok(client.length(key)?)).collect())
     }
 
     /// A block as bytes, or None.
@@ -86,7 +115,10 @@ impl KvCache {
 
     /// For each key, whether its block is there.
     fn exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
-        self.with(py, |client| keys.iter().map(|key| Ok(client.length(key)?.is_some())).collect())
+        self.with(py, |client| {
+            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            Ok(client.exists(&keys)?)
+        })
     }
 
     /// How many of the keys are there, from the first on.
@@ -108,6 +140,12 @@ impl KvCache {
     /// Removes all blocks of the namespace; returns how many there were.
     fn clear(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |client| Ok(client.clear()?))
+    }
+
+    /// A queue of batches of these blocks.
+    #[pyo3(signature = (workers = 2, depth = 1024, wait = false))]
+    fn queue(&self, py: Python<'_>, workers: usize, depth: usize, wait: bool) -> PyResult<KvQueue> {
+        self.with(py, |client| KvQueue::open(client, workers, depth, wait))
     }
 
     /// Gives the namespace back; its blocks stay.
@@ -133,11 +171,4 @@ impl KvCache {
         let text = "a KvCache is of one process (hint: open it in the other with the same fingerprint)";
         Err(PyTypeError::new_err(text))
     }
-}
-
-fn as_many(keys: usize, blocks: usize) -> Result<(), Failure> {
-    if keys == blocks {
-        return Ok(());
-    }
-    Err(Failure::argument(format!("{keys} keys and {blocks} buffers (hint: pass as many of each)")))
 }

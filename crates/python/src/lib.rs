@@ -4,6 +4,7 @@
 //! that may wait lets other threads of the interpreter run. It needs no interpreter to be built, and loads into every
 //! Python from 3.11 on, the first whose stable interface has buffers.
 
+mod blocks;
 mod buffer;
 mod failure;
 mod kv;
@@ -11,6 +12,7 @@ mod mapping;
 mod object;
 mod own;
 mod pool;
+mod queue;
 mod records;
 mod source;
 mod strided;
@@ -21,6 +23,8 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _native {
     #[pymodule_export]
+    use super::blocks::Fragments;
+    #[pymodule_export]
     use super::kv::KvCache;
     #[pymodule_export]
     use super::mapping::Mapping;
@@ -28,6 +32,8 @@ mod _native {
     use super::object::Object;
     #[pymodule_export]
     use super::pool::Pool;
+    #[pymodule_export]
+    use super::queue::KvQueue;
 
     /// Version of the library.
     #[pymodule_export]

@@ -1,0 +1,90 @@
+//! Finding and copying blocks: no message to anybody.
+
+use super::runs::Scatter;
+use super::{KvCache, block_key};
+use crate::PoolError;
+use hinterland_kv::{BlockKey, Found};
+
+/// A block to get: its key, and the pieces that it is copied into.
+pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
+
+/// A block to get: its key, and the runs of fragments that it is copied into.
+pub type ScatteredRuns<'bytes> = (&'bytes [u8], Scatter<'bytes>);
+
+impl KvCache {
+    /// The length of the block of a key, if it is there now. No message to anybody.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] for a key of no or more than 64 bytes.
+    pub fn length(&self, key: &[u8]) -> Result<Option<u32>, PoolError> {
+        Ok(self.find(&block_key(key)?).map(|found| found.bytes()))
+    }
+
+    /// For each key, whether its block is there now.
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
+        keys.iter().map(|key| Ok(self.find(&block_key(key)?).is_some())).collect()
+    }
+
+    /// How many of the keys, from the first on, are there now: the longest prefix that an engine need not compute.
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn match_prefix(&self, keys: &[&[u8]]) -> Result<usize, PoolError> {
+        for (index, key) in keys.iter().enumerate() {
+            if self.find(&block_key(key)?).is_none() {
+                return Ok(index);
+            }
+        }
+        Ok(keys.len())
+    }
+
+    /// Copies a block into pieces, in their order; its length, or `None` if it is not there, or was evicted meanwhile: what
+    /// the pieces hold then is of no use. Pieces that are shorter than the block get its start.
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    #[inline]
+    pub fn get(&self, key: &[u8], into: &mut [&mut [u8]]) -> Result<Option<u32>, PoolError> {
+        let Some(found) = self.find(&block_key(key)?) else { return Ok(None) };
+        Ok(self.view.read(&found, into).then(|| found.bytes()))
+    }
+
+    /// Copies blocks into pieces; for each what [`get`](Self::get) says of it.
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn get_batch(&self, blocks: &mut [Scattered<'_, '_>]) -> Result<Vec<Option<u32>>, PoolError> {
+        blocks.iter_mut().map(|(key, into)| self.get(key, into)).collect()
+    }
+
+    /// Copies a block, from its byte `from` on, into runs of fragments; its length, or `None` as with [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn get_runs(&self, key: &[u8], from: u32, into: &mut Scatter<'_>) -> Result<Option<u32>, PoolError> {
+        Ok(self.copy(&block_key(key)?, from, into))
+    }
+
+    /// Copies blocks into runs of fragments; for each what [`get`](Self::get) says of it.
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn get_runs_batch(&self, blocks: &mut [ScatteredRuns<'_>]) -> Result<Vec<Option<u32>>, PoolError> {
+        blocks.iter_mut().map(|(key, into)| self.get_runs(key, 0, into)).collect()
+    }
+
+    #[inline]
+    pub(super) fn find(&self, key: &BlockKey) -> Option<Found> {
+        self.view.find(self.namespace, key)
+    }
+
+    pub(super) fn copy(&self, key: &BlockKey, from: u32, into: &mut Scatter<'_>) -> Option<u32> {
+        let found = self.find(key)?;
+        let mut reading = self.view.reading(&found, from);
+        into.fill(|piece| reading.copy(piece));
+        reading.is_right().then(|| found.bytes())
+    }
+}

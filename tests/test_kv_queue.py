@@ -1,0 +1,190 @@
+"""Queues of KV batches from Python: event loops wait for them, memory stays until it is answered for, full ones say so."""
+
+import asyncio
+import ctypes
+import errno
+import gc
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+import time
+import weakref
+
+import numpy
+import pytest
+from conftest import TREE
+
+# Leaves the interpreter while batches are on their way.
+LEAVER = """
+import os, sys, hinterland
+kv = hinterland.Pool(sys.argv[1]).kv("model")
+queue = kv.queue()
+for number in range(100):
+    queue.submit_put([number.to_bytes(8, "little")], [bytes(1 << 20)])
+child = os.fork()
+if child == 0:
+    try:
+        queue.drain()
+    except ConnectionError as error:
+        os._exit(0 if "fork" in str(error) else 1)
+    os._exit(2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+print("left", flush=True)
+"""
+
+
+@pytest.fixture
+def kv(hinterland, node):
+    """The blocks of a model on a node of its own."""
+    with hinterland.Pool(node.socket) as pool, pool.kv("model") as kv:
+        yield kv
+
+
+def answered(queue, count=1):
+    """Waits for answers, in the order of the batches."""
+    answers, deadline = [], time.monotonic() + 30
+    while len(answers) < count:
+        ready, _, _ = select.select([queue], [], [], deadline - time.monotonic())
+        assert ready, "no answer came"
+        answers += queue.drain()
+    assert len(answers) == count
+    return sorted(answers)
+
+
+def keys_of(count):
+    return [number.to_bytes(32, "little") for number in range(count)]
+
+
+def test_an_event_loop_waits_for_many_batches_at_once(kv):
+    cache = numpy.random.default_rng(1).integers(0, 255, (6, 2, 64, 512), dtype="uint8")
+    loaded = numpy.zeros_like(cache)
+    views = [cache[:, :, block] for block in range(64)]
+
+    async def work():
+        loop, waiting = asyncio.get_running_loop(), {}
+        queue = kv.queue(workers=2)
+
+        def answers():
+            for batch, done, error, outcomes in queue.drain():
+                future = waiting.pop(batch)
+                future.set_result(outcomes) if done else future.set_exception(RuntimeError(error))
+
+        def future_of(batch):
+            waiting[batch] = loop.create_future()
+            return waiting[batch]
+
+        loop.add_reader(queue.fileno(), answers)
+        keys = keys_of(64)
+        parts = [slice(first, first + 8) for first in range(0, 64, 8)]
+        stored = await asyncio.gather(*(future_of(queue.submit_put(keys[part], views[part])) for part in parts))
+        there = await future_of(queue.submit_exists([*keys, b"none"]))
+        into = [loaded[:, :, block] for block in range(64)]
+        hits = await asyncio.gather(*(future_of(queue.submit_get(keys[part], into[part])) for part in parts))
+        removed = await future_of(queue.submit_remove([keys[0], b"none"]))
+        with pytest.raises(RuntimeError, match="hint:"):
+            await future_of(queue.submit_get([keys[1]], [bytearray(3)]))
+        loop.remove_reader(queue.fileno())
+        queue.close()
+        return stored, there, hits, removed
+
+    stored, there, hits, removed = asyncio.run(asyncio.wait_for(work(), 60))
+    assert stored == hits == [[True] * 8] * 8 and there == [True] * 64 + [False] and removed == [True, False]
+    assert (loaded == cache).all()
+    assert kv.match_prefix(keys_of(1)) == 0
+
+
+def test_buffers_live_until_their_answer_is_drained(kv):
+    class Array(numpy.ndarray):
+        """An array that can be watched."""
+
+    with kv.queue() as queue:
+        array = numpy.full(100_000, 7, "uint8").view(Array)
+        watched = weakref.ref(array)
+        queue.submit_put([b"k"], [[array[:50_000], array[50_000:]]])
+        del array
+        gc.collect()
+        assert watched() is not None
+        assert answered(queue) == [(1, True, None, [True])]
+        gc.collect()
+        assert watched() is None
+        assert kv.get(b"k") == bytes([7]) * 100_000
+
+
+def test_a_block_goes_into_a_list_of_views_and_into_memory_by_address(kv, hinterland):
+    data = numpy.random.default_rng(2).integers(0, 255, 4 * 1000, dtype="uint8")
+    layers = [numpy.zeros((3, 1000), "uint8") for _ in range(4)]
+    assert kv.put([b"k"], [[data[:1500], data[1500:]]]) == [True]
+    assert kv.get(b"k") == data.tobytes()
+    assert kv.get_into([b"k"], [[layer[1] for layer in layers]]) == [True]
+    assert (numpy.concatenate([layer[1] for layer in layers]) == data).all()
+    assert not any(layer[0].any() or layer[2].any() for layer in layers)
+    into = (ctypes.c_uint8 * 4000)()
+    memory = hinterland.Fragments([ctypes.addressof(into) + 2000, ctypes.addressof(into)], [2000, 2000], owner=into)
+    assert memory.nbytes == 4000 and kv.get_into([b"k"], [memory]) == [True]
+    assert bytes(into) == data[2000:].tobytes() + data[:2000].tobytes()
+    assert kv.put([b"n"], [memory]) == [True] and kv.get(b"n") == data.tobytes()
+
+
+def test_a_part_of_a_block_is_read_from_any_byte_on(kv):
+    kv.put([b"k", b"m"], [bytes(range(100)), b"short"])
+    into = [bytearray(10), bytearray(10), bytearray(10), bytearray(10), bytearray(10)]
+    assert kv.read_into([b"k", b"k", b"m", b"none", b"m"], into, [20, 95, 0, 0, 9]) == [100, 100, 5, None, 5]
+    assert into[:3] == [bytearray(range(20, 30)), bytearray(range(95, 100)) + bytes(5), bytearray(b"short") + bytes(5)]
+    assert into[4] == bytes(10)
+    assert kv.lengths([b"k", b"none", b"m"]) == [100, None, 5]
+    assert kv.read_into([b"k"], [bytearray(0)]) == [100]
+
+
+def test_a_full_queue_refuses_or_waits(kv, node, hinterland):
+    refusing, waiting = kv.queue(workers=1, depth=2), kv.queue(workers=1, depth=2, wait=True)
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        # A put needs the node, so nothing is done now.
+        assert [refusing.submit_put([bytes([number])], [b"x"]) for number in (1, 2)] == [1, 2]
+        with pytest.raises(hinterland.HinterlandError) as failure:
+            refusing.submit_put([b"z"], [b"x"])
+        assert failure.value.errno == errno.EAGAIN and "again" in failure.value.hint
+        waker = subprocess.Popen([sys.executable, "-c", "import os, sys, time; time.sleep(0.3); os.kill(int(sys.argv[1]), 18)",
+                                  str(node.process.pid)])
+        assert [waiting.submit_put([b"w%d" % number], [b"x"]) for number in range(5)] == [1, 2, 3, 4, 5]
+        waker.wait()
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert [answer[1] for answer in answered(refusing, 2)] == [True] * 2
+    assert [answer[1] for answer in answered(waiting, 5)] == [True] * 5
+    refusing.close(), waiting.close()
+
+
+def test_wrong_batches_are_refused_before_they_wait(kv, hinterland):
+    with kv.queue() as queue:
+        for wrong in (lambda: queue.submit_put([b""], [b"x"]), lambda: queue.submit_exists([b"k" * 65]),
+                      lambda: queue.submit_get([b"k", b"l"], [bytearray(1)]),
+                      lambda: hinterland.Fragments([1], []), lambda: hinterland.Fragments([0], [1])):
+            with pytest.raises(hinterland.HinterlandError) as failure:
+                wrong()
+            assert failure.value.errno == errno.EINVAL and failure.value.hint
+        for wrong in (lambda: queue.submit_get([b"k"], [b"four"]), lambda: queue.submit_put([b"n"], [7]),
+                      lambda: queue.submit_get([b"k"], [hinterland.Fragments([4096], [1], writable=False)]),
+                      lambda: pickle.dumps(queue)):
+            with pytest.raises(TypeError):
+                wrong()
+        queue.submit_put([b"n"], [bytes(5 << 20)])
+        ((_, done, error, outcomes),) = answered(queue)
+        assert not done and "hint:" in error and outcomes == []
+    with pytest.raises(ConnectionError, match="closed"):
+        queue.drain()
+    queue.close()
+
+
+def test_a_program_that_leaves_with_batches_on_their_way_ends_at_once(kv, node):
+    outcome = subprocess.run([sys.executable, "-c", LEAVER, node.socket], capture_output=True, text=True, timeout=60,
+                             env={**os.environ, "PYTHONPATH": str(TREE / "python")})
+    assert (outcome.returncode, outcome.stdout) == (0, "left\n"), outcome.stderr
+    # Nothing that it had reserved is held.
+    deadline = time.monotonic() + 10
+    while node.json("kv", "stat")[0]["reserved"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
