@@ -71,8 +71,24 @@ class KvCache:
     """
 
     def __reduce__(self) -> NoReturn: ...
-    def put(self, keys: Sequence[bytes], blocks: Sequence[Memory]) -> list[bool]:
-        """Writes blocks; for each, whether it is there now. One that was there before is not written again."""
+    def put(
+        self, keys: Sequence[bytes], blocks: Sequence[Memory], *, prefix: bool = False, after: bytes | None = None
+    ) -> list[bool]:
+        """Writes blocks; for each, whether it is there now. One that was there before is not written again. With
+        `prefix`, each block follows on the one before it, the first one on the block `after`: none is evicted before
+        those that follow on it."""
+    def pin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Keeps blocks from being evicted until they are unpinned as often, or this object is closed; for each, whether
+        it is: not if it is not there, or half of the memory is pinned."""
+    def unpin(self, keys: Sequence[bytes]) -> list[bool]:
+        """Takes pins back; for each, whether there was one."""
+    def limit(self, quota_bytes: int | None = None, priority: int = 100) -> int:
+        """Sets how many bytes of memory the namespace may take (None: all), and its priority: blocks of a lower one are
+        evicted before any of a higher one. Returns the bytes that it takes now."""
+    def events(self, after: int = 0) -> tuple[int, list[tuple[str, bytes, bytes | None, int]], bool]:
+        """What came and went since `after`: the number to ask with next; for each event `stored` or `removed`, the key,
+        the key that it follows on, and the length; and whether events before these are not known any more. The record
+        begins with the first call."""
     def get_into(self, keys: Sequence[bytes], buffers: Sequence[Memory]) -> list[bool]:
         """Fills buffers with blocks; for each, whether it was there. What is in the buffer of a missing one is of no
         use. HinterlandError (EINVAL) for a block of another length."""

@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, kv, ls, mount, node, put, rm, run, stat, status, top, up,
-    verify,
+    bench, completions, doctor, generate, get, kv, ls, metrics, mount, node, put, rm, run, stat, status, top,
+    up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -81,6 +81,8 @@ pub enum Command {
     Kv(kv::Arguments),
     /// Watch members, caches and rates
     Top(top::Arguments),
+    /// Print or serve counters for Prometheus
+    Metrics(metrics::Arguments),
     /// Say what is missing or broken, and the command that mends it
     Doctor(doctor::Arguments),
     /// Measure, beside the limit of the machine and a peer

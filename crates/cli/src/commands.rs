@@ -7,6 +7,7 @@ pub mod generate;
 pub mod get;
 pub mod kv;
 pub mod ls;
+pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod put;

@@ -12,6 +12,7 @@ mod log;
 mod output;
 mod progress;
 mod run;
+mod screen;
 mod shapes;
 mod size;
 mod table;
@@ -53,6 +54,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => command::status::run(&arguments, context),
         Command::Kv(arguments) => command::kv::run(&arguments, context),
         Command::Top(arguments) => command::top::run(&arguments, context),
+        Command::Metrics(arguments) => command::metrics::run(&arguments, context),
         Command::Doctor(arguments) => command::doctor::run(&arguments, context),
         Command::Bench(arguments) => command::bench::run(&arguments, context),
         Command::Completions(arguments) => command::completions::run(&arguments, context),

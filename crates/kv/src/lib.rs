@@ -27,10 +27,17 @@
 //! | 28 | 4 | length of the key in bytes |
 //! | 32 | 32 | zero |
 //! | 64 | 64 | the key, filled up with zeros |
+//!
+//! # The touches
+//!
+//! One byte for each slot, 1 if its block was read since the node looked; from the next multiple of 4096 on, 64 times 64 bytes: keys that
+//! readers of a namespace asked for, those that were there; keys that were to be read, those that were, and their bytes; zeros.
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
 mod chunks;
+#[cfg(not(loom))]
+mod counters;
 #[cfg(not(loom))]
 mod events;
 #[cfg(not(loom))]
@@ -52,6 +59,8 @@ mod words;
 
 #[cfg(not(loom))]
 pub use chunks::{BLOCK_BYTES_MAX, CHUNK_BYTES_MIN, class_bytes};
+#[cfg(not(loom))]
+pub use counters::{COUNTED_MAX, Counts};
 #[cfg(not(loom))]
 pub use events::{Event, Events};
 pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};

@@ -351,6 +351,11 @@ impl<W: Words> Store<W> {
         self.status
     }
 
+    /// How it is laid out.
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
     /// What a namespace holds.
     pub fn space(&self, namespace: Namespace) -> SpaceStatus {
         self.spaces.get(&namespace).copied().unwrap_or_default()

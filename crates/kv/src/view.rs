@@ -57,7 +57,7 @@ impl View {
         };
         let books_slice = whole(books, false)?;
         let geometry = Geometry::load(&books_slice, books.len()).ok_or(ViewError::Foreign)?;
-        if blocks.len() < geometry.blocks_bytes() || touches.len() < geometry.slots() {
+        if blocks.len() < geometry.blocks_bytes() || touches.len() < geometry.touches_bytes() {
             return Err(ViewError::Foreign);
         }
         Ok(Self {
@@ -141,6 +141,10 @@ impl View {
     /// Slots of the store.
     pub const fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    pub(crate) const fn touches(&self) -> &SharedSlice {
+        &self.touches
     }
 
     #[inline]

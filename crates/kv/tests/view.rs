@@ -23,7 +23,8 @@ impl World {
     fn new(blocks_bytes: u64) -> Self {
         let geometry = Store::<SharedSlice>::geometry_for(blocks_bytes);
         let file = |bytes| MemoryFile::anonymous("view", bytes, PageKind::Base4K).unwrap();
-        let files = [file(geometry.books_bytes()), file(geometry.blocks_bytes()), file(geometry.slots())];
+        let files =
+            [file(geometry.books_bytes()), file(geometry.blocks_bytes()), file(geometry.touches_bytes())];
         let options = MapOptions { write: true, ..MapOptions::default() };
         let books = Arc::new(files[0].map(0, files[0].len() as usize, options).unwrap()).slice();
         let store = Store::new(books, geometry, EvictionKind::Lru);

@@ -2,8 +2,12 @@
 //!
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
+mod keeping;
+
 use crate::refused::{Refused, errno};
-use hinterland_kv::{BlockKey, Namespace, Reserved, Store, StoreError, StoreStatus, Wish};
+use hinterland_kv::{
+    BlockKey, COUNTED_MAX, Counts, Namespace, Reserved, Store, StoreError, StoreStatus, Wish,
+};
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
 use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
@@ -42,6 +46,8 @@ struct State {
 struct Known {
     fingerprint: [u8; 32],
     label: String,
+    /// Its number among the counters.
+    counters: u32,
 }
 
 impl KvStores {
@@ -92,7 +98,8 @@ impl UserStore {
         }
         let blocks = make_blocks(geometry.blocks_bytes())?;
         let books = MemoryFile::anonymous("hinterland-kv-books", geometry.books_bytes(), PageKind::Base4K)?;
-        let touches = MemoryFile::anonymous("hinterland-kv-touches", geometry.slots(), PageKind::Base4K)?;
+        let touches =
+            MemoryFile::anonymous("hinterland-kv-touches", geometry.touches_bytes(), PageKind::Base4K)?;
         let touched = mapped(&touches)?;
         let store = Store::new(mapped(&books)?, geometry, order);
         // Clients hold these files: none may cut off what others and the node have mapped. Read-only descriptors can be
@@ -104,23 +111,39 @@ impl UserStore {
         Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, state })
     }
 
-    /// The namespace of a fingerprint.
+    /// The namespace of a fingerprint, and its number among the counters.
     ///
     /// # Errors
     /// [`Refused`] if another fingerprint has its number.
-    pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<Namespace, Refused> {
+    pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<(Namespace, u32), Refused> {
         let mut number = [0; 8];
         number.copy_from_slice(&fingerprint[..8]);
         let number = u64::from_le_bytes(number);
         let label = || label.chars().take(LABEL_CHARS_MAX).collect();
         let mut state = self.lock();
-        let known = state.namespaces.entry(number).or_insert_with(|| Known { fingerprint, label: label() });
+        // The last counters are those of all that come late.
+        let counters = (state.namespaces.len() as u32).min(COUNTED_MAX - 1);
+        let make = || Known { fingerprint, label: label(), counters };
+        let known = state.namespaces.entry(number).or_insert_with(make);
         if known.fingerprint == fingerprint {
-            return Ok(Namespace(number));
+            return Ok((Namespace(number), known.counters));
         }
         let text =
             format!("namespace {number:016x} has another fingerprint (hint: add anything to the name)");
         Err(Refused::new(errno::EEXIST, text))
+    }
+
+    /// A namespace that was opened before, by its number.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is none.
+    pub fn known_namespace(&self, number: u64) -> Result<(Namespace, u32), Refused> {
+        let known = self.lock().namespaces.get(&number).map(|known| (Namespace(number), known.counters));
+        known.ok_or_else(|| {
+            let text =
+                format!("nobody has opened namespace {number:016x} (hint: `hinterland kv stat` lists them)");
+            Refused::new(errno::ENOENT, text)
+        })
     }
 
     /// What a client maps: books, blocks, touches.
@@ -206,15 +229,31 @@ impl UserStore {
 
     fn status(&self) -> KvStatus {
         let state = self.lock();
-        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, .. } = state.store.status();
+        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes } =
+            state.store.status();
         let count = |(&namespace, known): (&u64, &Known)| {
             let space = state.store.space(Namespace(namespace));
-            let label = known.label.clone();
-            KvNamespaceStatus { namespace, label, blocks: space.blocks, bytes: space.bytes }
+            let counts = Counts::load(&self.touched, state.store.geometry(), known.counters);
+            KvNamespaceStatus {
+                namespace,
+                label: known.label.clone(),
+                blocks: space.blocks,
+                bytes: space.bytes,
+                slot_bytes: space.slot_bytes,
+                evictions: space.evictions,
+                quota_bytes: space.limits.quota_bytes,
+                priority: space.limits.priority,
+                asked: counts.asked,
+                found: counts.found,
+                gets: counts.gets,
+                got: counts.got,
+                read_bytes: counts.read_bytes,
+            }
         };
         let namespaces = state.namespaces.iter().map(count).collect();
         let pages = self.pages.name().to_owned();
-        KvStatus { user: self.user, pages, capacity_bytes, blocks, bytes, reserved, evictions, namespaces }
+        let user = self.user;
+        KvStatus { user, pages, capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes, namespaces }
     }
 
     /// Whether a block was read since this was asked last.

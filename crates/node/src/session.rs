@@ -474,7 +474,16 @@ impl Session {
     fn kv(&self, core: &Core, request: KvRequest) -> Answer {
         self.needs_host("share KV blocks")?;
         let reply = match request {
-            KvRequest::Open { fingerprint, label } => return self.kv_open(core, fingerprint, &label),
+            KvRequest::Open { fingerprint, label } => {
+                let store = core.kv.of_user(self.user)?;
+                let known = store.namespace(fingerprint, &label)?;
+                return self.kv_open(store, known);
+            }
+            KvRequest::OpenKnown { namespace } => {
+                let store = core.kv.of_user(self.user)?;
+                let known = store.known_namespace(namespace)?;
+                return self.kv_open(store, known);
+            }
             KvRequest::Reserve { handle, blocks } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Slots(store.reserve(self.id, namespace, &blocks)?)
@@ -493,18 +502,36 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Count(store.clear(namespace))
             }
+            KvRequest::Pin { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Answers(store.pin(self.id, namespace, &keys)?)
+            }
+            KvRequest::Unpin { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Answers(store.unpin(self.id, namespace, &keys)?)
+            }
+            KvRequest::Limit { handle, quota_bytes, priority } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(store.limit(namespace, quota_bytes, priority))
+            }
+            KvRequest::Inspect { handle, key } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Inspected(store.inspect(namespace, &key)?)
+            }
+            KvRequest::Events { handle, after, limit } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                store.events(namespace, after, limit)
+            }
             KvRequest::Status => KvReply::Status(core.kv.status()),
         };
         Ok((Reply::Kv(reply), Vec::new()))
     }
 
-    fn kv_open(&self, core: &Core, fingerprint: [u8; 32], label: &str) -> Answer {
-        let store = core.kv.of_user(self.user)?;
-        let namespace = store.namespace(fingerprint, label)?;
+    fn kv_open(&self, store: Arc<UserStore>, (namespace, counters): (Namespace, u32)) -> Answer {
         let descriptors = store.descriptors()?;
         let resource = Resource::Kv(store, namespace);
         let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
-        Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0 }), descriptors))
+        Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0, counters }), descriptors))
     }
 
     fn kv_at(&self, handle: Handle, needed: Rights) -> Result<(Arc<UserStore>, Namespace), Refused> {

@@ -6,13 +6,16 @@ use hinterland_kv::{BlockKey, Namespace, View, ViewError};
 use hinterland_os::MemoryFile;
 use hinterland_proto::control::{KvReply, KvRequest, KvStatus, Reply, Request};
 use hinterland_types::Handle;
+use std::path::Path;
 
+mod keeping;
 mod owned;
 mod put;
 mod queue;
 mod read;
 mod runs;
 
+pub use keeping::KvEvents;
 pub use owned::Owned;
 pub use put::{Gathered, GatheredRuns, Stored};
 pub use queue::{Batch, Completion, KvQueue, QueueOptions, Refusal, WhenFull};
@@ -29,8 +32,10 @@ pub struct KvCache {
     view: View,
     handle: Handle,
     namespace: Namespace,
-    fingerprint: [u8; 32],
-    label: String,
+    /// Its number among the counters of the touches file.
+    counters: u32,
+    /// How the namespace is opened again.
+    request: Request,
 }
 
 impl Pool {
@@ -42,9 +47,15 @@ impl Pool {
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
         let label = fingerprint.chars().take(200).collect();
         let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
-        // One of its own: a put has it to itself while it copies.
-        let session = Session::connect(Some(self.session().socket()))?;
-        KvCache::open(session, fingerprint, label)
+        KvCache::open(self.session().socket(), Request::Kv(KvRequest::Open { fingerprint, label }))
+    }
+
+    /// Opens a namespace that an engine has opened before, by its number as [`kv_status`](Self::kv_status) tells it.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is none.
+    pub fn kv_known(&self, namespace: u64) -> Result<KvCache, PoolError> {
+        KvCache::open(self.session().socket(), Request::Kv(KvRequest::OpenKnown { namespace }))
     }
 
     /// What the stores of the local node hold.
@@ -60,20 +71,23 @@ impl Pool {
 }
 
 impl KvCache {
-    fn open(session: Session, fingerprint: [u8; 32], label: String) -> Result<Self, PoolError> {
-        let request = Request::Kv(KvRequest::Open { fingerprint, label: label.clone() });
+    fn open(socket: &Path, request: Request) -> Result<Self, PoolError> {
+        // One of its own: a put has it to itself while it copies.
+        let session = Session::connect(Some(socket))?;
         let (reply, descriptors) = session.call_with(&request, &[])?;
         let files =
             descriptors.into_iter().map(MemoryFile::from_descriptor).collect::<Result<Vec<_>, _>>()?;
         match (reply, files.as_slice()) {
-            (Reply::Kv(KvReply::Opened { handle, namespace }), [books, blocks, touches]) => Ok(Self {
-                session,
-                view: View::map(books, blocks, touches).map_err(broken)?,
-                handle,
-                namespace: Namespace(namespace),
-                fingerprint,
-                label,
-            }),
+            (Reply::Kv(KvReply::Opened { handle, namespace, counters }), [books, blocks, touches]) => {
+                Ok(Self {
+                    session,
+                    view: View::map(books, blocks, touches).map_err(broken)?,
+                    handle,
+                    namespace: Namespace(namespace),
+                    counters,
+                    request,
+                })
+            }
             (other, _) => Err(unexpected("Opened with three descriptors", &other)),
         }
     }
@@ -83,7 +97,7 @@ impl KvCache {
     /// # Errors
     /// [`PoolError`] if the node does not answer.
     pub fn again(&self) -> Result<Self, PoolError> {
-        Self::open(Session::connect(Some(self.session.socket()))?, self.fingerprint, self.label.clone())
+        Self::open(self.session.socket(), self.request.clone())
     }
 
     /// Removes blocks; returns how many were there.

@@ -25,8 +25,8 @@ mod session;
 
 pub use error::PoolError;
 pub use kv::{
-    Batch, Completion, Gather, Gathered, GatheredRuns, KvCache, KvQueue, Owned, QueueOptions, Refusal, Run,
-    Scatter, Scattered, ScatteredRuns, Stored, WhenFull,
+    Batch, Completion, Gather, Gathered, GatheredRuns, KvCache, KvEvents, KvQueue, Owned, QueueOptions,
+    Refusal, Run, Scatter, Scattered, ScatteredRuns, Stored, WhenFull,
 };
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};

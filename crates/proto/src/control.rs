@@ -8,7 +8,9 @@ mod message;
 mod object;
 mod status;
 
-pub use kv::{KvBlock, KvKey, KvNamespaceStatus, KvParent, KvReply, KvRequest, KvSlot, KvStatus};
+pub use kv::{
+    KvBlock, KvEvent, KvInspected, KvKey, KvNamespaceStatus, KvParent, KvReply, KvRequest, KvSlot, KvStatus,
+};
 pub use message::{
     Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest,
     ProbeRange, PutStarted, PutTarget, Reply, Request,

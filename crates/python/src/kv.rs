@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::own::Own;
 use crate::queue::KvQueue;
 use hinterland_pool::{KvCache as Client, Stored};
+use hinterland_proto::control::KvEvent;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -33,16 +34,32 @@ impl KvCache {
     }
 }
 
+/// What happened, to which key, the one that it follows on, and its length.
+type Event<'py> = (&'static str, Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>, u32);
+
 #[pymethods]
 impl KvCache {
     /// Writes blocks; for each, whether it is there now.
-    fn put(&self, py: Python<'_>, keys: Vec<Vec<u8>>, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<bool>> {
+    #[pyo3(signature = (keys, blocks, *, prefix = false, after = None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        blocks: Vec<Bound<'_, PyAny>>,
+        prefix: bool,
+        after: Option<Vec<u8>>,
+    ) -> PyResult<Vec<bool>> {
         let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
         let blocks = &blocks;
         self.with(py, |client| {
             let named = keys.iter().zip(blocks.gathers()).map(|(key, gather)| Ok((&key[..], gather?)));
             let batch = named.collect::<Result<Vec<_>, Failure>>()?;
-            Ok(client.put_runs(&batch)?.into_iter().map(|stored| stored != Stored::NoRoom).collect())
+            let stored = if prefix || after.is_some() {
+                client.put_runs_prefix(&batch, after.as_deref())?
+            } else {
+                client.put_runs(&batch)?
+            };
+            Ok(stored.into_iter().map(|stored| stored != Stored::NoRoom).collect())
         })
     }
 
@@ -115,26 +132,47 @@ impl KvCache {
 
     /// For each key, whether its block is there.
     fn exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
-        self.with(py, |client| {
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            Ok(client.exists(&keys)?)
-        })
+        self.with(py, |client| Ok(client.exists(&slices(&keys))?))
     }
 
     /// How many of the keys are there, from the first on.
     fn match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<usize> {
-        self.with(py, |client| {
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            Ok(client.match_prefix(&keys)?)
-        })
+        self.with(py, |client| Ok(client.match_prefix(&slices(&keys))?))
+    }
+
+    /// Keeps blocks from being evicted; for each, whether it is.
+    fn pin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+        self.with(py, |client| Ok(client.pin(&slices(&keys))?))
+    }
+
+    /// Takes pins back; for each, whether there was one.
+    fn unpin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+        self.with(py, |client| Ok(client.unpin(&slices(&keys))?))
+    }
+
+    /// Sets how many bytes the namespace may take, and its priority; returns the bytes that it takes.
+    #[pyo3(signature = (quota_bytes = None, priority = 100))]
+    fn limit(&self, py: Python<'_>, quota_bytes: Option<u64>, priority: u8) -> PyResult<u64> {
+        self.with(py, |client| Ok(client.limit(quota_bytes, priority)?))
+    }
+
+    /// What came and went since a number; the next number, the events, and whether some are lost.
+    #[pyo3(signature = (after = 0))]
+    fn events<'py>(&self, py: Python<'py>, after: u64) -> PyResult<(u64, Vec<Event<'py>>, bool)> {
+        let some = self.with(py, |client| Ok(client.events(after)?))?;
+        let told = some.events.into_iter().map(|event| match event {
+            KvEvent::Stored { key, parent, bytes } => {
+                let parent = parent.map(|parent| PyBytes::new(py, &parent));
+                ("stored", PyBytes::new(py, &key), parent, bytes)
+            }
+            KvEvent::Removed { key } => ("removed", PyBytes::new(py, &key), None, 0),
+        });
+        Ok((some.next, told.collect(), some.lost))
     }
 
     /// Removes blocks; returns how many were there.
     fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
-        self.with(py, |client| {
-            let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            Ok(client.remove(&keys)?)
-        })
+        self.with(py, |client| Ok(client.remove(&slices(&keys))?))
     }
 
     /// Removes all blocks of the namespace; returns how many there were.
@@ -171,4 +209,8 @@ impl KvCache {
         let text = "a KvCache is of one process (hint: open it in the other with the same fingerprint)";
         Err(PyTypeError::new_err(text))
     }
+}
+
+fn slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {
+    keys.iter().map(|key| &key[..]).collect()
 }

@@ -1,15 +1,24 @@
 //! `hinterland kv`: KV blocks that programs of this host share.
 
+mod block;
+mod events;
+mod limit;
+mod top;
+
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::human;
 use crate::table::{Align, Table};
+use hinterland_pool::KvCache;
 use hinterland_proto::control::{KvNamespaceStatus, KvStatus};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// What to do.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+A namespace is named by its number or the start of its label, as `hinterland kv stat` shows them; a key by its bytes in
+hexadecimal digits, or as text.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -18,16 +27,37 @@ pub struct Arguments {
 /// What can be done.
 #[derive(clap::Subcommand, Debug)]
 enum Command {
-    /// Show how much is stored, for each namespace
+    /// Show how much is stored and found, for each namespace
     Stat,
+    /// Watch what is stored and found
+    Top(top::Arguments),
+    /// Show one block: where it lies, its pins, what it follows on
+    Inspect(block::Arguments),
+    /// Print blocks as they are stored and removed
+    Events(events::Arguments),
+    /// Set how much memory a namespace may take, and who gives first
+    Limit(limit::Arguments),
+    /// Remove all blocks of a namespace
+    Clear(limit::Clear),
 }
 
-/// Shows the stores of the node: lines and a table for each, or a JSON array.
+/// Does it.
 ///
 /// # Errors
 /// [`Failure`].
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let Command::Stat = arguments.command;
+    match &arguments.command {
+        Command::Stat => stat(context),
+        Command::Top(arguments) => top::run(arguments, context),
+        Command::Inspect(arguments) => block::run(arguments, context),
+        Command::Events(arguments) => events::run(arguments, context),
+        Command::Limit(arguments) => limit::run(arguments, context),
+        Command::Clear(arguments) => limit::clear(arguments, context),
+    }
+}
+
+/// Shows the stores of the node: lines and a table for each, or a JSON array.
+fn stat(context: &Context) -> Result<ExitCode, Failure> {
     let stores = context.pool()?.kv_status()?;
     if stores.is_empty() && !context.output.json {
         context.output.say("no KV blocks (a program opens them with `Pool.kv` of the Python package)");
@@ -36,6 +66,39 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let value = Value::Array(stores.iter().map(store).collect());
     context.output.either(&value, || stores.iter().map(words).collect::<Vec<_>>().join("\n\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The namespace that a word names: its number, or the start of one label.
+fn open(word: &str, context: &Context) -> Result<KvCache, Failure> {
+    let pool = context.pool()?;
+    let number = u64::from_str_radix(word, 16).ok().filter(|_| word.len() == 16);
+    let namespaces: Vec<KvNamespaceStatus> =
+        pool.kv_status()?.into_iter().flat_map(|store| store.namespaces).collect();
+    let is_meant = |space: &&KvNamespaceStatus| match number {
+        Some(number) => space.namespace == number,
+        None => space.label.starts_with(word),
+    };
+    let meant: Vec<&KvNamespaceStatus> = namespaces.iter().filter(is_meant).collect();
+    match meant.as_slice() {
+        [space] => Ok(pool.kv_known(space.namespace)?),
+        [] => {
+            let text = format!("no namespace of KV blocks is called {word:?}");
+            Err(Failure::usage(text, "`hinterland kv stat` lists them"))
+        }
+        several => {
+            let text = format!("{} namespaces have labels that start with {word:?}", several.len());
+            Err(Failure::usage(text, "give the number that `hinterland kv stat` shows"))
+        }
+    }
+}
+
+/// Percent of the keys that were asked for and there.
+fn hit_rate(asked: u64, found: u64) -> Option<f64> {
+    (asked > 0).then(|| found as f64 * 100.0 / asked as f64)
+}
+
+fn percent(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1} %"))
 }
 
 fn store(status: &KvStatus) -> Value {
@@ -47,6 +110,7 @@ fn store(status: &KvStatus) -> Value {
         "bytes": status.bytes,
         "reserved": status.reserved,
         "evictions": status.evictions,
+        "pinned_bytes": status.pinned_bytes,
         "namespaces": status.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })
 }
@@ -57,6 +121,15 @@ fn namespace(status: &KvNamespaceStatus) -> Value {
         "label": status.label,
         "blocks": status.blocks,
         "bytes": status.bytes,
+        "slot_bytes": status.slot_bytes,
+        "evictions": status.evictions,
+        "quota_bytes": status.quota_bytes,
+        "priority": status.priority,
+        "asked": status.asked,
+        "found": status.found,
+        "gets": status.gets,
+        "got": status.got,
+        "read_bytes": status.read_bytes,
     })
 }
 
@@ -65,18 +138,38 @@ fn words(status: &KvStatus) -> String {
         ("NAMESPACE", Align::Left),
         ("BLOCKS", Align::Right),
         ("SIZE", Align::Right),
+        ("QUOTA", Align::Right),
+        ("PRIORITY", Align::Right),
+        ("EVICTED", Align::Right),
+        ("ASKED", Align::Right),
+        ("FOUND", Align::Right),
+        ("READ", Align::Right),
+        ("GOT", Align::Right),
         ("LABEL", Align::Left),
     ]);
     for space in &status.namespaces {
         let number = format!("{:016x}", space.namespace);
-        table.row([number, space.blocks.to_string(), human(space.bytes), space.label.clone()]);
+        table.row([
+            number,
+            space.blocks.to_string(),
+            human(space.bytes),
+            space.quota_bytes.map_or_else(|| "none".to_owned(), human),
+            space.priority.to_string(),
+            space.evictions.to_string(),
+            space.asked.to_string(),
+            percent(hit_rate(space.asked, space.found)),
+            space.gets.to_string(),
+            percent(hit_rate(space.gets, space.got)),
+            space.label.clone(),
+        ]);
     }
     let lines = [
         format!("user      {}", status.user),
         format!(
-            "memory    {} of {} used, {} pages",
+            "memory    {} of {} used, {} pinned, {} pages",
             human(status.bytes),
             human(status.capacity_bytes),
+            human(status.pinned_bytes),
             status.pages
         ),
         format!(

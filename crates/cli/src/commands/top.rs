@@ -2,29 +2,17 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::output::{columns, rows};
+use crate::screen::Screen;
 use crate::shapes;
 use crate::size::{human, rate};
 use crate::table::{Align, Table, bar};
-use anstream::stream::IsTerminal;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
 use hinterland_proto::control::{CacheStatus, Counters, MemberInfo, NodeStatus};
 use serde_json::{Value, json};
-use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Goes to the other screen of the terminal, and hides the cursor.
-const ENTER_SCREEN: &str = "\x1b[?1049h\x1b[?25l";
-/// Shows the cursor, and comes back.
-const LEAVE_SCREEN: &str = "\x1b[?25h\x1b[?1049l";
-/// To the upper left corner.
-const HOME: &str = "\x1b[H";
-/// Clears the rest of a line.
-const CLEAR_LINE: &str = "\x1b[K";
-/// Clears the rest of the screen.
-const CLEAR_BELOW: &str = "\x1b[J";
 /// Characters of a bar.
 const BAR_WIDTH: usize = 20;
 
@@ -39,7 +27,7 @@ pub struct Arguments {
     interval: f64,
 }
 
-fn interval(text: &str) -> Result<f64, String> {
+pub(super) fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("from 0.1 to 3600 seconds are possible".to_owned()),
@@ -81,7 +69,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         show(context, &before, Rates::default(), None)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let screen = (!context.output.json && io::stdout().is_terminal()).then(Screen::enter);
+    let screen = Screen::enter(context);
     show(context, &before, Rates::default(), screen.as_ref())?;
     while !wait_readable(&signals, Some(pause))? {
         let after = sample(&pool)?;
@@ -105,41 +93,6 @@ fn show(context: &Context, sample: &Sample, rates: Rates, screen: Option<&Screen
     match screen {
         Some(screen) => screen.draw(&lines),
         None => context.output.data(lines.join("\n")),
-    }
-}
-
-/// The other screen of the terminal, left when it is dropped.
-struct Screen;
-
-impl Screen {
-    fn enter() -> Self {
-        // A terminal that takes no more output ends the command at the first picture.
-        let _ = io::stdout().write_all(ENTER_SCREEN.as_bytes());
-        Self
-    }
-
-    fn draw(&self, lines: &[String]) -> Result<(), Failure> {
-        let (width, height) = (columns(), rows());
-        let mut frame = String::from(HOME);
-        for line in lines.iter().take(height.saturating_sub(1)) {
-            frame.extend(line.chars().take(width));
-            frame.push_str(CLEAR_LINE);
-            frame.push('\n');
-        }
-        frame.push_str(CLEAR_BELOW);
-        let mut stdout = io::stdout().lock();
-        stdout
-            .write_all(frame.as_bytes())
-            .and_then(|()| stdout.flush())
-            .map_err(|error| Failure::output(&error))
-    }
-}
-
-impl Drop for Screen {
-    fn drop(&mut self) {
-        let mut stdout = io::stdout().lock();
-        // The terminal is gone if this fails.
-        let _ = stdout.write_all(LEAVE_SCREEN.as_bytes()).and_then(|()| stdout.flush());
     }
 }
 
@@ -296,7 +249,7 @@ fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
     lines
 }
 
-fn share(part: u64, whole: u64) -> f64 {
+pub(super) fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 

@@ -30,6 +30,22 @@ pub enum Stored {
     NoRoom,
 }
 
+/// Whether blocks follow on each other.
+enum Chain<'key> {
+    None,
+    /// The first one follows on this, if on anything.
+    After(Option<&'key [u8]>),
+}
+
+impl Chain<'_> {
+    /// What the first block of a part follows on; `before` is the last one of the part before.
+    fn parent(&self, before: Option<&[u8]>) -> Option<KvParent> {
+        let Self::After(after) = self else { return None };
+        let key = before.or(*after);
+        Some(key.map_or(KvParent::None, |key| KvParent::Key(key.to_vec())))
+    }
+}
+
 /// A block in whatever form the caller has it.
 trait Source {
     fn key(&self) -> &[u8];
@@ -74,7 +90,20 @@ impl KvCache {
     /// [`PoolError::Refused`] for a key of no or more than 64 bytes, or a block of none or more than 4 MiB: the parts
     /// before it are written then.
     pub fn put(&self, blocks: &[Gathered<'_>]) -> Result<Vec<Stored>, PoolError> {
-        self.put_all(blocks)
+        self.put_all(blocks, &Chain::None)
+    }
+
+    /// Writes blocks each of which is of no use without the one before it: the next blocks of a prefix, whose last block so
+    /// far is `after`, if it has one. No block of a prefix is evicted before those that follow on it.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_prefix(
+        &self,
+        blocks: &[Gathered<'_>],
+        after: Option<&[u8]>,
+    ) -> Result<Vec<Stored>, PoolError> {
+        self.put_all(blocks, &Chain::After(after))
     }
 
     /// Writes blocks that are gathered from runs of fragments; as [`put`](Self::put), without a list of all fragments.
@@ -82,16 +111,28 @@ impl KvCache {
     /// # Errors
     /// As [`put`](Self::put).
     pub fn put_runs(&self, blocks: &[GatheredRuns<'_>]) -> Result<Vec<Stored>, PoolError> {
-        self.put_all(blocks)
+        self.put_all(blocks, &Chain::None)
     }
 
-    fn put_all<S: Source>(&self, blocks: &[S]) -> Result<Vec<Stored>, PoolError> {
+    /// As [`put_prefix`](Self::put_prefix), gathered from runs of fragments.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn put_runs_prefix(
+        &self,
+        blocks: &[GatheredRuns<'_>],
+        after: Option<&[u8]>,
+    ) -> Result<Vec<Stored>, PoolError> {
+        self.put_all(blocks, &Chain::After(after))
+    }
+
+    fn put_all<S: Source>(&self, blocks: &[S], chain: &Chain<'_>) -> Result<Vec<Stored>, PoolError> {
         let part = blocks.len().div_ceil(PUT_PARTS).clamp(PUT_PART_MIN, PUT_PART_MAX);
         let parts: Vec<&[S]> = blocks.chunks(part).collect();
         let mut line = self.session.line();
         let mut outcomes = Vec::with_capacity(blocks.len());
         if let Some(first) = parts.first() {
-            line.send(&self.reserve(first))?;
+            line.send(&self.reserve(first, chain.parent(None)))?;
         }
         // The slots of the part that is being published.
         let mut publishing: Option<Vec<KvSlot>> = None;
@@ -101,7 +142,7 @@ impl KvCache {
                 other => return Err(unexpected("Slots", &other)),
             };
             if let Some(next) = parts.get(index + 1) {
-                line.send(&self.reserve(next))?;
+                line.send(&self.reserve(next, chain.parent(part.last().map(Source::key))))?;
             }
             let reserved = reserved_slots(&slots);
             if let Err(error) = self.write(&slots, part) {
@@ -121,11 +162,16 @@ impl KvCache {
         Ok(outcomes)
     }
 
-    fn reserve<S: Source>(&self, blocks: &[S]) -> Request {
+    /// `first` is what the first block follows on, if they are a prefix.
+    fn reserve<S: Source>(&self, blocks: &[S], first: Option<KvParent>) -> Request {
+        let (mut parent, others) = match first {
+            Some(first) => (first, KvParent::Previous),
+            None => (KvParent::None, KvParent::None),
+        };
         let wanted = blocks.iter().map(|block| KvBlock {
             key: block.key().to_vec(),
             bytes: block.bytes(),
-            parent: KvParent::None,
+            parent: std::mem::replace(&mut parent, others.clone()),
         });
         Request::Kv(KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() })
     }

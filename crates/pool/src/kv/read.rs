@@ -3,7 +3,7 @@
 use super::runs::Scatter;
 use super::{KvCache, block_key};
 use crate::PoolError;
-use hinterland_kv::{BlockKey, Found};
+use hinterland_kv::{BlockKey, Counts, Found};
 
 /// A block to get: its key, and the pieces that it is copied into.
 pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
@@ -17,7 +17,9 @@ impl KvCache {
     /// # Errors
     /// [`PoolError::Refused`] for a key of no or more than 64 bytes.
     pub fn length(&self, key: &[u8]) -> Result<Option<u32>, PoolError> {
-        Ok(self.find(&block_key(key)?).map(|found| found.bytes()))
+        let found = self.find(&block_key(key)?);
+        self.count_asked(1, found.iter().len());
+        Ok(found.map(|found| found.bytes()))
     }
 
     /// For each key, whether its block is there now.
@@ -25,7 +27,10 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
-        keys.iter().map(|key| Ok(self.find(&block_key(key)?).is_some())).collect()
+        let there = |key: &&[u8]| Ok(self.find(&block_key(key)?).is_some());
+        let all: Vec<bool> = keys.iter().map(there).collect::<Result<_, PoolError>>()?;
+        self.count_asked(all.len(), all.iter().filter(|&&is_there| is_there).count());
+        Ok(all)
     }
 
     /// How many of the keys, from the first on, are there now: the longest prefix that an engine need not compute.
@@ -33,12 +38,15 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn match_prefix(&self, keys: &[&[u8]]) -> Result<usize, PoolError> {
-        for (index, key) in keys.iter().enumerate() {
+        let mut found = 0;
+        for key in keys {
             if self.find(&block_key(key)?).is_none() {
-                return Ok(index);
+                break;
             }
+            found += 1;
         }
-        Ok(keys.len())
+        self.count_asked(keys.len(), found);
+        Ok(found)
     }
 
     /// Copies a block into pieces, in their order; its length, or `None` if it is not there, or was evicted meanwhile: what
@@ -48,8 +56,8 @@ impl KvCache {
     /// As [`length`](Self::length).
     #[inline]
     pub fn get(&self, key: &[u8], into: &mut [&mut [u8]]) -> Result<Option<u32>, PoolError> {
-        let Some(found) = self.find(&block_key(key)?) else { return Ok(None) };
-        Ok(self.view.read(&found, into).then(|| found.bytes()))
+        let found = self.find(&block_key(key)?).filter(|found| self.view.read(found, into));
+        Ok(self.count_get(found.map(|found| found.bytes())))
     }
 
     /// Copies blocks into pieces; for each what [`get`](Self::get) says of it.
@@ -82,9 +90,24 @@ impl KvCache {
     }
 
     pub(super) fn copy(&self, key: &BlockKey, from: u32, into: &mut Scatter<'_>) -> Option<u32> {
-        let found = self.find(key)?;
-        let mut reading = self.view.reading(&found, from);
-        into.fill(|piece| reading.copy(piece));
-        reading.is_right().then(|| found.bytes())
+        let found = self.find(key).filter(|found| {
+            let mut reading = self.view.reading(found, from);
+            into.fill(|piece| reading.copy(piece));
+            reading.is_right()
+        });
+        self.count_get(found.map(|found| found.bytes()))
+    }
+
+    fn count_asked(&self, asked: usize, found: usize) {
+        let counts = Counts { asked: asked as u64, found: found as u64, ..Counts::default() };
+        self.view.count(self.counters, counts);
+    }
+
+    /// Counts a block that was to be read, and was if it has a length.
+    #[inline]
+    fn count_get(&self, bytes: Option<u32>) -> Option<u32> {
+        let (got, read_bytes) = bytes.map_or((0, 0), |bytes| (1, u64::from(bytes)));
+        self.view.count(self.counters, Counts { gets: 1, got, read_bytes, ..Counts::default() });
+        bytes
     }
 }

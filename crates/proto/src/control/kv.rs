@@ -57,6 +57,11 @@ pub enum KvRequest {
         /// The same in words, for people; what is longer than 200 characters is cut.
         label: String,
     },
+    /// Grants a capability to a namespace that was opened before → `Opened`, as there.
+    OpenKnown {
+        /// Its number.
+        namespace: u64,
+    },
     /// Slots for blocks, all or some → `Slots`.
     Reserve {
         /// From `Opened`.
@@ -90,6 +95,46 @@ pub enum KvRequest {
         /// From `Opened`.
         handle: Handle,
     },
+    /// Keeps blocks from being evicted until they are unpinned or the session ends → `Answers`: false for one that is not
+    /// there, and when half of the memory is pinned.
+    Pin {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which.
+        keys: Vec<KvKey>,
+    },
+    /// Takes pins of the session back → `Answers`: false for a block that it has not pinned.
+    Unpin {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which.
+        keys: Vec<KvKey>,
+    },
+    /// Sets what the namespace may have → `Count` of bytes that its slots take now.
+    Limit {
+        /// From `Opened`.
+        handle: Handle,
+        /// Most bytes of slots; `None` for as much as there is.
+        quota_bytes: Option<u64>,
+        /// Blocks of namespaces of a lower priority are evicted before any of a higher one; 100 is usual.
+        priority: u8,
+    },
+    /// → `Inspected`.
+    Inspect {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which.
+        key: KvKey,
+    },
+    /// What was stored and removed in the namespace → `Events`. Nothing is recorded before the first request.
+    Events {
+        /// From `Opened`.
+        handle: Handle,
+        /// `next` of the last reply; 0 at first.
+        after: u64,
+        /// Most events, at most 4096.
+        limit: u32,
+    },
     /// → `Status`.
     Status,
 }
@@ -105,6 +150,64 @@ pub struct KvNamespaceStatus {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Bytes of their slots and of those that are being written.
+    pub slot_bytes: u64,
+    /// Blocks that were evicted.
+    pub evictions: u64,
+    /// Most bytes of slots, if there is a quota.
+    pub quota_bytes: Option<u64>,
+    /// Lower ones are evicted first.
+    pub priority: u8,
+    /// Keys that were looked up without being read.
+    pub asked: u64,
+    /// Of those, keys whose block was there.
+    pub found: u64,
+    /// Keys whose block was to be read.
+    pub gets: u64,
+    /// Of those, keys whose block was.
+    pub got: u64,
+    /// Bytes of those blocks.
+    pub read_bytes: u64,
+}
+
+/// One block, for people.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KvInspected {
+    /// Its slot.
+    pub slot: u32,
+    /// Where its bytes start in the blocks file.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u32,
+    /// Bytes of the slot.
+    pub slot_bytes: u64,
+    /// The slot's generation.
+    pub generation: u64,
+    /// Pins of all sessions.
+    pub pins: u32,
+    /// The block that it follows on, if that is there.
+    pub parent: Option<KvKey>,
+    /// Blocks that follow on it.
+    pub children: Vec<KvKey>,
+}
+
+/// A change of what a namespace holds.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KvEvent {
+    /// A block became visible.
+    Stored {
+        /// Its key.
+        key: KvKey,
+        /// The block that it follows on, if that is there.
+        parent: Option<KvKey>,
+        /// Its length.
+        bytes: u32,
+    },
+    /// A block was evicted or removed.
+    Removed {
+        /// Its key.
+        key: KvKey,
+    },
 }
 
 /// What the store of one user holds.
@@ -124,6 +227,8 @@ pub struct KvStatus {
     pub reserved: u64,
     /// Blocks that were evicted.
     pub evictions: u64,
+    /// Bytes of slots whose blocks are pinned.
+    pub pinned_bytes: u64,
     /// Each namespace, by its number.
     pub namespaces: Vec<KvNamespaceStatus>,
 }
@@ -137,6 +242,8 @@ pub enum KvReply {
         handle: Handle,
         /// The namespace's number in headers.
         namespace: u64,
+        /// Its number among the counters of the touches file.
+        counters: u32,
     },
     /// One for each block, in their order.
     Slots(Vec<KvSlot>),
@@ -144,6 +251,19 @@ pub enum KvReply {
     Published(Vec<bool>),
     /// How many.
     Count(u64),
+    /// One for each key, in their order.
+    Answers(Vec<bool>),
+    /// The block, if it is there.
+    Inspected(Option<KvInspected>),
+    /// See [`KvRequest::Events`].
+    Events {
+        /// What to ask for after these.
+        next: u64,
+        /// In their order.
+        events: Vec<KvEvent>,
+        /// Whether some before these are not known any more: look at the blocks anew.
+        lost: bool,
+    },
     /// The stores, by user.
     Status(Vec<KvStatus>),
 }

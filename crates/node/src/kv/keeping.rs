@@ -1,0 +1,92 @@
+//! What stays and what leaves: pins, quotas and priorities; and what people and routers ask about blocks.
+
+use super::{UserStore, key};
+use crate::refused::Refused;
+use hinterland_kv::{BlockKey, Event, Limits, Namespace};
+use hinterland_proto::control::{KvEvent, KvInspected, KvKey, KvReply};
+use hinterland_types::SessionId;
+
+/// Most events of a reply.
+const EVENTS_MAX: u32 = 4096;
+
+/// Most children that people are told of.
+const CHILDREN_MAX: usize = 100;
+
+impl UserStore {
+    /// Keeps blocks from leaving until the session unpins them or ends; one answer each.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have; nothing is pinned then.
+    pub fn pin(
+        &self,
+        session: SessionId,
+        namespace: Namespace,
+        keys: &[KvKey],
+    ) -> Result<Vec<bool>, Refused> {
+        let keys = all(keys)?;
+        let mut state = self.lock();
+        Ok(keys.iter().map(|key| state.store.pin(session.0, namespace, key)).collect())
+    }
+
+    /// Takes pins of the session back; one answer each.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub fn unpin(
+        &self,
+        session: SessionId,
+        namespace: Namespace,
+        keys: &[KvKey],
+    ) -> Result<Vec<bool>, Refused> {
+        let keys = all(keys)?;
+        let mut state = self.lock();
+        Ok(keys.iter().map(|key| state.store.unpin(session.0, namespace, key)).collect())
+    }
+
+    /// Sets what a namespace may have; returns the bytes of its slots.
+    pub fn limit(&self, namespace: Namespace, quota_bytes: Option<u64>, priority: u8) -> u64 {
+        let mut state = self.lock();
+        state.store.set_limits(namespace, Limits { quota_bytes, priority });
+        state.store.space(namespace).slot_bytes
+    }
+
+    /// One block, if it is there.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have.
+    pub fn inspect(&self, namespace: Namespace, bytes: &KvKey) -> Result<Option<KvInspected>, Refused> {
+        let found = self.lock().store.inspect(namespace, &key(bytes)?);
+        Ok(found.map(|block| KvInspected {
+            slot: block.slot,
+            offset: block.offset,
+            bytes: block.bytes,
+            slot_bytes: block.slot_bytes,
+            generation: block.generation,
+            pins: block.pins,
+            parent: block.parent.map(|key| key.to_vec()),
+            children: block.children.iter().take(CHILDREN_MAX).map(BlockKey::to_vec).collect(),
+        }))
+    }
+
+    /// What came and went in a namespace after an event.
+    pub fn events(&self, namespace: Namespace, after: u64, limit: u32) -> KvReply {
+        // At most 4096.
+        let some = self.lock().store.events(after, limit.min(EVENTS_MAX) as usize);
+        let next = some.first.saturating_sub(1) + some.events.len() as u64;
+        let told = |event: &Event| match *event {
+            Event::Stored { namespace: its, key, parent, bytes } if its == namespace => {
+                let parent = parent.map(|parent| parent.to_vec());
+                Some(KvEvent::Stored { key: key.to_vec(), parent, bytes })
+            }
+            Event::Removed { namespace: its, key } if its == namespace => {
+                Some(KvEvent::Removed { key: key.to_vec() })
+            }
+            _ => None,
+        };
+        KvReply::Events { next, events: some.events.iter().filter_map(told).collect(), lost: some.lost }
+    }
+}
+
+fn all(keys: &[KvKey]) -> Result<Vec<BlockKey>, Refused> {
+    keys.iter().map(|bytes| key(bytes)).collect()
+}
