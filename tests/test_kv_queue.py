@@ -138,6 +138,35 @@ def test_a_part_of_a_block_is_read_from_any_byte_on(kv):
     assert kv.read_into([b"k"], [bytearray(0)]) == [100]
 
 
+def test_parts_of_one_block_are_read_at_once(kv, hinterland):
+    kv.put([b"k", b"m"], [bytes(range(100)), b"short"])
+    into = [bytearray(3) for _ in range(5)]
+    assert kv.read_ranges([b"k", b"m", b"none", b"k"], [into[:2], into[2:4], into[4:], []],
+                          [[10, 98], [0, 3], [0], []]) == [100, 5, None, 100]
+    assert into == [bytearray([10, 11, 12]), bytearray([98, 99, 0]), b"sho", b"rt\0", bytes(3)]
+    for wrong in (([b"k"], [into[:1]], [[0, 1]]), ([b"k"], [], [[0]]), ([b"k", b"m"], [into[:1]], [[0]])):
+        with pytest.raises(hinterland.HinterlandError, match="hint:"):
+            kv.read_ranges(*wrong)
+
+
+def test_a_program_can_see_that_its_node_has_gone(kv, node):
+    kv.put([b"k"], [b"v"])
+    assert not kv.is_lost()
+    node.kill()
+    assert kv.is_lost()
+    node.start()
+    assert kv.is_lost()
+
+
+def test_keys_are_those_of_the_namespace_that_are_there(kv, node, hinterland):
+    kv.put([b"one", b"two" * 20, b"three"], [b"1", b"2", b"3"])
+    kv.remove([b"three"])
+    with hinterland.Pool(node.socket) as pool, pool.kv("another") as other:
+        other.put([b"foreign"], [b"x"])
+        assert other.keys() == [b"foreign"]
+    assert sorted(kv.keys()) == [b"one", b"two" * 20]
+
+
 def test_a_full_queue_refuses_or_waits(kv, node, hinterland):
     refusing, waiting = kv.queue(workers=1, depth=2), kv.queue(workers=1, depth=2, wait=True)
     node.process.send_signal(signal.SIGSTOP)

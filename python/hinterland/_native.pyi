@@ -97,6 +97,11 @@ class KvCache:
     ) -> list[int | None]:
         """Copies as much of each block as its buffer holds, from its byte `offset` on (by default the first); the length
         of the whole block, or None where it was not there, and then what is in the buffer is of no use."""
+    def read_ranges(
+        self, keys: Sequence[bytes], buffers: Sequence[Sequence[Memory]], offsets: Sequence[Sequence[int]]
+    ) -> list[int | None]:
+        """Copies several parts of each block: one buffer for each offset. The parts of a block are all of the same block,
+        also if it is removed and written again meanwhile. The answers are those of read_into."""
     def lengths(self, keys: Sequence[bytes]) -> list[int | None]:
         """For each key, the length of its block in bytes, or None."""
     def get(self, key: bytes) -> bytes | None:
@@ -105,10 +110,15 @@ class KvCache:
         """For each key, whether its block is there."""
     def match_prefix(self, keys: Sequence[bytes]) -> int:
         """How many of the keys are there, from the first on: the prefix that an engine need not compute."""
+    def keys(self) -> list[bytes]:
+        """All keys of the namespace, in no order. It looks at every slot of the store: for tools and clean-up."""
     def remove(self, keys: Sequence[bytes]) -> int:
         """Removes blocks; returns how many were there."""
     def clear(self) -> int:
         """Removes all blocks of the namespace; returns how many there were."""
+    def is_lost(self) -> bool:
+        """Whether the node has ended the session, also because it was restarted: what is found then is what there was. A
+        program that lives longer than its node opens the namespace again."""
     def queue(self, workers: int = 2, depth: int = 1024, wait: bool = False) -> KvQueue:
         """A queue of batches of these blocks, seen to by `workers` threads with a session each. One batch more than
         `depth` is refused with BlockingIOError's errno (EAGAIN), or waits if `wait`."""

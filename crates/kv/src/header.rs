@@ -60,6 +60,18 @@ pub fn read(
     is_still(words, geometry, &block).then_some(block)
 }
 
+/// The key of what a slot holds, if it is a block of the namespace now.
+pub fn key(words: &impl Words, geometry: &Geometry, slot: u32, namespace: Namespace) -> Option<BlockKey> {
+    let header = geometry.header(slot);
+    let generation = words.load(header + GENERATION);
+    if generation & 1 == 0 || words.load(header + NAMESPACE) != namespace.0 {
+        return None;
+    }
+    let key = BlockKey::load(words, header + KEY, words.load(header + LENGTHS) >> 32)?;
+    let block = Block { slot, generation, offset: 0, bytes: 0 };
+    is_still(words, geometry, &block).then_some(key)
+}
+
 /// Whether a slot still holds the block: to be asked after its bytes were copied, and only then they count.
 #[inline]
 pub fn is_still(words: &impl Words, geometry: &Geometry, block: &Block) -> bool {

@@ -74,6 +74,16 @@ impl BlockKey {
         }
     }
 
+    /// The key of `bytes` bytes whose words are those from `word` on; `None` if no key has that length.
+    pub(crate) fn load(words: &impl Words, word: usize, bytes: u64) -> Option<Self> {
+        let bytes = u8::try_from(bytes).ok().filter(|bytes| (1..=KEY_BYTES_MAX as u8).contains(bytes))?;
+        let mut key = Self { words: [0; KEY_BYTES_MAX / 8], bytes };
+        for (index, value) in key.words.iter_mut().enumerate() {
+            *value = words.load(word + index);
+        }
+        Some(key)
+    }
+
     /// Whether the words from `word` on are the key's.
     pub(crate) fn is_at(&self, words: &impl Words, word: usize) -> bool {
         self.words.iter().enumerate().all(|(index, value)| words.load(word + index) == *value)

@@ -86,6 +86,13 @@ impl View {
         found.filter(fits).map(Found)
     }
 
+    /// The keys of a namespace, in no order: those that are there all the while, and some of those that come or go meanwhile.
+    pub fn keys(&self, namespace: Namespace) -> Vec<BlockKey> {
+        // The number of slots fits their type.
+        let slots = 0..self.geometry.slots() as u32;
+        slots.filter_map(|slot| header::key(&self.books, &self.geometry, slot, namespace)).collect()
+    }
+
     /// Copies a block into pieces, in their order, as much as they hold; whether what was copied is the block that was
     /// found. If not, it was evicted meanwhile, and the pieces hold nothing of use.
     #[inline]

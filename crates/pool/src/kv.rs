@@ -100,6 +100,11 @@ impl KvCache {
         Self::open(self.session.socket(), self.request.clone())
     }
 
+    /// Whether the node has ended the session: what is found then is what there was, and others see none of it.
+    pub fn is_lost(&self) -> bool {
+        self.session.is_lost()
+    }
+
     /// Removes blocks; returns how many were there.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use crate::PoolError;
 use crate::local::LocalStream;
+use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{
@@ -74,6 +75,14 @@ impl Session {
     /// The socket that was connected to.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// Whether the node has ended the session. While another thread waits for an answer it is taken to live: that thread
+    /// hears of it.
+    pub fn is_lost(&self) -> bool {
+        let Ok(stream) = self.stream.try_lock() else { return false };
+        // Nothing was asked, so the only thing to read is the end.
+        wait_readable(stream.socket(), Some(Duration::ZERO)).unwrap_or(true)
     }
 
     /// Asks, and waits for the answer.

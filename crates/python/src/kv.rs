@@ -113,6 +113,35 @@ impl KvCache {
         })
     }
 
+    /// Copies parts of blocks, those of each of one block; the length of each block, or None.
+    fn read_ranges(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        buffers: Vec<Vec<Bound<'_, PyAny>>>,
+        offsets: Vec<Vec<u32>>,
+    ) -> PyResult<Vec<Option<u32>>> {
+        let counts: Vec<usize> = offsets.iter().map(Vec::len).collect();
+        if keys.len() != counts.len() || buffers.iter().map(Vec::len).ne(counts.iter().copied()) {
+            let text =
+                "keys, buffers and offsets are not as many (hint: pass a buffer for each offset of each key)";
+            return Err(Failure::argument(text).into());
+        }
+        let buffers: Vec<Bound<'_, PyAny>> = buffers.into_iter().flatten().collect();
+        let mut blocks = Blocks::of(buffers.len(), &buffers, Direction::Get)?;
+        let blocks = &mut blocks;
+        self.with(py, |client| {
+            let mut scatters = blocks.scatters();
+            let mut read = |(key, offsets): (&Vec<u8>, Vec<u32>)| {
+                let parts =
+                    offsets.into_iter().zip(&mut scatters).map(|(from, scatter)| Ok((from, scatter?)));
+                let mut parts = parts.collect::<Result<Vec<_>, Failure>>()?;
+                Ok(client.get_ranges(key, &mut parts)?)
+            };
+            keys.iter().zip(offsets).map(&mut read).collect()
+        })
+    }
+
     /// For each key, the length of its block, or None.
     fn lengths(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Option<u32>>> {
         self.with(py, |client| keys.iter().map(|key| Ok(client.length(key)?)).collect())
@@ -170,6 +199,12 @@ impl KvCache {
         Ok((some.next, told.collect(), some.lost))
     }
 
+    /// All keys of the namespace.
+    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let keys = self.with(py, |client| Ok(client.keys()))?;
+        Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
+    }
+
     /// Removes blocks; returns how many were there.
     fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
         self.with(py, |client| Ok(client.remove(&slices(&keys))?))
@@ -178,6 +213,11 @@ impl KvCache {
     /// Removes all blocks of the namespace; returns how many there were.
     fn clear(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |client| Ok(client.clear()?))
+    }
+
+    /// Whether the node has ended the session.
+    fn is_lost(&self) -> PyResult<bool> {
+        Ok(self.client.value()?.is_lost())
     }
 
     /// A queue of batches of these blocks.

@@ -84,6 +84,34 @@ impl KvCache {
         blocks.iter_mut().map(|(key, into)| self.get_runs(key, 0, into)).collect()
     }
 
+    /// Copies parts of one block, each from a byte on into memory of its own; all of them are of the same block. Its length, or
+    /// `None` as with [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As [`length`](Self::length).
+    pub fn get_ranges(
+        &self,
+        key: &[u8],
+        ranges: &mut [(u32, Scatter<'_>)],
+    ) -> Result<Option<u32>, PoolError> {
+        let found = self.find(&block_key(key)?).filter(|found| {
+            let mut is_right = true;
+            for (from, into) in ranges {
+                let mut reading = self.view.reading(found, *from);
+                into.fill(|piece| reading.copy(piece));
+                is_right &= reading.is_right();
+            }
+            is_right
+        });
+        Ok(self.count_get(found.map(|found| found.bytes())))
+    }
+
+    /// The keys of the namespace, in no order: those that are there all the while, and some of those that come or go
+    /// meanwhile. It looks at every slot of the store: for tools and clean-up.
+    pub fn keys(&self) -> Vec<Vec<u8>> {
+        self.view.keys(self.namespace).iter().map(BlockKey::to_vec).collect()
+    }
+
     #[inline]
     pub(super) fn find(&self, key: &BlockKey) -> Option<Found> {
         self.view.find(self.namespace, key)

@@ -1,0 +1,92 @@
+"""Memory that programs pass by address: which ranges they have registered, and parts of a list of pieces."""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from typing import Iterable, Sequence, Union
+
+from ... import Fragments
+
+# A piece is a view of memory, or an address and a length.
+Piece = Union[memoryview, tuple[int, int]]
+
+
+class Registered:
+    """Ranges of addresses that the program has promised to be memory."""
+
+    def __init__(self) -> None:
+        # Replaced and never changed, so that readers in other threads see one state.
+        self._ranges: list[tuple[int, int]] = []
+
+    def add(self, start: int, size: int) -> bool:
+        """Adds a range; false for none, and for one that shares memory with another."""
+        if start <= 0 or size <= 0:
+            return False
+        place = bisect.bisect_left(self._ranges, (start, 0))
+        if place < len(self._ranges) and self._ranges[place][0] < start + size:
+            return False
+        if place > 0 and sum(self._ranges[place - 1]) > start:
+            return False
+        self._ranges = [*self._ranges[:place], (start, size), *self._ranges[place:]]
+        return True
+
+    def remove(self, start: int) -> bool:
+        """Takes the range away that starts there; false if there is none."""
+        left = [place for place in self._ranges if place[0] != start]
+        was_there = len(left) < len(self._ranges)
+        self._ranges = left
+        return was_there
+
+    def covers(self, start: int, size: int) -> bool:
+        """Whether one range holds all of it."""
+        ranges = self._ranges
+        place = bisect.bisect_right(ranges, (start, 1 << 64)) - 1
+        return size >= 0 and place >= 0 and start + size <= sum(ranges[place])
+
+    def covers_all(self, starts: Sequence[int], sizes: Sequence[int]) -> bool:
+        """Whether there are as many sizes as starts, and each piece is in a range."""
+        return len(starts) == len(sizes) and all(map(self.covers, starts, sizes))
+
+
+def view(value: object) -> memoryview:
+    """The bytes of an object with a buffer."""
+    seen = memoryview(value)  # type: ignore[arg-type]
+    return seen if seen.format == "B" and seen.ndim == 1 and seen.contiguous else memoryview(seen.tobytes())
+
+
+def length(pieces: Iterable[Piece]) -> int:
+    """Bytes of all pieces."""
+    return sum(piece[1] if isinstance(piece, tuple) else len(piece) for piece in pieces)
+
+
+def part(pieces: Sequence[Piece], start: int, size: int) -> list[Piece]:
+    """The pieces of `size` bytes from `start` on."""
+    found: list[Piece] = []
+    for piece in pieces:
+        whole = piece[1] if isinstance(piece, tuple) else len(piece)
+        if start < whole and size > 0:
+            taken = min(whole - start, size)
+            found.append((piece[0] + start, taken) if isinstance(piece, tuple) else piece[start:start + taken])
+            size -= taken
+        start = max(0, start - whole)
+    return found
+
+
+def block(pieces: Sequence[Piece]) -> list[Union[memoryview, Fragments]]:
+    """The pieces as one block of a KvCache."""
+    if all(isinstance(piece, tuple) for piece in pieces):
+        return [Fragments([piece[0] for piece in pieces], [piece[1] for piece in pieces])]
+    return [Fragments([piece[0]], [piece[1]]) if isinstance(piece, tuple) else piece for piece in pieces]
+
+
+class BufferHandle(bytearray):
+    """A value in memory of its own."""
+
+    def size(self) -> int:
+        """Its length in bytes."""
+        return len(self)
+
+    def ptr(self) -> int:
+        """Its address, as long as the handle lives and is not resized."""
+        return ctypes.addressof(ctypes.c_char.from_buffer(self)) if self else 0

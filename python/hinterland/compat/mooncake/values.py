@@ -1,0 +1,286 @@
+"""Values of any length under names of any length, kept in blocks: read whole, in part, or as missing, and never mixed.
+
+A value of up to 4 MiB is a block. A longer one is a *head* that names a number drawn for this one writing, and *parts* under that
+number: whoever has read a head can only meet the parts of the same writing, and a part that was evicted makes the value missing.
+Names of up to 62 bytes are in the block's key; longer ones are hashed, and stand at the start of the block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from typing import Callable, Iterator, NamedTuple, Sequence
+
+from ... import KvCache, Pool
+from . import codes
+from .memory import Piece, block, length, part
+
+BLOCK_BYTES_MAX = 4 << 20
+# The longest name that the length in a block's prelude can say.
+NAME_BYTES_MAX = (1 << 16) - 3
+# A name that is not in the key is padded to whole cache lines, so that the value stays aligned.
+PRELUDE_UNIT = 64
+# How often a value that changes its length meanwhile is looked at again before it counts as missing.
+ATTEMPTS = 4
+HEAD = struct.Struct("<4sIQ16sH")
+MAGIC = b"HLV1"
+
+
+class Name(NamedTuple):
+    """A name as keys: of the block of a short value, of the head of a long one."""
+
+    value: bytes
+    head: bytes
+    # What stands before the value in its block.
+    prelude: bytes
+
+
+class Head(NamedTuple):
+    """A long value: its length, that of its parts, and the number that they were written under."""
+
+    size: int
+    part_bytes: int
+    number: bytes
+    name: bytes
+
+    def keys(self) -> list[bytes]:
+        """The keys of its parts."""
+        count = -(-self.size // self.part_bytes)
+        return [b"p" + self.number + index.to_bytes(4, "little") for index in range(count)]
+
+    def lengths(self) -> list[int]:
+        """The lengths of its parts."""
+        count = -(-self.size // self.part_bytes)
+        return [min(self.part_bytes, self.size - index * self.part_bytes) for index in range(count)]
+
+
+def named(text: str) -> Name:
+    """The keys of a name."""
+    name = text.encode("utf-8", "surrogatepass")
+    if len(name) <= 62:
+        return Name(b"vk" + name, b"lk" + name, b"")
+    digest = hashlib.blake2b(name, digest_size=32).digest()
+    prelude = struct.pack("<H", len(name)) + name
+    return Name(b"vh" + digest, b"lh" + digest, prelude + bytes(-len(prelude) % PRELUDE_UNIT))
+
+
+def parsed(data: bytes | None) -> Head | None:
+    """A head from the bytes of its block; None if it is none."""
+    if data is None or len(data) < HEAD.size:
+        return None
+    magic, part_bytes, size, number, name_bytes = HEAD.unpack_from(data)
+    if magic != MAGIC or part_bytes == 0 or len(data) != HEAD.size + name_bytes:
+        return None
+    return Head(size, part_bytes, number, data[HEAD.size:])
+
+
+class Values:
+    """Values in one namespace. Any thread may use them."""
+
+    def __init__(self, fingerprint: str, socket: str | None = None) -> None:
+        self._fingerprint = fingerprint
+        self._socket = socket
+        self._lock = threading.Lock()
+        self._opened = self._open()
+
+    def close(self) -> None:
+        """Gives the namespace back; the values stay."""
+        pool, kv = self._opened
+        kv.close()
+        pool.close()
+
+    def is_alive(self) -> bool:
+        """Whether the node answers."""
+        try:
+            self._kv.remove([b"\0"])
+        except OSError:
+            return False
+        return True
+
+    def sizes(self, names: Sequence[Name]) -> list[int | None]:
+        """The length of each value that is there whole, or None."""
+        found = self._kv.lengths([name.value for name in names])
+        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
+            if all(self._kv.exists(head.keys())):
+                sizes[index] = head.size
+        return sizes
+
+    def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[int]:
+        """Writes values that are not there; 0 for each that is there then, or a code."""
+        results = [0] * len(names)
+        sizes = [length(pieces) for pieces in values]
+        known = self.sizes(names)
+        short: list[int] = []
+        for index, (name, size) in enumerate(zip(names, sizes)):
+            if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX:
+                results[index] = codes.INVALID_PARAMETERS
+            elif known[index] is None and size + len(name.prelude) > BLOCK_BYTES_MAX:
+                results[index] = self._put_long(name, values[index], size)
+            elif known[index] is None:
+                short.append(index)
+        if short:
+            blocks = [[memoryview(names[index].prelude), *block(values[index])] if names[index].prelude
+                      else block(values[index]) for index in short]
+            keys = [names[index].value for index in short]
+            for index, stored in zip(short, self._kv.put(keys, blocks)):
+                results[index] = 0 if stored else codes.NO_ROOM
+        return results
+
+    def read(
+        self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[int] | None = None
+    ) -> list[int | None]:
+        """Copies as much of each value as its target holds, from its byte `offset` on; the length of the whole value, or
+        None where it is not there, and then what is in the target is of no use."""
+        starts = offsets if offsets is not None else [0] * len(names)
+        skipped = [min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start, name in zip(starts, names)]
+        found = self._kv.read_into([name.value for name in names], [block(target) for target in targets], skipped)
+        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
+            if self._read_parts(head, starts[index], targets[index]):
+                sizes[index] = head.size
+        return sizes
+
+    def whole(self, name: Name, make: Callable[[int], bytearray] = bytearray) -> bytearray | None:
+        """A value in memory that `make` gives, or None."""
+        for _ in range(ATTEMPTS):
+            (size,) = self.sizes([name])
+            if size is None:
+                return None
+            data = make(size)
+            if self.read([name], [[memoryview(data)]]) == [size]:
+                return data
+        return None
+
+    def read_ranges(
+        self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[Sequence[int]]
+    ) -> list[int | None]:
+        """Fills one piece for each offset of each value, all of the same writing of it; the answers are those of `read`."""
+        places = [[block([piece]) for piece in pieces] for pieces in targets]
+        skipped = [[min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start in starts]
+                   for starts, name in zip(offsets, names)]
+        found = self._kv.read_ranges([name.value for name in names], places, skipped)
+        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
+            parts = zip(targets[index], offsets[index])
+            # The parts of a head are of one writing, whenever they are read.
+            if all([self._read_parts(head, start, [piece]) for piece, start in parts]):
+                sizes[index] = head.size
+        return sizes
+
+    def bytes(self, name: Name) -> bytes | None:
+        """A value, or None."""
+        if not name.prelude:
+            data = self._kv.get(name.value)
+            if data is not None:
+                return data
+        whole = self.whole(name)
+        return None if whole is None else bytes(whole)
+
+    def remove(self, names: Sequence[Name]) -> list[bool]:
+        """Removes values; for each, whether it was there."""
+        were_there = [size is not None for size in self.sizes(names)]
+        keys = [key for name in names for key in (name.value, name.head)]
+        for _, head in self._heads(names, range(len(names))):
+            keys += head.keys()
+        if keys:
+            self._kv.remove(keys)
+        return were_there
+
+    def names(self) -> Iterator[str]:
+        """The names of the values that are there, in no order."""
+        for key in self._kv.keys():
+            name: bytes | None = None
+            if key[:2] == b"vk":
+                name = key[2:]
+            elif key[:2] == b"vh":
+                name = self._prelude(key)
+            elif key[:1] == b"l":
+                head = parsed(self._kv.get(key))
+                name = None if head is None else head.name
+            if name is not None:
+                yield name.decode("utf-8", "surrogatepass")
+
+    def clear(self) -> int:
+        """Removes all; returns how many values there were."""
+        count = len(set(self.names()))
+        self._kv.clear()
+        return count
+
+    def _prelude(self, key: bytes) -> bytes | None:
+        """The name at the start of a block."""
+        data = bytearray(NAME_BYTES_MAX + 2)
+        (size,) = self._kv.read_into([key], [data])
+        if size is None or size < 2:
+            return None
+        (name_bytes,) = struct.unpack_from("<H", data)
+        return bytes(data[2:2 + name_bytes]) if name_bytes + 2 <= size else None
+
+    def _heads(self, names: Sequence[Name], places: Sequence[int]) -> Iterator[tuple[int, Head]]:
+        """The heads of those names, by place, that have one."""
+        there = self._kv.exists([names[place].head for place in places]) if places else []
+        for place, is_there in zip(places, there):
+            head = parsed(self._kv.get(names[place].head)) if is_there else None
+            if head is not None:
+                yield place, head
+
+    def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> int:
+        """Parts first, then the head: it is there when it is whole."""
+        text = name.head[2:] if not name.prelude else name.prelude[2:2 + struct.unpack_from("<H", name.prelude)[0]]
+        head = Head(size, BLOCK_BYTES_MAX, os.urandom(16), text)
+        # What is left of a value of which a part was evicted.
+        stale = [key for _, old in self._heads([name], [0]) for key in (name.head, *old.keys())]
+        if stale:
+            self._kv.remove(stale)
+        keys, places, start = head.keys(), [], 0
+        for part_bytes in head.lengths():
+            places.append(block(part(pieces, start, part_bytes)))
+            start += part_bytes
+        data = HEAD.pack(MAGIC, head.part_bytes, size, head.number, len(text)) + text
+
+        kv = self._kv
+        stored = all(kv.put(keys, places)) and all(kv.exists(keys)) and all(kv.put([name.head], [data]))
+        winner = parsed(self._kv.get(name.head))
+        if winner is None or winner.number != head.number:
+            # No room, or another writer was first: its value is as good.
+            self._kv.remove(keys)
+        return 0 if stored and winner is not None else codes.NO_ROOM
+
+    def _read_parts(self, head: Head, start: int, target: Sequence[Piece]) -> bool:
+        """Copies what a target holds of a long value; whether all of it was there."""
+        size = min(length(target), max(0, head.size - start))
+        keys, wanted, places, offsets, done = head.keys(), [], [], [], 0
+        lengths = head.lengths()
+        while done < size:
+            index, offset = divmod(start + done, head.part_bytes)
+            count = min(lengths[index] - offset, size - done)
+            wanted.append(index)
+            places.append(block(part(target, done, count)))
+            offsets.append(offset)
+            done += count
+        found = self._kv.read_into([keys[index] for index in wanted], places, offsets)
+        # The others must be there too: a value with a hole is missing, whichever part of it is asked for.
+        others = [key for index, key in enumerate(keys) if index not in set(wanted)]
+        return found == [lengths[index] for index in wanted] and all(self._kv.exists(others))
+
+    def _open(self) -> tuple[Pool, KvCache]:
+        pool = Pool(self._socket)
+        try:
+            return pool, pool.kv(self._fingerprint)
+        except BaseException:
+            pool.close()
+            raise
+
+    @property
+    def _kv(self) -> KvCache:
+        """The namespace, opened again if the node has gone and come back: its old blocks are nobody's."""
+        kv = self._opened[1]
+        if kv.is_lost():
+            with self._lock:
+                if self._opened[1] is kv:
+                    # Readers in other threads may still be in the old one: it ends with the last of them.
+                    self._opened = self._open()
+            kv = self._opened[1]
+        return kv
