@@ -49,13 +49,23 @@ def start(*words):
                             stderr=subprocess.DEVNULL, preexec_fn=end_with_parent)
 
 
-def connect():
-    """The store and the address of memory that it reads into and writes from."""
+def attach(client):
+    """The store whose client process listens there, and the address of memory that it reads into and writes from."""
+    store = MooncakeDistributedStore()
+    if store.setup_dummy(POOL + (64 << 20), 16 << 20, f"127.0.0.1:{client}") != 0:
+        raise RuntimeError("Mooncake does not answer")
+    pool = store.alloc_from_mem_pool(POOL)
+    store.register_buffer(pool, POOL)
+    return store, pool
+
+
+def connect(segment):
+    """A store of its own, memory to read into, its servers, and the port of its client process."""
     master, client = free_port(), free_port()
     servers = [start("mooncake_master", f"--rpc_port={master}", f"--metrics_port={free_port()}",
                      "--default_kv_lease_ttl=100")]
     time.sleep(1.5)
-    servers.append(start("mooncake_client", "--host=127.0.0.1", f"--port={client}", f"--global_segment_size={SEGMENT}",
+    servers.append(start("mooncake_client", "--host=127.0.0.1", f"--port={client}", f"--global_segment_size={segment}",
                          "--local_buffer_size=64 MB", f"--master_server_address=127.0.0.1:{master}",
                          "--metadata_server=P2PHANDSHAKE"))
     deadline = time.monotonic() + 20
@@ -63,11 +73,8 @@ def connect():
         time.sleep(0.5)
         if any(server.poll() is not None for server in servers):
             raise RuntimeError("a server of Mooncake ended at once (hint: apt install libibverbs1)")
-        store = MooncakeDistributedStore()
-        if store.setup_dummy(POOL + (64 << 20), 16 << 20, f"127.0.0.1:{client}") == 0:
-            pool = store.alloc_from_mem_pool(POOL)
-            store.register_buffer(pool, POOL)
-            return store, pool, servers
+        with contextlib.suppress(RuntimeError):
+            return *attach(client), servers, client
     raise RuntimeError("Mooncake does not answer")
 
 
@@ -150,7 +157,7 @@ def main():
     # What the library prints must not be taken for an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    store, pool, servers = connect()
+    store, pool, servers, _ = connect(SEGMENT)
     commands = {work.__name__: work for work in (fill, get, batch, put, scatter, lookup)}
     for line in sys.stdin:
         name, *numbers = line.split()

@@ -12,6 +12,7 @@
 //! | [`redis`], [`mooncake`] | peers |
 //! | [`prepared`] | models and programs that are made once |
 //! | [`trace`] | which experts a text uses |
+//! | [`kv_trace`] | a trace of requests, replayed |
 //!
 //! A bench is a module of its own that implements [`Bench`], and stands in [`BENCHES`].
 
@@ -21,6 +22,7 @@ mod experts;
 mod fault;
 pub mod ground;
 mod kv;
+pub mod kv_trace;
 mod load;
 pub mod mooncake;
 pub mod plot;
@@ -36,6 +38,7 @@ pub mod trace;
 pub mod worker;
 
 use crate::failure::Failure;
+use kv_trace::options::TraceOptions;
 use report::Row;
 use std::path::PathBuf;
 
@@ -51,10 +54,11 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvBatch,
     &kv::KvScatter,
     &kv::KvLookup,
+    &kv_trace::KvTrace,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
-const WORKERS: &[&dyn Bench] = &[&reader::Reader];
+const WORKERS: &[&dyn Bench] = &[&reader::Reader, &kv_trace::client::Client];
 
 /// What a bench is told.
 pub struct Setting {
@@ -64,6 +68,8 @@ pub struct Setting {
     pub quick: bool,
     /// The `hinterland` program, to start nodes with.
     pub program: PathBuf,
+    /// Options of `kv-trace`.
+    pub trace: TraceOptions,
     /// Says what is being done, in words.
     pub say: Box<dyn Fn(&str)>,
 }

@@ -1,5 +1,6 @@
 //! `hinterland bench`: measures, beside the limit of the machine and a peer.
 
+use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
 use crate::bench::{BENCHES, Setting, find, plot};
 use crate::context::Context;
@@ -27,6 +28,9 @@ pub struct Arguments {
     /// Also draw the figures as bars
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
+    /// Options of one bench
+    #[command(flatten)]
+    trace: TraceOptions,
 }
 
 /// Runs a bench, or lists them.
@@ -38,10 +42,15 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         return list(context);
     }
     let bench = find(BENCHES, &arguments.name)?;
+    if arguments.trace.any() && bench.name() != "kv-trace" {
+        let text = format!("{} takes no option of kv-trace", bench.name());
+        return Err(Failure::usage(text, "`hinterland bench --help` tells which those are"));
+    }
     let output = context.output;
     let setting = Setting {
         rounds: usize::from(arguments.rounds),
         quick: arguments.quick,
+        trace: arguments.trace.clone(),
         program: std::env::current_exe().map_err(|error| {
             Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
         })?,
