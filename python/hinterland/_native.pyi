@@ -108,8 +108,15 @@ class KvCache:
         """A block, or None."""
     def exists(self, keys: Sequence[bytes]) -> list[bool]:
         """For each key, whether its block is there."""
-    def match_prefix(self, keys: Sequence[bytes]) -> int:
-        """How many of the keys are there, from the first on: the prefix that an engine need not compute."""
+    def match_prefix(self, keys: Sequence[bytes], remote: bool = False) -> int:
+        """How many of the keys are there, from the first on: the prefix that an engine need not compute. With `remote`, those
+        of other racks count too; one message is sent if not all are here."""
+    def fetch(self, keys: Sequence[bytes]) -> list[bool]:
+        """Brings blocks of other racks here and waits; for each key, whether its block is here then. A block that two
+        processes want moves once."""
+    def prefetch(self, keys: Sequence[bytes]) -> int:
+        """Begins to bring blocks of other racks here and does not wait; returns how many are looked for: 0 if all are here, or
+        if the node is busy with as much already. A `fetch` of the same keys waits for them."""
     def keys(self) -> list[bytes]:
         """All keys of the namespace, in no order. It looks at every slot of the store: for tools and clean-up."""
     def remove(self, keys: Sequence[bytes]) -> int:

@@ -361,6 +361,12 @@ impl<W: Words> Store<W> {
         self.spaces.get(&namespace).copied().unwrap_or_default()
     }
 
+    /// The block that one follows on, if both are there.
+    pub fn parent(&self, namespace: Namespace, key: &BlockKey) -> Option<BlockKey> {
+        let parent = self.parent_of(self.find(namespace, key)?)?;
+        self.chunks.get(parent).map(|used| used.key)
+    }
+
     /// One block, if it is there.
     pub fn inspect(&self, namespace: Namespace, key: &BlockKey) -> Option<Inspected> {
         let slot = self.find(namespace, key)?;

@@ -35,6 +35,11 @@ impl Found {
     pub const fn bytes(&self) -> u32 {
         self.0.bytes
     }
+
+    /// Where it lay.
+    pub const fn block(&self) -> &Block {
+        &self.0
+    }
 }
 
 /// The files of a store, mapped by one process.
@@ -143,6 +148,26 @@ impl View {
             given += piece.len() as u64;
         }
         if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
+    }
+
+    /// Whether the block that was found is still the one that lies there: to be asked after its bytes were used in any way
+    /// but by [`read`](Self::read). If so, it counts as read.
+    pub fn is_still(&self, found: &Found) -> bool {
+        let is_right = header::is_still(&self.books, &self.geometry, &found.0);
+        if is_right {
+            self.touch(found.0.slot);
+        }
+        is_right
+    }
+
+    /// Part of the blocks file.
+    ///
+    /// # Errors
+    /// [`OsError::OutOfBounds`].
+    pub fn blocks(&self, offset: u64, bytes: u64) -> Result<SharedSlice, OsError> {
+        // Beyond the memory of this machine nothing is mapped, so a number that is cut off lies outside as well.
+        let place = usize::try_from(offset).unwrap_or(usize::MAX);
+        self.blocks.sub(place, usize::try_from(bytes).unwrap_or(usize::MAX))
     }
 
     /// Slots of the store.

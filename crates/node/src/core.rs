@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{Holding, Holdings};
-use crate::kv::{KvStores, UserStore};
+use crate::kv::{KvRacks, KvStores, UserStore};
 use crate::locks::LockTable;
 use crate::membership::Membership;
 use crate::peers::Peers;
@@ -42,6 +42,8 @@ pub struct Core {
     pub cache: Arc<Cache>,
     /// KV blocks of this host.
     pub kv: KvStores,
+    /// Those of other nodes.
+    pub kv_racks: Arc<KvRacks>,
     /// Locks of this rack.
     pub locks: LockTable,
     /// Small allocations.
@@ -69,6 +71,8 @@ pub enum Resource {
     Remote(Arc<ObjectInfo>),
     /// A namespace of KV blocks of this host.
     Kv(Arc<UserStore>, Namespace),
+    /// The bytes of all KV blocks of a user of this host, for other nodes to read.
+    KvBlocks(Arc<UserStore>),
 }
 
 impl Core {

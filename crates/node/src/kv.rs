@@ -3,10 +3,13 @@
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
 mod keeping;
+mod racks;
+
+pub use racks::{KvRacks, KvRemote};
 
 use crate::refused::{Refused, errno};
 use hinterland_kv::{
-    BlockKey, COUNTED_MAX, Counts, Namespace, Reserved, Store, StoreError, StoreStatus, Wish,
+    BlockKey, COUNTED_MAX, Counts, Namespace, Reserved, Store, StoreError, StoreStatus, View, Wish,
 };
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
@@ -34,6 +37,8 @@ pub struct UserStore {
     blocks: MemoryFile,
     touches: MemoryFile,
     touched: SharedSlice,
+    view: View,
+    tally: racks::Tally,
     state: Mutex<State>,
 }
 
@@ -70,10 +75,14 @@ impl KvStores {
         Ok(store)
     }
 
+    /// The store of a user, if there is one.
+    pub fn existing(&self, user: u32) -> Option<Arc<UserStore>> {
+        self.by_user.lock().unwrap_or_else(PoisonError::into_inner).get(&user).cloned()
+    }
+
     /// Gives back what a session of a user has reserved; it has ended.
     pub fn release(&self, user: u32, session: SessionId) {
-        let store = self.by_user.lock().unwrap_or_else(PoisonError::into_inner).get(&user).cloned();
-        if let Some(store) = store {
+        if let Some(store) = self.existing(user) {
             store.lock().store.release(session.0);
         }
     }
@@ -102,13 +111,16 @@ impl UserStore {
             MemoryFile::anonymous("hinterland-kv-touches", geometry.touches_bytes(), PageKind::Base4K)?;
         let touched = mapped(&touches)?;
         let store = Store::new(mapped(&books)?, geometry, order);
+        let view = View::map(&books, &blocks, &touches)
+            .map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
         // Clients hold these files: none may cut off what others and the node have mapped. Read-only descriptors can be
         // opened anew for writing, so the books take no writer but the mapping that is there.
         books.add_seals(Seals { future_write: true, ..Seals::FIXED_LENGTH })?;
         blocks.add_seals(Seals::FIXED_LENGTH)?;
         touches.add_seals(Seals::FIXED_LENGTH)?;
         let state = Mutex::new(State { store, namespaces: BTreeMap::new() });
-        Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, state })
+        let tally = racks::Tally::default();
+        Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, view, tally, state })
     }
 
     /// The namespace of a fingerprint, and its number among the counters.
@@ -116,9 +128,7 @@ impl UserStore {
     /// # Errors
     /// [`Refused`] if another fingerprint has its number.
     pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<(Namespace, u32), Refused> {
-        let mut number = [0; 8];
-        number.copy_from_slice(&fingerprint[..8]);
-        let number = u64::from_le_bytes(number);
+        let number = racks::number_of(&fingerprint);
         let label = || label.chars().take(LABEL_CHARS_MAX).collect();
         let mut state = self.lock();
         // The last counters are those of all that come late.
@@ -144,6 +154,11 @@ impl UserStore {
                 format!("nobody has opened namespace {number:016x} (hint: `hinterland kv stat` lists them)");
             Refused::new(errno::ENOENT, text)
         })
+    }
+
+    /// The fingerprint of a namespace that was opened.
+    fn fingerprint(&self, namespace: Namespace) -> Option<[u8; 32]> {
+        self.lock().namespaces.get(&namespace.0).map(|known| known.fingerprint)
     }
 
     /// What a client maps: books, blocks, touches.
@@ -252,8 +267,19 @@ impl UserStore {
         };
         let namespaces = state.namespaces.iter().map(count).collect();
         let pages = self.pages.name().to_owned();
-        let user = self.user;
-        KvStatus { user, pages, capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes, namespaces }
+        let (user, racks) = (self.user, self.tally.status());
+        KvStatus {
+            user,
+            pages,
+            capacity_bytes,
+            blocks,
+            bytes,
+            reserved,
+            evictions,
+            pinned_bytes,
+            namespaces,
+            racks,
+        }
     }
 
     /// Whether a block was read since this was asked last.

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
-use crate::kv::KvStores;
+use crate::kv::{KvRacks, KvStores};
 use crate::local_server::LocalServer;
 use crate::locks::LockTable;
 use crate::membership::{Incarnation, Membership};
@@ -159,7 +159,8 @@ impl Node {
         let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
-        let threads = vec![accepting, spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?];
+        let heartbeat = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
+        let threads = vec![accepting, heartbeat, core.kv_racks.start()?];
         let small_folder = small_folder(&options, &backing, core.own)?;
         let cache_threads = Some(cache_threads);
         Ok(Self { core, server, local, threads, cache_threads, bell, backing, small_folder, messages })
@@ -184,6 +185,7 @@ impl Node {
         self.local.stop();
         *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.bell.changed.notify_all();
+        self.core.kv_racks.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the node had panicked");
@@ -257,7 +259,7 @@ fn build(
         streams: options.streams,
         timeout: options.fetch_timeout,
     };
-    let peers = Arc::new(Peers::new(identity));
+    let peers = Arc::new(Peers::new(identity.clone()));
     let directory = Arc::new(match &options.join {
         Some(address) => DirectoryLink::Remote { peers: Arc::clone(&peers), address: address.clone() },
         None => {
@@ -283,6 +285,7 @@ fn build(
         switches: options.switches,
     };
     let (cache, threads) = Cache::start(cache_options, Arc::clone(&peers), Arc::clone(&directory), own)?;
+    let kv_racks = KvRacks::new(options.kv_remote, identity, Arc::clone(&directory));
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
@@ -295,6 +298,7 @@ fn build(
         puts: Arc::new(puts),
         cache,
         kv: KvStores::new(options.kv_capacity_bytes, options.eviction),
+        kv_racks: Arc::new(kv_racks),
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),

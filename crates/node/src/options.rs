@@ -1,6 +1,7 @@
 //! How a node is started.
 
 use crate::cache::CacheSwitches;
+use crate::kv::KvRemote;
 use hinterland_os::PageKind;
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
@@ -43,6 +44,8 @@ pub struct NodeOptions {
     pub cache_budget_bytes: u64,
     /// Memory for the KV blocks of each user of this host, taken when the first one is opened.
     pub kv_capacity_bytes: u64,
+    /// How it deals with KV blocks of other nodes.
+    pub kv_remote: KvRemote,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,
     /// What the memory is made of.
@@ -79,6 +82,7 @@ impl NodeOptions {
             capacity_bytes: 1 << 30,
             cache_budget_bytes: 1 << 30,
             kv_capacity_bytes: 256 << 20,
+            kv_remote: KvRemote::default(),
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
             key_file: None,

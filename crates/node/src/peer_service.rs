@@ -9,6 +9,7 @@ use crate::verify;
 use hinterland_fabric::Slice;
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Epoch, Handle, NodeId, ObjectId, ObjectName, Rights};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 /// Checksums in one answer: 128 KiB of postcard-encoded numbers, five bytes each at the most.
@@ -18,6 +19,8 @@ const CHECKSUMS_MAX: usize = 100_000;
 #[derive(Default)]
 pub struct PeerSession {
     table: Mutex<CapabilityTable<Resource>>,
+    /// The capability to each user's KV blocks: one for all questions.
+    kv: Mutex<HashMap<u32, Handle>>,
 }
 
 impl PeerSession {
@@ -52,6 +55,16 @@ impl PeerSession {
             PeerRequest::Checksums { object, first } => checksums(core, object, first),
             PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
             PeerRequest::Attach { object } => self.attach(core, peer, object),
+            PeerRequest::KvFind { user, fingerprint, keys } => self.kv_find(core, user, &fingerprint, &keys),
+            PeerRequest::KvCheck { user, fingerprint, blocks } => {
+                let store = core.kv.existing(user).filter(|_| core.kv_racks.is_on());
+                let sums = match store {
+                    Some(store) => store.sums(&fingerprint, &blocks)?,
+                    None => vec![None; blocks.len()],
+                };
+                fault_point::reach("home-kv-checked");
+                Ok(PeerReply::KvChecked { sums })
+            }
         }
     }
 
@@ -66,9 +79,37 @@ impl PeerSession {
             Resource::Remote(info) => {
                 Err(Refused::new(errno::ENOTSUP, format!("{} is not held by this node", info.name)))
             }
+            Resource::KvBlocks(store) => store.block_bytes(range),
             // No node grants it to another.
             Resource::Kv(..) => Err(Refused::new(errno::ENOTSUP, "KV blocks are read in their own rack")),
         }
+    }
+
+    fn kv_find(
+        &self,
+        core: &Core,
+        user: u32,
+        fingerprint: &[u8; 32],
+        keys: &[Vec<u8>],
+    ) -> Result<PeerReply, Refused> {
+        let Some(store) = core.kv.existing(user).filter(|_| core.kv_racks.is_on()) else {
+            return Ok(PeerReply::KvFound { handle: None, places: Vec::new() });
+        };
+        let places = store.places(fingerprint, keys)?;
+        let mut handles = self.kv.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = match handles.get(&user) {
+            Some(&handle) => handle,
+            None => {
+                let range = ByteRange::new(0, store.blocks_bytes())
+                    .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+                let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+                let handle = table.grant(Resource::KvBlocks(store), Rights::READ, range)?;
+                handles.insert(user, handle);
+                handle
+            }
+        };
+        fault_point::reach("home-kv-found");
+        Ok(PeerReply::KvFound { handle: Some(handle), places })
     }
 
     fn attach(&self, core: &Core, peer: NodeId, object: ObjectId) -> Result<PeerReply, Refused> {

@@ -156,7 +156,7 @@ impl Session {
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
-            Resource::Kv(..) => Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -364,7 +364,7 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
             }
-            Resource::Kv(..) => Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -477,12 +477,12 @@ impl Session {
             KvRequest::Open { fingerprint, label } => {
                 let store = core.kv.of_user(self.user)?;
                 let known = store.namespace(fingerprint, &label)?;
-                return self.kv_open(store, known);
+                return self.kv_open(core, store, known);
             }
             KvRequest::OpenKnown { namespace } => {
                 let store = core.kv.of_user(self.user)?;
                 let known = store.known_namespace(namespace)?;
-                return self.kv_open(store, known);
+                return self.kv_open(core, store, known);
             }
             KvRequest::Reserve { handle, blocks } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
@@ -522,13 +522,40 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 store.events(namespace, after, limit)
             }
-            KvRequest::Status => KvReply::Status(core.kv.status()),
+            KvRequest::Status => {
+                let mut stores = core.kv.status();
+                core.kv_racks.describe(&mut stores);
+                KvReply::Status(stores)
+            }
+            other => self.kv_of_others(core, other)?,
         };
         Ok((Reply::Kv(reply), Vec::new()))
     }
 
-    fn kv_open(&self, store: Arc<UserStore>, (namespace, counters): (Namespace, u32)) -> Answer {
+    /// Requests that reach KV blocks of other nodes.
+    fn kv_of_others(&self, core: &Core, request: KvRequest) -> Result<KvReply, Refused> {
+        Ok(match request {
+            KvRequest::Match { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Count(core.kv_racks.match_prefix(&store, namespace, &keys)?)
+            }
+            KvRequest::Fetch { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Fetched(core.kv_racks.fetch(&store, namespace, &keys)?)
+            }
+            KvRequest::Prefetch { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                let count = keys.len() as u64;
+                let is_begun = core.kv_racks.prefetch(&store, namespace, keys)?;
+                KvReply::Count(if is_begun { count } else { 0 })
+            }
+            other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
+        })
+    }
+
+    fn kv_open(&self, core: &Core, store: Arc<UserStore>, (namespace, counters): (Namespace, u32)) -> Answer {
         let descriptors = store.descriptors()?;
+        core.kv_racks.want();
         let resource = Resource::Kv(store, namespace);
         let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
         Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0, counters }), descriptors))

@@ -4,14 +4,16 @@ use crate::session::unexpected;
 use crate::{Pool, PoolError, Session};
 use hinterland_kv::{BlockKey, Namespace, View, ViewError};
 use hinterland_os::MemoryFile;
-use hinterland_proto::control::{KvReply, KvRequest, KvStatus, Reply, Request};
+use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, KvStatus, Reply, Request};
 use hinterland_types::Handle;
 use std::path::Path;
+use std::sync::OnceLock;
 
 mod keeping;
 mod owned;
 mod put;
 mod queue;
+mod racks;
 mod read;
 mod runs;
 
@@ -24,7 +26,7 @@ pub use runs::{Gather, Run, Scatter};
 
 const EINVAL: i32 = 22;
 /// Most keys of a message of 1 MiB.
-const KEYS_MAX: usize = 8192;
+const KEYS_MAX: usize = KV_KEYS_MAX;
 
 /// A namespace of KV blocks. Blocks that are put here are found by every process of the user that opens the same one.
 pub struct KvCache {
@@ -36,6 +38,8 @@ pub struct KvCache {
     counters: u32,
     /// How the namespace is opened again.
     request: Request,
+    /// For requests that wait for other nodes.
+    racks: OnceLock<racks::Waiting>,
 }
 
 impl Pool {
@@ -86,6 +90,7 @@ impl KvCache {
                     namespace: Namespace(namespace),
                     counters,
                     request,
+                    racks: OnceLock::new(),
                 })
             }
             (other, _) => Err(unexpected("Opened with three descriptors", &other)),

@@ -9,7 +9,8 @@ mod object;
 mod status;
 
 pub use kv::{
-    KvBlock, KvEvent, KvInspected, KvKey, KvNamespaceStatus, KvParent, KvReply, KvRequest, KvSlot, KvStatus,
+    KV_KEYS_MAX, KvBlock, KvEvent, KvHeld, KvInspected, KvKey, KvNamespaceStatus, KvParent, KvPlace,
+    KvRacksStatus, KvReply, KvRequest, KvSlot, KvStatus,
 };
 pub use message::{
     Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest,

@@ -165,8 +165,22 @@ impl KvCache {
     }
 
     /// How many of the keys are there, from the first on.
-    fn match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<usize> {
-        self.with(py, |client| Ok(client.match_prefix(&slices(&keys))?))
+    #[pyo3(signature = (keys, remote = false))]
+    fn match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<usize> {
+        self.with(py, |client| {
+            let keys = slices(&keys);
+            Ok(if remote { client.match_prefix_everywhere(&keys)? } else { client.match_prefix(&keys)? })
+        })
+    }
+
+    /// Brings blocks here from other nodes; for each key, whether its block is here then.
+    fn fetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+        self.with(py, |client| Ok(client.fetch(&slices(&keys))?))
+    }
+
+    /// Begins to bring blocks here; returns how many are looked for.
+    fn prefetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<usize> {
+        self.with(py, |client| Ok(client.prefetch(&slices(&keys))?))
     }
 
     /// Keeps blocks from being evicted; for each, whether it is.

@@ -111,6 +111,16 @@ fn store(status: &KvStatus) -> Value {
         "reserved": status.reserved,
         "evictions": status.evictions,
         "pinned_bytes": status.pinned_bytes,
+        "racks": {
+            "nodes": status.racks.nodes,
+            "resting": status.racks.resting,
+            "hits": status.racks.hits,
+            "misses": status.racks.misses,
+            "bytes": status.racks.bytes,
+            "checksum_failures": status.racks.checksum_failures,
+            "sent_blocks": status.racks.sent_blocks,
+            "sent_bytes": status.racks.sent_bytes,
+        },
         "namespaces": status.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })
 }
@@ -175,6 +185,17 @@ fn words(status: &KvStatus) -> String {
         format!(
             "blocks    {}, {} being written, {} evicted so far",
             status.blocks, status.reserved, status.evictions
+        ),
+        format!(
+            "racks     {} other nodes, {} left alone for a while; {} blocks ({}) came, {} were not had, {} were wrong; {} ({}) went",
+            status.racks.nodes,
+            status.racks.resting,
+            status.racks.hits,
+            human(status.racks.bytes),
+            status.racks.misses,
+            status.racks.checksum_failures,
+            status.racks.sent_blocks,
+            human(status.racks.sent_bytes)
         ),
         String::new(),
         table.text(),

@@ -156,11 +156,30 @@ fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> Str
 
 fn kv_text(text: &mut String, stores: &[KvStatus]) {
     type Read = fn(&KvStatus) -> u64;
-    let of_store: [(&'static str, &str, &str, Read); 4] = [
+    let of_store: [(&'static str, &str, &str, Read); 11] = [
         ("hinterland_kv_capacity_bytes", "gauge", "Memory for KV blocks.", |store| store.capacity_bytes),
         ("hinterland_kv_reserved_blocks", "gauge", "Blocks that are being written.", |store| store.reserved),
         ("hinterland_kv_pinned_bytes", "gauge", "Memory of pinned blocks.", |store| store.pinned_bytes),
         ("hinterland_kv_evicted_blocks_total", "counter", "Blocks evicted.", |store| store.evictions),
+        ("hinterland_kv_asked_nodes", "gauge", "Other nodes that are asked for blocks.", |store| {
+            store.racks.nodes.into()
+        }),
+        ("hinterland_kv_resting_nodes", "gauge", "Other nodes that are left alone for a while.", |store| {
+            store.racks.resting.into()
+        }),
+        ("hinterland_kv_received_blocks_total", "counter", "Blocks of other nodes brought here.", |store| {
+            store.racks.hits
+        }),
+        ("hinterland_kv_received_bytes_total", "counter", "Their bytes.", |store| store.racks.bytes),
+        ("hinterland_kv_remote_misses_total", "counter", "Blocks that no other node gave.", |store| {
+            store.racks.misses
+        }),
+        ("hinterland_kv_checksum_failures_total", "counter", "Blocks that arrived wrong.", |store| {
+            store.racks.checksum_failures
+        }),
+        ("hinterland_kv_sent_bytes_total", "counter", "Bytes of blocks for other nodes.", |store| {
+            store.racks.sent_bytes
+        }),
     ];
     for (name, kind, help, read) in of_store {
         let mut family = Family::begin(text, name, kind, help);

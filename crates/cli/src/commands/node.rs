@@ -62,6 +62,12 @@ pub struct Memory {
     /// Memory for KV blocks of each user of this host, taken when the first one is opened
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub kv_capacity: Size,
+    /// Whether KV blocks of other nodes are asked for, and other nodes answered
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub kv_remote: OnOff,
+    /// How long other nodes are waited for that are asked for KV blocks, in milliseconds
+    #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    pub kv_remote_wait: u32,
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
     pub backing: BackingChoice,
@@ -80,6 +86,15 @@ pub struct Memory {
     /// Go without an optimisation, to see what it is worth; may be repeated
     #[arg(long, value_name = "SWITCH", value_enum)]
     pub without: Vec<Switch>,
+}
+
+/// Whether something is done.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OnOff {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
 }
 
 /// An optimisation that can be turned off.
@@ -132,6 +147,8 @@ pub fn options(
     options.capacity_bytes = memory.capacity.bytes;
     options.cache_budget_bytes = memory.cache_budget.bytes;
     options.kv_capacity_bytes = memory.kv_capacity.bytes;
+    options.kv_remote.is_on = memory.kv_remote == OnOff::On;
+    options.kv_remote.find_within = Duration::from_millis(u64::from(memory.kv_remote_wait));
     options.backing = memory.backing.clone();
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);

@@ -137,6 +137,57 @@ pub enum KvRequest {
     },
     /// → `Status`.
     Status,
+    /// How many of the keys, from the first on, are here or at any other node → `Count`.
+    Match {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, at most [`KV_KEYS_MAX`].
+        keys: Vec<KvKey>,
+    },
+    /// Brings blocks of other nodes here and waits for them → `Fetched`.
+    Fetch {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, at most [`KV_KEYS_MAX`].
+        keys: Vec<KvKey>,
+    },
+    /// Begins to bring blocks of other nodes here → `Count` of the keys that are looked for: all, or none if the node is busy
+    /// with as much already.
+    Prefetch {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, at most [`KV_KEYS_MAX`].
+        keys: Vec<KvKey>,
+    },
+}
+
+/// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
+pub const KV_KEYS_MAX: usize = 8192;
+
+/// Where a block lies in the store of another node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KvPlace {
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation.
+    pub generation: u64,
+    /// Where its bytes start in the blocks file.
+    pub offset: u64,
+    /// How many there are.
+    pub bytes: u32,
+    /// The block that it follows on, so that both leave in order here too.
+    pub parent: Option<KvKey>,
+}
+
+/// A block that was read from another node, to be looked at again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KvHeld {
+    /// Its key.
+    pub key: KvKey,
+    /// The slot that was read.
+    pub slot: u32,
+    /// The generation that it had.
+    pub generation: u64,
 }
 
 /// One namespace of a store.
@@ -231,6 +282,29 @@ pub struct KvStatus {
     pub pinned_bytes: u64,
     /// Each namespace, by its number.
     pub namespaces: Vec<KvNamespaceStatus>,
+    /// What went to and came from other nodes.
+    pub racks: KvRacksStatus,
+}
+
+/// What a store has had to do with those of other nodes, since the node started.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KvRacksStatus {
+    /// Other nodes that are asked.
+    pub nodes: u32,
+    /// Other nodes that are left alone for a while, because they did not answer.
+    pub resting: u32,
+    /// Blocks that were brought here.
+    pub hits: u64,
+    /// Blocks that were to be brought here and were not had anywhere, or not in time.
+    pub misses: u64,
+    /// Bytes of the blocks that were brought here.
+    pub bytes: u64,
+    /// Blocks that arrived with a wrong checksum; each was thrown away.
+    pub checksum_failures: u64,
+    /// Blocks that other nodes have read here.
+    pub sent_blocks: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
 }
 
 /// What a node answers.
@@ -266,4 +340,6 @@ pub enum KvReply {
     },
     /// The stores, by user.
     Status(Vec<KvStatus>),
+    /// One for each key: whether its block is here.
+    Fetched(Vec<bool>),
 }

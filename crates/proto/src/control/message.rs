@@ -1,6 +1,8 @@
 //! The requests and replies themselves.
 
-use super::{Home, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, Placement};
+use super::{
+    Home, KvHeld, KvKey, KvPlace, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, Placement,
+};
 use hinterland_types::{
     ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
 };
@@ -479,6 +481,24 @@ pub enum PeerRequest {
         /// Object.
         object: ObjectId,
     },
+    /// Where KV blocks lie → `KvFound`.
+    KvFind {
+        /// User id whose store is asked.
+        user: u32,
+        /// The whole fingerprint of the namespace.
+        fingerprint: [u8; 32],
+        /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
+        keys: Vec<KvKey>,
+    },
+    /// Whether blocks that were read are still what they were, and their checksums → `KvChecked`.
+    KvCheck {
+        /// User id whose store is asked.
+        user: u32,
+        /// The whole fingerprint of the namespace.
+        fingerprint: [u8; 32],
+        /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
+        blocks: Vec<KvHeld>,
+    },
 }
 
 /// What a node answers to another.
@@ -516,5 +536,18 @@ pub enum PeerReply {
     Granted {
         /// Handle.
         handle: Handle,
+    },
+    /// See [`PeerRequest::KvFind`].
+    KvFound {
+        /// For reads of the blocks file, in this connection's session; none without a store of this user.
+        handle: Option<Handle>,
+        /// One for each key.
+        places: Vec<Option<KvPlace>>,
+    },
+    /// See [`PeerRequest::KvCheck`].
+    KvChecked {
+        /// One for each block: crc32c over fingerprint (32 bytes), length of the key (1), key, length of the block (4),
+        /// and its bytes; none if another block lies there by now.
+        sums: Vec<Option<u32>>,
     },
 }

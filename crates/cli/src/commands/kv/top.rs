@@ -173,6 +173,7 @@ fn picture(before: &[KvStatus], store: &KvStatus, seconds: f64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hinterland_proto::control::KvRacksStatus;
 
     fn store(asked: u64, found: u64, evictions: u64) -> KvStatus {
         let space = KvNamespaceStatus {
@@ -200,6 +201,7 @@ mod tests {
             evictions,
             pinned_bytes: 0,
             namespaces: vec![space],
+            racks: KvRacksStatus::default(),
         }
     }
 

@@ -1,0 +1,95 @@
+//! What this node tells others about its KV blocks: where they lie, and whether what was read of them counts.
+
+use super::checksum::{Summer, start};
+use crate::kv::{UserStore, key};
+use crate::refused::{Refused, errno};
+use hinterland_fabric::Slice;
+use hinterland_kv::Namespace;
+use hinterland_proto::control::{KV_KEYS_MAX, KvHeld, KvPlace};
+use hinterland_types::ByteRange;
+use std::sync::atomic::Ordering;
+
+impl UserStore {
+    /// Where blocks lie, one answer each.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have, or too many.
+    pub fn places(&self, fingerprint: &[u8; 32], keys: &[Vec<u8>]) -> Result<Vec<Option<KvPlace>>, Refused> {
+        check_count(keys.len())?;
+        let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let Some(namespace) = self.namespace_of(fingerprint) else { return Ok(vec![None; keys.len()]) };
+        let state = self.lock();
+        let place = |key| {
+            let found = self.view.find(namespace, key)?;
+            let block = found.block();
+            Some(KvPlace {
+                slot: block.slot,
+                generation: block.generation,
+                offset: block.offset,
+                bytes: block.bytes,
+                parent: state.store.parent(namespace, key).map(|parent| parent.to_vec()),
+            })
+        };
+        Ok(keys.iter().map(place).collect())
+    }
+
+    /// Checksums of blocks that another node has read, taken from memory; none for each that has left its slot by now. To be
+    /// called after the bytes were copied out of this memory.
+    ///
+    /// # Errors
+    /// As [`places`](Self::places).
+    pub fn sums(&self, fingerprint: &[u8; 32], blocks: &[KvHeld]) -> Result<Vec<Option<u32>>, Refused> {
+        check_count(blocks.len())?;
+        let keys = blocks.iter().map(|held| key(&held.key)).collect::<Result<Vec<_>, _>>()?;
+        let Some(namespace) = self.namespace_of(fingerprint) else { return Ok(vec![None; keys.len()]) };
+        let mut summer = Summer::default();
+        let mut sum = |key, held: &KvHeld| {
+            let found = self.view.find(namespace, key)?;
+            let block = found.block();
+            if (block.slot, block.generation) != (held.slot, held.generation) {
+                return None;
+            }
+            let bytes = self.view.blocks(block.offset, u64::from(block.bytes)).ok()?;
+            let sum = summer.add(start(fingerprint, key, block.bytes), &bytes);
+            // The bytes left before the checksum was taken: if nothing has changed up to here, both saw this block.
+            if !self.view.is_still(&found) {
+                return None;
+            }
+            // Relaxed: counters that nothing is ordered by.
+            self.tally.sent_blocks.fetch_add(1, Ordering::Relaxed);
+            self.tally.sent_bytes.fetch_add(u64::from(block.bytes), Ordering::Relaxed);
+            Some(sum)
+        };
+        Ok(keys.iter().zip(blocks).map(|(key, held)| sum(key, held)).collect())
+    }
+
+    /// The memory behind a range of the blocks file, for one-sided reads.
+    ///
+    /// # Errors
+    /// [`Refused`] outside the file.
+    pub fn block_bytes(&self, range: ByteRange) -> Result<Slice, Refused> {
+        Ok(Slice::from(self.view.blocks(range.offset(), range.bytes())?))
+    }
+
+    /// Length of the blocks file.
+    pub fn blocks_bytes(&self) -> u64 {
+        self.view.geometry().blocks_bytes()
+    }
+
+    /// The namespace that was opened here under a fingerprint; all of it counts, not only what stands in headers.
+    fn namespace_of(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
+        let number = Namespace(super::number_of(fingerprint));
+        let state = self.lock();
+        let known = state.namespaces.get(&number.0)?;
+        (known.fingerprint == *fingerprint).then_some(number)
+    }
+}
+
+/// Refuses more keys than one request may have.
+pub(super) fn check_count(count: usize) -> Result<(), Refused> {
+    if count <= KV_KEYS_MAX {
+        return Ok(());
+    }
+    let text = format!("{count} keys are over the limit of {KV_KEYS_MAX} (hint: ask in several requests)");
+    Err(Refused::new(errno::EINVAL, text))
+}

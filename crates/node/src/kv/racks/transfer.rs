@@ -1,0 +1,320 @@
+//! Blocks of one other node: read one-sidedly into slots of the own store, checked, published; or given back.
+
+use super::Space;
+use super::checksum::{Summer, start};
+use super::link::Lane;
+use super::links::{Spot, senseless};
+use crate::fault_point;
+use crate::kv::UserStore;
+use hinterland_fabric::{Completion, FabricError, Outcome, Slice};
+use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header};
+use hinterland_os::SharedSlice;
+use hinterland_proto::control::{KvHeld, PeerReply, PeerRequest, decode, encode};
+use hinterland_types::{ByteRange, Handle};
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// Bytes that are asked for before the first of them is published, and as many again behind them.
+const PART_BYTES: u64 = 4 << 20;
+/// Blocks of a part.
+const PART_BLOCKS: usize = 512;
+/// Parts that are under way at once.
+const PARTS: usize = 2;
+/// Bytes of one read: one frame of the connection.
+const READ_BYTES: u64 = 256 << 10;
+/// Runs of one read.
+const READ_RUNS: usize = 512;
+
+/// A block that is wanted, and where it lies.
+pub(super) struct Wanted {
+    /// Its key.
+    pub key: BlockKey,
+    /// Where.
+    pub spot: Spot,
+}
+
+/// A block on its way.
+struct Arriving {
+    /// Which of the wanted ones.
+    index: usize,
+    /// The slot in the own store.
+    slot: u32,
+    memory: SharedSlice,
+    /// Of what has arrived.
+    sum: u32,
+}
+
+/// Part of a block, in one read.
+struct Piece {
+    /// Which of the part's blocks.
+    block: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// What was asked, in order: answers come in the same order.
+enum Asked {
+    Read(Vec<Piece>),
+    Check,
+}
+
+/// Several blocks, read and then checked together.
+struct Part {
+    blocks: Vec<Arriving>,
+    asked: VecDeque<Asked>,
+}
+
+/// A writer of the own store that is no session. What it has not published is given back when it is dropped.
+struct Writer<'store> {
+    store: &'store UserStore,
+    number: u64,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.store.lock().store.release(self.number);
+    }
+}
+
+/// One transfer.
+struct Transfer<'a> {
+    // Before the writer: when both are dropped nothing may move into slots that are given back.
+    lane: Lane,
+    writer: Writer<'a>,
+    space: &'a Space,
+    handle: Handle,
+    wanted: &'a [Wanted],
+    /// The first that was not asked for.
+    next: usize,
+    parts: VecDeque<Part>,
+    summer: Summer,
+    progressed: Instant,
+    stall_after: Duration,
+    completions: VecDeque<Completion>,
+}
+
+/// Brings blocks here over a lane on whose connection they were found. Those that are right are published; the others are as
+/// they were. `number` is a writer's number that nobody else has.
+///
+/// # Errors
+/// The lane and why no more can be read over it; what was published before stays.
+pub(super) fn transfer(
+    store: &UserStore,
+    number: u64,
+    space: &Space,
+    lane: Lane,
+    wanted: &[Wanted],
+    stall_after: Duration,
+) -> Result<(), (Lane, FabricError)> {
+    let Some(first) = wanted.first() else { return Ok(()) };
+    let mut transfer = Transfer {
+        lane,
+        writer: Writer { store, number },
+        space,
+        handle: first.spot.handle,
+        wanted,
+        next: 0,
+        parts: VecDeque::new(),
+        summer: Summer::default(),
+        progressed: Instant::now(),
+        stall_after,
+        completions: VecDeque::new(),
+    };
+    let result = transfer.run();
+    let Transfer { lane, writer, .. } = transfer;
+    match result {
+        Ok(()) => lane.give_back(),
+        Err(error) => {
+            // Bytes move only while the lane is polled, and nobody does so any more: slots may be given back before it is
+            // closed.
+            drop(writer);
+            return Err((lane, error));
+        }
+    }
+    Ok(())
+}
+
+impl Transfer<'_> {
+    fn run(&mut self) -> Result<(), FabricError> {
+        loop {
+            while self.parts.len() < PARTS && self.next < self.wanted.len() {
+                let part = self.reserve();
+                if !part.blocks.is_empty() {
+                    self.ask(part)?;
+                }
+            }
+            if self.parts.is_empty() {
+                return Ok(());
+            }
+            self.take_one()?;
+        }
+    }
+
+    /// Slots for the next blocks.
+    fn reserve(&mut self) -> Part {
+        let store = self.writer.store;
+        let mut blocks = Vec::new();
+        let mut bytes = 0;
+        let mut state = store.lock();
+        while bytes < PART_BYTES && blocks.len() < PART_BLOCKS {
+            let Some(Wanted { key, spot }) = self.wanted.get(self.next) else { break };
+            let index = self.next;
+            self.next += 1;
+            let length = u64::from(spot.place.bytes);
+            if length > BLOCK_BYTES_MAX {
+                continue;
+            }
+            let parent = spot.place.parent.as_ref().and_then(|parent| BlockKey::new(parent).ok());
+            let wish = Wish { namespace: self.space.namespace, key: *key, bytes: length, parent };
+            let reserved =
+                state.store.reserve(self.writer.number, &wish, &mut |slot| store.was_touched(slot));
+            // It is here by now, or written by somebody, or there is no room: all the same to this transfer.
+            let Ok(Reserved::Slot { slot, offset }) = reserved else { continue };
+            match store.view.blocks(offset, length) {
+                Ok(memory) => {
+                    let sum = start(&self.space.fingerprint, key, spot.place.bytes);
+                    blocks.push(Arriving { index, slot, memory, sum });
+                    bytes += length;
+                }
+                Err(error) => tracing::error!(%error, slot, "a slot lies outside its file"),
+            }
+        }
+        drop(state);
+        header::before_writing();
+        fault_point::reach("kv-fetch-reserved");
+        Part { blocks, asked: VecDeque::new() }
+    }
+
+    /// Asks for all bytes of a part, and right behind for the checks.
+    fn ask(&mut self, mut part: Part) -> Result<(), FabricError> {
+        let mut pieces = Vec::new();
+        let mut bytes = 0;
+        for (block, arriving) in part.blocks.iter().enumerate() {
+            let length = arriving.memory.len() as u64;
+            let mut offset = 0;
+            while offset < length {
+                let piece = Piece { block, offset, bytes: (length - offset).min(READ_BYTES - bytes) };
+                offset += piece.bytes;
+                bytes += piece.bytes;
+                pieces.push(piece);
+                if bytes == READ_BYTES || pieces.len() == READ_RUNS {
+                    self.read(&part.blocks, &pieces)?;
+                    part.asked.push_back(Asked::Read(std::mem::take(&mut pieces)));
+                    bytes = 0;
+                }
+            }
+        }
+        if !pieces.is_empty() {
+            self.read(&part.blocks, &pieces)?;
+            part.asked.push_back(Asked::Read(pieces));
+        }
+        let held = part.blocks.iter().map(|arriving| {
+            let Wanted { key, spot } = &self.wanted[arriving.index];
+            KvHeld { key: key.to_vec(), slot: spot.place.slot, generation: spot.place.generation }
+        });
+        let Space { user, fingerprint, .. } = *self.space;
+        let check = PeerRequest::KvCheck { user, fingerprint, blocks: held.collect() };
+        let body = encode(&check).map_err(|_| senseless(self.lane.node()))?;
+        self.lane.queue()?.post_call(0, &body)?;
+        part.asked.push_back(Asked::Check);
+        if self.parts.is_empty() {
+            self.progressed = Instant::now();
+        }
+        self.parts.push_back(part);
+        Ok(())
+    }
+
+    fn read(&mut self, blocks: &[Arriving], pieces: &[Piece]) -> Result<(), FabricError> {
+        let mut runs = Vec::with_capacity(pieces.len());
+        let mut into = Vec::with_capacity(pieces.len());
+        let node = self.lane.node();
+        for piece in pieces {
+            let arriving = &blocks[piece.block];
+            let from = self.wanted[arriving.index].spot.place.offset.checked_add(piece.offset);
+            let run = from.and_then(|from| ByteRange::new(from, piece.bytes).ok());
+            runs.push(run.ok_or_else(|| senseless(node))?);
+            into.push(Slice::from(part_of(&arriving.memory, piece)?));
+        }
+        self.lane.queue()?.post_read(0, self.handle, &runs, &into)
+    }
+
+    /// Waits for the next answer and uses it.
+    fn take_one(&mut self) -> Result<(), FabricError> {
+        if self.completions.is_empty() {
+            let left = self.stall_after.saturating_sub(self.progressed.elapsed());
+            let mut completions = Vec::new();
+            self.lane.queue()?.poll(&mut completions, left)?;
+            self.completions.extend(completions);
+        }
+        let Some(completion) = self.completions.pop_front() else {
+            let (peer, after) = (self.lane.node(), self.stall_after);
+            return Err(FabricError::Timeout { peer, during: "a read of KV blocks", after });
+        };
+        self.progressed = Instant::now();
+        let outcome = completion.result?;
+        let Some(part) = self.parts.front_mut() else { return Err(senseless(self.lane.node())) };
+        match (part.asked.pop_front(), outcome) {
+            (Some(Asked::Read(pieces)), Outcome::Done) => {
+                for piece in pieces {
+                    let arriving = &mut part.blocks[piece.block];
+                    // Pieces of a block were asked for in order on one stream, so they arrive so.
+                    arriving.sum = self.summer.add(arriving.sum, &part_of(&arriving.memory, &piece)?);
+                }
+                Ok(())
+            }
+            (Some(Asked::Check), Outcome::Reply(body)) => {
+                let blocks = std::mem::take(&mut part.blocks);
+                self.parts.pop_front();
+                match decode(&body) {
+                    Ok(PeerReply::KvChecked { sums }) if sums.len() == blocks.len() => {
+                        self.publish(&blocks, &sums);
+                        Ok(())
+                    }
+                    _ => Err(senseless(self.lane.node())),
+                }
+            }
+            _ => Err(senseless(self.lane.node())),
+        }
+    }
+
+    /// Publishes the blocks whose checksums are right and gives the slots of the others back.
+    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>]) {
+        fault_point::reach("kv-fetch-read");
+        let Writer { store, number } = self.writer;
+        let (mut hits, mut bytes, mut wrong) = (0, 0, 0);
+        let mut state = store.lock();
+        for (arriving, sum) in blocks.iter().zip(sums) {
+            if *sum == Some(arriving.sum) {
+                // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.
+                if matches!(
+                    state.store.publish(number, arriving.slot, &mut |slot| store.was_touched(slot)),
+                    Ok(true)
+                ) {
+                    hits += 1;
+                    bytes += arriving.memory.len() as u64;
+                }
+                continue;
+            }
+            wrong += u64::from(sum.is_some());
+            // As above.
+            let _ = state.store.abort(number, arriving.slot);
+        }
+        drop(state);
+        if wrong > 0 {
+            tracing::error!(node = %self.lane.node(), wrong, "KV blocks arrived with wrong checksums");
+        }
+        // Relaxed: counters that nothing is ordered by.
+        store.tally.hits.fetch_add(hits, Ordering::Relaxed);
+        store.tally.bytes.fetch_add(bytes, Ordering::Relaxed);
+        store.tally.checksum_failures.fetch_add(wrong, Ordering::Relaxed);
+    }
+}
+
+fn part_of(memory: &SharedSlice, piece: &Piece) -> Result<SharedSlice, FabricError> {
+    // A block has 4 MiB at most: the casts lose nothing.
+    memory.sub(piece.offset as usize, piece.bytes as usize).map_err(|error| FabricError::System {
+        what: "finding a place for a KV block",
+        reason: error.to_string(),
+    })
+}

@@ -1,0 +1,401 @@
+//! KV blocks across racks, between real nodes over TCP: found, fetched once, checked, and a miss whatever goes wrong.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "kv_racks/home.rs"]
+mod home;
+#[path = "kv_racks/pair.rs"]
+mod pair;
+
+use hinterland_fabric::Endpoint;
+use hinterland_pool::Stored;
+use hinterland_proto::control::{
+    KvBlock, KvHeld, KvParent, KvReply, KvRequest, KvSlot, PeerReply, PeerRequest, Reply, Request, decode,
+    encode,
+};
+use hinterland_types::ByteRange;
+use home::{Home, Lie};
+use pair::{Pair, block, get, key, keys};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+#[test]
+fn blocks_of_the_other_rack_are_found_fetched_once_and_then_local() {
+    let pair = Pair::new("found", 96 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    let names = keys(0..300);
+    // From one byte to a few frames; the last is the largest that there is.
+    let sizes = [1, 1000, 4097, 65_536, 262_144, 262_145];
+    let sizes: Vec<usize> = (0..300).map(|n| if n == 299 { 4 << 20 } else { sizes[n % 6] }).collect();
+    for (name, &size) in names.iter().zip(&sizes) {
+        assert_eq!(pair::put(&a, name, &block(name, size)), Stored::Written);
+    }
+    let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    assert_eq!(b.match_prefix(&all).unwrap(), 0);
+    let mut longer = all.clone();
+    longer.insert(200, b"nowhere");
+    assert_eq!(b.match_prefix_everywhere(&longer).unwrap(), 200);
+    assert_eq!(b.fetch(&all).unwrap(), vec![true; 300]);
+    for (name, &size) in names.iter().zip(&sizes) {
+        assert_eq!(get(&b, name).unwrap(), block(name, size));
+    }
+    let (here, there) = (pair.b.racks(), pair.a.racks());
+    let total: usize = sizes.iter().sum();
+    assert_eq!((here.nodes, here.hits, here.bytes), (1, 300, total as u64));
+    assert_eq!((there.sent_blocks, there.sent_bytes), (300, total as u64));
+    // From here on nothing moves, and nobody is asked.
+    assert_eq!(b.fetch(&all).unwrap(), vec![true; 300]);
+    assert_eq!(b.match_prefix_everywhere(&all).unwrap(), 300);
+    assert_eq!(b.prefetch(&all).unwrap(), 0);
+    assert_eq!(pair.a.racks(), there);
+    assert_eq!(pair.b.reserved(), 0);
+    assert_eq!(b.fetch(&[&b"nowhere"[..], all[7]]).unwrap(), [false, true]);
+    assert_eq!(pair.b.racks().misses, 1);
+    assert!(b.fetch(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn equal_keys_of_engines_that_disagree_never_meet_across_racks() {
+    let pair = Pair::new("spaces", 16 << 20);
+    let (half, full) = (pair.a.kv("model f16"), pair.b.kv("model f32"));
+    pair::put(&half, b"same", b"half");
+    assert_eq!(full.fetch(&[b"same"]).unwrap(), [false]);
+    assert_eq!(full.match_prefix_everywhere(&[b"same"]).unwrap(), 0);
+    pair::put(&full, b"same", b"full!");
+    let other = pair.b.kv("model f16");
+    assert_eq!(other.fetch(&[b"same"]).unwrap(), [true]);
+    assert_eq!(
+        (get(&other, b"same").unwrap(), get(&full, b"same").unwrap()),
+        (b"half".to_vec(), b"full!".to_vec())
+    );
+}
+
+/// Opens a namespace by a fingerprint, puts or fetches its block of key `k`.
+fn raw(node: &pair::Member, fingerprint: [u8; 32], writes: bool) -> bool {
+    let pool = node.pool();
+    let ask = |request| match pool.session().call(&Request::Kv(request)).unwrap() {
+        Reply::Kv(reply) => reply,
+        other => panic!("{other:?}"),
+    };
+    let open = KvRequest::Open { fingerprint, label: String::new() };
+    let KvReply::Opened { handle, .. } = ask(open) else { panic!("it was not opened") };
+    if !writes {
+        let KvReply::Fetched(here) = ask(KvRequest::Fetch { handle, keys: vec![b"k".to_vec()] }) else {
+            panic!("it was not fetched")
+        };
+        return here[0];
+    }
+    let blocks = vec![KvBlock { key: b"k".to_vec(), bytes: 100, parent: KvParent::None }];
+    let KvReply::Slots(slots) = ask(KvRequest::Reserve { handle, blocks }) else { panic!("no slots") };
+    let KvSlot::Reserved { slot, .. } = slots[0] else { panic!("{slots:?}") };
+    ask(KvRequest::Publish { handle, slots: vec![slot] });
+    true
+}
+
+#[test]
+fn a_namespace_is_known_by_all_of_its_fingerprint_across_racks() {
+    let pair = Pair::new("fingerprint", 16 << 20);
+    let (mut one, mut other) = ([7; 32], [7; 32]);
+    (one[31], other[31]) = (1, 2);
+    assert!(raw(&pair.a, one, true));
+    assert!(!raw(&pair.b, other, false), "the first eight bytes are equal, and that is not enough");
+    let pair = Pair::new("fingerprint-equal", 16 << 20);
+    assert!(raw(&pair.a, one, true));
+    assert!(raw(&pair.b, one, false));
+}
+
+#[test]
+fn other_nodes_are_shown_the_store_of_the_user_that_they_name_and_no_other() {
+    let pair = Pair::new("user", 16 << 20);
+    let kv = pair.a.kv("model");
+    pair::put(&kv, b"k", b"bytes");
+    let node = home::directory(&pair);
+    let fingerprint = *blake3::hash(b"model").as_bytes();
+    let user = pair.a.pool().kv_status().unwrap()[0].user;
+    let ask = |request: &PeerRequest| -> PeerReply {
+        decode(&node.call(&encode(request).unwrap()).unwrap()).unwrap()
+    };
+    let find =
+        |user| ask(&PeerRequest::KvFind { user, fingerprint, keys: vec![b"k".to_vec(), b"l".to_vec()] });
+    assert_eq!(find(user + 1), PeerReply::KvFound { handle: None, places: Vec::new() });
+    let PeerReply::KvFound { handle: Some(handle), places } = find(user) else { panic!("it has a store") };
+    let (place, nothing) = (places[0].clone().unwrap(), places[1].clone());
+    assert_eq!((place.bytes, nothing), (5, None));
+    // What was granted is read-only, and ends with the blocks.
+    let run = ByteRange::new(place.offset, 5).unwrap();
+    let mut bytes = [0; 5];
+    node.read(handle, &[run], &mut bytes).unwrap();
+    assert_eq!(&bytes, b"bytes");
+    assert!(node.write(handle, &[run], b"wrong").is_err());
+    assert!(node.read(handle, &[ByteRange::new((16 << 20) - 2, 5).unwrap()], &mut bytes).is_err());
+    // A generation that has passed, a slot of another block, a key of another: none has a checksum.
+    let held = |key: &[u8], slot, generation| KvHeld { key: key.to_vec(), slot, generation };
+    let blocks = vec![
+        held(b"k", place.slot, place.generation),
+        held(b"k", place.slot, place.generation + 2),
+        held(b"k", place.slot + 1, place.generation),
+        held(b"l", place.slot, place.generation),
+    ];
+    let PeerReply::KvChecked { sums } = ask(&PeerRequest::KvCheck { user, fingerprint, blocks }) else {
+        panic!("it was not checked")
+    };
+    assert_eq!(sums.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, false, false]);
+    let keys = vec![vec![1]; 8193];
+    assert!(matches!(
+        ask(&PeerRequest::KvFind { user, fingerprint, keys }),
+        PeerReply::Error { code: 22, .. }
+    ));
+    let keys = vec![vec![1; 65]];
+    assert!(matches!(
+        ask(&PeerRequest::KvFind { user, fingerprint, keys }),
+        PeerReply::Error { code: 22, .. }
+    ));
+    assert_eq!(get(&kv, b"k").unwrap(), b"bytes");
+}
+
+#[test]
+fn what_follows_on_what_is_known_in_the_other_rack_too() {
+    let pair = Pair::new("parents", 16 << 20);
+    let fingerprint = [3; 32];
+    let opened = |member: &pair::Member| {
+        let pool = member.pool();
+        let open = KvRequest::Open { fingerprint, label: String::new() };
+        let reply = pool.session().call(&Request::Kv(open)).unwrap();
+        let Reply::Kv(KvReply::Opened { handle, .. }) = reply else { panic!("{reply:?}") };
+        (pool, handle)
+    };
+    let ((home, theirs), (near, ours)) = (opened(&pair.b), opened(&pair.a));
+    let block = |name: &[u8], parent| KvBlock { key: name.to_vec(), bytes: 5000, parent };
+    let blocks = vec![block(b"first", KvParent::None), block(b"second", KvParent::Previous)];
+    let slots = home.session().call(&Request::Kv(KvRequest::Reserve { handle: theirs, blocks })).unwrap();
+    let Reply::Kv(KvReply::Slots(slots)) = slots else { panic!("{slots:?}") };
+    let slot = |slot: &KvSlot| if let KvSlot::Reserved { slot, .. } = *slot { slot } else { u32::MAX };
+    let slots = slots.iter().map(slot).collect();
+    home.session().call(&Request::Kv(KvRequest::Publish { handle: theirs, slots })).unwrap();
+    let keys = vec![b"first".to_vec(), b"second".to_vec()];
+    let fetch = Request::Kv(KvRequest::Fetch { handle: ours, keys: keys.clone() });
+    assert_eq!(near.session().call(&fetch).unwrap(), Reply::Kv(KvReply::Fetched(vec![true; 2])));
+    let user = near.kv_status().unwrap()[0].user;
+    let find = encode(&PeerRequest::KvFind { user, fingerprint, keys }).unwrap();
+    let answer: PeerReply = decode(&home::directory(&pair).call(&find).unwrap()).unwrap();
+    let PeerReply::KvFound { places, .. } = answer else { panic!("{answer:?}") };
+    let parents: Vec<_> = places.into_iter().map(|place| place.unwrap().parent).collect();
+    assert_eq!(parents, [None, Some(b"first".to_vec())]);
+}
+
+#[test]
+fn many_who_want_the_same_blocks_move_them_once() {
+    let pair = Pair::new("once", 64 << 20);
+    let a = pair.a.kv("model");
+    let names = keys(0..40);
+    let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    for name in &names {
+        pair::put(&a, name, &block(name, 300_000));
+    }
+    let barrier = std::sync::Barrier::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let kv = pair.b.kv("model");
+                barrier.wait();
+                assert_eq!(kv.fetch(&all).unwrap(), vec![true; 40]);
+                names.iter().for_each(|name| assert_eq!(get(&kv, name).unwrap(), block(name, 300_000)));
+            });
+        }
+    });
+    assert_eq!((pair.a.racks().sent_blocks, pair.b.racks().hits), (40, 40));
+}
+
+#[test]
+fn a_prefetch_brings_blocks_while_nobody_waits() {
+    let pair = Pair::new("prefetch", 16 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    pair::put(&a, b"there", &block(b"there", 1 << 20));
+    assert_eq!(b.prefetch(&[b"there", b"nowhere"]).unwrap(), 2);
+    pair::until("the block is here", || b.length(b"there").unwrap().is_some());
+    assert_eq!(get(&b, b"there").unwrap(), block(b"there", 1 << 20));
+}
+
+#[test]
+fn a_node_that_is_off_neither_asks_nor_answers() {
+    let pair = Pair::with("off", 16 << 20, |options| {
+        options.kv_remote.is_on = options.name == "a";
+    });
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    pair::put(&a, b"of-a", b"bytes");
+    pair::put(&b, b"of-b", b"bytes");
+    assert_eq!(b.fetch(&[b"of-a"]).unwrap(), [false]);
+    assert_eq!(b.match_prefix_everywhere(&[b"of-b", b"of-a"]).unwrap(), 1);
+    assert_eq!(a.fetch(&[b"of-b"]).unwrap(), [false]);
+    assert_eq!((pair.a.racks().resting, pair.a.racks().sent_blocks), (0, 0), "to be off is no failure");
+}
+
+#[test]
+fn a_node_that_stops_is_a_miss_and_one_that_comes_back_is_found_again() {
+    let mut pair = Pair::new("stops", 16 << 20);
+    let b = pair.b.kv("model");
+    pair::put(&b, b"k", &block(b"k", 100_000));
+    let a = pair.a.kv("model");
+    assert_eq!(a.fetch(&[b"k"]).unwrap(), [true]);
+    assert_eq!(a.remove(&[b"k"]).unwrap(), 1);
+    drop(b);
+    pair.b.stop();
+    assert_eq!(a.fetch(&[b"k"]).unwrap(), [false]);
+    pair.b.start();
+    let b = pair.b.kv("model");
+    pair::put(&b, b"k", &block(b"k", 50_000));
+    pair::until("the node is asked again", || a.fetch(&[b"k"]).unwrap()[0]);
+    assert_eq!(get(&a, b"k").unwrap(), block(b"k", 50_000));
+    assert_eq!(pair.a.reserved(), 0);
+}
+
+#[test]
+fn blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing() {
+    let pair = Pair::with("leave", 64 << 20, |options| {
+        if options.name == "a" {
+            options.kv_capacity_bytes = 8 << 20;
+        }
+    });
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    let stop = AtomicBool::new(false);
+    let names = keys(0..64);
+    let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut version = 0;
+            while !stop.load(Ordering::Acquire) {
+                for name in &names {
+                    version += 1;
+                    // The store holds 28 of the 64, so each comes and goes; the key says what its bytes must be.
+                    a.remove(&[name]).unwrap();
+                    pair::put(&a, name, &block(name, 250_000 + version % 7));
+                }
+            }
+        });
+        let (mut right, end) = (0, Instant::now() + Duration::from_secs(60));
+        for round in 0.. {
+            b.clear().unwrap();
+            b.fetch(&all[round % 60..]).unwrap();
+            for name in &names {
+                if let Some(bytes) = get(&b, name) {
+                    assert!(bytes == block(name, bytes.len()), "a wrong byte in round {round}");
+                    right += 1;
+                }
+            }
+            if round >= 40 && right > 100 || Instant::now() > end {
+                assert!(right > 0);
+                break;
+            }
+        }
+        stop.store(true, Ordering::Release);
+    });
+    assert_eq!((pair.b.reserved(), pair.b.racks().checksum_failures), (0, 0));
+}
+
+#[test]
+fn whatever_a_home_says_that_is_not_true_is_a_miss() {
+    let pair =
+        Pair::with("lies", 32 << 20, |options| options.kv_remote.stall_after = Duration::from_millis(300));
+    let kv = pair.a.kv("model");
+    let fingerprint = *blake3::hash(b"model").as_bytes();
+    for (lie, is_wrong, rests) in [
+        (Lie::None, false, false),
+        (Lie::FlippedBit, true, false),
+        (Lie::OtherBlock, true, false),
+        (Lie::OtherKey, true, false),
+        (Lie::OtherNamespace, true, false),
+        (Lie::Gone, false, false),
+        (Lie::TooLong, false, false),
+        (Lie::Empty, false, false),
+        (Lie::FewSums, false, true),
+        (Lie::ManyPlaces, false, true),
+        (Lie::WrongHandle, false, true),
+        (Lie::OutsideOfTheFile, false, true),
+        (Lie::SilentRead, false, true),
+        (Lie::SilentCheck, false, true),
+        (Lie::Nonsense, false, true),
+    ] {
+        let home = Home::join(&pair, fingerprint, lie);
+        let before = pair.a.racks();
+        pair::until("the home is asked", || pair.a.racks().nodes == 2);
+        let found = kv.fetch(&[b"first", b"second"]).unwrap();
+        let racks = pair.a.racks();
+        if lie == Lie::None {
+            assert_eq!(found, [true, true]);
+            assert_eq!(get(&kv, b"first").unwrap(), block(b"first", home::BLOCK_BYTES));
+            assert_eq!(get(&kv, b"second").unwrap(), block(b"second", home::BLOCK_BYTES));
+            kv.clear().unwrap();
+        } else {
+            assert!(!found[0], "{lie:?}");
+            assert_eq!(get(&kv, b"first"), None, "{lie:?}");
+            assert_eq!(racks.checksum_failures > before.checksum_failures, is_wrong, "{lie:?}: {racks:?}");
+            assert_eq!(racks.resting > 0, rests, "{lie:?}: {racks:?}");
+            kv.clear().unwrap();
+        }
+        assert_eq!(pair.a.reserved(), 0, "{lie:?}");
+        home.leave(&pair);
+        pair::until("the home is gone", || pair.a.racks().nodes == 1 && pair.a.racks().resting == 0);
+    }
+}
+
+#[test]
+fn a_node_that_is_silent_is_waited_for_once_and_others_are_asked_meanwhile() {
+    let pair = Pair::with("silent", 32 << 20, |options| {
+        options.kv_remote.find_within = Duration::from_millis(500);
+        options.kv_remote.rest = Duration::from_secs(600);
+    });
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    let home = Home::join(&pair, *blake3::hash(b"model").as_bytes(), Lie::SilentFind);
+    pair::until("the home is asked", || pair.a.racks().nodes == 2);
+    pair::put(&b, b"k", b"bytes");
+    assert_eq!(a.fetch(&[b"k", b"first"]).unwrap(), [true, false]);
+    assert_eq!((pair.a.racks().nodes, pair.a.racks().resting), (1, 1));
+    let asked = home.asked();
+    for _ in 0..50 {
+        assert_eq!(a.fetch(&[b"first"]).unwrap(), [false]);
+    }
+    assert_eq!(home.asked(), asked, "it rests");
+    home.leave(&pair);
+}
+
+#[test]
+fn readers_in_both_racks_agree_with_a_plain_map() {
+    let pair = Pair::new("model", 16 << 20);
+    let nodes = [pair.a.kv("model"), pair.b.kv("model")];
+    let mut random = pair::Random(11);
+    let mut model = std::collections::HashMap::new();
+    let mut hits = 0;
+    for round in 0..1000_u64 {
+        let number = random.below(160);
+        let name = key(number);
+        let kv = &nodes[random.below(2) as usize];
+        match random.below(16) {
+            0..=3 => {
+                // What a key means never changes, as in an engine; how often it is put does.
+                let size = [1000, 30_000, 100_000, 200_000][number as usize % 4];
+                if pair::put(kv, &name, &block(&name, size)) == Stored::Written {
+                    model.insert(name, size);
+                }
+            }
+            4 => drop(kv.remove(&[&name]).unwrap()),
+            5 if round % 10 == 0 => drop(kv.clear().unwrap()),
+            _ => {
+                let wanted: Vec<Vec<u8>> =
+                    (0..1 + random.below(20)).map(|_| key(random.below(160))).collect();
+                let wanted: Vec<&[u8]> = wanted.iter().map(Vec::as_slice).collect();
+                kv.match_prefix_everywhere(&wanted[..wanted.len() / 2]).unwrap();
+                let here = kv.fetch(&wanted).unwrap();
+                for (name, here) in wanted.iter().zip(here) {
+                    assert!(!here || model.contains_key(*name), "round {round}: what nobody has put is here");
+                    if let Some(bytes) = get(kv, name) {
+                        assert!(bytes == block(name, model[*name]), "round {round}: a wrong byte");
+                        hits += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(hits > 1000 && pair.a.racks().hits + pair.b.racks().hits > 100, "{hits} {:?}", pair.a.racks());
+    for member in [&pair.a, &pair.b] {
+        assert_eq!((member.reserved(), member.racks().checksum_failures), (0, 0));
+    }
+}
