@@ -1,0 +1,66 @@
+"""What engines must agree on before they read each other's blocks, as the text of a namespace."""
+
+import hashlib
+import os
+import pathlib
+
+import vllm
+
+# Hash algorithms whose seed is drawn anew in each process unless PYTHONHASHSEED is set.
+SEEDED_AT_RANDOM = ("xxhash", "xxhash_cbor")
+WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
+
+
+def fingerprint(vllm_config, shape, namespace, rank):
+    """The text for one rank. `shape` says how a block lies in memory, `namespace` is what the user set.
+
+    ValueError when block hashes would differ between processes, so that nothing could ever be found.
+    """
+    model, cache, parallel = vllm_config.model_config, vllm_config.cache_config, vllm_config.parallel_config
+    algorithm = cache.prefix_caching_hash_algo
+    seed = os.environ.get("PYTHONHASHSEED")
+    if seed is None and algorithm in SEEDED_AT_RANDOM:
+        raise ValueError(
+            f"hinterland: with prefix_caching_hash_algo={algorithm} each engine hashes with a seed of its own, so none finds"
+            " the blocks of another (hint: --prefix-caching-hash-algo sha256_cbor, or the same PYTHONHASHSEED for all)"
+        )
+    speculative = vllm_config.speculative_config
+    facts = {
+        "vllm": vllm.__version__,
+        "dtype": model.dtype,
+        "kv": cache.cache_dtype,
+        "quantization": model.quantization,
+        "load": (vllm_config.load_config.load_format, model.seed),
+        "config": digest(model.hf_config.to_json_string()),
+        "weights": weights(model),
+        "speculative": speculative and (speculative.method, speculative.model, speculative.num_speculative_tokens),
+        "hash": (algorithm, seed),
+        "ranks": (
+            parallel.tensor_parallel_size,
+            parallel.pipeline_parallel_size,
+            parallel.decode_context_parallel_size,
+            parallel.prefill_context_parallel_size,
+        ),
+        "shape": digest(shape),
+        "namespace": namespace,
+    }
+    words = "; ".join(f"{name} {fact}" for name, fact in facts.items())
+    return f"vLLM {model.model} {model.revision or ''}, rank {rank}; {words}"
+
+
+def weights(model):
+    """What tells one set of weights from another under the same name."""
+    folder = pathlib.Path(model.model)
+    if folder.is_dir():
+        # Written anew in place, they are other weights: so sizes and times count, too.
+        files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_ENDINGS)
+        listed = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+        return f"{folder.resolve()} {digest(repr(listed))}"
+    if folder.is_file():
+        return f"{folder.resolve()} {folder.stat().st_size} {folder.stat().st_mtime_ns}"
+    return getattr(model.hf_config, "_commit_hash", None)
+
+
+def digest(text):
+    """Sixteen hexadecimal digits that stand for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

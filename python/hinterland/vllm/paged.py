@@ -1,0 +1,97 @@
+"""How blocks lie in an engine's paged cache: groups of layers, cut into slices that fit into a block of the pool."""
+
+import dataclasses
+
+import numpy
+import torch
+
+BLOCK_BYTES_MAX = 4 << 20
+
+
+class NotShareable(Exception):
+    """Why this engine's cache cannot be shared."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Layers with one block table, as `kv_cache_groups` lists them."""
+
+    index: int
+    block_tokens: int
+    # Tokens that a layer looks back, or None for all of them.
+    window_tokens: int | None
+    # Consecutive layers that one block of the pool holds.
+    slices: tuple[tuple[str, ...], ...]
+
+    def suffixes(self):
+        """What follows a block's hash in the keys of its slices."""
+        return [bytes((self.index, number)) for number in range(len(self.slices))]
+
+
+def groups(kv_cache_config):
+    """The groups of an engine; NotShareable for caches that are not made of blocks of keys and values."""
+    found = []
+    for index, group in enumerate(kv_cache_config.kv_cache_groups):
+        spec = group.kv_cache_spec
+        if not group.enable_kv_transfer or not spec.prefix_cacheable:
+            raise NotShareable(f"group {index} of its cache cannot be shared")
+        specs = list(getattr(spec, "kv_cache_specs", {"": spec}).values())
+        if any("Mamba" in type(one).__name__ or "Cross" in type(one).__name__ for one in specs):
+            raise NotShareable(f"group {index} of its cache holds a state, not keys and values ({type(spec).__name__})")
+        page_bytes = max(one.page_size_bytes for one in specs)
+        if page_bytes > BLOCK_BYTES_MAX:
+            raise NotShareable(f"one block of one layer has {page_bytes} bytes: choose a smaller --block-size")
+        window = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
+        found.append(Group(index, spec.block_size, window, cut(group.layer_names, page_bytes)))
+    if len({group.block_tokens for group in found}) != 1:
+        raise NotShareable("its groups of layers have blocks of different sizes")
+    return found
+
+
+def cut(layers, page_bytes):
+    """Layers in as few slices of about the same length as fit into blocks of the pool."""
+    count = -(-len(layers) * page_bytes // BLOCK_BYTES_MAX)
+    while -(-len(layers) // count) * page_bytes > BLOCK_BYTES_MAX:
+        count += 1
+    bounds = [len(layers) * number // count for number in range(count + 1)]
+    return tuple(tuple(layers[first:end]) for first, end in zip(bounds, bounds[1:]))
+
+
+def shape(kv_cache_config):
+    """Everything that decides where a byte of a block lies, as a text."""
+    parts = [kv_cache_config.kv_cache_layout, kv_cache_config.hash_block_size, groups(kv_cache_config)]
+    parts += [(group.layer_names, group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
+    return repr(parts)
+
+
+class Slice:
+    """Some consecutive layers of a paged cache; `slice[block]` is the memory of one block of them."""
+
+    def __init__(self, tensors):
+        views = [bytes_of(tensor) for tensor in tensors]
+        self.block_bytes = sum(view[0].size for view in views)
+        steps = {b.ctypes.data - a.ctypes.data for a, b in zip(views, views[1:])}
+        alike = len({(view.shape, view.strides) for view in views}) == 1 and len(steps) == 1 and min(steps) > 0
+        if alike and len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1:
+            # One view that strides over the layers: quicker to hand over than a list.
+            whole = views[0]
+            shape_, strides = (len(views), *whole.shape), (steps.pop(), *whole.strides)
+            self._layers, self._view = views, numpy.lib.stride_tricks.as_strided(whole, shape_, strides)
+        else:
+            self._layers, self._view = views, None
+
+    def __getitem__(self, block):
+        if self._view is not None:
+            return self._view[:, block]
+        return [view[block] for view in self._layers]
+
+
+def bytes_of(tensor):
+    """A layer's cache as an array of bytes whose first axis are blocks, in the order in which they lie."""
+    if tensor.device.type != "cpu":
+        raise NotShareable(f"its cache lies in the memory of a device ({tensor.device}), not in the host's")
+    if tensor.dim() < 2:
+        raise NotShareable(f"a layer's cache has the shape {tuple(tensor.shape)}")
+    if tensor.stride(-1) != 1:
+        raise NotShareable(f"a layer's cache has the strides {tensor.stride()}")
+    return tensor.detach().view(torch.uint8).numpy()

@@ -1,0 +1,278 @@
+"""Two vLLM engines on one pool: what one computes the other finds, tokens stay the same, and no loss of the pool or of a
+block in it changes an answer. Runs where bench/vllm/prepare.sh has installed vLLM in .cache/vllm."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+from conftest import TREE, Node
+
+CACHE = TREE / ".cache/vllm"
+PYTHON = CACHE / "venv/bin/python"
+FULL = bool(os.environ.get("HINTERLAND_FULL"))
+# Tokens of a block of the engines: each engine's default on processors.
+BLOCK = 128
+
+pytestmark = pytest.mark.skipif(
+    not (CACHE / "installed").exists(), reason="vLLM is not installed (bench/vllm/prepare.sh does it)"
+)
+only_full = pytest.mark.skipif(not FULL, reason="takes a minute (./check --full)")
+
+
+class Engine:
+    """A vLLM engine in a process of its own."""
+
+    def __init__(self, folder, name, model="tiny", extra=None, **more):
+        settings = {"model": str(CACHE / "models" / model), "engine": {"dtype": "float32", **more}}
+        if extra is not None:
+            settings["transfer"] = {
+                "kv_connector": "Forgetful", "kv_connector_module_path": "forgetful", "kv_role": "kv_both",
+                "kv_connector_extra_config": {"check_seconds": 0, **extra},
+            }
+        self.log = folder / f"{name}.log"
+        path = os.pathsep.join(str(TREE / part) for part in ("python", "tests/programs"))
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [PYTHON, TREE / "bench/vllm/engine.py", json.dumps(settings)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+
+    def read(self):
+        line = self.process.stdout.readline()
+        assert line, f"the engine ended; it said:\n{self.log.read_text()[-4000:]}"
+        return json.loads(line)
+
+    def ask(self, **request):
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+    def generate(self, *prompts, tokens=4):
+        answer = self.ask(prompts=prompts, max_tokens=tokens)
+        return answer["cached"], answer["tokens"]
+
+    def forget(self):
+        """Empties the engine's own cache."""
+        assert self.ask(reset="cache")["reset"]
+
+    def call(self, name, *arguments):
+        return self.ask(call=name, arguments=arguments)["answer"]
+
+    def stop(self):
+        self.process.stdin.close()
+        self.process.wait(timeout=30)
+        self.process.stdout.close()
+
+
+class Scene:
+    """Engines, and the node that they share while it lives."""
+
+    def __init__(self, binary):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="hl-"))
+        self.node = Node(binary, self.folder, "a", options=["--capacity", "64M", "--kv-capacity", "512M"])
+        self.started = []
+        self.seeds = iter(range(1, 1000))
+
+    def start(self, *engines, **choices):
+        """Starts engines side by side: (name, extra configuration or None)."""
+        sharing = {"socket": str(self.node.socket)}
+        new = [
+            Engine(self.folder, name, extra=None if extra is None else {**sharing, **extra}, **choices)
+            for name, extra in engines
+        ]
+        self.started += new
+        for engine in new:
+            assert engine.read() == {"ready": True}
+        return new
+
+    def run(self):
+        if self.node.process is None or self.node.process.poll() is not None:
+            self.node.start()
+
+    def prompt(self, count):
+        """Tokens that no prompt before began with."""
+        chance = random.Random(next(self.seeds))
+        return [chance.randrange(3, 4096) for _ in range(count)]
+
+    def close(self):
+        for engine in self.started:
+            engine.stop()
+        self.node.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        for identifier in self.folder.glob("**/node.id"):
+            shutil.rmtree(pathlib.Path("/dev/shm") / f"hinterland-{identifier.read_text().strip()}", ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def scene(binary, hinterland):
+    scene = Scene(binary)
+    yield scene
+    scene.close()
+
+
+@pytest.fixture(scope="module")
+def engines(scene):
+    """An engine without a pool, and two with one: their node is not there yet. Few blocks, so that requests are preempted,
+    and few tokens in a step, so that prompts are computed in parts."""
+    few = {"num_gpu_blocks_override": 24, "max_model_len": 2048, "max_num_batched_tokens": 512}
+    return scene.start(("plain", None), ("beside", {"load": "beside"}), ("layers", {"load": "layers"}), **few)
+
+
+@pytest.fixture
+def shared(scene, engines):
+    """The engines, with a node that runs."""
+    scene.run()
+    return engines
+
+
+def test_without_a_node_an_engine_answers_as_ever(scene, engines):
+    plain, beside, layers = engines
+    prompt = scene.prompt(3 * BLOCK + 1)
+    _, expected = plain.generate(prompt)
+    for engine in (beside, layers):
+        assert engine.generate(prompt) == ([0], expected)
+        assert "goes on without it" in engine.log.read_text()
+
+
+def test_what_one_engine_computed_is_a_hit_in_the_other(scene, shared):
+    plain, beside, layers = shared
+    for writer, reader in ((beside, layers), (layers, beside)):
+        prompt = scene.prompt(8 * BLOCK + 1)
+        _, expected = plain.generate(prompt)
+        assert writer.generate(prompt) == ([0], expected)
+        assert reader.generate(prompt) == ([8 * BLOCK], expected)
+        # Another end after five blocks and a half.
+        other = prompt[: 5 * BLOCK + 64] + scene.prompt(3 * BLOCK)
+        writer.forget()
+        reader.forget()
+        assert reader.generate(other) == ([5 * BLOCK], plain.generate(other)[1])
+        # A prompt of whole blocks leaves the last one to be computed, or there would be nothing to answer with.
+        whole = prompt[: 4 * BLOCK]
+        reader.forget()
+        assert reader.generate(whole) == ([3 * BLOCK], plain.generate(whole)[1])
+
+
+def test_blocks_that_fill_while_tokens_are_generated_are_shared(scene, shared):
+    plain, beside, layers = shared
+    prompt = scene.prompt(100)
+    _, (tokens,) = beside.generate(prompt, tokens=200)
+    assert plain.generate(prompt, tokens=200)[1] == [tokens]
+    longer = prompt + tokens[:170]
+    assert layers.generate(longer) == ([2 * BLOCK], plain.generate(longer)[1])
+
+
+def test_requests_that_are_preempted_come_to_the_same_tokens(scene, shared):
+    plain, beside, layers = shared
+    prompts = [scene.prompt(5 * BLOCK - 10) for _ in range(4)]
+    expected = [plain.generate(prompt, tokens=160)[1][0] for prompt in prompts]
+    for engine in (beside, layers):
+        engine.forget()
+        _, tokens = engine.generate(*prompts, tokens=160)
+        assert tokens == expected
+        # One by one: whatever was saved around the preemptions is what belongs there.
+        for prompt, wanted in zip(prompts, expected):
+            engine.forget()
+            (cached,), tokens = engine.generate(prompt, tokens=160)
+            assert tokens == [wanted] and cached == 4 * BLOCK
+
+
+@pytest.mark.parametrize("lost", [1, 2, 6])
+def test_a_block_that_is_gone_between_match_and_load_is_computed(scene, shared, lost):
+    plain, beside, layers = shared
+    for writer, reader in ((beside, layers), (layers, beside)):
+        prompt = scene.prompt(6 * BLOCK + 1)
+        _, expected = plain.generate(prompt)
+        writer.generate(prompt)
+        assert reader.call("forget", lost)
+        assert reader.generate(prompt)[1] == expected
+        assert reader.call("told") == lost
+        # What the reader computed again is in the pool again, and nothing that stands on missing bytes is.
+        for engine in (writer, reader):
+            engine.forget()
+            assert engine.generate(prompt) == ([6 * BLOCK], expected)
+
+
+def test_losses_under_other_requests_change_no_token(scene, shared):
+    plain, beside, layers = shared
+    for writer, reader in ((beside, layers), (layers, beside)):
+        start = scene.prompt(2 * BLOCK)
+        prompts = [start + scene.prompt(2 * BLOCK + 1) for _ in range(3)]
+        expected = [plain.generate(prompt, tokens=20)[1][0] for prompt in prompts]
+        for prompt in prompts:
+            writer.generate(prompt)
+        reader.call("forget", 4)
+        assert reader.generate(*prompts, tokens=20)[1] == expected
+        assert reader.call("told") > 0
+        for prompt, wanted in zip(prompts, expected):
+            writer.forget()
+            assert writer.generate(prompt, tokens=20) == ([4 * BLOCK], [wanted])
+
+
+def test_a_node_that_dies_and_comes_back_costs_misses_only(scene, shared):
+    plain, beside, layers = shared
+    prompt, later = scene.prompt(4 * BLOCK + 1), scene.prompt(4 * BLOCK + 1)
+    _, expected = plain.generate(prompt)
+    scene.node.kill()
+    for engine in (beside, layers):
+        assert engine.generate(prompt) == ([0], expected)
+    scene.run()
+    beside.generate(later)
+    assert layers.generate(later) == ([4 * BLOCK], plain.generate(later)[1])
+    # What an engine has in its own cache goes to the pool when it is used, so that a new node is soon as warm as the old.
+    assert beside.generate(prompt)[0] == [4 * BLOCK]
+    layers.forget()
+    assert layers.generate(prompt) == ([4 * BLOCK], expected)
+
+
+def test_a_reset_of_the_connector_empties_the_pool(scene, shared):
+    _, beside, layers = shared
+    prompt = scene.prompt(2 * BLOCK + 1)
+    beside.generate(prompt)
+    (space,) = scene.node.json("kv", "stat")[0]["namespaces"]
+    assert space["blocks"] > 0 and space["label"].startswith("vLLM ")
+    assert beside.ask(reset="connector")["reset"]
+    (space,) = scene.node.json("kv", "stat")[0]["namespaces"]
+    assert space["blocks"] == 0
+    layers.forget()
+    assert layers.generate(prompt)[0] == [0]
+
+
+def test_the_parts_that_need_no_engine():
+    """Matching against a plain model, slices, settings and fingerprints, inside vLLM's environment."""
+    path = os.pathsep.join(str(TREE / part) for part in ("python", "tests/programs"))
+    models = {name: str(CACHE / "models" / name) for name in ("tiny", "window")}
+    outcome = subprocess.run(
+        [PYTHON, TREE / "tests/programs/vllm_parts.py", json.dumps(models)], capture_output=True, text=True,
+        timeout=300, env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+    )
+    assert outcome.returncode == 0 and outcome.stdout.endswith("all is well\n"), outcome.stdout + outcome.stderr
+
+
+@only_full
+def test_layers_that_look_back_a_window_are_shared(scene):
+    scene.run()
+    plain, first, second = scene.start(("plain-w", None), ("first-w", {}), ("second-w", {}), model="window")
+    prompt = scene.prompt(9 * BLOCK + 1)
+    _, expected = plain.generate(prompt)
+    assert first.generate(prompt) == ([0], expected)
+    assert second.generate(prompt) == ([9 * BLOCK], expected)
+    second.forget()
+    second.call("forget", 2)
+    assert second.generate(prompt)[1] == expected and second.call("told") > 0
+
+
+@only_full
+def test_engines_that_disagree_never_meet(scene, shared):
+    _, beside, _ = shared
+    prompt = scene.prompt(4 * BLOCK + 1)
+    beside.generate(prompt)
+    (other,) = scene.start(("other", {"namespace": "other"}), max_model_len=2048)
+    (half,) = scene.start(("half", {}), max_model_len=2048, dtype="bfloat16")
+    assert other.generate(prompt)[0] == [0] and half.generate(prompt)[0] == [0]
+    assert len(scene.node.json("kv", "stat")[0]["namespaces"]) >= 3
