@@ -1,15 +1,10 @@
-"""Memory that programs pass by address: which ranges they have registered, and parts of a list of pieces."""
+"""Memory that programs pass by address, which they must have registered, and memory that they are handed."""
 
 from __future__ import annotations
 
 import bisect
 import ctypes
-from typing import Iterable, Sequence, Union
-
-from ... import Fragments
-
-# A piece is a view of memory, or an address and a length.
-Piece = Union[memoryview, tuple[int, int]]
+from typing import Sequence
 
 
 class Registered:
@@ -47,37 +42,6 @@ class Registered:
     def covers_all(self, starts: Sequence[int], sizes: Sequence[int]) -> bool:
         """Whether there are as many sizes as starts, and each piece is in a range."""
         return len(starts) == len(sizes) and all(map(self.covers, starts, sizes))
-
-
-def view(value: object) -> memoryview:
-    """The bytes of an object with a buffer."""
-    seen = memoryview(value)  # type: ignore[arg-type]
-    return seen if seen.format == "B" and seen.ndim == 1 and seen.contiguous else memoryview(seen.tobytes())
-
-
-def length(pieces: Iterable[Piece]) -> int:
-    """Bytes of all pieces."""
-    return sum(piece[1] if isinstance(piece, tuple) else len(piece) for piece in pieces)
-
-
-def part(pieces: Sequence[Piece], start: int, size: int) -> list[Piece]:
-    """The pieces of `size` bytes from `start` on."""
-    found: list[Piece] = []
-    for piece in pieces:
-        whole = piece[1] if isinstance(piece, tuple) else len(piece)
-        if start < whole and size > 0:
-            taken = min(whole - start, size)
-            found.append((piece[0] + start, taken) if isinstance(piece, tuple) else piece[start:start + taken])
-            size -= taken
-        start = max(0, start - whole)
-    return found
-
-
-def block(pieces: Sequence[Piece]) -> list[Union[memoryview, Fragments]]:
-    """The pieces as one block of a KvCache."""
-    if all(isinstance(piece, tuple) for piece in pieces):
-        return [Fragments([piece[0] for piece in pieces], [piece[1] for piece in pieces])]
-    return [Fragments([piece[0]], [piece[1]]) if isinstance(piece, tuple) else piece for piece in pieces]
 
 
 class BufferHandle(bytearray):

@@ -13,15 +13,17 @@ import random
 import re
 from typing import Any, Callable, Sequence, TypeVar
 
+from ..pieces import Piece, length, view
+from ..values import Name, Put, Values, named
 from . import codes, tensors
 from .config import ReplicateConfig
-from .memory import BufferHandle, Piece, Registered, length, view
+from .memory import BufferHandle, Registered
 from .sessions import Sessions
-from .values import Name, Values, named
 
 LOG = logging.getLogger("hinterland.mooncake")
 # Where the peer looks for a free port; it stands in the host's name only.
 PORTS = range(12300, 14301)
+PUT_CODES = {Put.THERE: 0, Put.NO_ROOM: codes.NO_ROOM, Put.REFUSED: codes.INVALID_PARAMETERS}
 Result = TypeVar("Result")
 
 
@@ -392,7 +394,7 @@ class MooncakeDistributedStore:
         def put(values: Values) -> list[int]:
             if replace:
                 values.remove(names)
-            return values.put(names, pieces)
+            return [PUT_CODES[outcome] for outcome in values.put(names, pieces)]
 
         return self._with([codes.NO_NODE] * len(keys), put)
 
@@ -407,7 +409,7 @@ class MooncakeDistributedStore:
         def put(values: Values, names: list[Name], pieces: list[list[Piece]]) -> list[int]:
             if replace:
                 values.remove(names)
-            return values.put(names, pieces)
+            return [PUT_CODES[outcome] for outcome in values.put(names, pieces)]
 
         if not _is_sound(config, len(keys)):
             return [codes.INVALID_PARAMETERS] * len(keys)

@@ -6,7 +6,7 @@ import json
 import struct
 from typing import Any
 
-from .memory import Piece
+from ..pieces import Piece
 
 # Length of the JSON text; elements start at a multiple of this.
 PRELUDE_UNIT = 64

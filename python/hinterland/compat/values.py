@@ -7,25 +7,34 @@ Names of up to 62 bytes are in the block's key; longer ones are hashed, and stan
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import os
 import struct
 import threading
 from typing import Callable, Iterator, NamedTuple, Sequence
 
-from ... import KvCache, Pool
-from . import codes
-from .memory import Piece, block, length, part
+from .. import Fragments, KvCache, Pool
+from .pieces import Piece, block, length, part
 
 BLOCK_BYTES_MAX = 4 << 20
-# The longest name that the length in a block's prelude can say.
-NAME_BYTES_MAX = (1 << 16) - 3
+# The longest name: its length is in two bytes before it, and both in whole units.
+NAME_BYTES_MAX = (1 << 16) - 66
 # A name that is not in the key is padded to whole cache lines, so that the value stays aligned.
 PRELUDE_UNIT = 64
 # How often a value that changes its length meanwhile is looked at again before it counts as missing.
 ATTEMPTS = 4
 HEAD = struct.Struct("<4sIQ16sH")
 MAGIC = b"HLV1"
+
+
+class Put(enum.Enum):
+    """What became of a value that was to be put."""
+
+    THERE = 0
+    NO_ROOM = 1
+    # It has no bytes, or its name has none or too many.
+    REFUSED = 2
 
 
 class Name(NamedTuple):
@@ -50,6 +59,15 @@ class Head(NamedTuple):
         count = -(-self.size // self.part_bytes)
         return [b"p" + self.number + index.to_bytes(4, "little") for index in range(count)]
 
+    def block(self) -> bytes:
+        """The bytes of its block."""
+        return HEAD.pack(MAGIC, self.part_bytes, self.size, self.number, len(self.name)) + self.name
+
+    def places(self, pieces: Sequence[Piece]) -> list[list[memoryview | Fragments]]:
+        """Memory of the value, cut into that of its parts."""
+        starts = range(0, self.size, self.part_bytes)
+        return [block(part(pieces, start, size)) for start, size in zip(starts, self.lengths())]
+
     def lengths(self) -> list[int]:
         """The lengths of its parts."""
         count = -(-self.size // self.part_bytes)
@@ -62,8 +80,17 @@ def named(text: str) -> Name:
     if len(name) <= 62:
         return Name(b"vk" + name, b"lk" + name, b"")
     digest = hashlib.blake2b(name, digest_size=32).digest()
-    prelude = struct.pack("<H", len(name)) + name
+    prelude = struct.pack("<H", min(len(name), (1 << 16) - 1)) + name
     return Name(b"vh" + digest, b"lh" + digest, prelude + bytes(-len(prelude) % PRELUDE_UNIT))
+
+
+def new_head(name: Name, size: int) -> Head:
+    """The head of a long value that is about to be written, under a number that no other has."""
+    text = name.head[2:]
+    if name.prelude:
+        (name_bytes,) = struct.unpack_from("<H", name.prelude)
+        text = name.prelude[2:2 + name_bytes]
+    return Head(size, BLOCK_BYTES_MAX, os.urandom(16), text)
 
 
 def parsed(data: bytes | None) -> Head | None:
@@ -84,6 +111,16 @@ class Values:
         self._socket = socket
         self._lock = threading.Lock()
         self._opened = self._open()
+
+    @property
+    def kv(self) -> KvCache:
+        """The blocks that the values are kept in."""
+        return self._kv
+
+    def heads(self, names: Sequence[Name]) -> list[Head | None]:
+        """For each name, the head of its long value if one is there, with or without all parts."""
+        found = dict(self._heads(names, range(len(names))))
+        return [found.get(index) for index in range(len(names))]
 
     def close(self) -> None:
         """Gives the namespace back; the values stay."""
@@ -108,15 +145,15 @@ class Values:
                 sizes[index] = head.size
         return sizes
 
-    def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[int]:
-        """Writes values that are not there; 0 for each that is there then, or a code."""
-        results = [0] * len(names)
+    def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
+        """Writes values that are not there."""
+        results = [Put.THERE] * len(names)
         sizes = [length(pieces) for pieces in values]
         known = self.sizes(names)
         short: list[int] = []
         for index, (name, size) in enumerate(zip(names, sizes)):
-            if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX:
-                results[index] = codes.INVALID_PARAMETERS
+            if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX + PRELUDE_UNIT:
+                results[index] = Put.REFUSED
             elif known[index] is None and size + len(name.prelude) > BLOCK_BYTES_MAX:
                 results[index] = self._put_long(name, values[index], size)
             elif known[index] is None:
@@ -126,7 +163,7 @@ class Values:
                       else block(values[index]) for index in short]
             keys = [names[index].value for index in short]
             for index, stored in zip(short, self._kv.put(keys, blocks)):
-                results[index] = 0 if stored else codes.NO_ROOM
+                results[index] = Put.THERE if stored else Put.NO_ROOM
         return results
 
     def read(
@@ -226,27 +263,21 @@ class Values:
             if head is not None:
                 yield place, head
 
-    def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> int:
+    def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> Put:
         """Parts first, then the head: it is there when it is whole."""
-        text = name.head[2:] if not name.prelude else name.prelude[2:2 + struct.unpack_from("<H", name.prelude)[0]]
-        head = Head(size, BLOCK_BYTES_MAX, os.urandom(16), text)
+        head = new_head(name, size)
         # What is left of a value of which a part was evicted.
         stale = [key for _, old in self._heads([name], [0]) for key in (name.head, *old.keys())]
         if stale:
             self._kv.remove(stale)
-        keys, places, start = head.keys(), [], 0
-        for part_bytes in head.lengths():
-            places.append(block(part(pieces, start, part_bytes)))
-            start += part_bytes
-        data = HEAD.pack(MAGIC, head.part_bytes, size, head.number, len(text)) + text
-
+        keys, places = head.keys(), head.places(pieces)
         kv = self._kv
-        stored = all(kv.put(keys, places)) and all(kv.exists(keys)) and all(kv.put([name.head], [data]))
+        stored = all(kv.put(keys, places)) and all(kv.exists(keys)) and all(kv.put([name.head], [head.block()]))
         winner = parsed(self._kv.get(name.head))
         if winner is None or winner.number != head.number:
             # No room, or another writer was first: its value is as good.
             self._kv.remove(keys)
-        return 0 if stored and winner is not None else codes.NO_ROOM
+        return Put.THERE if stored and winner is not None else Put.NO_ROOM
 
     def _read_parts(self, head: Head, start: int, target: Sequence[Piece]) -> bool:
         """Copies what a target holds of a long value; whether all of it was there."""
