@@ -237,31 +237,33 @@ fn row(
     case::row(case, unit, Better::Higher, &samples, [None, name], why)
 }
 
-/// A row for each order, each way of seeing touches, and each size.
+/// Rows of a size: the node's own store and a policy that sees every touch, for each order, and who knows what comes.
 fn simulated(plan: &Plan, setting: &Setting) -> Vec<Row> {
-    let unique = plan.trace.unique();
+    let asked = plan.trace.asked().max(1) as f64;
+    let unlimited = Some(unlimited_percent(plan));
+    let row = |name: String, found: u64| {
+        let mut samples = Samples::default();
+        samples.add(100.0 * found as f64 / asked);
+        let row = case::row(name, "%", Better::Higher, &[samples], [None, None], None);
+        Row { limit: unlimited, limit_name: Some(UNLIMITED.to_owned()), ..row }
+    };
     let mut rows = Vec::new();
     for (share, part) in SHARES {
-        (setting.say)(&format!("kv-trace: a store of a {share}"));
-        // Far below the address space.
-        let room = unique.div_ceil(part) as usize;
-        let mut add = |name: String, cache: &mut dyn simulate::Cache| {
-            let found =
-                100.0 * simulate::replay(&plan.trace, cache) as f64 / plan.trace.asked().max(1) as f64;
-            let mut samples = Samples::default();
-            samples.add(found);
-            let unlimited = Some(unlimited_percent(plan));
-            let row = case::row(name, "%", Better::Higher, &[samples], [None, None], None);
-            rows.push(Row { limit: unlimited, limit_name: Some(UNLIMITED.to_owned()), ..row });
-        };
+        let mut room = plan.trace.unique().div_ceil(part);
         for order in &plan.orders {
-            add(format!("{share}-{order}"), &mut Seeing::new(*order, room, false));
-            add(format!("{share}-{order}-leaves-first"), &mut Seeing::new(*order, room, true));
+            (setting.say)(&format!("kv-trace: {order} in a store of a {share}"));
             let mut stored = Stored::new(*order, room);
-            let name = format!("{share}-{order}-stored-{}", stored.room());
-            add(name, &mut stored);
+            // All of a size have as much.
+            room = stored.room();
+            rows.push(row(format!("{share}-{order}"), simulate::replay(&plan.trace, &mut stored)));
+            let found = simulate::replay(&plan.trace, &mut Seeing::new(*order, room));
+            rows.push(row(format!("{share}-{order}-seen"), found));
         }
-        add(format!("{share}-clairvoyant"), &mut Clairvoyant::new(&plan.trace, room));
+        let found = simulate::replay(&plan.trace, &mut Clairvoyant::new(&plan.trace, room));
+        rows.push(Row {
+            why: Some(format!("all have {room} blocks")),
+            ..row(format!("{share}-clairvoyant"), found)
+        });
     }
     rows
 }

@@ -42,36 +42,16 @@ pub fn replay(trace: &Trace, cache: &mut dyn Cache) -> u64 {
     found
 }
 
-/// A policy that sees every touch.
+/// A policy that sees every touch, and knows nothing of prefixes.
 pub struct Seeing {
     policy: Box<dyn Eviction>,
-    room: usize,
-    /// Whether a block may leave only after those that were put after it.
-    leaves_first: bool,
-    parents: HashMap<u32, u32>,
-    children: HashMap<u32, u32>,
+    room: u64,
 }
 
 impl Seeing {
     /// An empty cache for `room` blocks.
-    pub fn new(order: EvictionKind, room: usize, leaves_first: bool) -> Self {
-        let (parents, children) = (HashMap::new(), HashMap::new());
-        Self { policy: order.build(), room, leaves_first, parents, children }
-    }
-
-    fn evict(&mut self) {
-        let mut victims = Vec::with_capacity(1);
-        let Self { policy, children, leaves_first, .. } = self;
-        policy.victims(1, &mut |key| !*leaves_first || !children.contains_key(&key.unit), &mut victims);
-        for victim in victims {
-            let Some(parent) = self.parents.remove(&victim.unit) else { continue };
-            if let Some(count) = self.children.get_mut(&parent) {
-                *count -= 1;
-                if *count == 0 {
-                    self.children.remove(&parent);
-                }
-            }
-        }
+    pub fn new(order: EvictionKind, room: u64) -> Self {
+        Self { policy: order.build(), room }
     }
 }
 
@@ -84,19 +64,9 @@ impl Cache for Seeing {
         self.policy.touch(unit(block));
     }
 
-    fn put(&mut self, block: u32, parent: Option<u32>) {
-        if let Some(parent) = parent.filter(|parent| self.leaves_first && self.holds(*parent)) {
-            // Before room is made, so that the parent stays.
-            self.parents.insert(block, parent);
-            *self.children.entry(parent).or_default() += 1;
-        }
-        while self.policy.units() >= self.room {
-            let before = self.policy.units();
-            self.evict();
-            if self.policy.units() == before {
-                break;
-            }
-        }
+    fn put(&mut self, block: u32, _parent: Option<u32>) {
+        let too_many = (self.policy.bytes() + 1).saturating_sub(self.room);
+        self.policy.victims(too_many, &mut |_| true, &mut Vec::new());
         self.policy.insert(unit(block), 1);
     }
 }
@@ -110,8 +80,8 @@ pub struct Stored {
     room: u64,
 }
 
-/// Bytes of a block: the index has room for as many as there are of this size.
-const SLOT_BYTES: u64 = 4 << 10;
+/// Bytes of a block: so few that the books are small, and so many that the index has room for all.
+const SLOT_BYTES: u64 = 16 << 10;
 const NAMESPACE: Namespace = Namespace(0);
 const WRITER: u64 = 1;
 
@@ -129,10 +99,10 @@ impl Words for Books {
 }
 
 impl Stored {
-    /// An empty store for `room` blocks, and those that fill up the last chunk.
-    pub fn new(order: EvictionKind, room: usize) -> Self {
-        let bytes = (room as u64 * SLOT_BYTES).next_multiple_of(CHUNK_BYTES_MIN);
-        let geometry = Store::<Books>::geometry_for(bytes);
+    /// An empty store for about `room` blocks: it has whole chunks, and one at least.
+    pub fn new(order: EvictionKind, room: u64) -> Self {
+        let chunks = (room * SLOT_BYTES + CHUNK_BYTES_MIN / 2) / CHUNK_BYTES_MIN;
+        let geometry = Store::<Books>::geometry_for(chunks.max(1) * CHUNK_BYTES_MIN);
         // The books of a simulation are far below the address space.
         let books = Books(Rc::new(RefCell::new(vec![0; geometry.books_bytes() as usize / 8])));
         let store = Store::new(books.clone(), geometry, order);
@@ -177,7 +147,7 @@ impl Cache for Stored {
 
 /// Knows what comes: the block that is needed last leaves. No order can find more, but for what prefixes lose.
 pub struct Clairvoyant {
-    room: usize,
+    room: u64,
     /// When each block is needed, the next time last.
     uses: HashMap<u32, Vec<u32>>,
     held: HashMap<u32, u32>,
@@ -186,7 +156,7 @@ pub struct Clairvoyant {
 
 impl Clairvoyant {
     /// An empty cache for `room` blocks of a trace.
-    pub fn new(trace: &Trace, room: usize) -> Self {
+    pub fn new(trace: &Trace, room: u64) -> Self {
         let mut uses: HashMap<u32, Vec<u32>> = HashMap::new();
         for (at, request) in (0..).zip(&trace.requests) {
             request.blocks.iter().for_each(|block| uses.entry(*block).or_default().push(at));
@@ -223,7 +193,7 @@ impl Cache for Clairvoyant {
         let next = self.next_use(block);
         self.held.insert(block, next);
         self.by_next_use.insert((next, block));
-        if self.held.len() > self.room
+        if self.held.len() as u64 > self.room
             && let Some((_, last)) = self.by_next_use.pop_last()
         {
             self.held.remove(&last);
@@ -242,7 +212,7 @@ mod tests {
     use super::*;
 
     /// Fails as soon as a block is there without its parent.
-    struct Watched(Seeing, HashMap<u32, u32>);
+    struct Watched(Stored, HashMap<u32, u32>);
 
     impl Cache for Watched {
         fn holds(&self, block: u32) -> bool {
@@ -264,35 +234,34 @@ mod tests {
     #[test]
     fn with_room_for_all_every_order_finds_what_an_unlimited_cache_does() {
         let trace = synthetic::trace(300, 3);
-        let room = trace.unique() as usize;
+        let room = trace.unique();
         let unlimited = trace.found_by_unlimited();
         for order in EvictionKind::ALL {
-            assert_eq!(replay(&trace, &mut Seeing::new(order, room, false)), unlimited, "{order}");
-            assert_eq!(replay(&trace, &mut Seeing::new(order, room, true)), unlimited, "{order}");
-            assert_eq!(replay(&trace, &mut Stored::new(order, room)), unlimited, "{order}");
+            assert_eq!(replay(&trace, &mut Seeing::new(order, room)), unlimited, "{order}");
+            assert_eq!(replay(&trace, &mut Stored::new(order, room + 256)), unlimited, "{order}");
         }
         assert_eq!(replay(&trace, &mut Clairvoyant::new(&trace, room)), unlimited);
     }
 
     #[test]
     fn nobody_finds_more_than_who_knows_what_comes() {
-        let trace = synthetic::trace(400, 5);
-        let room = trace.unique() as usize / 8;
-        let best = replay(&trace, &mut Clairvoyant::new(&trace, room));
+        let trace = synthetic::trace(1000, 5);
         for order in EvictionKind::ALL {
-            for leaves_first in [false, true] {
-                let found = replay(&trace, &mut Seeing::new(order, room, leaves_first));
-                assert!(found > 0 && found < best, "{order}: {found} of {best}");
+            let mut stored = Stored::new(order, trace.unique() / 8);
+            let room = stored.room();
+            assert!(room.abs_diff(trace.unique() / 8) <= 128, "{room} of {}", trace.unique());
+            let best = replay(&trace, &mut Clairvoyant::new(&trace, room));
+            for found in [replay(&trace, &mut Seeing::new(order, room)), replay(&trace, &mut stored)] {
+                assert!(found > best / 8 && found < best, "{order}: {found} of {best}");
             }
         }
     }
 
     #[test]
-    fn an_order_of_leaves_keeps_no_block_without_its_parent() {
+    fn the_store_keeps_no_block_without_its_parent() {
         let trace = synthetic::trace(120, 7);
-        let room = trace.unique() as usize / 6;
         for order in EvictionKind::ALL {
-            replay(&trace, &mut Watched(Seeing::new(order, room, true), HashMap::new()));
+            replay(&trace, &mut Watched(Stored::new(order, 256), HashMap::new()));
         }
     }
 
@@ -301,7 +270,7 @@ mod tests {
         let request = |blocks: &[u32]| Request { at_ms: 0, blocks: blocks.to_vec() };
         let requests = [&[1][..], &[2], &[1], &[3], &[1], &[2]].map(request).to_vec();
         let trace = Trace { requests };
-        assert_eq!(replay(&trace, &mut Seeing::new(EvictionKind::Lru, 2, false)), 2);
-        assert_eq!(replay(&trace, &mut Seeing::new(EvictionKind::Fifo, 2, false)), 1);
+        assert_eq!(replay(&trace, &mut Seeing::new(EvictionKind::Lru, 2)), 2);
+        assert_eq!(replay(&trace, &mut Seeing::new(EvictionKind::Fifo, 2)), 1);
     }
 }
