@@ -53,12 +53,13 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvGet,
     &kv::KvBatch,
     &kv::KvScatter,
+    &kv::KvSparse,
     &kv::KvLookup,
     &kv_trace::KvTrace,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
-const WORKERS: &[&dyn Bench] = &[&reader::Reader, &kv_trace::client::Client];
+const WORKERS: &[&dyn Bench] = &[&reader::Reader, &kv::KvReader, &kv_trace::client::Client];
 
 /// What a bench is told.
 pub struct Setting {
