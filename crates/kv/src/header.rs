@@ -81,6 +81,11 @@ pub fn is_still(words: &impl Words, geometry: &Geometry, block: &Block) -> bool 
     words.load(geometry.header(block.slot) + GENERATION) == block.generation
 }
 
+/// The generation of a slot.
+pub fn generation(words: &impl Words, geometry: &Geometry, slot: u32) -> u64 {
+    words.load(geometry.header(slot) + GENERATION)
+}
+
 /// Publishes what was written into a retired slot.
 pub fn publish(words: &impl Words, geometry: &Geometry, slot: u32, content: &Content) {
     let header = geometry.header(slot);

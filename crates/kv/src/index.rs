@@ -66,6 +66,30 @@ pub fn remove(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> 
     false
 }
 
+/// Puts a slot in the place of another one of the same hash, with one store: a reader sees one of the two at any moment.
+/// False if the other one is not in the index.
+#[must_use]
+pub fn swap(words: &impl Words, geometry: &Geometry, hash: u64, old: u32, new: u32) -> bool {
+    for probe in 0..PROBES_MAX {
+        let bucket = bucket_of(geometry, hash, probe);
+        let found = (1..BUCKET_WORDS).find(|&entry| words.load(bucket + entry) == entry_of(hash, old));
+        if let Some(entry) = found {
+            words.store(bucket + entry, entry_of(hash, new));
+            return true;
+        }
+    }
+    false
+}
+
+/// The slots that a bucket names.
+pub fn slots(words: &impl Words, geometry: &Geometry, bucket: u64) -> impl Iterator<Item = u32> {
+    let first = geometry.bucket(bucket);
+    // The low half, less one.
+    (1..BUCKET_WORDS)
+        .map(move |entry| words.load(first + entry))
+        .filter_map(|value| (value as u32).checked_sub(1))
+}
+
 /// Adds `change` (wrapping) to the overflow count of the first `probes` buckets of a hash.
 fn pass(words: &impl Words, geometry: &Geometry, hash: u64, probes: u64, change: u64) {
     for probe in 0..probes {

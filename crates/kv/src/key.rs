@@ -23,6 +23,10 @@ pub struct BlockKey {
 }
 
 impl BlockKey {
+    /// No key: that of a slot which has none yet.
+    #[cfg(not(loom))]
+    pub(crate) const NONE: Self = Self { words: [0; KEY_BYTES_MAX / 8], bytes: 0 };
+
     /// Takes 1 to 64 bytes.
     ///
     /// # Errors

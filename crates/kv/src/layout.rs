@@ -63,6 +63,11 @@ impl Geometry {
         (HEAD_WORDS as u64 + self.buckets * BUCKET_WORDS as u64 + self.slots * HEADER_WORDS as u64) * 8
     }
 
+    /// Buckets of the index.
+    pub const fn buckets(&self) -> u64 {
+        self.buckets
+    }
+
     /// The last bucket's number: buckets are a power of two, so it masks.
     pub(crate) const fn bucket_mask(&self) -> u64 {
         self.buckets - 1

@@ -46,6 +46,7 @@ pub mod header;
 pub mod index;
 mod key;
 mod layout;
+mod lookup;
 #[cfg(not(loom))]
 mod order;
 #[cfg(not(loom))]
@@ -65,8 +66,11 @@ pub use counters::{COUNTED_MAX, Counts};
 pub use events::{Event, Events};
 pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};
 pub use layout::Geometry;
+pub use lookup::lookup;
 #[cfg(not(loom))]
-pub use store::{Inspected, Limits, Reserved, SpaceStatus, Store, StoreError, StoreStatus, Wish};
+pub use store::{
+    Expects, Inspected, Limits, Reserved, Seen, SpaceStatus, Store, StoreError, StoreStatus, Swapped, Wish,
+};
 #[cfg(not(loom))]
 pub use view::{Found, View, ViewError};
 pub use words::Words;

@@ -173,6 +173,12 @@ impl<W: Words> Store<W> {
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(used) = self.chunks.get(slot).copied() else { return };
         index::remove(&self.words, &self.geometry, used.hash, slot);
+        self.retire(slot);
+    }
+
+    /// Frees the slot of a published block that is out of the index.
+    pub(crate) fn retire(&mut self, slot: u32) {
+        let Some(used) = self.chunks.get(slot).copied() else { return };
         header::retire(&self.words, &self.geometry, slot);
         let group = self.group(used.namespace);
         self.orders.remove(group, used.hash, slot);

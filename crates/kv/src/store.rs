@@ -1,5 +1,9 @@
 //! The node's side: who holds which slot, and all that is written into the books.
 
+mod replace;
+
+pub use replace::{Expects, Seen, Swapped};
+
 use crate::chunks::{BLOCK_BYTES_MAX, Chunks, chunk_bytes, class_bytes, slot_numbers};
 use crate::events::{Event, Events, Journal};
 use crate::family::{Family, Kin};
@@ -55,6 +59,16 @@ pub enum StoreError {
     /// The session has not reserved this slot.
     #[error("slot {0} is not reserved by this session (hint: publish what reserve gave, once)")]
     NotReserved(u32),
+    /// A block does not fit the slot that was taken for it.
+    #[error(
+        "a block of {bytes} bytes does not fit its slot of {slot_bytes} (hint: take one as long as the block)"
+    )]
+    Longer {
+        /// Bytes of the block.
+        bytes: u64,
+        /// Bytes of the slot.
+        slot_bytes: u64,
+    },
 }
 
 /// How much of the memory a namespace may have, and who gives first when room is wanted.
@@ -240,8 +254,8 @@ impl<W: Words> Store<W> {
         Ok(Reserved::Slot { slot, offset: self.chunks.offset(slot) })
     }
 
-    /// Makes a block visible that its writer has written whole. False if the index has no room near its hash: the block is
-    /// given up, as if it had been evicted at once.
+    /// Makes a block visible that its writer has written whole. False if the index has no room near its hash, or the key was
+    /// swapped in meanwhile: the block is given up, as if it had been evicted at once.
     ///
     /// # Errors
     /// [`StoreError::NotReserved`].
@@ -252,6 +266,10 @@ impl<W: Words> Store<W> {
         was_touched: &mut dyn FnMut(u32) -> bool,
     ) -> Result<bool, StoreError> {
         let used = self.end_writing(writer, slot)?;
+        if self.find(used.namespace, &used.key).is_some() {
+            self.give_up(slot, &used);
+            return Ok(false);
+        }
         let content = Content {
             namespace: used.namespace,
             key: used.key,

@@ -1,9 +1,9 @@
 //! A client's side: the three files, mapped.
 
 use crate::header::{self, Block};
-use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
+use crate::lookup::lookup;
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice};
 use std::sync::Arc;
 
@@ -76,11 +76,7 @@ impl View {
     /// The block of a key, if it is there now.
     #[inline]
     pub fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<Found> {
-        let mut found = None;
-        index::find(&self.books, &self.geometry, key.hash(namespace), |slot| {
-            found = header::read(&self.books, &self.geometry, slot, namespace, key);
-            found.is_some()
-        });
+        let found = lookup(&self.books, &self.geometry, namespace, key);
         // A length or place outside the file can only come of a broken node.
         let fits = |block: &Block| {
             block

@@ -1,10 +1,11 @@
-//! A slot that is read while its block is evicted and another one is written into it, under every interleaving.
+//! A slot that is read while its block is evicted and another one is written into it, and a key whose block is replaced,
+//! under every interleaving.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p hinterland-kv --release --test loom --target-dir target/loom`
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use hinterland_kv::{BlockKey, Geometry, Namespace, Words, header};
+use hinterland_kv::{BlockKey, Geometry, Namespace, Words, header, index, lookup};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -103,4 +104,70 @@ fn a_reader_of_a_block_that_is_evicted_gets_its_bytes_or_a_miss() {
 #[test]
 fn a_reader_of_the_next_block_in_the_slot_gets_its_bytes_or_a_miss() {
     replaced_under_a_reader_of(2);
+}
+
+/// Two slots and the entry of a key that names one of them; what the slots have in common is computed.
+struct TwoSlots {
+    /// The fifth word of the only bucket: others are empty.
+    entry: AtomicU64,
+    generations: [AtomicU64; 2],
+    data: [AtomicU64; 2],
+}
+
+/// Words before the first header: the head and one bucket.
+const FIRST: usize = 520;
+
+impl Words for TwoSlots {
+    fn load(&self, word: usize) -> u64 {
+        match word {
+            516 => self.entry.load(Ordering::Acquire),
+            ..FIRST => 0,
+            _ => match (word - FIRST) % 16 {
+                0 => self.generations[(word - FIRST) / 16].load(Ordering::Acquire),
+                1 => 1,
+                3 => (key().len() as u64) << 32 | BYTES,
+                8 => 9,
+                _ => 0,
+            },
+        }
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        match word {
+            516 => self.entry.store(value, Ordering::Release),
+            _ if word >= FIRST && (word - FIRST).is_multiple_of(16) => {
+                self.generations[(word - FIRST) / 16].store(value, Ordering::Release);
+            }
+            // The same in both blocks.
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_key_that_is_replaced_is_found_at_every_moment_with_its_old_or_new_bytes() {
+    loom::model(|| {
+        let geometry = Geometry::new(2, 1, 4 << 20);
+        let hash = key().hash(Namespace(1));
+        let books = Arc::new(TwoSlots {
+            entry: AtomicU64::new((hash >> 32 << 32) | 1),
+            generations: [AtomicU64::new(1), AtomicU64::new(0)],
+            data: [AtomicU64::new(1), AtomicU64::new(2)],
+        });
+        let reading = Arc::clone(&books);
+        let reader = thread::spawn(move || {
+            let geometry = Geometry::new(2, 1, 4 << 20);
+            let block = lookup(&*reading, &geometry, Namespace(1), &key()).expect("it is never away");
+            let copied = reading.data[block.slot as usize].load(Ordering::Relaxed);
+            (header::is_still(&*reading, &geometry, &block), block.slot, copied)
+        });
+        // The node swaps; then somebody writes into the slot that is free.
+        header::publish(&*books, &geometry, 1, &content(1));
+        assert!(index::swap(&*books, &geometry, hash, 0, 1));
+        header::retire(&*books, &geometry, 0);
+        header::before_writing();
+        books.data[0].store(3, Ordering::Relaxed);
+        let (counts, slot, copied) = reader.join().unwrap();
+        assert!(!counts || copied == u64::from(slot) + 1, "{copied} of slot {slot}");
+    });
 }

@@ -4,6 +4,7 @@
 
 mod keeping;
 mod racks;
+mod replace;
 
 pub use racks::{KvRacks, KvRemote};
 
@@ -337,7 +338,7 @@ fn key(bytes: &[u8]) -> Result<BlockKey, Refused> {
 
 fn refused(error: &StoreError) -> Refused {
     let code = match error {
-        StoreError::Bytes(_) => errno::EINVAL,
+        StoreError::Bytes(_) | StoreError::Longer { .. } => errno::EINVAL,
         StoreError::NotReserved(_) => errno::EACCES,
     };
     Refused::new(code, error.to_string())

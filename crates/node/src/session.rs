@@ -549,6 +549,31 @@ impl Session {
                 let is_begun = core.kv_racks.prefetch(&store, namespace, keys)?;
                 KvReply::Count(if is_begun { count } else { 0 })
             }
+            other => self.kv_values(other)?,
+        })
+    }
+
+    /// Requests about blocks that are replaced.
+    fn kv_values(&self, request: KvRequest) -> Result<KvReply, Refused> {
+        Ok(match request {
+            KvRequest::Swap { handle, blocks, give, take } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                let (outcomes, slots) = store.swap(self.id, namespace, &blocks, &give, &take)?;
+                KvReply::Swapped { outcomes, slots }
+            }
+            KvRequest::RemoveSeen { handle, blocks } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(store.remove_seen(namespace, &blocks)?)
+            }
+            KvRequest::List { handle, cursor, limit } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                let (keys, next) = store.list(namespace, cursor, limit);
+                KvReply::Listed { keys, next }
+            }
+            KvRequest::Blocks { handle } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Count(store.blocks_of(namespace))
+            }
             other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
         })
     }

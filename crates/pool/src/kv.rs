@@ -16,6 +16,7 @@ mod queue;
 mod racks;
 mod read;
 mod runs;
+mod values;
 
 pub use keeping::KvEvents;
 pub use owned::Owned;
@@ -23,6 +24,7 @@ pub use put::{Gathered, GatheredRuns, Stored};
 pub use queue::{Batch, Completion, KvQueue, QueueOptions, Refusal, WhenFull};
 pub use read::{Scattered, ScatteredRuns};
 pub use runs::{Gather, Run, Scatter};
+pub use values::{Expects, KvValues, Listed, Replaced, Replacement};
 
 const EINVAL: i32 = 22;
 /// Most keys of a message of 1 MiB.

@@ -85,6 +85,14 @@ impl Session {
         wait_readable(stream.socket(), Some(Duration::ZERO)).unwrap_or(true)
     }
 
+    /// A second descriptor of the socket: between calls it is readable only when the node has ended the session.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] without descriptors left.
+    pub fn watch(&self) -> Result<UnixStream, PoolError> {
+        Ok(self.stream.lock().unwrap_or_else(PoisonError::into_inner).socket().duplicate()?)
+    }
+
     /// Asks, and waits for the answer.
     ///
     /// # Errors

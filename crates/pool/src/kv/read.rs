@@ -133,7 +133,7 @@ impl KvCache {
 
     /// Counts a block that was to be read, and was if it has a length.
     #[inline]
-    fn count_get(&self, bytes: Option<u32>) -> Option<u32> {
+    pub(super) fn count_get(&self, bytes: Option<u32>) -> Option<u32> {
         let (got, read_bytes) = bytes.map_or((0, 0), |bytes| (1, u64::from(bytes)));
         self.view.count(self.counters, Counts { gets: 1, got, read_bytes, ..Counts::default() });
         bytes

@@ -46,6 +46,50 @@ pub enum KvSlot {
     NoRoom,
 }
 
+/// A block as a reader saw it in the books.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KvSeen {
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation then.
+    pub generation: u64,
+}
+
+/// What must be true of a key for a swap to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KvExpects {
+    /// Nothing in particular.
+    Anything,
+    /// It has no block.
+    Nothing,
+    /// It still has the block that was seen.
+    Block(KvSeen),
+}
+
+/// A block to swap in for whatever its key has.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct KvSwap {
+    /// A slot that was taken and is written.
+    pub slot: u32,
+    /// The key.
+    pub key: KvKey,
+    /// Length of the block, at most what the slot was taken for.
+    pub bytes: u64,
+    /// When it is to happen.
+    pub expects: KvExpects,
+}
+
+/// What came of a swap; the slot is given back unless it is `Done`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum KvSwapped {
+    /// The key has the new block.
+    Done,
+    /// The key is not as was expected.
+    Changed,
+    /// The index has no room near the key's hash.
+    NoRoom,
+}
+
 /// What a session asks of a node about KV blocks. The comment names the reply.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum KvRequest {
@@ -137,6 +181,39 @@ pub enum KvRequest {
     },
     /// → `Status`.
     Status,
+    /// Swaps blocks in, in their order and with nobody in between; then gives slots back, and then takes others →
+    /// `Swapped`.
+    Swap {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which.
+        blocks: Vec<KvSwap>,
+        /// Slots that are not going to be written.
+        give: Vec<u32>,
+        /// Lengths of blocks to come, 1 byte to 4 MiB: a slot for each.
+        take: Vec<u64>,
+    },
+    /// Removes blocks that are still those that were seen → `Count` of them.
+    RemoveSeen {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which.
+        blocks: Vec<(KvKey, KvSeen)>,
+    },
+    /// Some keys of the namespace → `Listed`. Who goes on to the end has been given every key that was there all the time.
+    List {
+        /// From `Opened`.
+        handle: Handle,
+        /// Where to go on; 0 at first.
+        cursor: u64,
+        /// About how many keys, at most 4096; fewer may come, even none.
+        limit: u32,
+    },
+    /// → `Count` of the blocks of the namespace.
+    Blocks {
+        /// From `Opened`.
+        handle: Handle,
+    },
     /// How many of the keys, from the first on, are here or at any other node → `Count`.
     Match {
         /// From `Opened`.
@@ -340,6 +417,20 @@ pub enum KvReply {
     },
     /// The stores, by user.
     Status(Vec<KvStatus>),
+    /// See [`KvRequest::Swap`].
+    Swapped {
+        /// One for each block, in their order.
+        outcomes: Vec<KvSwapped>,
+        /// One for each length, in their order: `Reserved` or `NoRoom`.
+        slots: Vec<KvSlot>,
+    },
+    /// See [`KvRequest::List`].
+    Listed {
+        /// The keys.
+        keys: Vec<KvKey>,
+        /// Where to go on; `None` at the end.
+        next: Option<u64>,
+    },
     /// One for each key: whether its block is here.
     Fetched(Vec<bool>),
 }

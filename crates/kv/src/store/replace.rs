@@ -1,0 +1,192 @@
+//! Blocks that are replaced: a slot is taken without a key, and swapped in for whatever its key has.
+
+use super::{Store, StoreError, Used};
+use crate::chunks::{BLOCK_BYTES_MAX, class_bytes};
+use crate::events::Event;
+use crate::family::Family;
+use crate::header::{self, Content};
+use crate::index;
+use crate::key::{BlockKey, Namespace};
+use crate::words::Words;
+
+/// Buckets that one listing walks at most: a megabyte of the index, so that nobody waits long for the books.
+const LIST_BUCKETS_MAX: u64 = 16_384;
+
+/// What must be true of a key for a swap to happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expects {
+    /// Nothing in particular.
+    Anything,
+    /// It has no block.
+    Nothing,
+    /// It still has the block that was seen.
+    Block(Seen),
+}
+
+/// A block as a reader saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Seen {
+    /// Its slot.
+    pub slot: u32,
+    /// The slot's generation then.
+    pub generation: u64,
+}
+
+/// What came of a swap. The slot is given back unless it is `Done`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Swapped {
+    /// The key has the new block.
+    Done,
+    /// The key is not as was expected.
+    Changed,
+    /// The index has no room near the key's hash, or the key's block is pinned.
+    NoRoom,
+}
+
+impl<W: Words> Store<W> {
+    /// A slot for `bytes` bytes whose key `writer` will name when it is written; its number and where it starts. `None` if
+    /// everything is being written or pinned, or the namespace's quota is.
+    ///
+    /// # Errors
+    /// [`StoreError::Bytes`].
+    pub fn take_slot(
+        &mut self,
+        writer: u64,
+        namespace: Namespace,
+        bytes: u64,
+        was_touched: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<Option<(u32, u64)>, StoreError> {
+        if bytes == 0 || bytes > BLOCK_BYTES_MAX {
+            return Err(StoreError::Bytes(bytes));
+        }
+        let class = class_bytes(bytes);
+        if !self.make_room_in_quota(namespace, class, was_touched) {
+            return Ok(None);
+        }
+        self.serial += 1;
+        let used = Used {
+            namespace,
+            key: BlockKey::NONE,
+            hash: 0,
+            bytes: 0,
+            writer: Some(writer),
+            pins: 0,
+            family: Family::new(self.serial, None),
+        };
+        let Some(slot) = self.take(class, used, was_touched) else { return Ok(None) };
+        *self.writers.entry(writer).or_default() += 1;
+        self.spaces.entry(namespace).or_default().slot_bytes += class;
+        self.status.reserved += 1;
+        Ok(Some((slot, self.chunks.offset(slot))))
+    }
+
+    /// Makes what was written into a slot the block of a key, in place of the one that the key has. A reader finds one of
+    /// the two at any moment: the entry of the index is overwritten by one store.
+    ///
+    /// # Errors
+    /// [`StoreError::NotReserved`], also for a slot that was taken for another namespace; [`StoreError::Bytes`] or
+    /// [`StoreError::Longer`] for a length that the slot cannot have. The slot is still the writer's then.
+    pub fn swap(
+        &mut self,
+        writer: u64,
+        slot: u32,
+        (namespace, key): (Namespace, BlockKey),
+        bytes: u64,
+        expects: Expects,
+    ) -> Result<Swapped, StoreError> {
+        if bytes == 0 || bytes > BLOCK_BYTES_MAX {
+            return Err(StoreError::Bytes(bytes));
+        }
+        let is_its = |used: &Used| used.writer == Some(writer) && used.namespace == namespace;
+        if !self.chunks.get(slot).is_some_and(is_its) {
+            return Err(StoreError::NotReserved(slot));
+        }
+        let class = self.chunks.class(slot);
+        if bytes > class {
+            return Err(StoreError::Longer { bytes, slot_bytes: class });
+        }
+        let used = self.end_writing(writer, slot)?;
+        let old = self.find(namespace, &key);
+        let is_as_expected = match expects {
+            Expects::Anything => true,
+            Expects::Nothing => old.is_none(),
+            Expects::Block(seen) => old.is_some_and(|old| self.seen(old) == seen),
+        };
+        // At most 4 MiB: the cast loses nothing.
+        let used = Used { key, hash: key.hash(namespace), bytes: bytes as u32, writer: None, ..used };
+        let is_in = is_as_expected && self.put_in(slot, old, used);
+        if !is_in {
+            self.give(slot);
+            return Ok(if is_as_expected { Swapped::NoRoom } else { Swapped::Changed });
+        }
+        let space = self.spaces.entry(namespace).or_default();
+        space.blocks += 1;
+        space.bytes += bytes;
+        self.status.blocks += 1;
+        self.status.bytes += bytes;
+        self.journal.add(|| Event::Stored { namespace, key, parent: None, bytes: used.bytes });
+        Ok(Swapped::Done)
+    }
+
+    /// Puts a written slot into books and order, in place of another one; false if there is no place for it.
+    fn put_in(&mut self, slot: u32, old: Option<u32>, used: Used) -> bool {
+        if old.is_some_and(|old| self.is_pinned(old)) {
+            return false;
+        }
+        let (group, class) = (self.group(used.namespace), self.chunks.class(slot));
+        if let Some(old) = old {
+            // It has the same hash, and an order knows blocks by it.
+            self.orders.remove(group, used.hash, old);
+        }
+        if !self.orders.insert(group, used.hash, slot, class) {
+            return false;
+        }
+        let offset = self.chunks.offset(slot);
+        let content = Content { namespace: used.namespace, key: used.key, offset, bytes: used.bytes };
+        if let Some(place) = self.chunks.get_mut(slot) {
+            *place = used;
+        }
+        header::publish(&self.words, &self.geometry, slot, &content);
+        let is_in = match old {
+            Some(old) => index::swap(&self.words, &self.geometry, used.hash, old, slot),
+            None => index::insert(&self.words, &self.geometry, used.hash, slot),
+        };
+        if !is_in {
+            header::retire(&self.words, &self.geometry, slot);
+            self.orders.remove(group, used.hash, slot);
+        } else if let Some(old) = old {
+            self.retire(old);
+        }
+        is_in
+    }
+
+    /// Removes the block of a key if it is still the one that was seen; whether it was. One that is pinned stays.
+    pub fn remove_seen(&mut self, namespace: Namespace, key: &BlockKey, seen: Seen) -> bool {
+        match self.find(namespace, key) {
+            Some(slot) if self.seen(slot) == seen => self.remove(namespace, key),
+            _ => false,
+        }
+    }
+
+    /// Keys of a namespace from bucket `cursor` of the index on, and the bucket to go on with; `None` at the end. About
+    /// `limit` of them, or fewer, even none. Entries never move and a swap keeps its entry, so whoever goes on to the end
+    /// has been given every key that was there all the time.
+    pub fn list(&self, namespace: Namespace, cursor: u64, limit: usize) -> (Vec<BlockKey>, Option<u64>) {
+        let end = self.geometry.buckets();
+        let stop = end.min(cursor.saturating_add(LIST_BUCKETS_MAX));
+        let mut keys = Vec::new();
+        let mut bucket = cursor.min(end);
+        while bucket < stop && keys.len() < limit {
+            for slot in index::slots(&self.words, &self.geometry, bucket) {
+                let its = self.chunks.get(slot).filter(|used| used.namespace == namespace);
+                keys.extend(its.map(|used| used.key));
+            }
+            bucket += 1;
+        }
+        (keys, (bucket < end).then_some(bucket))
+    }
+
+    fn seen(&self, slot: u32) -> Seen {
+        Seen { slot, generation: header::generation(&self.words, &self.geometry, slot) }
+    }
+}

@@ -1,0 +1,341 @@
+//! Values: KV blocks that are replaced, removed if they are still those that were read, and listed.
+
+use super::{EINVAL, KvCache, block_key, broken};
+use crate::session::unexpected;
+use crate::{Pool, PoolError};
+use hinterland_kv::{BLOCK_BYTES_MAX, Found, StoreError, class_bytes};
+use hinterland_os::socket::UnixStream;
+use hinterland_proto::control::{
+    KvExpects, KvKey, KvReply, KvRequest, KvSeen, KvSlot, KvStatus, KvSwap, KvSwapped,
+};
+
+/// Blocks of one message: what a node does with its books locked stays below a millisecond.
+const SWAPS_MAX: usize = 512;
+/// Bytes of them: what is being written serves nobody else.
+const SWAP_BYTES_MAX: u64 = 32 << 20;
+/// Slots that are kept for the next blocks, so that a write costs one message and not two.
+const STOCK_MAX: usize = 64;
+/// Bytes of slots that are kept: what is kept serves nobody else.
+const STOCK_BYTES_MAX: u64 = 4 << 20;
+/// Sizes of slots that are kept: each may hold a chunk that blocks of other sizes would need.
+const STOCK_SIZES_MAX: usize = 4;
+
+/// A namespace of blocks that may be replaced. A reader finds the old or the new one at any moment, whole.
+pub struct KvValues {
+    cache: KvCache,
+    stock: Vec<Slot>,
+}
+
+/// A block to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Replacement<'bytes> {
+    /// Its key, 1 to 64 bytes.
+    pub key: &'bytes [u8],
+    /// The pieces of which it is gathered, 1 byte to 4 MiB together.
+    pub pieces: &'bytes [&'bytes [u8]],
+    /// When it is to be written.
+    pub expects: Expects,
+}
+
+/// What must be true of a key for its block to be written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Expects {
+    /// Nothing in particular.
+    Anything,
+    /// It has no block.
+    Nothing,
+    /// It still has this block.
+    Block(Found),
+}
+
+/// What became of a block to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Replaced {
+    /// It is there.
+    Done,
+    /// The key was not as expected.
+    Changed,
+    /// There is no room: everything else is being written.
+    NoRoom,
+}
+
+/// Keys of a listing, and where to go on; `None` at the end.
+pub type Listed = (Vec<KvKey>, Option<u64>);
+
+#[derive(Clone, Copy)]
+struct Slot {
+    class: u64,
+    slot: u32,
+    offset: u64,
+}
+
+impl Pool {
+    /// Opens the values of a namespace; `fingerprint` is all that those who share it must agree on.
+    ///
+    /// # Errors
+    /// As [`kv`](Self::kv).
+    pub fn kv_values(&self, fingerprint: &str) -> Result<KvValues, PoolError> {
+        Ok(KvValues { cache: self.kv(fingerprint)?, stock: Vec::new() })
+    }
+}
+
+impl KvValues {
+    /// The block of a key, if there is one now. No message to anybody.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] for a key of no or more than 64 bytes.
+    #[inline]
+    pub fn find(&self, key: &[u8]) -> Result<Option<Found>, PoolError> {
+        Ok(self.cache.find(&block_key(key)?))
+    }
+
+    /// Copies a block that was found into pieces, in their order, as much as they hold; false if it is not there any more:
+    /// look for it again, it may have been replaced. No message to anybody.
+    #[inline]
+    pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
+        self.cache.view.read(found, into)
+    }
+
+    /// Counts, for the node's status, a value that was to be read, and was if it has a length.
+    #[inline]
+    pub fn count_get(&self, bytes: Option<usize>) {
+        // What is longer than 4 GiB is no value.
+        self.cache.count_get(bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)));
+    }
+
+    /// Writes blocks, in place of those that their keys have; one answer each, in order. Up to 512 blocks of up to 32 MiB
+    /// together appear with no other write in between.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] for a key of no or more than 64 bytes, or a block of none or more than 4 MiB; nothing is written
+    /// then. What else a node that fails can say; some may be written then.
+    pub fn replace(&mut self, blocks: &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError> {
+        for block in blocks {
+            check(block)?;
+        }
+        let (mut all, mut rest) = (Vec::with_capacity(blocks.len()), blocks);
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |block: &&Replacement<'_>| {
+                bytes += length(block.pieces);
+                bytes <= SWAP_BYTES_MAX
+            };
+            let count = rest.iter().take(SWAPS_MAX).take_while(fits).count().max(1);
+            let (some, behind) = rest.split_at(count);
+            all.extend(self.replace_some(some)?);
+            rest = behind;
+        }
+        Ok(all)
+    }
+
+    /// Removes blocks that are still those that were found; returns how many were.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn remove_found(&self, blocks: &[(&[u8], Found)]) -> Result<u64, PoolError> {
+        let blocks = blocks.iter().map(|(key, found)| (key.to_vec(), seen(found))).collect();
+        self.cache.count(KvRequest::RemoveSeen { handle: self.cache.handle, blocks })
+    }
+
+    /// Removes blocks; returns how many were there.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn remove(&self, keys: &[&[u8]]) -> Result<u64, PoolError> {
+        self.cache.remove(keys)
+    }
+
+    /// Removes all; returns how many there were.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node does not answer.
+    pub fn clear(&self) -> Result<u64, PoolError> {
+        self.cache.clear()
+    }
+
+    /// About `limit` keys (4096 at most), and where to go on. Who goes on to the end, from 0 at first, has been given every
+    /// key that was there all the time; one that came or went meanwhile may be among them or not.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node does not answer.
+    pub fn list(&self, cursor: u64, limit: u32) -> Result<Listed, PoolError> {
+        match self.cache.ask(KvRequest::List { handle: self.cache.handle, cursor, limit })? {
+            KvReply::Listed { keys, next } => Ok((keys, next)),
+            other => Err(unexpected("Listed", &other)),
+        }
+    }
+
+    /// How many blocks there are.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node does not answer.
+    pub fn count(&self) -> Result<u64, PoolError> {
+        self.cache.count(KvRequest::Blocks { handle: self.cache.handle })
+    }
+
+    /// What the stores of the node hold.
+    ///
+    /// # Errors
+    /// [`PoolError`] if it does not answer.
+    pub fn status(&self) -> Result<Vec<KvStatus>, PoolError> {
+        match self.cache.ask(KvRequest::Status)? {
+            KvReply::Status(stores) => Ok(stores),
+            other => Err(unexpected("Status", &other)),
+        }
+    }
+
+    /// Bytes that all blocks of the store have together, those of other namespaces among them.
+    pub const fn capacity_bytes(&self) -> u64 {
+        self.cache.view.geometry().blocks_bytes()
+    }
+
+    /// Gives back the slots that are kept for the next writes. To be called by who writes nothing for a while.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node does not answer.
+    pub fn rest(&mut self) -> Result<(), PoolError> {
+        if self.stock.is_empty() {
+            return Ok(());
+        }
+        let give = std::mem::take(&mut self.stock).iter().map(|slot| slot.slot).collect();
+        self.swap(Vec::new(), give, Vec::new()).map(drop)
+    }
+
+    /// Becomes readable when the node ends, and only then as long as no call is going on.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] without descriptors left.
+    pub fn watch(&self) -> Result<UnixStream, PoolError> {
+        self.cache.session.watch()
+    }
+
+    fn replace_some(&mut self, blocks: &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError> {
+        let classes: Vec<u64> = blocks.iter().map(|block| class_bytes(length(block.pieces))).collect();
+        let slots = self.slots_for(&classes)?;
+        let mut swaps = Vec::with_capacity(blocks.len());
+        let mut failed = None;
+        for (block, slot) in blocks.iter().zip(&slots) {
+            let Some(slot) = slot else { continue };
+            let bytes = length(block.pieces);
+            if let Err(error) = self.cache.view.write(slot.offset, bytes, block.pieces) {
+                failed = Some(broken(error));
+                break;
+            }
+            let expects = match block.expects {
+                Expects::Anything => KvExpects::Anything,
+                Expects::Nothing => KvExpects::Nothing,
+                Expects::Block(found) => KvExpects::Block(seen(&found)),
+            };
+            swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects });
+        }
+        if let Some(error) = failed {
+            self.stock.extend(slots.into_iter().flatten());
+            return Err(error);
+        }
+        let (give, take) = self.restock(&classes);
+        let (outcomes, taken) = self.swap(swaps, give, take.clone())?;
+        self.store(&take, &taken);
+        let mut outcomes = outcomes.into_iter();
+        let outcome = |slot: &Option<Slot>| match slot.and_then(|_| outcomes.next()) {
+            Some(KvSwapped::Done) => Replaced::Done,
+            Some(KvSwapped::Changed) => Replaced::Changed,
+            Some(KvSwapped::NoRoom) | None => Replaced::NoRoom,
+        };
+        Ok(slots.iter().map(outcome).collect())
+    }
+
+    /// A slot of each class, out of the stock or of the node; `None` where there is no room.
+    fn slots_for(&mut self, classes: &[u64]) -> Result<Vec<Option<Slot>>, PoolError> {
+        let mut slots: Vec<Option<Slot>> = Vec::with_capacity(classes.len());
+        for &class in classes {
+            let at = self.stock.iter().rposition(|slot| slot.class == class);
+            slots.push(at.map(|at| self.stock.swap_remove(at)));
+        }
+        let missing: Vec<u64> =
+            classes.iter().zip(&slots).filter(|(_, slot)| slot.is_none()).map(|(class, _)| *class).collect();
+        if missing.is_empty() {
+            return Ok(slots);
+        }
+        let taken = match self.swap(Vec::new(), Vec::new(), missing.clone()) {
+            Ok((_, taken)) => taken,
+            Err(error) => {
+                self.stock.extend(slots.into_iter().flatten());
+                return Err(error);
+            }
+        };
+        let mut taken = missing.iter().zip(&taken).map(|(&class, taken)| slot_of(class, taken));
+        for slot in slots.iter_mut().filter(|slot| slot.is_none()) {
+            *slot = taken.next().flatten();
+        }
+        Ok(slots)
+    }
+
+    /// What to give back and what to take, so that as many blocks of these classes find a slot the next time.
+    fn restock(&mut self, classes: &[u64]) -> (Vec<u32>, Vec<u64>) {
+        let most = STOCK_BYTES_MAX.min(self.capacity_bytes() / 64);
+        let (mut sizes, mut wanted, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for &class in classes {
+            if !sizes.contains(&class) && sizes.len() < STOCK_SIZES_MAX {
+                sizes.push(class);
+            }
+            if sizes.contains(&class) && wanted.len() < STOCK_MAX && bytes + class <= most {
+                bytes += class;
+                wanted.push(class);
+            }
+        }
+        let mut give = Vec::new();
+        self.stock.retain(|slot| {
+            let at = wanted.iter().position(|class| *class == slot.class);
+            match at {
+                Some(at) => drop(wanted.swap_remove(at)),
+                None => give.push(slot.slot),
+            }
+            at.is_some()
+        });
+        (give, wanted)
+    }
+
+    fn store(&mut self, classes: &[u64], taken: &[KvSlot]) {
+        let kept = classes.iter().zip(taken).filter_map(|(&class, taken)| slot_of(class, taken));
+        self.stock.extend(kept);
+    }
+
+    fn swap(
+        &self,
+        blocks: Vec<KvSwap>,
+        give: Vec<u32>,
+        take: Vec<u64>,
+    ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), PoolError> {
+        let (asked, wanted) = (blocks.len(), take.len());
+        let request = KvRequest::Swap { handle: self.cache.handle, blocks, give, take };
+        match self.cache.ask(request)? {
+            KvReply::Swapped { outcomes, slots } if outcomes.len() == asked && slots.len() == wanted => {
+                Ok((outcomes, slots))
+            }
+            other => Err(unexpected("Swapped", &other)),
+        }
+    }
+}
+
+fn check(block: &Replacement<'_>) -> Result<(), PoolError> {
+    block_key(block.key)?;
+    match length(block.pieces) {
+        1..=BLOCK_BYTES_MAX => Ok(()),
+        bytes => Err(PoolError::Refused { code: EINVAL, text: StoreError::Bytes(bytes).to_string() }),
+    }
+}
+
+fn length(pieces: &[&[u8]]) -> u64 {
+    pieces.iter().map(|piece| piece.len() as u64).sum()
+}
+
+fn seen(found: &Found) -> KvSeen {
+    KvSeen { slot: found.block().slot, generation: found.block().generation }
+}
+
+const fn slot_of(class: u64, taken: &KvSlot) -> Option<Slot> {
+    match *taken {
+        KvSlot::Reserved { slot, offset } => Some(Slot { class, slot, offset }),
+        _ => None,
+    }
+}
