@@ -1,0 +1,262 @@
+//! Options of the commands that set values and let keys end.
+
+use crate::number;
+
+/// Why options are refused: the text of the error reply.
+#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
+pub enum OptionError {
+    /// They do not go together, or there is no such option.
+    #[error("ERR syntax error")]
+    Syntax,
+    /// A number is none.
+    #[error("ERR value is not an integer or out of range")]
+    Integer,
+    /// A time that cannot be.
+    #[error("ERR invalid expire time in '{0}' command")]
+    Time(&'static str),
+    /// Conditions of `EXPIRE` that cannot hold together.
+    #[error("ERR {0}")]
+    Together(&'static str),
+    /// An option that `EXPIRE` does not have.
+    #[error("ERR Unsupported option {0}")]
+    Unsupported(String),
+}
+
+/// When a key ends, in milliseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Ends {
+    /// Never.
+    #[default]
+    Never,
+    /// As it is.
+    Kept,
+    /// Then.
+    At(u64),
+}
+
+/// When a value is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Condition {
+    /// Always.
+    #[default]
+    Always,
+    /// If the key is not there.
+    Absent,
+    /// If it is.
+    Present,
+}
+
+/// Options of `SET`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetOptions {
+    /// When it is set.
+    pub condition: Condition,
+    /// Whether the old value is the answer.
+    pub get: bool,
+    /// When it ends.
+    pub ends: Ends,
+}
+
+impl SetOptions {
+    /// Reads the words behind the value.
+    ///
+    /// # Errors
+    /// [`OptionError`].
+    pub fn parse<'word>(
+        mut words: impl Iterator<Item = &'word [u8]>,
+        now_ms: u64,
+    ) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        // Whether the words make sense comes before whether their numbers do.
+        let mut time = None;
+        while let Some(word) = words.next() {
+            let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+            let has_end = options.ends == Ends::Kept || time.is_some();
+            if is("NX") && options.condition != Condition::Present {
+                options.condition = Condition::Absent;
+            } else if is("XX") && options.condition != Condition::Absent {
+                options.condition = Condition::Present;
+            } else if is("GET") {
+                options.get = true;
+            } else if is("KEEPTTL") && time.is_none() {
+                options.ends = Ends::Kept;
+            } else if let Some(unit) = Unit::of(word).filter(|_| !has_end) {
+                time = Some((unit, words.next().ok_or(OptionError::Syntax)?));
+            } else {
+                return Err(OptionError::Syntax);
+            }
+        }
+        if let Some((unit, time)) = time {
+            options.ends = Ends::At(unit.end("set", time, now_ms)?);
+        }
+        Ok(options)
+    }
+}
+
+/// The end that `GETEX` gives a key.
+///
+/// # Errors
+/// [`OptionError`].
+pub fn getex<'word>(mut words: impl Iterator<Item = &'word [u8]>, now_ms: u64) -> Result<Ends, OptionError> {
+    let Some(word) = words.next() else { return Ok(Ends::Kept) };
+    let is_persist = word.eq_ignore_ascii_case(b"PERSIST");
+    let unit = Unit::of(word);
+    let time = if is_persist { None } else { Some(words.next().ok_or(OptionError::Syntax)?) };
+    match (unit, time) {
+        _ if words.next().is_some() => Err(OptionError::Syntax),
+        (_, None) => Ok(Ends::Never),
+        (Some(unit), Some(time)) => Ok(Ends::At(unit.end("getex", time, now_ms)?)),
+        (None, Some(_)) => Err(OptionError::Syntax),
+    }
+}
+
+/// How a time is given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unit {
+    /// Seconds from now.
+    Seconds,
+    /// Milliseconds from now.
+    Milliseconds,
+    /// Seconds since 1970.
+    AtSeconds,
+    /// Milliseconds since 1970.
+    AtMilliseconds,
+}
+
+impl Unit {
+    fn of(word: &[u8]) -> Option<Self> {
+        let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
+        match word.len() {
+            2 if is("EX") => Some(Self::Seconds),
+            2 if is("PX") => Some(Self::Milliseconds),
+            4 if is("EXAT") => Some(Self::AtSeconds),
+            4 if is("PXAT") => Some(Self::AtMilliseconds),
+            _ => None,
+        }
+    }
+
+    /// The end of a key that is set: it must be positive, as Redis wants it.
+    ///
+    /// # Errors
+    /// [`OptionError::Integer`], [`OptionError::Time`].
+    pub fn end(self, command: &'static str, time: &[u8], now_ms: u64) -> Result<u64, OptionError> {
+        let number = number::parse(time).ok_or(OptionError::Integer)?;
+        let end = self.milliseconds(number, now_ms).filter(|_| number > 0);
+        // Positive: the cast loses nothing.
+        end.map(|end| end as u64).ok_or(OptionError::Time(command))
+    }
+
+    /// The end that `EXPIRE` and its like give a key; one that is past is no error.
+    ///
+    /// # Errors
+    /// As [`end`](Self::end).
+    pub fn expire(self, command: &'static str, time: &[u8], now_ms: u64) -> Result<i64, OptionError> {
+        let number = number::parse(time).ok_or(OptionError::Integer)?;
+        self.milliseconds(number, now_ms).ok_or(OptionError::Time(command))
+    }
+
+    fn milliseconds(self, number: i64, now_ms: u64) -> Option<i64> {
+        let number = match self {
+            Self::Seconds | Self::AtSeconds => number.checked_mul(1000)?,
+            Self::Milliseconds | Self::AtMilliseconds => number,
+        };
+        match self {
+            Self::Seconds | Self::Milliseconds => number.checked_add(i64::try_from(now_ms).ok()?),
+            Self::AtSeconds | Self::AtMilliseconds => Some(number),
+        }
+    }
+}
+
+/// Conditions of `EXPIRE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExpireOptions {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+}
+
+impl ExpireOptions {
+    /// Reads the words behind the time.
+    ///
+    /// # Errors
+    /// [`OptionError`].
+    pub fn parse<'word>(words: impl Iterator<Item = &'word [u8]>) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        for word in words {
+            match word.to_ascii_uppercase().as_slice() {
+                b"NX" => options.nx = true,
+                b"XX" => options.xx = true,
+                b"GT" => options.gt = true,
+                b"LT" => options.lt = true,
+                _ => return Err(OptionError::Unsupported(String::from_utf8_lossy(word).into_owned())),
+            }
+        }
+        let Self { nx, xx, gt, lt } = options;
+        if nx && (xx || gt || lt) {
+            return Err(OptionError::Together(
+                "NX and XX, GT or LT options at the same time are not compatible",
+            ));
+        }
+        if gt && lt {
+            return Err(OptionError::Together("GT and LT options at the same time are not compatible"));
+        }
+        Ok(options)
+    }
+
+    /// Whether a key that ends at `old` may end at `new`.
+    pub fn allow(self, old: Option<u64>, new: i64) -> bool {
+        let old_ms = old.map(|old| i64::try_from(old).unwrap_or(i64::MAX));
+        // A key that does not end counts as one that ends later than all others.
+        !(self.nx && old.is_some()
+            || self.xx && old.is_none()
+            || self.gt && old_ms.is_none_or(|old| new <= old)
+            || self.lt && old_ms.is_some_and(|old| new >= old))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(words: &str) -> Result<SetOptions, OptionError> {
+        SetOptions::parse(words.split_whitespace().map(str::as_bytes), 1000)
+    }
+
+    #[test]
+    fn options_of_set_are_read_in_any_order_and_case() {
+        let expected = SetOptions { condition: Condition::Absent, get: true, ends: Ends::At(6000) };
+        assert_eq!(set("get ex 5 Nx"), Ok(expected));
+        assert_eq!(set("PXAT 7").unwrap().ends, Ends::At(7));
+        assert_eq!(set("keepttl XX").unwrap().ends, Ends::Kept);
+        assert_eq!(set(""), Ok(SetOptions::default()));
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_refused() {
+        assert_eq!(set("NX nx").unwrap().condition, Condition::Absent);
+        for words in
+            ["NX XX", "EX 1 PX 1", "EX x PX 1", "EX", "KEEPTTL EX 1", "EX 1 KEEPTTL", "abc", "PERSIST"]
+        {
+            assert_eq!(set(words), Err(OptionError::Syntax), "{words}");
+        }
+        for words in ["EX 0", "PX -1", "EX 9223372036854775807", "PX 9223372036854775807"] {
+            assert_eq!(set(words), Err(OptionError::Time("set")), "{words}");
+        }
+        assert_eq!(set("EX 1.5"), Err(OptionError::Integer));
+        let expire = |words: &str| ExpireOptions::parse(words.split_whitespace().map(str::as_bytes));
+        assert!(expire("NX GT").is_err() && expire("GT LT").is_err() && expire("ab").is_err());
+        assert!(expire("xx gt").is_ok());
+    }
+
+    #[test]
+    fn conditions_of_expire_compare_ends() {
+        let allow = |words: &str, old, new| {
+            ExpireOptions::parse(words.split_whitespace().map(str::as_bytes)).unwrap().allow(old, new)
+        };
+        assert!(allow("NX", None, 5) && !allow("NX", Some(9), 5));
+        assert!(allow("XX", Some(9), 5) && !allow("XX", None, 5));
+        assert!(!allow("GT", None, 5) && !allow("GT", Some(5), 5) && allow("GT", Some(4), 5));
+        assert!(allow("LT", None, 5) && !allow("LT", Some(5), 5) && allow("LT", Some(6), 5));
+    }
+}
