@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, kv, ls, metrics, mount, node, put, rm, run, stat, status, top,
-    up, verify,
+    bench, completions, doctor, generate, get, kv, ls, metrics, mount, node, put, resp, rm, run, stat,
+    status, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -79,6 +79,8 @@ pub enum Command {
     Status(status::Arguments),
     /// Show KV blocks that programs of this host share
     Kv(kv::Arguments),
+    /// Serve Redis clients with values in KV blocks
+    Resp(resp::Arguments),
     /// Watch members, caches and rates
     Top(top::Arguments),
     /// Print or serve counters for Prometheus

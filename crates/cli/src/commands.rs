@@ -11,6 +11,7 @@ pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod put;
+pub mod resp;
 pub mod rm;
 pub mod run;
 pub mod stat;

@@ -23,12 +23,12 @@ struct Layer {
 
 /// The house from the ground up. ARCHITECTURE.md draws the same map.
 const HOUSE: &[Layer] = &[
-    Layer { name: "logic", crates: &["types", "proto", "directory", "policy"], within: Within::Left },
+    Layer { name: "logic", crates: &["types", "proto", "directory", "policy", "resp"], within: Within::Left },
     Layer { name: "mechanism", crates: &["os", "ring", "kv", "fabric", "pool"], within: Within::Left },
     Layer { name: "services", crates: &["node"], within: Within::Only(&[]) },
     Layer {
         name: "access",
-        crates: &["region", "fuse", "preload"],
+        crates: &["region", "fuse", "preload", "gateway"],
         within: Within::Only(&[("preload", "region")]),
     },
     Layer { name: "faces", crates: &["cli", "c", "python"], within: Within::Only(&[]) },

@@ -1,0 +1,252 @@
+//! What each command does.
+
+mod about;
+mod keys;
+mod session;
+mod values;
+
+use crate::connection::Caller;
+use crate::keyspace::{KeyError, Keyspace};
+use crate::shared::{Counters, Shared};
+use hinterland_os::socket::UnixStream;
+use hinterland_pool::Pool;
+use hinterland_resp::command::{self, Command};
+use hinterland_resp::options::OptionError;
+use hinterland_resp::{Arguments, Replies, number};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the server follows: clients choose by it what they send.
+pub const REDIS_VERSION: &str = "7.0.15";
+
+/// Why a command is refused: the text of the error reply.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// The key or the store.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// Options.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// Anything else, in words.
+    #[error("{0}")]
+    Text(String),
+}
+
+impl Refusal {
+    fn text(text: impl Into<String>) -> Self {
+        Self::Text(text.into())
+    }
+
+    fn syntax() -> Self {
+        OptionError::Syntax.into()
+    }
+
+    fn integer() -> Self {
+        OptionError::Integer.into()
+    }
+
+    fn arity(name: &str) -> Self {
+        Self::Text(format!("ERR wrong number of arguments for '{name}' command"))
+    }
+}
+
+type Outcome = Result<(), Refusal>;
+
+/// What a thread needs to run commands: databases that it has opened, and the time of its turn.
+pub struct Context {
+    shared: Arc<Shared>,
+    now_ms: u64,
+    keyspaces: Vec<Option<Keyspace>>,
+    opened: Vec<(usize, UnixStream)>,
+}
+
+impl Context {
+    /// Nothing is opened yet.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        let keyspaces = (0..shared.options.databases).map(|_| None).collect();
+        let mut context = Self { shared, now_ms: 0, keyspaces, opened: Vec::new() };
+        context.look_at_clock();
+        context
+    }
+
+    /// Takes the time, once for a turn.
+    pub fn look_at_clock(&mut self) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+    }
+
+    /// Milliseconds since 1970 at the start of the turn.
+    pub const fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    /// A command ran.
+    pub fn count_command(&self) {
+        Counters::add(&self.shared.counters.commands, 1);
+    }
+
+    /// A database, opened if it is not.
+    ///
+    /// # Errors
+    /// [`KeyError::Pool`].
+    pub fn keyspace(&mut self, database: usize) -> Result<&mut Keyspace, KeyError> {
+        let place = &mut self.keyspaces[database];
+        match place {
+            Some(keyspace) => Ok(keyspace),
+            None => {
+                let pool = Pool::connect(Some(&self.shared.options.socket))?;
+                let keyspace = Keyspace::open(&pool, &self.shared.options.namespace, database)?;
+                self.opened.push((database, keyspace.store().watch()?));
+                Ok(place.insert(keyspace))
+            }
+        }
+    }
+
+    /// Closes a database, because its session is of no use any more.
+    pub fn lose(&mut self, database: usize) {
+        self.keyspaces[database] = None;
+    }
+
+    /// Sockets of sessions that were opened since this was asked last, by database.
+    pub fn take_opened(&mut self) -> Vec<(usize, UnixStream)> {
+        std::mem::take(&mut self.opened)
+    }
+
+    /// Gives back what is kept for the next writes.
+    pub fn rest(&mut self) {
+        for place in &mut self.keyspaces {
+            if place.as_mut().is_some_and(|keyspace| keyspace.rest().is_err()) {
+                *place = None;
+            }
+        }
+    }
+}
+
+/// One command on its way.
+struct Call<'call> {
+    context: &'call mut Context,
+    caller: &'call mut Caller,
+    words: Arguments<'call>,
+    replies: &'call mut Replies,
+}
+
+/// Runs a request and appends its reply. A request without words has none.
+pub fn run(context: &mut Context, caller: &mut Caller, words: Arguments<'_>, replies: &mut Replies) {
+    if words.is_empty() {
+        return;
+    }
+    context.count_command();
+    let mark = replies.mark();
+    let database = caller.database;
+    let mut call = Call { context, caller, words, replies };
+    let Err(refusal) = call.dispatch() else { return };
+    call.replies.back_to(mark);
+    call.replies.error(&refusal.to_string());
+    if let Refusal::Key(KeyError::Pool(_)) = refusal {
+        call.context.lose(database);
+    }
+}
+
+impl Call<'_> {
+    fn dispatch(&mut self) -> Outcome {
+        let Some(spec) = command::find(self.words.get(0)) else { return self.unknown() };
+        if !spec.takes(self.words.len()) {
+            return Err(Refusal::arity(spec.name));
+        }
+        if !self.caller.is_known && !spec.flags.ends_with("no_auth") {
+            return Err(Refusal::text("NOAUTH Authentication required."));
+        }
+        match spec.command {
+            Command::Get => self.get(),
+            Command::Set => self.set(),
+            Command::SetNx => self.set_nx(),
+            Command::SetEx | Command::PSetEx => self.set_ex(spec),
+            Command::MGet => self.mget(),
+            Command::MSet => self.mset(),
+            Command::GetSet => self.get_set(),
+            Command::GetDel => self.get_del(),
+            Command::GetEx => self.get_ex(),
+            Command::GetRange | Command::SubStr => self.get_range(),
+            Command::StrLen => self.str_len(),
+            Command::Append => self.append(),
+            Command::Incr => self.add(Some(1)),
+            Command::Decr => self.add(Some(-1)),
+            Command::IncrBy => self.add(number::parse(self.words.get(2))),
+            Command::DecrBy => self.decrement(),
+            Command::Del | Command::Unlink => self.delete(),
+            Command::Exists | Command::Touch => self.exists(),
+            Command::Type => self.kind(),
+            Command::Ttl | Command::PTtl | Command::ExpireTime | Command::PExpireTime => {
+                self.ttl(spec.command)
+            }
+            Command::Expire | Command::PExpire | Command::ExpireAt | Command::PExpireAt => self.expire(spec),
+            Command::Persist => self.persist(),
+            Command::Scan => self.scan(),
+            Command::Keys => self.keys(),
+            Command::DbSize => self.db_size(),
+            Command::FlushDb => self.flush(false),
+            Command::FlushAll => self.flush(true),
+            Command::Object => self.object(),
+            Command::Memory => self.memory(),
+            Command::Ping => self.ping(),
+            Command::Echo => self.echo(),
+            Command::Select => self.select(),
+            Command::Auth => self.auth(),
+            Command::Hello => self.hello(),
+            Command::Client => self.client(),
+            Command::Quit => self.quit(),
+            Command::Reset => self.reset(),
+            Command::Info => self.info(),
+            Command::Config => self.config(),
+            Command::Command => self.command(),
+            Command::Time => self.time(),
+        }
+    }
+
+    fn unknown(&mut self) -> Outcome {
+        let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
+        let name = shown(self.words.get(0));
+        // A browser that was made to send its request here must not have the rest of it run as commands.
+        if name.eq_ignore_ascii_case("post") || name.eq_ignore_ascii_case("host:") {
+            self.caller.end = Some(crate::connection::End::AfterReplies);
+            return Err(Refusal::text("ERR this is no web server"));
+        }
+        let mut words = String::new();
+        for word in self.words.from(1) {
+            if words.len() >= 128 {
+                break;
+            }
+            words.push_str(&format!("'{}' ", shown(word)));
+        }
+        Err(Refusal::Text(format!("ERR unknown command '{name}', with args beginning with: {words}")))
+    }
+
+    fn unknown_subcommand(&self, command: &str) -> Refusal {
+        let name = String::from_utf8_lossy(self.words.get(1)).into_owned();
+        Refusal::Text(format!("ERR unknown subcommand '{name}'. Try {command} HELP."))
+    }
+
+    /// The second word in capitals.
+    fn subcommand(&self) -> Vec<u8> {
+        self.words.get(1).to_ascii_uppercase()
+    }
+
+    /// The word at `index` as an integer.
+    fn integer_at(&self, index: usize) -> Result<i64, Refusal> {
+        number::parse(self.words.get(index)).ok_or_else(Refusal::integer)
+    }
+
+    fn ok(&mut self) -> Outcome {
+        self.replies.simple("OK");
+        Ok(())
+    }
+
+    fn keyspace(&mut self) -> Result<&mut Keyspace, Refusal> {
+        Ok(self.context.keyspace(self.caller.database)?)
+    }
+
+    const fn now_ms(&self) -> u64 {
+        self.context.now_ms
+    }
+}

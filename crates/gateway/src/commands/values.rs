@@ -1,0 +1,267 @@
+//! Commands that read and write values.
+
+use super::{Call, Outcome, Refusal};
+use crate::head::VALUE_BYTES_MAX;
+use crate::keyspace::{Change, Item, KeyError, State};
+use crate::shared::Counters;
+use hinterland_pool::{Expects, Replaced};
+use hinterland_resp::command::{Command, Spec};
+use hinterland_resp::number;
+use hinterland_resp::options::{Condition, Ends, SetOptions, Unit, getex};
+
+/// How often a conditional write is tried again that another client came before.
+const TRIES_MAX: usize = 1000;
+
+impl Call<'_> {
+    pub(super) fn get(&mut self) -> Outcome {
+        if !self.reply_value(1)? {
+            self.replies.nil();
+        }
+        Ok(())
+    }
+
+    pub(super) fn mget(&mut self) -> Outcome {
+        self.replies.array(self.words.len() - 1);
+        for index in 1..self.words.len() {
+            if !self.reply_value(index)? {
+                self.replies.nil();
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends the value of the key at a word, if there is one; whether there is.
+    #[inline]
+    fn reply_value(&mut self, index: usize) -> Result<bool, Refusal> {
+        let (now_ms, room) = (self.context.now_ms, self.room());
+        let keyspace = self.context.keyspace(self.caller.database)?;
+        let is_there = keyspace.reply(self.words.get(index), now_ms, room, self.replies)?;
+        let counters = &self.context.shared.counters;
+        Counters::add(if is_there { &counters.hits } else { &counters.misses }, 1);
+        Ok(is_there)
+    }
+
+    /// Bytes that the replies of this connection may grow by.
+    fn room(&self) -> usize {
+        let shared = &self.context.shared;
+        // What this command has appended already is not in the shared sum yet.
+        let room = shared.room().saturating_sub(self.replies.unsent().len());
+        // Some replies always find room.
+        room.max(crate::connection::FREE_BYTES)
+    }
+
+    pub(super) fn set(&mut self) -> Outcome {
+        let options = SetOptions::parse(self.words.from(3), self.now_ms())?;
+        if options.get || options.ends == Ends::Kept {
+            return self.set_knowing(options);
+        }
+        let ends_ms = end(options.ends, None);
+        if self.set_when(options.condition, ends_ms)? {
+            return self.ok();
+        }
+        self.replies.nil();
+        Ok(())
+    }
+
+    /// Sets the second word to the third, if the condition holds; whether it does.
+    fn set_when(&mut self, condition: Condition, ends_ms: Option<u64>) -> Result<bool, Refusal> {
+        let (key, value, now_ms) = (self.words.get(1), self.words.get(2), self.now_ms());
+        let keyspace = self.keyspace()?;
+        for _ in 0..TRIES_MAX {
+            let expects = match condition {
+                Condition::Always => Expects::Anything,
+                Condition::Absent | Condition::Present => {
+                    let state = keyspace.state(key, now_ms)?;
+                    if matches!(state, State::There(_)) != (condition == Condition::Present) {
+                        return Ok(false);
+                    }
+                    state.expected()
+                }
+            };
+            if ends_ms.is_some_and(|end| end <= now_ms) {
+                // It is set and has ended at once.
+                keyspace.remove(&[key], now_ms)?;
+                return Ok(true);
+            }
+            if keyspace.set_if(key, value, ends_ms, expects)? {
+                return Ok(true);
+            }
+        }
+        Err(KeyError::Contended.into())
+    }
+
+    /// `SET` that needs the old value or its end.
+    fn set_knowing(&mut self, options: SetOptions) -> Outcome {
+        let (key, value, now_ms) = (self.words.get(1), self.words.get(2), self.now_ms());
+        let (old, is_set) = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            let holds = match options.condition {
+                Condition::Always => true,
+                Condition::Absent => old.is_none(),
+                Condition::Present => old.is_some(),
+            };
+            let ends_ms = end(options.ends, old.as_ref().and_then(|(head, _)| head.ends_ms));
+            let old = old.map(|(_, value)| value);
+            if !holds {
+                return Ok(Change::Leave((old, false)));
+            }
+            if ends_ms.is_some_and(|end| end <= now_ms) {
+                return Ok(Change::Remove((old, true)));
+            }
+            Ok(Change::Set(value.to_vec(), ends_ms, (old, true)))
+        })?;
+        match old {
+            Some(old) if options.get => self.replies.bulk(&old),
+            None if is_set && !options.get => self.replies.simple("OK"),
+            Some(_) if is_set => self.replies.simple("OK"),
+            _ => self.replies.nil(),
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_nx(&mut self) -> Outcome {
+        let is_set = self.set_when(Condition::Absent, None)?;
+        self.replies.integer(i64::from(is_set));
+        Ok(())
+    }
+
+    pub(super) fn set_ex(&mut self, spec: &Spec) -> Outcome {
+        let unit = if spec.command == Command::SetEx { Unit::Seconds } else { Unit::Milliseconds };
+        let ends_ms = unit.end(spec.name, self.words.get(2), self.now_ms())?;
+        let (key, value) = (self.words.get(1), self.words.get(3));
+        if !self.keyspace()?.set_if(key, value, Some(ends_ms), Expects::Anything)? {
+            return Err(KeyError::Contended.into());
+        }
+        self.ok()
+    }
+
+    pub(super) fn mset(&mut self) -> Outcome {
+        if self.words.len().is_multiple_of(2) {
+            return Err(Refusal::arity("mset"));
+        }
+        let items: Vec<Item<'_>> = (1..self.words.len())
+            .step_by(2)
+            .map(|index| Item {
+                key: self.words.get(index),
+                value: self.words.get(index + 1),
+                ends_ms: None,
+                expects: Expects::Anything,
+            })
+            .collect();
+        let outcomes = self.keyspace()?.set(&items)?;
+        if outcomes.iter().any(|outcome| *outcome != Replaced::Done) {
+            return Err(KeyError::NoRoom.into());
+        }
+        self.ok()
+    }
+
+    pub(super) fn get_set(&mut self) -> Outcome {
+        self.set_knowing(SetOptions { get: true, ..SetOptions::default() })
+    }
+
+    pub(super) fn get_del(&mut self) -> Outcome {
+        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            Ok(old.map_or(Change::Leave(None), |(_, value)| Change::Remove(Some(value))))
+        })?;
+        self.bulk_or_nil(old);
+        Ok(())
+    }
+
+    pub(super) fn get_ex(&mut self) -> Outcome {
+        let now_ms = self.now_ms();
+        let ends = getex(self.words.from(2), now_ms)?;
+        let key = self.words.get(1);
+        if ends == Ends::Kept {
+            return self.get();
+        }
+        let ends_ms = end(ends, None);
+        let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            Ok(match old {
+                None => Change::Leave(None),
+                Some((_, value)) if ends_ms.is_some_and(|end| end <= now_ms) => Change::Remove(Some(value)),
+                Some((head, value)) if head.ends_ms == ends_ms => Change::Leave(Some(value)),
+                Some((_, value)) => Change::Set(value.clone(), ends_ms, Some(value)),
+            })
+        })?;
+        self.bulk_or_nil(old);
+        Ok(())
+    }
+
+    pub(super) fn get_range(&mut self) -> Outcome {
+        let (start, end) = (self.integer_at(2)?, self.integer_at(3)?);
+        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let value = self.keyspace()?.value(key, now_ms)?.map(|(_, value)| value).unwrap_or_default();
+        // At most 512 MiB: the cast loses nothing.
+        let length = value.len() as i64;
+        if start < 0 && end < 0 && start > end {
+            self.replies.bulk(b"");
+            return Ok(());
+        }
+        let from_end = |place: i64| if place < 0 { place.saturating_add(length).max(0) } else { place };
+        let (start, end) = (from_end(start), from_end(end).min(length - 1));
+        let range = if start > end || length == 0 { 0..0 } else { start as usize..end as usize + 1 };
+        self.replies.bulk(value.get(range).unwrap_or_default());
+        Ok(())
+    }
+
+    pub(super) fn str_len(&mut self) -> Outcome {
+        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let entry = self.keyspace()?.entry_of(key, now_ms)?;
+        // At most 512 MiB: the cast loses nothing.
+        self.replies.integer(entry.map_or(0, |entry| entry.head.value_bytes as i64));
+        Ok(())
+    }
+
+    pub(super) fn append(&mut self) -> Outcome {
+        let (key, more, now_ms) = (self.words.get(1), self.words.get(2), self.now_ms());
+        let length = self.keyspace()?.change(key, now_ms, |old| {
+            let (ends_ms, mut value) = old.map_or((None, Vec::new()), |(head, value)| (head.ends_ms, value));
+            if value.len() + more.len() > VALUE_BYTES_MAX {
+                return Err(Refusal::from(KeyError::Value));
+            }
+            value.extend_from_slice(more);
+            let length = value.len() as i64;
+            Ok(Change::Set(value, ends_ms, length))
+        })?;
+        self.replies.integer(length);
+        Ok(())
+    }
+
+    pub(super) fn decrement(&mut self) -> Outcome {
+        match self.integer_at(2)?.checked_neg() {
+            Some(by) => self.add(Some(by)),
+            None => Err(Refusal::text("ERR decrement would overflow")),
+        }
+    }
+
+    pub(super) fn add(&mut self, by: Option<i64>) -> Outcome {
+        let by = by.ok_or_else(Refusal::integer)?;
+        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let sum = self.keyspace()?.change(key, now_ms, |old| {
+            let (ends_ms, value) = match old {
+                None => (None, 0),
+                Some((head, value)) => (head.ends_ms, number::parse(&value).ok_or_else(Refusal::integer)?),
+            };
+            let overflow = || Refusal::text("ERR increment or decrement would overflow");
+            let sum = value.checked_add(by).ok_or_else(overflow)?;
+            Ok::<_, Refusal>(Change::Set(sum.to_string().into_bytes(), ends_ms, sum))
+        })?;
+        self.replies.integer(sum);
+        Ok(())
+    }
+
+    fn bulk_or_nil(&mut self, value: Option<Vec<u8>>) {
+        match value {
+            Some(value) => self.replies.bulk(&value),
+            None => self.replies.nil(),
+        }
+    }
+}
+
+const fn end(ends: Ends, old: Option<u64>) -> Option<u64> {
+    match ends {
+        Ends::Never => None,
+        Ends::Kept => old,
+        Ends::At(end) => Some(end),
+    }
+}

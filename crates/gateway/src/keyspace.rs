@@ -1,0 +1,532 @@
+//! One database: values of Redis clients in the blocks of a namespace.
+//!
+//! A key of up to 64 bytes is the block's key; another one is hashed, and stands whole in the block. A value of more than a
+//! block lies in parts, under keys that no other value ever has, so that values are never mixed. Readers ask nobody.
+
+mod parts;
+mod place;
+
+use crate::head::{BLOCK_BYTES_MAX, Form, HEAD_BYTES, Head, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use hinterland_pool::{Expects, Found, KvValues, Pool, PoolError, Replaced, Replacement};
+use hinterland_proto::control::KvKey;
+use hinterland_resp::Replies;
+use parts::Parts;
+use place::Place;
+
+/// How often a value is read again that was replaced while it was copied.
+const READS_MAX: usize = 64;
+/// How often a change is tried again that another client came before.
+const CHANGES_MAX: usize = 1000;
+
+/// Why a command on a key failed: the text of its reply.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// The node failed; the connection to it may be of no use any more.
+    #[error("ERR {0}")]
+    Pool(#[from] PoolError),
+    /// Everything is being written, or the value is larger than the memory for all.
+    #[error(
+        "OOM no room for the value (hint: raise --kv-capacity of the node, or the quota of the namespace if it has one)"
+    )]
+    NoRoom,
+    /// Other clients write the key all the time.
+    #[error("TRYAGAIN the key is being written all the time (hint: try again)")]
+    Contended,
+    /// A key that is too long.
+    #[error("ERR a key has at most {KEY_BYTES_MAX} bytes, not {0} (hint: hash it)")]
+    Key(usize),
+    /// A value that is too long.
+    #[error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")]
+    Value,
+    /// The reply is larger than the buffers may be.
+    #[error(
+        "OOM the reply has {0} bytes, more than the buffers have left (hint: read fewer values at once, or raise --buffers)"
+    )]
+    Buffers(usize),
+}
+
+/// A value to set.
+#[derive(Clone, Copy, Debug)]
+pub struct Item<'bytes> {
+    /// Its key.
+    pub key: &'bytes [u8],
+    /// The value.
+    pub value: &'bytes [u8],
+    /// When the key ends.
+    pub ends_ms: Option<u64>,
+    /// When it is to be set.
+    pub expects: Expects,
+}
+
+/// A key that is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Its block.
+    pub found: Found,
+    /// Its head.
+    pub head: Head,
+}
+
+/// What a key has.
+#[derive(Clone, Copy, Debug)]
+pub enum State {
+    /// A value.
+    There(Entry),
+    /// A value whose time is over.
+    Ended(Entry),
+    /// Nothing.
+    Absent,
+}
+
+impl State {
+    /// What a change must expect so that nobody comes in between.
+    pub const fn expected(&self) -> Expects {
+        match self {
+            Self::There(entry) | Self::Ended(entry) => Expects::Block(entry.found),
+            Self::Absent => Expects::Nothing,
+        }
+    }
+}
+
+/// What becomes of a value.
+#[derive(Debug)]
+pub enum Change<T> {
+    /// It becomes this one.
+    Set(Vec<u8>, Option<u64>, T),
+    /// It is removed.
+    Remove(T),
+    /// It stays.
+    Leave(T),
+}
+
+/// A database.
+pub struct Keyspace {
+    values: KvValues,
+    parts: Parts,
+}
+
+impl Keyspace {
+    /// What programs that share a database agree on.
+    pub fn fingerprint(name: &str, database: usize) -> String {
+        format!("values of Redis clients, form 1, namespace {name}, database {database}")
+    }
+
+    /// Opens a database.
+    ///
+    /// # Errors
+    /// [`KeyError::Pool`].
+    pub fn open(pool: &Pool, name: &str, database: usize) -> Result<Self, KeyError> {
+        let fingerprint = Self::fingerprint(name, database);
+        let values = pool.kv_values(&fingerprint)?;
+        let parts = Parts::new(pool.kv_values(&format!("{fingerprint}, parts"))?)?;
+        Ok(Self { values, parts })
+    }
+
+    /// The store.
+    pub const fn store(&self) -> &KvValues {
+        &self.values
+    }
+
+    /// What a key has.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn state(&self, key: &[u8], now_ms: u64) -> Result<State, KeyError> {
+        let place = Place::of(key)?;
+        let Some(entry) = self.entry(place.block_key(), |name| place.is(name, key))? else {
+            return Ok(State::Absent);
+        };
+        Ok(if entry.head.has_ended(now_ms) { State::Ended(entry) } else { State::There(entry) })
+    }
+
+    /// The entry of a key, if its time is not over.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn entry_of(&self, key: &[u8], now_ms: u64) -> Result<Option<Entry>, KeyError> {
+        match self.state(key, now_ms)? {
+            State::There(entry) => Ok(Some(entry)),
+            State::Ended(entry) => {
+                self.forget(key, &entry)?;
+                Ok(None)
+            }
+            State::Absent => Ok(None),
+        }
+    }
+
+    /// Appends the value of a key to the replies, if there is one; at most `room` bytes. Whether there is.
+    ///
+    /// # Errors
+    /// [`KeyError`]; nothing is appended then.
+    pub fn reply(
+        &mut self,
+        key: &[u8],
+        now_ms: u64,
+        room: usize,
+        replies: &mut Replies,
+    ) -> Result<bool, KeyError> {
+        let bytes = self.append(key, now_ms, room, replies)?;
+        self.values.count_get(bytes);
+        Ok(bytes.is_some())
+    }
+
+    /// As [`reply`](Self::reply); the length of the value.
+    #[inline]
+    fn append(
+        &mut self,
+        key: &[u8],
+        now_ms: u64,
+        room: usize,
+        replies: &mut Replies,
+    ) -> Result<Option<usize>, KeyError> {
+        let place = Place::of(key)?;
+        let mark = replies.mark();
+        for _ in 0..READS_MAX {
+            let Some(found) = self.values.find(place.block_key())? else { return Ok(None) };
+            let block_bytes = found.bytes() as usize;
+            let Some(value_bytes) = block_bytes.checked_sub(HEAD_BYTES + place.kept()) else {
+                return Ok(None);
+            };
+            if value_bytes > room {
+                return Err(KeyError::Buffers(value_bytes));
+            }
+            let (mut head, mut name) = ([0; HEAD_BYTES], vec![0; place.kept()]);
+            let value = replies.bulk_space(value_bytes);
+            if !self.values.read(&found, &mut [&mut head, &mut name, value]) {
+                replies.back_to(mark);
+                continue;
+            }
+            let head = Head::parse(&head, block_bytes).filter(|_| place.is(&name, key));
+            let entry = head.map(|head| Entry { found, head });
+            match entry {
+                Some(entry) if entry.head.has_ended(now_ms) => {
+                    replies.back_to(mark);
+                    self.forget(key, &entry)?;
+                    return Ok(None);
+                }
+                Some(Entry { head: Head { form: Form::Follows, .. }, .. }) => return Ok(Some(value_bytes)),
+                Some(entry) => {
+                    replies.back_to(mark);
+                    if entry.head.value_bytes > room {
+                        return Err(KeyError::Buffers(entry.head.value_bytes));
+                    }
+                    if self.parts.read(&entry.head, replies.bulk_space(entry.head.value_bytes))? {
+                        return Ok(Some(entry.head.value_bytes));
+                    }
+                    replies.back_to(mark);
+                    // A lost part is a miss, unless the value was replaced: then there is another one.
+                    if self.forget(key, &entry)? {
+                        return Ok(None);
+                    }
+                }
+                None => {
+                    replies.back_to(mark);
+                    return Ok(None);
+                }
+            }
+        }
+        Err(KeyError::Contended)
+    }
+
+    /// The value of a key and its entry.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn value(&mut self, key: &[u8], now_ms: u64) -> Result<Option<(Entry, Vec<u8>)>, KeyError> {
+        for _ in 0..READS_MAX {
+            let Some(entry) = self.entry_of(key, now_ms)? else { return Ok(None) };
+            let mut value = vec![0; entry.head.value_bytes];
+            if entry.head.form != Form::Follows {
+                if self.parts.read(&entry.head, &mut value)? {
+                    return Ok(Some((entry, value)));
+                }
+                if self.forget(key, &entry)? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            let mut front = vec![0; HEAD_BYTES + entry.head.key_bytes];
+            if self.values.read(&entry.found, &mut [&mut front, &mut value]) {
+                return Ok(Some((entry, value)));
+            }
+        }
+        Err(KeyError::Contended)
+    }
+
+    /// Sets values; one answer each. Those that follow their head appear with no other write in between.
+    ///
+    /// # Errors
+    /// [`KeyError`]; some of the values may be set then.
+    pub fn set(&mut self, items: &[Item<'_>]) -> Result<Vec<Replaced>, KeyError> {
+        let mut places = Vec::with_capacity(items.len());
+        let mut heads = Vec::with_capacity(items.len());
+        for item in items {
+            let place = Place::of(item.key)?;
+            if item.value.len() > VALUE_BYTES_MAX {
+                return Err(KeyError::Value);
+            }
+            let mut head = Head {
+                ends_ms: item.ends_ms,
+                value_bytes: item.value.len(),
+                key_bytes: place.kept(),
+                form: Form::Follows,
+            };
+            if HEAD_BYTES + head.key_bytes + head.value_bytes > BLOCK_BYTES_MAX {
+                match self.parts.write(item.value)? {
+                    Some(generation) => head.form = Form::InParts(generation),
+                    None => {
+                        self.remove_parts(&heads)?;
+                        return Ok(vec![Replaced::NoRoom; items.len()]);
+                    }
+                }
+            }
+            places.push(place);
+            heads.push(head);
+        }
+        let old = self.old_parts(items, &places)?;
+        let bytes: Vec<[u8; HEAD_BYTES]> = heads.iter().map(|head| head.to_bytes()).collect();
+        let pieces: Vec<[&[u8]; 3]> = items
+            .iter()
+            .zip(&heads)
+            .zip(&bytes)
+            .map(|((item, head), bytes)| {
+                let value = if head.form == Form::Follows { item.value } else { &[] };
+                [&bytes[..], &item.key[..head.key_bytes], value]
+            })
+            .collect();
+        let blocks: Vec<Replacement<'_>> = items
+            .iter()
+            .zip(&places)
+            .zip(&pieces)
+            .map(|((item, place), pieces)| Replacement {
+                key: place.block_key(),
+                pieces,
+                expects: item.expects,
+            })
+            .collect();
+        let outcomes = self.values.replace(&blocks)?;
+        let is_done = |index: usize| outcomes.get(index) == Some(&Replaced::Done);
+        let lost = heads.iter().enumerate().filter(|(index, _)| !is_done(*index)).map(|(_, head)| head);
+        let replaced = old.iter().filter(|(index, _)| is_done(*index)).map(|(_, head)| head);
+        self.remove_parts(lost.chain(replaced))?;
+        Ok(outcomes)
+    }
+
+    /// Removes keys; returns how many were there.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn remove(&mut self, keys: &[&[u8]], now_ms: u64) -> Result<u64, KeyError> {
+        let (mut there, mut ended, mut heads) = (Vec::new(), Vec::new(), Vec::new());
+        for key in keys {
+            match self.state(key, now_ms)? {
+                State::There(entry) => {
+                    there.push(Place::of(key)?);
+                    heads.push(entry.head);
+                }
+                State::Ended(entry) => ended.push((*key, entry)),
+                State::Absent => {}
+            }
+        }
+        for (key, entry) in ended {
+            self.forget(key, &entry)?;
+        }
+        if there.is_empty() {
+            return Ok(0);
+        }
+        let keys: Vec<&[u8]> = there.iter().map(Place::block_key).collect();
+        let mut count = 0;
+        for keys in keys.chunks(4096) {
+            count += self.values.remove(keys)?;
+        }
+        self.remove_parts(&heads)?;
+        Ok(count)
+    }
+
+    /// Changes the value of a key; nobody changes it between the look at the old one and the new one.
+    ///
+    /// # Errors
+    /// [`KeyError`], and what `decide` says.
+    pub fn change<T, E: From<KeyError>>(
+        &mut self,
+        key: &[u8],
+        now_ms: u64,
+        mut decide: impl FnMut(Option<(&Head, Vec<u8>)>) -> Result<Change<T>, E>,
+    ) -> Result<T, E> {
+        for _ in 0..CHANGES_MAX {
+            let state = self.state(key, now_ms)?;
+            let old = match &state {
+                State::There(entry) => match self.value(key, now_ms)? {
+                    // Read again meanwhile: it must be the same block.
+                    Some((read, value)) if read.found == entry.found => Some((entry, value)),
+                    _ => continue,
+                },
+                State::Ended(_) | State::Absent => None,
+            };
+            let change = decide(old.map(|(entry, value)| (&entry.head, value)))?;
+            match (change, &state) {
+                (Change::Leave(answer), _) => return Ok(answer),
+                (Change::Remove(answer), State::There(entry)) => {
+                    if self.forget(key, entry)? {
+                        return Ok(answer);
+                    }
+                }
+                (Change::Remove(answer), _) => return Ok(answer),
+                (Change::Set(value, ends_ms, answer), state) => {
+                    if self.set_if(key, &value, ends_ms, state.expected())? {
+                        return Ok(answer);
+                    }
+                }
+            }
+        }
+        Err(KeyError::Contended.into())
+    }
+
+    /// Sets one value if the key is as expected; whether it was.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn set_if(
+        &mut self,
+        key: &[u8],
+        value: &[u8],
+        ends_ms: Option<u64>,
+        expects: Expects,
+    ) -> Result<bool, KeyError> {
+        match self.set(&[Item { key, value, ends_ms, expects }])?.first() {
+            Some(Replaced::Done) => Ok(true),
+            Some(Replaced::Changed) => Ok(false),
+            Some(Replaced::NoRoom) | None => Err(KeyError::NoRoom),
+        }
+    }
+
+    /// Changes when a key ends: `decide` gets when it does, and says when it shall, if it is to change. What it answered
+    /// last, or `None` for a key that is not there.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn change_end(
+        &mut self,
+        key: &[u8],
+        now_ms: u64,
+        mut decide: impl FnMut(Option<u64>) -> Option<Option<u64>>,
+    ) -> Result<Option<bool>, KeyError> {
+        let place = Place::of(key)?;
+        for _ in 0..CHANGES_MAX {
+            let Some(entry) = self.entry_of(key, now_ms)? else { return Ok(None) };
+            let Some(ends_ms) = decide(entry.head.ends_ms) else { return Ok(Some(false)) };
+            let mut block = vec![0; entry.found.bytes() as usize];
+            if !self.values.read(&entry.found, &mut [&mut block]) {
+                continue;
+            }
+            // Parts stay where they are: only the head is written anew.
+            let head = Head { ends_ms, ..entry.head }.to_bytes();
+            let pieces = [&head[..], &block[HEAD_BYTES..]];
+            let expects = Expects::Block(entry.found);
+            let outcome =
+                self.values.replace(&[Replacement { key: place.block_key(), pieces: &pieces, expects }])?;
+            match outcome.first() {
+                Some(Replaced::Done) => return Ok(Some(true)),
+                Some(Replaced::Changed) => {}
+                Some(Replaced::NoRoom) | None => return Err(KeyError::NoRoom),
+            }
+        }
+        Err(KeyError::Contended)
+    }
+
+    /// About `limit` keys, and where to go on; `None` at the end.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn list(&self, cursor: u64, limit: u32, now_ms: u64) -> Result<(Vec<KvKey>, Option<u64>), KeyError> {
+        let (keys, next) = self.values.list(cursor, limit)?;
+        let mut names = Vec::with_capacity(keys.len());
+        for block_key in keys {
+            let mut kept = Vec::new();
+            let entry = self.entry(&block_key, |name| {
+                kept = name.to_vec();
+                true
+            })?;
+            if entry.is_some_and(|entry| !entry.head.has_ended(now_ms)) {
+                names.push(if kept.is_empty() && !Place::is_hash(&block_key) { block_key } else { kept });
+            }
+        }
+        Ok((names, next))
+    }
+
+    /// Removes all.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn clear(&mut self) -> Result<(), KeyError> {
+        self.values.clear()?;
+        self.parts.clear()
+    }
+
+    /// Gives back what is kept for the next writes.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn rest(&mut self) -> Result<(), KeyError> {
+        self.values.rest()?;
+        self.parts.rest()
+    }
+
+    /// Removes the value of a key if it is still this one; whether it was.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn forget(&self, key: &[u8], entry: &Entry) -> Result<bool, KeyError> {
+        let place = Place::of(key)?;
+        let count = self.values.remove_found(&[(place.block_key(), entry.found)])?;
+        if count > 0 {
+            self.remove_parts([&entry.head])?;
+        }
+        Ok(count > 0)
+    }
+
+    /// The block of a block's key, if `is_it` the key that stands in it.
+    fn entry(
+        &self,
+        block_key: &[u8],
+        mut is_it: impl FnMut(&[u8]) -> bool,
+    ) -> Result<Option<Entry>, KeyError> {
+        for _ in 0..READS_MAX {
+            let Some(found) = self.values.find(block_key)? else { return Ok(None) };
+            let mut head = [0; HEAD_BYTES];
+            if !self.values.read(&found, &mut [&mut head]) {
+                continue;
+            }
+            let Some(parsed) = Head::parse(&head, found.bytes() as usize) else { return Ok(None) };
+            let mut name = vec![0; parsed.key_bytes];
+            if !name.is_empty() && !self.values.read(&found, &mut [&mut head, &mut name]) {
+                continue;
+            }
+            return Ok(is_it(&name).then_some(Entry { found, head: parsed }));
+        }
+        Err(KeyError::Contended)
+    }
+
+    /// Heads of values in parts that are about to be replaced.
+    fn old_parts(&self, items: &[Item<'_>], places: &[Place<'_>]) -> Result<Vec<(usize, Head)>, KeyError> {
+        let mut old = Vec::new();
+        for (index, (item, place)) in items.iter().zip(places).enumerate() {
+            let Some(found) = self.values.find(place.block_key())? else { continue };
+            // Only an empty value has a block as short.
+            if found.bytes() as usize == HEAD_BYTES + place.kept()
+                && let State::There(entry) | State::Ended(entry) = self.state(item.key, 0)?
+                && entry.head.form != Form::Follows
+            {
+                old.push((index, entry.head));
+            }
+        }
+        Ok(old)
+    }
+
+    fn remove_parts<'head>(&self, heads: impl IntoIterator<Item = &'head Head>) -> Result<(), KeyError> {
+        for head in heads {
+            self.parts.remove(head)?;
+        }
+        Ok(())
+    }
+}

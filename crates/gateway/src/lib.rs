@@ -1,0 +1,24 @@
+//! KV blocks for Redis clients: a server that keeps their values in the pool.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`server`], [`listen`] | threads, sockets, and who may connect |
+//! | [`worker`], [`connection`], [`batch`] | many connections on one thread; writes of all of them in one message |
+//! | [`commands`] | what each command does |
+//! | [`keyspace`], [`head`] | values of one database in KV blocks |
+//!
+//! `docs/decisions/2026-11-22-redis-clients.md` says why it is built so.
+#![forbid(unsafe_code)]
+
+mod batch;
+mod commands;
+mod connection;
+mod head;
+mod keyspace;
+mod listen;
+mod server;
+mod shared;
+mod worker;
+
+pub use listen::{Listen, ListenError};
+pub use server::{Server, ServerError, ServerOptions};
