@@ -31,6 +31,7 @@ mod read;
 mod reader;
 pub mod redis;
 pub mod report;
+mod resp;
 pub mod rounds;
 mod rpc;
 mod scan;
@@ -56,6 +57,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvSparse,
     &kv::KvLookup,
     &kv_trace::KvTrace,
+    &resp::Resp,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.

@@ -71,6 +71,11 @@ impl Redis {
         Ok(redis)
     }
 
+    /// Its unix socket.
+    pub fn socket(&self) -> &std::path::Path {
+        &self.socket
+    }
+
     /// A connection over its unix socket.
     ///
     /// # Errors
