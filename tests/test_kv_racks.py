@@ -82,6 +82,23 @@ def test_a_prefetch_does_not_wait_and_a_fetch_of_the_same_waits_for_it(racks):
     assert all(near.get(key) == block_of(key, MEBIBYTE) for key in keys)
 
 
+def test_blocks_are_read_into_buffers_from_wherever_they_are(racks, hinterland):
+    a, _, near, home = racks()
+    keys = keys_of(60)
+    home.put(keys[:50], [block_of(key, MEBIBYTE) for key in keys[:50]])
+    # Some are here already, some are in the other rack, some nowhere; none is in order.
+    order = keys[::7] + [key for key in keys if key not in keys[::7]]
+    near.put(keys[:40:3], [block_of(key, MEBIBYTE) for key in keys[:40:3]])
+    buffers = [bytearray(MEBIBYTE) for _ in order]
+    assert near.get_into(order, buffers, remote=True) == [key in keys[:50] for key in order]
+    assert all(buffer == block_of(key, MEBIBYTE) for key, buffer in zip(order, buffers) if key in keys[:50])
+    assert near.get_into(order, buffers) == [key in keys[:50] for key in order]
+    near.clear()
+    with pytest.raises(hinterland.HinterlandError, match="does not fit"):
+        near.get_into(keys[:50], [bytearray(MEBIBYTE)] * 20 + [bytearray(7)] * 30, remote=True)
+    assert near.match_prefix(keys, remote=True) == 50 and racks_of(a)["reserved"] == 0
+
+
 def test_equal_keys_of_other_models_are_not_found(racks, hinterland):
     a, b, near, _ = racks()
     with hinterland.Pool(b.socket) as pool, pool.kv("another model") as kv:

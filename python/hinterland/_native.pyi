@@ -89,9 +89,10 @@ class KvCache:
         """What came and went since `after`: the number to ask with next; for each event `stored` or `removed`, the key,
         the key that it follows on, and the length; and whether events before these are not known any more. The record
         begins with the first call."""
-    def get_into(self, keys: Sequence[bytes], buffers: Sequence[Memory]) -> list[bool]:
+    def get_into(self, keys: Sequence[bytes], buffers: Sequence[Memory], remote: bool = False) -> list[bool]:
         """Fills buffers with blocks; for each, whether it was there. What is in the buffer of a missing one is of no
-        use. HinterlandError (EINVAL) for a block of another length."""
+        use. With `remote`, blocks of other racks are brought here, and some copied while others come. HinterlandError
+        (EINVAL) for a block of another length."""
     def read_into(
         self, keys: Sequence[bytes], buffers: Sequence[Memory], offsets: Sequence[int] | None = None
     ) -> list[int | None]:

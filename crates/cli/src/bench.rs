@@ -22,6 +22,7 @@ mod experts;
 mod fault;
 pub mod ground;
 mod kv;
+mod kv_racks;
 pub mod kv_trace;
 mod load;
 pub mod mooncake;
@@ -56,6 +57,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvScatter,
     &kv::KvSparse,
     &kv::KvLookup,
+    &kv_racks::KvRacks,
     &kv_trace::KvTrace,
     &resp::Resp,
 ];

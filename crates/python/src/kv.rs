@@ -4,7 +4,7 @@ use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
 use crate::own::Own;
 use crate::queue::KvQueue;
-use hinterland_pool::{KvCache as Client, Stored};
+use hinterland_pool::{KvCache as Client, Scatter, Stored};
 use hinterland_proto::control::KvEvent;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -64,27 +64,36 @@ impl KvCache {
     }
 
     /// Fills buffers with blocks; for each, whether it was there.
+    #[pyo3(signature = (keys, buffers, remote = false))]
     fn get_into(
         &self,
         py: Python<'_>,
         keys: Vec<Vec<u8>>,
         buffers: Vec<Bound<'_, PyAny>>,
+        remote: bool,
     ) -> PyResult<Vec<bool>> {
         let mut blocks = Blocks::of(keys.len(), &buffers, Direction::Get)?;
         let blocks = &mut blocks;
         self.with(py, |client| {
             let mut found = Vec::with_capacity(keys.len());
-            for (key, scatter) in keys.iter().zip(blocks.scatters()) {
-                let mut scatter = scatter?;
-                match client.get_runs(key, 0, &mut scatter)? {
-                    Some(bytes) if u64::from(bytes) != scatter.bytes() => {
+            let mut scatters = blocks.scatters().collect::<Result<Vec<_>, _>>()?;
+            let lengths: Vec<u64> = scatters.iter().map(Scatter::bytes).collect();
+            let mut get = |index: usize| {
+                match client.get_runs(&keys[index], 0, &mut scatters[index])? {
+                    Some(bytes) if u64::from(bytes) != lengths[index] => {
                         return Err(Failure::argument(format!(
                             "a block of {bytes} bytes does not fit a buffer of {} (hint: engines of another layout need another fingerprint)",
-                            scatter.bytes()
+                            lengths[index]
                         )));
                     }
                     answer => found.push(answer.is_some()),
                 }
+                Ok(())
+            };
+            if remote {
+                client.fetch_each(&slices(&keys), &|index| lengths[index], &mut get)?;
+            } else {
+                (0..keys.len()).try_for_each(get)?;
             }
             Ok(found)
         })

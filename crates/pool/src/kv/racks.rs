@@ -1,10 +1,18 @@
 //! KV blocks of other nodes: how long a prefix is anywhere, and bringing blocks here.
 
+use super::read::Scattered;
 use super::{KvCache, block_key};
 use crate::session::unexpected;
 use crate::{PoolError, Session};
 use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, Reply, Request};
 use hinterland_types::Handle;
+
+/// Bytes of the blocks that are asked for in one message, where some are used while others come.
+const PART_BYTES: u64 = 4 << 20;
+/// Most blocks of such a message.
+const PART_BLOCKS: usize = 256;
+/// Messages that are under way at once: one is worked on, one waits.
+const PARTS: usize = 2;
 
 /// A session of its own: what waits for other nodes must not hold up a put.
 pub(super) struct Waiting {
@@ -79,6 +87,75 @@ impl KvCache {
         Ok(begun)
     }
 
+    /// Brings blocks here in parts, and hands out the number of each, in order, when it has come or is known not to: blocks are used
+    /// while others are on their way. `bytes` says how long a block is about, by its number; it only decides how
+    /// many travel together.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch), or what `each` says.
+    pub fn fetch_each<E: From<PoolError>>(
+        &self,
+        keys: &[&[u8]],
+        bytes: &dyn Fn(usize) -> u64,
+        each: &mut dyn FnMut(usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut missing = Vec::new();
+        for (index, key) in keys.iter().enumerate() {
+            if !self.is_here(key)? {
+                missing.push(index);
+            }
+        }
+        let mut used = 0;
+        if !missing.is_empty() {
+            let waiting = self.waiting()?;
+            let mut line = waiting.session.line();
+            let parts = cut(&missing, bytes);
+            let request = |part: &[usize]| {
+                let keys = part.iter().map(|&index| keys[index].to_vec()).collect();
+                Request::Kv(KvRequest::Fetch { handle: waiting.handle, keys })
+            };
+            for part in parts.iter().take(PARTS) {
+                line.send(&request(part))?;
+            }
+            for (number, part) in parts.iter().enumerate() {
+                // A part has an index at the least.
+                for index in used..part[0] {
+                    each(index)?;
+                }
+                match line.receive()? {
+                    Reply::Kv(KvReply::Fetched(fetched)) if fetched.len() == part.len() => {}
+                    other => return Err(unexpected("Fetched", &other).into()),
+                }
+                if let Some(part) = parts.get(number + PARTS) {
+                    line.send(&request(part))?;
+                }
+                for index in part[0]..=part[part.len() - 1] {
+                    each(index)?;
+                }
+                used = part[part.len() - 1] + 1;
+            }
+        }
+        (used..keys.len()).try_for_each(each)
+    }
+
+    /// Copies blocks into pieces, wherever they are; for each what [`get`](Self::get) says of it. Those that have come are copied
+    /// while others are on their way.
+    ///
+    /// # Errors
+    /// As [`fetch`](Self::fetch).
+    pub fn get_everywhere(&self, blocks: &mut [Scattered<'_, '_>]) -> Result<Vec<Option<u32>>, PoolError> {
+        let keys: Vec<&[u8]> = blocks.iter().map(|(key, _)| *key).collect();
+        let lengths: Vec<u64> =
+            blocks.iter().map(|(_, pieces)| pieces.iter().map(|piece| piece.len() as u64).sum()).collect();
+        let mut found = Vec::with_capacity(blocks.len());
+        self.fetch_each(&keys, &|index| lengths[index], &mut |index| {
+            let (key, pieces) = &mut blocks[index];
+            found.push(self.get(key, pieces)?);
+            Ok::<_, PoolError>(())
+        })?;
+        Ok(found)
+    }
+
     fn is_here(&self, key: &[u8]) -> Result<bool, PoolError> {
         Ok(self.find(&block_key(key)?).is_some())
     }
@@ -108,6 +185,38 @@ impl KvCache {
     }
 }
 
+/// Cuts the numbers of missing blocks into parts of some MiB.
+fn cut<'missing>(mut missing: &'missing [usize], bytes: &dyn Fn(usize) -> u64) -> Vec<&'missing [usize]> {
+    let mut parts = Vec::new();
+    while !missing.is_empty() {
+        let (mut count, mut sum) = (0, 0);
+        while count < missing.len().min(PART_BLOCKS) && sum < PART_BYTES {
+            sum = sum.saturating_add(bytes(missing[count]));
+            count += 1;
+        }
+        let (part, rest) = missing.split_at(count);
+        parts.push(part);
+        missing = rest;
+    }
+    parts
+}
+
 fn copied(keys: &[&[u8]]) -> Vec<Vec<u8>> {
     keys.iter().map(|key| key.to_vec()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_hold_every_block_once_and_end_at_their_bytes_or_their_number() {
+        let missing: Vec<usize> = (3..1000).collect();
+        for (bytes, parts) in [(1, 4), (4 << 20, 997), (1 << 20, 250), (u64::MAX, 997), (0, 4)] {
+            let cut = cut(&missing, &|_| bytes);
+            assert_eq!(cut.concat(), missing);
+            assert_eq!(cut.len(), parts, "{bytes}");
+        }
+        assert!(cut(&[], &|_| 1).is_empty());
+    }
 }

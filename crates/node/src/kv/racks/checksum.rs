@@ -4,8 +4,9 @@ use hinterland_kv::BlockKey;
 use hinterland_os::SharedSlice;
 use hinterland_proto::checksum::{crc32c, crc32c_append};
 
-/// Copied out piece by piece, as others may write the memory: half of a small first cache.
-const PIECE_BYTES: usize = 16 << 10;
+/// Copied out piece by piece, as others may write the memory: three times the 8 KiB that the checksum takes side by side, and small
+/// enough for the first cache.
+const PIECE_BYTES: usize = 24 << 10;
 
 /// What stands before the bytes of a block.
 pub(super) fn start(fingerprint: &[u8; 32], key: &BlockKey, bytes: u32) -> u32 {
