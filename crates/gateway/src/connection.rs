@@ -14,7 +14,7 @@ const READ_BYTES_MIN: usize = 16 << 10;
 /// Most that one turn reads from one connection, so that others have theirs.
 const TURN_BYTES_MAX: usize = 4 << 20;
 /// An input beyond this is given up when it is empty.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+const KEPT_BYTES_MAX: usize = 8 << 20;
 /// Replies that may wait before the next command of the connection waits too.
 pub const REPLIES_BYTES_MAX: usize = 1 << 20;
 /// What buffers of each connection may take without asking whether there is room.
@@ -153,6 +153,8 @@ pub struct Connection {
     pub pending: usize,
     /// Since when what waits is not sent.
     pub stuck_since: Option<Instant>,
+    /// Whether it was served since it was looked after.
+    pub is_busy: bool,
     /// What the poller was asked for: reading, writing.
     pub interest: (bool, bool),
     parser: RequestParser,
@@ -173,6 +175,7 @@ impl Connection {
             is_closed: false,
             pending: 0,
             stuck_since: None,
+            is_busy: false,
             interest: (true, false),
             parser: RequestParser::default(),
             wanted: 0,
@@ -271,6 +274,15 @@ impl Connection {
         let taken = self.input.bytes.capacity() + self.replies.capacity();
         self.shared.buffer(self.accounted, taken);
         self.accounted = taken;
+    }
+
+    /// Gives up buffers that are empty. To be called for connections that have been quiet for a while.
+    pub fn rest(&mut self) {
+        self.replies.rest();
+        if self.input.start == self.input.end {
+            self.input = Input::default();
+        }
+        self.account();
     }
 
     fn is_over_budget(&mut self) -> bool {

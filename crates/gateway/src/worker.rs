@@ -233,6 +233,7 @@ impl Worker {
 
     fn finish(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
+        connection.is_busy = true;
         let was_full = connection.replies.unsent().len() >= REPLIES_BYTES_MAX;
         let is_sent = connection.send();
         connection.account();
@@ -267,13 +268,14 @@ impl Worker {
         }
     }
 
-    /// Once a second: connections that do not move, and slots that nobody needs now.
+    /// Once a second: connections that do not move, buffers and slots that nobody needs now.
     fn look_after(&mut self, is_idle: bool) {
         for index in 0..self.connections.len() {
-            let connection = self.connections[index].as_deref();
-            let stuck = connection.and_then(|connection| connection.stuck_since);
-            if stuck.is_some_and(|since| since.elapsed() > STUCK_MAX) {
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            if connection.stuck_since.is_some_and(|since| since.elapsed() > STUCK_MAX) {
                 self.drop_connection(index);
+            } else if !std::mem::take(&mut connection.is_busy) {
+                connection.rest();
             }
         }
         if is_idle {

@@ -2,8 +2,9 @@
 
 use crate::number;
 
-/// A buffer that has grown beyond this is given up when it is empty: one long value must not cost memory for ever.
-const KEPT_BYTES_MAX: usize = 1 << 20;
+/// A buffer that has grown beyond this is given up when it is empty: one long value must not cost memory for ever. Values
+/// of a block find the pages of the last one.
+const KEPT_BYTES_MAX: usize = 8 << 20;
 
 /// Versions of the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,6 +50,13 @@ impl Replies {
             if self.bytes.len() > KEPT_BYTES_MAX {
                 self.bytes = Vec::new();
             }
+        }
+    }
+
+    /// Gives up its memory if nothing waits. To be called when nothing has come for a while.
+    pub fn rest(&mut self) {
+        if self.start == self.end {
+            self.bytes = Vec::new();
         }
     }
 
@@ -216,9 +224,16 @@ mod tests {
     #[test]
     fn a_long_value_does_not_keep_its_memory() {
         let mut replies = Replies::default();
-        replies.bulk_space(5 << 20);
-        assert!(replies.capacity() >= 5 << 20);
+        replies.bulk_space(9 << 20);
+        assert!(replies.capacity() >= 9 << 20);
         replies.sent(usize::MAX >> 1);
+        assert_eq!(replies.capacity(), 0);
+        replies.bulk_space(1 << 20);
+        replies.rest();
+        assert_eq!(replies.unsent().len(), (1 << 20) + 12, "what waits is kept");
+        replies.sent(usize::MAX >> 1);
+        assert!(replies.capacity() >= 1 << 20);
+        replies.rest();
         assert_eq!(replies.capacity(), 0);
     }
 }

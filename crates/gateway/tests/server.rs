@@ -1,0 +1,149 @@
+//! A server on a node of the same process: requests as bytes, and what another writer of the same keys sees.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_gateway::{Listen, Server, ServerError, ServerOptions};
+use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_os::PageKind;
+use hinterland_pool::{Expects, Pool, Replaced, Replacement};
+use hinterland_resp::Value;
+use hinterland_resp::request::encode;
+use hinterland_types::RackName;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+
+struct Ground {
+    root: PathBuf,
+    node: Option<Node>,
+}
+
+impl Ground {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("hl-resp-{name}-{}", std::process::id()));
+        let rack = RackName::parse("one").unwrap();
+        let address = "127.0.0.1:0".parse().unwrap();
+        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+        options.capacity_bytes = 16 << 20;
+        options.kv_capacity_bytes = 16 << 20;
+        options.backing = BackingChoice::Pages(PageKind::Base4K);
+        Self { node: Some(Node::start(options).unwrap()), root }
+    }
+
+    fn options(&self) -> ServerOptions {
+        ServerOptions {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            socket: self.root.join("socket"),
+            namespace: "tests".to_owned(),
+            password: None,
+            databases: 2,
+            threads: 1,
+            clients_max: 10,
+            buffers_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Some(node) = self.node.take() {
+            node.stop();
+        }
+        std::fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+fn connect(server: &Server) -> TcpStream {
+    match &server.addresses()[0] {
+        Listen::Tcp(address) => TcpStream::connect(address).unwrap(),
+        other => panic!("{other}"),
+    }
+}
+
+/// Sends requests at once and reads as many replies.
+fn ask(stream: &mut TcpStream, requests: &[&[&[u8]]]) -> Vec<Value> {
+    let mut bytes = Vec::new();
+    requests.iter().for_each(|words| encode(words, &mut bytes));
+    stream.write_all(&bytes).unwrap();
+    let (mut replies, mut came) = (Vec::new(), Vec::new());
+    while replies.len() < requests.len() {
+        while let Some((value, length)) = Value::parse(&came).unwrap() {
+            came.drain(..length);
+            replies.push(value);
+        }
+        if replies.len() < requests.len() {
+            let mut piece = [0; 4096];
+            let count = stream.read(&mut piece).unwrap();
+            assert!(count > 0, "closed after {replies:?}");
+            came.extend_from_slice(&piece[..count]);
+        }
+    }
+    replies
+}
+
+fn ok() -> Value {
+    Value::Simple(b"OK".to_vec())
+}
+
+#[test]
+fn writes_and_reads_of_a_pipeline_happen_in_their_order() {
+    let ground = Ground::new("order");
+    let server = Server::start(ground.options()).unwrap();
+    let mut stream = connect(&server);
+    let replies = ask(
+        &mut stream,
+        &[
+            &[b"SET", b"k", b"1"],
+            &[b"SET", b"k", b"2"],
+            &[b"GET", b"k"],
+            &[b"SET", b"k", b"3"],
+            &[b"INCR", b"k"],
+        ],
+    );
+    assert_eq!(replies, [ok(), ok(), Value::Bulk(b"2".to_vec()), ok(), Value::Integer(4)]);
+    let replies = ask(&mut stream, &[&[b"SELECT", b"1"], &[b"GET", b"k"], &[b"SELECT", b"0"], &[b"DBSIZE"]]);
+    assert_eq!(replies, [ok(), Value::Nil, ok(), Value::Integer(1)]);
+}
+
+#[test]
+fn blocks_that_are_no_values_are_misses_and_can_be_replaced() {
+    let ground = Ground::new("foreign");
+    let server = Server::start(ground.options()).unwrap();
+    let mut stream = connect(&server);
+    let fingerprint = "values of Redis clients, form 1, namespace tests, database 0";
+    let mut values =
+        Pool::connect(Some(&ground.root.join("socket"))).unwrap().kv_values(fingerprint).unwrap();
+    for bytes in [&b"x"[..], &[0; 64], &[0xff; 200]] {
+        let block = Replacement { key: b"k", pieces: &[bytes], expects: Expects::Anything };
+        assert_eq!(values.replace(&[block]).unwrap(), [Replaced::Done]);
+        let replies = ask(&mut stream, &[&[b"GET", b"k"], &[b"EXISTS", b"k"], &[b"KEYS", b"*"]]);
+        assert_eq!(replies, [Value::Nil, Value::Integer(0), Value::Array(vec![])]);
+        let replies = ask(&mut stream, &[&[b"SET", b"k", b"v"], &[b"GET", b"k"]]);
+        assert_eq!(replies, [ok(), Value::Bulk(b"v".to_vec())]);
+    }
+}
+
+#[test]
+fn a_swap_that_expects_another_block_changes_nothing() {
+    let ground = Ground::new("expects");
+    let pool = Pool::connect(Some(&ground.root.join("socket"))).unwrap();
+    let (mut one, mut two) = (pool.kv_values("v").unwrap(), pool.kv_values("v").unwrap());
+    let block = |pieces, expects| Replacement { key: b"k", pieces, expects };
+    assert_eq!(one.replace(&[block(&[b"1"], Expects::Nothing)]).unwrap(), [Replaced::Done]);
+    let seen = two.find(b"k").unwrap().unwrap();
+    assert_eq!(two.replace(&[block(&[b"2"], Expects::Nothing)]).unwrap(), [Replaced::Changed]);
+    assert_eq!(one.replace(&[block(&[b"3"], Expects::Block(seen))]).unwrap(), [Replaced::Done]);
+    assert_eq!(two.replace(&[block(&[b"4"], Expects::Block(seen))]).unwrap(), [Replaced::Changed]);
+    assert_eq!(two.remove_found(&[(b"k", seen)]).unwrap(), 0);
+    assert!(!two.read(&seen, &mut [&mut [0]]), "it was replaced");
+    let mut value = [0];
+    assert!(two.read(&two.find(b"k").unwrap().unwrap(), &mut [&mut value]) && value == *b"3");
+    assert!(one.replace(&[block(&[b""], Expects::Anything)]).is_err(), "a block has a byte at least");
+}
+
+#[test]
+fn an_address_of_other_hosts_is_refused_without_a_password() {
+    let ground = Ground::new("open");
+    let listen = vec!["0.0.0.0:0".parse().unwrap()];
+    let refused = Server::start(ServerOptions { listen, ..ground.options() });
+    assert!(matches!(refused.err(), Some(ServerError::Listen(_))));
+}
