@@ -1,0 +1,286 @@
+"""A storage back end of SGLang's HiCache: pages of its host pool in the KV blocks of this host.
+
+    --hicache-storage-backend dynamic --hicache-storage-backend-extra-config '{"backend_name": "hinterland", "interface_v1": 1,
+        "module_path": "hinterland.compat.sglang", "class_name": "HinterlandHiCache"}'
+
+A page is one value, gathered from wherever the pool's layout keeps its pieces and scattered to there again. Engines whose pools
+differ in anything that a page's bytes depend on have namespaces of their own. A node that fails makes pages missing, no more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any, Callable, Optional, Sequence, TypeVar
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    HiCacheStorageConfig,
+    HiCacheStorageExtraInfo,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransfer,
+    PoolTransferResult,
+)
+
+from .pieces import Piece, length
+from .values import Name, Put, Values, named
+
+LOG = logging.getLogger("hinterland.sglang")
+Result = TypeVar("Result")
+
+
+class HinterlandHiCache(HiCacheStorage):
+    """Pages by their hash. Of the extra configuration `socket` (the node's, by default as everywhere) and `extra_backend_tag` (more
+    that engines must agree on) are used."""
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Optional[dict[str, Any]] = None) -> None:
+        extra = storage_config.extra_config or {}
+        self._config = storage_config
+        self._socket: Optional[str] = extra.get("socket")
+        self._tag = str(extra.get("extra_backend_tag", ""))
+        self._lock = threading.Lock()
+        # Pages, bytes and seconds of what was read and written since the last report.
+        self._counts = {"get": [0, 0, 0.0], "set": [0, 0, 0.0]}
+        self._values = Values(self._fingerprint(None), self._socket)
+
+    # --- the pool whose pages these are ---
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        """Takes the pool; from here on the pages are those of pools of the same form."""
+        super().register_mem_pool_host(mem_pool_host)
+        values = Values(self._fingerprint(mem_pool_host), self._socket)
+        old, self._values = self._values, values
+        old.close()
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> list[bool]:
+        """Fills pages of the pool; for each, whether it was there."""
+        return self._pages("get", keys, self.mem_pool_host, host_indices, PoolName.KV)
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> list[bool]:
+        """Stores pages of the pool; for each, whether it is there."""
+        return self._pages("set", keys, self.mem_pool_host, host_indices, PoolName.KV)
+
+    def batch_exists(self, keys: list[str], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> int:
+        """How many pages are there, from the first on."""
+        there = self._there(keys, PoolName.KV)
+        return there.index(False) if False in there else len(there)
+
+    # --- pools beside the first: states of hybrid models, indexers ---
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: Optional[list[PoolTransfer]] = None,
+        extra_info: Optional[HiCacheStorageExtraInfo] = None,
+    ) -> PoolTransferResult:
+        """The longest prefix that every pool can restore, and how far each one reaches."""
+        kv_pages = self.batch_exists(keys)
+        hits: dict[str, int] = {PoolName.KV: kv_pages} if kv_pages else {}
+        restorable = list(range(1, kv_pages + 1))
+        for transfer in pool_transfers or []:
+            if not restorable:
+                break
+            there = self._there(keys[:kv_pages], transfer.name)
+            if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+                possible = set(range(1, (there.index(False) if False in there else kv_pages) + 1))
+            elif transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+                trailing = max(1, len(transfer.keys or []))
+                possible = {end for end in range(1, kv_pages + 1) if all(there[max(0, end - trailing):end])}
+            else:
+                raise ValueError(f"hit policy {transfer.hit_policy} is unknown (hint: use a back end that SGLang ships)")
+            if possible:
+                hits[transfer.name] = max(possible)
+            restorable = [end for end in restorable if end in possible]
+        return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> dict[str, list[bool]]:
+        """Fills pages of several pools."""
+        return {each.name: self._transfer("get", each) for each in transfers}
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> dict[str, list[bool]]:
+        """Stores pages of several pools."""
+        return {each.name: self._transfer("set", each) for each in transfers}
+
+    # --- pages in memory of the caller ---
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        """Fills a contiguous tensor, or memory at addresses, with a page; the target, or None where it is missing."""
+        return self.batch_get([key], [target_location], [target_sizes])[0]
+
+    def batch_get(self, keys: list[str], target_locations: Any = None, target_sizes: Any = None) -> list[Any]:
+        """Fills tensors, or memory at addresses, with pages; each target, or None."""
+        sizes = target_sizes if target_sizes is not None else [None] * len(keys)
+        targets = list(target_locations or [])
+        pieces = [_target(target, size) for target, size in zip(targets, sizes)]
+        found = self._read([self._name(key, PoolName.KV) for key in keys], pieces)
+        return [target if was_there else None for target, was_there in zip(targets, found)]
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Stores a page from a tensor, or from memory at addresses."""
+        return self.batch_set([key], [value], [target_location], [target_sizes])
+
+    def batch_set(
+        self, keys: list[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Stores pages; whether all are there."""
+        sizes = target_sizes if target_sizes is not None else [None] * len(keys)
+        given = zip(values or [None] * len(keys), target_locations or [None] * len(keys), sizes)
+        pieces = [_source(value) if value is not None else _target(target, size) for value, target, size in given]
+        return all(self._write([self._name(key, PoolName.KV) for key in keys], pieces))
+
+    def exists(self, key: str) -> bool:
+        """Whether a page is there."""
+        return self._there([key], PoolName.KV) == [True]
+
+    def clear(self) -> bool:
+        """Removes all pages of pools of this form, also those of other engines."""
+        return self._with(False, lambda values: values.clear() >= 0)
+
+    def close(self) -> None:
+        """Ends the connection; the pages stay."""
+        self._values.close()
+
+    def get_stats(self) -> Any:
+        """Pages and gigabytes a second since the last report, in SGLang's form; None unless it wants them."""
+        if not self._config.enable_storage_metrics:
+            return None
+        from sglang.srt.observability.metrics_collector import StorageMetrics
+
+        with self._lock:
+            counts, self._counts = self._counts, {"get": [0, 0, 0.0], "set": [0, 0, 0.0]}
+        report = StorageMetrics()
+        for (pages, size, seconds), numbers, rates in (
+            (counts["get"], report.prefetch_pgs, report.prefetch_bandwidth),
+            (counts["set"], report.backup_pgs, report.backup_bandwidth),
+        ):
+            if pages:
+                numbers.append(pages)
+                rates.append(size / max(seconds, 1e-9) / (1 << 30))
+        return report
+
+    # --- beneath ---
+
+    def _fingerprint(self, pool: Any) -> str:
+        """Everything that a page's bytes depend on but its tokens."""
+        config = self._config
+        parts = [f"SGLang {config.model_name}", f"pp {config.pp_rank}/{config.pp_size}",
+                 f"cp {config.attn_cp_rank}/{config.attn_cp_size}", f"dcp {config.dcp_rank}/{config.dcp_size}",
+                 f"logical page {config.logical_page_size}", f"tag {self._tag}"]
+        # What MLA keeps is the same in every rank of a group.
+        parts.append(f"tp */{config.tp_size}" if config.is_mla_model else f"tp {config.tp_rank}/{config.tp_size}")
+        if pool is not None:
+            names = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
+                     "qk_rope_head_dim", "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
+            parts += [f"{type(pool).__name__}"] + [f"{name} {getattr(pool, name, None)}" for name in names]
+        return ", ".join(parts)
+
+    def _name(self, key: str, pool: str) -> Name:
+        if pool == PoolName.KV:
+            return named(key)
+        # States are split over the ranks also where the KV cache is not.
+        rank = f".{self._config.tp_rank}" if pool == PoolName.MAMBA else ""
+        return named(f"{key}.{PoolName(pool).value}{rank}")
+
+    def _there(self, keys: Sequence[str], pool: str) -> list[bool]:
+        names = [self._name(key, pool) for key in keys]
+        return self._with([False] * len(keys), lambda values: [size is not None for size in values.sizes(names)])
+
+    def _transfer(self, way: str, transfer: PoolTransfer) -> list[bool]:
+        return self._pages(way, transfer.keys or [], self.registered_pools[transfer.name], transfer.host_indices, transfer.name)
+
+    def _pages(self, way: str, keys: Sequence[str], pool: Any, indices: Optional[torch.Tensor], pool_name: str) -> list[bool]:
+        """Reads or writes pages of a pool."""
+        size = getattr(pool, "page_size", 1) or 1
+        if indices is None or indices.numel() != len(keys) * size:
+            LOG.error("%d pages of %d tokens and %s indices", len(keys), size, "no" if indices is None else indices.numel())
+            return [False] * len(keys)
+        if not keys:
+            return []
+        names = [self._name(key, pool_name) for key in keys]
+        pieces = _pieces_of_pages(pool, indices, len(keys))
+        begun = time.perf_counter()
+        if pieces is not None:
+            done = self._read(names, pieces) if way == "get" else self._write(names, pieces)
+        else:
+            done = self._flat_pages(way, names, pool, indices[::size].tolist())
+        moved = len(keys) and sum(length(each) for each, was_done in zip(pieces or [], done) if was_done)
+        with self._lock:
+            counts = self._counts[way]
+            self._counts[way] = [counts[0] + sum(done), counts[1] + moved, counts[2] + time.perf_counter() - begun]
+        return done
+
+    def _flat_pages(self, way: str, names: list[Name], pool: Any, places: list[int]) -> list[bool]:
+        """The same through a copy of each page, for layouts whose pieces have no addresses."""
+        if way == "set":
+            return self._write(names, [_source(pool.get_data_page(place, flat=True)) for place in places])
+        copies = [pool.get_dummy_flat_data_page() for _ in places]
+        found = self._read(names, [_target(copy, None) for copy in copies])
+        for place, copy, was_there in zip(places, copies, found):
+            if was_there:
+                pool.set_from_flat_data_page(place, copy)
+        return found
+
+    def _read(self, names: list[Name], targets: list[list[Piece]]) -> list[bool]:
+        """Fills memory with values of exactly its length."""
+        def read(values: Values) -> list[bool]:
+            sizes = values.sizes(names)
+            fitting = [index for index, size in enumerate(sizes) if size == length(targets[index])]
+            found = values.read([names[index] for index in fitting], [targets[index] for index in fitting])
+            right = {index for index, size in zip(fitting, found) if size == sizes[index]}
+            return [index in right for index in range(len(names))]
+
+        return self._with([False] * len(names), read)
+
+    def _write(self, names: list[Name], sources: list[list[Piece]]) -> list[bool]:
+        return self._with([False] * len(names),
+                          lambda values: [outcome is Put.THERE for outcome in values.put(names, sources)])
+
+    def _with(self, otherwise: Result, call: Callable[[Values], Result]) -> Result:
+        """What a call gives, or something else if the node fails; then the log has the words."""
+        try:
+            return call(self._values)
+        except OSError as error:
+            LOG.error("%s", error)
+            return otherwise
+
+
+def _pieces_of_pages(pool: Any, indices: torch.Tensor, pages: int) -> list[list[Piece]] | None:
+    """The addresses and lengths that each page consists of; None for a pool that has none."""
+    try:
+        starts, sizes = pool.get_page_buffer_meta(indices)
+    except (AttributeError, NotImplementedError, ValueError):
+        return None
+    each, left = divmod(len(starts), pages)
+    if left or not each or len(sizes) != len(starts):
+        return None
+    pieces = list(zip(map(int, starts), map(int, sizes)))
+    return [pieces[first:first + each] for first in range(0, len(pieces), each)]
+
+
+def _source(value: torch.Tensor) -> list[Piece]:
+    """The bytes of a tensor, copied if they are not in order or not in this memory."""
+    return [memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())]
+
+
+def _target(target: Any, size: Any) -> list[Piece]:
+    """Memory to be filled or stored: a contiguous tensor, or addresses and their sizes."""
+    if isinstance(target, torch.Tensor):
+        if not target.is_contiguous() or target.device.type != "cpu":
+            raise ValueError("a page is read into contiguous memory of the host (hint: pass such a tensor)")
+        return [memoryview(target.reshape(-1).view(torch.uint8).numpy())]
+    if isinstance(target, int) and isinstance(size, int):
+        return [(target, size)]
+    if isinstance(target, (list, tuple)) and isinstance(size, (list, tuple)) and len(target) == len(size):
+        return list(zip(target, size))
+    raise ValueError("a page has a tensor, or addresses and as many sizes (hint: pass target_location and target_sizes)")
