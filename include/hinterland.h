@@ -147,6 +147,85 @@ int hl_unmap(hl_pool *pool, const void *pointer);
 /* Says what is expected of `bytes` bytes from `offset` on of what one of the two returned: HL_ADVICE_*. */
 int hl_advise(hl_pool *pool, const void *pointer, uint64_t offset, uint64_t bytes, int advice);
 
+/* --- KV blocks --------------------------------------------------------------------------------------------- */
+
+/* Blocks of one namespace, shared by the processes of this host and user: a key of 1 to 64 bytes, 1 byte to 4 MiB. A block is
+ * there whole or not at all, never changes, and may be evicted at any moment. */
+typedef struct hl_kv hl_kv;
+
+/* Batches of KV blocks that threads of the library see to. */
+typedef struct hl_kv_queue hl_kv_queue;
+
+/* Fragments of equal length at equal distances. A block of an engine that keeps 128 layers apart is one run. */
+typedef struct hl_run {
+    void *start;      /* of the first fragment */
+    size_t bytes;     /* of each */
+    ptrdiff_t stride; /* from the start of one to the start of the next, in bytes; may be negative */
+    size_t count;     /* fragments */
+} hl_run;
+
+/* A key, and the memory of its block: all its runs, one after the other. Runs are not looked at where no bytes move. */
+typedef struct hl_block {
+    const void *key;
+    size_t key_bytes;
+    const hl_run *runs;
+    size_t run_count;
+} hl_block;
+
+/* Opens the blocks of engines that agree on everything in `fingerprint` (UTF-8): model, revision, type, layout, tokens of a
+ * block, rank. Who has another text never sees them. The namespace may be used by many threads, and outlives the pool. */
+int hl_kv_open(hl_pool *pool, const char *fingerprint, hl_kv **kv);
+
+/* Gives a namespace back; the blocks stay. NULL is allowed. No other thread may be using it; its queues may go on. */
+int hl_kv_close(hl_kv *kv);
+
+/* Writes blocks. `stored` (NULL: not wanted) gets a byte for each: 1 if it is there then, 0 if there was no room. One that was
+ * there before is not written again. Two messages for a batch, so put in batches. */
+int hl_kv_put(hl_kv *kv, const hl_block *blocks, size_t count, uint8_t *stored);
+
+/* Copies blocks out. `found` (NULL: not wanted) gets a byte for each: 1, or 0 for a block that is missing, and then what is in
+ * its memory is of no use. -EINVAL: the runs of a block are not as long as it is. No message. */
+int hl_kv_get(hl_kv *kv, const hl_block *blocks, size_t count, uint8_t *found);
+
+/* Looks for blocks: a byte for each, or how many are there from the first on. No message. */
+int hl_kv_exists(hl_kv *kv, const hl_block *blocks, size_t count, uint8_t *found);
+int hl_kv_match_prefix(hl_kv *kv, const hl_block *blocks, size_t count, size_t *found);
+
+/* Removes blocks; `removed` (NULL: not wanted) gets how many were there. */
+int hl_kv_remove(hl_kv *kv, const hl_block *blocks, size_t count, uint64_t *removed);
+
+/* What a batch of a queue does. */
+#define HL_KV_GET 1
+#define HL_KV_PUT 2
+#define HL_KV_EXISTS 3
+#define HL_KV_REMOVE 4
+
+/* What became of a batch. */
+typedef struct hl_completion {
+    uint64_t batch;    /* what hl_kv_submit gave */
+    int status;        /* 0, or a negative errno value */
+    uint32_t reserved; /* 0 */
+} hl_completion;
+
+/* Opens a queue: `workers` threads with a session each, at most `depth` batches that wait or are seen to. 0: 2 and 1024. */
+int hl_kv_queue_open(hl_kv *kv, uint32_t workers, uint32_t depth, hl_kv_queue **queue);
+
+/* The descriptor that is readable while completions wait, for poll and event loops. It is the queue's: nobody reads from it or
+ * closes it. */
+int hl_kv_queue_fd(hl_kv_queue *queue, int *descriptor);
+
+/* Hands a batch to a queue: HL_KV_*. Records, keys and runs are copied; the fragments, and `answers` (a byte for each block;
+ * NULL: not wanted), are the queue's until the batch is drained or the queue is closed. -EAGAIN: the queue is full. */
+int hl_kv_submit(hl_kv_queue *queue, int operation, const hl_block *blocks, size_t count, uint8_t *answers, uint64_t *batch);
+
+/* Takes at most `room` completions that wait, in the order in which batches were done; `count` gets how many. The answers of
+ * each batch are written then: 1 for a block that is stored, in place, there, or removed. It does not wait. */
+int hl_kv_drain(hl_kv_queue *queue, hl_completion *completions, size_t room, size_t *count);
+
+/* Ends a queue: waits for batches that are being seen to, gives the others up. NULL is allowed. No other thread may be using
+ * it. */
+int hl_kv_queue_close(hl_kv_queue *queue);
+
 #ifdef __cplusplus
 }
 #endif

@@ -48,6 +48,14 @@ def test_a_counter_counts_every_addition_of_every_process(node, examples):
     assert run(node, program, "show", address).stdout.strip() == "800"
 
 
+def test_blocks_that_one_process_puts_another_finds_and_loads(node, examples):
+    program = examples / "kv_blocks"
+    total = run(node, program, "put", 40).stdout.strip()
+    assert run(node, program, "get", 64).stdout.split() == ["40", total, total]
+    assert run(node, program, "remove", 10).stdout.strip() == "10"
+    assert run(node, program, "get", 64).stdout.split() == ["0", "0", "0"]
+
+
 def test_an_error_has_a_sentence_and_a_hint(node, examples, folder):
     outcome = run(node, examples / "map_object", folder / "none", "x", check=False)
     assert outcome.returncode == 1 and "none" in outcome.stderr

@@ -35,6 +35,11 @@ impl Failure {
         Self::new(libc::EINVAL, text)
     }
 
+    /// The `errno` value, for a failure that is not the call's own.
+    pub(crate) const fn number(&self) -> c_int {
+        self.code
+    }
+
     /// The `errno` value.
     #[cfg(test)]
     pub(crate) const fn code(&self) -> c_int {

@@ -4,6 +4,7 @@
 //! `tests/header.rs` fails when this code and the header differ.
 
 mod failure;
+mod kv;
 mod mapping;
 mod memory;
 mod object;
@@ -11,6 +12,11 @@ mod pool;
 mod text;
 
 pub use failure::{hl_last_error, hl_version};
+pub use kv::{
+    BlockRecord, CompletionRecord, HL_KV_EXISTS, HL_KV_GET, HL_KV_PUT, HL_KV_REMOVE, KvHandle, QueueHandle,
+    RunRecord, hl_kv_close, hl_kv_drain, hl_kv_exists, hl_kv_get, hl_kv_match_prefix, hl_kv_open, hl_kv_put,
+    hl_kv_queue_close, hl_kv_queue_fd, hl_kv_queue_open, hl_kv_remove, hl_kv_submit,
+};
 pub use mapping::{
     HL_ADVICE_NORMAL, HL_ADVICE_RANDOM, HL_ADVICE_SEQUENTIAL, HL_ADVICE_WILL_NEED, hl_advise, hl_map,
     hl_map_region, hl_unmap,

@@ -36,6 +36,15 @@ pub(crate) unsafe fn name(pointer: *const c_char) -> Result<ObjectName, Failure>
     Ok(ObjectName::parse(unsafe { utf8("the name", pointer) }?)?)
 }
 
+/// What engines must agree on.
+///
+/// # Safety
+/// As [`string`].
+pub(crate) unsafe fn fingerprint<'a>(pointer: *const c_char) -> Result<&'a str, Failure> {
+    // SAFETY: the caller promises it.
+    unsafe { utf8("the fingerprint", pointer) }
+}
+
 /// The name of a rack, if one is given.
 ///
 /// # Safety
@@ -83,6 +92,25 @@ pub(crate) unsafe fn buffer_mut<'a>(pointer: *mut c_void, bytes: usize) -> Resul
     check_buffer(pointer, bytes)?;
     // SAFETY: the caller promises the range; its length fits and it is not null. Every value of a byte is a byte.
     Ok(unsafe { std::slice::from_raw_parts_mut(pointer.cast(), bytes) })
+}
+
+/// A list of values.
+///
+/// # Safety
+/// `pointer` is null or valid for reads of `count` values for the life of the result.
+pub(crate) unsafe fn values<'a, T>(what: &str, pointer: *const T, count: usize) -> Result<&'a [T], Failure> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if pointer.is_null() || !pointer.is_aligned() {
+        return Err(Failure::argument(format!("{what} are {count} at {pointer:p} (hint: pass an array)")));
+    }
+    let bytes = count
+        .checked_mul(size_of::<T>())
+        .ok_or_else(|| Failure::argument(format!("{what} cannot be {count} (hint: check the number)")))?;
+    check_buffer(pointer.cast(), bytes)?;
+    // SAFETY: the caller promises the range; its length fits, it is aligned and not null.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
 }
 
 fn check_buffer(pointer: *const c_void, bytes: usize) -> Result<(), Failure> {

@@ -94,6 +94,11 @@ fn plain(kind: &str) -> &str {
         "PoolHandle" => "hl_pool",
         "ObjectRecord" => "hl_object",
         "PutOptionsRecord" => "hl_put_options",
+        "KvHandle" => "hl_kv",
+        "QueueHandle" => "hl_kv_queue",
+        "BlockRecord" => "hl_block",
+        "CompletionRecord" => "hl_completion",
+        "u8" => "uint8_t",
         other => panic!("{other} has no form in C"),
     }
 }
@@ -131,6 +136,7 @@ fn the_header_declares_nothing_that_the_library_lacks() {
 
 #[test]
 fn records_have_the_layout_of_the_header() {
+    use hinterland::{BlockRecord as Block, CompletionRecord as Completion, RunRecord as Run};
     use hinterland::{ObjectRecord as Object, PutOptionsRecord as Options};
     let mut source = "#include \"hinterland.h\"\n".to_owned();
     let mut check = |expression: String, value: usize| {
@@ -140,6 +146,9 @@ fn records_have_the_layout_of_the_header() {
     check("_Alignof(hl_object)".to_owned(), align_of::<Object>());
     check("sizeof(hl_put_options)".to_owned(), size_of::<Options>());
     check("_Alignof(hl_put_options)".to_owned(), align_of::<Options>());
+    check("sizeof(hl_run)".to_owned(), size_of::<Run>());
+    check("sizeof(hl_block)".to_owned(), size_of::<Block>());
+    check("sizeof(hl_completion)".to_owned(), size_of::<Completion>());
     macro_rules! fields {
         ($c:literal, $record:ty, $($field:ident),*) => {
             $(check(
@@ -150,6 +159,13 @@ fn records_have_the_layout_of_the_header() {
     }
     fields!("hl_object", Object, bytes, address, object, state, copies, homes, homes_up, digest);
     fields!("hl_put_options", Options, copies, reserved, rack, progress, context);
+    fields!("hl_run", Run, start, bytes, stride, count);
+    fields!("hl_block", Block, key, key_bytes, runs, run_count);
+    fields!("hl_completion", Completion, batch, status, reserved);
+    check("HL_KV_GET".to_owned(), hinterland::HL_KV_GET as usize);
+    check("HL_KV_PUT".to_owned(), hinterland::HL_KV_PUT as usize);
+    check("HL_KV_EXISTS".to_owned(), hinterland::HL_KV_EXISTS as usize);
+    check("HL_KV_REMOVE".to_owned(), hinterland::HL_KV_REMOVE as usize);
     check("HL_SEALED".to_owned(), hinterland::HL_SEALED as usize);
     check("HL_WRITABLE".to_owned(), hinterland::HL_WRITABLE as usize);
     check("HL_ADVICE_NORMAL".to_owned(), hinterland::HL_ADVICE_NORMAL as usize);

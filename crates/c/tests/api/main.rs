@@ -5,5 +5,6 @@
 
 mod address;
 mod calls;
+mod kv;
 mod programs;
 mod racks;

@@ -232,6 +232,12 @@ impl<K: Send + 'static> KvQueue<K> {
         std::mem::take(&mut state.done)
     }
 
+    /// Makes the descriptor readable, for a program that has drained more than it can use at once. The next drain takes that
+    /// back.
+    pub fn announce(&self) {
+        self.shared.event.raise();
+    }
+
     /// Ends the queue: waits for batches that are being seen to, and gives up those that wait with `ECANCELED`. All
     /// answers stay to be drained; whoever submits after this is refused.
     pub fn close(&self) {
