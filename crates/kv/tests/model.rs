@@ -8,6 +8,8 @@ use hinterland_kv::{
 };
 use hinterland_policy::EvictionKind;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -106,6 +108,8 @@ struct World {
     /// Pins: session and key.
     pins: Vec<(u64, u8)>,
     limits: [Limits; 2],
+    /// Whether a block was read since the store asked last.
+    was_touched: Box<dyn FnMut(u32) -> bool>,
 }
 
 impl World {
@@ -126,6 +130,7 @@ impl World {
             parents: HashMap::new(),
             pins: Vec::new(),
             limits: [Limits::default(); 2],
+            was_touched: Box::new(|_| false),
         }
     }
 
@@ -144,7 +149,7 @@ impl World {
                 let is_written = self.writing.iter().any(|(_, _, other, _)| *other == number);
                 let wish =
                     Wish { parent: parent.map(|parent| crate::key(parent).1), ..wish(namespace, key, bytes) };
-                let reserved = self.store.reserve(writer, &wish, &mut |_| false);
+                let reserved = self.store.reserve(writer, &wish, &mut self.was_touched);
                 match reserved.unwrap() {
                     Reserved::Slot { slot, offset } => {
                         assert!(!was_there && !is_written);
@@ -158,7 +163,12 @@ impl World {
                     Reserved::NoRoom => {
                         let is_held = self.is_any_held();
                         let quota = self.limits[usize::from(number & 1)].quota_bytes;
-                        assert!(is_held || quota.is_some(), "only what is written or pinned cannot leave")
+                        // What it follows on stays, and so does the chunk that this lies in.
+                        let follows = parent.is_some_and(|parent| self.is_there_or_written(parent));
+                        assert!(
+                            is_held || quota.is_some() || follows,
+                            "only what is written or pinned cannot leave"
+                        )
                     }
                 }
             }
@@ -191,11 +201,11 @@ impl World {
 
     fn publish(&mut self, index: usize) {
         let (writer, slot, number, place) = self.writing.swap_remove(index % self.writing.len());
-        assert!(self.store.publish(writer + 1, slot, &mut |_| false).is_err(), "it is another's");
+        assert!(self.store.publish(writer + 1, slot, &mut self.was_touched).is_err(), "it is another's");
         let was_there = self.lookup(number).is_some();
         if was_there {
-            assert!(!self.store.publish(writer, slot, &mut |_| false).unwrap(), "it was swapped in");
-        } else if self.store.publish(writer, slot, &mut |_| false).unwrap() {
+            assert!(!self.store.publish(writer, slot, &mut self.was_touched).unwrap(), "it was swapped in");
+        } else if self.store.publish(writer, slot, &mut self.was_touched).unwrap() {
             let block = self.lookup(number).unwrap();
             assert_eq!(
                 (block.slot, block.offset, u64::from(block.bytes)),
@@ -208,7 +218,7 @@ impl World {
             assert!(linked.is_none() || linked == parent.map(|parent| crate::key(parent).1));
             self.parents.extend(parent.filter(|_| linked.is_some()).map(|parent| (number, parent)));
         }
-        assert!(self.store.publish(writer, slot, &mut |_| false).is_err(), "it is published once");
+        assert!(self.store.publish(writer, slot, &mut self.was_touched).is_err(), "it is published once");
     }
 
     /// Steps of those who replace blocks.
@@ -226,7 +236,7 @@ impl World {
     }
 
     fn take(&mut self, writer: u64, namespace: u64, bytes: u64) {
-        match self.store.take_slot(writer, Namespace(namespace), bytes, &mut |_| false).unwrap() {
+        match self.store.take_slot(writer, Namespace(namespace), bytes, &mut self.was_touched).unwrap() {
             Some((slot, offset)) => self.taken.push((writer, slot, namespace, offset..offset + bytes)),
             None => {
                 let quota = self.limits[namespace as usize].quota_bytes;
@@ -471,4 +481,52 @@ fn what_was_read_stays_when_something_must_leave() {
     }
     assert!(world.store.remove(Namespace(0), &key(0)), "it was read");
     assert!(!world.store.remove(Namespace(0), &key(1)), "it was not");
+}
+
+/// Steps of the soak, over all worlds.
+const SOAK_STEPS: u64 = 10_000_000;
+/// Steps in one world; the next has another size and order.
+const SOAK_WORLD_STEPS: u64 = 100_000;
+/// Steps between two looks at everything: each is 256 look-ups.
+const SOAK_CHECK_STEPS: u64 = 16;
+
+/// Says which world and step it was, if a step fails.
+struct Place(u64, u64);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in step {} of world {}", self.1, self.0);
+        }
+    }
+}
+
+#[test]
+#[ignore = "minutes; ./check --full runs it"]
+fn soak_of_ten_million_operations_against_a_plain_map() {
+    let (mut evictions, mut most) = (0, 0);
+    let steps = step();
+    for number in 0..SOAK_STEPS / SOAK_WORLD_STEPS {
+        let mut place = Place(number, 0);
+        // At most 100 worlds: the cast loses nothing.
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[number as u8; 32]);
+        let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+        let order = EvictionKind::ALL[number as usize % EvictionKind::ALL.len()];
+        let mut world = World::new(1 + number % 7, order);
+        let mut chance = number;
+        world.was_touched = Box::new(move |_| {
+            chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            chance >> 62 == 0
+        });
+        for step in 0..SOAK_WORLD_STEPS {
+            place.1 = step;
+            world.run(&steps.new_tree(&mut runner).unwrap().current());
+            if step % SOAK_CHECK_STEPS == 0 {
+                most = most.max(world.check());
+            }
+        }
+        world.check();
+        evictions += world.store.status().evictions;
+    }
+    assert!(evictions > SOAK_STEPS / 100 && most > 20, "{evictions} evictions, {most} blocks at most");
 }

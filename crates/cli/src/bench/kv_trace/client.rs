@@ -247,7 +247,6 @@ fn say(line: &str) -> Result<(), Failure> {
 mod tests {
     use super::*;
     use hinterland_node::{BackingChoice, Node, NodeOptions};
-    use hinterland_os::PageKind;
     use hinterland_types::RackName;
 
     const BLOCK_BYTES: u64 = 4096;
@@ -259,7 +258,7 @@ mod tests {
         let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
         options.capacity_bytes = 16 << 20;
         options.kv_capacity_bytes = 4 << 20;
-        options.backing = BackingChoice::Pages(PageKind::Base4K);
+        options.backing = BackingChoice::Folder(root.join("memory"));
         let node = Node::start(options).unwrap();
         let pool = Pool::connect(Some(&root.join("socket"))).unwrap();
         let mut engine = Engine::new(pool.kv(FINGERPRINT).unwrap(), BLOCK_BYTES);
