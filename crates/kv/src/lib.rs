@@ -39,6 +39,8 @@ mod chunks;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
+pub mod disk;
+#[cfg(not(loom))]
 mod events;
 #[cfg(not(loom))]
 mod family;
@@ -69,7 +71,8 @@ pub use layout::Geometry;
 pub use lookup::lookup;
 #[cfg(not(loom))]
 pub use store::{
-    Expects, Inspected, Limits, Reserved, Seen, SpaceStatus, Store, StoreError, StoreStatus, Swapped, Wish,
+    Expects, Inspected, Keeper, Leaving, Limits, Reserved, Seen, SpaceStatus, Store, StoreError, StoreStatus,
+    Swapped, Wish,
 };
 #[cfg(not(loom))]
 pub use view::{Found, View, ViewError};

@@ -6,7 +6,7 @@ use crate::header;
 use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::order::Group;
-use crate::store::{Store, Used};
+use crate::store::{Leaving, Store, Used};
 use crate::words::Words;
 use std::collections::HashSet;
 
@@ -129,7 +129,7 @@ impl<W: Words> Store<W> {
     /// Evicts a block that its order has given; its parent is next, if it was the last child and nobody reads that.
     fn evict(&mut self, group: Group, slot: u32) {
         let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.hash);
-        self.count_eviction(slot);
+        self.tell_eviction(slot);
         self.forget(slot);
         if let Some(hash) = parent {
             self.orders.is_next(group, hash);
@@ -141,7 +141,7 @@ impl<W: Words> Store<W> {
         for number in self.chunks.others_by_use(class) {
             let Some(slots) = self.all_that_would_leave(number) else { continue };
             for slot in slots {
-                self.count_eviction(slot);
+                self.tell_eviction(slot);
                 self.forget(slot);
             }
             return;
@@ -162,10 +162,15 @@ impl<W: Words> Store<W> {
         all.iter().all(is_free).then_some(all)
     }
 
-    fn count_eviction(&mut self, slot: u32) {
+    /// Counts a block that is about to be evicted; whoever keeps it elsewhere can still copy it.
+    fn tell_eviction(&mut self, slot: u32) {
         self.status.evictions += 1;
-        if let Some(namespace) = self.chunks.get(slot).map(|used| used.namespace) {
-            self.spaces.entry(namespace).or_default().evictions += 1;
+        let Some(used) = self.chunks.get(slot).copied() else { return };
+        self.spaces.entry(used.namespace).or_default().evictions += 1;
+        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
+        let offset = self.chunks.offset(slot);
+        if let Some(keep) = &mut self.keeper {
+            keep(&Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes });
         }
     }
 

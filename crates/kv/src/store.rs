@@ -151,6 +151,24 @@ pub struct Inspected {
     pub children: Vec<BlockKey>,
 }
 
+/// A block that is evicted as soon as whoever is told of it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leaving {
+    /// Whose.
+    pub namespace: Namespace,
+    /// Its key.
+    pub key: BlockKey,
+    /// The block that it follows on, if that is there.
+    pub parent: Option<BlockKey>,
+    /// Where its bytes start in the blocks file.
+    pub offset: u64,
+    /// How many there are.
+    pub bytes: u32,
+}
+
+/// What is told of blocks that leave.
+pub type Keeper = Box<dyn FnMut(&Leaving) + Send>;
+
 /// What lies in a slot that is in use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Used {
@@ -175,6 +193,7 @@ pub struct Store<W> {
     /// Pins of each session: how many of each slot.
     pub(crate) pins: HashMap<u64, HashMap<u32, u32>>,
     pub(crate) journal: Journal,
+    pub(crate) keeper: Option<Keeper>,
     writing: HashMap<(Namespace, BlockKey), u32>,
     /// How many slots each session writes.
     writers: HashMap<u64, u64>,
@@ -201,9 +220,25 @@ impl<W: Words> Store<W> {
             status,
             pins: HashMap::new(),
             journal: Journal::default(),
+            keeper: None,
             writing: HashMap::new(),
             writers: HashMap::new(),
             serial: 0,
+        }
+    }
+
+    /// From now on `keeper` is told of each block that is evicted, before its slot is given to another. Blocks that are
+    /// removed are not told of.
+    pub fn set_keeper(&mut self, keeper: Keeper) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Tells `visit` of every published block.
+    pub fn each_block(&self, visit: &mut dyn FnMut(&Leaving)) {
+        for (slot, used) in self.chunks.used().filter(|(_, used)| used.writer.is_none()) {
+            let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
+            let offset = self.chunks.offset(slot);
+            visit(&Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes });
         }
     }
 

@@ -2,19 +2,22 @@
 //!
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
+mod disk;
 mod keeping;
 mod racks;
 mod replace;
 
+pub use disk::KvDisk;
 pub use racks::{KvRacks, KvRemote};
 
 use crate::refused::{Refused, errno};
+use disk::DiskTier;
 use hinterland_kv::{
     BlockKey, COUNTED_MAX, Counts, Namespace, Reserved, Store, StoreError, StoreStatus, View, Wish,
 };
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
-use hinterland_proto::control::{KvBlock, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
+use hinterland_proto::control::{KvBlock, KvDiskStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
 use hinterland_types::SessionId;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
@@ -27,6 +30,7 @@ const LABEL_CHARS_MAX: usize = 200;
 pub struct KvStores {
     capacity_bytes: u64,
     order: EvictionKind,
+    disk: Option<KvDisk>,
     by_user: Mutex<HashMap<u32, Arc<UserStore>>>,
 }
 
@@ -38,8 +42,11 @@ pub struct UserStore {
     blocks: MemoryFile,
     touches: MemoryFile,
     touched: SharedSlice,
-    view: View,
+    view: Arc<View>,
     tally: racks::Tally,
+    disk: Option<Arc<DiskTier>>,
+    /// Why there is no disk tier though there was to be one.
+    disk_refusal: Option<String>,
     state: Mutex<State>,
 }
 
@@ -57,9 +64,22 @@ struct Known {
 }
 
 impl KvStores {
-    /// Stores of `capacity_bytes` bytes each.
-    pub fn new(capacity_bytes: u64, order: EvictionKind) -> Self {
-        Self { capacity_bytes, order, by_user: Mutex::default() }
+    /// Stores of `capacity_bytes` bytes each, and what leaves them on a disk, if there is one.
+    pub fn new(capacity_bytes: u64, order: EvictionKind, disk: Option<KvDisk>) -> Self {
+        Self { capacity_bytes, order, disk, by_user: Mutex::default() }
+    }
+
+    /// Writes to the disk what is in memory, and ends what goes on there.
+    pub fn stop(&self) {
+        let stores: Vec<Arc<UserStore>> =
+            self.by_user.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
+        for store in stores {
+            if let Some(disk) = &store.disk {
+                let mut blocks = Vec::new();
+                store.lock().store.each_block(&mut |block| blocks.push(*block));
+                disk.stop(&store.view, &blocks);
+            }
+        }
     }
 
     /// The store of a user, made if there is none.
@@ -71,7 +91,7 @@ impl KvStores {
         if let Some(store) = stores.get(&user) {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(UserStore::new(user, self.capacity_bytes, self.order)?);
+        let store = Arc::new(UserStore::new(user, self.capacity_bytes, self.order, self.disk.as_ref())?);
         stores.insert(user, Arc::clone(&store));
         Ok(store)
     }
@@ -98,7 +118,12 @@ impl KvStores {
 }
 
 impl UserStore {
-    fn new(user: u32, capacity_bytes: u64, order: EvictionKind) -> Result<Self, Refused> {
+    fn new(
+        user: u32,
+        capacity_bytes: u64,
+        order: EvictionKind,
+        disk: Option<&KvDisk>,
+    ) -> Result<Self, Refused> {
         let geometry = Store::<SharedSlice>::geometry_for(capacity_bytes);
         if geometry.blocks_bytes() == 0 {
             let text = format!(
@@ -111,9 +136,22 @@ impl UserStore {
         let touches =
             MemoryFile::anonymous("hinterland-kv-touches", geometry.touches_bytes(), PageKind::Base4K)?;
         let touched = mapped(&touches)?;
-        let store = Store::new(mapped(&books)?, geometry, order);
+        let mut store = Store::new(mapped(&books)?, geometry, order);
         let view = View::map(&books, &blocks, &touches)
             .map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
+        let view = Arc::new(view);
+        // A disk that cannot be used makes misses of hits, and nothing else.
+        let (disk, disk_refusal) = match disk.map(|disk| DiskTier::open(disk, user)).transpose() {
+            Ok(disk) => (disk, None),
+            Err(refused) => {
+                tracing::error!(%refused, "KV blocks that leave the memory are lost");
+                (None, Some(refused.text))
+            }
+        };
+        if let Some(tier) = &disk {
+            let (tier, view) = (Arc::clone(tier), Arc::clone(&view));
+            store.set_keeper(Box::new(move |leaving| tier.stage(&view, leaving)));
+        }
         // Clients hold these files: none may cut off what others and the node have mapped. Read-only descriptors can be
         // opened anew for writing, so the books take no writer but the mapping that is there.
         books.add_seals(Seals { future_write: true, ..Seals::FIXED_LENGTH })?;
@@ -121,7 +159,19 @@ impl UserStore {
         touches.add_seals(Seals::FIXED_LENGTH)?;
         let state = Mutex::new(State { store, namespaces: BTreeMap::new() });
         let tally = racks::Tally::default();
-        Ok(Self { user, pages: blocks.kind(), books, blocks, touches, touched, view, tally, state })
+        Ok(Self {
+            user,
+            pages: blocks.kind(),
+            books,
+            blocks,
+            touches,
+            touched,
+            view,
+            tally,
+            disk,
+            disk_refusal,
+            state,
+        })
     }
 
     /// The namespace of a fingerprint, and its number among the counters.
@@ -137,6 +187,9 @@ impl UserStore {
         let make = || Known { fingerprint, label: label(), counters };
         let known = state.namespaces.entry(number).or_insert_with(make);
         if known.fingerprint == fingerprint {
+            if let Some(disk) = &self.disk {
+                disk.know(number, fingerprint);
+            }
             return Ok((Namespace(number), known.counters));
         }
         let text =
@@ -235,12 +288,22 @@ impl UserStore {
     pub fn remove(&self, namespace: Namespace, keys: &[Vec<u8>]) -> Result<u64, Refused> {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let mut state = self.lock();
-        Ok(keys.iter().filter(|key| state.store.remove(namespace, key)).count() as u64)
+        let mut removed = 0;
+        for key in &keys {
+            let was_here = state.store.remove(namespace, key);
+            let was_there = self.disk.as_ref().is_some_and(|disk| disk.removed(namespace.0, key));
+            removed += u64::from(was_here || was_there);
+        }
+        Ok(removed)
     }
 
     /// Removes all blocks of a namespace; returns how many there were.
     pub fn clear(&self, namespace: Namespace) -> u64 {
-        self.lock().store.clear(namespace)
+        let mut state = self.lock();
+        if let Some(disk) = &self.disk {
+            disk.cleared(namespace.0);
+        }
+        state.store.clear(namespace)
     }
 
     fn status(&self) -> KvStatus {
@@ -280,7 +343,17 @@ impl UserStore {
             pinned_bytes,
             namespaces,
             racks,
+            disk: self.disk_status(),
         }
+    }
+
+    fn disk_status(&self) -> Option<KvDiskStatus> {
+        let refused = || {
+            let state = "not used".to_owned();
+            let last_error = self.disk_refusal.clone();
+            last_error.is_some().then(|| KvDiskStatus { state, last_error, ..KvDiskStatus::default() })
+        };
+        self.disk.as_ref().map(|disk| disk.status()).or_else(refused)
     }
 
     /// Whether a block was read since this was asked last.

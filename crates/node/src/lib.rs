@@ -29,6 +29,6 @@ mod session;
 mod verify;
 
 pub use cache::CacheSwitches;
-pub use kv::KvRemote;
+pub use kv::{KvDisk, KvRemote};
 pub use node::{Node, NodeError, read_key};
 pub use options::{BackingChoice, NodeOptions};

@@ -193,6 +193,7 @@ impl Node {
         }
         self.core.membership.leave(&self.core.directory);
         self.server.stop();
+        self.core.kv.stop();
         if let Some(threads) = self.cache_threads.take() {
             self.core.cache.stop(threads);
         }
@@ -297,7 +298,7 @@ fn build(
         holdings,
         puts: Arc::new(puts),
         cache,
-        kv: KvStores::new(options.kv_capacity_bytes, options.eviction),
+        kv: KvStores::new(options.kv_capacity_bytes, options.eviction, options.kv_disk.clone()),
         kv_racks: Arc::new(kv_racks),
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),

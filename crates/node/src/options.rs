@@ -1,7 +1,7 @@
 //! How a node is started.
 
 use crate::cache::CacheSwitches;
-use crate::kv::KvRemote;
+use crate::kv::{KvDisk, KvRemote};
 use hinterland_os::PageKind;
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
@@ -46,6 +46,8 @@ pub struct NodeOptions {
     pub kv_capacity_bytes: u64,
     /// How it deals with KV blocks of other nodes.
     pub kv_remote: KvRemote,
+    /// Where KV blocks go that do not fit into memory.
+    pub kv_disk: Option<KvDisk>,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,
     /// What the memory is made of.
@@ -83,6 +85,7 @@ impl NodeOptions {
             cache_budget_bytes: 1 << 30,
             kv_capacity_bytes: 256 << 20,
             kv_remote: KvRemote::default(),
+            kv_disk: None,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
             key_file: None,

@@ -10,6 +10,7 @@
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
 //! | [`userfault`] | faults of a range served from outside the program |
+//! | [`direct_file`] | files of a disk past the page cache, many transfers at once |
 //! | [`filler`] | pages that appear whole in a file |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
@@ -24,6 +25,7 @@ compile_error!("hinterland needs a 64-bit little-endian Linux");
 pub mod affinity;
 pub mod backing;
 pub mod clock;
+pub mod direct_file;
 mod error;
 pub mod filler;
 pub mod futex;
@@ -41,6 +43,7 @@ pub mod socket;
 pub mod userfault;
 
 pub use backing::{Backing, choose_backing};
+pub use direct_file::{DIRECT_BYTES, DirectBuffer, DirectFile, Transfer};
 pub use error::OsError;
 pub use filler::PageFiller;
 pub use guard::Loss;

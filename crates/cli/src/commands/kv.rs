@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_pool::KvCache;
-use hinterland_proto::control::{KvNamespaceStatus, KvStatus};
+use hinterland_proto::control::{KvDiskStatus, KvNamespaceStatus, KvStatus};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -121,8 +121,46 @@ fn store(status: &KvStatus) -> Value {
             "sent_blocks": status.racks.sent_blocks,
             "sent_bytes": status.racks.sent_bytes,
         },
+        "disk": status.disk.as_ref().map(disk),
         "namespaces": status.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })
+}
+
+fn disk(status: &KvDiskStatus) -> Value {
+    json!({
+        "path": status.path,
+        "state": status.state,
+        "capacity_bytes": status.capacity_bytes,
+        "blocks": status.blocks,
+        "bytes": status.bytes,
+        "staged_bytes": status.staged_bytes,
+        "written_blocks": status.written_blocks,
+        "written_bytes": status.written_bytes,
+        "read_blocks": status.read_blocks,
+        "read_bytes": status.read_bytes,
+        "lost_blocks": status.lost_blocks,
+        "failures": status.failures,
+        "checksum_failures": status.checksum_failures,
+        "last_error": status.last_error,
+    })
+}
+
+/// What people are told of a disk: one line, and another one if something went wrong.
+fn disk_words(status: &KvDiskStatus) -> String {
+    let mut words = format!(
+        "disk      {}: {} of {} used, {} blocks; {} written, {} brought back, {} not kept",
+        status.state,
+        human(status.bytes),
+        human(status.capacity_bytes),
+        status.blocks,
+        status.written_blocks,
+        status.read_blocks,
+        status.lost_blocks
+    );
+    if let Some(error) = &status.last_error {
+        words.push_str(&format!("\n          {} failures, the last one: {error}", status.failures));
+    }
+    words
 }
 
 fn namespace(status: &KvNamespaceStatus) -> Value {
@@ -173,7 +211,7 @@ fn words(status: &KvStatus) -> String {
             space.label.clone(),
         ]);
     }
-    let lines = [
+    let mut lines = vec![
         format!("user      {}", status.user),
         format!(
             "memory    {} of {} used, {} pinned, {} pages",
@@ -197,8 +235,8 @@ fn words(status: &KvStatus) -> String {
             status.racks.sent_blocks,
             human(status.racks.sent_bytes)
         ),
-        String::new(),
-        table.text(),
     ];
+    lines.extend(status.disk.as_ref().map(disk_words));
+    lines.extend([String::new(), table.text()]);
     lines.join("\n")
 }

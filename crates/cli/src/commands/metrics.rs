@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
-use hinterland_proto::control::{KvStatus, MemberInfo, NodeStatus};
+use hinterland_proto::control::{KvDiskStatus, KvStatus, MemberInfo, NodeStatus};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -154,6 +154,31 @@ fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> Str
     text
 }
 
+fn disk_text(text: &mut String, stores: &[KvStatus]) {
+    type ReadDisk = fn(&KvDiskStatus) -> u64;
+    let of_disk: [(&'static str, &str, &str, ReadDisk); 7] = [
+        ("hinterland_kv_disk_capacity_bytes", "gauge", "Bytes of the disk tier.", |disk| disk.capacity_bytes),
+        ("hinterland_kv_disk_bytes", "gauge", "Bytes of it that blocks take.", |disk| disk.bytes),
+        ("hinterland_kv_disk_written_bytes_total", "counter", "Bytes written.", |disk| disk.written_bytes),
+        ("hinterland_kv_disk_read_bytes_total", "counter", "Bytes brought back.", |disk| disk.read_bytes),
+        ("hinterland_kv_disk_lost_blocks_total", "counter", "Evicted and not written.", |disk| {
+            disk.lost_blocks
+        }),
+        ("hinterland_kv_disk_failures_total", "counter", "Transfers that failed.", |disk| disk.failures),
+        ("hinterland_kv_disk_checksum_failures_total", "counter", "Blocks read wrong.", |disk| {
+            disk.checksum_failures
+        }),
+    ];
+    for (name, kind, help, read) in of_disk {
+        let mut family = Family::begin(text, name, kind, help);
+        for store in stores {
+            if let Some(disk) = &store.disk {
+                family.add(&[("user", &store.user.to_string())], read(disk));
+            }
+        }
+    }
+}
+
 fn kv_text(text: &mut String, stores: &[KvStatus]) {
     type Read = fn(&KvStatus) -> u64;
     let of_store: [(&'static str, &str, &str, Read); 11] = [
@@ -187,6 +212,7 @@ fn kv_text(text: &mut String, stores: &[KvStatus]) {
             family.add(&[("user", &store.user.to_string())], read(store));
         }
     }
+    disk_text(text, stores);
     type ReadSpace = fn(&hinterland_proto::control::KvNamespaceStatus) -> u64;
     let of_space: [(&'static str, &str, &str, ReadSpace); 9] = [
         ("hinterland_kv_blocks", "gauge", "KV blocks stored.", |space| space.blocks),

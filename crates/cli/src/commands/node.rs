@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
-use hinterland_node::{BackingChoice, Node, NodeError, NodeOptions};
+use hinterland_node::{BackingChoice, KvDisk, Node, NodeError, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_policy::EvictionKind;
@@ -62,6 +62,12 @@ pub struct Memory {
     /// Memory for KV blocks of each user of this host, taken when the first one is opened
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub kv_capacity: Size,
+    /// Folder on a disk for KV blocks that do not fit into memory; they are there again after a restart
+    #[arg(long, value_name = "DIR")]
+    pub kv_disk: Option<PathBuf>,
+    /// Room on that disk for KV blocks of each user
+    #[arg(long, default_value = "10G", value_name = "SIZE")]
+    pub kv_disk_capacity: Size,
     /// Whether KV blocks of other nodes are asked for, and other nodes answered
     #[arg(long, default_value = "on", value_name = "WHETHER")]
     pub kv_remote: OnOff,
@@ -147,6 +153,8 @@ pub fn options(
     options.capacity_bytes = memory.capacity.bytes;
     options.cache_budget_bytes = memory.cache_budget.bytes;
     options.kv_capacity_bytes = memory.kv_capacity.bytes;
+    options.kv_disk =
+        memory.kv_disk.clone().map(|folder| KvDisk { folder, bytes: memory.kv_disk_capacity.bytes });
     options.kv_remote.is_on = memory.kv_remote == OnOff::On;
     options.kv_remote.find_within = Duration::from_millis(u64::from(memory.kv_remote_wait));
     options.backing = memory.backing.clone();

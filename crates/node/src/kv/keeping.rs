@@ -43,6 +43,26 @@ impl UserStore {
         Ok(keys.iter().map(|key| state.store.unpin(session.0, namespace, key)).collect())
     }
 
+    /// Whether a block is in memory or on the disk.
+    pub(super) fn is_near(&self, namespace: Namespace, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
+        self.view.find(namespace, key).is_some()
+            || self.disk.as_ref().is_some_and(|disk| disk.has(fingerprint, key))
+    }
+
+    /// Brings blocks that are not in memory from the disk, if there is one.
+    pub(super) fn bring_from_disk(
+        &self,
+        namespace: Namespace,
+        fingerprint: &[u8; 32],
+        keys: impl Iterator<Item = BlockKey>,
+    ) {
+        if let Some(disk) = &self.disk {
+            let missing: Vec<BlockKey> =
+                keys.filter(|key| self.view.find(namespace, key).is_none()).collect();
+            disk.bring(self, namespace, fingerprint, &missing);
+        }
+    }
+
     /// Sets what a namespace may have; returns the bytes of its slots.
     pub fn limit(&self, namespace: Namespace, quota_bytes: Option<u64>, priority: u8) -> u64 {
         let mut state = self.lock();

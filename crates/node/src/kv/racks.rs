@@ -182,7 +182,7 @@ impl KvRacks {
     ) -> Result<u64, Refused> {
         let (space, keys) = self.ask(store, namespace, keys)?;
         let far: Vec<BlockKey> =
-            keys.iter().filter(|key| store.view.find(namespace, key).is_none()).copied().collect();
+            keys.iter().filter(|key| !store.is_near(namespace, &space.fingerprint, key)).copied().collect();
         if far.is_empty() {
             return Ok(keys.len() as u64);
         }
@@ -216,7 +216,10 @@ impl KvRacks {
         let is_here = |key: &BlockKey| store.view.find(namespace, key).is_some();
         let wanted = keys.iter().filter(|key| !is_here(key)).map(|key| claim(&space, *key));
         let (mine, others) = self.claims.claim(wanted);
-        if self.options.is_on && !mine.blocks.is_empty() {
+        if !mine.blocks.is_empty() {
+            store.bring_from_disk(namespace, &space.fingerprint, mine.blocks.iter().map(|(_, _, key)| *key));
+        }
+        if self.options.is_on && mine.blocks.iter().any(|(_, _, key)| !is_here(key)) {
             self.bring(store, &space, &mine.blocks);
             let misses = mine.blocks.iter().filter(|(_, _, key)| !is_here(key)).count();
             // Relaxed: a counter that nothing is ordered by.
@@ -286,7 +289,7 @@ impl KvRacks {
 
     /// Fetches claimed blocks: first from places that are known, then from those that are found.
     fn bring(&self, store: &UserStore, space: &Space, claims: &[Claim]) {
-        let known = claims.iter().map(|claim| (claim.2, self.places.take(claim))).collect();
+        let known: Vec<_> = claims.iter().map(|claim| (claim.2, self.places.take(claim))).collect();
         self.bring_from(store, space, known);
         let left: Vec<BlockKey> = claims
             .iter()

@@ -25,6 +25,9 @@ impl UserStore {
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
         let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
         let mut state = self.lock();
+        if let Some(disk) = &self.disk {
+            disk.forbid(namespace.0);
+        }
         let mut outcomes = Vec::with_capacity(blocks.len());
         for (key, block) in keys.into_iter().zip(blocks) {
             let swapped = state

@@ -361,6 +361,41 @@ pub struct KvStatus {
     pub namespaces: Vec<KvNamespaceStatus>,
     /// What went to and came from other nodes.
     pub racks: KvRacksStatus,
+    /// The disk tier, if there is one.
+    pub disk: Option<KvDiskStatus>,
+}
+
+/// What the disk tier of a store holds, and what it did since the node started.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KvDiskStatus {
+    /// Its file.
+    pub path: String,
+    /// What it is doing, in words.
+    pub state: String,
+    /// Bytes of the file that are used.
+    pub capacity_bytes: u64,
+    /// Blocks on the disk.
+    pub blocks: u64,
+    /// Their bytes, with what is written beside them.
+    pub bytes: u64,
+    /// Bytes that wait to be written.
+    pub staged_bytes: u64,
+    /// Blocks that were written.
+    pub written_blocks: u64,
+    /// Their bytes.
+    pub written_bytes: u64,
+    /// Blocks that were brought back into memory.
+    pub read_blocks: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Evicted blocks that were not written, because the disk did not keep up or was left alone.
+    pub lost_blocks: u64,
+    /// Transfers that failed.
+    pub failures: u64,
+    /// Blocks that were read and were not what was written; each was thrown away.
+    pub checksum_failures: u64,
+    /// What the last failed transfer said.
+    pub last_error: Option<String>,
 }
 
 /// What a store has had to do with those of other nodes, since the node started.

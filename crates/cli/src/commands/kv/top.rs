@@ -202,6 +202,7 @@ mod tests {
             pinned_bytes: 0,
             namespaces: vec![space],
             racks: KvRacksStatus::default(),
+            disk: None,
         }
     }
 

@@ -1,0 +1,381 @@
+//! The disk tier of a user's KV blocks: what is evicted goes there, what is missed comes back.
+//!
+//! See `docs/decisions/2026-11-22-kv-disk-tier.md`. Locks are taken in the order store, tier; nobody holds the tier's while it asks the disk.
+
+mod bring;
+mod recover;
+mod write;
+
+#[cfg(test)]
+mod tests;
+
+use crate::refused::{Refused, errno};
+use hinterland_kv::disk::{Record, RecordKind, TierLog};
+use hinterland_kv::{BlockKey, Leaving, View};
+use hinterland_os::{DirectFile, Transfer, process};
+use hinterland_proto::control::KvDiskStatus;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Bytes of blocks that wait to be written.
+const STAGED_BYTES_MAX: usize = 64 << 20;
+/// Transfers that fail one after the other before the tier rests.
+const FAILURES_MAX: u32 = 8;
+/// How long it rests.
+const REST: Duration = Duration::from_secs(30);
+/// How long a node that stops waits for the disk.
+const FAREWELL: Duration = Duration::from_secs(10);
+
+/// Where a node keeps KV blocks that do not fit into memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvDisk {
+    /// Folder for a file for each user.
+    pub folder: PathBuf,
+    /// Bytes of each file.
+    pub bytes: u64,
+}
+
+/// What transfers are done on.
+pub(super) trait Media: Send + Sync {
+    fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>>;
+}
+
+impl Media for DirectFile {
+    fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>> {
+        DirectFile::transfer(self, transfers)
+    }
+}
+
+/// A record that waits to be written, or is being written.
+struct Staged {
+    record: Record,
+    bytes: Vec<u8>,
+    /// Not removed meanwhile.
+    is_live: bool,
+}
+
+struct State {
+    log: TierLog,
+    staged: VecDeque<Staged>,
+    staged_bytes: usize,
+    /// Fingerprints of the namespaces that may be written, by number.
+    spaces: HashMap<u64, [u8; 32]>,
+    /// Namespaces whose blocks are replaced in memory: what the disk has of them would be old.
+    forbidden: HashSet<u64>,
+    /// What the file holds is known.
+    is_known: bool,
+    is_stopping: bool,
+    failures: u32,
+    rests_until: Option<Instant>,
+    last_error: Option<String>,
+}
+
+/// Counters since the node started.
+#[derive(Default)]
+struct Tally {
+    written_blocks: AtomicU64,
+    written_bytes: AtomicU64,
+    read_blocks: AtomicU64,
+    read_bytes: AtomicU64,
+    lost_blocks: AtomicU64,
+    failures: AtomicU64,
+    checksum_failures: AtomicU64,
+}
+
+/// The tier of one user.
+pub(super) struct DiskTier {
+    path: PathBuf,
+    media: Box<dyn Media>,
+    state: Mutex<State>,
+    /// Something was staged, or written, or the tier is to stop.
+    changed: Condvar,
+    tally: Tally,
+    writer_next: AtomicU64,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl DiskTier {
+    /// Opens or makes the file of a user, and begins to read what it holds.
+    ///
+    /// # Errors
+    /// [`Refused`] without room or rights, or if another node uses it.
+    pub(super) fn open(disk: &KvDisk, user: u32) -> Result<Arc<Self>, Refused> {
+        let path = disk.folder.join(format!("kv-{user}.blocks"));
+        std::fs::create_dir_all(&disk.folder).map_err(|error| {
+            let text = format!(
+                "cannot make {}: {error} (hint: choose another folder with --kv-disk)",
+                disk.folder.display()
+            );
+            Refused::new(errno::EIO, text)
+        })?;
+        let file = DirectFile::open(&path, disk.bytes)?;
+        file.lock()?;
+        if !file.is_direct() {
+            tracing::warn!(path = %path.display(), "no O_DIRECT here: KV blocks go through the page cache");
+        }
+        Self::over(path, Box::new(file), disk.bytes)
+    }
+
+    fn over(path: PathBuf, media: Box<dyn Media>, bytes: u64) -> Result<Arc<Self>, Refused> {
+        let log = TierLog::new(bytes).ok_or_else(|| {
+            let text =
+                format!("{bytes} bytes are too few for a disk of KV blocks (hint: --kv-disk-capacity 1G)");
+            Refused::new(errno::EINVAL, text)
+        })?;
+        let state = State {
+            log,
+            staged: VecDeque::new(),
+            staged_bytes: 0,
+            spaces: HashMap::new(),
+            forbidden: HashSet::new(),
+            is_known: false,
+            is_stopping: false,
+            failures: 0,
+            rests_until: None,
+            last_error: None,
+        };
+        let tier = Arc::new(Self {
+            path,
+            media,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            tally: Tally::default(),
+            // Writers of this kind have numbers that neither sessions nor fetches from other nodes reach.
+            writer_next: AtomicU64::new(1 << 62),
+            thread: Mutex::new(None),
+        });
+        let of_thread = Arc::clone(&tier);
+        let run = move || {
+            process::name_thread("kv-disk");
+            of_thread.recover();
+            of_thread.write_all();
+        };
+        let thread = std::thread::Builder::new().name("kv-disk".to_owned()).spawn(run);
+        let thread = thread.map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
+        *tier.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
+        Ok(tier)
+    }
+
+    /// Blocks of a namespace may be written from here on.
+    pub(super) fn know(&self, number: u64, fingerprint: [u8; 32]) {
+        let mut state = self.lock();
+        if !state.forbidden.contains(&number) {
+            state.spaces.insert(number, fingerprint);
+        }
+    }
+
+    /// Blocks of a namespace are replaced from here on: none is written any more, and none comes back.
+    pub(super) fn forbid(&self, number: u64) {
+        if self.lock().forbidden.contains(&number) {
+            return;
+        }
+        self.cleared(number);
+        let mut state = self.lock();
+        state.spaces.remove(&number);
+        state.forbidden.insert(number);
+    }
+
+    /// Takes a copy of a block that leaves the memory. It is lost if the disk does not keep up, or rests.
+    pub(super) fn stage(&self, view: &View, leaving: &Leaving) {
+        let mut state = self.lock();
+        let Some(&fingerprint) = state.spaces.get(&leaving.namespace.0) else { return };
+        let on_disk = state.log.find(&fingerprint, &leaving.key);
+        if on_disk.is_some_and(|place| state.log.is_young(&place)) {
+            return;
+        }
+        let length = leaving.bytes as usize;
+        if !state.is_working() || state.staged_bytes + length > STAGED_BYTES_MAX {
+            count(&self.tally.lost_blocks, 1);
+            return;
+        }
+        let mut bytes = vec![0; length];
+        let copied = view
+            .blocks(leaving.offset, u64::from(leaving.bytes))
+            .and_then(|memory| memory.read_at(0, &mut bytes));
+        if copied.is_err() {
+            return;
+        }
+        let record = Record {
+            kind: RecordKind::Block,
+            sequence: 0,
+            region: 0,
+            fingerprint,
+            key: Some(leaving.key),
+            parent: leaving.parent,
+            bytes: leaving.bytes,
+            // Computed by the thread that writes it.
+            checksum: 0,
+        };
+        state.push(record, bytes);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// A block was removed from the memory: it is not to come back. Whether it was here.
+    pub(super) fn removed(&self, number: u64, key: &BlockKey) -> bool {
+        let mut state = self.lock();
+        let Some(&fingerprint) = state.spaces.get(&number) else { return false };
+        let was_staged =
+            state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
+        let was_here = state.log.forget(&fingerprint, key) || was_staged;
+        if was_here {
+            state.push(Record { key: Some(*key), ..note(RecordKind::Removed, fingerprint) }, Vec::new());
+            drop(state);
+            self.changed.notify_all();
+        }
+        was_here
+    }
+
+    /// All blocks of a namespace were removed.
+    pub(super) fn cleared(&self, number: u64) {
+        let mut state = self.lock();
+        let Some(&fingerprint) = state.spaces.get(&number) else { return };
+        state.drop_staged(|record| record.fingerprint == fingerprint);
+        state.log.clear(&fingerprint);
+        state.push(note(RecordKind::Cleared, fingerprint), Vec::new());
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether the block of a key may be had.
+    pub(super) fn has(&self, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
+        let state = self.lock();
+        state.log.find(fingerprint, key).is_some() || state.staged_block(fingerprint, key).is_some()
+    }
+
+    /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long.
+    pub(super) fn stop(&self, view: &View, blocks: &[Leaving]) {
+        let until = Instant::now() + FAREWELL;
+        for block in blocks {
+            if !self.waits_until(until, |state| state.staged_bytes + block.bytes as usize <= STAGED_BYTES_MAX)
+            {
+                break;
+            }
+            self.stage(view, block);
+        }
+        self.waits_until(until, |state| state.staged.is_empty());
+        let mut state = self.lock();
+        state.is_stopping = true;
+        drop(state);
+        self.changed.notify_all();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of the KV disk has panicked");
+        }
+    }
+
+    /// Waits for what the thread does; false if it took too long, or the tier does not work.
+    fn waits_until(&self, until: Instant, is_so: impl Fn(&State) -> bool) -> bool {
+        let mut state = self.lock();
+        while !is_so(&state) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || !state.is_working() {
+                return false;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// What it holds and does.
+    pub(super) fn status(&self) -> KvDiskStatus {
+        let state = self.lock();
+        // Relaxed: counters that nothing is ordered by.
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        KvDiskStatus {
+            path: self.path.display().to_string(),
+            state: state.name().to_owned(),
+            capacity_bytes: state.log.capacity_bytes(),
+            blocks: state.log.blocks(),
+            bytes: state.log.bytes(),
+            staged_bytes: state.staged_bytes as u64,
+            written_blocks: read(&self.tally.written_blocks),
+            written_bytes: read(&self.tally.written_bytes),
+            read_blocks: read(&self.tally.read_blocks),
+            read_bytes: read(&self.tally.read_bytes),
+            lost_blocks: read(&self.tally.lost_blocks),
+            failures: read(&self.tally.failures),
+            checksum_failures: read(&self.tally.checksum_failures),
+            last_error: state.last_error.clone(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what transfers came to; many failures in a row make the tier rest.
+    fn judge(&self, state: &mut State, result: &io::Result<()>) {
+        match result {
+            Ok(()) => state.failures = 0,
+            Err(error) => {
+                count(&self.tally.failures, 1);
+                state.failures += 1;
+                state.last_error = Some(error.to_string());
+                if state.failures >= FAILURES_MAX {
+                    tracing::error!(path = %self.path.display(), %error, "the disk of KV blocks fails and is left alone for a while");
+                    state.failures = 0;
+                    state.rests_until = Some(Instant::now() + REST);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    fn is_working(&self) -> bool {
+        self.is_known && !self.is_stopping && self.rests_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self { is_known: false, .. } => "reading what it holds",
+            Self { rests_until: Some(until), .. } if Instant::now() < *until => "resting after failures",
+            _ => "working",
+        }
+    }
+
+    fn push(&mut self, record: Record, bytes: Vec<u8>) {
+        self.staged_bytes += bytes.len();
+        self.staged.push_back(Staged { record, bytes, is_live: true });
+    }
+
+    /// The staged block of a key.
+    fn staged_block(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<&Staged> {
+        self.staged.iter().rev().find(|staged| {
+            staged.is_live
+                && staged.record.kind == RecordKind::Block
+                && staged.record.fingerprint == *fingerprint
+                && staged.record.key.as_ref() == Some(key)
+        })
+    }
+
+    /// Staged blocks for which this holds are not to come back; whether there was one.
+    fn drop_staged(&mut self, is_meant: impl Fn(&Record) -> bool) -> bool {
+        let mut some = false;
+        for staged in self.staged.iter_mut().filter(|staged| staged.record.kind == RecordKind::Block) {
+            if staged.is_live && is_meant(&staged.record) {
+                staged.is_live = false;
+                some = true;
+            }
+        }
+        some
+    }
+}
+
+/// A record without bytes.
+const fn note(kind: RecordKind, fingerprint: [u8; 32]) -> Record {
+    Record { kind, sequence: 0, region: 0, fingerprint, key: None, parent: None, bytes: 0, checksum: 0 }
+}
+
+fn count(counter: &AtomicU64, by: u64) {
+    // Relaxed: a counter that nothing is ordered by.
+    counter.fetch_add(by, Ordering::Relaxed);
+}

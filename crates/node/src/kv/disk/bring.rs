@@ -1,0 +1,134 @@
+//! Blocks that come back: read, checked, and put into memory as any other.
+
+use super::{DiskTier, count};
+use crate::kv::UserStore;
+use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum};
+use hinterland_kv::{BlockKey, Namespace, Reserved, Wish};
+use hinterland_os::{DirectBuffer, Transfer};
+use std::sync::atomic::Ordering;
+
+/// Bytes that are read together, if one record is not larger.
+const BATCH_BYTES: u64 = 16 << 20;
+
+/// A block that is on the disk.
+struct Wanted {
+    key: BlockKey,
+    place: Place,
+}
+
+impl DiskTier {
+    /// Brings blocks into memory: those that are there and right. What is not found stays missing.
+    pub(in crate::kv) fn bring(
+        &self,
+        store: &UserStore,
+        namespace: Namespace,
+        fingerprint: &[u8; 32],
+        keys: &[BlockKey],
+    ) {
+        let number = self.writer_next.fetch_add(1, Ordering::AcqRel);
+        let mut wanted = Vec::new();
+        for key in keys {
+            let state = self.lock();
+            if let Some(staged) = state.staged_block(fingerprint, key) {
+                let (record, bytes) = (staged.record, staged.bytes.clone());
+                drop(state);
+                self.put(store, number, namespace, &record, &bytes);
+            } else if let Some(place) = state.log.find(fingerprint, key) {
+                wanted.push(Wanted { key: *key, place });
+            }
+        }
+        let mut rest = wanted.as_slice();
+        while !rest.is_empty() && self.lock().is_working() {
+            let mut bytes = 0;
+            let fits = |wanted: &&Wanted| {
+                bytes += wanted.place.record_bytes;
+                bytes <= BATCH_BYTES
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (batch, behind) = rest.split_at(count);
+            self.read(store, number, namespace, fingerprint, batch);
+            rest = behind;
+        }
+        // What was reserved and not published, if anything went wrong.
+        store.lock().store.release(number);
+    }
+
+    fn read(
+        &self,
+        store: &UserStore,
+        number: u64,
+        namespace: Namespace,
+        fingerprint: &[u8; 32],
+        batch: &[Wanted],
+    ) {
+        let bytes = batch.iter().map(|wanted| wanted.place.record_bytes as usize).sum();
+        let mut buffer = match DirectBuffer::new(bytes) {
+            Ok(buffer) => buffer,
+            Err(error) => return tracing::warn!(%error, "no memory to read KV blocks from the disk"),
+        };
+        let mut reads = Vec::with_capacity(batch.len());
+        let mut rest = buffer.bytes_mut();
+        for wanted in batch {
+            let (whole, behind) = rest.split_at_mut(wanted.place.record_bytes as usize);
+            reads.push(Transfer::Read(wanted.place.offset, whole));
+            rest = behind;
+        }
+        let results = self.media.transfer(&mut reads);
+        drop(reads);
+        let mut rest = buffer.bytes();
+        for (wanted, result) in batch.iter().zip(&results) {
+            let (whole, behind) = rest.split_at(wanted.place.record_bytes as usize);
+            rest = behind;
+            self.judge(&mut self.lock(), result);
+            if result.is_err() {
+                continue;
+            }
+            match right_record(whole, fingerprint, wanted) {
+                Some((record, body)) => self.put(store, number, namespace, &record, body),
+                None => self.is_wrong(fingerprint, wanted),
+            }
+        }
+    }
+
+    /// What was read is not the block: it was written over meanwhile, or the disk gave other bytes than it was given.
+    fn is_wrong(&self, fingerprint: &[u8; 32], wanted: &Wanted) {
+        let mut state = self.lock();
+        if state.log.find(fingerprint, &wanted.key) == Some(wanted.place) {
+            count(&self.tally.checksum_failures, 1);
+            tracing::error!(path = %self.path.display(), offset = wanted.place.offset, "a KV block on the disk is not what was written");
+            state.log.forget_place(fingerprint, &wanted.key, &wanted.place);
+        }
+    }
+
+    fn put(&self, store: &UserStore, number: u64, namespace: Namespace, record: &Record, bytes: &[u8]) {
+        let Some(key) = record.key else { return };
+        let length = u64::from(record.bytes);
+        let wish = Wish { namespace, key, bytes: length, parent: record.parent };
+        let reserved = store.lock().store.reserve(number, &wish, &mut |slot| store.was_touched(slot));
+        // It is here by now, or written by somebody, or there is no room.
+        let Ok(Reserved::Slot { slot, offset }) = reserved else { return };
+        if let Err(error) = store.view.write(offset, length, &[bytes]) {
+            return tracing::error!(%error, slot, "a slot lies outside its file");
+        }
+        let mut state = store.lock();
+        if matches!(state.store.publish(number, slot, &mut |slot| store.was_touched(slot)), Ok(true)) {
+            count(&self.tally.read_blocks, 1);
+            count(&self.tally.read_bytes, length);
+        }
+    }
+}
+
+/// The header and the bytes, if they are those of the block.
+fn right_record<'bytes>(
+    whole: &'bytes [u8],
+    fingerprint: &[u8; 32],
+    wanted: &Wanted,
+) -> Option<(Record, &'bytes [u8])> {
+    let record = Record::load(whole).ok()?;
+    let is_it = record.kind == RecordKind::Block
+        && record.sequence == wanted.place.sequence
+        && record.fingerprint == *fingerprint
+        && record.key == Some(wanted.key);
+    let body = whole.get(RECORD_HEADER_BYTES..)?.get(..record.bytes as usize)?;
+    (is_it && checksum(body) == record.checksum).then_some((record, body))
+}

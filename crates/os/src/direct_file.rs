@@ -1,0 +1,306 @@
+//! Files of a disk, read and written past the page cache, many transfers at once.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use io_uring::{IoUring, opcode, types};
+
+use crate::error::{OsError, check};
+use crate::mapping::Mapping;
+
+/// Offsets, lengths and addresses of transfers are multiples of this many bytes.
+pub const DIRECT_BYTES: usize = 4096;
+/// Transfers that are under way at once.
+const DEPTH: u32 = 32;
+
+/// Zeroed memory of whole pages for transfers.
+#[derive(Debug)]
+pub struct DirectBuffer {
+    memory: Arc<Mapping>,
+}
+
+impl DirectBuffer {
+    /// Memory of `bytes` bytes, rounded up to [`DIRECT_BYTES`].
+    ///
+    /// # Errors
+    /// The refusal of `mmap`.
+    pub fn new(bytes: usize) -> Result<Self, OsError> {
+        let bytes = bytes.max(1).next_multiple_of(DIRECT_BYTES);
+        Ok(Self { memory: Arc::new(Mapping::anonymous(bytes, false)?) })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: private memory of this value, mapped for its length; `&self` allows no writes to it.
+        unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr(), self.memory.len()) }
+    }
+
+    /// Its bytes, to change them.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` is the only way to it.
+        unsafe { std::slice::from_raw_parts_mut(self.memory.start().as_ptr(), self.memory.len()) }
+    }
+}
+
+/// One transfer.
+#[derive(Debug)]
+pub enum Transfer<'bytes> {
+    /// Fills bytes from an offset of the file.
+    Read(u64, &'bytes mut [u8]),
+    /// Writes bytes at an offset of the file.
+    Write(u64, &'bytes [u8]),
+}
+
+impl Transfer<'_> {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Read(_, bytes) => bytes.len(),
+            Self::Write(_, bytes) => bytes.len(),
+        }
+    }
+
+    /// The entry of the rest behind `done` bytes.
+    fn entry(&mut self, file: RawFd, done: usize) -> io_uring::squeue::Entry {
+        // A transfer is at most a few megabytes: the casts lose nothing.
+        match self {
+            Self::Read(offset, bytes) => {
+                let rest = &mut bytes[done..];
+                opcode::Read::new(types::Fd(file), rest.as_mut_ptr(), rest.len() as u32)
+                    .offset(*offset + done as u64)
+                    .build()
+            }
+            Self::Write(offset, bytes) => {
+                let rest = &bytes[done..];
+                opcode::Write::new(types::Fd(file), rest.as_ptr(), rest.len() as u32)
+                    .offset(*offset + done as u64)
+                    .build()
+            }
+        }
+    }
+
+    /// Without io_uring.
+    fn run(&mut self, file: &File) -> io::Result<()> {
+        match self {
+            Self::Read(offset, bytes) => file.read_exact_at(bytes, *offset),
+            Self::Write(offset, bytes) => file.write_all_at(bytes, *offset),
+        }
+    }
+}
+
+/// A file of fixed size.
+pub struct DirectFile {
+    file: File,
+    path: PathBuf,
+    bytes: u64,
+    is_direct: bool,
+    /// One batch at a time.
+    ring: Option<Mutex<IoUring>>,
+}
+
+impl std::fmt::Debug for DirectFile {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "DirectFile({}, {} bytes)", self.path.display(), self.bytes)
+    }
+}
+
+impl DirectFile {
+    /// Opens or makes a file of `bytes` bytes, all of which the disk has set aside.
+    ///
+    /// # Errors
+    /// The refusal of `open` or `fallocate`: `ENOSPC` if there is no room.
+    pub fn open(path: &Path, bytes: u64) -> Result<Self, OsError> {
+        let open = |flags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+            options.open(path)
+        };
+        let (file, is_direct) = match open(libc::O_DIRECT | libc::O_NOFOLLOW) {
+            Ok(file) => (file, true),
+            // A file system without it, as tmpfs was for long.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let opened = open(libc::O_NOFOLLOW);
+                let file =
+                    opened.map_err(|error| OsError::system("open", path.display().to_string(), error))?;
+                (file, false)
+            }
+            Err(error) => return Err(OsError::system("open", path.display().to_string(), error)),
+        };
+        let length = libc::off_t::try_from(bytes).map_err(|_| OsError::OutOfBounds {
+            offset: 0,
+            bytes,
+            limit: libc::off_t::MAX as u64,
+        })?;
+        file.set_len(bytes)
+            .map_err(|error| OsError::system("ftruncate", path.display().to_string(), error))?;
+        // SAFETY: plain values.
+        let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
+        if result != 0 {
+            let source = io::Error::from_raw_os_error(result);
+            let subject = format!("{} to {bytes} bytes", path.display());
+            return Err(OsError::system("fallocate", subject, source));
+        }
+        let ring = IoUring::new(DEPTH).ok().map(Mutex::new);
+        Ok(Self { file, path: path.to_owned(), bytes, is_direct, ring })
+    }
+
+    /// Length in bytes.
+    pub const fn len(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether it has no bytes.
+    pub const fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Whether transfers go past the page cache.
+    pub const fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Whether transfers of a batch go on at the same time.
+    pub const fn has_ring(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Locks the file against other processes until this value is dropped.
+    ///
+    /// # Errors
+    /// `EWOULDBLOCK` if another one has it.
+    pub fn lock(&self) -> Result<(), OsError> {
+        // SAFETY: plain values.
+        let result = unsafe { libc::flock(self.file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
+        check(result, "flock", || self.path.display().to_string())
+            .map(drop)
+            .map_err(|error| error.with_hint("another node uses this file: give each its own folder"))
+    }
+
+    /// Does transfers in any order; one result each. Offsets and lengths are multiples of [`DIRECT_BYTES`].
+    pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>> {
+        let Some(ring) = &self.ring else {
+            return transfers.iter_mut().map(|transfer| transfer.run(&self.file)).collect();
+        };
+        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut results: Vec<io::Result<()>> = Vec::with_capacity(transfers.len());
+        results.resize_with(transfers.len(), || Ok(()));
+        let mut done = vec![0; transfers.len()];
+        let mut waiting: Vec<usize> = (0..transfers.len()).rev().collect();
+        let mut under_way = 0;
+        while under_way > 0 || !waiting.is_empty() {
+            while under_way < DEPTH as usize
+                && let Some(index) = waiting.pop()
+            {
+                let entry =
+                    transfers[index].entry(self.file.as_raw_fd(), done[index]).user_data(index as u64);
+                // SAFETY: the bytes are borrowed until this function returns, which is after all have completed.
+                let is_full = unsafe { ring.submission().push(&entry) }.is_err();
+                if is_full {
+                    waiting.push(index);
+                    break;
+                }
+                under_way += 1;
+            }
+            if let Err(error) = ring.submit_and_wait(1) {
+                match error.raw_os_error() {
+                    Some(libc::EINTR) => {}
+                    // The kernel is short of something: what is under way completes meanwhile.
+                    Some(libc::EAGAIN | libc::EBUSY | libc::ENOMEM) => std::thread::yield_now(),
+                    // A ring that this process made and owns is never refused otherwise. The kernel may still have some of
+                    // the bytes: to return them would be to lose control of them.
+                    _ => std::process::abort(),
+                }
+            }
+            let completed: Vec<(usize, i32)> =
+                ring.completion().map(|entry| (entry.user_data() as usize, entry.result())).collect();
+            for (index, result) in completed {
+                under_way -= 1;
+                match usize::try_from(result) {
+                    Ok(0) => results[index] = Err(io::ErrorKind::UnexpectedEof.into()),
+                    Ok(some) => {
+                        done[index] += some;
+                        if done[index] < transfers[index].bytes() {
+                            waiting.push(index);
+                        }
+                    }
+                    Err(_) if -result == libc::EINTR || -result == libc::EAGAIN => waiting.push(index),
+                    Err(_) => results[index] = Err(io::Error::from_raw_os_error(-result)),
+                }
+            }
+        }
+        results
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(seed: u64, bytes: &mut [u8]) {
+        for (index, byte) in bytes.iter_mut().enumerate() {
+            *byte = (seed.wrapping_mul(31).wrapping_add(index as u64) % 251) as u8;
+        }
+    }
+
+    fn round_trip(file: &DirectFile) {
+        let mut buffers: Vec<DirectBuffer> =
+            (0..100).map(|_| DirectBuffer::new(3 * DIRECT_BYTES).unwrap()).collect();
+        for (seed, buffer) in buffers.iter_mut().enumerate() {
+            pattern(seed as u64, buffer.bytes_mut());
+        }
+        let place = |index: usize| (index * 3 * DIRECT_BYTES) as u64;
+        let mut writes: Vec<Transfer<'_>> = buffers
+            .iter()
+            .enumerate()
+            .map(|(index, buffer)| Transfer::Write(place(index), buffer.bytes()))
+            .collect();
+        assert!(file.transfer(&mut writes).iter().all(Result::is_ok));
+        let mut back: Vec<DirectBuffer> =
+            (0..100).map(|_| DirectBuffer::new(3 * DIRECT_BYTES).unwrap()).collect();
+        let mut reads: Vec<Transfer<'_>> = back
+            .iter_mut()
+            .enumerate()
+            .map(|(index, buffer)| Transfer::Read(place(index), buffer.bytes_mut()))
+            .collect();
+        assert!(file.transfer(&mut reads).iter().all(Result::is_ok));
+        assert!(buffers.iter().zip(&back).all(|(one, other)| one.bytes() == other.bytes()));
+    }
+
+    #[test]
+    fn what_is_written_at_once_is_read_at_once_with_and_without_a_ring() {
+        let path = std::env::temp_dir().join(format!("hl-direct-{}", std::process::id()));
+        let mut file = DirectFile::open(&path, 2 << 20).unwrap();
+        file.lock().unwrap();
+        round_trip(&file);
+        let other = DirectFile::open(&path, 2 << 20).unwrap();
+        assert!(other.lock().unwrap_err().to_string().contains("own folder"));
+        file.ring = None;
+        round_trip(&file);
+        drop(file);
+        other.lock().unwrap();
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn transfers_outside_fail_and_those_beside_them_do_not() {
+        let path = std::env::temp_dir().join(format!("hl-direct-end-{}", std::process::id()));
+        let file = DirectFile::open(&path, 1 << 20).unwrap();
+        let (mut inside, mut outside) = (DirectBuffer::new(4096).unwrap(), DirectBuffer::new(4096).unwrap());
+        let mut transfers =
+            [Transfer::Read(0, inside.bytes_mut()), Transfer::Read(1 << 20, outside.bytes_mut())];
+        let results = file.transfer(&mut transfers);
+        assert!(results[0].is_ok() && results[1].is_err(), "{results:?}");
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_disk_without_room_says_so_at_the_start() {
+        let path = std::env::temp_dir().join(format!("hl-direct-full-{}", std::process::id()));
+        let error = DirectFile::open(&path, 1 << 55).unwrap_err();
+        assert!(error.to_string().contains("hint:"), "{error}");
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,136 @@
+"""KV blocks that do not fit into memory: on a disk, back by the same call, there after a restart or a crash."""
+
+import os
+
+import pytest
+
+MEBIBYTE = 1 << 20
+
+
+def block(number):
+    return number.to_bytes(4, "little") * (MEBIBYTE // 4)
+
+
+def key(number):
+    return b"key" + number.to_bytes(4, "little")
+
+
+@pytest.fixture
+def start(start_node, folder):
+    """A function that starts a node with 16 MiB in memory and 256 MiB on the disk, again and again on the same state."""
+
+    def start(name="a", **choices):
+        disk = choices.pop("disk", folder / "disk")
+        options = ["--capacity", "64M", "--kv-capacity", "16M", "--kv-disk", disk, "--kv-disk-capacity", "256M"]
+        return start_node(name, options=[*map(str, options)], **choices)
+
+    return start
+
+
+def open_kv(hinterland, node):
+    return hinterland.Pool(node.socket).kv("model")
+
+
+def put(kv, numbers):
+    for number in numbers:
+        assert kv.put([key(number)], [block(number)]) == [True]
+
+
+def right(kv, numbers):
+    """How many of these come back; each one's bytes are looked at."""
+    numbers = list(numbers)
+    found = 0
+    for number in numbers:
+        if kv.fetch([key(number)]) == [True]:
+            assert kv.get(key(number)) == block(number)
+            found += 1
+    return found
+
+
+def disk(node):
+    (store,) = node.json("kv", "stat")
+    return store["disk"]
+
+
+def test_what_was_evicted_comes_back_and_is_a_local_hit_then(start, hinterland):
+    node = start()
+    kv = open_kv(hinterland, node)
+    put(kv, range(48))
+    assert kv.get(key(0)) is None, "a read alone asks nobody"
+    assert kv.match_prefix([key(number) for number in range(48)], remote=True) == 48
+    assert right(kv, range(48)) == 48
+    assert kv.fetch([key(0), b"never"]) == [True, False]
+    assert disk(node)["failures"] == disk(node)["checksum_failures"] == disk(node)["lost_blocks"] == 0
+    assert "brought back" in node.run("kv", "stat").stdout
+    assert "hinterland_kv_disk_read_bytes_total" in node.run("metrics").stdout
+
+
+def test_all_is_there_after_a_restart_and_most_after_a_crash(start, hinterland):
+    node = start()
+    put(open_kv(hinterland, node), range(48))
+    assert node.stop() == 0
+    node.start()
+    kv = open_kv(hinterland, node)
+    assert right(kv, range(48)) == 48, "what was in memory was written at the end"
+    put(kv, range(100, 148))
+    while disk(node)["staged_bytes"]:
+        pass
+    node.kill()
+    node.start()
+    kv = open_kv(hinterland, node)
+    assert right(kv, range(100, 132)) == 32, "what had left the memory"
+    assert right(kv, [*range(48), *range(132, 148)]) >= 40
+
+
+def test_what_was_removed_stays_away_and_other_models_never_meet(start, hinterland):
+    node = start()
+    kv = open_kv(hinterland, node)
+    put(kv, range(40))
+    assert kv.remove([key(3), b"never"]) == 1, "also from the disk"
+    assert right(kv, [3]) == 0
+    other = hinterland.Pool(node.socket).kv("another model")
+    assert other.fetch([key(4)]) == [False]
+    node.stop()
+    node.start()
+    kv = open_kv(hinterland, node)
+    assert right(kv, [3]) == 0 and right(kv, [4]) == 1
+    other = hinterland.Pool(node.socket).kv("another model")
+    assert other.fetch([key(4)]) == [False]
+    kv.clear()
+    assert right(kv, range(40)) == 0
+
+
+def test_bits_that_flip_on_the_disk_are_misses(start, hinterland, folder):
+    node = start()
+    put(open_kv(hinterland, node), range(48))
+    node.stop()
+    path = folder / "disk" / f"kv-{os.getuid()}.blocks"
+    with open(path, "r+b") as file:
+        for offset in range(0, path.stat().st_size, 3 * MEBIBYTE):
+            file.seek(offset + 300_000)
+            byte = file.read(1)
+            file.seek(offset + 300_000)
+            file.write(bytes([byte[0] ^ 64]) if byte else b"")
+    node.start()
+    kv = open_kv(hinterland, node)
+    found = right(kv, range(48))
+    assert 20 <= found < 48 and disk(node)["checksum_failures"] + found >= 44
+    assert disk(node)["checksum_failures"] > 0
+
+
+def test_a_disk_that_cannot_be_used_is_said_and_stops_nobody(start, hinterland, folder):
+    (folder / "file").write_text("no folder")
+    node = start(disk=folder / "file")
+    kv = open_kv(hinterland, node)
+    put(kv, range(40))
+    assert right(kv, range(40)) == 16
+    assert disk(node)["state"] == "not used" and "hint:" in disk(node)["last_error"]
+
+
+def test_two_nodes_do_not_share_a_file(start, hinterland):
+    one, two = start("a"), start("b")
+    put(open_kv(hinterland, one), range(20))
+    kv = open_kv(hinterland, two)
+    put(kv, range(20))
+    assert disk(two)["state"] == "not used" and "own folder" in disk(two)["last_error"]
+    assert disk(one)["state"] == "working"
