@@ -1,6 +1,7 @@
 """KV blocks that do not fit into memory: on a disk, back by the same call, there after a restart or a crash."""
 
 import os
+import time
 
 import pytest
 
@@ -28,7 +29,12 @@ def start(start_node, folder):
 
 
 def open_kv(hinterland, node):
-    return hinterland.Pool(node.socket).kv("model")
+    """The blocks of a model, once the node knows what its disk holds: until then there are only misses."""
+    kv = hinterland.Pool(node.socket).kv("model")
+    until = time.monotonic() + 30
+    while disk(node)["state"].startswith("reading") and time.monotonic() < until:
+        time.sleep(0.01)
+    return kv
 
 
 def put(kv, numbers):
@@ -74,7 +80,7 @@ def test_all_is_there_after_a_restart_and_most_after_a_crash(start, hinterland):
     assert right(kv, range(48)) == 48, "what was in memory was written at the end"
     put(kv, range(100, 148))
     while disk(node)["staged_bytes"]:
-        pass
+        time.sleep(0.01)
     node.kill()
     node.start()
     kv = open_kv(hinterland, node)
