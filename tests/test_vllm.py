@@ -7,13 +7,16 @@ import pathlib
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 
 import pytest
 from conftest import TREE, Node
 
-CACHE = TREE / ".cache/vllm"
-PYTHON = CACHE / "venv/bin/python"
+sys.path.insert(0, str(TREE / "bench/vllm"))
+import engines_of_vllm as engines
+from engines_of_vllm import CACHE, PYTHON
+
 FULL = bool(os.environ.get("HINTERLAND_FULL"))
 # Tokens of a block of the engines: each engine's default on processors.
 BLOCK = 128
@@ -24,34 +27,13 @@ pytestmark = pytest.mark.skipif(
 only_full = pytest.mark.skipif(not FULL, reason="takes a minute (./check --full)")
 
 
-class Engine:
-    """A vLLM engine in a process of its own."""
+class Engine(engines.Engine):
+    """An engine in float32: two ways of computing the same then never differ in a token."""
 
     def __init__(self, folder, name, model="tiny", extra=None, **more):
-        settings = {"model": str(CACHE / "models" / model), "engine": {"dtype": "float32", **more}}
-        if extra is not None:
-            settings["transfer"] = {
-                "kv_connector": "Forgetful", "kv_connector_module_path": "forgetful", "kv_role": "kv_both",
-                "kv_connector_extra_config": {"check_seconds": 0, **extra},
-            }
-        self.log = folder / f"{name}.log"
-        path = os.pathsep.join(str(TREE / part) for part in ("python", "tests/programs"))
-        with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(
-                [PYTHON, TREE / "bench/vllm/engine.py", json.dumps(settings)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-
-    def read(self):
-        line = self.process.stdout.readline()
-        assert line, f"the engine ended; it said:\n{self.log.read_text()[-4000:]}"
-        return json.loads(line)
-
-    def ask(self, **request):
-        self.process.stdin.write(json.dumps(request) + "\n")
-        self.process.stdin.flush()
-        return self.read()
+        transfer = None if extra is None else engines.transfer("Forgetful", "forgetful", check_seconds=0, **extra)
+        arguments = {"dtype": "float32", **more}
+        super().__init__(folder / f"{name}.log", model, transfer, arguments, paths=[TREE / "tests/programs"])
 
     def generate(self, *prompts, tokens=4):
         answer = self.ask(prompts=prompts, max_tokens=tokens)
@@ -63,11 +45,6 @@ class Engine:
 
     def call(self, name, *arguments):
         return self.ask(call=name, arguments=arguments)["answer"]
-
-    def stop(self):
-        self.process.stdin.close()
-        self.process.wait(timeout=30)
-        self.process.stdout.close()
 
 
 class Scene:
@@ -88,7 +65,7 @@ class Scene:
         ]
         self.started += new
         for engine in new:
-            assert engine.read() == {"ready": True}
+            engine.wait_ready()
         return new
 
     def run(self):
@@ -104,9 +81,9 @@ class Scene:
         for engine in self.started:
             engine.stop()
         self.node.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
         for identifier in self.folder.glob("**/node.id"):
             shutil.rmtree(pathlib.Path("/dev/shm") / f"hinterland-{identifier.read_text().strip()}", ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +94,7 @@ def scene(binary, hinterland):
 
 
 @pytest.fixture(scope="module")
-def engines(scene):
+def started(scene):
     """An engine without a pool, and two with one: their node is not there yet. Few blocks, so that requests are preempted,
     and few tokens in a step, so that prompts are computed in parts."""
     few = {"num_gpu_blocks_override": 24, "max_model_len": 2048, "max_num_batched_tokens": 512}
@@ -125,14 +102,14 @@ def engines(scene):
 
 
 @pytest.fixture
-def shared(scene, engines):
+def shared(scene, started):
     """The engines, with a node that runs."""
     scene.run()
-    return engines
+    return started
 
 
-def test_without_a_node_an_engine_answers_as_ever(scene, engines):
-    plain, beside, layers = engines
+def test_without_a_node_an_engine_answers_as_ever(scene, started):
+    plain, beside, layers = started
     prompt = scene.prompt(3 * BLOCK + 1)
     _, expected = plain.generate(prompt)
     for engine in (beside, layers):

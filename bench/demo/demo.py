@@ -57,14 +57,14 @@ def free_port():
 class Rack:
     """One memory node of its own rack, started for the demo."""
 
-    def __init__(self, binary, folder, name, port, join=None):
+    def __init__(self, binary, folder, name, port, join=None, options=()):
         self.binary = str(binary)
         self.name = name
         self.socket = folder / f"{name}.sock"
         self.log = folder / f"{name}.log"
         command = [self.binary, "node", "--name", name, "--rack", name, "--socket", self.socket]
         command += ["--state", folder / f"state-{name}", "--listen", f"127.0.0.1:{port}", "--json"]
-        command += ["--capacity", "1G"]
+        command += ["--capacity", "1G", *options]
         if join is not None:
             command += ["--join", f"127.0.0.1:{join}"]
         with open(self.log, "wb") as log:
@@ -241,7 +241,12 @@ def print_table(rows):
     cells = [[title for _, title, _ in COLUMNS]]
     for row in rows:
         cells.append(["-" if row.get(key) is None else form(row[key]) for key, _, form in COLUMNS])
-    widths = [max(len(line[index]) for line in cells) for index in range(len(COLUMNS))]
+    print_rows(cells)
+
+
+def print_rows(cells):
+    """Rows of words as aligned columns, the first row being their titles."""
+    widths = [max(len(line[index]) for line in cells) for index in range(len(cells[0]))]
     print()
     for number, line in enumerate(cells):
         padded = [line[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(line[1:], widths[1:])]

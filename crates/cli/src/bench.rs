@@ -37,6 +37,7 @@ pub mod rounds;
 mod rpc;
 mod scan;
 pub mod trace;
+mod vllm;
 pub mod worker;
 
 use crate::failure::Failure;
@@ -60,6 +61,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv_racks::KvRacks,
     &kv_trace::KvTrace,
     &resp::Resp,
+    &vllm::VllmTtft,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
