@@ -35,6 +35,12 @@ for number in range(10**9):
 """
 
 
+@pytest.fixture(params=["hardware", "software"])
+def node(start_node, request):
+    """A node that leaves its memory to the caches, and one that moves lines by hand."""
+    return start_node("a", options=["--capacity", "256M", "--coherence", request.param])
+
+
 @pytest.fixture
 def kv(hinterland, node):
     """The blocks of a model on a node of its own."""

@@ -1,8 +1,9 @@
 //! How often blocks were asked for and there, counted by the readers where the node can see it.
 
+use crate::client::Client;
 use crate::layout::Geometry;
-use crate::view::View;
-use hinterland_os::{BASE_PAGE_BYTES, SharedSlice};
+use crate::words::{Memory, Point};
+use hinterland_os::BASE_PAGE_BYTES;
 
 /// Namespaces that are counted apart; the last number is for all others together.
 pub const COUNTED_MAX: u32 = 64;
@@ -41,24 +42,28 @@ impl Geometry {
 
 impl Counts {
     /// Reads the counters of a namespace from the touches file.
-    pub fn load(touches: &SharedSlice, geometry: &Geometry, number: u32) -> Self {
+    pub fn load(touches: &impl Memory, geometry: &Geometry, number: u32) -> Self {
         let at = geometry.counts(number);
-        let word = |index: usize| touches.load_u64(at + index * 8).unwrap_or(0);
+        touches.refresh(at / 8, COUNTS_BYTES / 8, Point::CountsToRead);
+        let word = |index: usize| touches.load(at / 8 + index);
         Self { asked: word(0), found: word(1), gets: word(2), got: word(3), read_bytes: word(4) }
     }
 }
 
-impl View {
-    /// Adds to the counters of a namespace.
+impl<M: Memory> Client<M> {
+    /// See [`View::count`](crate::View::count).
     #[inline]
     pub fn count(&self, number: u32, counts: Counts) {
-        let at = self.geometry().counts(number);
+        let word = self.geometry().counts(number) / 8;
+        let touches = self.touches();
+        touches.refresh(word, COUNTS_BYTES / 8, Point::CountToAdd);
         let Counts { asked, found, gets, got, read_bytes } = counts;
         for (index, count) in [asked, found, gets, got, read_bytes].into_iter().enumerate() {
             if count > 0 {
                 // Only told to people.
-                let _ = self.touches().fetch_add_u64(at + index * 8, count);
+                let _ = touches.add(word + index, count);
             }
         }
+        touches.write_back(word, COUNTS_BYTES / 8, Point::Counted);
     }
 }

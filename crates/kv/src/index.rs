@@ -4,7 +4,7 @@
 //! entries had to go past it because it was full: a reader goes on only then.
 
 use crate::layout::{BUCKET_WORDS, Geometry};
-use crate::words::Words;
+use crate::words::{Point, Words};
 
 /// Buckets that an entry may lie away from its own, and one more.
 const PROBES_MAX: u64 = 32;
@@ -19,6 +19,7 @@ pub fn find(
 ) -> Option<u32> {
     for probe in 0..PROBES_MAX {
         let bucket = bucket_of(geometry, hash, probe);
+        words.refresh(bucket, BUCKET_WORDS, Point::BucketToRead);
         for entry in 1..BUCKET_WORDS {
             let value = words.load(bucket + entry);
             if value != 0 && value >> 32 == hash >> 32 {
@@ -46,19 +47,26 @@ pub fn insert(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> 
             // Before the entry is there, so that whoever is to find it goes far enough.
             pass(words, geometry, hash, probe, 1);
             words.store(bucket + entry, entry_of(hash, slot));
+            for passed in 0..probe {
+                words.write_back(bucket_of(geometry, hash, passed), 1, Point::PassedBucket);
+            }
+            words.write_back(bucket, BUCKET_WORDS, Point::PublishedEntry);
+            words.fence(Point::PublishedEntry);
             return true;
         }
     }
     false
 }
 
-/// Takes a slot out; false if it is not in the index under this hash.
+/// Takes a slot out; false if it is not in the index under this hash. Readers that still see it
+/// find that the header does not fit, so it need not arrive before the header is retired.
 pub fn remove(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> bool {
     for probe in 0..PROBES_MAX {
         let bucket = bucket_of(geometry, hash, probe);
         let found = (1..BUCKET_WORDS).find(|&entry| words.load(bucket + entry) == entry_of(hash, slot));
         if let Some(entry) = found {
             words.store(bucket + entry, 0);
+            words.write_back(bucket + entry, 1, Point::RemovedEntry);
             pass(words, geometry, hash, probe, u64::MAX);
             return true;
         }
@@ -74,7 +82,11 @@ pub fn swap(words: &impl Words, geometry: &Geometry, hash: u64, old: u32, new: u
         let bucket = bucket_of(geometry, hash, probe);
         let found = (1..BUCKET_WORDS).find(|&entry| words.load(bucket + entry) == entry_of(hash, old));
         if let Some(entry) = found {
+            // Before the entry is, the new header is there, and the old one is until then.
+            words.fence(Point::PublishedHeader);
             words.store(bucket + entry, entry_of(hash, new));
+            words.write_back(bucket + entry, 1, Point::SwappedEntry);
+            words.fence(Point::SwappedEntry);
             return true;
         }
     }

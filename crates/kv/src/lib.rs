@@ -12,7 +12,8 @@
 //! | 8 | 8 | S |
 //! | 16 | 8 | B |
 //! | 24 | 8 | length of the blocks file |
-//! | 32 | 4064 | zero |
+//! | 32 | 8 | 0 if the machine keeps the memory coherent, 1 if lines must be moved by hand |
+//! | 40 | 4056 | zero |
 //! | 4096 | 64 x B | buckets: an overflow count of 8 bytes, then seven entries of 8 bytes |
 //! | 4096 + 64 x B | 128 x S | headers |
 //!
@@ -35,7 +36,11 @@
 #![forbid(unsafe_code)]
 
 #[cfg(not(loom))]
+mod books;
+#[cfg(not(loom))]
 mod chunks;
+#[cfg(not(loom))]
+mod client;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
@@ -61,7 +66,11 @@ mod view;
 mod words;
 
 #[cfg(not(loom))]
+pub use books::{Owned, settle, take_touch};
+#[cfg(not(loom))]
 pub use chunks::{BLOCK_BYTES_MAX, CHUNK_BYTES_MIN, class_bytes};
+#[cfg(not(loom))]
+pub use client::Client;
 #[cfg(not(loom))]
 pub use counters::{COUNTED_MAX, Counts};
 #[cfg(not(loom))]
@@ -75,5 +84,7 @@ pub use store::{
     Swapped, Wish,
 };
 #[cfg(not(loom))]
-pub use view::{Found, View, ViewError};
-pub use words::Words;
+pub use view::{Found, Reading, View, ViewError};
+#[cfg(not(loom))]
+pub use words::Memory;
+pub use words::{Point, Words};

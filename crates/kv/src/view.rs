@@ -1,10 +1,11 @@
 //! A client's side: the three files, mapped.
 
-use crate::header::{self, Block};
+use crate::client::{self, Client};
+use crate::counters::Counts;
+use crate::header::Block;
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
-use crate::lookup::lookup;
-use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice};
+use hinterland_os::{Coherence, FlushedSlice, MapOptions, MemoryFile, OsError, SharedSlice};
 use std::sync::Arc;
 
 /// Why a store cannot be used.
@@ -28,7 +29,7 @@ pub enum ViewError {
 
 /// A block that was found, until it is evicted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Found(Block);
+pub struct Found(pub(crate) Block);
 
 impl Found {
     /// Its length in bytes.
@@ -43,77 +44,79 @@ impl Found {
 }
 
 /// The files of a store, mapped by one process.
-pub struct View {
-    books: SharedSlice,
-    blocks: SharedSlice,
-    touches: SharedSlice,
-    geometry: Geometry,
+pub struct View(Kind);
+
+/// What kind of memory they are: asked once a call.
+enum Kind {
+    Hardware(Client<SharedSlice>),
+    Software(Box<Client<FlushedSlice>>),
 }
 
 impl View {
     /// Maps the files that the node handed out: books, blocks, touches.
     ///
     /// # Errors
-    /// [`ViewError::Os`] if one cannot be mapped, [`ViewError::Foreign`] if they do not belong together.
+    /// [`ViewError::Os`] if one cannot be mapped, or if the store's memory is not coherent and this processor cannot flush
+    /// its caches; [`ViewError::Foreign`] if they do not belong together.
     pub fn map(books: &MemoryFile, blocks: &MemoryFile, touches: &MemoryFile) -> Result<Self, ViewError> {
         let whole = |file: &MemoryFile, write: bool| -> Result<SharedSlice, OsError> {
             let options = MapOptions { write, ..MapOptions::default() };
             Ok(Arc::new(file.map(0, file.len() as usize, options)?).slice())
         };
-        let books_slice = whole(books, false)?;
-        let geometry = Geometry::load(&books_slice, books.len()).ok_or(ViewError::Foreign)?;
-        if blocks.len() < geometry.blocks_bytes() || touches.len() < geometry.touches_bytes() {
-            return Err(ViewError::Foreign);
+        let files = [whole(books, false)?, whole(blocks, true)?, whole(touches, true)?];
+        // What kind it is stands in the memory itself, of which this host's cache may have an old copy.
+        let head = FlushedSlice::new(files[0].clone());
+        let geometry = match &head {
+            Ok(head) => Geometry::load(head, books.len()),
+            Err(_) => Geometry::load(&files[0], books.len()),
+        };
+        match geometry.ok_or(ViewError::Foreign)?.coherence() {
+            Coherence::Hardware => {
+                let [books, blocks, touches] = files;
+                Ok(Self(Kind::Hardware(Client::new(books, blocks, touches)?)))
+            }
+            Coherence::Software => {
+                let [_, blocks, touches] = files;
+                let client = Client::new(head?, FlushedSlice::new(blocks)?, FlushedSlice::new(touches)?)?;
+                Ok(Self(Kind::Software(Box::new(client))))
+            }
         }
-        Ok(Self {
-            books: books_slice,
-            blocks: whole(blocks, true)?,
-            touches: whole(touches, true)?,
-            geometry,
-        })
     }
 
     /// The block of a key, if it is there now.
     #[inline]
     pub fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<Found> {
-        let found = lookup(&self.books, &self.geometry, namespace, key);
-        // A length or place outside the file can only come of a broken node.
-        let fits = |block: &Block| {
-            block
-                .offset
-                .checked_add(u64::from(block.bytes))
-                .is_some_and(|end| end <= self.blocks.len() as u64)
-        };
-        found.filter(fits).map(Found)
+        match &self.0 {
+            Kind::Hardware(client) => client.find(namespace, key),
+            Kind::Software(client) => find_flushed(client, namespace, key),
+        }
     }
 
     /// The keys of a namespace, in no order: those that are there all the while, and some of those that come or go meanwhile.
     pub fn keys(&self, namespace: Namespace) -> Vec<BlockKey> {
-        // The number of slots fits their type.
-        let slots = 0..self.geometry.slots() as u32;
-        slots.filter_map(|slot| header::key(&self.books, &self.geometry, slot, namespace)).collect()
+        match &self.0 {
+            Kind::Hardware(client) => client.keys(namespace),
+            Kind::Software(client) => client.keys(namespace),
+        }
     }
 
     /// Copies a block into pieces, in their order, as much as they hold; whether what was copied is the block that was
     /// found. If not, it was evicted meanwhile, and the pieces hold nothing of use.
     #[inline]
     pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
-        let mut reading = self.reading(found, 0);
-        for piece in into {
-            if !reading.copy(piece) {
-                break;
-            }
+        match &self.0 {
+            Kind::Hardware(client) => client.read(found, into),
+            Kind::Software(client) => read_flushed(client, found, into),
         }
-        reading.is_right()
     }
 
     /// Starts to copy a block from its byte `from` on, piece by piece.
     #[inline]
     pub fn reading(&self, found: &Found, from: u32) -> Reading<'_> {
-        let Found(block) = *found;
-        let start = block.offset as usize;
-        let (at, end) = (start + from.min(block.bytes) as usize, start + block.bytes as usize);
-        Reading { view: self, block, at, end, failed: false }
+        Reading(match &self.0 {
+            Kind::Hardware(client) => ReadingKind::Hardware(client.reading(found, from)),
+            Kind::Software(client) => ReadingKind::Software(client.reading(found, from)),
+        })
     }
 
     /// Writes pieces into a slot that the node has reserved for this process.
@@ -134,85 +137,96 @@ impl View {
         bytes: u64,
         from: impl IntoIterator<Item = &'piece [u8]>,
     ) -> Result<(), ViewError> {
-        header::before_writing();
-        let mut given = 0;
-        for piece in from {
-            // Nothing behind the slot is touched: that is another block.
-            if given + piece.len() as u64 <= bytes {
-                self.blocks.write_at((offset as usize).saturating_add(given as usize), piece)?;
-            }
-            given += piece.len() as u64;
+        match &self.0 {
+            Kind::Hardware(client) => client.write_pieces(offset, bytes, from),
+            Kind::Software(client) => client.write_pieces(offset, bytes, from),
         }
-        if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
+    }
+
+    /// Adds to the counters of a namespace.
+    #[inline]
+    pub fn count(&self, number: u32, counts: Counts) {
+        match &self.0 {
+            Kind::Hardware(client) => client.count(number, counts),
+            Kind::Software(client) => client.count(number, counts),
+        }
     }
 
     /// Whether the block that was found is still the one that lies there: to be asked after its bytes were used in any way
     /// but by [`read`](Self::read). If so, it counts as read.
     pub fn is_still(&self, found: &Found) -> bool {
-        let is_right = header::is_still(&self.books, &self.geometry, &found.0);
-        if is_right {
-            self.touch(found.0.slot);
+        match &self.0 {
+            Kind::Hardware(client) => client.is_still(found),
+            Kind::Software(client) => client.is_still(found),
         }
-        is_right
     }
 
-    /// Part of the blocks file.
+    /// Part of the blocks file, to be read after its block was found. What is stored there in memory that is not coherent stays
+    /// in this host's cache: [`write`](Self::write) is for that.
     ///
     /// # Errors
     /// [`OsError::OutOfBounds`].
     pub fn blocks(&self, offset: u64, bytes: u64) -> Result<SharedSlice, OsError> {
         // Beyond the memory of this machine nothing is mapped, so a number that is cut off lies outside as well.
         let place = usize::try_from(offset).unwrap_or(usize::MAX);
-        self.blocks.sub(place, usize::try_from(bytes).unwrap_or(usize::MAX))
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        match &self.0 {
+            Kind::Hardware(client) => client.blocks().sub(place, bytes),
+            Kind::Software(client) => {
+                let part = client.blocks().slice().sub(place, bytes)?;
+                client.blocks().refresh(place, bytes);
+                Ok(part)
+            }
+        }
     }
 
     /// Slots of the store.
     pub const fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    pub(crate) const fn touches(&self) -> &SharedSlice {
-        &self.touches
-    }
-
-    #[inline]
-    fn touch(&self, slot: u32) {
-        let mut byte = [0];
-        // A line that is touched already is not written, so that readers on several processors share it.
-        let known = self.touches.read_at(slot as usize, &mut byte);
-        if known.is_ok() && byte[0] == 0 {
-            // Only a hint to the node.
-            let _ = self.touches.write_at(slot as usize, &[1]);
+        match &self.0 {
+            Kind::Hardware(client) => client.geometry(),
+            Kind::Software(client) => client.geometry(),
         }
     }
 }
 
 /// A block that is being copied. What was copied counts only if it [`is_right`](Self::is_right) in the end.
-pub struct Reading<'view> {
-    view: &'view View,
-    block: Block,
-    at: usize,
-    end: usize,
-    failed: bool,
+pub struct Reading<'view>(ReadingKind<'view>);
+
+enum ReadingKind<'view> {
+    Hardware(client::Reading<'view, SharedSlice>),
+    Software(client::Reading<'view, FlushedSlice>),
 }
 
 impl Reading<'_> {
     /// Copies what comes next into a piece, as much as it holds; whether there may be more.
     #[inline]
     pub fn copy(&mut self, piece: &mut [u8]) -> bool {
-        let count = piece.len().min(self.end - self.at);
-        self.failed |= self.view.blocks.read_at(self.at, &mut piece[..count]).is_err();
-        self.at += count;
-        self.at < self.end && !self.failed
+        match &mut self.0 {
+            ReadingKind::Hardware(reading) => reading.copy(piece),
+            ReadingKind::Software(reading) => reading.copy(piece),
+        }
     }
 
     /// Whether all that was copied is the block that was found. If not, it was evicted meanwhile.
     #[inline]
     pub fn is_right(&self) -> bool {
-        let is_right = !self.failed && header::is_still(&self.view.books, &self.view.geometry, &self.block);
-        if is_right {
-            self.view.touch(self.block.slot);
+        match &self.0 {
+            ReadingKind::Hardware(reading) => reading.is_right(),
+            ReadingKind::Software(reading) => reading.is_right(),
         }
-        is_right
     }
+}
+
+// Apart, so that the code for coherent memory is as short as without them.
+
+#[cold]
+#[inline(never)]
+fn find_flushed(client: &Client<FlushedSlice>, namespace: Namespace, key: &BlockKey) -> Option<Found> {
+    client.find(namespace, key)
+}
+
+#[cold]
+#[inline(never)]
+fn read_flushed(client: &Client<FlushedSlice>, found: &Found, into: &mut [&mut [u8]]) -> bool {
+    client.read(found, into)
 }

@@ -1,16 +1,167 @@
-//! The memory of the books as words of 8 bytes.
+//! The memory of a store as words of 8 bytes and as bytes, coherent or not.
+
+#[cfg(not(loom))]
+use hinterland_os::{FlushedSlice, OsError, SharedSlice};
+
+/// Where a cache line is moved by hand, if the memory is not coherent. See
+/// `docs/decisions/2026-11-22-software-coherence.md` for who does it when, and what would go wrong without it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Point {
+    /// The node has made books.
+    NewBooks,
+    /// The node has made the file for blocks.
+    NewBlocks,
+    /// The node has made the file for touches.
+    NewTouches,
+    /// A client has mapped the books.
+    HeadToRead,
+    /// The node has retired a block.
+    RetiredHeader,
+    /// The node has written the key of a block.
+    PublishedKey,
+    /// The node has published a block.
+    PublishedHeader,
+    /// The node has counted an entry that went past a full bucket.
+    PassedBucket,
+    /// The node has written an entry of the index.
+    PublishedEntry,
+    /// The node has put one slot into an entry in place of another.
+    SwappedEntry,
+    /// The node has taken an entry out of the index.
+    RemovedEntry,
+    /// A client is about to search a bucket.
+    BucketToRead,
+    /// A client is about to read a header.
+    HeaderToRead,
+    /// A client has read a header.
+    HeaderFound,
+    /// A client is about to copy a block.
+    BytesToRead,
+    /// A client has copied a block.
+    HeaderCopied,
+    /// A client has stored a block.
+    WrittenBytes,
+    /// A client is about to look whether a slot is touched.
+    TouchToLook,
+    /// A client has touched a slot.
+    Touched,
+    /// The node is about to look whether a slot was touched.
+    TouchToTake,
+    /// The node has forgotten a touch.
+    TouchTaken,
+    /// A client is about to add to a counter.
+    CountToAdd,
+    /// A client has added to a counter.
+    Counted,
+    /// The node is about to look at counters.
+    CountsToRead,
+}
+
+impl Point {
+    /// Whether the node itself drops its copies here: of what clients write.
+    pub const fn is_of_node_reading(self) -> bool {
+        matches!(self, Self::TouchToTake | Self::CountsToRead)
+    }
+
+    /// All of them.
+    pub const ALL: [Self; 24] = [
+        Self::NewBooks,
+        Self::NewBlocks,
+        Self::NewTouches,
+        Self::HeadToRead,
+        Self::RetiredHeader,
+        Self::PublishedKey,
+        Self::PublishedHeader,
+        Self::PassedBucket,
+        Self::PublishedEntry,
+        Self::SwappedEntry,
+        Self::RemovedEntry,
+        Self::BucketToRead,
+        Self::HeaderToRead,
+        Self::HeaderFound,
+        Self::BytesToRead,
+        Self::HeaderCopied,
+        Self::WrittenBytes,
+        Self::TouchToLook,
+        Self::Touched,
+        Self::TouchToTake,
+        Self::TouchTaken,
+        Self::CountToAdd,
+        Self::Counted,
+        Self::CountsToRead,
+    ];
+}
 
 /// Memory that several processes reach, as words of 8 bytes each. Out of range reads zero and stores nothing: who uses it
 /// has checked the geometry before.
+///
+/// On coherent memory the calls with a [`Point`] do nothing, and cost nothing.
 pub trait Words {
     /// Loads a word. Acquire: pairs with the Release of [`store`](Self::store).
     fn load(&self, word: usize) -> u64;
     /// Stores a word. Release: pairs with the Acquire of [`load`](Self::load).
     fn store(&self, word: usize, value: u64);
+    /// Starts to write `words` words from `word` on back to memory.
+    #[inline(always)]
+    fn write_back(&self, _word: usize, _words: usize, _point: Point) {}
+    /// Makes what was written back, or streamed, arrive before anything that is stored or said later.
+    #[inline(always)]
+    fn fence(&self, _point: Point) {}
+    /// Drops this host's copies of `words` words from `word` on: what is loaded later is as new as now, and not older than
+    /// what was loaded before.
+    #[inline(always)]
+    fn refresh(&self, _word: usize, _words: usize, _point: Point) {}
+}
+
+/// The same with bytes: the file of blocks, and that of touches.
+#[cfg(not(loom))]
+pub trait Memory: Words {
+    /// Whether lines are moved by hand; the calls with a [`Point`] do nothing if not.
+    const BY_HAND: bool;
+    /// Length in bytes.
+    fn bytes(&self) -> usize;
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError>;
+    /// Copies a piece in.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), OsError>;
+    /// Adds to a word (wrapping). By hand only one of two hosts that do it at once is sure to count.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    fn add(&self, word: usize, addend: u64) -> Result<(), OsError>;
+    /// Copies pieces in, one after the other, as far as they fit into `bytes` bytes of lines that nobody else uses, and makes
+    /// them arrive in memory; returns how long they are together.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    #[inline]
+    fn write_whole<'piece>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        pieces: impl IntoIterator<Item = &'piece [u8]>,
+        _point: Point,
+    ) -> Result<usize, OsError> {
+        let mut given = 0;
+        for piece in pieces {
+            // Nothing behind the slot is touched: that is another block.
+            if given + piece.len() <= bytes {
+                self.write(offset.saturating_add(given), piece)?;
+            }
+            given += piece.len();
+        }
+        Ok(given)
+    }
 }
 
 #[cfg(not(loom))]
-impl Words for hinterland_os::SharedSlice {
+impl Words for SharedSlice {
     #[inline]
     fn load(&self, word: usize) -> u64 {
         self.load_u64(word * 8).unwrap_or(0)
@@ -21,5 +172,93 @@ impl Words for hinterland_os::SharedSlice {
             // A slice that is too short or read-only is a defect of the caller, and nothing that goes on may rely on it.
             debug_assert!(false, "{error}");
         }
+    }
+}
+
+#[cfg(not(loom))]
+impl Memory for SharedSlice {
+    const BY_HAND: bool = false;
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.len()
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError> {
+        self.read_at(offset, into)
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), OsError> {
+        self.write_at(offset, from)
+    }
+
+    #[inline]
+    fn add(&self, word: usize, addend: u64) -> Result<(), OsError> {
+        self.fetch_add_u64(word * 8, addend).map(drop)
+    }
+}
+
+#[cfg(not(loom))]
+impl Words for FlushedSlice {
+    #[inline]
+    fn load(&self, word: usize) -> u64 {
+        Words::load(self.slice(), word)
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        Words::store(self.slice(), word, value);
+    }
+
+    #[inline]
+    fn write_back(&self, word: usize, words: usize, _point: Point) {
+        Self::write_back(self, word * 8, words * 8);
+    }
+
+    #[inline]
+    fn fence(&self, _point: Point) {
+        Self::fence(self);
+    }
+
+    #[inline]
+    fn refresh(&self, word: usize, words: usize, _point: Point) {
+        Self::refresh(self, word * 8, words * 8);
+    }
+}
+
+#[cfg(not(loom))]
+impl Memory for FlushedSlice {
+    const BY_HAND: bool = true;
+
+    #[inline]
+    fn bytes(&self) -> usize {
+        self.slice().len()
+    }
+
+    #[inline]
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError> {
+        self.slice().read_at(offset, into)
+    }
+
+    #[inline]
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), OsError> {
+        self.slice().write_at(offset, from)
+    }
+
+    fn add(&self, word: usize, addend: u64) -> Result<(), OsError> {
+        self.slice().fetch_add_u64(word * 8, addend).map(drop)
+    }
+
+    fn write_whole<'piece>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        pieces: impl IntoIterator<Item = &'piece [u8]>,
+        _point: Point,
+    ) -> Result<usize, OsError> {
+        let given = self.stream(offset, bytes, pieces)?;
+        Self::fence(self);
+        Ok(given)
     }
 }

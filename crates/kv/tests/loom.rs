@@ -5,7 +5,7 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use hinterland_kv::{BlockKey, Geometry, Namespace, Words, header, index, lookup};
+use hinterland_kv::{BlockKey, Geometry, Namespace, Point, Words, header, index, lookup};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
@@ -73,7 +73,7 @@ fn books() -> Arc<Books> {
 fn read(books: &Books, namespace: u64) -> Option<u64> {
     let block = header::read(books, &geometry(), 0, Namespace(namespace), &key())?;
     let copied = books.data.load(Ordering::Relaxed);
-    header::is_still(books, &geometry(), &block).then_some(copied)
+    header::is_still(books, &geometry(), &block, Point::HeaderCopied).then_some(copied)
 }
 
 /// One reader of `namespace` while block 1 is evicted and block 2 is written into its slot.
@@ -159,7 +159,7 @@ fn a_key_that_is_replaced_is_found_at_every_moment_with_its_old_or_new_bytes() {
             let geometry = Geometry::new(2, 1, 4 << 20);
             let block = lookup(&*reading, &geometry, Namespace(1), &key()).expect("it is never away");
             let copied = reading.data[block.slot as usize].load(Ordering::Relaxed);
-            (header::is_still(&*reading, &geometry, &block), block.slot, copied)
+            (header::is_still(&*reading, &geometry, &block, Point::HeaderCopied), block.slot, copied)
         });
         // The node swaps; then somebody writes into the slot that is free.
         header::publish(&*books, &geometry, 1, &content(1));

@@ -1,11 +1,16 @@
-//! The store against a plain map, under operations at random.
+//! The store against a plain map, under operations at random, in coherent memory and in such as is not.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod checked;
+
+use checked::Checked;
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Reserved, Seen, Store,
+    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Point, Reserved, Seen, Store,
     StoreError, Swapped, Wish, Words, header, lookup,
 };
+use hinterland_os::Coherence;
+use hinterland_os::checking::{Disorder, segment};
 use hinterland_policy::EvictionKind;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -13,17 +18,44 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
-#[derive(Clone)]
-struct Books(Rc<RefCell<Vec<u64>>>);
+/// Coherent memory.
+struct Plain(RefCell<Vec<u64>>);
 
-impl Words for Books {
+impl Words for Plain {
     fn load(&self, word: usize) -> u64 {
         self.0.borrow()[word]
     }
 
     fn store(&self, word: usize, value: u64) {
         self.0.borrow_mut()[word] = value;
+    }
+}
+
+/// The books as one of their sides sees them.
+#[derive(Clone)]
+struct Books(Rc<dyn Words>);
+
+impl Words for Books {
+    fn load(&self, word: usize) -> u64 {
+        self.0.load(word)
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self.0.store(word, value);
+    }
+
+    fn write_back(&self, word: usize, words: usize, point: Point) {
+        self.0.write_back(word, words, point);
+    }
+
+    fn fence(&self, point: Point) {
+        self.0.fence(point);
+    }
+
+    fn refresh(&self, word: usize, words: usize, point: Point) {
+        self.0.refresh(word, words, point);
     }
 }
 
@@ -92,6 +124,7 @@ fn wish(namespace: Namespace, key: BlockKey, bytes: u64) -> Wish {
 }
 
 struct World {
+    /// As a reader sees them.
     books: Books,
     geometry: Geometry,
     store: Store<Books>,
@@ -116,8 +149,24 @@ impl World {
     fn new(chunks: u64, order: EvictionKind) -> Self {
         let geometry = Store::<Books>::geometry_for(chunks * CHUNK_BYTES_MIN + 5);
         let words = geometry.books_bytes() as usize / 8;
-        let books = Books(Rc::new(RefCell::new(vec![0; words])));
-        let store = Store::new(books.clone(), geometry, order);
+        let books = Books(Rc::new(Plain(RefCell::new(vec![0; words]))));
+        Self::over(books.clone(), books, geometry, order)
+    }
+
+    /// In memory whose lines move only when they are told to, and by chance.
+    fn checked(chunks: u64, order: EvictionKind, seed: u64) -> Self {
+        let geometry =
+            Store::<Books>::geometry_for(chunks * CHUNK_BYTES_MIN + 5).with_coherence(Coherence::Software);
+        let disorder = Disorder { seed, calls: 30, garbage: false };
+        let sides = segment(geometry.books_bytes() as usize, 2, disorder, Arc::new(|| ()));
+        let [reader, owner] = [0, 1].map(|number: usize| {
+            Books(Rc::new(Checked { memory: sides[number].clone(), owner: number == 1, skip: None }))
+        });
+        Self::over(owner, reader, geometry, order)
+    }
+
+    fn over(owner: Books, books: Books, geometry: Geometry, order: EvictionKind) -> Self {
+        let store = Store::new(owner, geometry, order);
         assert_eq!(Geometry::load(&books, geometry.books_bytes()), Some(geometry));
         Self {
             books,
@@ -410,6 +459,24 @@ impl World {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(6))]
+
+    #[test]
+    fn in_memory_that_is_not_coherent_every_block_is_what_was_put_or_a_miss(
+        steps in prop::collection::vec(step(), 1..200),
+        seed in any::<u64>(),
+    ) {
+        for chunks in [3, 100] {
+            let mut world = World::checked(chunks, EvictionKind::S3Fifo, seed);
+            for step in &steps {
+                world.run(step);
+                world.check();
+            }
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
@@ -437,7 +504,11 @@ proptest! {
 
 #[test]
 fn a_store_that_is_full_of_small_blocks_makes_room_for_large_ones() {
-    let mut world = World::new(4, EvictionKind::Lru);
+    fill_with_small_then_large(World::new(4, EvictionKind::Lru));
+    fill_with_small_then_large(World::checked(4, EvictionKind::Lru, 4));
+}
+
+fn fill_with_small_then_large(mut world: World) {
     let mut not_touched = |_| false;
     let mut put = |world: &mut World, number: u32, bytes| {
         let key = BlockKey::new(&number.to_le_bytes()).unwrap();
@@ -460,7 +531,11 @@ fn a_store_that_is_full_of_small_blocks_makes_room_for_large_ones() {
 
 #[test]
 fn what_was_read_stays_when_something_must_leave() {
-    let mut world = World::new(1, EvictionKind::Lru);
+    read_then_make_room(World::new(1, EvictionKind::Lru));
+    read_then_make_room(World::checked(1, EvictionKind::Lru, 5));
+}
+
+fn read_then_make_room(mut world: World) {
     let key = |number: u8| BlockKey::new(&[number]).unwrap();
     let is_read = RefCell::new(HashSet::new());
     let mut touched = |slot| is_read.borrow_mut().remove(&slot);

@@ -10,12 +10,14 @@ mod replace;
 pub use disk::KvDisk;
 pub use racks::{KvRacks, KvRemote};
 
+use crate::options::NodeOptions;
 use crate::refused::{Refused, errno};
 use disk::DiskTier;
 use hinterland_kv::{
-    BlockKey, COUNTED_MAX, Counts, Namespace, Reserved, Store, StoreError, StoreStatus, View, Wish,
+    BlockKey, COUNTED_MAX, Counts, Namespace, Owned, Point, Reserved, Store, StoreError, StoreStatus, View,
+    Wish, settle, take_touch,
 };
-use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
+use hinterland_os::{Coherence, MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_policy::EvictionKind;
 use hinterland_proto::control::{KvBlock, KvDiskStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
 use hinterland_types::SessionId;
@@ -31,6 +33,7 @@ pub struct KvStores {
     capacity_bytes: u64,
     order: EvictionKind,
     disk: Option<KvDisk>,
+    coherence: Coherence,
     by_user: Mutex<HashMap<u32, Arc<UserStore>>>,
 }
 
@@ -41,7 +44,7 @@ pub struct UserStore {
     books: MemoryFile,
     blocks: MemoryFile,
     touches: MemoryFile,
-    touched: SharedSlice,
+    touched: Owned,
     view: Arc<View>,
     tally: racks::Tally,
     disk: Option<Arc<DiskTier>>,
@@ -51,7 +54,7 @@ pub struct UserStore {
 }
 
 struct State {
-    store: Store<SharedSlice>,
+    store: Store<Owned>,
     namespaces: BTreeMap<u64, Known>,
 }
 
@@ -64,9 +67,15 @@ struct Known {
 }
 
 impl KvStores {
-    /// Stores of `capacity_bytes` bytes each, and what leaves them on a disk, if there is one.
-    pub fn new(capacity_bytes: u64, order: EvictionKind, disk: Option<KvDisk>) -> Self {
-        Self { capacity_bytes, order, disk, by_user: Mutex::default() }
+    /// Stores as a node is told to have.
+    pub fn new(options: &NodeOptions) -> Self {
+        Self {
+            capacity_bytes: options.kv_capacity_bytes,
+            order: options.eviction,
+            disk: options.kv_disk.clone(),
+            coherence: options.coherence,
+            by_user: Mutex::default(),
+        }
     }
 
     /// Writes to the disk what is in memory, and ends what goes on there.
@@ -91,7 +100,9 @@ impl KvStores {
         if let Some(store) = stores.get(&user) {
             return Ok(Arc::clone(store));
         }
-        let store = Arc::new(UserStore::new(user, self.capacity_bytes, self.order, self.disk.as_ref())?);
+        let store =
+            UserStore::new(user, self.capacity_bytes, self.order, self.disk.as_ref(), self.coherence)?;
+        let store = Arc::new(store);
         stores.insert(user, Arc::clone(&store));
         Ok(store)
     }
@@ -123,8 +134,9 @@ impl UserStore {
         capacity_bytes: u64,
         order: EvictionKind,
         disk: Option<&KvDisk>,
+        coherence: Coherence,
     ) -> Result<Self, Refused> {
-        let geometry = Store::<SharedSlice>::geometry_for(capacity_bytes);
+        let geometry = Store::<Owned>::geometry_for(capacity_bytes).with_coherence(coherence);
         if geometry.blocks_bytes() == 0 {
             let text = format!(
                 "this node lends {capacity_bytes} bytes for KV blocks, less than one chunk (hint: start it with --kv-capacity 1G)"
@@ -135,8 +147,10 @@ impl UserStore {
         let books = MemoryFile::anonymous("hinterland-kv-books", geometry.books_bytes(), PageKind::Base4K)?;
         let touches =
             MemoryFile::anonymous("hinterland-kv-touches", geometry.touches_bytes(), PageKind::Base4K)?;
-        let touched = mapped(&touches)?;
-        let mut store = Store::new(mapped(&books)?, geometry, order);
+        let touched = Owned::new(mapped(&touches)?, coherence)?;
+        settle(&touched, Point::NewTouches);
+        settle(&Owned::new(mapped(&blocks)?, coherence)?, Point::NewBlocks);
+        let mut store = Store::new(Owned::new(mapped(&books)?, coherence)?, geometry, order);
         let view = View::map(&books, &blocks, &touches)
             .map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
         let view = Arc::new(view);
@@ -358,9 +372,7 @@ impl UserStore {
 
     /// Whether a block was read since this was asked last.
     fn was_touched(&self, slot: u32) -> bool {
-        let mut byte = [0];
-        let known = self.touched.read_at(slot as usize, &mut byte);
-        known.is_ok() && byte[0] != 0 && self.touched.write_at(slot as usize, &[0]).is_ok()
+        take_touch(&self.touched, slot)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

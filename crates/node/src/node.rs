@@ -19,7 +19,9 @@ use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_os::socket::UnixListener;
-use hinterland_os::{Backing, OsError, PageKind, choose_backing, huge_pages, limits, process};
+use hinterland_os::{
+    Backing, Coherence, LineMover, OsError, PageKind, choose_backing, huge_pages, limits, process,
+};
 use hinterland_pool::local::random;
 use hinterland_proto::{PoolId, PoolKey};
 use hinterland_types::NodeId;
@@ -125,7 +127,13 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`] says what to do.
-    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
+    pub fn start(mut options: NodeOptions) -> Result<Self, NodeError> {
+        let mover = match options.coherence {
+            Coherence::Hardware => None,
+            Coherence::Software => Some(LineMover::detect()?),
+        };
+        // What is fetched is stored through the cache, where nobody writes it back.
+        options.kv_remote.is_on &= mover.is_none();
         make_folder(&options.state)?;
         if let Some(folder) = options.socket.parent() {
             make_folder(folder)?;
@@ -145,6 +153,11 @@ impl Node {
             listener.local_addr().map_err(|source| NodeError::Listen { address: options.listen, source })?;
         let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
         let (backing, mut messages) = open_backing(&options)?;
+        if let Some((write_back, drop)) = mover.map(LineMover::names) {
+            messages.push(format!(
+                "software coherence: lines of KV blocks and rings are moved with {write_back} and {drop}, which was not tried on CXL memory yet; KV blocks of other racks are not asked for"
+            ));
+        }
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
         let server_options = ServerOptions {
             node: core.own,
@@ -298,8 +311,8 @@ fn build(
         holdings,
         puts: Arc::new(puts),
         cache,
-        kv: KvStores::new(options.kv_capacity_bytes, options.eviction, options.kv_disk.clone()),
         kv_racks: Arc::new(kv_racks),
+        kv: KvStores::new(options),
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),

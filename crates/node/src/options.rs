@@ -2,7 +2,7 @@
 
 use crate::cache::CacheSwitches;
 use crate::kv::{KvDisk, KvRemote};
-use hinterland_os::PageKind;
+use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
 use std::net::SocketAddr;
@@ -48,6 +48,8 @@ pub struct NodeOptions {
     pub kv_remote: KvRemote,
     /// Where KV blocks go that do not fit into memory.
     pub kv_disk: Option<KvDisk>,
+    /// Who keeps KV blocks and rings coherent among the processes that share them.
+    pub coherence: Coherence,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,
     /// What the memory is made of.
@@ -86,6 +88,7 @@ impl NodeOptions {
             kv_capacity_bytes: 256 << 20,
             kv_remote: KvRemote::default(),
             kv_disk: None,
+            coherence: Coherence::Hardware,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
             key_file: None,

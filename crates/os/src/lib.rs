@@ -6,6 +6,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`shared_slice`] | copies and atomics on memory that others change at the same time |
+//! | [`coherence`] | cache lines moved by hand, where caches do not see each other |
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
@@ -24,7 +25,10 @@ compile_error!("hinterland needs a 64-bit little-endian Linux");
 
 pub mod affinity;
 pub mod backing;
+#[cfg(feature = "checking")]
+pub mod checking;
 pub mod clock;
+pub mod coherence;
 pub mod direct_file;
 mod error;
 pub mod filler;
@@ -43,6 +47,7 @@ pub mod socket;
 pub mod userfault;
 
 pub use backing::{Backing, choose_backing};
+pub use coherence::{Coherence, FlushedSlice, LineMover};
 pub use direct_file::{DIRECT_BYTES, DirectBuffer, DirectFile, Transfer};
 pub use error::OsError;
 pub use filler::PageFiller;

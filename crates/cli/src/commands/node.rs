@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
 use hinterland_node::{BackingChoice, KvDisk, Node, NodeError, NodeOptions};
-use hinterland_os::PageKind;
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
 use hinterland_types::limits::STREAMS_MAX;
@@ -74,6 +74,9 @@ pub struct Memory {
     /// How long other nodes are waited for that are asked for KV blocks, in milliseconds
     #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub kv_remote_wait: u32,
+    /// Who keeps KV blocks and rings the same in all caches: hardware, or software where hosts share the memory
+    #[arg(long, default_value = "hardware", value_name = "KIND")]
+    pub coherence: Coherence,
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
     pub backing: BackingChoice,
@@ -157,6 +160,7 @@ pub fn options(
         memory.kv_disk.clone().map(|folder| KvDisk { folder, bytes: memory.kv_disk_capacity.bytes });
     options.kv_remote.is_on = memory.kv_remote == OnOff::On;
     options.kv_remote.find_within = Duration::from_millis(u64::from(memory.kv_remote_wait));
+    options.coherence = memory.coherence;
     options.backing = memory.backing.clone();
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);

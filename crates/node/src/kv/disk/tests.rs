@@ -3,7 +3,7 @@
 use super::*;
 use crate::kv::UserStore;
 use hinterland_kv::{Namespace, Reserved, Wish};
-use hinterland_os::DirectBuffer;
+use hinterland_os::{Coherence, DirectBuffer};
 use hinterland_policy::EvictionKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -62,7 +62,7 @@ impl World {
         let file = DirectFile::open(&path, 128 * MIB).unwrap();
         let media = Troubled { file, trouble: Arc::clone(&trouble) };
         let tier = DiskTier::over(path.clone(), Box::new(media), 128 * MIB).unwrap();
-        let store = UserStore::new(0, 8 * MIB, EvictionKind::Lru, None).unwrap();
+        let store = UserStore::new(0, 8 * MIB, EvictionKind::Lru, None, Coherence::Hardware).unwrap();
         let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
         tier.know(namespace.0, FINGERPRINT);
         let (keeper, view) = (Arc::clone(&tier), Arc::clone(&store.view));

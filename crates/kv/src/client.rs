@@ -1,0 +1,179 @@
+//! What a client does with the memory of a store: find, copy out, copy in.
+
+use crate::header::{self, Block};
+use crate::key::{BlockKey, Namespace};
+use crate::layout::Geometry;
+use crate::lookup::lookup;
+use crate::view::{Found, ViewError};
+use crate::words::{Memory, Point};
+
+/// Bytes whose old copies are dropped before it is known that they are wanted.
+const AHEAD_BYTES_MAX: usize = 16 << 10;
+
+/// The three files of a store, in one kind of memory.
+pub struct Client<M> {
+    books: M,
+    blocks: M,
+    touches: M,
+    geometry: Geometry,
+}
+
+impl<M: Memory> Client<M> {
+    /// Takes books, blocks and touches.
+    ///
+    /// # Errors
+    /// [`ViewError::Foreign`] if they do not belong together.
+    pub fn new(books: M, blocks: M, touches: M) -> Result<Self, ViewError> {
+        let geometry = Geometry::load(&books, books.bytes() as u64).ok_or(ViewError::Foreign)?;
+        if (blocks.bytes() as u64) < geometry.blocks_bytes()
+            || (touches.bytes() as u64) < geometry.touches_bytes()
+        {
+            return Err(ViewError::Foreign);
+        }
+        Ok(Self { books, blocks, touches, geometry })
+    }
+
+    /// See [`View::find`](crate::View::find).
+    #[inline]
+    pub fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<Found> {
+        let found = lookup(&self.books, &self.geometry, namespace, key);
+        // A length or place outside the file can only come of a broken node.
+        let fits = |block: &Block| {
+            block
+                .offset
+                .checked_add(u64::from(block.bytes))
+                .is_some_and(|end| end <= self.blocks.bytes() as u64)
+        };
+        found.filter(fits).map(Found)
+    }
+
+    /// See [`View::read`](crate::View::read).
+    #[inline]
+    pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
+        let mut reading = self.reading(found, 0);
+        if M::BY_HAND {
+            reading.expect(into.iter().map(|piece| piece.len()).sum());
+        }
+        for piece in into {
+            if !reading.copy(piece) {
+                break;
+            }
+        }
+        reading.is_right()
+    }
+
+    /// See [`View::reading`](crate::View::reading).
+    #[inline]
+    pub fn reading(&self, found: &Found, from: u32) -> Reading<'_, M> {
+        let Found(block) = *found;
+        let start = block.offset as usize;
+        let (at, end) = (start + from.min(block.bytes) as usize, start + block.bytes as usize);
+        Reading { client: self, block, at, end, fresh: at, ahead: 0, failed: false }
+    }
+
+    /// See [`View::is_still`](crate::View::is_still).
+    #[inline]
+    pub fn is_still(&self, found: &Found) -> bool {
+        let is_right = header::is_still(&self.books, &self.geometry, &found.0, Point::HeaderCopied);
+        if is_right {
+            self.touch(found.0.slot);
+        }
+        is_right
+    }
+
+    /// See [`View::keys`](crate::View::keys).
+    pub fn keys(&self, namespace: Namespace) -> Vec<BlockKey> {
+        // The number of slots fits their type.
+        let slots = 0..self.geometry.slots() as u32;
+        slots.filter_map(|slot| header::key(&self.books, &self.geometry, slot, namespace)).collect()
+    }
+
+    /// See [`View::write_pieces`](crate::View::write_pieces).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn write_pieces<'piece>(
+        &self,
+        offset: u64,
+        bytes: u64,
+        from: impl IntoIterator<Item = &'piece [u8]>,
+    ) -> Result<(), ViewError> {
+        header::before_writing();
+        let given =
+            self.blocks.write_whole(offset as usize, bytes as usize, from, Point::WrittenBytes)? as u64;
+        if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
+    }
+
+    /// Slots of the store.
+    pub const fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(crate) const fn blocks(&self) -> &M {
+        &self.blocks
+    }
+
+    pub(crate) const fn touches(&self) -> &M {
+        &self.touches
+    }
+
+    #[inline]
+    fn touch(&self, slot: u32) {
+        let (at, mut byte) = (slot as usize, [0]);
+        self.touches.refresh(at / 8, 1, Point::TouchToLook);
+        // A line that is touched already is not written, so that readers on several processors share it.
+        let known = self.touches.read(at, &mut byte);
+        if known.is_ok() && byte[0] == 0 {
+            // Only a hint to the node.
+            let _ = self.touches.write(at, &[1]);
+            self.touches.write_back(at / 8, 1, Point::Touched);
+        }
+    }
+}
+
+/// A block that is being copied, see [`View::reading`](crate::View::reading).
+pub struct Reading<'client, M> {
+    client: &'client Client<M>,
+    block: Block,
+    at: usize,
+    end: usize,
+    /// Up to where this host's old copies were dropped, if that is done by hand.
+    fresh: usize,
+    /// How much more is dropped than what is wanted.
+    ahead: usize,
+    failed: bool,
+}
+
+impl<M: Memory> Reading<'_, M> {
+    /// Copies what comes next into a piece, as much as it holds; whether there may be more.
+    #[inline]
+    pub fn copy(&mut self, piece: &mut [u8]) -> bool {
+        let count = piece.len().min(self.end - self.at);
+        if M::BY_HAND {
+            self.expect(count);
+        }
+        self.failed |= self.client.blocks.read(self.at, &mut piece[..count]).is_err();
+        self.at += count;
+        self.at < self.end && !self.failed
+    }
+
+    /// Whether all that was copied is the block that was found. If not, it was evicted meanwhile.
+    #[inline]
+    pub fn is_right(&self) -> bool {
+        !self.failed && self.client.is_still(&Found(self.block))
+    }
+
+    /// Drops old copies of the next `bytes` bytes. Of many pieces each drops twice as many as the one before, so that not every
+    /// one waits.
+    fn expect(&mut self, bytes: usize) {
+        let wanted = self.at.saturating_add(bytes).min(self.end);
+        if wanted <= self.fresh {
+            return;
+        }
+        let until = wanted.max(self.fresh.saturating_add(self.ahead).min(self.end));
+        let first = self.fresh / 8;
+        self.client.blocks.refresh(first, until.div_ceil(8) - first, Point::BytesToRead);
+        self.ahead = (2 * (until - self.fresh)).min(AHEAD_BYTES_MAX);
+        self.fresh = until;
+    }
+}
