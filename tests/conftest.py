@@ -51,7 +51,11 @@ def folder():
     """A short temporary folder: a unix socket's path has at most 107 bytes."""
     path = pathlib.Path(tempfile.mkdtemp(prefix="hl-"))
     yield path
-    # Memory outlives its node on purpose: here is where it ends.
+    remove_folder(path)
+
+
+def remove_folder(path):
+    """Removes a folder with the states of nodes. Memory outlives its node on purpose: here is where it ends."""
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         left = [line.split()[1] for line in mounts if line.split()[1].startswith(f"{path}/")]
     for mount in reversed(left):

@@ -95,7 +95,7 @@ def start_server(started, folder, name, port, node):
     environment = {**os.environ, **DEFAULTS, "PYTHONPATH": str(TREE / "python")}
     # As in service: the engine is a process of its own, and so is each side of the connector.
     del environment["VLLM_ENABLE_V1_MULTIPROCESSING"]
-    words = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", CACHE / "models/tiny", "--load-format", "dummy"]
+    words = [PYTHON, "-m", "vllm.entrypoints.openai.api_server", "--model", CACHE / "models/tiny"]
     words += ["--dtype", "float32", "--served-model-name", "m", "--host", "127.0.0.1", "--port", port, "--enforce-eager"]
     words += ["--max-model-len", 4096, "--enable-prompt-tokens-details"]
     if node is not None:

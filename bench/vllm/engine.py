@@ -4,7 +4,8 @@
 SETTINGS is JSON: `model`, `transfer` (a kv-transfer-config, or nothing), `engine` (more arguments of vllm.LLM). The first
 line that it prints says ready. Then each line is a request and each answer a line:
 
-  {"prompts": [[TOKEN...]...], "max_tokens": N} -> {"milliseconds", "cached": [...], "tokens": [[...]...]}
+  {"prompts": [[TOKEN...]...], "max_tokens": N} -> {"milliseconds", "cached": [...], "tokens": [[...]...]}; with
+                                                   "chances": true also the logarithms of the tokens' probabilities
   {"reset": "cache" or "connector"}             -> {"reset": whether it could}
   {"call": NAME, "arguments": [...]}            -> {"answer": what the connector's worker side answers}
 """
@@ -47,14 +48,23 @@ def main():
     llm = LLM(model=settings["model"], kv_transfer_config=settings.get("transfer"), **arguments)
 
     def generate(request):
-        sampling = SamplingParams(max_tokens=request["max_tokens"], temperature=0, ignore_eos=True, detokenize=False)
+        chances = 0 if request.get("chances") else None
+        sampling = SamplingParams(
+            max_tokens=request["max_tokens"], temperature=0, ignore_eos=True, detokenize=False, logprobs=chances
+        )
         prompts = [TokensPrompt(prompt_token_ids=prompt) for prompt in request["prompts"]]
         begin = time.perf_counter()
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         took = (time.perf_counter() - begin) * 1e3
         cached = [output.num_cached_tokens for output in outputs]
         tokens = [list(output.outputs[0].token_ids) for output in outputs]
-        return {"milliseconds": took, "cached": cached, "tokens": tokens}
+        answer = {"milliseconds": took, "cached": cached, "tokens": tokens}
+        if chances is not None:
+            answer["chances"] = [
+                [step[token].logprob for token, step in zip(output.outputs[0].token_ids, output.outputs[0].logprobs)]
+                for output in outputs
+            ]
+        return answer
 
     def answer(request):
         if "prompts" in request:

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""Writes models without weights, which vLLM fills with random ones that are the same each time: `models.py FOLDER`.
+"""Writes models with random weights: `models.py FOLDER`.
 
-tiny: four layers, for tests. window: layers of which some look back 256 tokens only. q06: the shapes of Qwen3-0.6B with a
-small vocabulary, for the bench. A word of their tokenizer is `w` and its number.
+tiny: four layers, for tests. window: layers of which some look back 256 tokens only. Their weights are the same each time, and
+so large that a wrong byte in the cache shows: those that vLLM makes up by itself (--load-format dummy) are so small that every
+token nearly looks alike. q06: the shapes of Qwen3-0.6B with a small vocabulary, without weights, for the bench. A word of the
+tokenizer is `w` and its number.
 """
 
 import json
 import pathlib
 import sys
 
+import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 VOCABULARY = 4096
@@ -29,7 +33,7 @@ def write(folder, config):
     common = {
         "vocab_size": VOCABULARY, "max_position_embeddings": TOKENS_MAX, "rms_norm_eps": 1e-6, "attention_bias": False,
         "tie_word_embeddings": True, "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
-        "initializer_range": 0.02,
+        "initializer_range": 0.1,
     }
     (folder / "config.json").write_text(json.dumps({**common, **config}, indent=1))
 
@@ -52,11 +56,19 @@ def gemma3(layers, hidden, heads, kv_heads, head, inner, window):
     }
 
 
+def add_weights(folder):
+    torch.manual_seed(1)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     write(folder / "tiny", qwen3(4, 256, 8, 4, 64, 768))
     write(folder / "window", gemma3(6, 256, 8, 4, 64, 768, window=256))
     write(folder / "q06", qwen3(28, 1024, 16, 8, 128, 3072))
+    for name in ("tiny", "window"):
+        add_weights(folder / name)
 
 
 if __name__ == "__main__":

@@ -32,9 +32,11 @@ if [ "$(cat "$cache/installed" 2>/dev/null || true)" != "$vllm" ]; then
     }
     echo "$vllm" >"$cache/installed"
 fi
-[ -s "$cache/models/written" ] || {
-    "$python" "$here/models.py" "$cache/models"
-    echo yes >"$cache/models/written"
+models=$(sha256sum <"$here/models.py")
+[ "$(cat "$cache/models/written" 2>/dev/null || true)" = "$models" ] || {
+    rm -rf "$cache/models"
+    "$python" "$here/models.py" "$cache/models" >"$cache/models.log" 2>&1 || { tail "$cache/models.log" >&2 && exit 1; }
+    echo "$models" >"$cache/models/written"
 }
 if [ -n "$peers" ]; then
     "$python" -c 'import mooncake.store' 2>/dev/null ||

@@ -2,6 +2,7 @@
 """Checks the parts of the vLLM connector that need no engine: `vllm_parts.py {"tiny": FOLDER, "window": FOLDER}`."""
 
 import json
+import os
 import random
 import sys
 import types
@@ -61,6 +62,7 @@ def fingerprints_differ_where_engines_do(models):
         return fingerprint(EngineArgs(**arguments).create_engine_config(), shape, namespace, rank)
 
     same = of()
+    assert same == of(model=os.path.relpath(models["tiny"]))
     assert same == of() == of(max_model_len=2048, max_num_seqs=3)
     others = [of(1), of(namespace="b"), of(shape="b"), of(dtype="float32"), of(model=models["window"]), of(seed=7),
               of(prefix_caching_hash_algo="sha256_cbor"), of(load_format="auto"), of(hf_overrides={"rope_theta": 5}),

@@ -45,7 +45,9 @@ def fingerprint(vllm_config, shape, namespace, rank):
         "namespace": namespace,
     }
     words = "; ".join(f"{name} {fact}" for name, fact in facts.items())
-    return f"vLLM {model.model} {model.revision or ''}, rank {rank}; {words}"
+    # One folder has several names.
+    name = pathlib.Path(model.model).resolve() if pathlib.Path(model.model).exists() else model.model
+    return f"vLLM {name} {model.revision or ''}, rank {rank}; {words}"
 
 
 def weights(model):
@@ -55,9 +57,9 @@ def weights(model):
         # Written anew in place, they are other weights: so sizes and times count, too.
         files = sorted(path for path in folder.iterdir() if path.suffix in WEIGHT_ENDINGS)
         listed = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-        return f"{folder.resolve()} {digest(repr(listed))}"
+        return digest(repr(listed))
     if folder.is_file():
-        return f"{folder.resolve()} {folder.stat().st_size} {folder.stat().st_mtime_ns}"
+        return f"{folder.stat().st_size} {folder.stat().st_mtime_ns}"
     return getattr(model.hf_config, "_commit_hash", None)
 
 
