@@ -155,7 +155,7 @@ impl Node {
         let (backing, mut messages) = open_backing(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(
-                "software coherence: lines of KV blocks and rings are moved with {write_back} and {drop}, which was not tried on CXL memory yet; KV blocks of other racks are not asked for"
+                "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet; KV blocks of other racks are not asked for"
             ));
         }
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;

@@ -48,7 +48,7 @@ pub struct NodeOptions {
     pub kv_remote: KvRemote,
     /// Where KV blocks go that do not fit into memory.
     pub kv_disk: Option<KvDisk>,
-    /// Who keeps KV blocks and rings coherent among the processes that share them.
+    /// Who keeps KV blocks coherent among the processes that share them.
     pub coherence: Coherence,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,

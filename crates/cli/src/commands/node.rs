@@ -74,7 +74,7 @@ pub struct Memory {
     /// How long other nodes are waited for that are asked for KV blocks, in milliseconds
     #[arg(long, default_value_t = 100, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     pub kv_remote_wait: u32,
-    /// Who keeps KV blocks and rings the same in all caches: hardware, or software where hosts share the memory
+    /// Who keeps KV blocks the same in all caches: hardware, or software where hosts share their memory
     #[arg(long, default_value = "hardware", value_name = "KIND")]
     pub coherence: Coherence,
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
