@@ -23,6 +23,7 @@ mod fault;
 pub mod ground;
 mod kv;
 mod kv_racks;
+mod kv_rpc;
 pub mod kv_trace;
 mod load;
 pub mod mooncake;
@@ -58,6 +59,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvScatter,
     &kv::KvSparse,
     &kv::KvLookup,
+    &kv_rpc::KvRpc,
     &kv_racks::KvRacks,
     &kv_trace::KvTrace,
     &resp::Resp,
@@ -65,7 +67,8 @@ pub const BENCHES: &[&dyn Bench] = &[
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
-const WORKERS: &[&dyn Bench] = &[&reader::Reader, &kv::KvReader, &kv_trace::client::Client];
+const WORKERS: &[&dyn Bench] =
+    &[&reader::Reader, &kv::KvReader, &kv_rpc::KvRpcAnswerer, &kv_trace::client::Client];
 
 /// What a bench is told.
 pub struct Setting {

@@ -3,7 +3,7 @@
 use crate::header::{self, Block};
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
-use crate::lookup::lookup;
+use crate::lookup::{lookup, lookup_many};
 use crate::view::{Found, ViewError};
 use crate::words::{Memory, Point};
 
@@ -36,8 +36,29 @@ impl<M: Memory> Client<M> {
     /// See [`View::find`](crate::View::find).
     #[inline]
     pub fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<Found> {
-        let found = lookup(&self.books, &self.geometry, namespace, key);
-        // A length or place outside the file can only come of a broken node.
+        self.fitting(lookup(&self.books, &self.geometry, namespace, key))
+    }
+
+    /// See [`View::find_many`](crate::View::find_many).
+    #[inline]
+    pub fn find_many(
+        &self,
+        namespace: Namespace,
+        keys: &[BlockKey],
+        mut take: impl FnMut(Option<Found>) -> bool,
+    ) {
+        if M::BY_HAND {
+            // A line that comes early may be an old one, and is dropped anyhow before it is read.
+            let _ = keys.iter().all(|key| take(self.find(namespace, key)));
+        } else {
+            let take = |block| take(self.fitting(block));
+            lookup_many(&self.books, &self.geometry, namespace, keys, take);
+        }
+    }
+
+    /// A length or place outside the file can only come of a broken node.
+    #[inline]
+    fn fitting(&self, found: Option<Block>) -> Option<Found> {
         let fits = |block: &Block| {
             block
                 .offset

@@ -63,6 +63,14 @@ pub fn read(
     is_still(words, geometry, &block, Point::HeaderFound).then_some(block)
 }
 
+/// Hints that the header of a slot will be read.
+#[inline]
+pub fn prefetch(words: &impl Words, geometry: &Geometry, slot: u32) {
+    let header = geometry.header(slot);
+    words.prefetch(header);
+    words.prefetch(header + KEY);
+}
+
 /// The key of what a slot holds, if it is a block of the namespace now.
 pub fn key(words: &impl Words, geometry: &Geometry, slot: u32, namespace: Namespace) -> Option<BlockKey> {
     let header = geometry.header(slot);

@@ -37,6 +37,23 @@ pub fn find(
     None
 }
 
+/// Hints that a hash will be looked for.
+#[inline]
+pub fn prefetch(words: &impl Words, geometry: &Geometry, hash: u64) {
+    words.prefetch(bucket_of(geometry, hash, 0));
+}
+
+/// The slot that a hash most probably has: whose tag fits in its first bucket.
+#[inline]
+pub fn guess(words: &impl Words, geometry: &Geometry, hash: u64) -> Option<u32> {
+    let bucket = bucket_of(geometry, hash, 0);
+    let fitting = (1..BUCKET_WORDS)
+        .map(|entry| words.load(bucket + entry))
+        .find(|&value| value != 0 && value >> 32 == hash >> 32);
+    // The low half, less one.
+    fitting.map(|value| (value as u32).wrapping_sub(1)).filter(|&slot| u64::from(slot) < geometry.slots())
+}
+
 /// Adds a slot; false if every bucket in reach is full.
 #[must_use]
 pub fn insert(words: &impl Words, geometry: &Geometry, hash: u64, slot: u32) -> bool {

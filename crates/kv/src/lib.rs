@@ -77,7 +77,7 @@ pub use counters::{COUNTED_MAX, Counts};
 pub use events::{Event, Events};
 pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};
 pub use layout::Geometry;
-pub use lookup::lookup;
+pub use lookup::{LOOKUPS_AT_ONCE, lookup, lookup_many};
 #[cfg(not(loom))]
 pub use store::{
     Expects, Inspected, Keeper, Leaving, Limits, Reserved, Seen, SpaceStatus, Store, StoreError, StoreStatus,

@@ -10,6 +10,9 @@ use crate::words::Words;
 /// same key within a fraction of a microsecond.
 const LOOKS_MAX: usize = 16;
 
+/// Keys whose lines are asked for together: about as many as a core waits for at a time.
+pub const LOOKUPS_AT_ONCE: usize = 16;
+
 /// The block of a key, if it is there now.
 ///
 /// Between the load of an entry and that of its header the block may be replaced: the header is another's then, and the
@@ -22,7 +25,48 @@ pub fn lookup(
     namespace: Namespace,
     key: &BlockKey,
 ) -> Option<Block> {
-    let hash = key.hash(namespace);
+    lookup_hashed(words, geometry, namespace, key, key.hash(namespace))
+}
+
+/// [`lookup`] of many keys at once, until `take` has enough: it is given what was found for one key after the other.
+///
+/// A lookup waits for memory twice, for the bucket and for the header; here it waits once for those of
+/// [`LOOKUPS_AT_ONCE`] keys. Nothing is believed that was loaded to know what to ask for.
+#[inline]
+pub fn lookup_many(
+    words: &impl Words,
+    geometry: &Geometry,
+    namespace: Namespace,
+    keys: &[BlockKey],
+    mut take: impl FnMut(Option<Block>) -> bool,
+) {
+    for keys in keys.chunks(LOOKUPS_AT_ONCE) {
+        let mut hashes = [0; LOOKUPS_AT_ONCE];
+        for (hash, key) in hashes.iter_mut().zip(keys) {
+            *hash = key.hash(namespace);
+            index::prefetch(words, geometry, *hash);
+        }
+        for &hash in &hashes[..keys.len()] {
+            if let Some(slot) = index::guess(words, geometry, hash) {
+                header::prefetch(words, geometry, slot);
+            }
+        }
+        for (key, hash) in keys.iter().zip(hashes) {
+            if !take(lookup_hashed(words, geometry, namespace, key, hash)) {
+                return;
+            }
+        }
+    }
+}
+
+#[inline]
+fn lookup_hashed(
+    words: &impl Words,
+    geometry: &Geometry,
+    namespace: Namespace,
+    key: &BlockKey,
+    hash: u64,
+) -> Option<Block> {
     for _ in 0..LOOKS_MAX {
         let (mut found, mut unfitting) = (None, false);
         index::find(words, geometry, hash, |slot| {

@@ -92,6 +92,21 @@ impl View {
         }
     }
 
+    /// Finds the blocks of many keys, with less waiting for memory than one by one: what is there of each is given to `take`,
+    /// in their order, until it says that this was enough.
+    #[inline]
+    pub fn find_many(
+        &self,
+        namespace: Namespace,
+        keys: &[BlockKey],
+        take: impl FnMut(Option<Found>) -> bool,
+    ) {
+        match &self.0 {
+            Kind::Hardware(client) => client.find_many(namespace, keys, take),
+            Kind::Software(client) => client.find_many(namespace, keys, take),
+        }
+    }
+
     /// The keys of a namespace, in no order: those that are there all the while, and some of those that come or go meanwhile.
     pub fn keys(&self, namespace: Namespace) -> Vec<BlockKey> {
         match &self.0 {

@@ -111,6 +111,9 @@ pub trait Words {
     /// what was loaded before.
     #[inline(always)]
     fn refresh(&self, _word: usize, _words: usize, _point: Point) {}
+    /// Hints that the line of a word will be loaded soon. Only coherent memory takes it.
+    #[inline(always)]
+    fn prefetch(&self, _word: usize) {}
 }
 
 /// The same with bytes: the file of blocks, and that of touches.
@@ -172,6 +175,11 @@ impl Words for SharedSlice {
             // A slice that is too short or read-only is a defect of the caller, and nothing that goes on may rely on it.
             debug_assert!(false, "{error}");
         }
+    }
+
+    #[inline]
+    fn prefetch(&self, word: usize) {
+        Self::prefetch(self, word * 8);
     }
 }
 

@@ -140,6 +140,34 @@ fn a_large_batch_is_answered_in_order_and_stops_at_the_part_that_is_wrong() {
 }
 
 #[test]
+fn many_keys_are_looked_up_together_as_one_by_one() {
+    let ground = Ground::new("many", 16 << 20);
+    let kv = ground.pool().kv("model").unwrap();
+    let keys: Vec<[u8; 8]> = (0..500_u64).map(u64::to_le_bytes).collect();
+    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    let piece: [&[u8]; 1] = [b"bytes"];
+    let blocks: Vec<(&[u8], &[&[u8]])> = keys.iter().map(|key| (*key, &piece[..])).collect();
+    kv.put(&blocks).unwrap();
+    assert_eq!(kv.match_prefix(&keys).unwrap(), 500);
+    let gone: Vec<&[u8]> = keys.iter().skip(37).step_by(41).copied().collect();
+    kv.remove(&gone).unwrap();
+    assert_eq!(kv.match_prefix(&keys).unwrap(), 37);
+    assert_eq!(kv.match_prefix(&keys[38..]).unwrap(), 40);
+    let one_by_one: Vec<bool> = keys.iter().map(|key| kv.length(key).unwrap().is_some()).collect();
+    assert_eq!(kv.exists(&keys).unwrap(), one_by_one);
+    assert_eq!(one_by_one.iter().filter(|is_there| !**is_there).count(), gone.len());
+    // A key that is none matters only if all before it are there.
+    let mixed = |missing: usize| -> Vec<&[u8]> {
+        (0..40)
+            .map(|index| if index == 20 { &[0; 65][..] } else { keys[if index == missing { 37 } else { 0 }] })
+            .collect()
+    };
+    assert_eq!(kv.match_prefix(&mixed(19)).unwrap(), 19);
+    assert_eq!(code(&kv.match_prefix(&mixed(21)).unwrap_err()), 22);
+    assert_eq!(code(&kv.exists(&mixed(19)).unwrap_err()), 22);
+}
+
+#[test]
 fn a_node_without_memory_for_blocks_says_what_to_do() {
     let ground = Ground::new("none", 0);
     let error = ground.pool().kv("model").err().unwrap();

@@ -16,7 +16,7 @@
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
-//! | [`futex`] | waiting on a word of shared memory |
+//! | [`futex`], [`SpinBudget`] | waiting on a word of shared memory, and how long to spin before |
 //! | [`affinity`], [`clock`], [`limits`], [`process`] | cores, time, resource limits, processes |
 //! | [`probe`] | what this machine offers and the command that mends what is missing |
 
@@ -44,6 +44,7 @@ pub mod probe;
 pub mod process;
 pub mod shared_slice;
 pub mod socket;
+mod spin;
 pub mod userfault;
 
 pub use backing::{Backing, choose_backing};
@@ -55,6 +56,7 @@ pub use guard::Loss;
 pub use mapping::{MapOptions, Mapping};
 pub use memory_file::{MemoryFile, PageKind, Seals};
 pub use shared_slice::SharedSlice;
+pub use spin::SpinBudget;
 pub use userfault::Userfault;
 
 /// Bytes of the smallest page that the processor maps.

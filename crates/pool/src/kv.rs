@@ -38,6 +38,8 @@ pub struct KvCache {
     namespace: Namespace,
     /// Its number among the counters of the touches file.
     counters: u32,
+    /// Whether lookups of many keys ask memory for several at once.
+    looks_ahead: bool,
     /// How the namespace is opened again.
     request: Request,
     /// For requests that wait for other nodes.
@@ -91,6 +93,7 @@ impl KvCache {
                     handle,
                     namespace: Namespace(namespace),
                     counters,
+                    looks_ahead: std::env::var_os("HINTERLAND_NO_LOOKAHEAD").is_none_or(|value| value != "1"),
                     request,
                     racks: OnceLock::new(),
                 })

@@ -4,8 +4,9 @@
 //! header.
 
 use crate::PoolError;
-use hinterland_os::OsError;
+use hinterland_os::affinity::online_core_count;
 use hinterland_os::socket::UnixStream;
+use hinterland_os::{OsError, SpinBudget};
 use hinterland_proto::{
     ClientHandshake, ClientIdentity, ClientStep, Established, FrameHeader, FrameReceiver, FrameSender,
     HEADER_BYTES, PeerHello, Refusal, ServerHandshake, ServerIdentity, ServerStep,
@@ -23,6 +24,7 @@ pub struct LocalStream {
     sender: FrameSender,
     receiver: FrameReceiver,
     descriptors: Vec<OwnedFd>,
+    spin: SpinBudget,
 }
 
 /// What a node says of one who asks to be let in: the session and its secret, or a refusal.
@@ -118,13 +120,26 @@ impl LocalStream {
         Ok(())
     }
 
+    /// Sends frames with their bodies as one message, which wakes the peer once.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] if the peer is gone.
+    pub fn send_together(&mut self, frames: &[(FrameHeader, Vec<u8>)]) -> Result<(), PoolError> {
+        let mut bytes = Vec::new();
+        for (header, body) in frames {
+            bytes.extend_from_slice(&self.sender.seal(*header));
+            bytes.extend_from_slice(body);
+        }
+        Ok(self.stream.send_all(&bytes, &[])?)
+    }
+
     /// Receives the header of the next frame and the descriptors that came with it.
     ///
     /// # Errors
     /// [`PoolError::Closed`] at the end; [`PoolError::Frame`] for a peer that cannot be believed.
     pub fn receive_header(&mut self) -> Result<(FrameHeader, Vec<OwnedFd>), PoolError> {
         let mut bytes = [0; HEADER_BYTES];
-        self.fill(&mut bytes)?;
+        self.fill_start(&mut bytes)?;
         let header = self.receiver.accept(&bytes)?;
         Ok((header, std::mem::take(&mut self.descriptors)))
     }
@@ -159,23 +174,34 @@ impl LocalStream {
             sender: FrameSender::new(established.send_sequence),
             receiver: FrameReceiver::new(established.receive_sequence),
             descriptors: Vec::new(),
+            spin: SpinBudget::new(if may_spin() { online_core_count() } else { 1 }),
         }
+    }
+
+    /// Fills a buffer with what may not be on its way yet.
+    fn fill_start(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
+        let received = self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin);
+        let done = self.received(received)?;
+        self.fill(&mut buffer[done..])
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
         let mut done = 0;
         while done < buffer.len() {
-            match self.stream.receive(&mut buffer[done..], &mut self.descriptors) {
-                Ok(0) => return Err(PoolError::Closed),
-                Ok(more) => done += more,
-                Err(error) if is_gone(&error) => return Err(PoolError::Closed),
-                Err(error) => return Err(error.into()),
-            }
-            if self.descriptors.len() > DESCRIPTORS_WAITING_MAX {
-                return Err(PoolError::Closed);
-            }
+            let received = self.stream.receive(&mut buffer[done..], &mut self.descriptors);
+            done += self.received(received)?;
         }
         Ok(())
+    }
+
+    fn received(&self, received: Result<usize, OsError>) -> Result<usize, PoolError> {
+        match received {
+            Ok(0) => Err(PoolError::Closed),
+            Ok(_) if self.descriptors.len() > DESCRIPTORS_WAITING_MAX => Err(PoolError::Closed),
+            Ok(bytes) => Ok(bytes),
+            Err(error) if is_gone(&error) => Err(PoolError::Closed),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -189,6 +215,11 @@ pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], PoolError> {
         .and_then(|mut source| source.read_exact(&mut bytes))
         .map_err(|source| PoolError::Stream { what: "reading /dev/urandom".to_owned(), source })?;
     Ok(bytes)
+}
+
+/// Whether a local session spins before it sleeps, at either end: yes, unless `HINTERLAND_NO_SPIN=1`.
+fn may_spin() -> bool {
+    std::env::var_os("HINTERLAND_NO_SPIN").is_none_or(|value| value != "1")
 }
 
 fn is_gone(error: &OsError) -> bool {

@@ -48,9 +48,9 @@
 //! its time is over; no more.
 
 pub mod doorbell;
+pub mod lines;
 pub mod ring;
 pub mod slot;
-pub mod spin;
 mod sync;
 
 #[cfg(not(loom))]

@@ -7,7 +7,7 @@ use crate::layout::{Session, wait_until};
 use crate::responder::WakeBy;
 use crate::ring::{Inlet, Outlet};
 use crate::slot::Body;
-use crate::spin::SpinBudget;
+use hinterland_os::SpinBudget;
 
 /// Names a request that is out; its response carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,15 +84,15 @@ impl Requester {
         // The number is below the number of slots, a power of two that divides the generation.
         let tag = self.generation | number;
         self.out[number as usize] = Some(tag);
-        self.outlet.push(self.session.requests(), tag, body);
+        self.session.push_request(&mut self.outlet, tag, body);
         Ok(Ticket(tag))
     }
 
-    /// Wakes the responder if it sleeps. Without it a request may wait until the responder looks by itself.
+    /// Makes requests arrive, and wakes the responder if it sleeps. Without it a request may wait until the responder looks by itself.
     #[inline]
     pub fn flush(&self) {
         let bell = self.session.responder_bell();
-        if bell.must_wake() {
+        if self.session.must_wake(bell) {
             self.wake_by.wake(bell);
         }
     }
@@ -104,7 +104,7 @@ impl Requester {
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Response>, RingError> {
         self.check()?;
-        let Some((tag, body)) = self.inlet.take(self.session.responses()) else { return Ok(None) };
+        let Some((tag, body)) = self.session.take_response(&mut self.inlet) else { return Ok(None) };
         let number = tag & (self.session.slots() - 1);
         let entry = &mut self.out[number as usize];
         if *entry != Some(tag) {
@@ -137,8 +137,8 @@ impl Requester {
         self.check()?;
         self.flush();
         let (session, inlet) = (&self.session, &self.inlet);
-        let ready = || inlet.has_next(session.responses());
-        Ok(wait_until(ready, session.requester_bell(), &mut self.budget, timeout))
+        let ready = || session.has_response(inlet);
+        Ok(wait_until(ready, session.audible(session.requester_bell()), &mut self.budget, timeout))
     }
 
     /// Submits one request and waits for its response. For use while no other request is out.

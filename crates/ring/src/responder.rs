@@ -10,7 +10,7 @@ use crate::doorbell::Doorbell;
 use crate::layout::{Session, wait_until};
 use crate::ring::{Inlet, Outlet};
 use crate::slot::Body;
-use crate::spin::SpinBudget;
+use hinterland_os::SpinBudget;
 
 /// How a sleeping responder is woken.
 #[derive(Clone, Debug)]
@@ -80,7 +80,7 @@ impl Responder {
         if self.unanswered == self.session.slots() {
             return None;
         }
-        let (tag, body) = self.inlet.take(self.session.requests())?;
+        let (tag, body) = self.session.take_request(&mut self.inlet)?;
         self.unanswered += 1;
         Some(Request { tag, body })
     }
@@ -104,15 +104,15 @@ impl Responder {
     #[inline]
     pub fn respond(&mut self, tag: u32, body: &Body) -> Result<(), RingError> {
         self.unanswered = self.unanswered.checked_sub(1).ok_or(RingError::NothingToAnswer { tag })?;
-        self.outlet.push(self.session.responses(), tag, body);
+        self.session.push_response(&mut self.outlet, tag, body);
         Ok(())
     }
 
-    /// Wakes the requester if it sleeps. Without it a response may wait until the requester looks by itself.
+    /// Makes responses arrive, and wakes the requester if it sleeps. Without it a response may wait until the requester looks by itself.
     #[inline]
     pub fn flush(&self) {
         let bell = self.session.requester_bell();
-        if bell.must_wake() {
+        if self.session.must_wake(bell) {
             bell.wake();
         }
     }
@@ -120,7 +120,7 @@ impl Responder {
     /// Whether a request is there that may be taken.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.unanswered < self.session.slots() && self.inlet.has_next(self.session.requests())
+        self.unanswered < self.session.slots() && self.session.has_request(&self.inlet)
     }
 
     /// Waits until a request is there: spins, yields, then sleeps. `false` when the time is over first. For peers that
@@ -129,14 +129,18 @@ impl Responder {
         self.flush();
         let (session, inlet) = (&self.session, &self.inlet);
         let full = self.unanswered == session.slots();
-        let ready = || !full && inlet.has_next(session.requests());
-        wait_until(ready, session.responder_bell(), &mut self.budget, timeout)
+        let ready = || !full && session.has_request(inlet);
+        wait_until(ready, session.audible(session.responder_bell()), &mut self.budget, timeout)
     }
 
     /// Announces that this side is about to wait for the descriptor of [`WakeBy::Event`]. `false` if a request is there
-    /// already; then do not wait. Flushes before. After the wait call [`stay_awake`](Self::stay_awake).
+    /// already; then do not wait. Flushes before. After the wait call [`stay_awake`](Self::stay_awake). For sessions of one
+    /// host: in any other nobody can wake this side, so it is `false` always.
     pub fn prepare_to_sleep(&self) -> bool {
         self.flush();
+        if self.session.audible(self.session.responder_bell()).is_none() {
+            return false;
+        }
         let bell = self.session.responder_bell();
         bell.announce();
         let found = self.has_work();

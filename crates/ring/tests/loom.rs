@@ -70,15 +70,15 @@ fn a_message_is_seen_whole_and_in_order() {
             let shared = Arc::clone(&shared);
             thread::spawn(move || {
                 let mut outlet = Outlet::default();
-                outlet.push(&shared.requests, 1, &body(1));
-                outlet.push(&shared.requests, 2, &body(2));
+                outlet.push(&shared.requests[..], 1, &body(1));
+                outlet.push(&shared.requests[..], 2, &body(2));
             })
         };
         let mut inlet = Inlet::default();
         for tag in 1..=2 {
             assert_eq!(take_spinning(&mut inlet, &shared.requests), (tag, body(tag)));
         }
-        assert!(inlet.take(&shared.requests).is_none());
+        assert!(inlet.take(&shared.requests[..]).is_none());
         writer.join().unwrap();
     });
 }
@@ -94,13 +94,13 @@ fn a_slot_is_used_again_only_after_its_message_was_taken() {
                 for expected in 1..=3 {
                     let (tag, found) = take_spinning(&mut inlet, &shared.requests);
                     assert_eq!((tag, found), (expected, body(expected)));
-                    outlet.push(&shared.responses, tag, &body(tag + 100));
+                    outlet.push(&shared.responses[..], tag, &body(tag + 100));
                 }
             })
         };
         let (mut inlet, mut outlet) = (Inlet::default(), Outlet::default());
         for tag in 1..=3 {
-            outlet.push(&shared.requests, tag, &body(tag));
+            outlet.push(&shared.requests[..], tag, &body(tag));
             assert_eq!(take_spinning(&mut inlet, &shared.responses), (tag, body(tag + 100)));
         }
         responder.join().unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hinterland_os::poll::{EventCounter, wait_readable};
-use hinterland_os::{MapOptions, Mapping, MemoryFile, PageKind, SharedSlice};
+use hinterland_os::{Coherence, LineMover, MapOptions, Mapping, MemoryFile, PageKind, SharedSlice};
 use hinterland_ring::{
     BODY_BYTES, Body, Request, Requester, Responder, RingError, Session, WakeBy, session_bytes,
 };
@@ -243,4 +243,35 @@ fn scribble(shared: &SharedSlice, stop: &AtomicBool) {
         let value = if word.is_multiple_of(8) { random >> 24 & 0x1F } else { seed };
         shared.store_u64(word * 8, value).unwrap();
     }
+}
+
+#[test]
+fn ends_of_two_hosts_ask_and_answer_and_wait_without_a_bell() {
+    if LineMover::detect().is_err() {
+        return;
+    }
+    let memory = memory(8);
+    let session = Session::format_with(memory.clone(), 8, Coherence::Software).unwrap();
+    let other = Session::attach_with(memory, 8, Coherence::Software).unwrap();
+    let mut requester = Requester::new(session, WakeBy::Futex);
+    let answering = std::thread::spawn(move || {
+        let mut responder = Responder::new(other);
+        assert!(!responder.prepare_to_sleep(), "nobody could wake it");
+        for number in 0..500 {
+            assert!(responder.wait(LONG));
+            let request = responder.take().unwrap();
+            assert_eq!(request.body, body(number));
+            // Long enough for the requester to pause between its looks.
+            if number % 100 == 0 {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            responder.respond(request.tag, &body(number + 1)).unwrap();
+            responder.flush();
+        }
+        assert!(!responder.wait(Duration::from_millis(3)));
+    });
+    for number in 0..500 {
+        assert_eq!(requester.call(&body(number), LONG).unwrap(), body(number + 1));
+    }
+    answering.join().unwrap();
 }

@@ -5,6 +5,7 @@ use super::{KvCache, broken};
 use crate::session::unexpected;
 use crate::{Line, PoolError};
 use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, Reply, Request};
+use std::collections::VecDeque;
 
 /// Parts of a large put: what the node does for one is hidden by the copies of another.
 const PUT_PARTS: usize = 4;
@@ -129,37 +130,23 @@ impl KvCache {
     fn put_all<S: Source>(&self, blocks: &[S], chain: &Chain<'_>) -> Result<Vec<Stored>, PoolError> {
         let part = blocks.len().div_ceil(PUT_PARTS).clamp(PUT_PART_MIN, PUT_PART_MAX);
         let parts: Vec<&[S]> = blocks.chunks(part).collect();
-        let mut line = self.session.line();
-        let mut outcomes = Vec::with_capacity(blocks.len());
-        if let Some(first) = parts.first() {
-            line.send(&self.reserve(first, chain.parent(None)))?;
-        }
-        // The slots of the part that is being published.
-        let mut publishing: Option<Vec<KvSlot>> = None;
-        for (index, part) in parts.iter().enumerate() {
-            let slots = match answer(&mut line)? {
-                KvReply::Slots(slots) if slots.len() == part.len() => slots,
-                other => return Err(unexpected("Slots", &other)),
-            };
-            if let Some(next) = parts.get(index + 1) {
-                line.send(&self.reserve(next, chain.parent(part.last().map(Source::key))))?;
+        let outcomes = Vec::with_capacity(blocks.len());
+        let line = self.session.line();
+        let mut putting = Putting {
+            cache: self,
+            line,
+            due: VecDeque::new(),
+            held: VecDeque::new(),
+            publications: Vec::new(),
+            outcomes,
+        };
+        match putting.run(&parts, chain) {
+            Ok(()) => Ok(putting.outcomes),
+            Err(error) => {
+                putting.give_back();
+                Err(error)
             }
-            let reserved = reserved_slots(&slots);
-            if let Err(error) = self.write(&slots, part) {
-                // The session holds them: they would be free again only when it ends.
-                line.send(&Request::Kv(KvRequest::Abort { handle: self.handle, slots: reserved }))?;
-                return Err(error);
-            }
-            if let Some(slots) = publishing.take() {
-                outcomes.extend(published(&mut line, &slots)?);
-            }
-            line.send(&Request::Kv(KvRequest::Publish { handle: self.handle, slots: reserved }))?;
-            publishing = Some(slots);
         }
-        if let Some(slots) = publishing {
-            outcomes.extend(published(&mut line, &slots)?);
-        }
-        Ok(outcomes)
     }
 
     /// `first` is what the first block follows on, if they are a prefix.
@@ -187,18 +174,119 @@ impl KvCache {
     }
 }
 
-/// What became of the blocks of a part, whose answer is next.
-fn published(line: &mut Line<'_>, slots: &[KvSlot]) -> Result<Vec<Stored>, PoolError> {
-    let KvReply::Published(answers) = answer(line)? else {
-        return Err(PoolError::Unexpected { expected: "Published", answer: "another".to_owned() });
-    };
+/// A put under way.
+///
+/// A message that finds its receiver asleep costs the sender about 50 us, and so does each answer: the reservations of the
+/// first two parts go out as one message, and after that each part's publication with the reservation of the next but one.
+struct Putting<'cache> {
+    cache: &'cache KvCache,
+    line: Line<'cache>,
+    /// What was asked and is not answered.
+    due: VecDeque<Due>,
+    /// Of each part the slots that are reserved, and not asked to be published.
+    held: VecDeque<Vec<u32>>,
+    /// Of parts that are written, what is to be sent with the next message.
+    publications: Vec<(Request, Due)>,
+    outcomes: Vec<Stored>,
+}
+
+/// An answer that is due.
+enum Due {
+    Slots,
+    Published(Vec<KvSlot>),
+}
+
+impl Putting<'_> {
+    fn run<S: Source>(&mut self, parts: &[&[S]], chain: &Chain<'_>) -> Result<(), PoolError> {
+        let reserve = |index: usize| {
+            let part = parts.get(index)?;
+            let before = index.checked_sub(1).and_then(|before| parts[before].last()).map(Source::key);
+            Some((self.cache.reserve(part, chain.parent(before)), Due::Slots))
+        };
+        self.ask((0..2).filter_map(reserve).collect())?;
+        for (index, part) in parts.iter().enumerate() {
+            // The publication before the last one goes with that.
+            if let Some(next) = (index > 0).then(|| reserve(index + 1)).flatten() {
+                self.ask(vec![next])?;
+            }
+            let slots = self.slots(part.len())?;
+            self.cache.write(&slots, part)?;
+            let publish = KvRequest::Publish { handle: self.cache.handle, slots: reserved_slots(&slots) };
+            self.publications.push((Request::Kv(publish), Due::Published(slots)));
+        }
+        self.ask(Vec::new())?;
+        while !self.due.is_empty() {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    /// Publishes what is written and gives back what else is reserved: it would be free again only when the session ends.
+    fn give_back(&mut self) {
+        if self.ask(Vec::new()).is_err() {
+            return;
+        }
+        while !self.due.is_empty() {
+            if matches!(self.receive(), Err(PoolError::Closed | PoolError::Os(_))) {
+                return;
+            }
+        }
+        let slots: Vec<u32> = self.held.drain(..).flatten().collect();
+        if !slots.is_empty() {
+            // If it does not arrive, the session has ended.
+            let _ = self.line.send(&[Request::Kv(KvRequest::Abort { handle: self.cache.handle, slots })]);
+        }
+    }
+
+    /// Waits for the slots of the next part.
+    fn slots(&mut self, blocks: usize) -> Result<Vec<KvSlot>, PoolError> {
+        loop {
+            if let Some(slots) = self.receive()? {
+                return if slots.len() == blocks {
+                    Ok(slots)
+                } else {
+                    Err(unexpected("as many Slots as blocks", &slots))
+                };
+            }
+        }
+    }
+
+    /// Waits for the next answer; the slots, if it is some.
+    fn receive(&mut self) -> Result<Option<Vec<KvSlot>>, PoolError> {
+        let due = self.due.pop_front().ok_or(PoolError::Closed)?;
+        match (due, answer(&mut self.line)?) {
+            (Due::Slots, KvReply::Slots(slots)) => {
+                self.held.push_back(reserved_slots(&slots));
+                Ok(Some(slots))
+            }
+            (Due::Published(slots), KvReply::Published(answers)) => {
+                self.outcomes.extend(outcomes(&slots, answers));
+                Ok(None)
+            }
+            (_, other) => Err(unexpected("Slots or Published", &other)),
+        }
+    }
+
+    /// Sends all publications, and more.
+    fn ask(&mut self, more: Vec<(Request, Due)>) -> Result<(), PoolError> {
+        let (requests, due): (Vec<_>, Vec<_>) = self.publications.drain(..).chain(more).unzip();
+        self.line.send(&requests)?;
+        // Parts are published in the order in which they were reserved.
+        let published = due.iter().filter(|due| matches!(due, Due::Published(_))).count();
+        self.held.drain(..published);
+        self.due.extend(due);
+        Ok(())
+    }
+}
+
+/// What became of the blocks of a part, given the answers for those that had been reserved.
+fn outcomes(slots: &[KvSlot], answers: Vec<bool>) -> impl Iterator<Item = Stored> {
     let mut answers = answers.into_iter();
-    let outcome = |slot: &KvSlot| match slot {
+    slots.iter().map(move |slot| match slot {
         KvSlot::Reserved { .. } if answers.next() == Some(true) => Stored::Written,
         KvSlot::Reserved { .. } | KvSlot::NoRoom => Stored::NoRoom,
         KvSlot::Exists | KvSlot::Busy => Stored::Known,
-    };
-    Ok(slots.iter().map(outcome).collect())
+    })
 }
 
 fn answer(line: &mut Line<'_>) -> Result<KvReply, PoolError> {

@@ -115,7 +115,7 @@ impl KvCache {
                 Request::Kv(KvRequest::Fetch { handle: waiting.handle, keys })
             };
             for part in parts.iter().take(PARTS) {
-                line.send(&request(part))?;
+                line.send(&[request(part)])?;
             }
             for (number, part) in parts.iter().enumerate() {
                 // A part has an index at the least.
@@ -127,7 +127,7 @@ impl KvCache {
                     other => return Err(unexpected("Fetched", &other).into()),
                 }
                 if let Some(part) = parts.get(number + PARTS) {
-                    line.send(&request(part))?;
+                    line.send(&[request(part)])?;
                 }
                 for index in part[0]..=part[part.len() - 1] {
                     each(index)?;

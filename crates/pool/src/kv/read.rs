@@ -3,7 +3,7 @@
 use super::runs::Scatter;
 use super::{KvCache, block_key};
 use crate::PoolError;
-use hinterland_kv::{BlockKey, Counts, Found};
+use hinterland_kv::{BlockKey, Counts, Found, LOOKUPS_AT_ONCE};
 
 /// A block to get: its key, and the pieces that it is copied into.
 pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
@@ -27,8 +27,11 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn exists(&self, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
-        let there = |key: &&[u8]| Ok(self.find(&block_key(key)?).is_some());
-        let all: Vec<bool> = keys.iter().map(there).collect::<Result<_, PoolError>>()?;
+        let mut all = Vec::with_capacity(keys.len());
+        self.look_up(keys, |is_there| {
+            all.push(is_there);
+            true
+        })?;
         self.count_asked(all.len(), all.iter().filter(|&&is_there| is_there).count());
         Ok(all)
     }
@@ -39,12 +42,10 @@ impl KvCache {
     /// As [`length`](Self::length).
     pub fn match_prefix(&self, keys: &[&[u8]]) -> Result<usize, PoolError> {
         let mut found = 0;
-        for key in keys {
-            if self.find(&block_key(key)?).is_none() {
-                break;
-            }
-            found += 1;
-        }
+        self.look_up(keys, |is_there| {
+            found += usize::from(is_there);
+            is_there
+        })?;
         self.count_asked(keys.len(), found);
         Ok(found)
     }
@@ -110,6 +111,37 @@ impl KvCache {
     /// meanwhile. It looks at every slot of the store: for tools and clean-up.
     pub fn keys(&self) -> Vec<Vec<u8>> {
         self.view.keys(self.namespace).iter().map(BlockKey::to_vec).collect()
+    }
+
+    /// Tells of one key after the other whether its block is there, until `take` has enough. A key that is none is an error
+    /// only if it is come to.
+    fn look_up(&self, keys: &[&[u8]], mut take: impl FnMut(bool) -> bool) -> Result<(), PoolError> {
+        let at_once = if self.looks_ahead { LOOKUPS_AT_ONCE } else { 1 };
+        let mut group = Vec::with_capacity(keys.len().min(at_once));
+        for keys in keys.chunks(at_once) {
+            group.clear();
+            let mut refused = None;
+            for key in keys {
+                match block_key(key) {
+                    Ok(key) => group.push(key),
+                    Err(error) => {
+                        refused = Some(error);
+                        break;
+                    }
+                }
+            }
+            let mut goes_on = true;
+            self.view.find_many(self.namespace, &group, |found| {
+                goes_on = take(found.is_some());
+                goes_on
+            });
+            match refused {
+                Some(error) if goes_on => return Err(error),
+                _ if !goes_on => return Ok(()),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! How long to spin before sleeping, learned from how long the waits were.
 
-/// Longest spin: about what it costs to sleep and be woken (33 us where this was measured), so that spinning never costs
-/// more than twice of what the better choice would have.
-pub const SPIN_NS_MAX: u64 = 50_000;
+/// Longest spin: about what it costs to sleep and be woken (50 us for who wakes a processor that rests, and as much until the
+/// sleeper runs, in a virtual machine), so that spinning never costs more than twice of what the better choice would have.
+pub const SPIN_NS_MAX: u64 = 100_000;
 /// Shortest spin: a message that is on its way between two cores arrives within this.
 pub const SPIN_NS_MIN: u64 = 1_000;
 
