@@ -32,4 +32,5 @@ pub use kv::{
 };
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
+pub use put::PutWriter;
 pub use session::{Line, Session, default_socket};

@@ -21,11 +21,14 @@ enum Target {
     Remote(Arc<TcpEndpoint>, Handle),
 }
 
-/// A put that is given up unless it is sealed.
-struct Running<'a> {
-    pool: &'a Pool,
+/// A put whose bytes are handed over one after the other. It is given up, with all its room, unless it is sealed.
+pub struct PutWriter {
+    pool: Pool,
     object: ObjectId,
     targets: Vec<Target>,
+    announced: Option<u64>,
+    room: u64,
+    checksums: BlockChecksums,
     sealed: bool,
 }
 
@@ -43,38 +46,23 @@ impl Pool {
         options: &PutOptions,
         progress: &mut dyn FnMut(u64),
     ) -> Result<ObjectInfo, PoolError> {
-        let mut running = self.begin(name, options)?;
-        let mut checksums = BlockChecksums::default();
+        let mut writer = self.put_writer(name, options)?;
         let mut chunk = vec![0; CHUNK_BYTES];
-        let mut room = options.bytes.unwrap_or(0);
         loop {
             let filled = fill(reader, &mut chunk)?;
             if filled == 0 {
-                break;
+                return writer.seal();
             }
-            let offset = checksums.bytes();
-            let end = offset + filled as u64;
-            if options.bytes.is_some_and(|bytes| end > bytes) {
-                return Err(wrong_size(options.bytes, end));
-            }
-            if end > room {
-                room = running.grow(end)?;
-            }
-            running.send(offset, &chunk[..filled])?;
-            checksums.update(&chunk[..filled]);
-            progress(end);
+            writer.write(&chunk[..filled])?;
+            progress(writer.bytes());
         }
-        let bytes = checksums.bytes();
-        if options.bytes.is_some_and(|expected| expected != bytes) {
-            return Err(wrong_size(options.bytes, bytes));
-        }
-        let digest = digest(bytes, &checksums.finish());
-        let info = self.object(&Request::PutSeal { object: running.object, bytes, digest })?;
-        running.sealed = true;
-        Ok(info)
     }
 
-    fn begin(&self, name: &ObjectName, options: &PutOptions) -> Result<Running<'_>, PoolError> {
+    /// Takes a name and, if the size is known, room; the bytes are then handed over by [`PutWriter::write`].
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the name is taken or there is no room.
+    pub fn put_writer(&self, name: &ObjectName, options: &PutOptions) -> Result<PutWriter, PoolError> {
         let request = Request::PutBegin {
             name: name.clone(),
             bytes: options.bytes,
@@ -85,7 +73,15 @@ impl Pool {
             Reply::PutStarted(started) => started,
             other => return Err(unexpected("PutStarted", &other)),
         };
-        let mut running = Running { pool: self, object, targets: Vec::new(), sealed: false };
+        let mut writer = PutWriter {
+            pool: self.clone(),
+            object,
+            targets: Vec::new(),
+            announced: options.bytes,
+            room: options.bytes.unwrap_or(0),
+            checksums: BlockChecksums::default(),
+            sealed: false,
+        };
         for target in targets {
             let reached = match target.handle {
                 Some(handle) => Target::Local(handle),
@@ -96,13 +92,57 @@ impl Pool {
                     Target::Remote(endpoint, handle)
                 }
             };
-            running.targets.push(reached);
+            writer.targets.push(reached);
         }
-        Ok(running)
+        Ok(writer)
     }
 }
 
-impl Running<'_> {
+impl PutWriter {
+    /// The identifier that the object has and keeps.
+    pub const fn object(&self) -> ObjectId {
+        self.object
+    }
+
+    /// How many bytes were handed over.
+    pub const fn bytes(&self) -> u64 {
+        self.checksums.bytes()
+    }
+
+    /// Sends the bytes that follow to every home. After an error nothing but dropping it makes sense.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ENOSPC` if there is no room; [`PoolError::Stream`] beyond an announced size.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), PoolError> {
+        let offset = self.bytes();
+        let end = offset + bytes.len() as u64;
+        if self.announced.is_some_and(|announced| end > announced) {
+            return Err(wrong_size(self.announced, end));
+        }
+        if end > self.room {
+            self.room = self.grow(end)?;
+        }
+        self.send(offset, bytes)?;
+        self.checksums.update(bytes);
+        Ok(())
+    }
+
+    /// Makes the object visible. When it returns, the object is sealed and durable in the directory.
+    ///
+    /// # Errors
+    /// [`PoolError::Stream`] if fewer bytes came than were announced; [`PoolError::Refused`] if a home holds others. Nothing
+    /// is left behind then.
+    pub fn seal(mut self) -> Result<ObjectInfo, PoolError> {
+        let bytes = self.bytes();
+        if self.announced.is_some_and(|announced| announced != bytes) {
+            return Err(wrong_size(self.announced, bytes));
+        }
+        let digest = digest(bytes, &std::mem::take(&mut self.checksums).finish());
+        let info = self.pool.object(&Request::PutSeal { object: self.object, bytes, digest })?;
+        self.sealed = true;
+        Ok(info)
+    }
+
     /// Asks for room for `needed` bytes and some more, so that homes are not asked for every chunk.
     fn grow(&self, needed: u64) -> Result<u64, PoolError> {
         let object = self.object;
@@ -129,7 +169,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for PutWriter {
     fn drop(&mut self) {
         if !self.sealed {
             // A node that is gone gives the put up by itself.
