@@ -26,17 +26,26 @@ pub(crate) struct Owner {
     pub(crate) user: u32,
     /// Group.
     pub(crate) group: u32,
+    /// Whether files can be made and removed.
+    pub(crate) writable: bool,
 }
 
 impl Owner {
     /// What `stat` says of an object's file.
     pub(crate) fn file(self, inode: u64, info: &ObjectInfo) -> FileAttr {
-        self.attributes(inode, FileType::RegularFile, 0o444, info.bytes)
+        self.draft(inode, info.bytes)
+    }
+
+    /// What `stat` says of a file that is being written.
+    pub(crate) fn draft(self, inode: u64, bytes: u64) -> FileAttr {
+        let perm = if self.writable { 0o644 } else { 0o444 };
+        self.attributes(inode, FileType::RegularFile, perm, bytes)
     }
 
     /// What `stat` says of a folder.
     pub(crate) fn folder(self, inode: u64) -> FileAttr {
-        self.attributes(inode, FileType::Directory, 0o555, 0)
+        let perm = if self.writable { 0o755 } else { 0o555 };
+        self.attributes(inode, FileType::Directory, perm, 0)
     }
 
     fn attributes(self, inode: u64, kind: FileType, perm: u16, size: u64) -> FileAttr {
@@ -133,7 +142,8 @@ mod tests {
 
     #[test]
     fn a_file_shows_its_whole_size_and_cannot_be_written() {
-        let attributes = Owner { user: 7, group: 8 }.file(9, &object(9, "a", 513));
+        let owner = Owner { user: 7, group: 8, writable: false };
+        let attributes = owner.file(9, &object(9, "a", 513));
         assert_eq!((attributes.size, attributes.blocks, attributes.perm), (513, 2, 0o444));
     }
 }

@@ -1,14 +1,17 @@
 //! The kernel's requests, answered from a pool.
 
 use crate::attributes::{Owner, attribute, attribute_names};
+use crate::drafts::Drafts;
+use crate::folders::Folders;
 use crate::listing::{Child, children, is_folder};
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
 use crate::source::{Contents, Source, SourceError};
 use crate::tree::{Entry, ROOT, Tree, inode_of, join};
 use fuser::{
-    BackingId, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenAccMode, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory,
-    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyXattr, Request,
+    BackingId, BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
+    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::ObjectName;
@@ -21,7 +24,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// How long the kernel keeps attributes of objects: they never change.
 const ATTRIBUTE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -47,6 +50,8 @@ pub(crate) struct PoolFiles {
     passthrough: Arc<AtomicBool>,
     tree: Mutex<Tree>,
     open_files: OpenFiles,
+    drafts: Drafts,
+    folders: Folders,
     listings: Mutex<HashMap<u64, Listing>>,
     listing_count: AtomicU64,
     ended: Mutex<Sender<()>>,
@@ -67,6 +72,8 @@ impl PoolFiles {
             passthrough,
             tree: Mutex::new(Tree::new()),
             open_files: OpenFiles::default(),
+            drafts: Drafts::default(),
+            folders: Folders::default(),
             listings: Mutex::default(),
             listing_count: AtomicU64::new(0),
             ended: Mutex::new(ended),
@@ -99,29 +106,127 @@ impl PoolFiles {
         }
     }
 
-    fn attributes(&self, inode: u64, entry: &Entry) -> FileAttr {
-        match entry {
-            Entry::Folder(_) => self.owner.folder(inode),
-            Entry::File(info) => self.owner.file(inode, info),
+    /// What `stat` says, and for how long.
+    fn attributes(&self, inode: u64, entry: &Entry) -> (FileAttr, Duration) {
+        match (entry, self.drafts.find(inode)) {
+            (Entry::Folder(_), _) => (self.owner.folder(inode), ATTRIBUTE_LIFETIME),
+            (Entry::File(_), Some(draft)) => (self.owner.draft(inode, draft.bytes()), Duration::ZERO),
+            (Entry::File(info), None) => (self.owner.file(inode, info), ATTRIBUTE_LIFETIME),
         }
     }
 
-    fn find(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+    /// The path of an entry of a folder.
+    fn path(&self, parent: INodeNo, name: &OsStr) -> Result<String, Errno> {
         let folder = self.folder(parent)?;
         let name = name.to_str().ok_or(Errno::ENOENT)?;
         if name.len() > NAME_COMPONENT_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let path = join(&folder, name);
+        Ok(join(&folder, name))
+    }
+
+    fn find(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+        let path = self.path(parent, name)?;
         let object = ObjectName::parse(&path).map_err(|_| Errno::ENOENT)?;
+        self.drafts.wait_for(&path);
         let found = self.source.stat(&object).map_err(|error| logged("lookup", &path, &error))?;
         if let Some(info) = found.filter(|info| info.state == ObjectState::Sealed) {
             return self.enter_file(Arc::new(info)).ok_or(Errno::EIO);
         }
-        if is_folder(&*self.source, &path).map_err(|error| logged("lookup", &path, &error))? {
+        if self.has_folder(&path)? {
             return Ok(self.enter_folder(&path));
         }
         Err(Errno::ENOENT)
+    }
+
+    fn has_folder(&self, path: &str) -> Result<bool, Errno> {
+        Ok(self.folders.has(path)
+            || is_folder(&*self.source, path).map_err(|error| logged("lookup", path, &error))?)
+    }
+
+    fn begin_file(&self, parent: INodeNo, name: &OsStr, thread: u32) -> Result<FileAttr, Errno> {
+        let path = self.path(parent, name)?;
+        let name = self.new_name(&path)?;
+        self.drafts.wait_for(&path);
+        let begun = self.drafts.begin(&*self.source, &name, thread);
+        let info = begun.map_err(|error| logged("making", &path, &error))?;
+        let attributes = self.enter_file(Arc::new(info.clone()));
+        attributes.ok_or_else(|| {
+            drop(self.drafts.publish(info.object.0));
+            Errno::EIO
+        })
+    }
+
+    fn new_name(&self, path: &str) -> Result<ObjectName, Errno> {
+        if !self.owner.writable {
+            return Err(Errno::EROFS);
+        }
+        ObjectName::parse(path).map_err(|error| {
+            tracing::info!("{path:?} can be no file: {error}");
+            Errno::EINVAL
+        })
+    }
+
+    fn publish(&self, inode: INodeNo) -> Result<(), Errno> {
+        if let Some(published) = self.drafts.publish(inode.0) {
+            let info = published.map_err(|error| logged("closing", "a new file", &error))?;
+            self.tree().renew(Arc::new(info));
+        }
+        Ok(())
+    }
+
+    fn close(&self, thread: u32, inode: INodeNo) -> Result<(), Errno> {
+        let Some(draft) = self.drafts.find(inode.0) else { return Ok(()) };
+        let is_last = draft.flush(thread, inode.0);
+        if is_last.map_err(|error| logged("closing", "a new file", &error))? {
+            self.publish(inode)?;
+        }
+        Ok(())
+    }
+
+    fn change(&self, thread: u32, inode: INodeNo, size: Option<u64>) -> Result<(FileAttr, Duration), Errno> {
+        if !self.owner.writable {
+            return Err(Errno::EROFS);
+        }
+        let entry = self.entry(inode)?;
+        match (self.drafts.find(inode.0), &entry, size) {
+            (Some(draft), _, Some(size)) => {
+                draft.resize(thread, size).map_err(|error| logged("resizing", "a new file", &error))?;
+            }
+            (None, Entry::File(info), Some(size)) if size != info.bytes => return Err(Errno::EPERM),
+            // Times, owners and modes are everybody's: tools set them on what they have made, and nothing is lost.
+            _ => {}
+        }
+        Ok(self.attributes(inode.0, &entry))
+    }
+
+    fn remove_file(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+        let path = self.path(parent, name)?;
+        let name = self.new_name(&path)?;
+        self.drafts.wait_for(&path);
+        self.source.remove(&name).map_err(|error| logged("removing", &path, &error))
+    }
+
+    fn make_folder(&self, parent: INodeNo, name: &OsStr) -> Result<FileAttr, Errno> {
+        let path = self.path(parent, name)?;
+        let object = self.new_name(&path)?;
+        let found = self.source.stat(&object).map_err(|error| logged("lookup", &path, &error))?;
+        if found.is_some() || self.has_folder(&path)? {
+            return Err(Errno::EEXIST);
+        }
+        if self.folders.make(&path) { Ok(self.enter_folder(&path)) } else { Err(Errno::ENOSPC) }
+    }
+
+    fn remove_folder(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+        let path = self.path(parent, name)?;
+        self.new_name(&path)?;
+        let filled = is_folder(&*self.source, &path).map_err(|error| logged("lookup", &path, &error))?;
+        if filled || !self.folders.within(&path).is_empty() {
+            return Err(Errno::ENOTEMPTY);
+        }
+        // One whose last object has gone is gone already.
+        self.folders.remove(&path);
+        Ok(())
     }
 
     fn enter_file(&self, info: Arc<ObjectInfo>) -> Option<FileAttr> {
@@ -139,6 +244,9 @@ impl PoolFiles {
 
     fn open_file(&self, inode: INodeNo, reply: &ReplyOpen) -> Result<Arc<OpenFile>, Errno> {
         let info = self.file(inode)?;
+        if self.drafts.find(inode.0).is_some() {
+            return Err(Errno::EBUSY);
+        }
         if let Some(file) = self.open_files.open_again(inode.0) {
             return Ok(file);
         }
@@ -179,6 +287,9 @@ impl PoolFiles {
         buffer: &mut Vec<u8>,
     ) -> Result<usize, Errno> {
         let info = self.file(inode)?;
+        if self.drafts.find(inode.0).is_some() {
+            return Err(Errno::EOPNOTSUPP);
+        }
         let file = self.open_files.file(inode.0).ok_or(Errno::EBADF)?;
         let bytes = info.bytes.saturating_sub(offset).min(u64::from(size)) as usize;
         if buffer.len() < bytes {
@@ -191,7 +302,11 @@ impl PoolFiles {
 
     fn list(&self, inode: INodeNo) -> Result<Listing, Errno> {
         let path = self.folder(inode)?;
-        let found = children(&*self.source, &path).map_err(|error| logged("list", &path, &error))?;
+        self.drafts.wait_for(&path);
+        let mut found = children(&*self.source, &path).map_err(|error| logged("list", &path, &error))?;
+        for name in self.folders.within(&path) {
+            found.entry(name).or_insert(Child::Folder);
+        }
         Ok(Arc::new(found.into_iter().collect()))
     }
 
@@ -213,6 +328,13 @@ impl PoolFiles {
 fn logged(what: &str, name: &str, error: &SourceError) -> Errno {
     tracing::error!("{what} of {name:?} failed: {error}");
     Errno::from_i32(error.code)
+}
+
+fn answer(reply: ReplyEmpty, outcome: Result<(), Errno>) {
+    match outcome {
+        Ok(()) => reply.ok(),
+        Err(error) => reply.error(error),
+    }
 }
 
 /// Answers with an extended attribute, its size, or that the buffer is too small.
@@ -268,14 +390,119 @@ impl Filesystem for PoolFiles {
 
     fn getattr(&self, _request: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         match self.entry(inode) {
-            Ok(entry) => reply.attr(&ATTRIBUTE_LIFETIME, &self.attributes(inode.0, &entry)),
+            Ok(entry) => {
+                let (found, lifetime) = self.attributes(inode.0, &entry);
+                reply.attr(&lifetime, &found);
+            }
             Err(error) => reply.error(error),
         }
     }
 
+    fn setattr(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        _mode: Option<u32>,
+        _user: Option<u32>,
+        _group: Option<u32>,
+        size: Option<u64>,
+        _read: Option<TimeOrNow>,
+        _written: Option<TimeOrNow>,
+        _changed: Option<SystemTime>,
+        _handle: Option<FileHandle>,
+        _made: Option<SystemTime>,
+        _status: Option<SystemTime>,
+        _backup: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        match self.change(request.pid(), inode, size) {
+            Ok((found, lifetime)) => reply.attr(&lifetime, &found),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn create(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        match self.begin_file(parent, name, request.pid()) {
+            // Not through the page cache, and the name is not to be found by others yet.
+            Ok(made) => {
+                let handle = FileHandle(made.ino.0);
+                reply.created(&Duration::ZERO, &made, GENERATION, handle, FopenFlags::FOPEN_DIRECT_IO);
+            }
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn write(
+        &self,
+        request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: u64,
+        data: &[u8],
+        _write_flags: WriteFlags,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let Some(draft) = self.drafts.find(inode.0) else { return reply.error(Errno::EBADF) };
+        match draft.write(request.pid(), offset, data) {
+            // The kernel's requests have at most 1 MiB.
+            Ok(()) => reply.written(data.len() as u32),
+            Err(error) => reply.error(logged("writing", "a new file", &error)),
+        }
+    }
+
+    fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer(reply, self.remove_file(parent, name));
+    }
+
+    fn mkdir(
+        &self,
+        _request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        match self.make_folder(parent, name) {
+            Ok(made) => reply.entry_with_ttls(&ATTRIBUTE_LIFETIME, &ENTRY_LIFETIME, &made, GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        answer(reply, self.remove_folder(parent, name));
+    }
+
+    fn rename(
+        &self,
+        _request: &Request,
+        _parent: INodeNo,
+        _name: &OsStr,
+        _new_parent: INodeNo,
+        _new_name: &OsStr,
+        _flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        // An object keeps its name. As between two file systems, `mv` copies and removes.
+        reply.error(if self.owner.writable { Errno::EXDEV } else { Errno::EROFS });
+    }
+
     fn open(&self, _request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         if flags.acc_mode() != OpenAccMode::O_RDONLY {
-            return reply.error(Errno::EROFS);
+            // An object never changes: remove it and write another.
+            return reply.error(if self.owner.writable { Errno::EEXIST } else { Errno::EROFS });
         }
         let handle = FileHandle(inode.0);
         match self.open_file(inode, &reply).as_deref() {
@@ -305,8 +532,8 @@ impl Filesystem for PoolFiles {
         });
     }
 
-    fn flush(&self, _: &Request, _inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        reply.ok();
+    fn flush(&self, request: &Request, inode: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        answer(reply, self.close(request.pid(), inode));
     }
 
     fn fsync(&self, _: &Request, _inode: INodeNo, _: FileHandle, _data_only: bool, reply: ReplyEmpty) {
@@ -323,7 +550,12 @@ impl Filesystem for PoolFiles {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        self.open_files.release(inode.0);
+        if self.drafts.find(inode.0).is_some() {
+            // Nobody hears of it but the log.
+            let _ = self.publish(inode);
+        } else {
+            self.open_files.release(inode.0);
+        }
         reply.ok();
     }
 

@@ -1,4 +1,4 @@
-//! Sealed objects of a pool as read-only files, and name components as folders, through FUSE.
+//! Sealed objects of a pool as files, and name components as folders, through FUSE; new files become objects if wanted.
 //!
 //! | module | subject |
 //! | --- | --- |
@@ -8,6 +8,9 @@
 //! | `listing` | one folder's entries out of sorted object names |
 //! | `attributes` | what `stat` and extended attributes say |
 //! | `open_files` | how the bytes of an open file are reached |
+//! | `drafts` | files that are being written |
+//! | `writer` | who writes them, and how that ends |
+//! | `folders` | folders that were made and hold nothing yet |
 //! | `filesystem` | the kernel's requests |
 //! | [`mount`] | mounting, unmounting, and why it cannot be done |
 //! | [`machine`] | what this machine offers to FUSE |
@@ -27,7 +30,9 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod drafts;
 mod filesystem;
+mod folders;
 mod listing;
 pub mod machine;
 pub mod mount;
@@ -35,7 +40,8 @@ mod open_files;
 mod pool_source;
 pub mod source;
 mod tree;
+mod writer;
 
 pub use mount::{MountError, MountOptions, Mounted, Unmounted, mount};
 pub use pool_source::{PoolSource, ReadPreference};
-pub use source::{Contents, ReadAt, Source, SourceError, Space};
+pub use source::{Contents, NewObject, ReadAt, Source, SourceError, Space};

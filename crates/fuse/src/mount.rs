@@ -37,12 +37,21 @@ pub struct MountOptions {
     pub passthrough: bool,
     /// Whether another mount of a pool on the folder may be covered.
     pub cover: bool,
+    /// Whether files can be made, which become objects, and removed.
+    pub writable: bool,
 }
 
 impl MountOptions {
     /// The usual options for a folder.
     pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { folder: folder.into(), allow_other: false, workers: 4, passthrough: true, cover: false }
+        Self {
+            folder: folder.into(),
+            allow_other: false,
+            workers: 4,
+            passthrough: true,
+            cover: false,
+            writable: false,
+        }
     }
 }
 
@@ -142,7 +151,8 @@ pub fn mount(
 ) -> Result<Mounted, MountError> {
     let folder = check_folder(&options.folder, options.cover)?;
     check_device()?;
-    let owner = Owner { user: getuid().as_raw(), group: getgid().as_raw() };
+    let (user, group) = (getuid().as_raw(), getgid().as_raw());
+    let owner = Owner { user, group, writable: options.writable };
     let passthrough = Arc::new(AtomicBool::new(options.passthrough));
     let files = PoolFiles::new(source, owner, passthrough.clone(), ended);
     let session = Session::new(files, &folder, &configuration(options))
@@ -213,7 +223,7 @@ fn configuration(options: &MountOptions) -> Config {
         MountOption::FSName(KIND.to_owned()),
         // As plain text, because fuser passes its own `Subtype` to the mount program only.
         MountOption::CUSTOM(format!("subtype={KIND}")),
-        MountOption::RO,
+        if options.writable { MountOption::RW } else { MountOption::RO },
         MountOption::NoDev,
         MountOption::NoSuid,
         MountOption::DefaultPermissions,

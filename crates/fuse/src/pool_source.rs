@@ -1,7 +1,7 @@
 //! The pool of the local node as what the file system needs.
 
-use crate::source::{Contents, ReadAt, Source, SourceError, Space};
-use hinterland_pool::{Object, Pool, PoolError};
+use crate::source::{Contents, NewObject, ReadAt, Source, SourceError, Space};
+use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter};
 use hinterland_proto::control::{ObjectInfo, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
 const ESTALE: i32 = 116;
 
 /// Connections that bytes are read over, apart from the one that names are asked over: a read may wait for a home.
@@ -72,7 +73,8 @@ impl Source for PoolSource {
     fn stat(&self, name: &ObjectName) -> Result<Option<ObjectInfo>, SourceError> {
         match self.ask(|pool| pool.stat(name)) {
             Ok(info) => Ok(Some(info)),
-            Err(PoolError::Refused { code: ENOENT, .. }) => Ok(None),
+            // `EEXIST`: somebody has the name and is still writing.
+            Err(PoolError::Refused { code: ENOENT | EEXIST, .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -117,6 +119,41 @@ impl Source for PoolSource {
             capacity_bytes: space.capacity_bytes.saturating_add(member.capacity_bytes),
             used_bytes: space.used_bytes.saturating_add(member.used_bytes),
         }))
+    }
+
+    fn create(&self, name: &ObjectName) -> Result<Box<dyn NewObject>, SourceError> {
+        // A connection of its own: what is written waits for nobody, and nobody waits for it.
+        let pool = Pool::connect(Some(&self.socket))?;
+        let writer = pool.put_writer(name, &PutOptions::default())?;
+        Ok(Box::new(Draft { pool, writer }))
+    }
+
+    fn remove(&self, name: &ObjectName) -> Result<(), SourceError> {
+        Ok(self.ask(|pool| pool.remove(name))?)
+    }
+}
+
+/// An object that is being written.
+struct Draft {
+    pool: Pool,
+    writer: PutWriter,
+}
+
+impl NewObject for Draft {
+    fn object(&self) -> ObjectId {
+        self.writer.object()
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        Ok(self.writer.write(bytes)?)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.pool.session().is_lost()
+    }
+
+    fn seal(self: Box<Self>) -> Result<ObjectInfo, SourceError> {
+        Ok(self.writer.seal()?)
     }
 }
 

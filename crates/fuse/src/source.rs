@@ -1,7 +1,7 @@
 //! What the file system needs of a pool: names, bytes and room.
 
 use hinterland_proto::control::ObjectInfo;
-use hinterland_types::ObjectName;
+use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
 
 /// Why a pool could not answer.
@@ -40,6 +40,27 @@ pub enum Contents {
     Remote(Box<dyn ReadAt>),
 }
 
+/// An object that is being written. Dropping it gives up its name and its room; so does the end of this process.
+pub trait NewObject: Send {
+    /// The identifier that it has and keeps.
+    fn object(&self) -> ObjectId;
+
+    /// Takes the bytes that follow.
+    ///
+    /// # Errors
+    /// [`SourceError`], `ENOSPC` if there is no room; then nothing but dropping it makes sense.
+    fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError>;
+
+    /// Whether the pool can still be reached, as far as is known without asking it.
+    fn is_lost(&self) -> bool;
+
+    /// Makes it visible, whole.
+    ///
+    /// # Errors
+    /// [`SourceError`]; nothing is left behind then.
+    fn seal(self: Box<Self>) -> Result<ObjectInfo, SourceError>;
+}
+
 /// A pool as the file system sees it.
 pub trait Source: Send + Sync + 'static {
     /// The object of this name, if there is one.
@@ -72,6 +93,28 @@ pub trait Source: Send + Sync + 'static {
     /// # Errors
     /// [`SourceError`] when the pool cannot tell.
     fn space(&self) -> Result<Space, SourceError>;
+
+    /// Takes a name for an object that is to be written.
+    ///
+    /// # Errors
+    /// [`SourceError`], `EEXIST` if the name is taken; `EROFS` of a source that only reads.
+    fn create(&self, name: &ObjectName) -> Result<Box<dyn NewObject>, SourceError> {
+        Err(read_only(name))
+    }
+
+    /// Removes a name; who has it open keeps reading.
+    ///
+    /// # Errors
+    /// [`SourceError`], `ENOENT` if there is no such name; `EROFS` of a source that only reads.
+    fn remove(&self, name: &ObjectName) -> Result<(), SourceError> {
+        Err(read_only(name))
+    }
+}
+
+fn read_only(name: &ObjectName) -> SourceError {
+    const EROFS: i32 = 30;
+    let text = format!("{name} lies in a pool that is only read (hint: mount it with --writable)");
+    SourceError { code: EROFS, text }
 }
 
 #[cfg(test)]

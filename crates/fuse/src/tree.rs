@@ -69,6 +69,13 @@ impl Tree {
         Some(inode)
     }
 
+    /// Replaces what is known of an object, if the kernel was told of it.
+    pub(crate) fn renew(&mut self, info: Arc<ObjectInfo>) {
+        if let Some(node) = self.nodes.get_mut(&info.object.0) {
+            node.entry = Entry::File(info);
+        }
+    }
+
     /// The inode number of a folder that the kernel was told of.
     pub(crate) fn folder_inode(&self, path: &str) -> Option<u64> {
         self.folders.get(path).copied()

@@ -13,12 +13,16 @@ use std::sync::mpsc::channel;
 /// Where and how to mount.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-It stays in the foreground until it is interrupted or unmounted. Files are read-only.
+It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then a file
+that is written, from its start to its end, becomes an object when it is closed, and a removed one is removed from the pool.
 A file's extended attributes name its object, digest and homes: getfattr -d -m user.hinterland FILE")]
 pub struct Arguments {
     /// The folder to mount on
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Let files be made, which become objects when they are closed, and removed
+    #[arg(long)]
+    writable: bool,
     /// Let other users look in too
     #[arg(long)]
     allow_other: bool,
@@ -41,6 +45,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         allow_other: arguments.allow_other,
         workers: usize::from(arguments.workers),
         passthrough: !arguments.no_passthrough,
+        writable: arguments.writable,
         ..MountOptions::new(&arguments.folder)
     };
     let (sender, ended) = channel();
@@ -51,6 +56,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         "folder": folder,
         "device": mounted.device(),
         "passthrough": mounted.passes_through(),
+        "writable": arguments.writable,
     });
     if context.output.json {
         context.output.json(&ready)?;

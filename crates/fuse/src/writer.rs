@@ -1,0 +1,130 @@
+//! Who writes a file: a process, and whether a signal is ending it.
+
+use std::fs;
+
+/// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
+const EXIT_CODE_FIELD: usize = 52 - 3;
+/// The part of that status which is the number of a signal.
+const SIGNAL_BITS: u32 = 0x7f;
+
+/// A process by its number, which is that of a thread in requests of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writer(u32);
+
+impl Writer {
+    /// The process of a thread.
+    pub(crate) fn of(thread: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        Self(group(&status).unwrap_or(thread))
+    }
+
+    /// Whether a signal is ending the thread that makes the request. A process that ends by itself without closing
+    /// its files is none of these.
+    pub(crate) fn is_killed(thread: u32) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+        exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
+    }
+
+    /// Whether the process has no descriptor of a file with this inode number, and no children that could have one. False
+    /// when it cannot be told.
+    pub(crate) fn is_alone_without(self, inode: u64) -> bool {
+        let Self(process) = self;
+        let open = entries(&format!("/proc/{process}/fdinfo"));
+        let children = entries(&format!("/proc/{process}/task"));
+        let has_none = |texts: Option<Vec<String>>, is_one: &dyn Fn(&str) -> bool| {
+            texts.is_some_and(|texts| !texts.is_empty() && !texts.iter().any(|text| is_one(text)))
+        };
+        has_none(open, &|text| inode_of(text) == Some(inode))
+            && has_none(children, &|text| !text.trim().is_empty())
+    }
+}
+
+/// What the files of a folder of descriptors say, or those of a folder of threads about their children. Nothing if one cannot
+/// be read.
+fn entries(folder: &str) -> Option<Vec<String>> {
+    let read = |entry: std::io::Result<fs::DirEntry>| {
+        let path = entry.ok()?.path();
+        let path = if folder.ends_with("/task") { path.join("children") } else { path };
+        match fs::read_to_string(path) {
+            // A descriptor that another thread has closed meanwhile.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
+            text => text.ok(),
+        }
+    };
+    fs::read_dir(folder).ok()?.map(read).collect()
+}
+
+/// The inode number in the text about a descriptor.
+fn inode_of(text: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
+}
+
+fn group(status: &str) -> Option<u32> {
+    status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
+}
+
+/// A name may hold anything, also parentheses: fields are counted from the last one on.
+fn exit_code(stat: &str) -> Option<u32> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(EXIT_CODE_FIELD)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_live_process_is_its_own_writer_and_not_killed() {
+        let own = std::process::id();
+        assert_eq!(Writer::of(own), Writer(own));
+        assert!(!Writer::is_killed(own));
+        let thread = std::thread::spawn(|| Writer::of(nix::unistd::gettid().as_raw() as u32));
+        assert_eq!(thread.join().unwrap(), Writer(own));
+    }
+
+    #[test]
+    fn a_process_with_a_descriptor_or_a_child_is_not_alone() {
+        use std::os::unix::fs::MetadataExt;
+        let file = fs::File::open("/proc/version").unwrap();
+        let inode = file.metadata().unwrap().ino();
+        let text =
+            fs::read_to_string(format!("/proc/self/fdinfo/{}", std::os::fd::AsRawFd::as_raw_fd(&file)));
+        assert_eq!(inode_of(&text.unwrap()), Some(inode));
+        assert!(!Writer::of(std::process::id()).is_alone_without(inode));
+        // A process of its own, because tests beside this one start children.
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let sleeper = Writer(child.id());
+        while !sleeper.is_alone_without(u64::MAX) {
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!sleeper.is_alone_without(u64::MAX));
+    }
+
+    #[test]
+    fn a_killed_child_is_told_from_one_that_ended() {
+        for (signal, expected) in [(true, true), (false, false)] {
+            let mut child =
+                std::process::Command::new("sleep").arg(if signal { "60" } else { "0" }).spawn().unwrap();
+            if signal {
+                child.kill().unwrap();
+            }
+            let stat = format!("/proc/{}/stat", child.id());
+            // Not waited for, so that it is still to be seen.
+            while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+                std::thread::yield_now();
+            }
+            assert_eq!(Writer::is_killed(child.id()), expected);
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_name_with_parentheses_moves_no_field() {
+        let fields: Vec<String> = (3..=52).map(|number| number.to_string()).collect();
+        assert_eq!(exit_code(&format!("9 (a) b) (c) {}", fields.join(" "))), Some(52));
+        assert_eq!(exit_code(""), None);
+        assert_eq!(group("Name:\tx\nTgid:\t77\nPid:\t78\n"), Some(77));
+    }
+}
