@@ -25,6 +25,7 @@ mod kv;
 mod kv_racks;
 mod kv_rpc;
 pub mod kv_trace;
+mod llamacpp;
 mod load;
 pub mod mooncake;
 pub mod plot;
@@ -64,6 +65,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv_trace::KvTrace,
     &resp::Resp,
     &vllm::VllmTtft,
+    &llamacpp::LlamacppTtft,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
