@@ -9,6 +9,7 @@ use hinterland_types::Handle;
 use std::path::Path;
 use std::sync::OnceLock;
 
+mod gpu;
 mod keeping;
 mod owned;
 mod put;
@@ -18,6 +19,7 @@ mod read;
 mod runs;
 mod values;
 
+pub use gpu::{GpuOptions, KvGpu, KvTransfer};
 pub use keeping::KvEvents;
 pub use owned::Owned;
 pub use put::{Gathered, GatheredRuns, Stored};

@@ -77,7 +77,7 @@ impl Batch {
         Ok(())
     }
 
-    fn blocks(&self) -> impl Iterator<Item = (&BlockKey, &[Run])> {
+    pub(super) fn blocks(&self) -> impl Iterator<Item = (&BlockKey, &[Run])> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let runs = starts.zip(&self.ends).map(|(start, &end)| &self.runs[start..end]);
         self.keys.iter().zip(runs)

@@ -39,7 +39,7 @@ impl Run {
 }
 
 /// Bytes of runs together, when each lies between 0 and `end`.
-fn checked(runs: &[Run], end: usize) -> Result<u64, PoolError> {
+pub(super) fn checked(runs: &[Run], end: usize) -> Result<u64, PoolError> {
     let mut total = 0_u64;
     for run in runs.iter().filter(|run| !run.is_empty()) {
         let fits = run.reach().is_some_and(|(_, high)| high <= end);

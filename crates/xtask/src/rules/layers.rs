@@ -24,7 +24,7 @@ struct Layer {
 /// The house from the ground up. ARCHITECTURE.md draws the same map.
 const HOUSE: &[Layer] = &[
     Layer { name: "logic", crates: &["types", "proto", "directory", "policy", "resp"], within: Within::Left },
-    Layer { name: "mechanism", crates: &["os", "ring", "kv", "fabric", "pool"], within: Within::Left },
+    Layer { name: "mechanism", crates: &["os", "ring", "kv", "gpu", "fabric", "pool"], within: Within::Left },
     Layer { name: "services", crates: &["node"], within: Within::Only(&[]) },
     Layer {
         name: "access",
