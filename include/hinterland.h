@@ -226,6 +226,35 @@ int hl_kv_drain(hl_kv_queue *queue, hl_completion *completions, size_t room, siz
  * it. */
 int hl_kv_queue_close(hl_kv_queue *queue);
 
+/* Blocks that a GPU reaches, and batches on their way to or from it. Runs start at addresses of the GPU. */
+typedef struct hl_kv_gpu hl_kv_gpu;
+typedef struct hl_kv_transfer hl_kv_transfer;
+
+/* Lets GPU `device` reach the blocks of a namespace (negative: the GPU of the current context, else 0): loads the driver and a
+ * kernel, and registers the memory of all blocks, once. It may outlive `kv`. -ENODEV: no driver, GPU or NVRTC; -ENOMEM: the memory
+ * cannot be registered; -ENOTSUP: the node's memory is not coherent. */
+int hl_kv_gpu_open(hl_kv *kv, int device, hl_kv_gpu **gpu);
+
+/* Takes the blocks away from the GPU; transfers go on. NULL is allowed. No other thread may be using it. */
+int hl_kv_gpu_close(hl_kv_gpu *gpu);
+
+/* Puts copies of blocks to or from memory of the GPU on a stream (cudaStream_t or CUstream; NULL: the default stream) in one launch,
+ * and does not wait. Records, keys and runs are copied; the fragments and the stream are the transfer's until it ends. Nothing
+ * counts before hl_kv_transfer_wait has said so, also for what is behind it on the stream. -EINVAL: a block is not as long as its
+ * runs; -EFAULT: the GPU does not reach an address; -EAGAIN: 512 MiB of puts are under way. */
+int hl_kv_get_on(hl_kv_gpu *gpu, const hl_block *blocks, size_t count, void *stream, hl_kv_transfer **transfer);
+int hl_kv_put_on(hl_kv_gpu *gpu, const hl_block *blocks, size_t count, void *stream, hl_kv_transfer **transfer);
+
+/* Whether the GPU is done: 1 or 0. One thread at a time. */
+int hl_kv_transfer_arrived(hl_kv_transfer *transfer, int *arrived);
+
+/* Waits, and ends the transfer, also at a failure. `answers` (NULL: not wanted) gets a byte for each block: 1 if it is in place, or
+ * published, which is done here. */
+int hl_kv_transfer_wait(hl_kv_transfer *transfer, uint8_t *answers);
+
+/* Waits for the GPU and ends the transfer; a put is not published. NULL is allowed. */
+int hl_kv_transfer_drop(hl_kv_transfer *transfer);
+
 #ifdef __cplusplus
 }
 #endif

@@ -8,7 +8,7 @@
             print(numpy.frombuffer(mapping).sum())
 """
 
-from ._native import Fragments, KvCache, KvQueue, Mapping, Object, __version__
+from ._native import Fragments, KvCache, KvGpu, KvQueue, KvTransfer, Mapping, Object, __version__
 from .errors import (
     AccessError,
     ExistsError,
@@ -38,7 +38,9 @@ __all__ = [
     "HinterlandError",
     "Home",
     "KvCache",
+    "KvGpu",
     "KvQueue",
+    "KvTransfer",
     "Lock",
     "Mapping",
     "Member",

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Callable, Literal, NoReturn
+from typing import Any, Callable, Literal, NoReturn, Protocol
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer
@@ -120,6 +120,10 @@ class KvCache:
         if the node is busy with as much already. A `fetch` of the same keys waits for them."""
     def keys(self) -> list[bytes]:
         """All keys of the namespace, in no order. It looks at every slot of the store: for tools and clean-up."""
+    def gpu(self, device: int | None = None) -> KvGpu:
+        """Lets a GPU reach the blocks: loads its driver and a kernel, and registers the memory of all blocks, once. By default
+        the GPU of the current context, else GPU 0. HinterlandError: ENODEV without driver, GPU or NVRTC, ENOMEM if the memory
+        cannot be registered, ENOTSUP if the node's memory is not coherent."""
     def remove(self, keys: Sequence[bytes]) -> int:
         """Removes blocks; returns how many were there."""
     def clear(self) -> int:
@@ -151,6 +155,61 @@ class Fragments:
     def nbytes(self) -> int: ...
 
 Memory = Buffer | Fragments | Sequence[Buffer | Fragments]
+
+class CudaArray(Protocol):
+    """Memory of a GPU that says where it lies, as PyTorch, CuPy, Numba and JAX have it."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+DeviceMemory = CudaArray | tuple[int, int] | Fragments | Sequence[CudaArray | tuple[int, int] | Fragments]
+
+class KvGpu:
+    """KV blocks that a GPU reaches: KvCache.gpu() makes it. Buffers are memory of that GPU: CUDA arrays of any strides, pairs
+    (address, nbytes), Fragments of addresses, or lists of these for one block. Types that numpy lacks go as
+    `tensor.view(torch.uint8)`.
+
+    `stream` is torch.cuda.current_stream(), a CuPy stream, an object with __cuda_stream__, or a handle as a number; None is
+    the default stream. Buffers and stream are kept alive until the transfer is done; whoever passes an address answers for
+    it. HinterlandError: EINVAL for a block of another length than its buffer, EFAULT for an address that the GPU does not
+    reach, EAGAIN if 512 MiB of puts are under way, EIO if the driver fails.
+    """
+
+    def __reduce__(self) -> NoReturn: ...
+    @property
+    def device_name(self) -> str:
+        """What the GPU is called."""
+    def get_into(self, keys: Sequence[bytes], buffers: Sequence[DeviceMemory], stream: object = None) -> KvTransfer:
+        """Puts the copies of blocks into buffers on a stream, all in one launch, and does not wait. Nothing that was copied
+        counts before wait() of the transfer has said so: work behind it on the stream may run before, and is then thrown
+        away for blocks that are missing. Blocks of other racks or of a disk are brought by KvCache.fetch first."""
+    def put(
+        self,
+        keys: Sequence[bytes],
+        blocks: Sequence[DeviceMemory],
+        stream: object = None,
+        *,
+        prefix: bool = False,
+        after: bytes | None = None,
+    ) -> KvTransfer:
+        """Has blocks gathered on a stream, and does not wait. They are there when wait() has returned, and never if it is not
+        called; what is behind it on the stream may change the buffers. `prefix` and `after` as in KvCache.put."""
+    def close(self) -> None:
+        """Takes the blocks away from the GPU, once all transfers are done."""
+    def __enter__(self) -> KvGpu: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+class KvTransfer:
+    """A batch on its way to or from a GPU. Dropping it waits for the GPU; a put is not published then."""
+
+    def __reduce__(self) -> NoReturn: ...
+    def arrived(self) -> bool:
+        """Whether the GPU is done, so that wait() does not wait for it. Nothing counts yet."""
+    def wait(self) -> list[bool]:
+        """Waits for the GPU; other threads run meanwhile. Of a get, for each key whether its block is in place; what is in the
+        buffer of another is of no use. Of a put, for each whether it is there now: it is published here."""
 
 class KvQueue:
     """Batches of KV blocks that worker threads see to. The descriptor is readable while answers wait, so that select,

@@ -75,10 +75,19 @@ pub struct QueueHandle {
 pub struct Answers(usize);
 
 /// The process that opened something.
-struct Owner(u32);
+pub(crate) struct Owner(u32);
 
 impl Owner {
-    fn check(&self) -> Result<(), Failure> {
+    /// This process.
+    pub(crate) fn new() -> Self {
+        Self(std::process::id())
+    }
+
+    /// That it is this one.
+    ///
+    /// # Errors
+    /// [`Failure`] in a child.
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.0 == std::process::id() {
             return Ok(());
         }
@@ -91,7 +100,7 @@ impl Owner {
 ///
 /// # Safety
 /// The record's key is null or valid for reads of its length.
-unsafe fn key<'a>(block: &BlockRecord) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn key<'a>(block: &BlockRecord) -> Result<&'a [u8], Failure> {
     // SAFETY: the caller promises it.
     unsafe { values("a key", block.key.cast::<u8>(), block.key_bytes) }
 }
@@ -100,7 +109,7 @@ unsafe fn key<'a>(block: &BlockRecord) -> Result<&'a [u8], Failure> {
 ///
 /// # Safety
 /// The record's runs are null or valid for reads of their number.
-unsafe fn runs(block: &BlockRecord) -> Result<Vec<Run>, Failure> {
+pub(crate) unsafe fn runs(block: &BlockRecord) -> Result<Vec<Run>, Failure> {
     // SAFETY: the caller promises it.
     let records = unsafe { values("a list of runs", block.runs, block.run_count) }?;
     let run = |record: &RunRecord| {
@@ -126,7 +135,7 @@ unsafe fn keys<'a>(blocks: *const BlockRecord, count: usize) -> Result<Vec<&'a [
 ///
 /// # Safety
 /// `into` is null or valid for writes of as many bytes.
-unsafe fn answer(into: *mut u8, answers: impl Iterator<Item = bool>) {
+pub(crate) unsafe fn answer(into: *mut u8, answers: impl Iterator<Item = bool>) {
     if !into.is_null() {
         for (index, is_so) in answers.enumerate() {
             // SAFETY: the caller promises room for all.
@@ -136,11 +145,15 @@ unsafe fn answer(into: *mut u8, answers: impl Iterator<Item = bool>) {
 }
 
 impl KvHandle {
+    pub(crate) const fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
     /// The namespace behind a handle of this process.
     ///
     /// # Safety
     /// `pointer` is null or came from [`hl_kv_open`] and was not closed.
-    unsafe fn of<'a>(pointer: *mut Self) -> Result<&'a Self, Failure> {
+    pub(crate) unsafe fn of<'a>(pointer: *mut Self) -> Result<&'a Self, Failure> {
         // SAFETY: the caller promises a namespace, which came from a box.
         let handle = unsafe { pointer.as_ref() };
         let handle =

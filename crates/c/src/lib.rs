@@ -5,6 +5,7 @@
 
 mod failure;
 mod kv;
+mod kv_gpu;
 mod mapping;
 mod memory;
 mod object;
@@ -16,6 +17,10 @@ pub use kv::{
     BlockRecord, CompletionRecord, HL_KV_EXISTS, HL_KV_GET, HL_KV_PUT, HL_KV_REMOVE, KvHandle, QueueHandle,
     RunRecord, hl_kv_close, hl_kv_drain, hl_kv_exists, hl_kv_get, hl_kv_match_prefix, hl_kv_open, hl_kv_put,
     hl_kv_queue_close, hl_kv_queue_fd, hl_kv_queue_open, hl_kv_remove, hl_kv_submit,
+};
+pub use kv_gpu::{
+    GpuHandle, TransferHandle, hl_kv_get_on, hl_kv_gpu_close, hl_kv_gpu_open, hl_kv_put_on,
+    hl_kv_transfer_arrived, hl_kv_transfer_drop, hl_kv_transfer_wait,
 };
 pub use mapping::{
     HL_ADVICE_NORMAL, HL_ADVICE_RANDOM, HL_ADVICE_SEQUENTIAL, HL_ADVICE_WILL_NEED, hl_advise, hl_map,

@@ -96,6 +96,8 @@ fn plain(kind: &str) -> &str {
         "PutOptionsRecord" => "hl_put_options",
         "KvHandle" => "hl_kv",
         "QueueHandle" => "hl_kv_queue",
+        "GpuHandle" => "hl_kv_gpu",
+        "TransferHandle" => "hl_kv_transfer",
         "BlockRecord" => "hl_block",
         "CompletionRecord" => "hl_completion",
         "u8" => "uint8_t",

@@ -54,6 +54,20 @@ impl Fragments {
     }
 }
 
+impl Fragments {
+    /// The fragments.
+    ///
+    /// # Errors
+    /// `TypeError` if they are to be filled and cannot be.
+    pub(crate) fn runs(&self, direction: Direction) -> PyResult<&[Run]> {
+        if direction == Direction::Get && !self.writable {
+            let text = "these Fragments were made with writable=False (hint: pass memory to be filled)";
+            return Err(pyo3::exceptions::PyTypeError::new_err(text));
+        }
+        Ok(&self.runs)
+    }
+}
+
 /// What a batch is done with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
@@ -105,11 +119,7 @@ impl Blocks {
 
     fn add(&mut self, object: &Bound<'_, PyAny>, direction: Direction) -> PyResult<()> {
         if let Ok(fragments) = object.cast::<Fragments>() {
-            if direction == Direction::Get && !fragments.get().writable {
-                let text = "these Fragments were made with writable=False (hint: pass memory to be filled)";
-                return Err(pyo3::exceptions::PyTypeError::new_err(text));
-            }
-            self.runs.extend_from_slice(&fragments.get().runs);
+            self.runs.extend_from_slice(fragments.get().runs(direction)?);
             self.kept._fragments.push(fragments.clone().unbind());
             return Ok(());
         }

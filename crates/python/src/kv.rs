@@ -2,9 +2,10 @@
 
 use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
+use crate::gpu::KvGpu;
 use crate::own::Own;
 use crate::queue::KvQueue;
-use hinterland_pool::{KvCache as Client, Scatter, Stored};
+use hinterland_pool::{GpuOptions, KvCache as Client, Scatter, Stored};
 use hinterland_proto::control::KvEvent;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -247,6 +248,13 @@ impl KvCache {
     #[pyo3(signature = (workers = 2, depth = 1024, wait = false))]
     fn queue(&self, py: Python<'_>, workers: usize, depth: usize, wait: bool) -> PyResult<KvQueue> {
         self.with(py, |client| KvQueue::open(client, workers, depth, wait))
+    }
+
+    /// Lets a GPU reach the blocks.
+    #[pyo3(signature = (device = None))]
+    fn gpu(&self, py: Python<'_>, device: Option<usize>) -> PyResult<KvGpu> {
+        let compiler = py.import("hinterland.nvrtc")?.getattr("path")?.call0()?.extract()?;
+        self.with(py, |client| KvGpu::open(client, &GpuOptions { device, compiler, driver: None }))
     }
 
     /// Gives the namespace back; its blocks stay.

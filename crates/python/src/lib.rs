@@ -6,7 +6,9 @@
 
 mod blocks;
 mod buffer;
+mod device;
 mod failure;
+mod gpu;
 mod kv;
 mod mapping;
 mod object;
@@ -24,6 +26,10 @@ use pyo3::prelude::*;
 mod _native {
     #[pymodule_export]
     use super::blocks::Fragments;
+    #[pymodule_export]
+    use super::gpu::KvGpu;
+    #[pymodule_export]
+    use super::gpu::KvTransfer;
     #[pymodule_export]
     use super::kv::KvCache;
     #[pymodule_export]

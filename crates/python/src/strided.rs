@@ -38,7 +38,13 @@ pub(crate) fn writable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResu
 }
 
 /// The bytes of an array in the order of its elements; nothing for an empty one. One run where the strides allow it.
-fn add_runs(start: usize, shape: &[usize], strides: &[isize], item_bytes: usize, runs: &mut Vec<Run>) {
+pub(crate) fn add_runs(
+    start: usize,
+    shape: &[usize],
+    strides: &[isize],
+    item_bytes: usize,
+    runs: &mut Vec<Run>,
+) {
     if shape.contains(&0) || item_bytes == 0 {
         return;
     }
@@ -68,7 +74,7 @@ fn add_runs(start: usize, shape: &[usize], strides: &[isize], item_bytes: usize,
 }
 
 /// Whether no two fragments share a byte.
-fn are_apart(runs: &[Run]) -> bool {
+pub(crate) fn are_apart(runs: &[Run]) -> bool {
     if let [Run { bytes, stride, count, .. }] = runs {
         return *count == 1 || stride.unsigned_abs() >= *bytes;
     }
