@@ -61,7 +61,7 @@ def table(report):
 
 
 def show(folder):
-    order = ["rpc", "read", "scan", "fault", "load", "experts", "kv-get", "kv-batch", "kv-scatter", "kv-sparse", "kv-lookup", "kv-racks", "kv-trace", "vllm-ttft"]
+    order = ["rpc", "read", "scan", "fault", "load", "experts", "kv-get", "kv-batch", "kv-scatter", "kv-sparse", "kv-lookup", "kv-racks", "kv-gpu", "kv-trace", "vllm-ttft"]
     paths = sorted(pathlib.Path(folder).glob("*.json"), key=lambda path: (path.stem not in order, path.stem))
     paths.sort(key=lambda path: order.index(path.stem) if path.stem in order else len(order))
     for path in paths:

@@ -22,6 +22,7 @@ mod experts;
 mod fault;
 pub mod ground;
 mod kv;
+mod kv_gpu;
 mod kv_racks;
 mod kv_rpc;
 pub mod kv_trace;
@@ -62,6 +63,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv::KvLookup,
     &kv_rpc::KvRpc,
     &kv_racks::KvRacks,
+    &kv_gpu::KvGpuBench,
     &kv_trace::KvTrace,
     &resp::Resp,
     &vllm::VllmTtft,

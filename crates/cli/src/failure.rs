@@ -1,6 +1,7 @@
 //! Why a command failed: a sentence, the next step, and the exit status.
 
 use hinterland_fuse::MountError;
+use hinterland_gpu::GpuError;
 use hinterland_os::OsError;
 use hinterland_pool::PoolError;
 use serde_json::{Value, json};
@@ -89,6 +90,12 @@ impl From<PoolError> for Failure {
 
 impl From<MountError> for Failure {
     fn from(error: MountError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<GpuError> for Failure {
+    fn from(error: GpuError) -> Self {
         Self::of(&error)
     }
 }

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::run::preload;
 use crate::size::human;
+use hinterland_gpu::{Compiler, Gpu, GpuError};
 use hinterland_os::probe::{FaultService, Machine, Works};
 use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
 use serde_json::{Value, json};
@@ -161,7 +162,25 @@ fn program_checks(machine: &Machine) -> Vec<Check> {
         Ok(library) => Check::good(format!("programs are helped to map objects by {}", library.display())),
         Err(failure) => Check::warning(failure.text, failure.hint),
     });
+    checks.push(gpu_check());
     checks
+}
+
+/// Whether KV blocks can go to a GPU without memory of the program between.
+fn gpu_check() -> Check {
+    let looked = Gpu::open(None, None).and_then(|gpu| Ok((Compiler::load(None)?.version(), gpu)));
+    match looked {
+        Ok((version, gpu)) => Check::good(format!(
+            "KV blocks can go to {} directly (driver of CUDA {}, NVRTC {version})",
+            gpu.name(),
+            gpu.driver_version()
+        )),
+        Err(GpuError::NoDriver { .. }) => Check::good("no CUDA driver: KV blocks go to memory of the host"),
+        Err(error) => {
+            let failure = Failure::of(&error);
+            Check::warning(format!("KV blocks go to no GPU directly: {}", failure.text), failure.hint)
+        }
+    }
 }
 
 fn pool_checks(context: &Context) -> Vec<Check> {
