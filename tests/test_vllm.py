@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 
 import pytest
 from conftest import TREE, Node, remove_folder
@@ -257,6 +258,61 @@ def test_layers_that_look_back_a_window_are_shared(scene):
     second.forget()
     second.call("forget", 2)
     assert second.generate(prompt)[1] == expected and second.call("told") > 0
+
+
+def racks_of(node):
+    return node.json("kv", "stat")[0]["racks"]
+
+
+def wait_for(is_so):
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@only_full
+def test_what_another_rack_or_the_disk_has_is_a_hit(binary, hinterland):
+    """A writer in rack b, a reader in rack a: over TCP; then the reader's node is started anew: from what it has kept."""
+    scene = Scene(binary)
+    try:
+        options = [*scene.node.options, "--kv-disk", str(scene.folder / "disk"), "--kv-remote-wait", "20000"]
+        scene.node.options = options
+        scene.run()
+        other = Node(
+            binary, scene.folder, "b", join=scene.node.address,
+            options=["--capacity", "64M", "--kv-capacity", "512M", "--kv-remote-wait", "20000"],
+        )
+        other.start()
+        try:
+            there = {"socket": str(other.socket)}
+            plain, writer, reader, alone = scene.start(
+                ("plain-r", None), ("writer-r", there), ("reader-r", {}), ("alone-r", {"remote": False})
+            )
+            prompt = scene.prompt(9 * BLOCK + 1)
+            _, expected = plain.generate(prompt)
+            assert writer.generate(prompt) == ([0], expected)
+            # The nodes connect once engines have opened their blocks on both.
+            reader.generate(scene.prompt(BLOCK + 1))
+            wait_for(lambda: racks_of(scene.node)["nodes"] == 1)
+            assert alone.generate(prompt)[0] == [0]
+            alone.forget()
+            scene.node.json("kv", "clear", "vLLM")
+            assert reader.generate(prompt) == ([9 * BLOCK], expected)
+            assert racks_of(scene.node)["hits"] > 0 and racks_of(scene.node)["checksum_failures"] == 0
+        finally:
+            other.stop()
+        scene.node.stop()
+        scene.run()
+        reader.forget()
+        # The engine finds its node lost, then connects anew; the node may still be reading what it has on the disk.
+        for _ in range(2):
+            reader.generate(scene.prompt(BLOCK + 1))
+        wait_for(lambda: not scene.node.json("kv", "stat")[0]["disk"]["state"].startswith("reading"))
+        reader.forget()
+        assert reader.generate(prompt) == ([9 * BLOCK], expected)
+    finally:
+        scene.close()
 
 
 @only_full

@@ -100,7 +100,7 @@ def a_worker_that_shares_nothing_says_that_loads_failed():
 
 
 def a_request_is_not_loaded_without_end():
-    kv = types.SimpleNamespace(match_prefix=len)
+    kv = types.SimpleNamespace(match_prefix=lambda keys, remote: len(keys))
     link = types.SimpleNamespace(ask=lambda work, _: work(kv))
     planner = Planner([link], [Group(0, 16, None, (("layer",),))], Settings(), True, True)
     request = types.SimpleNamespace(request_id="r", num_tokens=65, block_hashes=[bytes([n]) * 32 for n in range(4)],

@@ -94,7 +94,8 @@ class Copier:
     def _copy(self, wanted):
         keys = [key for _, _, key in wanted]
         buffers = [self.slices[place][3][block] for place, block, _ in wanted]
-        found = self.link.ask(lambda kv: kv.get_into(keys, buffers), [False] * len(keys))
+        remote = self.settings.remote
+        found = self.link.ask(lambda kv: kv.get_into(keys, buffers, remote=remote), [False] * len(keys))
         return {block for (_, block, _), there in zip(wanted, found) if not there}
 
     def _loaded(self, load, missing):

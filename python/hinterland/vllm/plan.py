@@ -53,7 +53,7 @@ class Tracked:
 
 
 class Planner:
-    """Finds prefixes without a message to anybody, and plans each step."""
+    """Finds prefixes, without a message to anybody if they are in the memory of this host, and plans each step."""
 
     def __init__(self, links, groups, settings, loads, saves):
         self.links = links
@@ -85,11 +85,11 @@ class Planner:
     def _match(self, link, hashes, first):
         if self.whole:
             keys = [block + suffix for block in hashes for suffix in self.whole]
-            count = link.ask(lambda kv: kv.match_prefix(keys), 0) // len(self.whole)
+            count = link.ask(lambda kv: kv.match_prefix(keys, remote=self.settings.remote), 0) // len(self.whole)
         else:
             count = len(hashes)
         if count and self.windows:
-            # A window needs only the last blocks of a prefix.
+            # A window needs only the last blocks of a prefix. They count only if they are in the memory of this host.
             keys = [block + suffix for block in hashes[:count] for suffix in self.windowed]
             there = link.ask(lambda kv: kv.exists(keys), [False] * len(keys))
             count = longest(there, len(self.windowed), self.looked_back, first)

@@ -17,6 +17,9 @@ class Settings:
     # `beside`: a request waits while its blocks are copied, others go on, and no token is computed before all bytes are
     # there. `layers`: the step starts at once and each layer waits for its own bytes.
     load: str = "beside"
+    # Whether blocks of other racks and of the node's disk count as there. One message to the node for a prompt that is not
+    # wholly in the memory of this host.
+    remote: bool = True
     # Whether blocks that fill up while tokens are generated are saved, too, or only those of prompts.
     save_decode: bool = True
     # Whether a second thread saves a layer while the next one is computed.
