@@ -23,6 +23,8 @@ def start(start_node, folder):
     def start(name="a", **choices):
         disk = choices.pop("disk", folder / "disk")
         options = ["--capacity", "64M", "--kv-capacity", "16M", "--kv-disk", disk, "--kv-disk-capacity", "256M"]
+        # What comes back comes from the disk.
+        options += ["--kv-keep", "off", "--kv-watermarks", "off"]
         return start_node(name, options=[*map(str, options)], **choices)
 
     return start

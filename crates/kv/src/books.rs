@@ -66,6 +66,10 @@ impl Words for Owned {
 impl Memory for Owned {
     const BY_HAND: bool = true;
 
+    fn is_lost(&self) -> bool {
+        self.slice().mapping().is_lost()
+    }
+
     fn bytes(&self) -> usize {
         self.slice().len()
     }

@@ -138,6 +138,63 @@ impl<T> Chunks<T> {
         Some(content)
     }
 
+    /// Chunks.
+    pub(crate) const fn count(&self) -> u32 {
+        // Their numbers are of 32 bits.
+        self.chunks.len() as u32
+    }
+
+    /// Gives a chunk its class as a node of before left it, with all slots free; its slots, or `None` if no chunk has that
+    /// class, or it has one already.
+    pub(crate) fn restore(&mut self, number: u32, class: u64) -> Option<std::ops::Range<u32>> {
+        let is_class = (1..=BLOCK_BYTES_MAX).contains(&class) && class_bytes(class) == class;
+        let at = self.unused.iter().rposition(|&unused| unused == number).filter(|_| is_class)?;
+        self.unused.remove(at);
+        // At most 65,536: the cast loses nothing.
+        let count = (self.chunk_bytes / class) as u32;
+        let slots = (0..count).map(|_| None).collect();
+        self.chunks[number as usize] = Chunk { class, slots, free: (0..count).rev().collect() };
+        self.open.entry(class).or_default().push(number);
+        let first = number * self.numbers();
+        Some(first..first + count)
+    }
+
+    /// Puts `content` into a slot of a chunk that was restored.
+    pub(crate) fn restore_slot(&mut self, slot: u32, content: T) {
+        let (number, own) = (slot / self.numbers(), slot % self.numbers());
+        let chunk = &mut self.chunks[number as usize];
+        chunk.slots[own as usize] = Some(content);
+    }
+
+    /// Knows again which slots of a restored chunk are free; false if all are, and it has no class any more.
+    pub(crate) fn restored(&mut self, number: u32) -> bool {
+        let chunk = &mut self.chunks[number as usize];
+        let free = |own: &u32| chunk.slots[*own as usize].is_none();
+        // As many as there are slots.
+        chunk.free = (0..chunk.slots.len() as u32).rev().filter(free).collect();
+        let (free, all) = (chunk.free.len(), chunk.slots.len());
+        if free > 0 && free < all {
+            return true;
+        }
+        let open = self.open.entry(chunk.class).or_default();
+        open.retain(|&other| other != number);
+        if free == all {
+            *chunk = Chunk::unused();
+            self.unused.push(number);
+        }
+        free < all
+    }
+
+    /// The chunk of a slot.
+    pub(crate) const fn chunk_of(&self, slot: u32) -> u32 {
+        slot / self.numbers()
+    }
+
+    /// Bytes of the slots of a chunk; 0 if it serves no class.
+    pub(crate) fn class_of_chunk(&self, number: u32) -> u64 {
+        self.chunks[number as usize].class
+    }
+
     /// Slots that are in use, and what lies in them.
     pub(crate) fn used(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..self.chunks.len() as u32).flat_map(|number| self.used_of(number))

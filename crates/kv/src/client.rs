@@ -6,9 +6,14 @@ use crate::layout::Geometry;
 use crate::lookup::{lookup, lookup_many};
 use crate::view::{Found, ViewError};
 use crate::words::{Memory, Point};
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes whose old copies are dropped before it is known that they are wanted.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
+/// Bytes that are copied out at once to take their checksum: three times the 8 KiB that it takes side by side.
+const SUM_BYTES: usize = 24 << 10;
+/// Damaged blocks that are remembered until they are told of: one that is not is found again by the next reader.
+const DAMAGED_MAX: usize = 64;
 
 /// The three files of a store, in one kind of memory.
 pub struct Client<M> {
@@ -16,6 +21,7 @@ pub struct Client<M> {
     blocks: M,
     touches: M,
     geometry: Geometry,
+    damaged: Mutex<Vec<Found>>,
 }
 
 impl<M: Memory> Client<M> {
@@ -30,7 +36,7 @@ impl<M: Memory> Client<M> {
         {
             return Err(ViewError::Foreign);
         }
-        Ok(Self { books, blocks, touches, geometry })
+        Ok(Self { books, blocks, touches, geometry, damaged: Mutex::default() })
     }
 
     /// See [`View::find`](crate::View::find).
@@ -89,7 +95,17 @@ impl<M: Memory> Client<M> {
         let Found(block) = *found;
         let start = block.offset as usize;
         let (at, end) = (start + from.min(block.bytes) as usize, start + block.bytes as usize);
-        Reading { client: self, block, at, end, fresh: at, ahead: 0, failed: false }
+        Reading {
+            client: self,
+            block,
+            at,
+            end,
+            fresh: at,
+            ahead: 0,
+            failed: false,
+            is_whole: from == 0,
+            sum: 0,
+        }
     }
 
     /// See [`View::is_still`](crate::View::is_still).
@@ -123,6 +139,33 @@ impl<M: Memory> Client<M> {
         let given =
             self.blocks.write_whole(offset as usize, bytes as usize, from, Point::WrittenBytes)? as u64;
         if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
+    }
+
+    /// See [`View::sum`](crate::View::sum).
+    pub fn sum(&self, offset: u64, bytes: u32) -> Option<u32> {
+        let (mut at, end) = (offset as usize, (offset as usize).checked_add(bytes as usize)?);
+        let mut piece = [0; SUM_BYTES];
+        let mut sum = 0;
+        if M::BY_HAND {
+            self.blocks.refresh(at / 8, (end - at).div_ceil(8), Point::BytesToRead);
+        }
+        while at < end {
+            let piece = &mut piece[..SUM_BYTES.min(end - at)];
+            self.blocks.read(at, piece).ok()?;
+            sum = crc32c::crc32c_append(sum, piece);
+            at += piece.len();
+        }
+        Some(sum)
+    }
+
+    /// See [`View::is_lost`](crate::View::is_lost).
+    pub fn is_lost(&self) -> bool {
+        self.books.is_lost() || self.blocks.is_lost() || self.touches.is_lost()
+    }
+
+    /// See [`View::take_damaged`](crate::View::take_damaged).
+    pub fn take_damaged(&self) -> Vec<Found> {
+        std::mem::take(&mut *self.damaged.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Slots of the store.
@@ -163,6 +206,10 @@ pub struct Reading<'client, M> {
     /// How much more is dropped than what is wanted.
     ahead: usize,
     failed: bool,
+    /// It is copied from its first byte on.
+    is_whole: bool,
+    /// crc32c of what was copied, if that is checked.
+    sum: u32,
 }
 
 impl<M: Memory> Reading<'_, M> {
@@ -174,14 +221,41 @@ impl<M: Memory> Reading<'_, M> {
             self.expect(count);
         }
         self.failed |= self.client.blocks.read(self.at, &mut piece[..count]).is_err();
+        if self.client.geometry.verify() {
+            self.sum = crc32c::crc32c_append(self.sum, &piece[..count]);
+        }
         self.at += count;
         self.at < self.end && !self.failed
     }
 
-    /// Whether all that was copied is the block that was found. If not, it was evicted meanwhile.
+    /// Whether all that was copied is the block that was found. If not, it was evicted meanwhile, or its bytes are not those
+    /// that were published, if that is checked.
     #[inline]
     pub fn is_right(&self) -> bool {
-        !self.failed && self.client.is_still(&Found(self.block))
+        let is_sound = !self.client.geometry.verify() || self.is_sound();
+        !self.failed && is_sound && self.client.is_still(&Found(self.block))
+    }
+
+    /// Whether the block has the checksum that was published with it. One without has just come over a wire or from a disk,
+    /// where it was checked.
+    #[cold]
+    #[inline(never)]
+    fn is_sound(&self) -> bool {
+        let Client { books, geometry, .. } = self.client;
+        let Some(published) = header::sum(books, geometry, self.block.slot) else { return true };
+        let sum = if self.is_whole && self.at == self.end {
+            Some(self.sum)
+        } else {
+            self.client.sum(self.block.offset, self.block.bytes)
+        };
+        let is_sound = sum == Some(published);
+        if !is_sound && header::is_still(books, geometry, &self.block, Point::HeaderCopied) {
+            let mut damaged = self.client.damaged.lock().unwrap_or_else(PoisonError::into_inner);
+            if damaged.len() < DAMAGED_MAX {
+                damaged.push(Found(self.block));
+            }
+        }
+        is_sound
     }
 
     /// Drops old copies of the next `bytes` bytes. Of many pieces each drops twice as many as the one before, so that not every

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 
 /// Events that are kept: a reader that falls behind by more has to look at the blocks anew.
 const KEPT_MAX: usize = 1 << 16;
+/// Bits of the numbers that one node gives.
+const LIFE_BITS: u32 = 40;
 
 /// One change of what is stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +52,11 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
+    /// A record whose numbers are none of those that a node of before gave.
+    pub(crate) fn of_life(life: u64) -> Self {
+        Self { next: (life - 1) << LIFE_BITS, ..Self::default() }
+    }
+
     pub(crate) fn add(&mut self, event: impl FnOnce() -> Event) {
         self.next = self.next.max(1) + 1;
         if self.is_kept {

@@ -10,6 +10,12 @@ pub(crate) struct Kin {
     serial: u64,
 }
 
+impl Kin {
+    pub(crate) const fn slot(self) -> u32 {
+        self.slot
+    }
+}
+
 /// The relations of one block. Children are a list through their slots.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Family {
@@ -36,6 +42,11 @@ impl Family {
         self.parent
     }
 
+    /// A number that grows with each block that is reserved.
+    pub(crate) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
     pub(crate) const fn has_child(&self) -> bool {
         self.first_child.is_some()
     }
@@ -48,11 +59,16 @@ impl<W: Words> Store<W> {
         let kin = self.chunks.get(slot)?.family.parent?;
         self.expect_no_child(Some(kin));
         // A parent that is still being written becomes none: who publishes in the order of the prefix has no such.
-        let parent = self.kin_mut(kin).filter(|parent| parent.writer.is_none()).copied();
-        let Some(parent) = parent else {
+        if self.published_kin(kin).is_none() {
             self.change(slot, |used| used.family.parent = None);
-            return None;
-        };
+        }
+        self.follow(slot)
+    }
+
+    /// Puts a block behind its parent, if that is there and published; the parent's key.
+    pub(crate) fn follow(&mut self, slot: u32) -> Option<crate::BlockKey> {
+        let kin = self.chunks.get(slot)?.family.parent?;
+        let parent = self.published_kin(kin)?;
         let first = parent.family.first_child;
         if first.is_none() {
             let group = self.group(parent.namespace);
@@ -64,6 +80,19 @@ impl<W: Words> Store<W> {
             self.change(first, |sibling| sibling.family.previous = Some(slot));
         }
         Some(parent.key)
+    }
+
+    /// The block at that moment, if it is still there, and published.
+    pub(crate) fn published_kin(&self, kin: Kin) -> Option<Used> {
+        let is_it = |used: &&Used| used.family.serial == kin.serial && used.writer.is_none();
+        self.chunks.get(kin.slot).filter(is_it).copied()
+    }
+
+    /// Makes a block that was restored one that is going to [`follow`](Self::follow) on the block of another slot.
+    pub(crate) fn link_restored(&mut self, slot: u32, parent: u32) {
+        if let Some(kin) = self.chunks.get(parent).map(|used| used.family.kin(parent)) {
+            self.change(slot, |used| used.family.parent = Some(kin));
+        }
     }
 
     /// Takes a block out of its family. Returns its parent if that has no child any more.

@@ -8,14 +8,17 @@
 //!
 //! | offset | bytes | contents |
 //! | --- | --- | --- |
-//! | 0 | 8 | magic `HLKVBK01` |
+//! | 0 | 8 | magic `HLKVBK02` |
 //! | 8 | 8 | S |
 //! | 16 | 8 | B |
 //! | 24 | 8 | length of the blocks file |
 //! | 32 | 8 | 0 if the machine keeps the memory coherent, 1 if lines must be moved by hand |
-//! | 40 | 4056 | zero |
+//! | 40 | 8 | 1 if readers check what they copy, else 0 |
+//! | 48 | 8 | nodes that have written these books, one after the other |
+//! | 56 | 4040 | zero |
 //! | 4096 | 64 x B | buckets: an overflow count of 8 bytes, then seven entries of 8 bytes |
 //! | 4096 + 64 x B | 128 x S | headers |
+//! | behind that | 8 for each 4 MiB of blocks | for each chunk the bytes of its slots; 0 if it serves no size |
 //!
 //! An entry is zero, or bits 32 to 63 of the key's hash in its high half and the slot plus one in its low half. A header:
 //!
@@ -26,8 +29,15 @@
 //! | 16 | 8 | offset of the bytes in the blocks file |
 //! | 24 | 4 | length in bytes |
 //! | 28 | 4 | length of the key in bytes |
-//! | 32 | 32 | zero |
+//! | 32 | 8 | while the slot is written, by whom: number of the node, of those above, times 2^32, and the session; all bits set for the node itself |
+//! | 40 | 4 | crc32c of the bytes; both zero until it is computed |
+//! | 44 | 4 | low half of XXH3 over generation, crc32c (as 8 bytes), bytes 8 to 31, 48 to 63 and the key; 1 for 0 |
+//! | 48 | 4 | slot of the block before it in its prefix, plus one; 0 without |
+//! | 52 | 4 | low half of that slot's generation |
+//! | 56 | 8 | a number that grows with each slot that is reserved |
 //! | 64 | 64 | the key, filled up with zeros |
+//!
+//! Generations that the node of number n gives start at n x 2^40.
 //!
 //! # The touches
 //!
@@ -76,12 +86,12 @@ pub use counters::{COUNTED_MAX, Counts};
 #[cfg(not(loom))]
 pub use events::{Event, Events};
 pub use key::{BlockKey, KEY_BYTES_MAX, KeyError, Namespace};
-pub use layout::Geometry;
+pub use layout::{Geometry, Unfit};
 pub use lookup::{LOOKUPS_AT_ONCE, lookup, lookup_many};
 #[cfg(not(loom))]
 pub use store::{
-    Expects, Inspected, Keeper, Leaving, Limits, Reserved, Seen, SpaceStatus, Store, StoreError, StoreStatus,
-    Swapped, Wish,
+    Departing, Expects, Inspected, Keeper, Leaving, Limits, NODE_WRITER_FIRST, Reserved, Restored, Restoring,
+    Seen, SpaceStatus, Store, StoreError, StoreStatus, Summer, Swapped, ToSum, Wish,
 };
 #[cfg(not(loom))]
 pub use view::{Found, Reading, View, ViewError};

@@ -8,6 +8,7 @@ use crate::key::{BlockKey, Namespace};
 use crate::order::Group;
 use crate::store::{Leaving, Store, Used};
 use crate::words::Words;
+use hinterland_os::fault_point::reach;
 use std::collections::HashSet;
 
 /// Blocks that leave for one of another size before a chunk is emptied instead.
@@ -110,14 +111,24 @@ impl<W: Words> Store<W> {
     /// Evicts the block of a group whose turn it is. One that was read gets another round; each reading counts once, so this
     /// ends.
     fn evict_in(&mut self, group: Group, was_touched: &mut dyn FnMut(u32) -> bool) -> bool {
+        match self.victim(group, was_touched) {
+            Some(slot) => {
+                self.evict(group, slot);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Takes the block of a group whose turn it is out of its order.
+    pub(crate) fn victim(&mut self, group: Group, was_touched: &mut dyn FnMut(u32) -> bool) -> Option<u32> {
         loop {
             let chunks = &self.chunks;
             let mut is_free =
                 |slot| chunks.get(slot).is_some_and(|used| used.pins == 0 && used.family.expected == 0);
-            let Some(slot) = self.orders.victim(group, &mut is_free) else { return false };
+            let slot = self.orders.victim(group, &mut is_free)?;
             if !was_touched(slot) {
-                self.evict(group, slot);
-                return true;
+                return Some(slot);
             }
             self.forget_touches_above(slot, was_touched);
             if let Some(used) = self.chunks.get(slot) {
@@ -128,8 +139,13 @@ impl<W: Words> Store<W> {
 
     /// Evicts a block that its order has given; its parent is next, if it was the last child and nobody reads that.
     fn evict(&mut self, group: Group, slot: u32) {
-        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.hash);
         self.tell_eviction(slot);
+        self.leave(group, slot);
+    }
+
+    /// The same for one that was told of.
+    pub(crate) fn leave(&mut self, group: Group, slot: u32) {
+        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.hash);
         self.forget(slot);
         if let Some(hash) = parent {
             self.orders.is_next(group, hash);
@@ -164,9 +180,12 @@ impl<W: Words> Store<W> {
 
     /// Counts a block that is about to be evicted; whoever keeps it elsewhere can still copy it.
     fn tell_eviction(&mut self, slot: u32) {
-        self.status.evictions += 1;
+        self.count_eviction(slot);
         let Some(used) = self.chunks.get(slot).copied() else { return };
-        self.spaces.entry(used.namespace).or_default().evictions += 1;
+        if self.is_unchecked(slot) {
+            // Its bytes may be wrong, and whoever kept them would take them for right.
+            return;
+        }
         let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
         let offset = self.chunks.offset(slot);
         if let Some(keep) = &mut self.keeper {
@@ -174,10 +193,18 @@ impl<W: Words> Store<W> {
         }
     }
 
+    pub(crate) fn count_eviction(&mut self, slot: u32) {
+        self.status.evictions += 1;
+        if let Some(namespace) = self.chunks.get(slot).map(|used| used.namespace) {
+            self.spaces.entry(namespace).or_default().evictions += 1;
+        }
+    }
+
     /// Takes a published block out of the books and the order, and frees its slot.
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(used) = self.chunks.get(slot).copied() else { return };
         index::remove(&self.words, &self.geometry, used.hash, slot);
+        reach("kv-index-left");
         self.retire(slot);
     }
 
@@ -185,6 +212,8 @@ impl<W: Words> Store<W> {
     pub(crate) fn retire(&mut self, slot: u32) {
         let Some(used) = self.chunks.get(slot).copied() else { return };
         header::retire(&self.words, &self.geometry, slot);
+        reach("kv-header-retired");
+        self.is_checked_or_gone(slot, &used);
         let group = self.group(used.namespace);
         self.orders.remove(group, used.hash, slot);
         if let Some(parent) = self.leave_family(slot)

@@ -1,8 +1,14 @@
 //! The node's side: who holds which slot, and all that is written into the books.
 
+mod ahead;
 mod replace;
+mod restore;
+mod sums;
 
+pub use ahead::Departing;
 pub use replace::{Expects, Seen, Swapped};
+pub use restore::{Restored, Restoring};
+pub use sums::{Summer, ToSum};
 
 use crate::chunks::{BLOCK_BYTES_MAX, Chunks, chunk_bytes, class_bytes, slot_numbers};
 use crate::events::{Event, Events, Journal};
@@ -13,8 +19,18 @@ use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
 use crate::order::{Group, Orders};
 use crate::words::Words;
+use hinterland_os::fault_point::reach;
 use hinterland_policy::EvictionKind;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+
+/// Writers from this number on are threads of the node: they end with it.
+pub const NODE_WRITER_FIRST: u64 = 1 << 62;
+/// Generations of one node.
+const LIFE_BITS: u32 = 40;
+/// Bits of the number by which a session is known to a node that comes later.
+const MARK_BITS: u32 = 32;
+/// How a thread of the node is known.
+const NODE_MARK: u64 = u64::MAX;
 
 /// Blocks that the index has room for: as many as there are of this size.
 const EXPECTED_BLOCK_BYTES: u64 = 4096;
@@ -111,8 +127,16 @@ pub struct StoreStatus {
     pub reserved: u64,
     /// Blocks that were evicted.
     pub evictions: u64,
+    /// Of them, those that nobody waited for.
+    pub evictions_ahead: u64,
     /// Bytes of slots whose blocks are pinned.
     pub pinned_bytes: u64,
+    /// Bytes of all slots that are in use.
+    pub slot_bytes: u64,
+    /// Blocks of before a restart whose bytes are not checked yet: nobody finds them.
+    pub unchecked: u64,
+    /// Blocks that were dropped because their bytes are not those that were published.
+    pub damaged: u64,
 }
 
 /// What a namespace holds.
@@ -178,6 +202,8 @@ pub(crate) struct Used {
     pub(crate) bytes: u32,
     /// The session that writes it; none once it is published.
     pub(crate) writer: Option<u64>,
+    /// crc32c of the bytes, if it was taken before they are published.
+    pub(crate) sum: Option<u32>,
     pub(crate) pins: u32,
     pub(crate) family: Family,
 }
@@ -194,6 +220,24 @@ pub struct Store<W> {
     pub(crate) pins: HashMap<u64, HashMap<u32, u32>>,
     pub(crate) journal: Journal,
     pub(crate) keeper: Option<Keeper>,
+    /// The node's number among those that have written these books.
+    life: u64,
+    /// Whether blocks that are published are to be given checksums.
+    is_summed: bool,
+    /// What takes checksums before blocks are published, if that is wanted.
+    summer: Option<Summer>,
+    /// Slots and generations of blocks that have no checksum yet, the oldest first.
+    to_sum: VecDeque<(u32, u64)>,
+    /// How many of them are being summed up.
+    summing: usize,
+    /// Blocks of before that are in no index, because their bytes are not checked.
+    unchecked: HashMap<(Namespace, BlockKey), u32>,
+    /// Their slots and generations, the youngest last.
+    to_check: Vec<(u32, u64)>,
+    /// Slots that writers of before may still write, with their marks.
+    abandoned: Vec<(u32, u64)>,
+    /// Blocks that were chosen to leave, while they are copied.
+    departing: HashMap<u32, u64>,
     writing: HashMap<(Namespace, BlockKey), u32>,
     /// How many slots each session writes.
     writers: HashMap<u64, u64>,
@@ -210,6 +254,10 @@ impl<W: Words> Store<W> {
     /// An empty store in books of zeros that are at least [`Geometry::books_bytes`] long.
     pub fn new(words: W, geometry: Geometry, order: EvictionKind) -> Self {
         geometry.store(&words);
+        Self::of_life(words, geometry, order, 1)
+    }
+
+    fn of_life(words: W, geometry: Geometry, order: EvictionKind, life: u64) -> Self {
         let status = StoreStatus { capacity_bytes: geometry.blocks_bytes(), ..StoreStatus::default() };
         Self {
             words,
@@ -219,8 +267,17 @@ impl<W: Words> Store<W> {
             spaces: HashMap::new(),
             status,
             pins: HashMap::new(),
-            journal: Journal::default(),
+            journal: Journal::of_life(life),
             keeper: None,
+            life,
+            is_summed: false,
+            summer: None,
+            to_sum: VecDeque::new(),
+            summing: 0,
+            unchecked: HashMap::new(),
+            to_check: Vec::new(),
+            abandoned: Vec::new(),
+            departing: HashMap::new(),
             writing: HashMap::new(),
             writers: HashMap::new(),
             serial: 0,
@@ -235,7 +292,10 @@ impl<W: Words> Store<W> {
 
     /// Tells `visit` of every published block.
     pub fn each_block(&self, visit: &mut dyn FnMut(&Leaving)) {
-        for (slot, used) in self.chunks.used().filter(|(_, used)| used.writer.is_none()) {
+        for (slot, used) in self.chunks.used() {
+            if used.writer.is_some() || self.is_unchecked(slot) {
+                continue;
+            }
             let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
             let offset = self.chunks.offset(slot);
             visit(&Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes });
@@ -273,6 +333,7 @@ impl<W: Words> Store<W> {
             // At most 4 MiB: the cast loses nothing.
             bytes: bytes as u32,
             writer: Some(writer),
+            sum: None,
             pins: 0,
             family: Family::new(self.serial, parent),
         };
@@ -283,9 +344,7 @@ impl<W: Words> Store<W> {
             return Ok(Reserved::NoRoom);
         };
         self.writing.insert((namespace, key), slot);
-        *self.writers.entry(writer).or_default() += 1;
-        self.spaces.entry(namespace).or_default().slot_bytes += class;
-        self.status.reserved += 1;
+        self.begin_writing(writer, slot, namespace);
         Ok(Reserved::Slot { slot, offset: self.chunks.offset(slot) })
     }
 
@@ -305,24 +364,22 @@ impl<W: Words> Store<W> {
             self.give_up(slot, &used);
             return Ok(false);
         }
-        let content = Content {
-            namespace: used.namespace,
-            key: used.key,
-            offset: self.chunks.offset(slot),
-            bytes: used.bytes,
-        };
+        let content = self.content(slot, &used);
         let (group, class) = (self.group(used.namespace), self.chunks.class(slot));
         if !self.orders.insert(group, used.hash, slot, class) {
             self.give_up(slot, &used);
             return Ok(false);
         }
         header::publish(&self.words, &self.geometry, slot, &content);
+        reach("kv-header-published");
         if !index::insert(&self.words, &self.geometry, used.hash, slot) {
             header::retire(&self.words, &self.geometry, slot);
             self.orders.remove(group, used.hash, slot);
             self.give_up(slot, &used);
             return Ok(false);
         }
+        reach("kv-index-entered");
+        self.is_published(slot, content.sum);
         let parent = self.adopt(slot);
         self.forget_touches_above(slot, was_touched);
         let space = self.spaces.entry(used.namespace).or_default();
@@ -449,9 +506,10 @@ impl<W: Words> Store<W> {
     }
 
     pub(crate) fn find(&self, namespace: Namespace, key: &BlockKey) -> Option<u32> {
-        index::find(&self.words, &self.geometry, key.hash(namespace), |slot| {
+        let found = index::find(&self.words, &self.geometry, key.hash(namespace), |slot| {
             header::read(&self.words, &self.geometry, slot, namespace, key).is_some()
-        })
+        });
+        found.or_else(|| self.unchecked.get(&(namespace, *key)).copied())
     }
 
     pub(crate) fn group(&self, namespace: Namespace) -> Group {
@@ -478,6 +536,64 @@ impl<W: Words> Store<W> {
         }
     }
 
+    /// The slot is written from now on, and the books say so.
+    fn begin_writing(&mut self, writer: u64, slot: u32, namespace: Namespace) {
+        let class = self.chunks.class(slot);
+        *self.writers.entry(writer).or_default() += 1;
+        self.spaces.entry(namespace).or_default().slot_bytes += class;
+        self.status.slot_bytes += class;
+        self.status.reserved += 1;
+        let chunk = self.chunks.chunk_of(slot);
+        let word = self.geometry.chunk(chunk);
+        if self.words.load(word) != class {
+            self.words.store(word, class);
+        }
+        reach("kv-chunk-noted");
+        header::reserve(&self.words, &self.geometry, slot, self.mark(writer), self.floor());
+        reach("kv-reserved");
+    }
+
+    /// The number by which a node that comes later knows a writer: who may still be writing holds the lock of this number on
+    /// the blocks file. That of threads of the node is the largest there is.
+    pub const fn mark(&self, writer: u64) -> u64 {
+        if writer >= NODE_WRITER_FIRST {
+            return NODE_MARK;
+        }
+        // A node that has more sessions takes locks again: then a slot waits for the wrong one.
+        self.life << MARK_BITS | (writer & ((1 << MARK_BITS) - 1))
+    }
+
+    /// No generation below this is given.
+    const fn floor(&self) -> u64 {
+        self.life << LIFE_BITS
+    }
+
+    /// What is published of a slot.
+    fn content(&mut self, slot: u32, used: &Used) -> Content {
+        let offset = self.chunks.offset(slot);
+        let mut sum = used.sum;
+        if sum.is_none()
+            && let Some(summer) = &mut self.summer
+        {
+            sum = summer(offset, used.bytes);
+        }
+        let parent = used.family.parent().filter(|kin| self.published_kin(*kin).is_some());
+        let parent = parent.map(|kin| {
+            let slot = kin.slot();
+            (slot, header::generation(&self.words, &self.geometry, slot))
+        });
+        Content {
+            namespace: used.namespace,
+            key: used.key,
+            offset,
+            bytes: used.bytes,
+            sum,
+            parent,
+            serial: used.family.serial(),
+            floor: self.floor(),
+        }
+    }
+
     /// The slot is no longer written; what lies in it now.
     fn end_writing(&mut self, writer: u64, slot: u32) -> Result<Used, StoreError> {
         let its = self.chunks.get_mut(slot).filter(|used| used.writer == Some(writer));
@@ -501,8 +617,14 @@ impl<W: Words> Store<W> {
     /// Frees a slot that is not in the books.
     pub(crate) fn give(&mut self, slot: u32) {
         let class = self.chunks.class(slot);
+        let chunk = self.chunks.chunk_of(slot);
         if let Some(used) = self.chunks.give(slot) {
             self.spaces.entry(used.namespace).or_default().slot_bytes -= class;
+            self.status.slot_bytes -= class;
+            header::release(&self.words, &self.geometry, slot);
+            if self.chunks.class_of_chunk(chunk) == 0 {
+                self.words.store(self.geometry.chunk(chunk), 0);
+            }
         }
     }
 }

@@ -59,8 +59,29 @@ impl View {
     /// [`ViewError::Os`] if one cannot be mapped, or if the store's memory is not coherent and this processor cannot flush
     /// its caches; [`ViewError::Foreign`] if they do not belong together.
     pub fn map(books: &MemoryFile, blocks: &MemoryFile, touches: &MemoryFile) -> Result<Self, ViewError> {
+        Self::map_with(books, blocks, touches, false)
+    }
+
+    /// The same, and survives that somebody cuts the files off: what is read then is a miss.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_guarded(
+        books: &MemoryFile,
+        blocks: &MemoryFile,
+        touches: &MemoryFile,
+    ) -> Result<Self, ViewError> {
+        Self::map_with(books, blocks, touches, true)
+    }
+
+    fn map_with(
+        books: &MemoryFile,
+        blocks: &MemoryFile,
+        touches: &MemoryFile,
+        guarded: bool,
+    ) -> Result<Self, ViewError> {
         let whole = |file: &MemoryFile, write: bool| -> Result<SharedSlice, OsError> {
-            let options = MapOptions { write, ..MapOptions::default() };
+            let options = MapOptions { write, guarded, ..MapOptions::default() };
             Ok(Arc::new(file.map(0, file.len() as usize, options)?).slice())
         };
         let files = [whole(books, false)?, whole(blocks, true)?, whole(touches, true)?];
@@ -116,7 +137,7 @@ impl View {
     }
 
     /// Copies a block into pieces, in their order, as much as they hold; whether what was copied is the block that was
-    /// found. If not, it was evicted meanwhile, and the pieces hold nothing of use.
+    /// found. If not, it was evicted meanwhile, or has other bytes than were published; the pieces hold nothing of use.
     #[inline]
     pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
         match &self.0 {
@@ -173,6 +194,32 @@ impl View {
         match &self.0 {
             Kind::Hardware(client) => client.is_still(found),
             Kind::Software(client) => client.is_still(found),
+        }
+    }
+
+    /// crc32c of bytes of the blocks file; `None` outside.
+    pub fn sum(&self, offset: u64, bytes: u32) -> Option<u32> {
+        match &self.0 {
+            Kind::Hardware(client) => client.sum(offset, bytes),
+            Kind::Software(client) => client.sum(offset, bytes),
+        }
+    }
+
+    /// Whether somebody has cut off a file of a [guarded](Self::map_guarded) view.
+    pub fn is_lost(&self) -> bool {
+        match &self.0 {
+            Kind::Hardware(client) => client.is_lost(),
+            Kind::Software(client) => client.is_lost(),
+        }
+    }
+
+    /// Blocks that were read since this was asked last and had other bytes than were published, up to 64: the node is to
+    /// be told of them.
+    #[cold]
+    pub fn take_damaged(&self) -> Vec<Found> {
+        match &self.0 {
+            Kind::Hardware(client) => client.take_damaged(),
+            Kind::Software(client) => client.take_damaged(),
         }
     }
 

@@ -123,6 +123,10 @@ pub trait Memory: Words {
     const BY_HAND: bool;
     /// Length in bytes.
     fn bytes(&self) -> usize;
+    /// Whether somebody has cut off the file behind memory that is guarded against that.
+    fn is_lost(&self) -> bool {
+        false
+    }
     /// Copies bytes out.
     ///
     /// # Errors
@@ -187,6 +191,10 @@ impl Words for SharedSlice {
 impl Memory for SharedSlice {
     const BY_HAND: bool = false;
 
+    fn is_lost(&self) -> bool {
+        self.mapping().is_lost()
+    }
+
     #[inline]
     fn bytes(&self) -> usize {
         self.len()
@@ -238,6 +246,10 @@ impl Words for FlushedSlice {
 #[cfg(not(loom))]
 impl Memory for FlushedSlice {
     const BY_HAND: bool = true;
+
+    fn is_lost(&self) -> bool {
+        self.slice().mapping().is_lost()
+    }
 
     #[inline]
     fn bytes(&self) -> usize {

@@ -48,7 +48,9 @@ fn geometry() -> Geometry {
 }
 
 fn content(namespace: u64) -> header::Content {
-    header::Content { namespace: Namespace(namespace), key: key(), offset: 0, bytes: BYTES as u32 }
+    let namespace = Namespace(namespace);
+    let (sum, parent, serial, floor) = (None, None, 0, 0);
+    header::Content { namespace, key: key(), offset: 0, bytes: BYTES as u32, sum, parent, serial, floor }
 }
 
 fn key() -> BlockKey {

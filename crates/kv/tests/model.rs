@@ -6,8 +6,8 @@ mod checked;
 
 use checked::Checked;
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Point, Reserved, Seen, Store,
-    StoreError, Swapped, Wish, Words, header, lookup,
+    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Point, Reserved, Restoring,
+    Seen, Store, StoreError, Swapped, ToSum, Wish, Words, header, lookup,
 };
 use hinterland_os::Coherence;
 use hinterland_os::checking::{Disorder, segment};
@@ -61,20 +61,77 @@ impl Words for Books {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Reserve { writer: u64, key: u8, bytes: u64, parent: Option<u8> },
-    Publish { index: usize },
-    Abort { index: usize },
-    Remove { key: u8 },
-    Release { writer: u64 },
-    Clear { namespace: u64 },
-    Pin { session: u64, key: u8 },
-    Unpin { session: u64, key: u8 },
-    Limit { namespace: u64, quota: Option<u64>, priority: u8 },
-    Take { writer: u64, namespace: u64, bytes: u64 },
-    Swap { index: usize, key: u8, expects: Hope },
-    RemoveSeen { key: u8, right: bool },
-    List { limit: usize },
+    Reserve {
+        writer: u64,
+        key: u8,
+        bytes: u64,
+        parent: Option<u8>,
+    },
+    Publish {
+        index: usize,
+    },
+    Abort {
+        index: usize,
+    },
+    Remove {
+        key: u8,
+    },
+    Release {
+        writer: u64,
+    },
+    Clear {
+        namespace: u64,
+    },
+    Pin {
+        session: u64,
+        key: u8,
+    },
+    Unpin {
+        session: u64,
+        key: u8,
+    },
+    Limit {
+        namespace: u64,
+        quota: Option<u64>,
+        priority: u8,
+    },
+    Take {
+        writer: u64,
+        namespace: u64,
+        bytes: u64,
+    },
+    Swap {
+        index: usize,
+        key: u8,
+        expects: Hope,
+    },
+    RemoveSeen {
+        key: u8,
+        right: bool,
+    },
+    List {
+        limit: usize,
+    },
+    /// Blocks leave ahead.
+    Leave {
+        count: usize,
+    },
+    /// Blocks get checksums.
+    Sum {
+        share: u64,
+    },
+    /// The node ends and another one takes its books; of one writer it is not known whether it still writes, and bits of one
+    /// block have flipped.
+    Restart {
+        held: u64,
+        damaged: u8,
+    },
+    /// The writers of before have ended.
+    End,
 }
+
+/// Of 256 restarts that are drawn, those that happen.
+const RESTARTS: u8 = 48;
 
 /// What a swap expects: anything, nothing, what is there, or what never was.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +169,10 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(index, key, expects)| Step::Swap { index, key, expects }),
         1 => (any::<u8>(), any::<bool>()).prop_map(|(key, right)| Step::RemoveSeen { key, right }),
         1 => (1..100_usize).prop_map(|limit| Step::List { limit }),
+        1 => (1..4_usize).prop_map(|count| Step::Leave { count }),
+        2 => (1..9_u64).prop_map(|share| Step::Sum { share }),
+        1 => (0..4_u64, any::<u8>()).prop_map(|(held, damaged)| Step::Restart { held, damaged }),
+        1 => Just(Step::End),
     ]
 }
 
@@ -123,7 +184,22 @@ fn wish(namespace: Namespace, key: BlockKey, bytes: u64) -> Wish {
     Wish { namespace, key, bytes, parent: None }
 }
 
+/// The checksum of a block's bytes, which the model does not have.
+const fn sum(block: &ToSum) -> u32 {
+    // The low halves.
+    (block.offset as u32).wrapping_mul(31) ^ block.bytes
+}
+
 struct World {
+    /// As the node sees them.
+    owner: Books,
+    order: EvictionKind,
+    /// Slots that writers of before may still write, with their places and the marks of their writers.
+    abandoned: Vec<(u32, std::ops::Range<u64>, u64)>,
+    /// Of the stores before restarts.
+    evictions: u64,
+    /// Every generation under which a slot was published: none comes twice.
+    given: HashSet<(u32, u64)>,
     /// As a reader sees them.
     books: Books,
     geometry: Geometry,
@@ -166,9 +242,15 @@ impl World {
     }
 
     fn over(owner: Books, books: Books, geometry: Geometry, order: EvictionKind) -> Self {
-        let store = Store::new(owner, geometry, order);
+        let mut store = Store::new(owner.clone(), geometry, order);
+        store.sum_behind();
         assert_eq!(Geometry::load(&books, geometry.books_bytes()), Some(geometry));
         Self {
+            owner,
+            order,
+            abandoned: Vec::new(),
+            evictions: 0,
+            given: HashSet::new(),
             books,
             geometry,
             store,
@@ -244,6 +326,7 @@ impl World {
             Step::Clear { namespace } => self.clear(namespace),
             Step::Pin { .. } | Step::Unpin { .. } | Step::Limit { .. } => self.hold(step),
             Step::Publish { .. } | Step::Abort { .. } => {}
+            Step::Leave { .. } | Step::Sum { .. } | Step::Restart { .. } | Step::End => self.node_alone(step),
             _ => self.replace(step),
         }
     }
@@ -260,6 +343,7 @@ impl World {
                 (block.slot, block.offset, u64::from(block.bytes)),
                 (slot, place.start, place.end - place.start)
             );
+            assert!(self.given.insert((slot, block.generation)), "a generation is given once");
             self.known.insert(number, (slot, place.end - place.start));
             self.parents.remove(&number);
             let parent = self.wanted.remove(&number).filter(|&parent| self.lookup(parent).is_some());
@@ -268,6 +352,76 @@ impl World {
             self.parents.extend(parent.filter(|_| linked.is_some()).map(|parent| (number, parent)));
         }
         assert!(self.store.publish(writer, slot, &mut self.was_touched).is_err(), "it is published once");
+    }
+
+    /// Another node takes the books: what had a checksum is there again, but for what is damaged, and everything else is gone.
+    fn restart(&mut self, held: u64, damaged: u8) {
+        for number in 0..=u8::MAX {
+            let Some(block) = self.lookup(number) else { continue };
+            if header::sum(&self.books, &self.geometry, block.slot).is_none() {
+                self.forget(number);
+            }
+        }
+        let there: Vec<u8> = (0..=u8::MAX).filter(|number| self.lookup(*number).is_some()).collect();
+        let there: Vec<u8> = there.into_iter().filter(|number| self.known.contains_key(number)).collect();
+        let writing = self.writing.drain(..).map(|(writer, slot, _, place)| (writer, slot, place));
+        let taken = self.taken.drain(..).map(|(writer, slot, _, place)| (writer, slot, place));
+        let of_held = writing.chain(taken).filter(|(writer, ..)| *writer == held);
+        let mark = self.store.mark(held);
+        let earlier: HashSet<u64> = self.abandoned.iter().map(|(.., mark)| *mark).collect();
+        // Those of earlier restarts may have ended.
+        self.abandoned.retain(|_| held < 3);
+        self.abandoned.extend(of_held.map(|(_, slot, place)| (slot, place, mark)));
+        self.pins.clear();
+        self.wanted.clear();
+        let namespaces = [0, 1].map(|number| (Namespace(number), self.limits[number as usize])).into();
+        let mut is_held = |asked: u64| asked == mark || (held < 3 && earlier.contains(&asked));
+        let mut restoring = Restoring { namespaces: &namespaces, is_held: &mut is_held };
+        self.evictions += self.store.status().evictions;
+        let owner = self.owner.clone();
+        let (store, restored) = Store::restore(owner, self.geometry, self.order, &mut restoring);
+        self.store = store;
+        self.store.sum_behind();
+        assert_eq!(restored.blocks, there.len() as u64);
+        assert!((0..=u8::MAX).all(|number| self.lookup(number).is_none()), "nothing is found unchecked");
+        for block in self.store.to_check(u64::MAX) {
+            let is_damaged = there.iter().find(|number| self.known[number].0 == block.slot) == Some(&damaged);
+            self.store.checked(&block, Some(sum(&block) ^ u32::from(is_damaged)));
+        }
+        for number in there {
+            let is_there = self.lookup(number).is_some();
+            assert_eq!(is_there, number != damaged, "{number}");
+            if number == damaged {
+                self.forget(number);
+            }
+        }
+        assert_eq!(self.store.status().unchecked, 0);
+    }
+
+    /// Steps of the node that nobody has asked for.
+    fn node_alone(&mut self, step: &Step) {
+        match *step {
+            Step::Leave { count } => {
+                let mut next = || self.store.next_to_leave(&mut self.was_touched);
+                let departing: Vec<_> = (0..count).map_while(|_| next()).collect();
+                for departing in departing {
+                    self.store.depart(&departing, &mut self.was_touched);
+                }
+            }
+            Step::Sum { share } => {
+                for block in self.store.to_sum(share << 20) {
+                    self.store.summed(&block, Some(sum(&block)));
+                }
+            }
+            // Rarely, so that memory fills up between two of them.
+            Step::Restart { held, damaged } if damaged < RESTARTS => self.restart(held, damaged),
+            Step::Restart { .. } => {}
+            Step::End => {
+                assert_eq!(self.store.free_abandoned(&mut |_| false), 0);
+                self.abandoned.clear();
+            }
+            _ => panic!("{step:?} is no such step"),
+        }
     }
 
     /// Steps of those who replace blocks.
@@ -329,6 +483,8 @@ impl World {
         if swapped == Swapped::Done {
             self.forget(number);
             self.known.insert(number, (slot, bytes));
+            let block = self.lookup(number).unwrap();
+            assert!(self.given.insert((slot, block.generation)), "a generation is given once");
         }
         assert_eq!(self.store.swap(writer, slot, key, bytes, expects), Err(StoreError::NotReserved(slot)));
     }
@@ -364,7 +520,8 @@ impl World {
     }
 
     fn is_any_held(&self) -> bool {
-        !self.writing.is_empty() || !self.taken.is_empty() || !self.pins.is_empty()
+        let is_any_written = !self.writing.is_empty() || !self.taken.is_empty() || !self.abandoned.is_empty();
+        is_any_written || !self.pins.is_empty()
     }
 
     fn clear(&mut self, namespace: u64) {
@@ -430,6 +587,8 @@ impl World {
         let mut slots: HashSet<u32> = self.writing.iter().map(|(_, slot, ..)| *slot).collect();
         slots.extend(self.taken.iter().map(|(_, slot, ..)| *slot));
         ranges.extend(self.taken.iter().map(|(.., place)| place.clone()));
+        slots.extend(self.abandoned.iter().map(|(slot, ..)| *slot));
+        ranges.extend(self.abandoned.iter().map(|(_, place, _)| place.clone()));
         let (mut blocks, mut bytes) = (0, 0);
         for number in 0..=u8::MAX {
             let Some(block) = self.lookup(number) else { continue };
@@ -452,7 +611,7 @@ impl World {
         let status = self.store.status();
         assert_eq!(
             (status.blocks, status.bytes, status.reserved),
-            (blocks, bytes, (self.writing.len() + self.taken.len()) as u64)
+            (blocks, bytes, (self.writing.len() + self.taken.len() + self.abandoned.len()) as u64)
         );
         blocks
     }
@@ -492,13 +651,13 @@ proptest! {
     fn in_memory_for_all_nothing_is_lost(steps in prop::collection::vec(step(), 1..300)) {
         let mut world = World::new(300, EvictionKind::S3Fifo);
         // The index of so much memory takes long to list, and what is listed does not depend on it.
-        for step in steps.iter().filter(|step| !matches!(step, Step::List { .. })) {
+        for step in steps.iter().filter(|step| !matches!(step, Step::List { .. } | Step::Leave { .. })) {
             world.run(step);
         }
         let quotas = steps.iter().any(|step| matches!(step, Step::Limit { quota: Some(_), .. }));
         let there = world.check();
         prop_assert!(quotas || there == world.known.len() as u64);
-        prop_assert!(quotas || world.store.status().evictions == 0);
+        prop_assert!(quotas || world.evictions + world.store.status().evictions == 0);
     }
 }
 
@@ -601,7 +760,7 @@ fn soak_of_ten_million_operations_against_a_plain_map() {
             }
         }
         world.check();
-        evictions += world.store.status().evictions;
+        evictions += world.evictions + world.store.status().evictions;
     }
     assert!(evictions > SOAK_STEPS / 100 && most > 20, "{evictions} evictions, {most} blocks at most");
 }

@@ -2,27 +2,39 @@
 //!
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
+mod behind;
 mod disk;
+mod files;
 mod keeping;
 mod racks;
 mod replace;
+mod spaces;
+mod start;
 
+pub use behind::KvWatermarks;
 pub use disk::KvDisk;
+pub use files::KvFolders;
 pub use racks::{KvRacks, KvRemote};
 
-use crate::options::NodeOptions;
 use crate::refused::{Refused, errno};
+use behind::Behind;
 use disk::DiskTier;
+use files::Files;
 use hinterland_kv::{
-    BlockKey, COUNTED_MAX, Counts, Namespace, Owned, Point, Reserved, Store, StoreError, StoreStatus, View,
-    Wish, settle, take_touch,
+    BlockKey, Counts, Limits, Memory as _, Namespace, Owned, Reserved, Restored, Store, StoreError,
+    StoreStatus, View, Wish, take_touch,
 };
-use hinterland_os::{Coherence, MapOptions, MemoryFile, OsError, PageKind, Seals, SharedSlice};
-use hinterland_policy::EvictionKind;
-use hinterland_proto::control::{KvBlock, KvDiskStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus};
+use hinterland_os::{OsError, PageKind};
+use hinterland_proto::control::{
+    KvBlock, KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus,
+};
 use hinterland_types::SessionId;
-use std::collections::{BTreeMap, HashMap};
+use spaces::{Known, Spaces};
+use start::Plan;
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest label that is kept.
@@ -30,65 +42,68 @@ const LABEL_CHARS_MAX: usize = 200;
 
 /// The stores of a node.
 pub struct KvStores {
-    capacity_bytes: u64,
-    order: EvictionKind,
-    disk: Option<KvDisk>,
-    coherence: Coherence,
+    plan: Plan,
+    /// Where files with names lie, also those of a node that kept some.
+    folders: KvFolders,
     by_user: Mutex<HashMap<u32, Arc<UserStore>>>,
+    /// The node is about to end, and ends its sessions.
+    is_ending: AtomicBool,
 }
 
 /// The store of one user's sessions.
 pub struct UserStore {
     user: u32,
     pages: PageKind,
-    books: MemoryFile,
-    blocks: MemoryFile,
-    touches: MemoryFile,
+    files: Files,
+    books: Owned,
     touched: Owned,
     view: Arc<View>,
     tally: racks::Tally,
     disk: Option<Arc<DiskTier>>,
     /// Why there is no disk tier though there was to be one.
     disk_refusal: Option<String>,
+    /// Where the namespaces are listed, if they outlive the node.
+    spaces_path: Option<PathBuf>,
+    restored: Restored,
+    verifies: bool,
+    watermarks: Option<KvWatermarks>,
+    behind: Behind,
     state: Mutex<State>,
 }
 
 struct State {
     store: Store<Owned>,
-    namespaces: BTreeMap<u64, Known>,
-}
-
-/// A namespace that was opened.
-struct Known {
-    fingerprint: [u8; 32],
-    label: String,
-    /// Its number among the counters.
-    counters: u32,
+    namespaces: Spaces,
 }
 
 impl KvStores {
-    /// Stores as a node is told to have.
-    pub fn new(options: &NodeOptions) -> Self {
-        Self {
-            capacity_bytes: options.kv_capacity_bytes,
-            order: options.eviction,
-            disk: options.kv_disk.clone(),
-            coherence: options.coherence,
-            by_user: Mutex::default(),
-        }
+    /// Sessions end from here on because the node does, not because their programs do: these may go on writing into what they have
+    /// reserved, so the next node must know of it.
+    pub fn end_sessions(&self) {
+        self.is_ending.store(true, Ordering::Release);
     }
 
-    /// Writes to the disk what is in memory, and ends what goes on there.
+    /// Writes to the disk what is in memory, finishes checksums, and ends what goes on behind. Files of stores without blocks go.
     pub fn stop(&self) {
         let stores: Vec<Arc<UserStore>> =
             self.by_user.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
         for store in stores {
+            store.behind.stop();
             if let Some(disk) = &store.disk {
                 let mut blocks = Vec::new();
                 store.lock().store.each_block(&mut |block| blocks.push(*block));
                 disk.stop(&store.view, &blocks);
             }
+            if store.files.are_kept && (store.is_lost() || store.lock().store.status().blocks == 0) {
+                self.folders.remove(store.user);
+            }
         }
+    }
+
+    /// Whether there are blocks that the next node will find.
+    pub fn keeps_blocks(&self) -> bool {
+        let stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
+        stores.values().any(|store| store.files.are_kept && store.lock().store.status().blocks > 0)
     }
 
     /// The store of a user, made if there is none.
@@ -97,12 +112,19 @@ impl KvStores {
     /// [`Refused`] if the node lends no memory for blocks, or has none.
     pub fn of_user(&self, user: u32) -> Result<Arc<UserStore>, Refused> {
         let mut stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(&user) {
+        if let Some(store) = stores.get(&user).filter(|store| !store.is_lost() && store.files.are_whole()) {
             return Ok(Arc::clone(store));
         }
-        let store =
-            UserStore::new(user, self.capacity_bytes, self.order, self.disk.as_ref(), self.coherence)?;
+        if stores.remove(&user).is_some() {
+            tracing::error!(user, "a program has cut off the files of KV blocks: they are made anew");
+            self.folders.remove(user);
+        }
+        let (store, messages) = UserStore::new(user, &self.plan)?;
+        for message in messages {
+            tracing::warn!(user, "{message}");
+        }
         let store = Arc::new(store);
+        store.start_behind();
         stores.insert(user, Arc::clone(&store));
         Ok(store)
     }
@@ -114,7 +136,9 @@ impl KvStores {
 
     /// Gives back what a session of a user has reserved; it has ended.
     pub fn release(&self, user: u32, session: SessionId) {
-        if let Some(store) = self.existing(user) {
+        if let Some(store) = self.existing(user)
+            && !(store.files.are_kept && self.is_ending.load(Ordering::Acquire))
+        {
             store.lock().store.release(session.0);
         }
     }
@@ -129,65 +153,6 @@ impl KvStores {
 }
 
 impl UserStore {
-    fn new(
-        user: u32,
-        capacity_bytes: u64,
-        order: EvictionKind,
-        disk: Option<&KvDisk>,
-        coherence: Coherence,
-    ) -> Result<Self, Refused> {
-        let geometry = Store::<Owned>::geometry_for(capacity_bytes).with_coherence(coherence);
-        if geometry.blocks_bytes() == 0 {
-            let text = format!(
-                "this node lends {capacity_bytes} bytes for KV blocks, less than one chunk (hint: start it with --kv-capacity 1G)"
-            );
-            return Err(Refused::new(errno::ENOSPC, text));
-        }
-        let blocks = make_blocks(geometry.blocks_bytes())?;
-        let books = MemoryFile::anonymous("hinterland-kv-books", geometry.books_bytes(), PageKind::Base4K)?;
-        let touches =
-            MemoryFile::anonymous("hinterland-kv-touches", geometry.touches_bytes(), PageKind::Base4K)?;
-        let touched = Owned::new(mapped(&touches)?, coherence)?;
-        settle(&touched, Point::NewTouches);
-        settle(&Owned::new(mapped(&blocks)?, coherence)?, Point::NewBlocks);
-        let mut store = Store::new(Owned::new(mapped(&books)?, coherence)?, geometry, order);
-        let view = View::map(&books, &blocks, &touches)
-            .map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
-        let view = Arc::new(view);
-        // A disk that cannot be used makes misses of hits, and nothing else.
-        let (disk, disk_refusal) = match disk.map(|disk| DiskTier::open(disk, user)).transpose() {
-            Ok(disk) => (disk, None),
-            Err(refused) => {
-                tracing::error!(%refused, "KV blocks that leave the memory are lost");
-                (None, Some(refused.text))
-            }
-        };
-        if let Some(tier) = &disk {
-            let (tier, view) = (Arc::clone(tier), Arc::clone(&view));
-            store.set_keeper(Box::new(move |leaving| tier.stage(&view, leaving)));
-        }
-        // Clients hold these files: none may cut off what others and the node have mapped. Read-only descriptors can be
-        // opened anew for writing, so the books take no writer but the mapping that is there.
-        books.add_seals(Seals { future_write: true, ..Seals::FIXED_LENGTH })?;
-        blocks.add_seals(Seals::FIXED_LENGTH)?;
-        touches.add_seals(Seals::FIXED_LENGTH)?;
-        let state = Mutex::new(State { store, namespaces: BTreeMap::new() });
-        let tally = racks::Tally::default();
-        Ok(Self {
-            user,
-            pages: blocks.kind(),
-            books,
-            blocks,
-            touches,
-            touched,
-            view,
-            tally,
-            disk,
-            disk_refusal,
-            state,
-        })
-    }
-
     /// The namespace of a fingerprint, and its number among the counters.
     ///
     /// # Errors
@@ -196,15 +161,21 @@ impl UserStore {
         let number = racks::number_of(&fingerprint);
         let label = || label.chars().take(LABEL_CHARS_MAX).collect();
         let mut state = self.lock();
-        // The last counters are those of all that come late.
-        let counters = (state.namespaces.len() as u32).min(COUNTED_MAX - 1);
-        let make = || Known { fingerprint, label: label(), counters };
-        let known = state.namespaces.entry(number).or_insert_with(make);
-        if known.fingerprint == fingerprint {
+        if let Some(known) = state.namespaces.get(&number).filter(|known| known.fingerprint == fingerprint) {
             if let Some(disk) = &self.disk {
                 disk.know(number, fingerprint);
             }
             return Ok((Namespace(number), known.counters));
+        }
+        if !state.namespaces.contains_key(&number) {
+            let counters = spaces::free_counter(&state.namespaces);
+            let known = Known { fingerprint, label: label(), counters, limits: Limits::default() };
+            state.namespaces.insert(number, known);
+            self.save_spaces(&state.namespaces);
+            if let Some(disk) = &self.disk {
+                disk.know(number, fingerprint);
+            }
+            return Ok((Namespace(number), counters));
         }
         let text =
             format!("namespace {number:016x} has another fingerprint (hint: add anything to the name)");
@@ -229,12 +200,38 @@ impl UserStore {
         self.lock().namespaces.get(&namespace.0).map(|known| known.fingerprint)
     }
 
-    /// What a client maps: books, blocks, touches.
+    /// What a client maps: books, blocks, touches. Slots that the session reserves count as being written, also for a node that
+    /// comes later, for as long as somebody has these blocks mapped.
     ///
     /// # Errors
     /// [`OsError`] without descriptors left.
-    pub fn descriptors(&self) -> Result<Vec<OwnedFd>, OsError> {
-        Ok(vec![self.books.reopen_read_only()?, self.blocks.duplicate()?, self.touches.duplicate()?])
+    pub fn descriptors(&self, session: SessionId) -> Result<Vec<OwnedFd>, OsError> {
+        let mark = self.lock().store.mark(session.0);
+        let Files { books, touches, .. } = &self.files;
+        Ok(vec![books.reopen_read_only()?, self.files.blocks_for(mark)?, touches.duplicate()?])
+    }
+
+    /// Writes the list of namespaces, if a node that comes later is to know them.
+    fn save_spaces(&self, namespaces: &Spaces) {
+        if let Some(path) = &self.spaces_path
+            && let Err(error) = spaces::save(path, namespaces)
+        {
+            tracing::error!(path = %path.display(), %error, "blocks of a new namespace will not outlive the node");
+        }
+    }
+
+    /// Whether somebody has cut off the files: nothing in them counts any more.
+    fn is_lost(&self) -> bool {
+        self.books.is_lost() || self.touched.is_lost() || self.view.is_lost()
+    }
+
+    /// Refuses whatever writes into files that were cut off.
+    fn check_kept(&self) -> Result<(), Refused> {
+        if !self.is_lost() {
+            return Ok(());
+        }
+        let text = "a program has cut off the files of these KV blocks (hint: open the namespace again)";
+        Err(Refused::new(errno::EIO, text))
     }
 
     /// Slots for blocks.
@@ -248,6 +245,7 @@ impl UserStore {
         blocks: &[KvBlock],
     ) -> Result<Vec<KvSlot>, Refused> {
         let wishes = wishes(namespace, blocks)?;
+        self.check_kept()?;
         let mut state = self.lock();
         let mut slots = Vec::with_capacity(blocks.len());
         for wish in &wishes {
@@ -269,6 +267,11 @@ impl UserStore {
                 }
             }
         }
+        let is_low = self.is_below_low(state.store.free_bytes());
+        drop(state);
+        if is_low {
+            self.behind.ring();
+        }
         Ok(slots)
     }
 
@@ -277,10 +280,34 @@ impl UserStore {
     /// # Errors
     /// [`Refused`] at the first slot that the session has not reserved; those before it are visible.
     pub fn publish(&self, session: SessionId, slots: &[u32]) -> Result<Vec<bool>, Refused> {
+        self.check_kept()?;
+        let sums = self.sums_before(session, slots);
         let mut state = self.lock();
+        for (slot, sum) in sums {
+            state.store.sum_of_written(session.0, slot, sum).map_err(|error| refused(&error))?;
+        }
         let mut was_touched = |slot| self.was_touched(slot);
         let mut publish = |&slot: &u32| state.store.publish(session.0, slot, &mut was_touched);
-        slots.iter().map(|slot| publish(slot).map_err(|error| refused(&error))).collect()
+        let published = slots.iter().map(|slot| publish(slot).map_err(|error| refused(&error))).collect();
+        drop(state);
+        if self.files.are_kept {
+            self.behind.ring();
+        }
+        published
+    }
+
+    /// Checksums of what a session has written, if readers check them: taken before anybody is locked out.
+    fn sums_before(&self, session: SessionId, slots: &[u32]) -> Vec<(u32, u32)> {
+        if !self.verifies {
+            return Vec::new();
+        }
+        let places: Vec<(u32, (u64, u32))> = {
+            let state = self.lock();
+            let place = |&slot| Some((slot, state.store.written(session.0, slot)?));
+            slots.iter().filter_map(place).collect()
+        };
+        let sum = |(slot, (offset, bytes))| Some((slot, self.sum(offset, bytes)?));
+        places.into_iter().filter_map(sum).collect()
     }
 
     /// Gives slots back unwritten.
@@ -322,7 +349,7 @@ impl UserStore {
 
     fn status(&self) -> KvStatus {
         let state = self.lock();
-        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes } =
+        let StoreStatus { capacity_bytes, blocks, bytes, reserved, evictions, pinned_bytes, .. } =
             state.store.status();
         let count = |(&namespace, known): (&u64, &Known)| {
             let space = state.store.space(Namespace(namespace));
@@ -358,6 +385,22 @@ impl UserStore {
             namespaces,
             racks,
             disk: self.disk_status(),
+            kept: self.kept_status(&state.store),
+        }
+    }
+
+    fn kept_status(&self, store: &Store<Owned>) -> KvKeptStatus {
+        let StoreStatus { unchecked, damaged, evictions_ahead, .. } = store.status();
+        KvKeptStatus {
+            path: self.files.path().map(|path| path.display().to_string()),
+            restored_blocks: self.restored.blocks,
+            dropped_blocks: self.restored.dropped,
+            unchecked_blocks: unchecked,
+            abandoned_slots: store.abandoned() as u64,
+            unsummed_blocks: store.unsummed() as u64,
+            damaged_blocks: damaged,
+            verifies: self.verifies,
+            evictions_ahead,
         }
     }
 
@@ -378,29 +421,6 @@ impl UserStore {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// All pages are made here, so that no touch of a block can fail later: huge ones if there are enough.
-fn make_blocks(bytes: u64) -> Result<MemoryFile, Refused> {
-    let make = |kind| {
-        let file = MemoryFile::anonymous("hinterland-kv-blocks", bytes, kind)?;
-        file.allocate(0, bytes)?;
-        Ok::<_, OsError>(file)
-    };
-    let made = [PageKind::Huge2M, PageKind::TransparentHuge].into_iter().find_map(|kind| make(kind).ok());
-    match made {
-        Some(file) => Ok(file),
-        None => make(PageKind::Base4K).map_err(|error| {
-            let text =
-                format!("no memory for {bytes} bytes of KV blocks: {error} (hint: a smaller --kv-capacity)");
-            Refused::new(errno::ENOMEM, text)
-        }),
-    }
-}
-
-fn mapped(file: &MemoryFile) -> Result<SharedSlice, OsError> {
-    let options = MapOptions { write: true, ..MapOptions::default() };
-    Ok(Arc::new(file.map(0, file.len() as usize, options)?).slice())
 }
 
 /// The blocks of a request, each with the key of the one that it follows on.

@@ -9,7 +9,6 @@ pub mod capability;
 mod core;
 mod directory_host;
 mod directory_link;
-mod fault_point;
 mod holdings;
 mod kv;
 mod local_server;
@@ -28,7 +27,9 @@ mod segment;
 mod session;
 mod verify;
 
+use hinterland_os::fault_point;
+
 pub use cache::CacheSwitches;
-pub use kv::{KvDisk, KvRemote};
+pub use kv::{KvDisk, KvRemote, KvWatermarks};
 pub use node::{Node, NodeError, read_key};
 pub use options::{BackingChoice, NodeOptions};

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
-use crate::kv::{KvRacks, KvStores};
+use crate::kv::{KvFolders, KvRacks, KvStores};
 use crate::local_server::LocalServer;
 use crate::locks::LockTable;
 use crate::membership::{Incarnation, Membership};
@@ -195,6 +195,7 @@ impl Node {
 
     /// Ends the node in order: sessions, membership, fabric, cache. Objects stay for the next start.
     pub fn stop(mut self) {
+        self.core.kv.end_sessions();
         self.local.stop();
         *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.bell.changed.notify_all();
@@ -210,12 +211,12 @@ impl Node {
         if let Some(threads) = self.cache_threads.take() {
             self.core.cache.stop(threads);
         }
-        if self.core.holdings.used_bytes() == 0 {
+        if self.core.holdings.used_bytes() == 0 && !self.core.kv.keeps_blocks() {
             self.leave_nothing();
         }
     }
 
-    /// Takes back what the node set up in the system, because it holds no object that a restart could find.
+    /// Takes back what the node set up in the system, because it holds nothing that a restart could find.
     fn leave_nothing(&self) {
         if let Some(before) = self.backing.overcommit_before {
             // The limit stays higher if it cannot be set back: harmless, and `doctor` shows it.
@@ -250,6 +251,11 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
             }
         }
     };
+    if backing.kind == PageKind::TransparentHuge && options.kv_keep {
+        let bytes = wanted + options.kv_capacity_bytes;
+        // Room for the files and for a partial page of each. Without it KV blocks lie elsewhere.
+        let _ = huge_pages::resize_huge_tmpfs(&backing.folder, bytes + bytes / 8 + (64 << 20));
+    }
     let messages = vec![format!("memory: {}", backing.explanation)];
     Ok((backing, messages))
 }
@@ -274,15 +280,7 @@ fn build(
         timeout: options.fetch_timeout,
     };
     let peers = Arc::new(Peers::new(identity.clone()));
-    let directory = Arc::new(match &options.join {
-        Some(address) => DirectoryLink::Remote { peers: Arc::clone(&peers), address: address.clone() },
-        None => {
-            // A lease of days is the longest that anybody sets: the cast loses nothing.
-            let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
-            let path = options.state.join("directory.redb");
-            DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
-        }
-    });
+    let directory = Arc::new(directory_link(options, &peers)?);
     let small = small_folder(options, backing, own)?;
     let (holdings, dropped) =
         Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
@@ -300,6 +298,8 @@ fn build(
     };
     let (cache, threads) = Cache::start(cache_options, Arc::clone(&peers), Arc::clone(&directory), own)?;
     let kv_racks = KvRacks::new(options.kv_remote, identity, Arc::clone(&directory));
+    let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
+    messages.extend(kept);
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
@@ -312,7 +312,7 @@ fn build(
         puts: Arc::new(puts),
         cache,
         kv_racks: Arc::new(kv_racks),
-        kv: KvStores::new(options),
+        kv,
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),
@@ -325,6 +325,19 @@ fn build(
     Ok((core, threads))
 }
 
+/// The way to the directory: to another node, or to this one.
+fn directory_link(options: &NodeOptions, peers: &Arc<Peers>) -> Result<DirectoryLink, NodeError> {
+    Ok(match &options.join {
+        Some(address) => DirectoryLink::Remote { peers: Arc::clone(peers), address: address.clone() },
+        None => {
+            // A lease of days is the longest that anybody sets: the cast loses nothing.
+            let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
+            let path = options.state.join("directory.redb");
+            DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
+        }
+    })
+}
+
 /// Where objects below a page lie: 4 KiB pages, so that they do not take 2 MiB each.
 fn small_folder(options: &NodeOptions, backing: &Backing, own: NodeId) -> Result<PathBuf, NodeError> {
     if matches!(options.backing, BackingChoice::Folder(_)) {
@@ -333,6 +346,14 @@ fn small_folder(options: &NodeOptions, backing: &Backing, own: NodeId) -> Result
     let folder = Path::new("/dev/shm").join(format!("hinterland-{:016x}", own.0));
     make_folder(&folder)?;
     Ok(folder)
+}
+
+/// Where KV blocks lie that outlive the node: in its memory, unless that is of small pages or somebody's folder.
+fn kv_folders(backing: &Backing, own: NodeId) -> KvFolders {
+    let books = Path::new("/dev/shm").join(format!("hinterland-{:016x}", own.0));
+    let is_huge = matches!(backing.kind, PageKind::Huge2M | PageKind::TransparentHuge);
+    let blocks = is_huge.then(|| backing.folder.clone()).into_iter().chain([books.clone()]).collect();
+    KvFolders { blocks, books }
 }
 
 fn spawn_heartbeat(core: Arc<Core>, bell: Arc<Bell>, lease_ms: u64) -> Result<JoinHandle<()>, NodeError> {

@@ -1,7 +1,7 @@
 //! How a node is started.
 
 use crate::cache::CacheSwitches;
-use crate::kv::{KvDisk, KvRemote};
+use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
@@ -48,6 +48,12 @@ pub struct NodeOptions {
     pub kv_remote: KvRemote,
     /// Where KV blocks go that do not fit into memory.
     pub kv_disk: Option<KvDisk>,
+    /// Whether KV blocks outlive the node, in files of memory.
+    pub kv_keep: bool,
+    /// Whether readers of KV blocks check all that they copy, and not only the node what has arrived.
+    pub kv_verify: bool,
+    /// When room for KV blocks is made ahead, if there is a disk for those that leave.
+    pub kv_watermarks: Option<KvWatermarks>,
     /// Who keeps KV blocks coherent among the processes that share them.
     pub coherence: Coherence,
     /// Memory for small allocations, part of the capacity.
@@ -88,6 +94,9 @@ impl NodeOptions {
             kv_capacity_bytes: 256 << 20,
             kv_remote: KvRemote::default(),
             kv_disk: None,
+            kv_keep: false,
+            kv_verify: false,
+            kv_watermarks: Some(KvWatermarks::default()),
             coherence: Coherence::Hardware,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,

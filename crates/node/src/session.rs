@@ -574,12 +574,16 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 KvReply::Count(store.blocks_of(namespace))
             }
+            KvRequest::Doubt { handle, blocks } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Count(store.doubt(namespace, &blocks))
+            }
             other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
         })
     }
 
     fn kv_open(&self, core: &Core, store: Arc<UserStore>, (namespace, counters): (Namespace, u32)) -> Answer {
-        let descriptors = store.descriptors()?;
+        let descriptors = store.descriptors(self.id)?;
         core.kv_racks.want();
         let resource = Resource::Kv(store, namespace);
         let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;

@@ -221,8 +221,11 @@ fn lines_of(offset: usize, bytes: usize) -> std::ops::Range<usize> {
 impl State {
     /// The copy of a participant, fetched if there is none.
     fn copied(&mut self, number: usize, place: usize) -> &mut Copied {
-        // What it stored past its cache it sees itself.
-        self.arrive_at(number, place);
+        // What it stored past its cache it sees itself. That it looks at a line makes no write-back arrive.
+        let is_streamed = |late: &Late| matches!(late, Late::Stream(where_to, _) if *where_to == place);
+        if self.caches[number].late.iter().any(is_streamed) {
+            self.arrive_at(number, place);
+        }
         let line = self.in_memory(place);
         self.caches[number].lines.entry(place).or_insert(Copied { line, dirty: false })
     }

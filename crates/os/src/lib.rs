@@ -12,6 +12,8 @@
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
 //! | [`userfault`] | faults of a range served from outside the program |
 //! | [`direct_file`] | files of a disk past the page cache, many transfers at once |
+//! | [`fault_point`] | steps at which a test ends the process |
+//! | [`file_lock`] | locks that last as long as somebody has a file open or mapped |
 //! | [`filler`] | pages that appear whole in a file |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
@@ -31,6 +33,8 @@ pub mod clock;
 pub mod coherence;
 pub mod direct_file;
 mod error;
+pub mod fault_point;
+pub mod file_lock;
 pub mod filler;
 pub mod futex;
 mod guard;

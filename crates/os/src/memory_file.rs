@@ -166,6 +166,14 @@ impl MemoryFile {
         self.path.as_deref()
     }
 
+    /// Whether the file still has its length: whoever has a descriptor for writing may have cut it off.
+    ///
+    /// # Errors
+    /// The refusal of `fstat`.
+    pub fn is_whole(&self) -> Result<bool, OsError> {
+        self.status().map(|status| self.kind == PageKind::Device || status.len() >= self.bytes)
+    }
+
     /// Bytes of memory that the file holds at this moment (its holes not counted).
     ///
     /// # Errors
@@ -234,6 +242,20 @@ impl MemoryFile {
         File::open(&link)
             .map(OwnedFd::from)
             .map_err(|error| OsError::system("open read-only", format!("{link} ({})", self.subject()), error))
+    }
+
+    /// The file opened once more, for reading and writing: what belongs to one opening of it, such as locks, is apart.
+    ///
+    /// # Errors
+    /// The refusal of `open` on `/proc/self/fd/N`.
+    pub fn reopen(&self) -> Result<OwnedFd, OsError> {
+        let link = format!("/proc/self/fd/{}", self.raw());
+        File::options()
+            .read(true)
+            .write(true)
+            .open(&link)
+            .map(OwnedFd::from)
+            .map_err(|error| OsError::system("open", format!("{link} ({})", self.subject()), error))
     }
 
     /// A second descriptor with the same rights as this one, for handing out.

@@ -15,6 +15,12 @@ pub fn name_thread(name: &str) {
     unsafe { libc::prctl(libc::PR_SET_NAME, bytes.as_ptr()) };
 }
 
+/// Makes the calling thread give way to others, more so the larger `nice` is (0 to 19); it stays as it is where that is forbidden.
+pub fn lower_thread(nice: i32) {
+    // SAFETY: plain values; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
+}
+
 /// Has the kernel send `signal` to the calling process when the thread that made it ends. Call it in the child, and then
 /// compare the parent with the one expected, since it may have gone before.
 ///

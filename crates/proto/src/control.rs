@@ -9,8 +9,9 @@ mod object;
 mod status;
 
 pub use kv::{
-    KV_KEYS_MAX, KvBlock, KvDiskStatus, KvEvent, KvExpects, KvHeld, KvInspected, KvKey, KvNamespaceStatus,
-    KvParent, KvPlace, KvRacksStatus, KvReply, KvRequest, KvSeen, KvSlot, KvStatus, KvSwap, KvSwapped,
+    KV_KEYS_MAX, KvBlock, KvDiskStatus, KvEvent, KvExpects, KvHeld, KvInspected, KvKeptStatus, KvKey,
+    KvNamespaceStatus, KvParent, KvPlace, KvRacksStatus, KvReply, KvRequest, KvSeen, KvSlot, KvStatus,
+    KvSwap, KvSwapped,
 };
 pub use message::{
     Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest,

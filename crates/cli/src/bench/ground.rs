@@ -154,6 +154,8 @@ impl Ground {
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }
+        // What a bench leaves is nothing.
+        command.args(["--kv-keep", "off"]);
         command.args(plan.more).stdout(Stdio::piped()).stdin(Stdio::null());
         let failed =
             |why: String| Failure::new(format!("node {} did not start: {why}", plan.name), "run it by hand");

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_pool::KvCache;
-use hinterland_proto::control::{KvDiskStatus, KvNamespaceStatus, KvStatus};
+use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvStatus};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -122,8 +122,40 @@ fn store(status: &KvStatus) -> Value {
             "sent_bytes": status.racks.sent_bytes,
         },
         "disk": status.disk.as_ref().map(disk),
+        "kept": kept(&status.kept),
         "namespaces": status.namespaces.iter().map(namespace).collect::<Vec<_>>(),
     })
+}
+
+fn kept(status: &KvKeptStatus) -> Value {
+    json!({
+        "path": status.path,
+        "restored_blocks": status.restored_blocks,
+        "dropped_blocks": status.dropped_blocks,
+        "unchecked_blocks": status.unchecked_blocks,
+        "abandoned_slots": status.abandoned_slots,
+        "unsummed_blocks": status.unsummed_blocks,
+        "damaged_blocks": status.damaged_blocks,
+        "verifies": status.verifies,
+        "evictions_ahead": status.evictions_ahead,
+    })
+}
+
+/// What people are told of what outlives the node, and of what was found wrong.
+fn kept_words(status: &KvKeptStatus) -> String {
+    let path = match &status.path {
+        Some(path) => format!("in {path}, also after a restart"),
+        None => "as long as the node runs".to_owned(),
+    };
+    let checked = if status.verifies { "each time they are read" } else { "when they have arrived" };
+    format!(
+        "kept      {path}; {} came from before, {} were dropped, {} are to be checked, {} slots may still be written by programs of before\nchecked   {checked}; {} were damaged and dropped",
+        status.restored_blocks,
+        status.dropped_blocks,
+        status.unchecked_blocks,
+        status.abandoned_slots,
+        status.damaged_blocks
+    )
 }
 
 fn disk(status: &KvDiskStatus) -> Value {
@@ -221,8 +253,8 @@ fn words(status: &KvStatus) -> String {
             status.pages
         ),
         format!(
-            "blocks    {}, {} being written, {} evicted so far",
-            status.blocks, status.reserved, status.evictions
+            "blocks    {}, {} being written, {} evicted so far, {} of them ahead",
+            status.blocks, status.reserved, status.evictions, status.kept.evictions_ahead
         ),
         format!(
             "racks     {} other nodes, {} left alone for a while; {} blocks ({}) came, {} were not had, {} were wrong; {} ({}) went",
@@ -236,6 +268,7 @@ fn words(status: &KvStatus) -> String {
             human(status.racks.sent_bytes)
         ),
     ];
+    lines.push(kept_words(&status.kept));
     lines.extend(status.disk.as_ref().map(disk_words));
     lines.extend([String::new(), table.text()]);
     lines.join("\n")

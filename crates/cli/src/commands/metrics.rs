@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
-use hinterland_proto::control::{KvDiskStatus, KvStatus, MemberInfo, NodeStatus};
+use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvStatus, MemberInfo, NodeStatus};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -179,6 +179,48 @@ fn disk_text(text: &mut String, stores: &[KvStatus]) {
     }
 }
 
+fn kept_text(text: &mut String, stores: &[KvStatus]) {
+    type ReadKept = fn(&KvKeptStatus) -> u64;
+    let of_kept: [(&'static str, &str, &str, ReadKept); 7] = [
+        (
+            "hinterland_kv_restored_blocks",
+            "gauge",
+            "Blocks that the node before this one had left.",
+            |kept| kept.restored_blocks,
+        ),
+        ("hinterland_kv_dropped_blocks", "gauge", "Of what it had left, what was not whole.", |kept| {
+            kept.dropped_blocks
+        }),
+        ("hinterland_kv_unchecked_blocks", "gauge", "Blocks of before that are not checked yet.", |kept| {
+            kept.unchecked_blocks
+        }),
+        (
+            "hinterland_kv_abandoned_slots",
+            "gauge",
+            "Slots that programs of before may still write.",
+            |kept| kept.abandoned_slots,
+        ),
+        ("hinterland_kv_unsummed_blocks", "gauge", "Blocks that a killed node would lose.", |kept| {
+            kept.unsummed_blocks
+        }),
+        ("hinterland_kv_damaged_blocks_total", "counter", "Blocks whose bytes had changed.", |kept| {
+            kept.damaged_blocks
+        }),
+        (
+            "hinterland_kv_evicted_ahead_blocks_total",
+            "counter",
+            "Evictions that nobody waited for.",
+            |kept| kept.evictions_ahead,
+        ),
+    ];
+    for (name, kind, help, read) in of_kept {
+        let mut family = Family::begin(text, name, kind, help);
+        for store in stores {
+            family.add(&[("user", &store.user.to_string())], read(&store.kept));
+        }
+    }
+}
+
 fn kv_text(text: &mut String, stores: &[KvStatus]) {
     type Read = fn(&KvStatus) -> u64;
     let of_store: [(&'static str, &str, &str, Read); 11] = [
@@ -213,6 +255,7 @@ fn kv_text(text: &mut String, stores: &[KvStatus]) {
         }
     }
     disk_text(text, stores);
+    kept_text(text, stores);
     type ReadSpace = fn(&hinterland_proto::control::KvNamespaceStatus) -> u64;
     let of_space: [(&'static str, &str, &str, ReadSpace); 9] = [
         ("hinterland_kv_blocks", "gauge", "KV blocks stored.", |space| space.blocks),

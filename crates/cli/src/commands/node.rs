@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
-use hinterland_node::{BackingChoice, KvDisk, Node, NodeError, NodeOptions};
+use hinterland_node::{BackingChoice, KvDisk, KvWatermarks, Node, NodeError, NodeOptions};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
@@ -25,7 +25,7 @@ The first node hosts the directory of its pool; the others join it:
   hinterland node --name a --listen 127.0.0.1:7402 --join 127.0.0.1:7401 --socket /tmp/a.sock
 
 It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects
-stay in memory and are there again when it is started on the same state folder.")]
+and KV blocks stay in memory and are there again when it is started on the same state folder.")]
 pub struct Arguments {
     /// The node's name
     #[arg(long, value_name = "NAME", value_parser = RackName::from_str)]
@@ -62,6 +62,15 @@ pub struct Memory {
     /// Memory for KV blocks of each user of this host, taken when the first one is opened
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub kv_capacity: Size,
+    /// Whether KV blocks outlive the node, in files of memory that the next one with this state finds
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub kv_keep: OnOff,
+    /// When the bytes of KV blocks are checked: arrived (over a wire, from a disk, from before a restart), or always
+    #[arg(long, default_value = "arrived", value_name = "WHEN")]
+    pub kv_verify: Verify,
+    /// Percent of the memory for KV blocks: once less than LOW is free, room is made ahead until HIGH is; with --kv-disk only, or off
+    #[arg(long, default_value = "2,5", value_name = "LOW,HIGH", value_parser = watermarks)]
+    pub kv_watermarks: Watermarks,
     /// Folder on a disk for KV blocks that do not fit into memory; they are there again after a restart
     #[arg(long, value_name = "DIR")]
     pub kv_disk: Option<PathBuf>,
@@ -95,6 +104,36 @@ pub struct Memory {
     /// Go without an optimisation, to see what it is worth; may be repeated
     #[arg(long, value_name = "SWITCH", value_enum)]
     pub without: Vec<Switch>,
+}
+
+/// When the bytes of KV blocks are checked.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verify {
+    /// After they came over a wire, from a disk, or from before a restart.
+    Arrived,
+    /// Whenever they are read.
+    Always,
+}
+
+/// When room is made ahead, if it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watermarks(Option<KvWatermarks>);
+
+/// Reads `LOW,HIGH` or `off`.
+fn watermarks(text: &str) -> Result<Watermarks, String> {
+    if text == "off" {
+        return Ok(Watermarks(None));
+    }
+    let numbers = text.split_once(',').and_then(|(low, high)| Some((low.parse().ok()?, high.parse().ok()?)));
+    match numbers {
+        Some((low, high)) if 0 < low && low < high && high <= 50 => {
+            Ok(Watermarks(Some(KvWatermarks { low, high })))
+        }
+        _ => Err(
+            "two percentages, the lower one first, of which the higher is 50 at most, such as 2,5; or off"
+                .to_owned(),
+        ),
+    }
 }
 
 /// Whether something is done.
@@ -156,6 +195,9 @@ pub fn options(
     options.capacity_bytes = memory.capacity.bytes;
     options.cache_budget_bytes = memory.cache_budget.bytes;
     options.kv_capacity_bytes = memory.kv_capacity.bytes;
+    options.kv_keep = memory.kv_keep == OnOff::On;
+    options.kv_verify = memory.kv_verify == Verify::Always;
+    options.kv_watermarks = memory.kv_watermarks.0;
     options.kv_disk =
         memory.kv_disk.clone().map(|folder| KvDisk { folder, bytes: memory.kv_disk_capacity.bytes });
     options.kv_remote.is_on = memory.kv_remote == OnOff::On;

@@ -4,10 +4,11 @@ use super::{Store, StoreError, Used};
 use crate::chunks::{BLOCK_BYTES_MAX, class_bytes};
 use crate::events::Event;
 use crate::family::Family;
-use crate::header::{self, Content};
+use crate::header;
 use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::words::Words;
+use hinterland_os::fault_point::reach;
 
 /// Buckets that one listing walks at most: a megabyte of the index, so that nobody waits long for the books.
 const LIST_BUCKETS_MAX: u64 = 16_384;
@@ -70,13 +71,12 @@ impl<W: Words> Store<W> {
             hash: 0,
             bytes: 0,
             writer: Some(writer),
+            sum: None,
             pins: 0,
             family: Family::new(self.serial, None),
         };
         let Some(slot) = self.take(class, used, was_touched) else { return Ok(None) };
-        *self.writers.entry(writer).or_default() += 1;
-        self.spaces.entry(namespace).or_default().slot_bytes += class;
-        self.status.reserved += 1;
+        self.begin_writing(writer, slot, namespace);
         Ok(Some((slot, self.chunks.offset(slot))))
     }
 
@@ -129,9 +129,14 @@ impl<W: Words> Store<W> {
     }
 
     /// Puts a written slot into books and order, in place of another one; false if there is no place for it.
-    fn put_in(&mut self, slot: u32, old: Option<u32>, used: Used) -> bool {
+    fn put_in(&mut self, slot: u32, mut old: Option<u32>, used: Used) -> bool {
         if old.is_some_and(|old| self.is_pinned(old)) {
             return false;
+        }
+        if let Some(unchecked) = old.filter(|&old| self.is_unchecked(old)) {
+            // Nobody can find it, so there is nothing to swap.
+            self.forget(unchecked);
+            old = None;
         }
         let (group, class) = (self.group(used.namespace), self.chunks.class(slot));
         if let Some(old) = old {
@@ -141,12 +146,12 @@ impl<W: Words> Store<W> {
         if !self.orders.insert(group, used.hash, slot, class) {
             return false;
         }
-        let offset = self.chunks.offset(slot);
-        let content = Content { namespace: used.namespace, key: used.key, offset, bytes: used.bytes };
+        let content = self.content(slot, &used);
         if let Some(place) = self.chunks.get_mut(slot) {
             *place = used;
         }
         header::publish(&self.words, &self.geometry, slot, &content);
+        reach("kv-swap-published");
         let is_in = match old {
             Some(old) => index::swap(&self.words, &self.geometry, used.hash, old, slot),
             None => index::insert(&self.words, &self.geometry, used.hash, slot),
@@ -154,10 +159,14 @@ impl<W: Words> Store<W> {
         if !is_in {
             header::retire(&self.words, &self.geometry, slot);
             self.orders.remove(group, used.hash, slot);
-        } else if let Some(old) = old {
+            return false;
+        }
+        reach("kv-swap-entered");
+        self.is_published(slot, content.sum);
+        if let Some(old) = old {
             self.retire(old);
         }
-        is_in
+        true
     }
 
     /// Removes the block of a key if it is still the one that was seen; whether it was. One that is pinned stays.

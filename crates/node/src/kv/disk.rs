@@ -9,6 +9,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
+use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_kv::disk::{Record, RecordKind, TierLog};
 use hinterland_kv::{BlockKey, Leaving, View};
@@ -28,6 +29,8 @@ const STAGED_BYTES_MAX: usize = 64 << 20;
 const FAILURES_MAX: u32 = 8;
 /// How long it rests.
 const REST: Duration = Duration::from_secs(30);
+/// How long room that is made ahead waits for the disk.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a node that stops waits for the disk.
 const FAREWELL: Duration = Duration::from_secs(10);
 
@@ -213,7 +216,16 @@ impl DiskTier {
         };
         state.push(record, bytes);
         drop(state);
+        fault_point::reach("kv-disk-staged");
         self.changed.notify_all();
+    }
+
+    /// The same for a block that nobody waits for: the disk is waited for, a while.
+    pub(super) fn stage_patiently(&self, view: &View, leaving: &Leaving) {
+        let room = STAGED_BYTES_MAX - leaving.bytes as usize;
+        // What there is no room for then is counted as lost.
+        self.waits_until(Instant::now() + PATIENCE, |state| state.staged_bytes <= room);
+        self.stage(view, leaving);
     }
 
     /// A block was removed from the memory: it is not to come back. Whether it was here.

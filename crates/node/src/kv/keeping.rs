@@ -3,7 +3,7 @@
 use super::{UserStore, key};
 use crate::refused::Refused;
 use hinterland_kv::{BlockKey, Event, Limits, Namespace};
-use hinterland_proto::control::{KvEvent, KvInspected, KvKey, KvReply};
+use hinterland_proto::control::{KvEvent, KvInspected, KvKey, KvReply, KvSeen};
 use hinterland_types::SessionId;
 
 /// Most events of a reply.
@@ -66,8 +66,28 @@ impl UserStore {
     /// Sets what a namespace may have; returns the bytes of its slots.
     pub fn limit(&self, namespace: Namespace, quota_bytes: Option<u64>, priority: u8) -> u64 {
         let mut state = self.lock();
-        state.store.set_limits(namespace, Limits { quota_bytes, priority });
+        let limits = Limits { quota_bytes, priority };
+        state.store.set_limits(namespace, limits);
+        if let Some(known) = state.namespaces.get_mut(&namespace.0) {
+            known.limits = limits;
+        }
+        self.save_spaces(&state.namespaces);
         state.store.space(namespace).slot_bytes
+    }
+
+    /// Looks at blocks that a reader found damaged; returns how many were, and are dropped.
+    pub fn doubt(&self, namespace: Namespace, blocks: &[KvSeen]) -> u64 {
+        let mut dropped = 0;
+        for block in blocks {
+            let doubted = self.lock().store.doubted(namespace, super::replace::seen(*block));
+            let Some(block) = doubted else { continue };
+            let sum = self.sum(block.offset, block.bytes);
+            if self.lock().store.drop_damaged(&block, sum) {
+                tracing::error!(slot = block.slot, "a KV block in memory is not what was published: dropped");
+                dropped += 1;
+            }
+        }
+        dropped
     }
 
     /// One block, if it is there.

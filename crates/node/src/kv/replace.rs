@@ -24,6 +24,7 @@ impl UserStore {
         take: &[u64],
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
         let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        self.check_kept()?;
         let mut state = self.lock();
         if let Some(disk) = &self.disk {
             disk.forbid(namespace.0);
@@ -50,6 +51,10 @@ impl UserStore {
                 .take_slot(session.0, namespace, bytes, &mut |slot| self.was_touched(slot))
                 .map_err(|error| refused(&error))?;
             slots.push(taken.map_or(KvSlot::NoRoom, |(slot, offset)| KvSlot::Reserved { slot, offset }));
+        }
+        drop(state);
+        if self.files.are_kept {
+            self.behind.ring();
         }
         Ok((outcomes, slots))
     }
@@ -81,7 +86,7 @@ impl UserStore {
     }
 }
 
-const fn seen(block: KvSeen) -> Seen {
+pub(super) const fn seen(block: KvSeen) -> Seen {
     Seen { slot: block.slot, generation: block.generation }
 }
 

@@ -4,6 +4,7 @@ use super::runs::Gather;
 use super::{KvCache, broken};
 use crate::session::unexpected;
 use crate::{Line, PoolError};
+use hinterland_os::fault_point::reach;
 use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, Reply, Request};
 use std::collections::VecDeque;
 
@@ -167,7 +168,9 @@ impl KvCache {
     fn write<S: Source>(&self, slots: &[KvSlot], blocks: &[S]) -> Result<(), PoolError> {
         for (slot, block) in slots.iter().zip(blocks) {
             if let KvSlot::Reserved { offset, .. } = *slot {
-                self.view.write_pieces(offset, block.bytes(), block.pieces()).map_err(broken)?;
+                let pieces = block.pieces().inspect(|_| reach("kv-put-piece"));
+                self.view.write_pieces(offset, block.bytes(), pieces).map_err(broken)?;
+                reach("kv-put-written");
             }
         }
         Ok(())
@@ -256,10 +259,12 @@ impl Putting<'_> {
         let due = self.due.pop_front().ok_or(PoolError::Closed)?;
         match (due, answer(&mut self.line)?) {
             (Due::Slots, KvReply::Slots(slots)) => {
+                reach("kv-put-reserved");
                 self.held.push_back(reserved_slots(&slots));
                 Ok(Some(slots))
             }
             (Due::Published(slots), KvReply::Published(answers)) => {
+                reach("kv-put-published");
                 self.outcomes.extend(outcomes(&slots, answers));
                 Ok(None)
             }
@@ -271,6 +276,7 @@ impl Putting<'_> {
     fn ask(&mut self, more: Vec<(Request, Due)>) -> Result<(), PoolError> {
         let (requests, due): (Vec<_>, Vec<_>) = self.publications.drain(..).chain(more).unzip();
         self.line.send(&requests)?;
+        reach("kv-put-asked");
         // Parts are published in the order in which they were reserved.
         let published = due.iter().filter(|due| matches!(due, Due::Published(_))).count();
         self.held.drain(..published);

@@ -4,6 +4,7 @@ use super::runs::Scatter;
 use super::{KvCache, block_key};
 use crate::PoolError;
 use hinterland_kv::{BlockKey, Counts, Found, LOOKUPS_AT_ONCE};
+use hinterland_proto::control::{KvRequest, KvSeen};
 
 /// A block to get: its key, and the pieces that it is copied into.
 pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
@@ -57,7 +58,7 @@ impl KvCache {
     /// As [`length`](Self::length).
     #[inline]
     pub fn get(&self, key: &[u8], into: &mut [&mut [u8]]) -> Result<Option<u32>, PoolError> {
-        let found = self.find(&block_key(key)?).filter(|found| self.view.read(found, into));
+        let found = self.find(&block_key(key)?).filter(|found| self.counts(self.view.read(found, into)));
         Ok(self.count_get(found.map(|found| found.bytes())))
     }
 
@@ -102,7 +103,7 @@ impl KvCache {
                 into.fill(|piece| reading.copy(piece));
                 is_right &= reading.is_right();
             }
-            is_right
+            self.counts(is_right)
         });
         Ok(self.count_get(found.map(|found| found.bytes())))
     }
@@ -153,9 +154,28 @@ impl KvCache {
         let found = self.find(key).filter(|found| {
             let mut reading = self.view.reading(found, from);
             into.fill(|piece| reading.copy(piece));
-            reading.is_right()
+            self.counts(reading.is_right())
         });
         self.count_get(found.map(|found| found.bytes()))
+    }
+
+    /// Whether what was read counts; if not, and because its bytes were others than those that were published, the node is told.
+    #[inline]
+    pub(super) fn counts(&self, is_right: bool) -> bool {
+        if !is_right {
+            self.tell_damage();
+        }
+        is_right
+    }
+
+    #[cold]
+    fn tell_damage(&self) {
+        let seen = |found: &Found| KvSeen { slot: found.block().slot, generation: found.block().generation };
+        let blocks: Vec<KvSeen> = self.view.take_damaged().iter().map(seen).collect();
+        if !blocks.is_empty() {
+            // It is a miss in any case; a node that does not hear of it is told by the next reader.
+            let _ = self.ask(KvRequest::Doubt { handle: self.handle, blocks });
+        }
     }
 
     fn count_asked(&self, asked: usize, found: usize) {

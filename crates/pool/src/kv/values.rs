@@ -93,7 +93,7 @@ impl KvValues {
     /// look for it again, it may have been replaced. No message to anybody.
     #[inline]
     pub fn read(&self, found: &Found, into: &mut [&mut [u8]]) -> bool {
-        self.cache.view.read(found, into)
+        self.cache.counts(self.cache.view.read(found, into))
     }
 
     /// Counts, for the node's status, a value that was to be read, and was if it has a length.

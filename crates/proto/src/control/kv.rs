@@ -236,6 +236,13 @@ pub enum KvRequest {
         /// Which, at most [`KV_KEYS_MAX`].
         keys: Vec<KvKey>,
     },
+    /// Blocks whose bytes are not those that were published; the node looks itself → `Count` of those that it has dropped.
+    Doubt {
+        /// From `Opened`.
+        handle: Handle,
+        /// What was seen of each.
+        blocks: Vec<KvSeen>,
+    },
 }
 
 /// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
@@ -363,6 +370,31 @@ pub struct KvStatus {
     pub racks: KvRacksStatus,
     /// The disk tier, if there is one.
     pub disk: Option<KvDiskStatus>,
+    /// What outlives the node, and what is checked.
+    pub kept: KvKeptStatus,
+}
+
+/// What of a store outlives the node, what was found at its start, and what was found wrong since.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct KvKeptStatus {
+    /// The file with the blocks, if they outlive the node.
+    pub path: Option<String>,
+    /// Blocks that the node before this one had left.
+    pub restored_blocks: u64,
+    /// Those that it had left and that are not whole, had no checksum yet or belong to nobody.
+    pub dropped_blocks: u64,
+    /// Blocks of before whose bytes are not checked yet: nobody finds them.
+    pub unchecked_blocks: u64,
+    /// Slots that programs of before may still write.
+    pub abandoned_slots: u64,
+    /// Blocks that have no checksum yet: they would be lost if the node were killed now.
+    pub unsummed_blocks: u64,
+    /// Blocks that were dropped because their bytes are not those that were published.
+    pub damaged_blocks: u64,
+    /// Whether readers check what they copy.
+    pub verifies: bool,
+    /// Evictions that nobody waited for; the others are those of programs that wanted room.
+    pub evictions_ahead: u64,
 }
 
 /// What the disk tier of a store holds, and what it did since the node started.

@@ -173,7 +173,7 @@ fn picture(before: &[KvStatus], store: &KvStatus, seconds: f64) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hinterland_proto::control::KvRacksStatus;
+    use hinterland_proto::control::{KvKeptStatus, KvRacksStatus};
 
     fn store(asked: u64, found: u64, evictions: u64) -> KvStatus {
         let space = KvNamespaceStatus {
@@ -203,6 +203,7 @@ mod tests {
             namespaces: vec![space],
             racks: KvRacksStatus::default(),
             disk: None,
+            kept: KvKeptStatus::default(),
         }
     }
 

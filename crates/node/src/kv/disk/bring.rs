@@ -1,6 +1,7 @@
 //! Blocks that come back: read, checked, and put into memory as any other.
 
 use super::{DiskTier, count};
+use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum};
 use hinterland_kv::{BlockKey, Namespace, Reserved, Wish};
@@ -74,6 +75,7 @@ impl DiskTier {
             rest = behind;
         }
         let results = self.media.transfer(&mut reads);
+        fault_point::reach("kv-disk-read");
         drop(reads);
         let mut rest = buffer.bytes();
         for (wanted, result) in batch.iter().zip(&results) {
@@ -110,6 +112,7 @@ impl DiskTier {
         if let Err(error) = store.view.write(offset, length, &[bytes]) {
             return tracing::error!(%error, slot, "a slot lies outside its file");
         }
+        fault_point::reach("kv-disk-brought");
         let mut state = store.lock();
         if matches!(state.store.publish(number, slot, &mut |slot| store.was_touched(slot)), Ok(true)) {
             count(&self.tally.read_blocks, 1);

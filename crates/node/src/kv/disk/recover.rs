@@ -1,6 +1,7 @@
 //! What the file held when the node started: the headers of all regions, read at the same time.
 
 use super::DiskTier;
+use crate::fault_point;
 use hinterland_kv::disk::{RECORD_ALIGN, RegionScan};
 use hinterland_os::{DirectBuffer, Transfer};
 
@@ -13,6 +14,7 @@ impl DiskTier {
             Ok(mut buffer) => while self.read_next(&mut scans, &mut ended, &mut buffer) {},
             Err(error) => tracing::error!(%error, "what the disk of KV blocks holds cannot be read"),
         }
+        fault_point::reach("kv-disk-scanned");
         let mut state = self.lock();
         state.log.recover(scans);
         state.is_known = true;

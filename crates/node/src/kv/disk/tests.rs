@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kv::UserStore;
+use crate::kv::start::Plan;
 use hinterland_kv::{Namespace, Reserved, Wish};
 use hinterland_os::{Coherence, DirectBuffer};
 use hinterland_policy::EvictionKind;
@@ -62,7 +63,16 @@ impl World {
         let file = DirectFile::open(&path, 128 * MIB).unwrap();
         let media = Troubled { file, trouble: Arc::clone(&trouble) };
         let tier = DiskTier::over(path.clone(), Box::new(media), 128 * MIB).unwrap();
-        let store = UserStore::new(0, 8 * MIB, EvictionKind::Lru, None, Coherence::Hardware).unwrap();
+        let plan = Plan {
+            capacity_bytes: 8 * MIB,
+            order: EvictionKind::Lru,
+            disk: None,
+            coherence: Coherence::Hardware,
+            folders: None,
+            verifies: false,
+            watermarks: None,
+        };
+        let (store, _) = UserStore::new(0, &plan).unwrap();
         let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
         tier.know(namespace.0, FINGERPRINT);
         let (keeper, view) = (Arc::clone(&tier), Arc::clone(&store.view));

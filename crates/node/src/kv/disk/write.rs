@@ -1,6 +1,7 @@
 //! The thread of a disk tier, once it knows what the file holds: it writes what is staged.
 
 use super::{DiskTier, State, count};
+use crate::fault_point;
 use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum, record_bytes};
 use hinterland_os::{DirectBuffer, OsError, Transfer};
 use std::sync::MutexGuard;
@@ -74,7 +75,9 @@ impl DiskTier {
             batch.push((record, place));
         }
         drop(state);
+        fault_point::reach("kv-disk-appended");
         let results = self.media.transfer(&mut writes(buffer, &batch));
+        fault_point::reach("kv-disk-written");
         let mut state = self.lock();
         for ((record, place), result) in batch.iter().zip(&results) {
             self.judge(&mut state, result);
@@ -86,6 +89,7 @@ impl DiskTier {
             // One that was removed meanwhile is on the disk, and its removal will be behind it.
             if staged.is_live {
                 state.log.add(record, *place);
+                fault_point::reach("kv-disk-added");
             }
             if record.kind == RecordKind::Block {
                 count(&self.tally.written_blocks, 1);

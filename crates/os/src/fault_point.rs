@@ -1,10 +1,10 @@
-//! Named steps at which a test can kill the node, to show that no step leaves anything broken behind.
+//! Named steps at which a test can kill a node or a program, to show that no step leaves anything broken behind.
 //!
 //! This exists for tests. `HINTERLAND_FAULT_POINT=count` says every step on standard error as it is reached;
 //! `HINTERLAND_FAULT_POINT=NAME:N` ends the process with SIGKILL when the step NAME is reached for the N-th time.
 //! Without the variable a step costs one load.
 
-use hinterland_os::process::ProcessHandle;
+use crate::process::ProcessHandle;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};

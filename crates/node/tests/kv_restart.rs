@@ -1,0 +1,206 @@
+//! A node that takes the KV blocks of the one before it, while programs of before still write.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_kv::View;
+use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_os::{MemoryFile, PageKind};
+use hinterland_pool::{KvCache, Pool, Session, Stored};
+use hinterland_proto::control::{
+    KvBlock, KvKeptStatus, KvParent, KvReply, KvRequest, KvSlot, KvStatus, Reply, Request,
+};
+use hinterland_types::RackName;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+
+struct Ground {
+    root: PathBuf,
+    node: Option<Node>,
+}
+
+impl Ground {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("hl-kv-restart-{name}-{}", std::process::id()));
+        Self { node: Some(start(&root)), root }
+    }
+
+    fn restart(&mut self) {
+        self.node.take().unwrap().stop();
+        self.node = Some(start(&self.root));
+    }
+
+    fn pool(&self) -> Pool {
+        Pool::connect(Some(&self.root.join("socket"))).unwrap()
+    }
+
+    fn status(&self) -> KvStatus {
+        self.pool().kv_status().unwrap().remove(0)
+    }
+
+    fn until(&self, is_so: impl Fn(&KvKeptStatus, u64) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let status = self.status();
+            if is_so(&status.kept, status.reserved) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{status:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        let identifier = std::fs::read_to_string(self.root.join("state/node.id")).unwrap();
+        if let Some(node) = self.node.take() {
+            node.stop();
+        }
+        // What outlives the node ends here.
+        let _ = std::fs::remove_dir_all(format!("/dev/shm/hinterland-{}", identifier.trim()));
+        let _ = std::fs::remove_dir_all(format!("/dev/shm/memory-{}", identifier.trim()));
+        std::fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+fn start(root: &std::path::Path) -> Node {
+    let rack = RackName::parse("one").unwrap();
+    let address = "127.0.0.1:0".parse().unwrap();
+    let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
+    options.capacity_bytes = 16 << 20;
+    options.kv_capacity_bytes = 16 << 20;
+    options.kv_keep = true;
+    options.backing = BackingChoice::Pages(PageKind::Base4K);
+    Node::start(options).unwrap()
+}
+
+/// A program in the middle of a put: it has a slot and has not asked to publish it.
+struct Writer {
+    view: View,
+    offset: u64,
+    // Its node ends the session; the program goes on.
+    _session: Session,
+}
+
+impl Writer {
+    fn begin(ground: &Ground) -> Self {
+        let session = Session::connect(Some(&ground.root.join("socket"))).unwrap();
+        let open = Request::Kv(KvRequest::Open { fingerprint: [7; 32], label: "another".to_owned() });
+        let (reply, files) = session.call_with(&open, &[]).unwrap();
+        let Reply::Kv(KvReply::Opened { handle, .. }) = reply else { panic!("{reply:?}") };
+        let files: Vec<_> =
+            files.into_iter().map(|file| MemoryFile::from_descriptor(file).unwrap()).collect();
+        let view = View::map(&files[0], &files[1], &files[2]).unwrap();
+        let blocks = vec![KvBlock { key: b"half".to_vec(), bytes: MIB as u64, parent: KvParent::None }];
+        let reserve = Request::Kv(KvRequest::Reserve { handle, blocks });
+        let (reply, _) = session.call_with(&reserve, &[]).unwrap();
+        let Reply::Kv(KvReply::Slots(slots)) = reply else { panic!("{reply:?}") };
+        let KvSlot::Reserved { offset, .. } = slots[0] else { panic!("{slots:?}") };
+        Self { view, offset, _session: session }
+    }
+
+    /// Goes on with its copy.
+    fn write(&self) {
+        self.view.write(self.offset, MIB as u64, &[&[0xEE; MIB]]).unwrap();
+    }
+}
+
+fn put(kv: &KvCache, number: u8) -> Stored {
+    kv.put(&[(&[number], &[&[number; MIB]])]).unwrap()[0]
+}
+
+fn right(kv: &KvCache) -> usize {
+    let mut into = vec![0; MIB];
+    let is_there = |number: &u8| {
+        let is_there = kv.get(&[*number], &mut [&mut into]).unwrap().is_some();
+        assert!(!is_there || into.iter().all(|byte| byte == number), "{number}");
+        is_there
+    };
+    (0..100).filter(is_there).count()
+}
+
+#[test]
+fn a_slot_that_a_program_of_before_may_still_write_is_left_alone_until_that_ends() {
+    let mut ground = Ground::new("writer");
+    let kv = ground.pool().kv("model").unwrap();
+    assert_eq!(put(&kv, 1), Stored::Written);
+    let writer = Writer::begin(&ground);
+    ground.until(|kept, reserved| kept.unsummed_blocks == 0 && reserved == 1);
+    drop(kv);
+    for _ in 0..3 {
+        ground.restart();
+        ground
+            .until(|kept, reserved| kept.unchecked_blocks == 0 && kept.abandoned_slots == 1 && reserved == 1);
+        let kv = ground.pool().kv("model").unwrap();
+        // As many as there is room for, and more; the writer of before goes on all the while.
+        for number in 10..60 {
+            assert_eq!(put(&kv, number), Stored::Written);
+            writer.write();
+            assert!(right(&kv) > 0);
+        }
+        ground.until(|kept, _| kept.unsummed_blocks == 0);
+    }
+    drop(writer);
+    ground.until(|kept, reserved| kept.abandoned_slots == 0 && reserved == 0);
+    let kv = ground.pool().kv("model").unwrap();
+    kv.clear().unwrap();
+    assert_eq!((0..16).filter(|&number| put(&kv, number) == Stored::Written).count(), 16);
+    assert_eq!(right(&kv), 16, "the slot is used again");
+}
+
+#[test]
+fn a_reader_of_before_gets_the_block_that_it_found_or_a_miss() {
+    let mut ground = Ground::new("reader");
+    let kv = ground.pool().kv("model").unwrap();
+    for number in 0..16 {
+        put(&kv, number);
+    }
+    ground.until(|kept, _| kept.unsummed_blocks == 0);
+    for round in 0..4 {
+        ground.restart();
+        ground.until(|kept, _| kept.unchecked_blocks == 0);
+        assert_eq!(right(&kv), 16, "round {round}");
+        let other = ground.pool().kv("model").unwrap();
+        std::thread::scope(|scope| {
+            // Blocks are evicted and their slots written anew under a reader that was there first.
+            scope.spawn(|| (0..200).for_each(|number| _ = put(&other, number % 100)));
+            for _ in 0..20 {
+                right(&kv);
+            }
+        });
+        other.clear().unwrap();
+        for number in 0..16 {
+            put(&other, number);
+        }
+        ground.until(|kept, _| kept.unsummed_blocks == 0);
+    }
+}
+
+#[test]
+fn a_swap_of_before_is_whole_and_what_was_replaced_never_comes_back() {
+    let mut ground = Ground::new("swap");
+    let mut values = ground.pool().kv_values("values").unwrap();
+    for round in 0..5_u8 {
+        for number in 0..8_u8 {
+            let bytes = [round * 16 + number; 5000];
+            let pieces: [&[u8]; 1] = [&bytes];
+            let block = hinterland_pool::Replacement {
+                key: &[number],
+                pieces: &pieces,
+                expects: hinterland_pool::Expects::Anything,
+            };
+            values.replace(&[block]).unwrap();
+        }
+        ground.until(|kept, _| kept.unsummed_blocks == 0);
+        ground.restart();
+        ground.until(|kept, _| kept.unchecked_blocks == 0);
+        values = ground.pool().kv_values("values").unwrap();
+        for number in 0..8_u8 {
+            let found = values.find(&[number]).unwrap().unwrap();
+            let mut into = [0; 5000];
+            assert!(values.read(&found, &mut [&mut into]));
+            assert_eq!(into, [round * 16 + number; 5000]);
+        }
+    }
+}
