@@ -21,10 +21,10 @@ def start(start_node, folder):
     """A function that starts a node with 16 MiB in memory and 256 MiB on the disk, again and again on the same state."""
 
     def start(name="a", **choices):
-        disk = choices.pop("disk", folder / "disk")
+        disk, more = choices.pop("disk", folder / "disk"), choices.pop("more", ["--kv-watermarks", "off"])
         options = ["--capacity", "64M", "--kv-capacity", "16M", "--kv-disk", disk, "--kv-disk-capacity", "256M"]
         # What comes back comes from the disk.
-        options += ["--kv-keep", "off", "--kv-watermarks", "off"]
+        options += ["--kv-keep", "off", *more]
         return start_node(name, options=[*map(str, options)], **choices)
 
     return start
@@ -142,3 +142,39 @@ def test_two_nodes_do_not_share_a_file(start, hinterland):
     put(kv, range(20))
     assert disk(two)["state"] == "not used" and "own folder" in disk(two)["last_error"]
     assert disk(one)["state"] == "working"
+
+
+def evicted(node, hinterland):
+    """Evictions that puts waited for, and those that were made ahead, after puts with pauses between them."""
+    kv = open_kv(hinterland, node)
+    for number in range(60):
+        put(kv, [number])
+        time.sleep(0.02)
+    (store,) = node.json("kv", "stat")
+    ahead = store["kept"]["evictions_ahead"]
+    return store["evictions"] - ahead, ahead
+
+
+def test_room_is_made_ahead_so_that_puts_evict_nothing(start, hinterland):
+    node = start(more=["--kv-watermarks", "15,40"])
+    inline, ahead = evicted(node, hinterland)
+    assert ahead >= 44 > inline * 4, (inline, ahead)
+    kv = open_kv(hinterland, node)
+    assert right(kv, range(60)) == 60 and disk(node)["lost_blocks"] == 0
+    assert "hinterland_kv_evicted_ahead_blocks_total" in node.run("metrics").stdout
+
+
+def test_without_watermarks_or_without_a_disk_puts_evict_themselves(start, start_node, hinterland):
+    inline, ahead = evicted(start(), hinterland)
+    assert (inline, ahead) == (44, 0)
+    node = start_node("b", options=["--capacity", "64M", "--kv-capacity", "16M", "--kv-watermarks", "15,40"])
+    kv = hinterland.Pool(node.socket).kv("model")
+    put(kv, range(48))
+    (store,) = node.json("kv", "stat")
+    assert (store["evictions"], store["kept"]["evictions_ahead"], store["blocks"]) == (32, 0, 16)
+
+
+@pytest.mark.parametrize("wrong", ["5,2", "0,5", "2", "2,60", "a,b"])
+def test_watermarks_that_make_no_sense_are_refused(node, wrong):
+    refused = node.run("node", "--kv-watermarks", wrong, check=False)
+    assert refused.returncode == 2 and "percent" in refused.stderr, refused

@@ -94,6 +94,16 @@ pub fn settle(memory: &impl Memory, point: Point) {
     memory.fence(point);
 }
 
+/// Takes a slot for touched: somebody has asked for its block, and is going to read it.
+pub fn touch(touches: &impl Memory, slot: u32) {
+    let at = slot as usize;
+    touches.refresh(at / 8, 1, Point::TouchToTake);
+    // Only a hint.
+    let _ = touches.write(at, &[1]);
+    touches.write_back(at / 8, 1, Point::TouchTaken);
+    touches.fence(Point::TouchTaken);
+}
+
 /// Whether a slot was touched since this was asked last.
 pub fn take_touch(touches: &impl Memory, slot: u32) -> bool {
     let (at, mut byte) = (slot as usize, [0]);

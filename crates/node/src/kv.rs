@@ -291,7 +291,7 @@ impl UserStore {
         let published = slots.iter().map(|slot| publish(slot).map_err(|error| refused(&error))).collect();
         drop(state);
         if self.files.are_kept {
-            self.behind.ring();
+            self.behind.published();
         }
         published
     }

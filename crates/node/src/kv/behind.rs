@@ -4,8 +4,8 @@
 
 use super::UserStore;
 use hinterland_kv::{Departing, ToSum};
-use hinterland_os::process;
-use std::sync::atomic::{AtomicBool, Ordering};
+use hinterland_os::{clock, process};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,8 +14,14 @@ use std::time::{Duration, Instant};
 const SUM_BYTES: u64 = 16 << 20;
 /// Blocks that are chosen to leave at once.
 const DEPARTING_MAX: usize = 16;
-/// What is published is left alone for so long, so that a batch is seen to at once.
+/// Between two looks while there is something to do, or was a moment ago: who publishes need not wake the thread then.
 const PAUSE: Duration = Duration::from_millis(5);
+/// How long it goes on looking when there is nothing to do; after that it is woken.
+const AWAKE: Duration = Duration::from_secs(1);
+/// Checksums wait until nobody has published for so long,
+const QUIET: Duration = Duration::from_millis(10);
+/// but no longer than this.
+const QUIET_WAIT: Duration = Duration::from_millis(200);
 /// How often it is looked whether writers of before have ended.
 const ABANDONED_LOOK: Duration = Duration::from_secs(1);
 /// How much the thread gives way: a third of the share of others. With less, blocks on a busy host would have no checksum when their node
@@ -44,8 +50,10 @@ impl Default for KvWatermarks {
 pub(super) struct Behind {
     state: Mutex<State>,
     changed: Condvar,
-    /// It waits, or is about to.
+    /// It waits until it is woken, or is about to.
     is_idle: AtomicBool,
+    /// When somebody last published, on the clock of intervals.
+    published_ms: AtomicU64,
     /// It made no room when it last tried.
     is_stuck: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -58,14 +66,40 @@ struct State {
 }
 
 impl Behind {
-    /// There is something to do.
+    /// There is something to do soon.
+    pub(super) fn published(&self) {
+        // Relaxed: a time that nothing is ordered by.
+        self.published_ms.store(clock::monotonic_ns() / 1_000_000, Ordering::Relaxed);
+        self.ring_if_asleep();
+    }
+
+    /// There is something to do at once.
     pub(super) fn ring(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_rung = true;
+        self.changed.notify_all();
+    }
+
+    fn ring_if_asleep(&self) {
         // SeqCst: pairs with the store in `wait`. What is to be done was put down before, under the store's lock, and whoever is
         // seen busy here looks for it after that store.
         if self.is_idle.load(Ordering::SeqCst) {
-            self.state.lock().unwrap_or_else(PoisonError::into_inner).is_rung = true;
-            self.changed.notify_all();
+            self.ring();
         }
+    }
+
+    /// Whether somebody has published a moment ago.
+    fn is_busy(&self) -> bool {
+        // Relaxed: as in `published`.
+        let published_ms = self.published_ms.load(Ordering::Relaxed);
+        u128::from((clock::monotonic_ns() / 1_000_000).saturating_sub(published_ms)) < QUIET.as_millis()
+    }
+
+    /// Waits a moment, or until it is rung.
+    fn pause(&self, timeout: Duration) {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let goes_on = |state: &mut State| !state.is_rung && !state.is_stopping;
+        let waited = self.changed.wait_timeout_while(state, timeout, goes_on);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_rung = false;
     }
 
     fn is_stopping(&self) -> bool {
@@ -74,14 +108,10 @@ impl Behind {
 
     /// Waits until there may be something to do. `is_done` looks once more.
     fn wait(&self, timeout: Duration, is_done: impl Fn() -> bool) {
-        // SeqCst: pairs with the load in `ring`.
+        // SeqCst: pairs with the load in `ring_if_asleep`.
         self.is_idle.store(true, Ordering::SeqCst);
         if is_done() {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-            let goes_on = |state: &mut State| !state.is_rung && !state.is_stopping;
-            let waited = self.changed.wait_timeout_while(state, timeout, goes_on);
-            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            state.is_rung = false;
+            self.pause(timeout);
         }
         self.is_idle.store(false, Ordering::SeqCst);
     }
@@ -119,10 +149,10 @@ impl UserStore {
         }
     }
 
-    /// Does a part of what is to be done; false if there was nothing.
-    fn work(&self) -> bool {
+    /// Does a part of what is to be done; false if there was nothing. Checksums of what was just published can wait.
+    fn work(&self, sums: bool) -> bool {
         let has_checked = self.check_some();
-        let has_summed = self.sum_some();
+        let has_summed = sums && self.sum_some();
         let has_made_room = self.make_room_ahead();
         self.behind.is_stuck.store(!has_made_room, Ordering::Release);
         has_checked || has_summed || has_made_room
@@ -219,7 +249,7 @@ impl UserStore {
 
 /// The thread's life; it ends with the store.
 fn live(store: &Weak<UserStore>) {
-    let mut looked = Instant::now();
+    let (mut looked, mut worked, mut summed) = (Instant::now(), Instant::now(), Instant::now());
     let mut has_abandoned = true;
     loop {
         let Some(store) = store.upgrade() else { return };
@@ -230,11 +260,16 @@ fn live(store: &Weak<UserStore>) {
             has_abandoned = store.lock().store.free_abandoned(&mut |mark| store.files.is_held(mark)) > 0;
             looked = Instant::now();
         }
-        if !store.work() {
+        let sums = !store.behind.is_busy() || summed.elapsed() >= QUIET_WAIT;
+        if store.work(sums) {
+            worked = Instant::now();
+        } else if worked.elapsed() < AWAKE || !store.is_done() {
+            store.behind.pause(PAUSE);
+        } else {
             store.behind.wait(ABANDONED_LOOK, || store.is_done());
-            if !store.behind.is_stopping() {
-                std::thread::sleep(PAUSE);
-            }
+        }
+        if store.lock().store.unsummed() == 0 {
+            summed = Instant::now();
         }
     }
 }

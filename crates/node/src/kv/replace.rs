@@ -54,7 +54,7 @@ impl UserStore {
         }
         drop(state);
         if self.files.are_kept {
-            self.behind.ring();
+            self.behind.published();
         }
         Ok((outcomes, slots))
     }

@@ -115,6 +115,8 @@ impl DiskTier {
         fault_point::reach("kv-disk-brought");
         let mut state = store.lock();
         if matches!(state.store.publish(number, slot, &mut |slot| store.was_touched(slot)), Ok(true)) {
+            // Room that is made meanwhile must not take it before it is read.
+            hinterland_kv::touch(&store.touched, slot);
             count(&self.tally.read_blocks, 1);
             count(&self.tally.read_bytes, length);
         }
