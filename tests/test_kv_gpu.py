@@ -11,6 +11,7 @@ import threading
 import numpy
 import pytest
 from conftest import TREE
+from test_kv_restart import files, flip, settled
 
 LIBRARY = TREE / "target/cuda_stand_in.so"
 MEBIBYTE = 1 << 20
@@ -197,6 +198,38 @@ def test_nothing_counts_before_the_gpu_is_done(kv, stand_in, cache):
         assert kv.remove([key]) == 1 and kv.put([other], [os.urandom(cache.host[:, :, 0].nbytes)]) == [True]
         stand_in.stand_in_open()
         assert get.wait() == [False], "it was evicted before it was copied"
+
+
+def test_a_block_that_a_restarted_node_replaces_is_a_miss(hinterland, start_node, stand_in, cache):
+    node = start_node("r", options=["--kv-capacity", "128M"])
+    blocks = [os.urandom(cache.host[:, :, 0].nbytes) for _ in range(2)]
+    with hinterland.Pool(node.socket) as pool:
+        kv = pool.kv("model")
+        assert kv.put([b"stays", b"goes"], blocks) == [True] * 2
+        settled(node)
+        with kv.gpu() as gpu:
+            stand_in.stand_in_close()
+            get = gpu.get_into([b"stays", b"goes"], [cache[:, :, 0], cache[:, :, 1]])
+            node.kill()
+            node.start()
+            with hinterland.Pool(node.socket) as later, later.kv("model") as again:
+                assert again.exists([b"stays", b"goes"]) == [True] * 2, "the node after it has taken the blocks"
+                assert again.remove([b"goes"]) == 1
+                assert again.put([b"another"], [os.urandom(len(blocks[0]))]) == [True]
+                stand_in.stand_in_open()
+                assert get.wait() == [True, False]
+            assert cache.host[:, :, 0].tobytes() == blocks[0]
+        kv.close()
+
+
+def test_a_damaged_block_is_a_miss_where_every_read_is_checked(hinterland, start_node, stand_in, cache):
+    node = start_node("v", options=["--kv-capacity", "128M", "--kv-verify", "always"])
+    with hinterland.Pool(node.socket) as pool, pool.kv("model") as kv, kv.gpu() as gpu:
+        assert gpu.put([b"a", b"b"], [cache[:, :, 0], cache[:, :, 1]]).wait() == [True] * 2
+        settled(node)
+        (path,) = files(node, "blocks")
+        flip(path, node.json("kv", "inspect", "model", "b")["offset"] + 4321)
+        assert gpu.get_into([b"a", b"b"], [cache[:, :, 2], cache[:, :, 3]]).wait() == [True, False]
 
 
 def test_a_put_that_nobody_waits_for_is_not_published(kv, stand_in, cache):

@@ -13,6 +13,7 @@ if [ -f "$into" ] && [ "$(stat -c %Y "$into")" -gt "$newest" ]; then exit 0; fi
 mkdir -p "$(dirname "$into")"
 # Tests that run at the same time each build one of their own and put it in place whole.
 new="$into.$$"
-c++ -std=c++17 -O1 -g -fPIC -shared -fvisibility=hidden -pthread -Wall -Wextra -Wno-unknown-pragmas \
+# A GPU refuses words at addresses that they are not aligned to; the processor does not, so the compiler checks.
+c++ -std=c++17 -O1 -g -fsanitize=alignment -fsanitize-undefined-trap-on-error -fPIC -shared -fvisibility=hidden -pthread -Wall -Wextra -Wno-unknown-pragmas \
     -DKERNEL="\"$kernel\"" -o "$new" "$here/driver.cpp"
 mv -f "$new" "$into"

@@ -9,6 +9,7 @@ use hinterland_pool::{GpuOptions, KvCache, KvGpu, Pool, PoolError, Run};
 use hinterland_types::RackName;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
@@ -336,4 +337,67 @@ fn a_transfer_outlives_its_gpu_and_a_node_that_ends() {
     assert!(code(put.wait()) > 0, "nobody can publish it");
     drop(engine);
     assert_eq!(ground.stand_in.ranges(), 0, "all memory is given back");
+}
+
+/// Bytes that follow from the key and from the writing: each block says in all of its words which it is.
+fn named(key: u64, writing: u64) -> Vec<u8> {
+    (key << 32 | writing).to_le_bytes().repeat(BLOCK / 8)
+}
+
+#[test]
+fn while_blocks_come_and_go_no_answer_is_wrong() {
+    const KEYS: u64 = 6;
+    /// Answers of each kind that are waited for: enough that blocks go in the middle of copies.
+    const HITS: usize = 400;
+    const MISSES: usize = 100;
+    let ground = Ground::new("churn");
+    let gpu = ground.gpu();
+    let keys: Vec<[u8; 8]> = (0..KEYS).map(u64::to_le_bytes).collect();
+    let over = AtomicBool::new(false);
+    let read_into = |slot: usize, engine: &Engine| -> Option<(u64, u64)> {
+        let bytes = engine.read(slot);
+        let word = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        (bytes == named(word >> 32, word & 0xffff_ffff)).then_some((word >> 32, word & 0xffff_ffff))
+    };
+    let (mut hits, mut misses) = (0, 0);
+    std::thread::scope(|scope| {
+        // Blocks are removed and written anew, by the host and by the GPU: their slots go from key to key.
+        for writer in 0..2_u64 {
+            let (over, keys, gpu, cache) = (&over, &keys, &gpu, ground.cache().again().unwrap());
+            scope.spawn(move || {
+                let engine = Engine::new(gpu);
+                for writing in 1.. {
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = (writing * 5 + writer * 3) % KEYS;
+                    cache.remove(&[&keys[key as usize]]).unwrap();
+                    let bytes = named(key, writing);
+                    if writer == 0 {
+                        cache.put(&[(&keys[key as usize], &[&bytes])]).unwrap();
+                    } else {
+                        engine.write(0, &bytes);
+                        let runs = Engine::runs(0);
+                        let blocks: [(&[u8], &[Run]); 1] = [(&keys[key as usize], &runs)];
+                        gpu.put_from(&blocks, &engine.memory, &engine.stream).unwrap().wait().unwrap();
+                    }
+                }
+            });
+        }
+        let engine = Engine::new(&gpu);
+        let runs: Vec<[Run; 1]> = (0..KEYS as usize).map(Engine::runs).collect();
+        let blocks: Vec<(&[u8], &[Run])> =
+            keys.iter().zip(&runs).map(|(key, runs)| (&key[..], &runs[..])).collect();
+        while hits < HITS || misses < MISSES {
+            let found = gpu.get_into(&blocks, &engine.memory, &engine.stream).unwrap().wait().unwrap();
+            for (slot, _) in found.iter().enumerate().filter(|(_, found)| **found) {
+                let got = read_into(slot, &engine);
+                over.store(got.is_none_or(|(key, _)| key != slot as u64), Ordering::Relaxed);
+                assert_eq!(got.map(|(key, _)| key), Some(slot as u64), "a block that was said to be there");
+            }
+            hits += found.iter().filter(|found| **found).count();
+            misses += found.iter().filter(|found| !**found).count();
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }

@@ -318,8 +318,8 @@ impl KvTransfer {
                 // The GPU has read everything, so a generation that is still the same was the same all the while.
                 let is_right = |block: &Option<Found>| {
                     let Some(block) = block else { return false };
-                    let is_still = shared.cache.view.is_still(block);
-                    shared.cache.count_get(is_still.then(|| block.bytes())).is_some()
+                    let is_right = shared.is_right(block);
+                    shared.cache.count_get(is_right.then(|| block.bytes())).is_some()
                 };
                 Ok(found.iter().map(is_right).collect())
             }
@@ -362,6 +362,17 @@ impl Shared {
             *after = keys.last().cloned();
         }
         Ok(stored.into_iter().map(|stored| stored != Stored::NoRoom).collect())
+    }
+
+    /// Whether what the GPU has read is the block that was found. If the node wants every read checked, the host reads the
+    /// block once more: memory that was damaged before the GPU's read still is.
+    fn is_right(&self, block: &Found) -> bool {
+        let view = &self.cache.view;
+        if !view.geometry().verify() {
+            return view.is_still(block);
+        }
+        let mut bytes = vec![0; block.bytes() as usize];
+        self.cache.counts(view.read(block, &mut [&mut bytes]))
     }
 
     /// Whether the GPU reaches the fragments of all pieces: asked of the first byte of each run, and of the last.
