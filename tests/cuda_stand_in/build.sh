@@ -8,6 +8,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 kernel=$(realpath "$here/../../crates/gpu/src/copy.cu")
 into=$1
 
+if ! command -v c++ >/dev/null; then
+    echo "a C++ compiler is missing (hint: sudo apt-get install g++)" >&2
+    exit 1
+fi
 newest=$(stat -c %Y "$here"/*.cpp "$here"/*.h "$here/build.sh" "$kernel" | sort -n | tail -n 1)
 if [ -f "$into" ] && [ "$(stat -c %Y "$into")" -gt "$newest" ]; then exit 0; fi
 mkdir -p "$(dirname "$into")"

@@ -3,7 +3,7 @@
  * Copies and launches happen later, on a thread for each stream, as on a GPU, so that what is done too early or freed too soon
  * shows. The kernel is the one of crates/gpu/src/copy.cu, compiled for the processor. Where a driver would forgive (it waits
  * when memory is freed, say) this does not. STAND_IN_LACKS, or a call, names what it refuses: driver-version,
- * gpu, registration or compiler. */
+ * gpu, registration, compiler, or work: then launches end, and nobody can learn when. */
 
 #include "streams.h"
 
@@ -41,7 +41,7 @@ extern "C" const char stand_in_source[];
 namespace {
 
 enum Code { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_DEVICE = 100, NO_CONTEXT = 201, NO_IMAGE = 200, TWICE = 712, NEVER = 713,
-            NOT_READY = 600, NOT_FOUND = 500, NOT_SUPPORTED = 801 };
+            NOT_READY = 600, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700 };
 const char IMAGE[] = "program of the stand-in";
 const int CAPABILITY[] = {9, 0};
 const int MULTIPROCESSORS = 4;
@@ -262,8 +262,13 @@ FACE int cuEventCreate(size_t *event, unsigned) {
 FACE int cuEventRecord(size_t event, size_t stream) {
     return reinterpret_cast<Event *>(event)->record(stream_of(stream)), entered() ? OK : NO_CONTEXT;
 }
-FACE int cuEventQuery(size_t event) { return reinterpret_cast<Event *>(event)->is_done() ? OK : NOT_READY; }
+FACE int cuEventQuery(size_t event) {
+    return lacks("work") ? ILLEGAL_ADDRESS : reinterpret_cast<Event *>(event)->is_done() ? OK : NOT_READY;
+}
 FACE int cuEventSynchronize(size_t event) {
+    if (lacks("work")) {
+        return ILLEGAL_ADDRESS;
+    }
     world().waiting++;
     reinterpret_cast<Event *>(event)->wait();
     world().waiting--;

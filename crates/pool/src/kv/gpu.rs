@@ -306,7 +306,7 @@ impl KvTransfer {
     }
 
     /// Waits for the GPU. Of a get, for each block whether its bytes are in place: if not, what is there is of no use. Of a
-    /// put, for each whether it is there now: it is published here, by two messages for each 16 MiB.
+    /// put, for each whether it is there now: it is copied and published here, 16 MiB at a time.
     ///
     /// # Errors
     /// As [`is_arrived`](Self::is_arrived); [`PoolError`] if the node does not answer.
