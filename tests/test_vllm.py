@@ -260,6 +260,45 @@ def test_layers_that_look_back_a_window_are_shared(scene):
     assert second.generate(prompt)[1] == expected and second.call("told") > 0
 
 
+@only_full
+def test_a_router_hears_of_blocks_that_any_engine_stores_and_that_leave(scene, shared):
+    _, beside, _ = shared
+    endpoint = f"ipc://{scene.folder}/events"
+    publishing = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": endpoint}
+    (telling,) = scene.start(("telling", {}), max_model_len=2048, kv_events_config=publishing)
+    listener = subprocess.Popen(
+        [PYTHON, TREE / "tests/programs/vllm_listener.py", endpoint], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(TREE / "python")},
+    )
+    try:
+        assert json.loads(listener.stdout.readline()) == "ready"
+
+        def heard(kind, count):
+            """Waits for so many hashes of blocks in the pool; the engine tells them when it computes."""
+            os.set_blocking(listener.stdout.fileno(), False)
+            hashes, deadline = set(), time.monotonic() + 60
+            while len(hashes) < count:
+                assert time.monotonic() < deadline, hashes
+                telling.generate(scene.prompt(5))
+                time.sleep(0.15)
+                for line in listener.stdout.read().splitlines():
+                    what, names, medium = json.loads(line)
+                    if what == kind and medium == "CPU":
+                        hashes.update(names)
+            return hashes
+
+        # What is there at the start is told, too: wait for it to be over.
+        telling.generate(scene.prompt(BLOCK + 1))
+        heard("BlockStored", 1)
+        beside.generate(scene.prompt(4 * BLOCK + 1))
+        stored = heard("BlockStored", 4)
+        scene.node.json("kv", "clear", "vLLM")
+        assert stored & heard("BlockRemoved", 4)
+    finally:
+        listener.kill()
+        listener.wait()
+
+
 def racks_of(node):
     return node.json("kv", "stat")[0]["racks"]
 

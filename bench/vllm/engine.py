@@ -45,6 +45,10 @@ def main():
     arguments = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 6144, "max_num_seqs": 4}
     arguments |= {"enforce_eager": True, "skip_tokenizer_init": True, "disable_log_stats": True}
     arguments |= settings.get("engine") or {}
+    if "kv_events_config" in arguments:
+        from vllm.config import KVEventsConfig
+
+        arguments["kv_events_config"] = KVEventsConfig(**arguments["kv_events_config"])
     llm = LLM(model=settings["model"], kv_transfer_config=settings.get("transfer"), **arguments)
 
     def generate(request):

@@ -8,8 +8,10 @@ import sys
 import types
 
 from vllm import EngineArgs
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
 
 from hinterland.vllm.copy import Copier
+from hinterland.vllm.events import Record
 from hinterland.vllm.fingerprint import fingerprint
 from hinterland.vllm.paged import BLOCK_BYTES_MAX, Group, cut
 from hinterland.vllm.plan import Load, Planner, Save, Step, longest
@@ -115,6 +117,44 @@ def a_request_is_not_loaded_without_end():
     assert planner.match(request, 0) == 0
 
 
+def a_block_is_told_when_all_slices_are_there_and_again_after_a_gap():
+    class Pool:
+        keys_there, answers, is_gone = [], [], False
+
+        def events(self, after):
+            self.asked = after
+            return self.answers.pop(0)
+
+        def keys(self):
+            return self.keys_there
+
+    kv, slices = Pool(), [bytes((0, 0)), bytes((0, 1))]
+    link = types.SimpleNamespace(ask=lambda work, otherwise: otherwise if kv.is_gone else work(kv))
+    record = Record(link, slices, 16, pause=0)
+    a, b = b"a" * 32, b"b" * 32
+
+    def told(*answers):
+        kv.answers = [*answers]
+        return [(type(event).__name__, getattr(event, "block_hashes", None)) for event in record.take()]
+
+    def number(name):
+        return [maybe_convert_block_hash(name)]
+
+    def stored(name, part, parent=None):
+        return ("stored", name + slices[part], parent and parent + slices[part], 5)
+
+    kv.keys_there = [a + slices[0], a + slices[1], b + slices[0], b"another"]
+    assert told((7, [], True)) == [("BlockStored", number(a))]
+    assert told((8, [stored(b, 0)], False), (8, [], False)) == [] and kv.asked == 8
+    assert told((9, [stored(b, 1, a)], False), (9, [], False)) == [("BlockStored", number(b))]
+    gone = [("removed", a + slices[1], None, 0), ("removed", a + slices[0], None, 0)]
+    assert told((11, gone, False), (11, [], False)) == [("BlockRemoved", number(a))]
+    kv.keys_there = [b + slices[0], b + slices[1]]
+    assert told((90, [], True)) == [("AllBlocksCleared", None), ("BlockStored", number(b))]
+    kv.is_gone = True
+    assert told() == [("AllBlocksCleared", None)] and told() == []
+
+
 def main():
     windows_need_their_last_blocks_only()
     slices_hold_every_layer_once_and_fit()
@@ -122,6 +162,7 @@ def main():
     nothing_that_stands_on_missing_bytes_is_offered()
     a_worker_that_shares_nothing_says_that_loads_failed()
     a_request_is_not_loaded_without_end()
+    a_block_is_told_when_all_slices_are_there_and_again_after_a_gap()
     fingerprints_differ_where_engines_do(json.loads(sys.argv[1]))
     print("all is well")
 

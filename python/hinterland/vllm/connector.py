@@ -11,6 +11,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.logger import init_logger
 
 from .copy import Copier
+from .events import Record
 from .fingerprint import fingerprint
 from .link import Link
 from .paged import NotShareable, Slice, groups, shape
@@ -31,7 +32,7 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         self.settings = Settings.of(transfer.kv_connector_extra_config)
         # A pool is a cache: a block that is gone is a miss, not an error that ends a request.
         transfer.kv_load_failure_policy = "recompute"
-        self.planner = self.copier = None
+        self.planner = self.copier = self.record = None
         try:
             self.groups = groups(kv_cache_config)
         except NotShareable as reason:
@@ -48,6 +49,10 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
             links.append(Link(self.settings.socket, text, self.settings.check_seconds))
         if role == KVConnectorRole.SCHEDULER:
             self.planner = Planner(links, self.groups, self.settings, transfer.is_kv_consumer, transfer.is_kv_producer)
+            if vllm_config.kv_events_config and vllm_config.kv_events_config.enable_kv_cache_events:
+                planner = self.planner
+                # A prefix is a hit when the layers that look at all of it have it. Ranks store alike: one stands for all.
+                self.record = Record(links[0], planner.whole or planner.windowed, planner.block_tokens)
         else:
             settings = self.settings
             if vllm_config.speculative_config or getattr(parallel, "use_ubatching", False):
@@ -88,6 +93,9 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
 
     def reset_cache(self):
         return self.planner.clear() if self.planner else None
+
+    def take_events(self):
+        return self.record.take() if self.record else ()
 
     # --- the worker's side ---------------------------------------------------------------------------------------
 
