@@ -158,6 +158,11 @@ impl<M: Memory> Client<M> {
         Some(sum)
     }
 
+    /// See [`View::known_sum`](crate::View::known_sum).
+    pub fn known_sum(&self, found: &Found) -> Option<u32> {
+        header::sum(&self.books, &self.geometry, found.0.slot)
+    }
+
     /// See [`View::is_lost`](crate::View::is_lost).
     pub fn is_lost(&self) -> bool {
         self.books.is_lost() || self.blocks.is_lost() || self.touches.is_lost()

@@ -205,6 +205,15 @@ impl View {
         }
     }
 
+    /// The checksum that was taken of a block's bytes when it was published, if it was taken by now. It is this block's if
+    /// [`is_still`](Self::is_still) afterwards.
+    pub fn known_sum(&self, found: &Found) -> Option<u32> {
+        match &self.0 {
+            Kind::Hardware(client) => client.known_sum(found),
+            Kind::Software(client) => client.known_sum(found),
+        }
+    }
+
     /// Whether somebody has cut off a file of a [guarded](Self::map_guarded) view.
     pub fn is_lost(&self) -> bool {
         match &self.0 {

@@ -7,6 +7,7 @@ mod home;
 mod pair;
 
 use hinterland_fabric::Endpoint;
+use hinterland_os::{MapOptions, MemoryFile};
 use hinterland_pool::Stored;
 use hinterland_proto::control::{
     KvBlock, KvHeld, KvParent, KvReply, KvRequest, KvSlot, PeerReply, PeerRequest, Reply, Request, decode,
@@ -14,7 +15,8 @@ use hinterland_proto::control::{
 };
 use hinterland_types::ByteRange;
 use home::{Home, Lie};
-use pair::{Pair, block, get, key, keys};
+use pair::{Pair, block, get, key, keys, until};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -335,6 +337,32 @@ fn whatever_a_home_says_that_is_not_true_is_a_miss() {
         home.leave(&pair);
         pair::until("the home is gone", || pair.a.racks().nodes == 1 && pair.a.racks().resting == 0);
     }
+}
+
+#[test]
+fn bytes_that_changed_in_the_memory_of_their_home_are_a_miss() {
+    let pair = Pair::with("flipped", 16 << 20, |options| options.kv_keep = true);
+    let (home, near) = (pair.b.kv("model"), pair.a.kv("model"));
+    until("they see each other", || pair.a.racks().nodes == 1);
+    let bytes = block(b"flipped", 100_000);
+    assert_eq!(home.put(&[(b"flipped", &[&bytes]), (b"sound", &[&bytes])]).unwrap(), [Stored::Written; 2]);
+    until("the node has taken checksums", || pair.b.pool().kv_status().unwrap()[0].kept.unsummed_blocks == 0);
+    let open = Request::Kv(KvRequest::Open { fingerprint: [0; 32], label: String::new() });
+    let session = pair.b.pool();
+    let (_, mut files) = session.session().call_with(&open, &[]).unwrap();
+    let blocks = MemoryFile::from_descriptor(files.remove(1)).unwrap();
+    let options = MapOptions { write: true, ..MapOptions::default() };
+    let memory = Arc::new(blocks.map(0, blocks.len() as usize, options).unwrap()).slice();
+    let starts_there = |at: &usize| {
+        let mut start = [0; 64];
+        memory.read_at(*at, &mut start).unwrap();
+        start == bytes[..64]
+    };
+    let found = (0..memory.len()).step_by(128).find(starts_there).unwrap();
+    memory.write_at(found + 77_777, &[bytes[77_777] ^ 4]).unwrap();
+    let mut here = near.fetch(&[b"flipped", b"sound"]).unwrap();
+    here.sort_unstable();
+    assert_eq!((here, pair.a.racks().checksum_failures), (vec![false, true], 1));
 }
 
 #[test]

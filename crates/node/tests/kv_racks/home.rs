@@ -141,7 +141,7 @@ impl Liar {
         let mut sum = crc32c_append(crc32c(&fingerprint), &[key.len() as u8]);
         sum = crc32c_append(crc32c_append(sum, &key), &(BLOCK_BYTES as u32).to_le_bytes());
         // Of the right bytes: what is in memory may have been flipped after that.
-        Some(crc32c_append(sum, &block(&held.key, BLOCK_BYTES)))
+        Some(crc32c_append(sum, &crc32c(&block(&held.key, BLOCK_BYTES)).to_le_bytes()))
     }
 }
 

@@ -547,7 +547,7 @@ pub enum PeerReply {
     /// See [`PeerRequest::KvCheck`].
     KvChecked {
         /// One for each block: crc32c over fingerprint (32 bytes), length of the key (1), key, length of the block (4),
-        /// and its bytes; none if another block lies there by now.
+        /// and the crc32c of its bytes (4); none if another block lies there by now.
         sums: Vec<Option<u32>>,
     },
 }

@@ -8,11 +8,12 @@ use hinterland_proto::checksum::{crc32c, crc32c_append};
 /// enough for the first cache.
 const PIECE_BYTES: usize = 24 << 10;
 
-/// What stands before the bytes of a block.
-pub(super) fn start(fingerprint: &[u8; 32], key: &BlockKey, bytes: u32) -> u32 {
+/// The checksum of a block whose bytes have the checksum `of_bytes`.
+pub(super) fn whole(fingerprint: &[u8; 32], key: &BlockKey, bytes: u32, of_bytes: u32) -> u32 {
     // A key has at most 64 bytes: the cast loses nothing.
     let sum = crc32c_append(crc32c(fingerprint), &[key.len() as u8]);
-    crc32c_append(crc32c_append(sum, &key.to_vec()), &bytes.to_le_bytes())
+    let sum = crc32c_append(crc32c_append(sum, &key.to_vec()), &bytes.to_le_bytes());
+    crc32c_append(sum, &of_bytes.to_le_bytes())
 }
 
 /// Takes checksums of shared memory.
@@ -56,7 +57,7 @@ mod tests {
         let (key, other) = (BlockKey::new(b"a").unwrap(), BlockKey::new(b"a\0").unwrap());
         let sum = |fingerprint, key, bytes: u32| {
             let part = memory.sub(0, bytes as usize).unwrap();
-            Summer::default().add(start(&[fingerprint; 32], key, bytes), &part)
+            whole(&[fingerprint; 32], key, bytes, Summer::default().add(0, &part))
         };
         let right = sum(1, &key, 90_000);
         assert_eq!(right, sum(1, &key, 90_000));

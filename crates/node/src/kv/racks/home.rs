@@ -1,6 +1,6 @@
 //! What this node tells others about its KV blocks: where they lie, and whether what was read of them counts.
 
-use super::checksum::{Summer, start};
+use super::checksum::whole;
 use crate::kv::{UserStore, key};
 use crate::refused::{Refused, errno};
 use hinterland_fabric::Slice;
@@ -33,8 +33,8 @@ impl UserStore {
         Ok(keys.iter().map(place).collect())
     }
 
-    /// Checksums of blocks that another node has read, taken from memory; none for each that has left its slot by now. To be
-    /// called after the bytes were copied out of this memory.
+    /// Checksums of blocks that another node has read: those that were taken when they were published, or are taken now if there
+    /// was no time yet; none for each that has left its slot by now. To be called after the bytes were copied out of this memory.
     ///
     /// # Errors
     /// As [`places`](Self::places).
@@ -42,16 +42,15 @@ impl UserStore {
         check_count(blocks.len())?;
         let keys = blocks.iter().map(|held| key(&held.key)).collect::<Result<Vec<_>, _>>()?;
         let Some(namespace) = self.namespace_of(fingerprint) else { return Ok(vec![None; keys.len()]) };
-        let mut summer = Summer::default();
-        let mut sum = |key, held: &KvHeld| {
+        let sum = |key, held: &KvHeld| {
             let found = self.view.find(namespace, key)?;
             let block = found.block();
             if (block.slot, block.generation) != (held.slot, held.generation) {
                 return None;
             }
-            let bytes = self.view.blocks(block.offset, u64::from(block.bytes)).ok()?;
-            let sum = summer.add(start(fingerprint, key, block.bytes), &bytes);
-            // The bytes left before the checksum was taken: if nothing has changed up to here, both saw this block.
+            let of_bytes = self.view.known_sum(&found).or_else(|| self.sum(block.offset, block.bytes))?;
+            let sum = whole(fingerprint, key, block.bytes, of_bytes);
+            // The bytes left before this: if nothing has changed up to here, both are of this block.
             if !self.view.is_still(&found) {
                 return None;
             }

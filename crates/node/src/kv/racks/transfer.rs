@@ -1,7 +1,7 @@
 //! Blocks of one other node: read one-sidedly into slots of the own store, checked, published; or given back.
 
 use super::Space;
-use super::checksum::{Summer, start};
+use super::checksum::{Summer, whole};
 use super::link::Lane;
 use super::links::{Spot, senseless};
 use crate::fault_point;
@@ -173,8 +173,7 @@ impl Transfer<'_> {
             let Ok(Reserved::Slot { slot, offset }) = reserved else { continue };
             match store.view.blocks(offset, length) {
                 Ok(memory) => {
-                    let sum = start(&self.space.fingerprint, key, spot.place.bytes);
-                    blocks.push(Arriving { index, slot, memory, sum });
+                    blocks.push(Arriving { index, slot, memory, sum: 0 });
                     bytes += length;
                 }
                 Err(error) => tracing::error!(%error, slot, "a slot lies outside its file"),
@@ -285,7 +284,10 @@ impl Transfer<'_> {
         let (mut hits, mut bytes, mut wrong) = (0, 0, 0);
         let mut state = store.lock();
         for (arriving, sum) in blocks.iter().zip(sums) {
-            if *sum == Some(arriving.sum) {
+            let Wanted { key, spot } = &self.wanted[arriving.index];
+            if *sum == Some(whole(&self.space.fingerprint, key, spot.place.bytes, arriving.sum)) {
+                // It is known, so nobody need take it again; the slot is this writer's.
+                let _ = state.store.sum_of_written(number, arriving.slot, arriving.sum);
                 // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.
                 if matches!(
                     state.store.publish(number, arriving.slot, &mut |slot| store.was_touched(slot)),
