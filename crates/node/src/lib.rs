@@ -11,6 +11,7 @@ mod directory_host;
 mod directory_link;
 mod holdings;
 mod kv;
+mod leftovers;
 mod local_server;
 mod locks;
 mod membership;

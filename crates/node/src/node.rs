@@ -6,6 +6,7 @@ use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
 use crate::kv::{KvFolders, KvRacks, KvStores};
+use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::LockTable;
 use crate::membership::{Incarnation, Membership};
@@ -110,7 +111,8 @@ pub struct Node {
     cache_threads: Option<CacheThreads>,
     bell: Arc<Bell>,
     backing: Backing,
-    small_folder: PathBuf,
+    /// Its folders of memory that others can see.
+    folders: Vec<Marked>,
     /// What a restart dropped, and what memory was chosen, in words.
     pub messages: Vec<String>,
 }
@@ -158,6 +160,8 @@ impl Node {
                 "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet; KV blocks of other racks are not asked for"
             ));
         }
+        let folders = mark_folders(&options, &backing)?;
+        messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
         let server_options = ServerOptions {
             node: core.own,
@@ -174,9 +178,8 @@ impl Node {
         let bell = Arc::new(Bell::default());
         let heartbeat = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
         let threads = vec![accepting, heartbeat, core.kv_racks.start()?];
-        let small_folder = small_folder(&options, &backing, core.own)?;
         let cache_threads = Some(cache_threads);
-        Ok(Self { core, server, local, threads, cache_threads, bell, backing, small_folder, messages })
+        Ok(Self { core, server, local, threads, cache_threads, bell, backing, folders, messages })
     }
 
     /// `HOST:PORT` at which other nodes reach it.
@@ -217,7 +220,7 @@ impl Node {
     }
 
     /// Takes back what the node set up in the system, because it holds nothing that a restart could find.
-    fn leave_nothing(&self) {
+    fn leave_nothing(self) {
         if let Some(before) = self.backing.overcommit_before {
             // The limit stays higher if it cannot be set back: harmless, and `doctor` shows it.
             let _ = huge_pages::set_overcommit(before);
@@ -227,8 +230,7 @@ impl Node {
         {
             tracing::warn!(%error, "the memory folder stays mounted");
         }
-        // A folder that is not empty, or gone already, stays as it is.
-        let _ = fs::remove_dir(&self.small_folder);
+        self.folders.into_iter().for_each(Marked::leave_if_empty);
     }
 }
 
@@ -336,6 +338,22 @@ fn directory_link(options: &NodeOptions, peers: &Arc<Peers>) -> Result<Directory
             DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
         }
     })
+}
+
+/// Marks the node's folders in shared memory, where nothing else tells whose they are.
+fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<Vec<Marked>, NodeError> {
+    if matches!(options.backing, BackingChoice::Folder(_)) {
+        return Ok(Vec::new());
+    }
+    let own = NodeId(kept_number(&options.state.join("node.id"))?);
+    let mark = |folder: PathBuf| {
+        Marked::new(&folder, &options.state).map_err(|source| NodeError::State { path: folder, source })
+    };
+    [backing.folder.clone(), small_folder(options, backing, own)?]
+        .into_iter()
+        .filter(|folder| folder.starts_with(SHARED_MEMORY))
+        .map(mark)
+        .collect()
 }
 
 /// Where objects below a page lie: 4 KiB pages, so that they do not take 2 MiB each.

@@ -1,0 +1,131 @@
+//! Folders of memory that outlive their node: marked with where its state lies, and taken back once that is gone.
+//!
+//! A node that is killed leaves its memory for the next start. If its state is removed instead, nothing would ever start on that
+//! memory again, and it would be held until the machine restarts.
+
+use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The file in such a folder that says where the state lies.
+const MARK: &str = "state-folder";
+/// What the names of such folders begin with; 16 digits follow.
+const PREFIXES: [&str; 2] = ["hinterland-", "memory-"];
+/// Where the folders lie.
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
+/// A marked folder of a node that lives: while this is held nobody takes it back.
+pub struct Marked {
+    folder: PathBuf,
+    _lock: File,
+}
+
+impl Marked {
+    /// Marks a folder as that of the node with this state.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn new(folder: &Path, state: &Path) -> io::Result<Self> {
+        let mut file =
+            File::options().create(true).read(true).write(true).truncate(false).open(folder.join(MARK))?;
+        // If another node has it, that one uses the same state, and is heard of elsewhere.
+        let _ = lock_byte(&file, 0, ByteLock::Alone);
+        file.set_len(0)?;
+        file.write_all(fs::canonicalize(state)?.as_os_str().as_bytes())?;
+        Ok(Self { folder: folder.to_path_buf(), _lock: file })
+    }
+
+    /// Removes the folder if nothing but the mark is in it.
+    pub fn leave_if_empty(self) {
+        let names = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == MARK);
+        if fs::read_dir(&self.folder).is_ok_and(|mut entries| entries.all(names)) {
+            // Somebody else's, or gone already: it stays as it is.
+            let _ = fs::remove_file(self.folder.join(MARK));
+            let _ = fs::remove_dir(&self.folder);
+        }
+    }
+}
+
+/// Takes back folders below `parent` of nodes whose state is gone and that do not live; says which, in words.
+pub fn take_back(parent: &Path) -> Vec<String> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    entries.filter_map(|entry| take_back_one(&entry.path())).collect()
+}
+
+fn take_back_one(folder: &Path) -> Option<String> {
+    let name = folder.file_name()?.to_str()?;
+    let number = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))?;
+    if number.len() != 16 || u64::from_str_radix(number, 16).is_err() {
+        return None;
+    }
+    let file = File::options().read(true).write(true).open(folder.join(MARK)).ok()?;
+    let state = PathBuf::from(std::ffi::OsString::from_vec(fs::read(folder.join(MARK)).ok()?));
+    // An empty mark is of a node that starts at this moment.
+    if !state.is_absolute() || fs::exists(state.join("node.id")).unwrap_or(true) {
+        return None;
+    }
+    if is_byte_locked(&file, 0).unwrap_or(true) {
+        return None;
+    }
+    let files = fs::read_dir(folder).ok()?.flatten();
+    let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum();
+    fs::remove_dir_all(folder).ok()?;
+    Some(format!(
+        "memory: took back {} MiB in {}, of a node whose state {} is gone",
+        bytes >> 20,
+        folder.display(),
+        state.display()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_taken_back_only_of_nodes_that_are_gone_with_their_state() {
+        let parent = std::env::temp_dir().join(format!("hl-leftovers-{}", std::process::id()));
+        let state = |name: &str| {
+            let state = parent.join(format!("state-{name}"));
+            fs::create_dir_all(&state).unwrap();
+            fs::write(state.join("node.id"), "1").unwrap();
+            state
+        };
+        let folder = |name: &str| {
+            let folder = parent.join(name);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("1.bytes"), [1; 100]).unwrap();
+            folder
+        };
+        let gone = state("gone");
+        let (stays, lives, leaves) =
+            ("hinterland-0000000000000001", "memory-0000000000000002", "memory-0000000000000003");
+        let other = "hinterland-of-somebody";
+        drop(Marked::new(&folder(stays), &state("stays")).unwrap());
+        let living = Marked::new(&folder(lives), &gone).unwrap();
+        drop(Marked::new(&folder(leaves), &gone).unwrap());
+        drop(Marked::new(&folder(other), &gone).unwrap());
+        folder("memory-0000000000000004");
+        assert_eq!(take_back(&parent), [""; 0]);
+        fs::remove_dir_all(&gone).unwrap();
+        let words = take_back(&parent);
+        assert!(
+            words.len() == 1 && words[0].contains(leaves) && words[0].contains("state-gone"),
+            "{words:?}"
+        );
+        assert!(!parent.join(leaves).exists());
+        for name in [stays, lives, other, "memory-0000000000000004"] {
+            assert!(parent.join(name).join("1.bytes").exists(), "{name}");
+        }
+        living.leave_if_empty();
+        assert!(parent.join(lives).exists(), "something is in it");
+        assert_eq!(take_back(&parent).len(), 1, "nobody lives there any more");
+        let empty = parent.join("memory-0000000000000005");
+        fs::create_dir_all(&empty).unwrap();
+        Marked::new(&empty, &state("stays")).unwrap().leave_if_empty();
+        assert!(!empty.exists());
+        fs::remove_dir_all(&parent).unwrap();
+    }
+}
