@@ -1,5 +1,5 @@
 //! Half an hour of everything at once: writers that are killed, readers that are stopped in the middle of whatever they do,
-//! evictions, clears, quotas, pins, and nodes that are killed. No wrong byte, no hang, and at the end every slot is free again.
+//! evictions to a disk, clears, quotas, pins, and nodes that are killed and take the blocks of those before. No wrong byte, no hang, and at the end every slot is free again.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_pool::{KvCache, Pool, PoolError, Stored};
@@ -336,6 +336,9 @@ impl Drop for Soak {
         self.readers.clear();
         self.node.signal(Signal::SIGTERM);
         let _ = self.node.child.wait();
+        // What outlives the node ends here.
+        let number = std::fs::read_to_string(self.folder.join("state/node.id")).unwrap_or_default();
+        let _ = std::fs::remove_dir_all(format!("/dev/shm/hinterland-{}", number.trim()));
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -354,6 +357,13 @@ fn start_node(folder: &Path, order: &str) -> Process {
         "--eviction",
         order,
     ]);
+    // Room is counted to the block at the end, so none is made ahead.
+    command
+        .args(["--kv-disk-capacity", "256M", "--kv-watermarks", "off", "--kv-disk"])
+        .arg(folder.join("disk"));
+    // Some nodes check every read.
+    let verify = if order.len() > 4 { "always" } else { "arrived" };
+    command.args(["--kv-verify", verify]);
     command.arg("--state").arg(folder.join("state")).arg("--backing").arg(folder.join("memory"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -392,7 +402,10 @@ fn soak_of_kv_blocks_ends_with_every_slot_free() {
     let hits: u64 = std::mem::take(&mut soak.readers).into_iter().map(|reader| reader.finish()[0]).sum();
     std::mem::take(&mut soak.writers).into_iter().for_each(|writer| drop(writer.finish()));
     let pool = Pool::connect(Some(&soak.folder.join("s"))).unwrap();
-    let evictions = pool.kv_status().unwrap()[0].evictions;
+    let status = pool.kv_status().unwrap().remove(0);
+    let evictions = status.evictions;
+    eprintln!("{:?}", status.kept);
+    assert_eq!(status.kept.damaged_blocks, 0, "nobody has changed a bit");
     eprintln!(
         "{seconds} s: {hits} blocks read and right, {kills} writers killed, {stops} pauses of readers, \
          {restarts} restarts, {evictions} evictions since the last one"

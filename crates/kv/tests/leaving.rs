@@ -209,6 +209,37 @@ fn a_chunk_that_is_emptied_takes_what_follows_on_it_along() {
 }
 
 #[test]
+fn a_chain_that_fills_every_chunk_gives_from_its_far_end_for_a_block_of_another_size() {
+    // Small blocks, so that more leave than one look allows; the block that is put follows on one near the start.
+    for (bytes, blocks) in [(MIB, 16), (16 << 10, 1024)] {
+        let mut world = World::new(16, EvictionKind::Lru);
+        for number in 0..blocks {
+            let parent = u32::checked_sub(number, 1).map(|before| format!("a{before}"));
+            assert!(world.put_bytes(ONE, &format!("a{number}"), parent.as_deref(), bytes));
+        }
+        assert_eq!(world.store.status().evictions, 0, "all chunks are full");
+        let near = blocks / 8;
+        assert!(world.put_bytes(ONE, "b", Some(&format!("a{near}")), 3 * MIB));
+        assert!((0..=near).all(|number| world.has(ONE, &format!("a{number}"))), "what it follows on stays");
+        assert!(world.has(ONE, "b") && !world.has(ONE, &format!("a{}", blocks - 1)));
+    }
+}
+
+#[test]
+fn a_block_is_refused_whose_own_prefix_is_in_every_chunk() {
+    // Each chunk has a block without which the one that is put would be of no use: whichever left, it would go too.
+    let mut world = World::new(16, EvictionKind::Lru);
+    world.put_prefix(ONE, "a", 16);
+    assert!(!world.put_bytes(ONE, "b", Some("a15"), 3 * MIB));
+    assert_eq!(
+        (world.prefix(ONE, "a"), world.store.status().reserved),
+        (16, 0),
+        "nothing was lost for nothing"
+    );
+    assert!(world.put_bytes(ONE, "b", None, 3 * MIB), "without that prefix there is room");
+}
+
+#[test]
 fn routers_hear_of_each_block_that_comes_and_goes() {
     let mut world = World::new(4, EvictionKind::Lru);
     assert!(world.store.events(0, 10).events.is_empty());

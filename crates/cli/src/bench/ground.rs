@@ -154,8 +154,6 @@ impl Ground {
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }
-        // What a bench leaves is nothing.
-        command.args(["--kv-keep", "off"]);
         command.args(plan.more).stdout(Stdio::piped()).stdin(Stdio::null());
         let failed =
             |why: String| Failure::new(format!("node {} did not start: {why}", plan.name), "run it by hand");
@@ -173,9 +171,10 @@ impl Ground {
             socket,
             address: ready["address"].as_str().unwrap_or_default().to_owned(),
         };
-        if let Some(id) = ready["node"].as_str() {
-            let id = id.trim_start_matches("node-");
-            lock(&self.traces).shared_memory.push(Path::new("/dev/shm").join(format!("hinterland-{id}")));
+        let number = ready["node"].as_str().and_then(|id| id.trim_start_matches("node-").parse::<u64>().ok());
+        if let Some(number) = number {
+            let folder = Path::new("/dev/shm").join(format!("hinterland-{number:016x}"));
+            lock(&self.traces).shared_memory.push(folder);
         }
         if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok(node) }
     }

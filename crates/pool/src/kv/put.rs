@@ -28,7 +28,8 @@ pub enum Stored {
     Written,
     /// It was there before, or another process is writing it.
     Known,
-    /// There is no room: everything else is being written.
+    /// There is no room: everything else is being written or pinned, or the prefix that it follows on has blocks in every
+    /// part of the memory, and none of these may leave before it.
     NoRoom,
 }
 
