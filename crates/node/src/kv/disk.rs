@@ -65,6 +65,10 @@ struct Staged {
 struct State {
     log: TierLog,
     staged: VecDeque<Staged>,
+    /// Number of the first of them.
+    staged_first: u64,
+    /// The number of the last one that was staged of each block.
+    staged_blocks: HashMap<([u8; 32], BlockKey), u64>,
     staged_bytes: usize,
     /// Fingerprints of the namespaces that may be written, by number.
     spaces: HashMap<u64, [u8; 32]>,
@@ -133,6 +137,8 @@ impl DiskTier {
         let state = State {
             log,
             staged: VecDeque::new(),
+            staged_first: 0,
+            staged_blocks: HashMap::new(),
             staged_bytes: 0,
             spaces: HashMap::new(),
             forbidden: HashSet::new(),
@@ -356,17 +362,32 @@ impl State {
 
     fn push(&mut self, record: Record, bytes: Vec<u8>) {
         self.staged_bytes += bytes.len();
+        if let (RecordKind::Block, Some(key)) = (record.kind, record.key) {
+            let number = self.staged_first + self.staged.len() as u64;
+            self.staged_blocks.insert((record.fingerprint, key), number);
+        }
         self.staged.push_back(Staged { record, bytes, is_live: true });
+    }
+
+    /// Takes the first of what is staged away.
+    fn pop(&mut self) -> Option<Staged> {
+        let staged = self.staged.pop_front()?;
+        self.staged_bytes -= staged.bytes.len();
+        if let Some(key) = staged.record.key {
+            let block = (staged.record.fingerprint, key);
+            if self.staged_blocks.get(&block) == Some(&self.staged_first) {
+                self.staged_blocks.remove(&block);
+            }
+        }
+        self.staged_first += 1;
+        Some(staged)
     }
 
     /// The staged block of a key.
     fn staged_block(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<&Staged> {
-        self.staged.iter().rev().find(|staged| {
-            staged.is_live
-                && staged.record.kind == RecordKind::Block
-                && staged.record.fingerprint == *fingerprint
-                && staged.record.key.as_ref() == Some(key)
-        })
+        let number = self.staged_blocks.get(&(*fingerprint, *key))?;
+        // As many as there are staged.
+        self.staged.get((number - self.staged_first) as usize).filter(|staged| staged.is_live)
     }
 
     /// Staged blocks for which this holds are not to come back; whether there was one.

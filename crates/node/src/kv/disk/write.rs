@@ -47,8 +47,7 @@ impl DiskTier {
     /// after a restart it would come back only if the disk works again.
     fn drop_all(&self, state: &mut State) {
         count(&self.tally.lost_blocks, state.staged.len() as u64);
-        state.staged.clear();
-        state.staged_bytes = 0;
+        while state.pop().is_some() {}
     }
 
     /// Writes the first of what is staged. It stays staged meanwhile, so that it can be had.
@@ -81,8 +80,7 @@ impl DiskTier {
         let mut state = self.lock();
         for ((record, place), result) in batch.iter().zip(&results) {
             self.judge(&mut state, result);
-            let Some(staged) = state.staged.pop_front() else { break };
-            state.staged_bytes -= staged.bytes.len();
+            let Some(staged) = state.pop() else { break };
             if result.is_err() {
                 continue;
             }
