@@ -302,6 +302,14 @@ def test_the_program_and_its_server_end_together_and_leave_nothing(start, kv_nod
     assert not any(os.path.exists(f"/proc/{number}") for number in behind)
     assert not list(scratch.glob(f"hinterland-llamacpp-{orderly.process.pid}-*"))
 
+    # Whoever starts it may have signals blocked.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    try:
+        blocked = start("blocked", kv_node.socket)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    assert blocked.stop() == 0
+
     killed = start("killed", kv_node.socket)
     behind = children(killed.process.pid)
     killed.stop(signal.SIGKILL)

@@ -12,6 +12,7 @@ The server is that of xllamacpp, or the program that LLAMA_SERVER names.
 """
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
@@ -144,7 +145,10 @@ def free_ports(count):
 
 
 def main():
+    # It ends with the bench, however that ends; the bench has signals blocked.
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(tempfile.mkdtemp(prefix="hinterland-bench-", dir=MEMORY))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

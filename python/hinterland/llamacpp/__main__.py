@@ -49,6 +49,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
 async def serve(server: Server, command: Command, settings: Settings, folder: pathlib.Path) -> int:
     """Serves until the server ends or a signal comes; the status to end with."""
     stop = asyncio.Event()
+    # Who started this program may have blocked them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     stopped = asyncio.ensure_future(stop.wait())

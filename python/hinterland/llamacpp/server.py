@@ -58,6 +58,8 @@ class Server:
         parent = os.getpid()
 
         def end_with_parent() -> None:
+            # Whoever started this program may have blocked it.
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT, signal.SIGTERM])
             prctl(DEATH_SIGNAL_OPTION, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 /// Prompts of so many blocks of 128 tokens and one token: all but one of their tokens can be had.
 const PROMPTS: [(&str, u64); 2] = [("1k", 1025), ("4k", 4097)];
 /// The same for a run that shows no more than that the bench works.
-const PROMPTS_QUICK: [(&str, u64); 2] = [("128", 129), ("256", 257)];
+const PROMPTS_QUICK: [(&str, u64); 2] = [("256", 257), ("512", 513)];
 /// Prompts of each length that are computed cold; they are then had again and again.
 const COLD: usize = 3;
 /// Memory for blocks: those of all prompts, 23,040 bytes a token, and as much again.
