@@ -2,7 +2,7 @@
 
 /// Longest spin: about what it costs to sleep and be woken (50 us for who wakes a processor that rests, and as much until the
 /// sleeper runs, in a virtual machine), so that spinning never costs more than twice of what the better choice would have.
-pub const SPIN_NS_MAX: u64 = 100_000;
+pub const SPIN_NS_MAX: u64 = 150_000;
 /// Shortest spin: a message that is on its way between two cores arrives within this.
 pub const SPIN_NS_MIN: u64 = 1_000;
 
