@@ -23,12 +23,20 @@ struct Layer {
 
 /// The house from the ground up. ARCHITECTURE.md draws the same map.
 const HOUSE: &[Layer] = &[
-    Layer { name: "logic", crates: &["types", "proto", "directory", "policy", "resp"], within: Within::Left },
-    Layer { name: "mechanism", crates: &["os", "ring", "kv", "gpu", "fabric", "pool"], within: Within::Left },
-    Layer { name: "services", crates: &["node"], within: Within::Only(&[]) },
+    Layer {
+        name: "logic",
+        crates: &["types", "proto", "directory", "policy", "resp", "fatbin", "ptx"],
+        within: Within::Left,
+    },
+    Layer {
+        name: "mechanism",
+        crates: &["os", "ring", "channel", "kv", "gpu", "fabric", "pool"],
+        within: Within::Left,
+    },
+    Layer { name: "services", crates: &["node", "gpunode"], within: Within::Only(&[]) },
     Layer {
         name: "access",
-        crates: &["region", "fuse", "preload", "gateway"],
+        crates: &["region", "fuse", "preload", "gateway", "cuda"],
         within: Within::Only(&[("preload", "region")]),
     },
     Layer { name: "faces", crates: &["cli", "c", "python"], within: Within::Only(&[]) },
