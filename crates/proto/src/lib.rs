@@ -4,6 +4,7 @@
 pub mod checksum;
 pub mod control;
 mod frame;
+pub mod gpu;
 mod handshake;
 pub mod machine;
 pub mod object_header;

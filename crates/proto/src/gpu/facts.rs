@@ -1,0 +1,87 @@
+//! What both sides tell of themselves at the start, so that nobody has to ask later.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client says first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`GPU_VERSION`](super::GPU_VERSION) of the client.
+    pub version: u32,
+    /// The program, for lists and messages.
+    pub program: String,
+    /// The host of the program, for lists and messages.
+    pub host: String,
+    /// The program's process number on its host.
+    pub process: u32,
+    /// Device memory wanted at once, in bytes a device; 0 for what the node gives to everybody.
+    pub memory: u64,
+    /// Devices wanted, by the node's numbers; empty for all.
+    pub devices: Vec<u32>,
+}
+
+/// What a node answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// [`GPU_VERSION`](super::GPU_VERSION) of the node.
+    pub version: u32,
+    /// The session's number at that node.
+    pub session: u64,
+    /// Version of the driver, as `cuDriverGetVersion` has it.
+    pub driver: i32,
+    /// Version of cuBLAS, as `cublasGetVersion` has it; 0 if there is none.
+    pub blas: i32,
+    /// First address of the window in which the client chooses addresses.
+    pub window: u64,
+    /// Length of the window in bytes.
+    pub window_bytes: u64,
+    /// Addresses and lengths of mapped memory are multiples of this.
+    pub granularity: u64,
+    /// The devices, at most [`DEFAULT_STREAMS`](super::DEFAULT_STREAMS).
+    pub devices: Vec<DeviceFacts>,
+    /// Hashes of the fat binaries that the node keeps.
+    pub modules: Vec<[u8; 32]>,
+}
+
+/// A device as its driver describes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceFacts {
+    /// For people.
+    pub name: String,
+    /// The driver's identifier.
+    pub uuid: [u8; 16],
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Memory that the session may use without asking, in bytes.
+    pub grant: u64,
+    /// Compute capability.
+    pub capability: (u32, u32),
+    /// Address on the bus, as `0000:00:00.0`.
+    pub bus: String,
+    /// Attributes by the driver's numbers.
+    pub attributes: Vec<(i32, i32)>,
+    /// Whether it is the device in software.
+    pub is_software: bool,
+}
+
+/// What the driver knows of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct FunctionFacts {
+    /// Static shared memory in bytes.
+    pub shared: u64,
+    /// Constant memory in bytes.
+    pub constant: u64,
+    /// Local memory of a thread in bytes.
+    pub local: u64,
+    /// Most threads in a group.
+    pub threads_max: i32,
+    /// Registers of a thread.
+    pub registers: i32,
+    /// Version of PTX, ten times major plus minor.
+    pub ptx: i32,
+    /// Version of machine code, ten times major plus minor.
+    pub binary: i32,
+    /// Most dynamic shared memory in bytes, as it is set.
+    pub dynamic_shared_max: i32,
+    /// The preferred share of shared memory in percent, or -1.
+    pub carveout: i32,
+}
