@@ -57,7 +57,7 @@ impl Field for [u32; 3] {
     const NAME: &'static str = "3 x u32";
     #[inline(always)]
     fn put(self, to: &mut [u8]) {
-        for (part, number) in to.chunks_exact_mut(4).zip(self) {
+        for (part, number) in to.as_chunks_mut::<4>().0.iter_mut().zip(self) {
             number.put(part);
         }
     }
