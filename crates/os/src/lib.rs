@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`shared_slice`] | copies and atomics on memory that others change at the same time |
 //! | [`coherence`] | cache lines moved by hand, where caches do not see each other |
+//! | [`barrier`] | memory barriers that one side of a hand-off makes for both |
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
@@ -27,6 +28,7 @@ compile_error!("hinterland needs a 64-bit little-endian Linux");
 
 pub mod affinity;
 pub mod backing;
+pub mod barrier;
 #[cfg(feature = "checking")]
 pub mod checking;
 pub mod clock;

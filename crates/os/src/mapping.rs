@@ -107,6 +107,37 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// Maps `bytes` bytes of `file` from `offset` two times in a row, shared: byte `bytes + i` of the result is byte `i`, so
+    /// that what runs over the end of a ring lies in one piece. The length of the result is twice `bytes`.
+    ///
+    /// # Errors
+    /// [`OsError::Misaligned`] for an offset or a length that is no multiple of the base page (huge pages: of theirs), else
+    /// the refusal of `mmap`.
+    pub fn map_twice(file: impl AsFd, offset: u64, bytes: usize, write: bool) -> Result<Self, OsError> {
+        check_multiple("offset of a mapping", offset, BASE_PAGE_BYTES as u64)?;
+        check_multiple("length of a doubled mapping", bytes as u64, BASE_PAGE_BYTES as u64)?;
+        let limit = usize::MAX as u64 / 2;
+        let twice =
+            bytes.checked_mul(2).ok_or(OsError::OutOfBounds { offset, bytes: bytes as u64, limit })?;
+        let file_offset = libc::off_t::try_from(offset).map_err(|_| OsError::OutOfBounds {
+            offset,
+            bytes: bytes as u64,
+            limit: libc::off_t::MAX as u64,
+        })?;
+        // From here on the range is unmapped as a whole, whatever happens.
+        let mut mapping = Self::reserve(None, twice)?;
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let descriptor = file.as_fd().as_raw_fd();
+        for half in [0, bytes] {
+            // SAFETY: `half` lies within the reservation of twice as many bytes.
+            let place = unsafe { mapping.start.as_ptr().add(half) };
+            // SAFETY: the range is one half of the reservation just made, of which nobody else knows.
+            unsafe { map_raw(place, bytes, protection(write), flags, descriptor, file_offset) }?;
+        }
+        mapping.writable = write;
+        Ok(mapping)
+    }
+
     /// Reserves an address range at which nothing may be read or written until [`map_inside`](Self::map_inside) puts
     /// something there; it costs no memory.
     ///
@@ -397,6 +428,22 @@ mod tests {
         assert_eq!(&text, b"kept in the file");
         assert!(window.map_inside(1 << 20, &file, 0, 4096, options).is_err());
         assert!(window.map_inside(5, &file, 0, 4096, options).is_err());
+    }
+
+    #[test]
+    fn what_runs_over_the_end_of_a_doubled_mapping_is_at_its_start() {
+        let file = crate::MemoryFile::anonymous("doubled", 3 * 4096, crate::PageKind::Base4K).unwrap();
+        let slice = Arc::new(Mapping::map_twice(&file, 4096, 8192, true).unwrap()).slice();
+        assert_eq!(slice.len(), 4 * 4096);
+        slice.write_at(8190, b"over").unwrap();
+        let (mut start, mut whole) = ([0; 2], [0; 4]);
+        slice.read_at(0, &mut start).unwrap();
+        file.read_at(4096, &mut whole[..2]).unwrap();
+        assert_eq!((&start, &whole[..2]), (b"er", &b"er"[..]));
+        slice.read_at(8190, &mut whole).unwrap();
+        assert_eq!(&whole, b"over");
+        assert!(Mapping::map_twice(&file, 5, 4096, true).is_err());
+        assert!(Mapping::map_twice(&file, 0, 100, true).is_err());
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl std::fmt::Display for PageKind {
 }
 
 /// What a memfd shall refuse from this call on, for every holder of a descriptor of it.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seals {
     /// Its length may not shrink: nobody gets SIGBUS from a truncation.
     pub shrink: bool,
@@ -282,6 +282,23 @@ impl MemoryFile {
         // SAFETY: plain values.
         let result = unsafe { libc::fcntl(self.raw(), libc::F_ADD_SEALS, wanted) };
         check(result, "sealing", || self.subject()).map(drop)
+    }
+
+    /// What a memfd refuses. A file of another kind has no seals, which is an error.
+    ///
+    /// # Errors
+    /// `EINVAL` for files that are no memfd.
+    pub fn seals(&self) -> Result<Seals, OsError> {
+        // SAFETY: plain values.
+        let result = unsafe { libc::fcntl(self.raw(), libc::F_GET_SEALS) };
+        let bits = check(result, "reading the seals", || self.subject())?;
+        Ok(Seals {
+            shrink: bits & libc::F_SEAL_SHRINK != 0,
+            grow: bits & libc::F_SEAL_GROW != 0,
+            future_write: bits & libc::F_SEAL_FUTURE_WRITE != 0,
+            write: bits & libc::F_SEAL_WRITE != 0,
+            seal: bits & libc::F_SEAL_SEAL != 0,
+        })
     }
 
     /// Maps a range of the file.

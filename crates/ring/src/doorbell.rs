@@ -42,6 +42,26 @@ impl Doorbell {
         self.word.value.swap(AWAKE, Ordering::AcqRel) != AWAKE
     }
 
+    /// The same without the fence, for ringers that ring after each message. Right only if the sleeper has every processor
+    /// pass a barrier between [`announce`](Self::announce) and its last look
+    /// ([`all_processors`](hinterland_os::barrier::all_processors)) and the ringer's process takes part in it
+    /// ([`register`](hinterland_os::barrier::register)).
+    #[inline]
+    pub fn must_wake_unfenced(&self) -> bool {
+        // The model checker knows no barrier that one thread makes for another.
+        #[cfg(loom)]
+        fence(Ordering::SeqCst);
+        // The compiler may not move the load over the stores of the message; the sleeper's barrier keeps the processor to it.
+        #[cfg(not(loom))]
+        std::sync::atomic::compiler_fence(Ordering::SeqCst);
+        // Relaxed: as in must_wake(), with the sleeper's barrier in the place of our fence.
+        if self.word.value.load(Ordering::Relaxed) == AWAKE {
+            return false;
+        }
+        // AcqRel: pairs with the swaps in announce() and retract(); of several ringers one gets the duty.
+        self.word.value.swap(AWAKE, Ordering::AcqRel) != AWAKE
+    }
+
     /// Wakes the thread that sleeps on the word.
     pub fn wake(&self) {
         self.word.wake();

@@ -5,7 +5,8 @@ use crate::scanner::Scanned;
 use crate::tree::SourceFile;
 
 /// The crates that may hold `unsafe`: those that own mappings, descriptors and foreign interfaces.
-const UNSAFE_CRATES: &[&str] = &["os", "ring", "gpu", "fabric", "pool", "region", "preload", "c", "python"];
+const UNSAFE_CRATES: &[&str] =
+    &["os", "ring", "channel", "gpu", "fabric", "pool", "region", "preload", "c", "python"];
 
 /// How far above a block its reason may begin: a long SAFETY comment on a statement of several lines.
 const REASON_LINES_MAX: usize = 24;

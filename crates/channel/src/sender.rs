@@ -1,0 +1,222 @@
+//! The half of an end that sends.
+
+use crate::error::ChannelError;
+use crate::fate::Fate;
+use crate::frame_bytes;
+use crate::lane::Outlet;
+use crate::line::Line;
+use crate::memory::Lane;
+use crate::meter::{Counters, Meter, add};
+use crate::patience::{Awaited, wait_until};
+use crate::room::Room;
+use hinterland_os::{SpinBudget, barrier};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Frames after which the peer is asked for by a system call, so that it costs a nanosecond a frame.
+const FRAMES_PER_PROBE: u32 = 512;
+
+/// Sends frames. For one thread at a time; several need a lock around it. Nothing here allocates after it was made.
+///
+/// Dropping either half ends the channel for the other side: it takes what was sent, and then finds the channel closed.
+#[derive(Debug)]
+pub struct Sender {
+    lane: Lane,
+    outlet: Outlet,
+    line: Line,
+    body_bytes_max: usize,
+    fate: Fate,
+    meter: Arc<Meter>,
+    /// Whether this process takes part in barriers that the peer makes.
+    registered: bool,
+    budget: SpinBudget,
+    until_probe: u32,
+}
+
+impl Sender {
+    pub(crate) fn new(lane: Lane, line: Line, body_bytes_max: usize, fate: Fate) -> Self {
+        let registered = barrier::register();
+        if registered {
+            lane.words().sender().promise_barriers();
+        }
+        Self {
+            outlet: Outlet::new(lane.ring_bytes as u64),
+            lane,
+            line,
+            body_bytes_max,
+            fate,
+            meter: Arc::default(),
+            registered,
+            budget: SpinBudget::new(hinterland_os::affinity::online_core_count()),
+            until_probe: FRAMES_PER_PROBE,
+        }
+    }
+
+    /// Room for a frame with this word and a body of so many bytes, in one piece. `None` while the ring is full: see
+    /// [`wait_room`](Self::wait_room).
+    ///
+    /// # Errors
+    /// [`ChannelError::TooLong`]; [`ChannelError::Closed`] soon after the peer has gone, and [`ChannelError::Broken`].
+    #[inline]
+    pub fn room(&mut self, word: u32, body_bytes: usize) -> Result<Option<Room<'_>>, ChannelError> {
+        self.check_length(body_bytes)?;
+        self.until_probe -= 1;
+        if self.until_probe == 0 {
+            self.probe();
+        }
+        if self.fate.is_over() {
+            return Err(self.fate.error());
+        }
+        if !self.has_room(frame_bytes(body_bytes))? {
+            return Ok(None);
+        }
+        Ok(Some(Room::new(self, word, body_bytes)))
+    }
+
+    /// Waits until there may be room for a body of so many bytes: spins, then sleeps. `false` when the time is over first.
+    ///
+    /// # Errors
+    /// As [`room`](Self::room); the end of the peer ends the sleep.
+    pub fn wait_room(&mut self, body_bytes: usize, timeout: Option<Duration>) -> Result<bool, ChannelError> {
+        self.check_length(body_bytes)?;
+        // A reader that sleeps would never make room.
+        self.flush()?;
+        let mut budget = self.budget;
+        let found = wait_until(
+            &mut AwaitedRoom { sender: self, bytes: frame_bytes(body_bytes) },
+            &mut budget,
+            timeout,
+        );
+        self.budget = budget;
+        found
+    }
+
+    /// Has what was committed quietly noticed: wakes a peer that sleeps.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`], [`ChannelError::Broken`].
+    pub fn flush(&mut self) -> Result<(), ChannelError> {
+        if self.fate.is_over() {
+            return Err(self.fate.error());
+        }
+        self.wake_reader();
+        Ok(())
+    }
+
+    /// Most bytes of a body.
+    #[inline]
+    #[must_use]
+    pub fn body_max(&self) -> usize {
+        self.body_bytes_max
+    }
+
+    /// What was sent so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.meter.counters()
+    }
+
+    /// The counters, for another thread to read.
+    #[must_use]
+    pub fn meter(&self) -> Arc<Meter> {
+        Arc::clone(&self.meter)
+    }
+
+    /// Where the next frame goes.
+    #[inline]
+    pub(crate) fn place(&self) -> *mut u8 {
+        // SAFETY: the offset is below the length of the ring, of which twice as many bytes are mapped.
+        unsafe { self.lane.ring.as_ptr().add(self.outlet.offset()) }
+    }
+
+    /// Publishes the frame at [`place`](Self::place).
+    #[inline]
+    pub(crate) fn publish(&mut self, bytes: usize) {
+        self.outlet.publish(self.lane.words(), bytes as u64);
+        add(&self.meter.frames, 1);
+        add(&self.meter.bytes, bytes as u64);
+    }
+
+    /// Wakes the reader if it sleeps.
+    #[inline]
+    pub(crate) fn wake_reader(&self) {
+        if self.lane.words().receiver().must_wake(self.registered) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        self.line.ring();
+        add(&self.meter.wakes, 1);
+        add(&self.meter.messages, 1);
+    }
+
+    #[inline]
+    fn has_room(&mut self, bytes: usize) -> Result<bool, ChannelError> {
+        match self.outlet.has_room(self.lane.words(), bytes as u64) {
+            Ok(found) => Ok(found),
+            Err(bad) => Err(self.break_off(ChannelError::position(bad))),
+        }
+    }
+
+    #[inline]
+    fn check_length(&self, body_bytes: usize) -> Result<(), ChannelError> {
+        let bytes_max = self.body_bytes_max;
+        if body_bytes <= bytes_max {
+            Ok(())
+        } else {
+            Err(ChannelError::TooLong { bytes: body_bytes, bytes_max })
+        }
+    }
+
+    #[cold]
+    fn probe(&mut self) {
+        self.until_probe = FRAMES_PER_PROBE;
+        if self.line.has_ended() {
+            self.fate.close();
+        }
+    }
+
+    #[cold]
+    fn break_off(&self, error: ChannelError) -> ChannelError {
+        self.line.end();
+        self.fate.end(error)
+    }
+}
+
+struct AwaitedRoom<'sender> {
+    sender: &'sender mut Sender,
+    bytes: usize,
+}
+
+impl Awaited for AwaitedRoom<'_> {
+    #[inline]
+    fn look(&mut self) -> Result<bool, ChannelError> {
+        if self.sender.fate.is_over() {
+            return Err(self.sender.fate.error());
+        }
+        self.sender.has_room(self.bytes)
+    }
+
+    fn nap(&mut self, rest: Option<Duration>) -> Result<(), ChannelError> {
+        let registered = self.sender.registered;
+        self.sender.lane.words().sender().announce(|| {
+            if registered {
+                barrier::all_processors();
+            }
+        });
+        let mut slept = Ok(());
+        let found = self.look();
+        if matches!(found, Ok(false)) {
+            add(&self.sender.meter.sleeps, 1);
+            slept = self.sender.line.sleep(rest);
+        }
+        self.sender.lane.words().sender().bell.retract();
+        if self.sender.line.has_ended() {
+            self.sender.fate.close();
+        }
+        found?;
+        Ok(slept?)
+    }
+}

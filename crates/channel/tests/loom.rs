@@ -1,0 +1,122 @@
+//! Every interleaving of publishing, releasing and sleeping in one direction, explored by a model checker.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p hinterland-channel --release --test loom --target-dir target/loom`
+#![cfg(loom)]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_channel::lane::{Inlet, LaneWords, Outlet};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+/// A ring of two frames of 8 bytes, whose accesses the checker watches: a read of what is being written is an error.
+const RING_BYTES: u64 = 16;
+const FRAME_BYTES: u64 = 8;
+
+struct Shared {
+    words: LaneWords,
+    ring: Vec<UnsafeCell<u32>>,
+    registered: bool,
+}
+
+// SAFETY: not needed for soundness of anything real: the checker reports accesses that are not ordered.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    fn fresh(barriers: bool) -> Arc<Self> {
+        let words = LaneWords::fresh();
+        if barriers {
+            words.receiver().promise_barriers();
+            words.sender().promise_barriers();
+        }
+        Arc::new(Self { words, ring: (0..2).map(|_| UnsafeCell::new(0)).collect(), registered: barriers })
+    }
+}
+
+fn try_send(shared: &Shared, outlet: &mut Outlet, number: u32) -> bool {
+    if !outlet.has_room(&shared.words, FRAME_BYTES).unwrap() {
+        return false;
+    }
+    let place = outlet.offset() / FRAME_BYTES as usize;
+    // SAFETY: the ring has two places; the checker watches that nobody else reaches this one meanwhile.
+    shared.ring[place].with_mut(|cell| unsafe { *cell = number });
+    outlet.publish(&shared.words, FRAME_BYTES);
+    if shared.words.receiver().must_wake(shared.registered) {
+        shared.words.receiver().bell.wake();
+    }
+    true
+}
+
+/// As `Sender::wait_room` does when its spin is over: announce, look, sleep.
+fn send_asleep(shared: &Shared, outlet: &mut Outlet, number: u32) {
+    while !try_send(shared, outlet, number) {
+        let sender = shared.words.sender();
+        sender.announce(|| {});
+        if !outlet.has_room(&shared.words, FRAME_BYTES).unwrap() {
+            sender.bell.sleep(None);
+        }
+        sender.bell.retract();
+    }
+}
+
+/// As `Receiver::wait` does when its spin is over: announce, look, sleep.
+fn take_asleep(shared: &Shared, inlet: &mut Inlet) -> u32 {
+    loop {
+        if inlet.seen() == 0 {
+            inlet.look(&shared.words).unwrap();
+        }
+        if inlet.seen() > 0 {
+            let place = inlet.offset() / FRAME_BYTES as usize;
+            // SAFETY: as in try_send.
+            let number = shared.ring[place].with(|cell| unsafe { *cell });
+            if inlet.release(&shared.words, FRAME_BYTES) && shared.words.sender().must_wake(shared.registered)
+            {
+                shared.words.sender().bell.wake();
+            }
+            return number;
+        }
+        let receiver = shared.words.receiver();
+        receiver.announce(|| {});
+        if inlet.look(&shared.words).unwrap() == 0 {
+            receiver.bell.sleep(None);
+        }
+        receiver.bell.retract();
+    }
+}
+
+fn all_arrive(frames: u32, barriers: bool, preemptions: usize) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let shared = Shared::fresh(barriers);
+        let receiver = {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || {
+                let mut inlet = Inlet::new(RING_BYTES);
+                for number in 1..=frames {
+                    assert_eq!(take_asleep(&shared, &mut inlet), number);
+                }
+            })
+        };
+        let mut outlet = Outlet::new(RING_BYTES);
+        for number in 1..=frames {
+            send_asleep(&shared, &mut outlet, number);
+        }
+        receiver.join().unwrap();
+    });
+}
+
+#[test]
+fn frames_arrive_and_no_sleeper_is_left_asleep() {
+    all_arrive(2, false, 4);
+}
+
+#[test]
+fn a_sleeper_that_makes_the_barrier_for_both_is_not_left_asleep() {
+    all_arrive(2, true, 4);
+}
+
+#[test]
+fn a_full_ring_is_used_again_only_after_it_was_read_and_wakes_its_writer() {
+    all_arrive(4, false, 3);
+}
