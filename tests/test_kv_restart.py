@@ -37,6 +37,22 @@ while True:
         kv = None
         time.sleep(0.01)
 """
+# Puts blocks without a pause: says each round that is there, and removes the one before it.
+STEADY = """
+import sys
+sys.path[:0] = sys.argv[3:]
+import hinterland
+from test_kv_restart import steady_bytes, steady_keys
+socket, number = sys.argv[1], int(sys.argv[2])
+kv, before = hinterland.Pool(socket).kv("steady"), []
+print("begun", flush=True)
+for round_ in range(1 << 30):
+    keys = steady_keys(number, round_)
+    assert kv.put(keys, [steady_bytes(key) for key in keys], prefix=round_ % 2 == 0) == [True] * len(keys)
+    print(round_, flush=True)
+    kv.remove(before)
+    before = keys
+"""
 
 
 def key_of(writer, number):
@@ -47,6 +63,15 @@ def bytes_of(key):
     """Bytes that no other key has, of one of some sizes."""
     size = [5000, 20_000, 65_536, 300_000][key[-1] % 4]
     return hashlib.shake_128(key).digest(4096) * (size // 4096) + key
+
+
+def steady_keys(writer, round_):
+    return [b"s%d-%d-%d" % (writer, round_, index) for index in range(24)]
+
+
+def steady_bytes(key):
+    """Bytes that no other key has, made faster than they are copied."""
+    return key.ljust(32, b".") * (2048 + key[-1])
 
 
 def status(node):
@@ -134,9 +159,9 @@ def test_a_prefix_still_leaves_from_its_end(start_node, hinterland):
     assert there == sorted(there, reverse=True) and 0 < sum(there) < 8, there
 
 
-def start_writers(node, count):
+def start_writers(node, count, what=WRITER):
     places = [str(TREE / "tests"), str(TREE / "python")]
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(node.socket), str(number + 1), *places],
+    writers = [subprocess.Popen([sys.executable, "-c", what, str(node.socket), str(number + 1), *places],
                                 stdout=subprocess.PIPE) for number in range(count)]
     for writer in writers:
         assert writer.stdout.readline() == b"begun\n"
@@ -160,14 +185,11 @@ def test_a_node_that_is_killed_under_load_again_and_again_never_gives_a_wrong_by
             paused = writers[round_ % 3]
             time.sleep(random.Random(round_).uniform(0.1, 0.8))
             paused.send_signal(signal.SIGSTOP)
-            if round_ % 2:
-                # Whoever writes without a pause leaves the node no time for checksums, and what has none is lost.
-                for writer in writers:
-                    writer.send_signal(signal.SIGSTOP)
-                wait_until(lambda: status(node)["kept"]["unsummed_blocks"] == 0, 30, lambda: f"{status(node)}")
             node.kill()
             node.start()
-            restored += status(node)["kept"]["restored_blocks"] if status(node) else 0
+            kept = status(node)["kept"]
+            assert kept["dropped_blocks"] == 0, "what was published had a checksum"
+            restored += kept["restored_blocks"]
             kv = hinterland.Pool(node.socket).kv("model")
             right(kv)
             for writer in writers:
@@ -184,6 +206,37 @@ def test_a_node_that_is_killed_under_load_again_and_again_never_gives_a_wrong_by
     kv = hinterland.Pool(node.socket).kv("model")
     kv.clear()
     assert kv.put([b"%d" % number for number in range(64)], [bytes(MEBIBYTE)] * 64) == [True] * 64
+
+
+def test_writers_that_never_pause_lose_nothing_with_a_killed_node(start_node, hinterland):
+    node = start_node("a", options=CAPACITY)
+    for round_ in range(ROUNDS):
+        writers = start_writers(node, 3, STEADY)
+        time.sleep(random.Random(round_).uniform(0.3, 1))
+        node.kill()
+        said = [writer.communicate()[0].split() for writer in writers]
+        assert all(writer.returncode == 1 for writer in writers), "each saw its node die"
+        node.start()
+        kept = settled(node)["kept"]
+        assert kept["dropped_blocks"] == kept["damaged_blocks"] == 0, kept
+        kv = hinterland.Pool(node.socket).kv("steady")
+        for number, rounds in enumerate(said, 1):
+            assert rounds, "no put was answered"
+            for key in steady_keys(number, int(rounds[-1])):
+                assert kv.get(key) == steady_bytes(key), f"{key} was there before the kill, after {len(rounds)} rounds"
+        assert len(kv.keys()) <= 3 * 3 * 24
+        kv.clear()
+
+
+def test_a_node_that_takes_checksums_behind_keeps_what_it_had_time_for(start_node, hinterland):
+    node = start_node("a", options=[*CAPACITY, "--kv-sums", "behind"])
+    kv = hinterland.Pool(node.socket).kv("model")
+    put(kv, range(100))
+    settled(node)
+    node.kill()
+    node.start()
+    assert settled(node)["kept"]["restored_blocks"] == 100
+    assert right(hinterland.Pool(node.socket).kv("model")) == 100
 
 
 def flip(path, offset):

@@ -3,6 +3,7 @@
 
 use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint};
 use hinterland_fabric::{Endpoint, FabricError, MemoryService, Slice};
+use hinterland_proto::checksum::crc32c;
 use hinterland_proto::{
     ClientHandshake, ClientIdentity, ClientStep, Established, Features, FrameHeader, FrameKind, FrameSender,
     HandshakeError, PoolId, PoolKey, RefusalCode, Role, encode_runs,
@@ -74,7 +75,7 @@ impl Peer {
         let mut header = FrameHeader::new(FrameKind::Read, 1, table.len() as u32);
         header.handle = MemoryService::HANDLE;
         header.argument = 1;
-        header.body_crc = Some(crc32c::crc32c(&table));
+        header.body_crc = Some(crc32c(&table));
         [&self.sender.seal(header)[..], &table].concat()
     }
 

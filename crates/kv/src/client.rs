@@ -4,14 +4,13 @@ use crate::header::{self, Block};
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
 use crate::lookup::{lookup, lookup_many};
+use crate::sum::{read_summed, sum_over, summed};
 use crate::view::{Found, ViewError};
 use crate::words::{Memory, Point};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes whose old copies are dropped before it is known that they are wanted.
 const AHEAD_BYTES_MAX: usize = 16 << 10;
-/// Bytes that are copied out at once to take their checksum: three times the 8 KiB that it takes side by side.
-const SUM_BYTES: usize = 24 << 10;
 /// Damaged blocks that are remembered until they are told of: one that is not is found again by the next reader.
 const DAMAGED_MAX: usize = 64;
 
@@ -134,28 +133,28 @@ impl<M: Memory> Client<M> {
         offset: u64,
         bytes: u64,
         from: impl IntoIterator<Item = &'piece [u8]>,
-    ) -> Result<(), ViewError> {
+    ) -> Result<Option<u32>, ViewError> {
         header::before_writing();
-        let given =
-            self.blocks.write_whole(offset as usize, bytes as usize, from, Point::WrittenBytes)? as u64;
-        if given == bytes { Ok(()) } else { Err(ViewError::Length { given, expected: bytes }) }
+        let (place, room, point) = (offset as usize, bytes as usize, Point::WrittenBytes);
+        let mut sum = 0;
+        let given = if self.geometry.sums() {
+            self.blocks.write_whole(place, room, summed(from, &mut sum), point)?
+        } else {
+            self.blocks.write_whole(place, room, from, point)?
+        };
+        if given as u64 != bytes {
+            return Err(ViewError::Length { given: given as u64, expected: bytes });
+        }
+        Ok(self.geometry.sums().then_some(sum))
     }
 
     /// See [`View::sum`](crate::View::sum).
     pub fn sum(&self, offset: u64, bytes: u32) -> Option<u32> {
-        let (mut at, end) = (offset as usize, (offset as usize).checked_add(bytes as usize)?);
-        let mut piece = [0; SUM_BYTES];
-        let mut sum = 0;
+        let (at, bytes) = (offset as usize, bytes as usize);
         if M::BY_HAND {
-            self.blocks.refresh(at / 8, (end - at).div_ceil(8), Point::BytesToRead);
+            self.blocks.refresh(at / 8, bytes.div_ceil(8), Point::BytesToRead);
         }
-        while at < end {
-            let piece = &mut piece[..SUM_BYTES.min(end - at)];
-            self.blocks.read(at, piece).ok()?;
-            sum = crc32c::crc32c_append(sum, piece);
-            at += piece.len();
-        }
-        Some(sum)
+        sum_over(&self.blocks, 0, at, bytes).ok()
     }
 
     /// See [`View::known_sum`](crate::View::known_sum).
@@ -225,9 +224,14 @@ impl<M: Memory> Reading<'_, M> {
         if M::BY_HAND {
             self.expect(count);
         }
-        self.failed |= self.client.blocks.read(self.at, &mut piece[..count]).is_err();
+        let (blocks, piece) = (&self.client.blocks, &mut piece[..count]);
         if self.client.geometry.verify() {
-            self.sum = crc32c::crc32c_append(self.sum, &piece[..count]);
+            match read_summed(blocks, self.sum, self.at, piece) {
+                Ok(sum) => self.sum = sum,
+                Err(_) => self.failed = true,
+            }
+        } else {
+            self.failed |= blocks.read(self.at, piece).is_err();
         }
         self.at += count;
         self.at < self.end && !self.failed

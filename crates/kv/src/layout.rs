@@ -9,6 +9,8 @@ const HEAD_WORDS: usize = 512;
 const VERIFY: usize = 5;
 /// Where the head counts the nodes that have written these books.
 const LIVES: usize = 6;
+/// Where the head says whether writers sum up what they copy.
+const SUMS: usize = 7;
 /// Smallest chunk of the blocks file: the table of chunks has a word for as many as there may be.
 const CHUNK_BYTES_MIN: u64 = 4 << 20;
 /// Words of a bucket: one cache line.
@@ -28,6 +30,7 @@ pub struct Geometry {
     blocks_bytes: u64,
     coherence: Coherence,
     verify: bool,
+    sums: bool,
 }
 
 /// Why books of before are of no use to a node.
@@ -58,7 +61,7 @@ impl Geometry {
     pub fn new(slots: u64, expected: u64, blocks_bytes: u64) -> Self {
         let slots = slots.clamp(1, SLOTS_MAX);
         let buckets = expected.clamp(1, slots).div_ceil(BLOCKS_A_BUCKET).next_power_of_two();
-        Self { slots, buckets, blocks_bytes, coherence: Coherence::Hardware, verify: false }
+        Self { slots, buckets, blocks_bytes, coherence: Coherence::Hardware, verify: false, sums: false }
     }
 
     /// The same for memory of another kind.
@@ -73,6 +76,12 @@ impl Geometry {
         Self { verify, ..self }
     }
 
+    /// The same for writers that give checksums with what they publish.
+    #[must_use]
+    pub const fn with_sums(self, sums: bool) -> Self {
+        Self { sums, ..self }
+    }
+
     /// Writes it to the head of books of zeros, which are nowhere but in this host's cache.
     pub fn store(&self, words: &impl Words) {
         words.store(1, self.slots);
@@ -80,6 +89,7 @@ impl Geometry {
         words.store(3, self.blocks_bytes);
         words.store(4, u64::from(self.coherence == Coherence::Software));
         words.store(VERIFY, u64::from(self.verify));
+        words.store(SUMS, u64::from(self.sums));
         words.store(LIVES, 1);
         words.store(0, MAGIC);
         words.write_back(0, self.books_bytes() as usize / 8, Point::NewBooks);
@@ -98,11 +108,12 @@ impl Geometry {
         };
         let is_sound =
             words.load(0) == MAGIC && (1..=SLOTS_MAX).contains(&slots) && buckets.is_power_of_two();
-        let geometry = Self { slots, buckets, blocks_bytes, coherence, verify: words.load(VERIFY) != 0 };
+        let (verify, sums) = (words.load(VERIFY) != 0, words.load(SUMS) != 0);
+        let geometry = Self { slots, buckets, blocks_bytes, coherence, verify, sums };
         (is_sound && buckets <= SLOTS_MAX && geometry.books_bytes() <= books_bytes).then_some(geometry)
     }
 
-    /// Whether books of `books_bytes` bytes that a node has left are laid out so; `verify` may be another one.
+    /// Whether books of `books_bytes` bytes that a node has left are laid out so; `verify` and `sums` may be others.
     ///
     /// # Errors
     /// [`Unfit`] says what is different.
@@ -114,7 +125,7 @@ impl Geometry {
         if left.blocks_bytes != self.blocks_bytes {
             return Err(Unfit::Capacity(left.blocks_bytes));
         }
-        let same = Self { verify: self.verify, ..left } == *self;
+        let same = Self { verify: self.verify, sums: self.sums, ..left } == *self;
         let needed = self.books_bytes();
         match books_bytes == needed {
             _ if !same => Err(Unfit::Foreign),
@@ -129,6 +140,7 @@ impl Geometry {
         let life = words.load(LIVES).saturating_add(1);
         words.store(LIVES, life);
         words.store(VERIFY, u64::from(self.verify));
+        words.store(SUMS, u64::from(self.sums));
         words.write_back(0, HEAD_WORDS, Point::NewBooks);
         words.fence(Point::NewBooks);
         life
@@ -152,6 +164,11 @@ impl Geometry {
     /// Whether readers check what they copy.
     pub const fn verify(&self) -> bool {
         self.verify
+    }
+
+    /// Whether writers give checksums with what they publish.
+    pub const fn sums(&self) -> bool {
+        self.sums
     }
 
     /// Length of the books in bytes.

@@ -15,7 +15,8 @@
 //! | 32 | 8 | 0 if the machine keeps the memory coherent, 1 if lines must be moved by hand |
 //! | 40 | 8 | 1 if readers check what they copy, else 0 |
 //! | 48 | 8 | nodes that have written these books, one after the other |
-//! | 56 | 4040 | zero |
+//! | 56 | 8 | 1 if writers give checksums with what they publish, else 0 |
+//! | 64 | 4032 | zero |
 //! | 4096 | 64 x B | buckets: an overflow count of 8 bytes, then seven entries of 8 bytes |
 //! | 4096 + 64 x B | 128 x S | headers |
 //! | behind that | 8 for each 4 MiB of blocks | for each chunk the bytes of its slots; 0 if it serves no size |
@@ -70,6 +71,8 @@ mod order;
 mod room;
 #[cfg(not(loom))]
 mod store;
+#[cfg(not(loom))]
+mod sum;
 mod sync;
 #[cfg(not(loom))]
 mod view;
@@ -93,6 +96,8 @@ pub use store::{
     Departing, Expects, Inspected, Keeper, Leaving, Limits, NODE_WRITER_FIRST, Reserved, Restored, Restoring,
     Seen, SpaceStatus, Store, StoreError, StoreStatus, Summer, Swapped, ToSum, Wish,
 };
+#[cfg(not(loom))]
+pub use sum::sum_over;
 #[cfg(not(loom))]
 pub use view::{Found, Reading, View, ViewError};
 #[cfg(not(loom))]

@@ -155,11 +155,12 @@ impl View {
         })
     }
 
-    /// Writes pieces into a slot that the node has reserved for this process.
+    /// Writes pieces into a slot that the node has reserved for this process; the crc32c of the bytes, if the store's writers are
+    /// to give it when they publish.
     ///
     /// # Errors
     /// [`ViewError::Length`] if they are not `bytes` long together; [`ViewError::Os`] outside the file.
-    pub fn write(&self, offset: u64, bytes: u64, from: &[&[u8]]) -> Result<(), ViewError> {
+    pub fn write(&self, offset: u64, bytes: u64, from: &[&[u8]]) -> Result<Option<u32>, ViewError> {
         self.write_pieces(offset, bytes, from.iter().copied())
     }
 
@@ -172,7 +173,7 @@ impl View {
         offset: u64,
         bytes: u64,
         from: impl IntoIterator<Item = &'piece [u8]>,
-    ) -> Result<(), ViewError> {
+    ) -> Result<Option<u32>, ViewError> {
         match &self.0 {
             Kind::Hardware(client) => client.write_pieces(offset, bytes, from),
             Kind::Software(client) => client.write_pieces(offset, bytes, from),

@@ -12,6 +12,7 @@ use hinterland_kv::{
 use hinterland_os::checking::{Disorder, segment};
 use hinterland_os::{Coherence, MapOptions, MemoryFile, PageKind};
 use hinterland_policy::EvictionKind;
+use hinterland_proto::checksum::crc32c;
 use std::sync::Arc;
 
 const SPACE: Namespace = Namespace(5);
@@ -90,7 +91,7 @@ impl Side {
         }
     }
 
-    fn write(&self, offset: u64, bytes: u64, from: &[&[u8]]) -> Result<(), ViewError> {
+    fn write(&self, offset: u64, bytes: u64, from: &[&[u8]]) -> Result<Option<u32>, ViewError> {
         match self {
             Self::Files(view) => view.write(offset, bytes, from),
             Self::Checked(client) => client.write_pieces(offset, bytes, from.iter().copied()),
@@ -104,7 +105,7 @@ impl World {
     }
 
     fn over_files(blocks_bytes: u64, coherence: Coherence) -> Self {
-        let geometry = Store::<Books>::geometry_for(blocks_bytes).with_coherence(coherence);
+        let geometry = Store::<Books>::geometry_for(blocks_bytes).with_coherence(coherence).with_sums(true);
         let file = |bytes| MemoryFile::anonymous("view", bytes, PageKind::Base4K).unwrap();
         let files = [geometry.books_bytes(), geometry.blocks_bytes(), geometry.touches_bytes()].map(file);
         let files = Vec::from(files);
@@ -117,7 +118,8 @@ impl World {
     }
 
     fn checked(blocks_bytes: u64) -> Self {
-        let geometry = Store::<Books>::geometry_for(blocks_bytes).with_coherence(Coherence::Software);
+        let geometry =
+            Store::<Books>::geometry_for(blocks_bytes).with_coherence(Coherence::Software).with_sums(true);
         let lengths = [geometry.books_bytes(), geometry.blocks_bytes(), geometry.touches_bytes()];
         let disorder = Disorder { seed: 3, calls: 30, garbage: false };
         let sides = lengths.map(|bytes| segment(bytes as usize, 2, disorder, Arc::new(|| ())));
@@ -143,7 +145,9 @@ impl World {
     fn put(&mut self, number: u8, bytes: &[u8]) -> u32 {
         let reserved = self.store.reserve(1, &wish(number, bytes.len() as u64), &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
-        self.view.write(offset, bytes.len() as u64, &[bytes]).unwrap();
+        let (one, other) = bytes.split_at(bytes.len() / 3);
+        let sum = self.view.write(offset, bytes.len() as u64, &[one, other]).unwrap();
+        assert_eq!(sum, Some(crc32c(bytes)));
         assert!(self.store.publish(1, slot, &mut |_| false).unwrap());
         slot
     }

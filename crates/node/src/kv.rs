@@ -275,31 +275,44 @@ impl UserStore {
         Ok(slots)
     }
 
-    /// Makes blocks visible; one answer each.
+    /// Makes blocks visible; one answer each. `sums` are the checksums that their writer has taken of each, or none: a wrong one
+    /// hurts nobody else, as the block is a miss as soon as somebody checks it.
     ///
     /// # Errors
-    /// [`Refused`] at the first slot that the session has not reserved; those before it are visible.
-    pub fn publish(&self, session: SessionId, slots: &[u32]) -> Result<Vec<bool>, Refused> {
+    /// [`Refused`] for another number of checksums, and at the first slot that the session has not reserved; those before it are
+    /// visible.
+    pub fn publish(&self, session: SessionId, slots: &[u32], sums: &[u32]) -> Result<Vec<bool>, Refused> {
         self.check_kept()?;
-        let sums = self.sums_before(session, slots);
-        let mut state = self.lock();
-        for (slot, sum) in sums {
-            state.store.sum_of_written(session.0, slot, sum).map_err(|error| refused(&error))?;
+        if !sums.is_empty() && sums.len() != slots.len() {
+            let text = format!(
+                "{} checksums came with {} slots (hint: give one for each, or none)",
+                sums.len(),
+                slots.len()
+            );
+            return Err(Refused::new(errno::EINVAL, text));
         }
+        let taken = if sums.is_empty() { self.sums_before(session, slots) } else { HashMap::new() };
+        let mut state = self.lock();
         let mut was_touched = |slot| self.was_touched(slot);
-        let mut publish = |&slot: &u32| state.store.publish(session.0, slot, &mut was_touched);
-        let published = slots.iter().map(|slot| publish(slot).map_err(|error| refused(&error))).collect();
+        let mut publish = |(index, &slot): (usize, &u32)| {
+            if let Some(&sum) = sums.get(index).or_else(|| taken.get(&slot)) {
+                state.store.sum_of_written(session.0, slot, sum)?;
+            }
+            state.store.publish(session.0, slot, &mut was_touched)
+        };
+        let published =
+            slots.iter().enumerate().map(|each| publish(each).map_err(|error| refused(&error))).collect();
         drop(state);
-        if self.files.are_kept {
+        if self.files.are_kept && sums.is_empty() {
             self.behind.published();
         }
         published
     }
 
-    /// Checksums of what a session has written, if readers check them: taken before anybody is locked out.
-    fn sums_before(&self, session: SessionId, slots: &[u32]) -> Vec<(u32, u32)> {
+    /// Checksums of what a session has written, by slot, if readers check them: taken before anybody is locked out.
+    fn sums_before(&self, session: SessionId, slots: &[u32]) -> HashMap<u32, u32> {
         if !self.verifies {
-            return Vec::new();
+            return HashMap::new();
         }
         let places: Vec<(u32, (u64, u32))> = {
             let state = self.lock();

@@ -52,6 +52,8 @@ pub struct NodeOptions {
     pub kv_keep: bool,
     /// Whether readers of KV blocks check all that they copy, and not only the node what has arrived.
     pub kv_verify: bool,
+    /// Whether who writes a KV block takes its checksum while it copies; if not, the node does it behind.
+    pub kv_writers_sum: bool,
     /// When room for KV blocks is made ahead, if there is a disk for those that leave.
     pub kv_watermarks: Option<KvWatermarks>,
     /// Who keeps KV blocks coherent among the processes that share them.
@@ -96,6 +98,7 @@ impl NodeOptions {
             kv_disk: None,
             kv_keep: false,
             kv_verify: false,
+            kv_writers_sum: true,
             kv_watermarks: Some(KvWatermarks::default()),
             coherence: Coherence::Hardware,
             segment_bytes: 64 << 20,

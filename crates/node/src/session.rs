@@ -488,8 +488,8 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Slots(store.reserve(self.id, namespace, &blocks)?)
             }
-            KvRequest::Publish { handle, slots } => {
-                KvReply::Published(self.kv_at(handle, Rights::WRITE)?.0.publish(self.id, &slots)?)
+            KvRequest::Publish { handle, slots, sums } => {
+                KvReply::Published(self.kv_at(handle, Rights::WRITE)?.0.publish(self.id, &slots, &sums)?)
             }
             KvRequest::Abort { handle, slots } => {
                 KvReply::Count(self.kv_at(handle, Rights::WRITE)?.0.abort(self.id, &slots)?)

@@ -227,15 +227,15 @@ fn a_session_can_publish_and_abort_what_it_has_reserved_and_nothing_else() {
     let (handle, theirs) = (open(&one), open(&other));
     let slots = reserve(&one, handle, 2, 1000);
     for request in [
-        KvRequest::Publish { handle: theirs, slots: slots.clone() },
+        KvRequest::Publish { handle: theirs, slots: slots.clone(), sums: Vec::new() },
         KvRequest::Abort { handle: theirs, slots: slots.clone() },
-        KvRequest::Publish { handle: theirs, slots: vec![u32::MAX] },
+        KvRequest::Publish { handle: theirs, slots: vec![u32::MAX], sums: Vec::new() },
     ] {
         assert_eq!(code(&ask(&other, request).unwrap_err()), 13);
     }
     assert!(reserve(&other, theirs, 2, 1000).is_empty(), "they are being written");
-    ask(&one, KvRequest::Publish { handle, slots: slots.clone() }).unwrap();
-    assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots }).unwrap_err()), 13);
+    ask(&one, KvRequest::Publish { handle, slots: slots.clone(), sums: Vec::new() }).unwrap();
+    assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots, sums: Vec::new() }).unwrap_err()), 13);
     let wrong = Handle(handle.0.wrapping_add(1));
     assert_eq!(code(&ask(&one, KvRequest::Clear { handle: wrong }).unwrap_err()), 9);
 }

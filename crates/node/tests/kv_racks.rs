@@ -89,7 +89,7 @@ fn raw(node: &pair::Member, fingerprint: [u8; 32], writes: bool) -> bool {
     let blocks = vec![KvBlock { key: b"k".to_vec(), bytes: 100, parent: KvParent::None }];
     let KvReply::Slots(slots) = ask(KvRequest::Reserve { handle, blocks }) else { panic!("no slots") };
     let KvSlot::Reserved { slot, .. } = slots[0] else { panic!("{slots:?}") };
-    ask(KvRequest::Publish { handle, slots: vec![slot] });
+    ask(KvRequest::Publish { handle, slots: vec![slot], sums: Vec::new() });
     true
 }
 
@@ -172,7 +172,9 @@ fn what_follows_on_what_is_known_in_the_other_rack_too() {
     let Reply::Kv(KvReply::Slots(slots)) = slots else { panic!("{slots:?}") };
     let slot = |slot: &KvSlot| if let KvSlot::Reserved { slot, .. } = *slot { slot } else { u32::MAX };
     let slots = slots.iter().map(slot).collect();
-    home.session().call(&Request::Kv(KvRequest::Publish { handle: theirs, slots })).unwrap();
+    home.session()
+        .call(&Request::Kv(KvRequest::Publish { handle: theirs, slots, sums: Vec::new() }))
+        .unwrap();
     let keys = vec![b"first".to_vec(), b"second".to_vec()];
     let fetch = Request::Kv(KvRequest::Fetch { handle: ours, keys: keys.clone() });
     assert_eq!(near.session().call(&fetch).unwrap(), Reply::Kv(KvReply::Fetched(vec![true; 2])));

@@ -4,11 +4,12 @@
 use hinterland_kv::View;
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::{MemoryFile, PageKind};
-use hinterland_pool::{KvCache, Pool, Session, Stored};
+use hinterland_pool::{KvCache, Pool, PoolError, Session, Stored};
+use hinterland_proto::checksum::crc32c;
 use hinterland_proto::control::{
     KvBlock, KvKeptStatus, KvParent, KvReply, KvRequest, KvSlot, KvStatus, Reply, Request,
 };
-use hinterland_types::RackName;
+use hinterland_types::{Handle, RackName};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -78,9 +79,11 @@ fn start(root: &std::path::Path) -> Node {
 /// A program in the middle of a put: it has a slot and has not asked to publish it.
 struct Writer {
     view: View,
+    handle: Handle,
+    slot: u32,
     offset: u64,
     // Its node ends the session; the program goes on.
-    _session: Session,
+    session: Session,
 }
 
 impl Writer {
@@ -96,13 +99,21 @@ impl Writer {
         let reserve = Request::Kv(KvRequest::Reserve { handle, blocks });
         let (reply, _) = session.call_with(&reserve, &[]).unwrap();
         let Reply::Kv(KvReply::Slots(slots)) = reply else { panic!("{reply:?}") };
-        let KvSlot::Reserved { offset, .. } = slots[0] else { panic!("{slots:?}") };
-        Self { view, offset, _session: session }
+        let KvSlot::Reserved { slot, offset } = slots[0] else { panic!("{slots:?}") };
+        Self { view, handle, slot, offset, session }
     }
 
-    /// Goes on with its copy.
-    fn write(&self) {
-        self.view.write(self.offset, MIB as u64, &[&[0xEE; MIB]]).unwrap();
+    /// Goes on with its copy; the checksum of it.
+    fn write(&self) -> Option<u32> {
+        self.view.write(self.offset, MIB as u64, &[&[0xEE; MIB]]).unwrap()
+    }
+
+    fn publish(&self, sums: Vec<u32>) -> Result<Vec<bool>, PoolError> {
+        let (handle, slots) = (self.handle, vec![self.slot]);
+        match self.session.call(&Request::Kv(KvRequest::Publish { handle, slots, sums }))? {
+            Reply::Kv(KvReply::Published(answers)) => Ok(answers),
+            other => panic!("{other:?}"),
+        }
     }
 }
 
@@ -147,6 +158,26 @@ fn a_slot_that_a_program_of_before_may_still_write_is_left_alone_until_that_ends
     kv.clear().unwrap();
     assert_eq!((0..16).filter(|&number| put(&kv, number) == Stored::Written).count(), 16);
     assert_eq!(right(&kv), 16, "the slot is used again");
+}
+
+#[test]
+fn a_writer_that_gives_a_wrong_checksum_hurts_his_own_block() {
+    let mut ground = Ground::new("wrong-sum");
+    let kv = ground.pool().kv("model").unwrap();
+    assert_eq!(put(&kv, 1), Stored::Written);
+    let writer = Writer::begin(&ground);
+    let sum = writer.write().expect("writers are to take checksums");
+    assert_eq!(sum, crc32c(&[0xEE; MIB]));
+    let refused = writer.publish(vec![sum, sum]).unwrap_err();
+    assert!(matches!(refused, PoolError::Refused { code: 22, .. }), "{refused}");
+    assert_eq!(writer.publish(vec![!sum]).unwrap(), [true]);
+    drop(writer);
+    assert_eq!(ground.status().blocks, 2);
+    assert_eq!(ground.status().kept.unsummed_blocks, 0, "who publishes has summed up");
+    ground.restart();
+    ground.until(|kept, _| kept.unchecked_blocks == 0);
+    assert_eq!((ground.status().blocks, ground.status().kept.damaged_blocks), (1, 1));
+    assert_eq!(right(&ground.pool().kv("model").unwrap()), 1);
 }
 
 #[test]

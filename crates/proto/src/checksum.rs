@@ -1,8 +1,22 @@
 //! Checksums of objects: crc32c of each 64 KiB block, and one digest over all of them.
 
+use crc_fast::{CrcAlgorithm, Digest};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 
-pub use crc32c::{crc32c, crc32c_append};
+/// crc32c of bytes: Castagnoli's polynomial, as iSCSI takes it.
+#[inline]
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// crc32c of what has the checksum `sum`, with `bytes` behind it; nothing has 0.
+#[inline]
+pub fn crc32c_append(sum: u32, bytes: &[u8]) -> u32 {
+    // The state is the checksum before it is inverted, and 32 bits wide.
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!sum));
+    digest.update(bytes);
+    digest.finalize() as u32
+}
 
 /// How many checksum blocks an object of `bytes` bytes has; the last may be short.
 pub const fn block_count(bytes: u64) -> u64 {
@@ -84,6 +98,28 @@ impl BlockChecksums {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// One bit after the other, as it is defined.
+    fn by_bits(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(u32::MAX, |state, byte| {
+            (0..8).fold(state ^ u32::from(*byte), |state, _| (state >> 1) ^ (0x82f6_3b78 * (state & 1)))
+        })
+    }
+
+    #[test]
+    fn checksums_of_every_length_are_those_of_the_definition() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        let bytes: Vec<u8> = (0..9000_u32).map(|number| (number * 31 % 251) as u8).collect();
+        // Every length up to where wide registers are full, and some beyond, at every alignment.
+        for length in (0..600).chain([4095, 4096, 8191]) {
+            for start in 0..16 {
+                let (bytes, cut) = (&bytes[start..start + length], length / 3);
+                let right = by_bits(bytes);
+                assert_eq!(crc32c(bytes), right, "{start} {length}");
+                assert_eq!(crc32c_append(crc32c(&bytes[..cut]), &bytes[cut..]), right, "{start} {length}");
+            }
+        }
+    }
 
     proptest! {
         #[test]

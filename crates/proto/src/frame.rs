@@ -42,6 +42,7 @@ pub(crate) use remote::printable;
 pub use remote::{ERROR_TEXT_BYTES_MAX, ErrorCode, RemoteError};
 pub use runs::{RUN_BYTES, RUNS_MAX, RunTable, encode_runs};
 
+use crate::checksum::crc32c;
 use hinterland_types::Handle;
 use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use zerocopy::little_endian::{U16, U32, U64};
@@ -298,7 +299,7 @@ impl FrameHeader {
             header_crc: U32::new(0),
         };
         let mut bytes: [u8; HEADER_BYTES] = zerocopy::transmute!(wire);
-        let crc = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+        let crc = crc32c(&bytes[..CHECKED_BYTES]);
         bytes[CHECKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -315,7 +316,7 @@ impl FrameHeader {
         if wire.version.get() != PROTOCOL_VERSION {
             return Err(FrameError::Version { found: wire.version.get() });
         }
-        let computed = crc32c::crc32c(&bytes[..CHECKED_BYTES]);
+        let computed = crc32c(&bytes[..CHECKED_BYTES]);
         if wire.header_crc.get() != computed {
             return Err(FrameError::HeaderChecksum { found: wire.header_crc.get(), computed });
         }

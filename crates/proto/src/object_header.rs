@@ -19,7 +19,7 @@
 //! | 80.. | name | UTF-8 |
 //! | then | checksums | crc32c of each block, 4 bytes each |
 
-use crate::checksum::{block_count, digest};
+use crate::checksum::{block_count, crc32c, digest};
 use hinterland_types::{Epoch, ObjectId, ObjectName};
 
 /// Bytes of the fixed part.
@@ -110,8 +110,8 @@ impl ObjectHeader {
         // A name has at most 1024 bytes and an object at most 2^27 blocks: the casts lose nothing.
         bytes.extend_from_slice(&(name.len() as u32).to_le_bytes());
         bytes.extend_from_slice(&(blocks.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&crc32c::crc32c(&tail).to_le_bytes());
-        bytes.extend_from_slice(&crc32c::crc32c(&bytes).to_le_bytes());
+        bytes.extend_from_slice(&crc32c(&tail).to_le_bytes());
+        bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
         bytes.extend_from_slice(&tail);
         bytes
     }
@@ -127,7 +127,7 @@ impl ObjectHeader {
         if &fixed[..4] != MAGIC || u16_at(fixed, 4) != VERSION {
             return Err(HeaderError::Foreign(fixed[..6].to_vec()));
         }
-        if crc32c::crc32c(&fixed[..76]) != u32_at(fixed, 76) {
+        if crc32c(&fixed[..76]) != u32_at(fixed, 76) {
             return Err(HeaderError::Checksum("fixed part"));
         }
         let name_bytes = u32_at(fixed, 64) as usize;
@@ -141,7 +141,7 @@ impl ObjectHeader {
             let expected = expected.saturating_add(fixed_bytes);
             return Err(HeaderError::Length { found: bytes.len(), expected });
         }
-        if crc32c::crc32c(tail) != u32_at(fixed, 72) {
+        if crc32c(tail) != u32_at(fixed, 72) {
             return Err(HeaderError::Checksum("name or checksums"));
         }
         let (name, blocks) = tail.split_at(name_bytes);

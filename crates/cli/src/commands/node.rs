@@ -68,6 +68,9 @@ pub struct Memory {
     /// When the bytes of KV blocks are checked: arrived (over a wire, from a disk, from before a restart), or always
     #[arg(long, default_value = "arrived", value_name = "WHEN")]
     pub kv_verify: Verify,
+    /// Who takes the checksums without which KV blocks do not outlive a killed node: who writes them, while it copies, or the node behind
+    #[arg(long, default_value = "writer", value_name = "WHO")]
+    pub kv_sums: Sums,
     /// Percent of the memory for KV blocks: once less than LOW is free, room is made ahead until HIGH is; with --kv-disk only, or off
     #[arg(long, default_value = "2,5", value_name = "LOW,HIGH", value_parser = watermarks)]
     pub kv_watermarks: Watermarks,
@@ -113,6 +116,15 @@ pub enum Verify {
     Arrived,
     /// Whenever they are read.
     Always,
+}
+
+/// Who takes the checksums of KV blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub enum Sums {
+    /// Who writes a block, while it copies: what was put is not lost.
+    Writer,
+    /// The node, when there is time: what was put last is lost with a killed node, and under steady load everything.
+    Behind,
 }
 
 /// When room is made ahead, if it is.
@@ -197,6 +209,7 @@ pub fn options(
     options.kv_capacity_bytes = memory.kv_capacity.bytes;
     options.kv_keep = memory.kv_keep == OnOff::On;
     options.kv_verify = memory.kv_verify == Verify::Always;
+    options.kv_writers_sum = memory.kv_sums == Sums::Writer;
     options.kv_watermarks = memory.kv_watermarks.0;
     options.kv_disk =
         memory.kv_disk.clone().map(|folder| KvDisk { folder, bytes: memory.kv_disk_capacity.bytes });

@@ -8,6 +8,7 @@ use super::socket::{Socket, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::error::FabricError;
 use crate::part::Part;
+use hinterland_proto::checksum::{crc32c, crc32c_append};
 use hinterland_proto::{
     Established, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES, RemoteError,
 };
@@ -159,7 +160,7 @@ impl Channel {
                 // SAFETY: the caller vouches for the payload.
                 unsafe { append(&mut out.head, *part) };
             }
-            header.body_crc = Some(crc32c::crc32c(&out.head[HEADER_BYTES..]));
+            header.body_crc = Some(crc32c(&out.head[HEADER_BYTES..]));
         } else {
             out.payload.extend_from_slice(request.payload);
         }
@@ -284,7 +285,7 @@ impl Channel {
         let checksum = || match header.kind {
             // SAFETY: whoever began the request keeps the memory valid.
             FrameKind::ReadReply => unsafe { checksum_parts(&pending.into) },
-            _ => crc32c::crc32c(&self.body),
+            _ => crc32c(&self.body),
         };
         header.check_body(checksum).map_err(|error| FabricError::Frame { peer, error })?;
         let answer = match header.kind {
@@ -515,7 +516,7 @@ unsafe fn checksum_parts(parts: &[Part]) -> u32 {
             piece.clear();
             // SAFETY: the caller vouches for the part.
             unsafe { append(&mut piece, now) };
-            sum = crc32c::crc32c_append(sum, &piece);
+            sum = crc32c_append(sum, &piece);
             rest = rest.skip(now.bytes());
         }
     }

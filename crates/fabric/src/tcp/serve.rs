@@ -6,6 +6,7 @@ use super::socket::{Socket, Spinner, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::part::Part;
 use crate::slice::Slice;
+use hinterland_proto::checksum::crc32c;
 use hinterland_proto::{
     ErrorCode, Established, FrameError, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES,
     RUN_BYTES, RemoteError, RunTable,
@@ -143,7 +144,7 @@ impl<'a> Stream<'a> {
             if self.slices.iter().any(Slice::is_lost) {
                 return self.answer_error(header, &lost());
             }
-            reply.body_crc = Some(crc32c::crc32c(&self.head[HEADER_BYTES..]));
+            reply.body_crc = Some(crc32c(&self.head[HEADER_BYTES..]));
         } else {
             self.parts.extend(self.slices.iter().map(Part::of_slice));
         }
@@ -236,7 +237,7 @@ impl<'a> Stream<'a> {
         // Callers keep bodies at or below the limits of their kinds, far below 2^32.
         let mut reply = FrameHeader::new(kind, request.request, body.len() as u32);
         if request.wants_body_crc || body.len() <= CHECKED_BODY_BYTES {
-            reply.body_crc = Some(crc32c::crc32c(body));
+            reply.body_crc = Some(crc32c(body));
         }
         self.head.clear();
         self.head.resize(HEADER_BYTES, 0);
@@ -328,7 +329,7 @@ impl<'a> Stream<'a> {
             self.start += taken;
         }
         if bytes == header.body_bytes as usize {
-            header.check_body(|| crc32c::crc32c(&self.body))?;
+            header.check_body(|| crc32c(&self.body))?;
         }
         Ok(())
     }

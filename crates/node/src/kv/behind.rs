@@ -1,4 +1,4 @@
-//! What the node does for a store while nobody waits: checksums, checks after a restart, room made ahead.
+//! What the node does for a store while nobody waits: checksums that no writer gave, checks after a restart, room made ahead.
 //!
 //! One thread for each store, which gives way to others.
 

@@ -31,6 +31,10 @@ impl UserStore {
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
         for (key, block) in keys.into_iter().zip(blocks) {
+            if let Some(sum) = block.sum {
+                let noted = state.store.sum_of_written(session.0, block.slot, sum);
+                noted.map_err(|error| refused(&error))?;
+            }
             let swapped = state
                 .store
                 .swap(session.0, block.slot, (namespace, key), block.bytes, expects(block.expects))
@@ -53,7 +57,7 @@ impl UserStore {
             slots.push(taken.map_or(KvSlot::NoRoom, |(slot, offset)| KvSlot::Reserved { slot, offset }));
         }
         drop(state);
-        if self.files.are_kept {
+        if self.files.are_kept && blocks.iter().any(|block| block.sum.is_none()) {
             self.behind.published();
         }
         Ok((outcomes, slots))

@@ -24,6 +24,8 @@ pub(super) struct Plan {
     pub folders: Option<KvFolders>,
     /// Whether readers check what they copy.
     pub verifies: bool,
+    /// Whether writers take checksums while they copy.
+    pub writers_sum: bool,
     pub watermarks: Option<KvWatermarks>,
 }
 
@@ -46,6 +48,7 @@ impl KvStores {
             coherence: options.coherence,
             folders: options.kv_keep.then(|| folders.clone()),
             verifies: options.kv_verify,
+            writers_sum: options.kv_writers_sum,
             watermarks: options.kv_watermarks.filter(|_| options.kv_disk.is_some()),
         };
         let stores = Self { plan, folders, by_user: Mutex::default(), is_ending: AtomicBool::new(false) };
@@ -82,7 +85,8 @@ impl UserStore {
     pub(super) fn new(user: u32, plan: &Plan) -> Result<(Self, Vec<String>), Refused> {
         let geometry = Store::<Owned>::geometry_for(plan.capacity_bytes)
             .with_coherence(plan.coherence)
-            .with_verify(plan.verifies);
+            .with_verify(plan.verifies)
+            .with_sums(plan.writers_sum);
         if geometry.blocks_bytes() == 0 {
             let text = format!(
                 "this node lends {} bytes for KV blocks, less than one chunk (hint: start it with --kv-capacity 1G)",

@@ -165,16 +165,17 @@ impl KvCache {
         Request::Kv(KvRequest::Reserve { handle: self.handle, blocks: wanted.collect() })
     }
 
-    /// Copies blocks into the slots that were reserved for them.
-    fn write<S: Source>(&self, slots: &[KvSlot], blocks: &[S]) -> Result<(), PoolError> {
+    /// Copies blocks into the slots that were reserved for them; the checksums of all that are written, or none.
+    fn write<S: Source>(&self, slots: &[KvSlot], blocks: &[S]) -> Result<Vec<u32>, PoolError> {
+        let mut sums = Vec::new();
         for (slot, block) in slots.iter().zip(blocks) {
             if let KvSlot::Reserved { offset, .. } = *slot {
                 let pieces = block.pieces().inspect(|_| reach("kv-put-piece"));
-                self.view.write_pieces(offset, block.bytes(), pieces).map_err(broken)?;
+                sums.extend(self.view.write_pieces(offset, block.bytes(), pieces).map_err(broken)?);
                 reach("kv-put-written");
             }
         }
-        Ok(())
+        Ok(sums)
     }
 }
 
@@ -214,8 +215,9 @@ impl Putting<'_> {
                 self.ask(vec![next])?;
             }
             let slots = self.slots(part.len())?;
-            self.cache.write(&slots, part)?;
-            let publish = KvRequest::Publish { handle: self.cache.handle, slots: reserved_slots(&slots) };
+            let sums = self.cache.write(&slots, part)?;
+            let (handle, written) = (self.cache.handle, reserved_slots(&slots));
+            let publish = KvRequest::Publish { handle, slots: written, sums };
             self.publications.push((Request::Kv(publish), Due::Published(slots)));
         }
         self.ask(Vec::new())?;

@@ -217,16 +217,19 @@ impl KvValues {
         for (block, slot) in blocks.iter().zip(&slots) {
             let Some(slot) = slot else { continue };
             let bytes = length(block.pieces);
-            if let Err(error) = self.cache.view.write(slot.offset, bytes, block.pieces) {
-                failed = Some(broken(error));
-                break;
-            }
+            let sum = match self.cache.view.write(slot.offset, bytes, block.pieces) {
+                Ok(sum) => sum,
+                Err(error) => {
+                    failed = Some(broken(error));
+                    break;
+                }
+            };
             let expects = match block.expects {
                 Expects::Anything => KvExpects::Anything,
                 Expects::Nothing => KvExpects::Nothing,
                 Expects::Block(found) => KvExpects::Block(seen(&found)),
             };
-            swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects });
+            swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects, sum });
         }
         if let Some(error) = failed {
             self.stock.extend(slots.into_iter().flatten());

@@ -77,6 +77,8 @@ pub struct KvSwap {
     pub bytes: u64,
     /// When it is to happen.
     pub expects: KvExpects,
+    /// crc32c of the bytes, if the writer has taken it.
+    pub sum: Option<u32>,
 }
 
 /// What came of a swap; the slot is given back unless it is `Done`.
@@ -119,6 +121,8 @@ pub enum KvRequest {
         handle: Handle,
         /// Which.
         slots: Vec<u32>,
+        /// crc32c of the bytes of each, in their order; or none at all: then the node takes them.
+        sums: Vec<u32>,
     },
     /// The slots are not going to be written → `Count`.
     Abort {

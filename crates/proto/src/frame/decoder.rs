@@ -1,6 +1,7 @@
 //! Both ends of a stream of frames: numbering what leaves, checking and cutting up what comes.
 
 use super::{FrameError, FrameHeader, HEADER_BYTES};
+use crate::checksum::crc32c;
 
 /// Smallest step in which a body's buffer grows.
 const BODY_STEP_BYTES: usize = 64 << 10;
@@ -140,7 +141,7 @@ impl FrameDecoder {
         if self.body.len() < body_bytes {
             return Ok(None);
         }
-        header.check_body(|| crc32c::crc32c(&self.body))?;
+        header.check_body(|| crc32c(&self.body))?;
         self.header = None;
         self.header_filled = 0;
         Ok(Some(Frame { header, body: std::mem::take(&mut self.body) }))

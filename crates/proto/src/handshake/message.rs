@@ -20,6 +20,7 @@
 //! Refuse (24 + text): code 16..18, text 24.. in UTF-8, at most 512 bytes.
 
 use super::{VERSION_MAX, VERSION_MIN};
+use crate::checksum::{crc32c, crc32c_append};
 use crate::frame::MAGIC;
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64, U128};
@@ -241,7 +242,7 @@ pub(super) fn seal(message: &mut [u8]) {
 }
 
 fn checksum(message: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&message[..12]), &message[PREFIX_BYTES..])
+    crc32c_append(crc32c(&message[..12]), &message[PREFIX_BYTES..])
 }
 
 /// One message as it came.

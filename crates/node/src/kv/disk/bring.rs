@@ -109,11 +109,16 @@ impl DiskTier {
         let reserved = store.lock().store.reserve(number, &wish, &mut |slot| store.was_touched(slot));
         // It is here by now, or written by somebody, or there is no room.
         let Ok(Reserved::Slot { slot, offset }) = reserved else { return };
-        if let Err(error) = store.view.write(offset, length, &[bytes]) {
-            return tracing::error!(%error, slot, "a slot lies outside its file");
-        }
+        let sum = match store.view.write(offset, length, &[bytes]) {
+            Ok(sum) => sum,
+            Err(error) => return tracing::error!(%error, slot, "a slot lies outside its file"),
+        };
         fault_point::reach("kv-disk-brought");
         let mut state = store.lock();
+        if let Some(sum) = sum {
+            // The slot is this writer's.
+            let _ = state.store.sum_of_written(number, slot, sum);
+        }
         if matches!(state.store.publish(number, slot, &mut |slot| store.was_touched(slot)), Ok(true)) {
             // Room that is made meanwhile must not take it before it is read.
             hinterland_kv::touch(&store.touched, slot);

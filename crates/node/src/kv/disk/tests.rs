@@ -70,6 +70,7 @@ impl World {
             coherence: Coherence::Hardware,
             folders: None,
             verifies: false,
+            writers_sum: true,
             watermarks: None,
         };
         let (store, _) = UserStore::new(0, &plan).unwrap();

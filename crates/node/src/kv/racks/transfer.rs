@@ -1,13 +1,13 @@
 //! Blocks of one other node: read one-sidedly into slots of the own store, checked, published; or given back.
 
 use super::Space;
-use super::checksum::{Summer, whole};
+use super::checksum::whole;
 use super::link::Lane;
 use super::links::{Spot, senseless};
 use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_fabric::{Completion, FabricError, Outcome, Slice};
-use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header};
+use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header, sum_over};
 use hinterland_os::SharedSlice;
 use hinterland_proto::control::{KvHeld, PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Handle};
@@ -41,8 +41,8 @@ struct Arriving {
     /// The slot in the own store.
     slot: u32,
     memory: SharedSlice,
-    /// Of what has arrived.
-    sum: u32,
+    /// Of what has arrived; none if the file was cut off meanwhile.
+    sum: Option<u32>,
 }
 
 /// Part of a block, in one read.
@@ -88,7 +88,6 @@ struct Transfer<'a> {
     /// The first that was not asked for.
     next: usize,
     parts: VecDeque<Part>,
-    summer: Summer,
     progressed: Instant,
     stall_after: Duration,
     completions: VecDeque<Completion>,
@@ -116,7 +115,6 @@ pub(super) fn transfer(
         wanted,
         next: 0,
         parts: VecDeque::new(),
-        summer: Summer::default(),
         progressed: Instant::now(),
         stall_after,
         completions: VecDeque::new(),
@@ -173,7 +171,7 @@ impl Transfer<'_> {
             let Ok(Reserved::Slot { slot, offset }) = reserved else { continue };
             match store.view.blocks(offset, length) {
                 Ok(memory) => {
-                    blocks.push(Arriving { index, slot, memory, sum: 0 });
+                    blocks.push(Arriving { index, slot, memory, sum: Some(0) });
                     bytes += length;
                 }
                 Err(error) => tracing::error!(%error, slot, "a slot lies outside its file"),
@@ -258,7 +256,8 @@ impl Transfer<'_> {
                 for piece in pieces {
                     let arriving = &mut part.blocks[piece.block];
                     // Pieces of a block were asked for in order on one stream, so they arrive so.
-                    arriving.sum = self.summer.add(arriving.sum, &part_of(&arriving.memory, &piece)?);
+                    let memory = part_of(&arriving.memory, &piece)?;
+                    arriving.sum = arriving.sum.and_then(|sum| sum_over(&memory, sum, 0, memory.len()).ok());
                 }
                 Ok(())
             }
@@ -285,9 +284,10 @@ impl Transfer<'_> {
         let mut state = store.lock();
         for (arriving, sum) in blocks.iter().zip(sums) {
             let Wanted { key, spot } = &self.wanted[arriving.index];
-            if *sum == Some(whole(&self.space.fingerprint, key, spot.place.bytes, arriving.sum)) {
+            let whole = |of_bytes| whole(&self.space.fingerprint, key, spot.place.bytes, of_bytes);
+            if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| *sum == Some(whole(of_bytes))) {
                 // It is known, so nobody need take it again; the slot is this writer's.
-                let _ = state.store.sum_of_written(number, arriving.slot, arriving.sum);
+                let _ = state.store.sum_of_written(number, arriving.slot, of_bytes);
                 // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.
                 if matches!(
                     state.store.publish(number, arriving.slot, &mut |slot| store.was_touched(slot)),
