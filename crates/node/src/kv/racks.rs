@@ -53,6 +53,8 @@ pub struct KvRemote {
     pub stall_after: Duration,
     /// How long a node that was silent is left alone.
     pub rest: Duration,
+    /// How often members are looked up, and connections that are lost are made anew.
+    pub refresh: Duration,
 }
 
 impl Default for KvRemote {
@@ -62,6 +64,7 @@ impl Default for KvRemote {
             find_within: Duration::from_millis(100),
             stall_after: Duration::from_secs(1),
             rest: Duration::from_secs(10),
+            refresh: Duration::from_secs(1),
         }
     }
 }

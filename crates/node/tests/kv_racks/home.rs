@@ -9,15 +9,15 @@ use hinterland_proto::control::{KvHeld, KvPlace, PeerReply, PeerRequest, decode,
 use hinterland_proto::{ErrorCode, PeerHello, Refusal, RemoteError, Role};
 use hinterland_types::{ByteRange, Handle, NodeId, ObjectId, RackName, Rights, SessionId};
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Length of its blocks.
 pub const BLOCK_BYTES: usize = 600_000;
 const HANDLE: Handle = Handle(9);
-/// Longer than anybody waits.
-const SILENCE: Duration = Duration::from_secs(3);
+/// Longer than anybody waits; a home that leaves is silent no longer.
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// How it lies about the block `first`; `None` is the truth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,6 +45,8 @@ struct Liar {
     fingerprint: [u8; 32],
     memory: Slice,
     asked: AtomicU64,
+    has_left: Mutex<bool>,
+    leaves: Condvar,
 }
 
 /// It runs until it leaves.
@@ -65,7 +67,9 @@ impl Home {
         if lie == Lie::FlippedBit {
             memory.copy_in(300_000, &[!bytes[300_000]]);
         }
-        let liar = Arc::new(Liar { lie, fingerprint, memory, asked: AtomicU64::new(0) });
+        let asked = AtomicU64::new(0);
+        let (has_left, leaves) = (Mutex::new(false), Condvar::new());
+        let liar = Arc::new(Liar { lie, fingerprint, memory, asked, has_left, leaves });
         let node = NodeId(number);
         let directory = directory(pair);
         let options = ServerOptions { node, pool: directory.pool(), ..ServerOptions::default() };
@@ -89,6 +93,8 @@ impl Home {
     pub fn leave(mut self, pair: &Pair) {
         let (node, incarnation) = (self.node, self.incarnation);
         tell(&directory(pair), &Command::Leave { node, incarnation, departure: Departure::ComesBack });
+        *self.liar.has_left.lock().unwrap() = true;
+        self.liar.leaves.notify_all();
         self.server.stop();
     }
 }
@@ -108,6 +114,11 @@ fn tell(directory: &TcpEndpoint, command: &Command) {
 }
 
 impl Liar {
+    fn is_silent(&self) {
+        let has_left = self.has_left.lock().unwrap();
+        drop(self.leaves.wait_timeout_while(has_left, SILENCE, |has_left| !*has_left).unwrap());
+    }
+
     fn place(&self, key: &[u8]) -> Option<KvPlace> {
         let is_first = key == b"first";
         let mut offset = if is_first { 0 } else { BLOCK_BYTES as u64 };
@@ -161,7 +172,7 @@ impl Service for Liar {
         _needed: Rights,
     ) -> Result<Slice, RemoteError> {
         if self.lie == Lie::SilentRead {
-            std::thread::sleep(SILENCE);
+            self.is_silent();
         }
         let slice = self.memory.sub(range.offset() as usize, range.bytes() as usize);
         slice.filter(|_| handle == HANDLE).ok_or_else(|| RemoteError::new(ErrorCode::RANGE, "outside"))
@@ -172,7 +183,7 @@ impl Service for Liar {
             PeerRequest::KvFind { keys, .. } => {
                 self.asked.fetch_add(1, Ordering::Relaxed);
                 if self.lie == Lie::SilentFind {
-                    std::thread::sleep(SILENCE);
+                    self.is_silent();
                 }
                 if self.lie == Lie::Nonsense {
                     return Ok(vec![0xff; 100]);
@@ -186,7 +197,7 @@ impl Service for Liar {
             }
             PeerRequest::KvCheck { blocks, .. } => {
                 if self.lie == Lie::SilentCheck {
-                    std::thread::sleep(SILENCE);
+                    self.is_silent();
                 }
                 let mut sums: Vec<_> = blocks.iter().map(|held| self.sum(held)).collect();
                 if self.lie == Lie::FewSums {

@@ -46,6 +46,8 @@ impl Pair {
             // The machine may be busy with other things: only tests of silence want to see it soon.
             options.kv_remote.find_within = Duration::from_secs(10);
             options.kv_remote.stall_after = Duration::from_secs(10);
+            // Members come and go in a test; what is tested does not depend on how soon that is seen.
+            options.kv_remote.refresh = Duration::from_millis(20);
             change(&mut options);
             let mut member = Member { options, node: None };
             member.start();

@@ -13,8 +13,8 @@ use hinterland_types::{Handle, NodeId};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often members are looked up, and connections that are lost are made anew.
-const REFRESH: Duration = Duration::from_secs(1);
+/// How long who opens KV blocks first waits for the connections to others.
+const WANT_WITHIN: Duration = Duration::from_secs(1);
 
 /// A block of another node, and how it is read.
 #[derive(Clone)]
@@ -59,7 +59,7 @@ impl Links {
         let mut state = self.lock();
         state.is_wanted = true;
         self.changed.notify_all();
-        let until = Instant::now() + REFRESH;
+        let until = Instant::now() + WANT_WITHIN;
         while state.rounds == 0 && !state.stopping {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -81,7 +81,7 @@ impl Links {
             let mut state = self.lock();
             state.rounds += 1;
             self.changed.notify_all();
-            let pause = self.changed.wait_timeout_while(state, REFRESH, |state| !state.stopping);
+            let pause = self.changed.wait_timeout_while(state, self.options.refresh, |state| !state.stopping);
             drop(pause.unwrap_or_else(PoisonError::into_inner));
         }
     }
