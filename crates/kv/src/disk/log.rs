@@ -65,6 +65,17 @@ impl RegionScan {
         if self.offset < end { Some(self.offset) } else { None }
     }
 
+    /// Where the next headers are to be read, `count` of them, if records go on to be as long as the last one; less at the end of the
+    /// region. A page that lies elsewhere than [`next`](Self::next) when its turn comes is of no use.
+    pub fn ahead(&self, log: &TierLog, count: u64) -> impl Iterator<Item = u64> + use<> {
+        let end = (self.region as u64 + 1) * log.region_bytes;
+        let known = self.found.last().map(|(last, _)| record_bytes(last.bytes));
+        let (first, count) = (self.offset, if known.is_some() { count } else { count.min(1) });
+        (0..count)
+            .map(move |index| first + index * known.unwrap_or(0))
+            .take_while(move |offset| *offset < end)
+    }
+
     /// Takes the page at that place; false if the region has no more records.
     pub fn take(&mut self, log: &TierLog, page: &[u8]) -> bool {
         let end = (self.region as u64 + 1) * log.region_bytes;

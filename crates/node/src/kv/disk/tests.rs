@@ -17,6 +17,8 @@ struct Trouble {
     fails: AtomicBool,
     /// Reads change this byte of their record.
     flips: AtomicUsize,
+    /// How often the file was asked.
+    batches: AtomicUsize,
 }
 
 struct Troubled {
@@ -29,6 +31,7 @@ impl Media for Troubled {
         if self.trouble.fails.load(Ordering::Relaxed) {
             return transfers.iter().map(|_| Err(io::Error::from_raw_os_error(5))).collect();
         }
+        self.trouble.batches.fetch_add(1, Ordering::Relaxed);
         let results = self.file.transfer(transfers);
         let flip = self.trouble.flips.load(Ordering::Relaxed);
         for transfer in transfers {
@@ -92,10 +95,15 @@ impl World {
     }
 
     fn put(&self, number: u32) {
-        let wish = Wish { namespace: self.namespace, key: key(number), bytes: MIB, parent: None };
+        self.put_bytes(number, MIB);
+    }
+
+    /// A block of the first bytes of what it has otherwise.
+    fn put_bytes(&self, number: u32, bytes: u64) {
+        let wish = Wish { namespace: self.namespace, key: key(number), bytes, parent: None };
         let reserved = self.store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
-        self.store.view.write(offset, MIB, &[&content(number)]).unwrap();
+        self.store.view.write(offset, bytes, &[&content_of(number, bytes)]).unwrap();
         assert!(self.store.lock().store.publish(1, slot, &mut |_| false).unwrap());
     }
 
@@ -141,7 +149,11 @@ fn key(number: u32) -> BlockKey {
 }
 
 fn content(number: u32) -> Vec<u8> {
-    (0..MIB as u32).map(|index| (index.wrapping_mul(31).wrapping_add(number) % 253) as u8).collect()
+    content_of(number, MIB)
+}
+
+fn content_of(number: u32, bytes: u64) -> Vec<u8> {
+    (0..bytes as u32).map(|index| (index.wrapping_mul(31).wrapping_add(number) % 253) as u8).collect()
 }
 
 #[test]
@@ -160,6 +172,34 @@ fn what_leaves_the_memory_comes_back_also_after_a_restart() {
     let there = (0..32).filter(|&number| world.get(number).is_some_and(|bytes| bytes == content(number)));
     assert_eq!(there.count(), 32, "all that had left the memory");
     world.end();
+}
+
+#[test]
+fn many_headers_of_each_region_are_read_at_once_at_the_start() {
+    // Three regions of a thousand blocks that are equally long, then some of two lengths in turn: none is known ahead.
+    for (name, lengths, batches_max) in [("equal", [4000, 4000], 40), ("mixed", [4000, 20_000], 1500)] {
+        let world = World::new(name);
+        for number in 0..6000 {
+            world.put_bytes(number, lengths[number as usize % 2]);
+            if number % 1000 == 0 {
+                world.settle();
+            }
+        }
+        world.settle();
+        let before = world.tier.status().blocks;
+        assert!(before > 3000, "{before}");
+        let world = world.restart();
+        assert_eq!(world.tier.status().blocks, before);
+        let batches = world.trouble.batches.load(Ordering::Relaxed);
+        assert!(batches <= batches_max, "{name}: the file was asked {batches} times for {before} headers");
+        let wanted: Vec<BlockKey> = (50..100).map(key).collect();
+        world.store.bring_from(&world.tier, world.namespace, &wanted);
+        let found = world.store.view.find(world.namespace, &wanted[27]).unwrap();
+        let mut bytes = vec![0; found.bytes() as usize];
+        assert!(world.store.view.read(&found, &mut [&mut bytes]));
+        assert_eq!(bytes, content_of(77, u64::from(found.bytes())));
+        world.end();
+    }
 }
 
 #[test]
