@@ -16,7 +16,7 @@ mod fields;
 
 pub use edits::{EditError, apply_edits, write_edits};
 pub use facts::{DeviceFacts, FunctionFacts, Hello, Welcome};
-pub use fields::{BadBody, Field, Layout};
+pub use fields::{BadBody, Field, Layout, Message};
 
 /// The version of commands and answers; peers of different versions refuse each other.
 pub const GPU_VERSION: u32 = 1;

@@ -87,6 +87,16 @@ macro_rules! bytes {
 }
 bytes!(16 "16 bytes" 32 "32 bytes");
 
+/// A command or an answer: fields, and for some a tail.
+pub trait Message {
+    /// Its number.
+    const NUMBER: u32;
+    /// Bytes of its fields, which is where a tail begins.
+    const FIELD_BYTES: usize;
+    /// Writes the fields at the start of `body`, which has at least [`FIELD_BYTES`](Self::FIELD_BYTES) bytes.
+    fn write(&self, body: &mut [u8]);
+}
+
 /// One command or answer, as the tables of the documentation show it.
 #[derive(Debug, Clone)]
 pub struct Layout {
@@ -149,6 +159,15 @@ macro_rules! messages {
                     )*
                     let _ = at;
                     Self { $($field),* }
+                }
+            }
+
+            impl $crate::gpu::Message for $name {
+                const NUMBER: u32 = $word;
+                const FIELD_BYTES: usize = Self::BYTES;
+                #[inline(always)]
+                fn write(&self, body: &mut [u8]) {
+                    self.put(body);
                 }
             }
         )*

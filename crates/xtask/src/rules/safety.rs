@@ -6,7 +6,7 @@ use crate::tree::SourceFile;
 
 /// The crates that may hold `unsafe`: those that own mappings, descriptors and foreign interfaces.
 const UNSAFE_CRATES: &[&str] =
-    &["os", "ring", "channel", "gpu", "fabric", "pool", "region", "preload", "c", "python"];
+    &["os", "ring", "channel", "gpu", "fabric", "pool", "region", "preload", "cuda", "c", "python"];
 
 /// How far above a block its reason may begin: a long SAFETY comment on a statement of several lines.
 const REASON_LINES_MAX: usize = 24;

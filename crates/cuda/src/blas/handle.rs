@@ -1,0 +1,256 @@
+//! Handles of cuBLAS and what they keep. A handle of cuBLAS is one of cuBLASLt too. Relaxed: numbers that only need to differ.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hinterland_proto::gpu::command::{BlasCreate, BlasDestroy, BlasSet};
+
+use super::{INVALID_VALUE, NOT_INITIALIZED, Status, blas, status};
+use crate::core::outbox::Effect;
+use crate::core::session::Session;
+use crate::core::stream::Stream;
+use crate::core::thread::device;
+use crate::runtime::give;
+
+/// Properties that a handle keeps at the node.
+const STREAM: u32 = 1;
+const MATH_MODE: u32 = 2;
+const WORKSPACE: u32 = 3;
+const POINTER_MODE: u32 = 4;
+const ATOMICS_MODE: u32 = 5;
+
+/// What a handle keeps.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) stream: Arc<Stream>,
+    pub(super) stream_handle: *mut c_void,
+    pub(super) math_mode: c_int,
+    /// 0: scalars lie in the program's memory; 1: in the device's.
+    pub(super) pointer_mode: c_int,
+    pub(super) atomics_mode: c_int,
+}
+
+// SAFETY: the handle of a stream is a number in the form of a pointer.
+unsafe impl Send for Settings {}
+
+/// What is behind a `cublasHandle_t`. Programs give the pointer back; its first word says that it is one.
+#[derive(Debug)]
+pub struct Handle {
+    magic: u64,
+    pub(super) number: u32,
+    settings: Mutex<Settings>,
+}
+
+const MAGIC: u64 = 0x7361_6c62_6c68_0001;
+
+impl Handle {
+    /// # Errors
+    /// It is no handle.
+    ///
+    /// # Safety
+    /// `handle` is null or was made by `cublasCreate` and not destroyed.
+    pub(super) unsafe fn of<'handle>(handle: *const Self) -> Result<&'handle Self, Status> {
+        if handle.is_null() || !handle.is_aligned() {
+            return Err(NOT_INITIALIZED);
+        }
+        // SAFETY: the caller's promise.
+        let handle = unsafe { &*handle };
+        if handle.magic == MAGIC { Ok(handle) } else { Err(NOT_INITIALIZED) }
+    }
+
+    pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the node of a setting, in the order of the handle's stream.
+    fn tell(
+        &self,
+        session: &Session,
+        stream: &Stream,
+        property: u32,
+        value: u64,
+        more: u64,
+    ) -> Result<(), Status> {
+        let message = BlasSet { handle: self.number, property, value, more };
+        session.issue(stream, Effect::Quiet, &message, 0, |_| ()).map(drop).map_err(status)
+    }
+}
+
+/// Makes a handle for the current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
+    blas(|session| {
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let device = device();
+        let number = session.blas_handles.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let stream = session.default_stream(device).map_err(status)?.clone();
+        session.send(&BlasCreate { handle: number, device }).map_err(status)?;
+        let settings = Settings {
+            stream,
+            stream_handle: std::ptr::null_mut(),
+            math_mode: 0,
+            pointer_mode: 0,
+            atomics_mode: 0,
+        };
+        let handle = Box::new(Handle { magic: MAGIC, number, settings: Mutex::new(settings) });
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Box::into_raw(handle)) }.map_err(status)
+    })
+}
+
+/// Ends a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasDestroy_v2(handle: *mut Handle) -> Status {
+    blas(|session| {
+        // SAFETY: as documented.
+        let number = unsafe { Handle::of(handle)? }.number;
+        // SAFETY: made by `cublasCreate`; from here on it is not recognised any more.
+        let mut handle = unsafe { Box::from_raw(handle) };
+        handle.magic = 0;
+        session.send(&BlasDestroy { handle: number }).map(drop).map_err(status)
+    })
+}
+
+/// Has products run in a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasSetStream_v2(handle: *mut Handle, stream: *mut c_void) -> Status {
+    blas(|session| {
+        // SAFETY: as documented.
+        let handle = unsafe { Handle::of(handle)? };
+        let new = session.stream(stream).map_err(status)?;
+        let mut settings = handle.settings();
+        settings.stream_handle = stream;
+        if settings.stream.number == new.number {
+            return Ok(());
+        }
+        handle.tell(session, &new, STREAM, u64::from(new.number), 0)?;
+        settings.stream = new;
+        Ok(())
+    })
+}
+
+/// The stream of a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasGetStream_v2(handle: *mut Handle, stream: *mut *mut c_void) -> Status {
+    // SAFETY: as documented.
+    blas(|_| unsafe { give(stream, Handle::of(handle)?.settings().stream_handle).map_err(status) })
+}
+
+/// Sets what mathematics are allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasSetMathMode(handle: *mut Handle, mode: c_int) -> Status {
+    // SAFETY: as documented.
+    unsafe { set(handle, MATH_MODE, mode, |settings| &mut settings.math_mode) }
+}
+
+/// What mathematics are allowed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasGetMathMode(handle: *mut Handle, mode: *mut c_int) -> Status {
+    // SAFETY: as documented.
+    blas(|_| unsafe { give(mode, Handle::of(handle)?.settings().math_mode).map_err(status) })
+}
+
+/// Says where scalars lie: 0 in the program's memory, 1 in the device's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasSetPointerMode_v2(handle: *mut Handle, mode: c_int) -> Status {
+    // SAFETY: as documented.
+    unsafe { set(handle, POINTER_MODE, mode, |settings| &mut settings.pointer_mode) }
+}
+
+/// Where scalars lie.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasGetPointerMode_v2(handle: *mut Handle, mode: *mut c_int) -> Status {
+    // SAFETY: as documented.
+    blas(|_| unsafe { give(mode, Handle::of(handle)?.settings().pointer_mode).map_err(status) })
+}
+
+/// Allows or forbids atomics.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasSetAtomicsMode(handle: *mut Handle, mode: c_int) -> Status {
+    // SAFETY: as documented.
+    unsafe { set(handle, ATOMICS_MODE, mode, |settings| &mut settings.atomics_mode) }
+}
+
+/// # Safety
+/// As [`Handle::of`].
+unsafe fn set(
+    handle: *mut Handle,
+    property: u32,
+    value: c_int,
+    place: fn(&mut Settings) -> &mut c_int,
+) -> Status {
+    blas(|session| {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { Handle::of(handle)? };
+        let mut settings = handle.settings();
+        if *place(&mut settings) != value {
+            handle.tell(session, &settings.stream, property, value as u64, 0)?;
+            *place(&mut settings) = value;
+        }
+        Ok(())
+    })
+}
+
+/// Gives cuBLAS memory of the device to work in.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasSetWorkspace_v2(
+    handle: *mut Handle,
+    memory: *mut c_void,
+    bytes: usize,
+) -> Status {
+    blas(|session| {
+        // SAFETY: as documented.
+        let handle = unsafe { Handle::of(handle)? };
+        let address = memory.addr() as u64;
+        if bytes > 0 {
+            session.check_range(address, bytes as u64).map_err(status)?;
+        }
+        handle.tell(session, &handle.settings().stream, WORKSPACE, address, bytes as u64)
+    })
+}
+
+/// The version of the node's cuBLAS.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cublasGetVersion_v2(_handle: *mut Handle, version: *mut c_int) -> Status {
+    // SAFETY: a place for a result, as documented.
+    blas(|session| unsafe { give(version, session.welcome.blas).map_err(status) })
+}
+
+/// The name of a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cublasGetStatusName(status: Status) -> *const c_char {
+    let name = match status {
+        0 => c"CUBLAS_STATUS_SUCCESS",
+        1 => c"CUBLAS_STATUS_NOT_INITIALIZED",
+        3 => c"CUBLAS_STATUS_ALLOC_FAILED",
+        7 => c"CUBLAS_STATUS_INVALID_VALUE",
+        8 => c"CUBLAS_STATUS_ARCH_MISMATCH",
+        11 => c"CUBLAS_STATUS_MAPPING_ERROR",
+        13 => c"CUBLAS_STATUS_EXECUTION_FAILED",
+        14 => c"CUBLAS_STATUS_INTERNAL_ERROR",
+        15 => c"CUBLAS_STATUS_NOT_SUPPORTED",
+        16 => c"CUBLAS_STATUS_LICENSE_ERROR",
+        _ => c"unknown status",
+    };
+    name.as_ptr()
+}
+
+/// What a status means.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cublasGetStatusString(status: Status) -> *const c_char {
+    let words = match status {
+        0 => c"success",
+        1 => c"the library was not initialized",
+        3 => c"the resource allocation failed",
+        7 => c"an unsupported value or parameter was passed to the function",
+        8 => c"the device does not have the capability for this function",
+        11 => c"an access to GPU memory space failed",
+        13 => c"the GPU program failed to execute",
+        14 => c"an internal operation failed, or the GPU node cannot be reached",
+        15 => c"the functionality requested is not supported",
+        _ => c"unknown status",
+    };
+    words.as_ptr()
+}

@@ -1,0 +1,233 @@
+//! Error numbers of CUDA that the core itself returns. The runtime's and the driver's are the same.
+
+use std::ffi::{CStr, c_int};
+
+/// What a function of the runtime or the driver returns.
+pub type Code = c_int;
+
+/// Everything went well.
+pub const SUCCESS: Code = 0;
+/// An argument is out of range.
+pub const INVALID_VALUE: Code = 1;
+/// The grant of memory is used up, and the node has no more.
+pub const NO_MEMORY: Code = 2;
+/// CUDA cannot be used in this process, for instance behind a fork.
+pub const NOT_INITIALIZED: Code = 3;
+/// A launch that no device can do.
+pub const INVALID_CONFIGURATION: Code = 9;
+/// No such variable.
+pub const INVALID_SYMBOL: Code = 13;
+/// The node is gone or cannot be reached.
+pub const UNAVAILABLE: Code = 46;
+/// No such kernel.
+pub const INVALID_FUNCTION: Code = 98;
+/// No device can be reached.
+pub const NO_DEVICE: Code = 100;
+/// No device has this number.
+pub const INVALID_DEVICE: Code = 101;
+/// A fat binary that makes no sense.
+pub const INVALID_IMAGE: Code = 200;
+/// A fat binary without an image for the device.
+pub const NO_BINARY: Code = 209;
+/// These devices do not reach each other's memory.
+pub const PEER_UNSUPPORTED: Code = 217;
+/// There is no access between these devices.
+pub const PEER_NOT_ENABLED: Code = 705;
+/// Memory of the host that is registered already.
+pub const ALREADY_REGISTERED: Code = 712;
+/// Memory of the host that is not registered.
+pub const NOT_REGISTERED: Code = 713;
+/// A stream, event, graph or module that does not exist (any more).
+pub const INVALID_HANDLE: Code = 400;
+/// Nothing has this name.
+pub const NOT_FOUND: Code = 500;
+/// Not done yet; no error.
+pub const NOT_READY: Code = 600;
+/// This cannot be done here.
+pub const NOT_SUPPORTED: Code = 801;
+/// Not while a stream is being captured.
+pub const CAPTURE_UNSUPPORTED: Code = 900;
+/// The capture failed before.
+pub const CAPTURE_INVALIDATED: Code = 901;
+/// Streams of two captures were joined.
+pub const CAPTURE_MERGE: Code = 902;
+/// The capture did not begin in this stream.
+pub const CAPTURE_UNMATCHED: Code = 903;
+/// A stream of the capture was not joined with its origin.
+pub const CAPTURE_UNJOINED: Code = 904;
+/// The default stream while a stream that it waits for is being captured.
+pub const CAPTURE_IMPLICIT: Code = 906;
+/// Nobody knows what happened.
+pub const UNKNOWN: Code = 999;
+
+/// Name (of the runtime, without the prefix `cudaError`), name of the driver, and words.
+type Entry = (Code, &'static CStr, &'static CStr, &'static CStr);
+
+/// Every number that programs are likely to meet, ours and those that a device sends.
+const ENTRIES: &[Entry] = &[
+    (0, c"cudaSuccess", c"CUDA_SUCCESS", c"no error"),
+    (1, c"cudaErrorInvalidValue", c"CUDA_ERROR_INVALID_VALUE", c"invalid argument"),
+    (2, c"cudaErrorMemoryAllocation", c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
+    (3, c"cudaErrorInitializationError", c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
+    (4, c"cudaErrorCudartUnloading", c"CUDA_ERROR_DEINITIALIZED", c"driver shutting down"),
+    (9, c"cudaErrorInvalidConfiguration", c"CUDA_ERROR_UNKNOWN", c"invalid configuration argument"),
+    (12, c"cudaErrorInvalidPitchValue", c"CUDA_ERROR_UNKNOWN", c"invalid pitch argument"),
+    (13, c"cudaErrorInvalidSymbol", c"CUDA_ERROR_UNKNOWN", c"invalid device symbol"),
+    (21, c"cudaErrorInvalidMemcpyDirection", c"CUDA_ERROR_UNKNOWN", c"invalid copy direction for memcpy"),
+    (
+        46,
+        c"cudaErrorDevicesUnavailable",
+        c"CUDA_ERROR_DEVICE_UNAVAILABLE",
+        c"the GPU node cannot be reached any more",
+    ),
+    (98, c"cudaErrorInvalidDeviceFunction", c"CUDA_ERROR_UNKNOWN", c"invalid device function"),
+    (100, c"cudaErrorNoDevice", c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
+    (101, c"cudaErrorInvalidDevice", c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
+    (200, c"cudaErrorInvalidKernelImage", c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
+    (201, c"cudaErrorDeviceUninitialized", c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+    (
+        209,
+        c"cudaErrorNoKernelImageForDevice",
+        c"CUDA_ERROR_NO_BINARY_FOR_GPU",
+        c"no kernel image is available for the device",
+    ),
+    (
+        217,
+        c"cudaErrorPeerAccessUnsupported",
+        c"CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
+        c"peer access is not supported between these devices",
+    ),
+    (218, c"cudaErrorInvalidPtx", c"CUDA_ERROR_INVALID_PTX", c"a PTX image could not be compiled"),
+    (400, c"cudaErrorInvalidResourceHandle", c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
+    (
+        401,
+        c"cudaErrorIllegalState",
+        c"CUDA_ERROR_ILLEGAL_STATE",
+        c"the operation cannot be done in the present state",
+    ),
+    (500, c"cudaErrorSymbolNotFound", c"CUDA_ERROR_NOT_FOUND", c"named symbol not found"),
+    (600, c"cudaErrorNotReady", c"CUDA_ERROR_NOT_READY", c"device not ready"),
+    (
+        700,
+        c"cudaErrorIllegalAddress",
+        c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        c"an illegal memory access was encountered",
+    ),
+    (
+        701,
+        c"cudaErrorLaunchOutOfResources",
+        c"CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+        c"too many resources requested for launch",
+    ),
+    (
+        702,
+        c"cudaErrorLaunchTimeout",
+        c"CUDA_ERROR_LAUNCH_TIMEOUT",
+        c"the launch timed out and was terminated",
+    ),
+    (
+        704,
+        c"cudaErrorPeerAccessAlreadyEnabled",
+        c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
+        c"peer access is already enabled",
+    ),
+    (
+        705,
+        c"cudaErrorPeerAccessNotEnabled",
+        c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
+        c"peer access has not been enabled",
+    ),
+    (710, c"cudaErrorAssert", c"CUDA_ERROR_ASSERT", c"device-side assert triggered"),
+    (
+        712,
+        c"cudaErrorHostMemoryAlreadyRegistered",
+        c"CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+        c"part or all of the requested memory range is already mapped",
+    ),
+    (
+        713,
+        c"cudaErrorHostMemoryNotRegistered",
+        c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+        c"pointer does not correspond to a registered memory region",
+    ),
+    (
+        715,
+        c"cudaErrorIllegalInstruction",
+        c"CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        c"an illegal instruction was encountered",
+    ),
+    (716, c"cudaErrorMisalignedAddress", c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
+    (719, c"cudaErrorLaunchFailure", c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
+    (
+        720,
+        c"cudaErrorCooperativeLaunchTooLarge",
+        c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+        c"too many blocks in cooperative launch",
+    ),
+    (801, c"cudaErrorNotSupported", c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
+    (
+        900,
+        c"cudaErrorStreamCaptureUnsupported",
+        c"CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+        c"operation not permitted when stream is capturing",
+    ),
+    (
+        901,
+        c"cudaErrorStreamCaptureInvalidated",
+        c"CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+        c"operation failed due to a previous error during capture",
+    ),
+    (
+        902,
+        c"cudaErrorStreamCaptureMerge",
+        c"CUDA_ERROR_STREAM_CAPTURE_MERGE",
+        c"operation would result in a merge of separate capture sequences",
+    ),
+    (
+        903,
+        c"cudaErrorStreamCaptureUnmatched",
+        c"CUDA_ERROR_STREAM_CAPTURE_UNMATCHED",
+        c"capture was not ended in the same stream as it began",
+    ),
+    (
+        904,
+        c"cudaErrorStreamCaptureUnjoined",
+        c"CUDA_ERROR_STREAM_CAPTURE_UNJOINED",
+        c"capturing stream has unjoined work",
+    ),
+    (
+        906,
+        c"cudaErrorStreamCaptureImplicit",
+        c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
+        c"operation would make the legacy stream depend on a capturing blocking stream",
+    ),
+    (
+        910,
+        c"cudaErrorGraphExecUpdateFailure",
+        c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
+        c"the graph update was not performed",
+    ),
+    (999, c"cudaErrorUnknown", c"CUDA_ERROR_UNKNOWN", c"unknown error"),
+];
+
+fn entry(code: Code) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.0 == code)
+}
+
+/// The runtime's name of a number.
+#[must_use]
+pub fn runtime_name(code: Code) -> &'static CStr {
+    entry(code).map_or(c"unrecognized error code", |entry| entry.1)
+}
+
+/// The driver's name of a number, if it is one.
+#[must_use]
+pub fn driver_name(code: Code) -> Option<&'static CStr> {
+    entry(code).map(|entry| entry.2)
+}
+
+/// What a number means.
+#[must_use]
+pub fn words(code: Code) -> &'static CStr {
+    entry(code).map_or(c"unrecognized error code", |entry| entry.3)
+}

@@ -1,0 +1,16 @@
+//! What all of the libraries share: the session with the node, and what is known here of streams, memory and code.
+
+pub mod attribute;
+pub mod capture;
+pub mod device;
+pub mod event;
+pub mod handle;
+pub mod inbox;
+pub mod launch;
+pub mod memory;
+pub mod module;
+pub mod outbox;
+pub mod session;
+pub mod stream;
+pub mod thread;
+pub mod window;

@@ -1,0 +1,157 @@
+//! Events: points in streams that the program names, and how much is known of them here.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hinterland_proto::gpu::command::{
+    EventCreate, EventDestroy, EventElapsed, EventRecord, MarkEvent, StreamWait,
+};
+
+use super::inbox::{Pending, Target};
+use super::outbox::Effect;
+use super::session::Session;
+use super::stream::Stream;
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+
+/// Flag of an event that takes no time.
+pub const WITHOUT_TIME: u32 = 2;
+
+/// The last record of an event.
+#[derive(Debug, Default)]
+struct Record {
+    /// In which stream, and behind which command.
+    place: Option<(Arc<Stream>, u64)>,
+    /// The capture that it was recorded in, or 0.
+    capture: u32,
+    /// A mark that was sent for it.
+    mark: Option<Arc<Pending>>,
+}
+
+/// An event.
+#[derive(Debug)]
+pub struct Event {
+    /// Its name at the node.
+    pub number: u32,
+    /// The program's flags.
+    pub flags: u32,
+    record: Mutex<Record>,
+}
+
+impl Event {
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    /// Makes an event.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub fn create_event(&self, device: u32, flags: u32) -> Result<Arc<Event>, Code> {
+        self.events.add(|number| {
+            self.send(&EventCreate { event: number, device, flags })?;
+            Ok(Event { number, flags, record: Mutex::default() })
+        })
+    }
+
+    /// Ends an event.
+    ///
+    /// # Errors
+    /// There is none, or the node is gone.
+    pub fn destroy_event(&self, number: u32) -> Result<(), Code> {
+        self.events.remove(number)?;
+        self.send(&EventDestroy { event: number }).map(drop)
+    }
+
+    /// Records an event behind the work of a stream.
+    ///
+    /// # Errors
+    /// The capture failed before, or the node is gone.
+    pub fn record_event(&self, event: &Event, stream: &Arc<Stream>, flags: u32) -> Result<(), Code> {
+        let capture = stream.capture.load(std::sync::atomic::Ordering::Relaxed);
+        let mut record = event.record();
+        let message = EventRecord { event: event.number, stream: stream.number, flags };
+        let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
+        *record = Record { place: (capture == 0).then(|| (stream.clone(), command)), capture, mark: None };
+        Ok(())
+    }
+
+    /// Makes a stream wait for an event.
+    ///
+    /// # Errors
+    /// The event and the stream belong to two captures, or the node is gone.
+    pub fn wait_event(&self, stream: &Arc<Stream>, event: &Event, flags: u32) -> Result<(), Code> {
+        let capture = event.record().capture;
+        if capture != 0 {
+            self.join_capture(stream, capture)?;
+        } else if stream.is_captured() {
+            // Nothing outside a capture can be waited for inside; CUDA calls that isolation.
+            return Err(crate::code::CAPTURE_UNSUPPORTED);
+        }
+        let message = StreamWait { stream: stream.number, event: event.number, flags };
+        self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
+    }
+
+    /// Whether the last record of an event is done; asks the node, without waiting, once a record.
+    ///
+    /// # Errors
+    /// It was recorded in a capture; a fault of the device; the node is gone.
+    pub fn is_event_done(&self, event: &Event) -> Result<bool, Code> {
+        self.inbox.drain()?;
+        Ok(self.event_mark(event)?.is_none_or(|mark| mark.state().is_some()))
+    }
+
+    /// Returns when the last record of an event is done.
+    ///
+    /// # Errors
+    /// As [`is_event_done`](Self::is_event_done).
+    pub fn synchronize_event(&self, event: &Event) -> Result<(), Code> {
+        self.inbox.drain()?;
+        match self.event_mark(event)? {
+            None => self.surface(),
+            Some(mark) => {
+                self.wait_mark(&mark)?;
+                self.surface()
+            }
+        }
+    }
+
+    /// The mark that tells when the event is done; none if it is.
+    fn event_mark(&self, event: &Event) -> Result<Option<Arc<Pending>>, Code> {
+        let mut record = event.record();
+        if record.capture != 0 {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let Some((stream, command)) = record.place.clone() else { return Ok(None) };
+        if stream.has_reached(command) {
+            return self.surface().map(|()| None);
+        }
+        if record.mark.is_none() {
+            let (mark, pending) = self.inbox.expect(Target::Mark(vec![(stream, command)]));
+            self.send(&MarkEvent { mark, event: event.number })?;
+            record.mark = Some(pending);
+        }
+        Ok(record.mark.clone())
+    }
+
+    /// Milliseconds between two events.
+    ///
+    /// # Errors
+    /// One takes no time, was never recorded, or is not done yet.
+    pub fn elapsed(&self, start: &Event, end: &Event) -> Result<f32, Code> {
+        if (start.flags | end.flags) & WITHOUT_TIME != 0 {
+            return Err(INVALID_HANDLE);
+        }
+        for event in [start, end] {
+            if event.record().place.is_none() {
+                return Err(INVALID_HANDLE);
+            }
+            if !self.is_event_done(event)? {
+                return Err(NOT_READY);
+            }
+        }
+        let answer =
+            self.ask(&[], |question| EventElapsed { question, start: start.number, end: end.number })?;
+        answer.try_into().map(f32::from_le_bytes).map_err(|_| INVALID_VALUE)
+    }
+}

@@ -1,0 +1,121 @@
+//! Launches: the block of parameters is put together from the layout that the image gives.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use hinterland_proto::gpu::command::{Launch, launch_flags};
+
+use super::module::Kernel;
+use super::outbox::Effect;
+use super::session::Session;
+use super::stream::Stream;
+use super::thread::Extent;
+use crate::code::{Code, INVALID_CONFIGURATION, INVALID_HANDLE, INVALID_VALUE};
+
+/// Threads of a group at most.
+const THREADS_MAX: u64 = 1024;
+/// Groups in each direction at most.
+const GRID_MAX: Extent = [0x7fff_ffff, 65_535, 65_535];
+/// Threads in each direction at most.
+const BLOCK_MAX: Extent = [1024, 1024, 64];
+
+/// How a kernel is to run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Geometry {
+    /// Groups.
+    pub grid: Extent,
+    /// Threads of a group.
+    pub block: Extent,
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+    /// Groups of a cluster, zeros for none.
+    pub cluster: Extent,
+    /// [`launch_flags`].
+    pub flags: u32,
+}
+
+impl Geometry {
+    fn check(&self) -> Result<(), Code> {
+        let fits =
+            |sizes: Extent, max: Extent| sizes.iter().zip(max).all(|(size, max)| (1..=max).contains(size));
+        let threads: u64 = self.block.iter().map(|size| u64::from(*size)).product();
+        if !fits(self.grid, GRID_MAX) || !fits(self.block, BLOCK_MAX) || threads > THREADS_MAX {
+            return Err(INVALID_CONFIGURATION);
+        }
+        if self.flags & launch_flags::CLUSTER != 0
+            && !self.cluster.iter().zip(self.grid).all(|(part, all)| *part > 0 && all.is_multiple_of(*part))
+        {
+            return Err(INVALID_CONFIGURATION);
+        }
+        Ok(())
+    }
+}
+
+/// Where parameters come from.
+#[derive(Debug, Clone, Copy)]
+pub enum Parameters {
+    /// An address for each of them.
+    Each(*const *const c_void),
+    /// All of them, laid out, so many bytes.
+    Block(*const u8, usize),
+}
+
+impl Session {
+    /// Launches a kernel.
+    ///
+    /// # Errors
+    /// No device can do it, the stream is of another device, or the node is gone.
+    ///
+    /// # Safety
+    /// The parameters are as many and as long as the image of the kernel says.
+    pub unsafe fn launch(
+        &self,
+        kernel: &Kernel,
+        stream: &Arc<Stream>,
+        geometry: &Geometry,
+        parameters: Parameters,
+    ) -> Result<(), Code> {
+        geometry.check()?;
+        if stream.device != kernel.device {
+            return Err(INVALID_HANDLE);
+        }
+        let layout = &kernel.layout;
+        let bytes = match parameters {
+            Parameters::Block(_, bytes) if bytes < layout.parameter_bytes as usize => {
+                return Err(INVALID_VALUE);
+            }
+            Parameters::Each(each) if each.is_null() && !layout.parameters.is_empty() => {
+                return Err(INVALID_VALUE);
+            }
+            _ => layout.parameter_bytes as usize,
+        };
+        let message = Launch {
+            function: kernel.function,
+            stream: stream.number,
+            grid: geometry.grid,
+            block: geometry.block,
+            shared: u32::try_from(geometry.shared).map_err(|_| INVALID_VALUE)?,
+            flags: geometry.flags,
+            cluster: geometry.cluster,
+        };
+        self.issue(stream, Effect::Visible, &message, bytes, |tail| match parameters {
+            // SAFETY: the caller's promise, and the length was looked at above.
+            Parameters::Block(start, _) => tail.put(0, unsafe { std::slice::from_raw_parts(start, bytes) }),
+            Parameters::Each(each) => {
+                let mut end = 0;
+                for (number, parameter) in layout.parameters.iter().enumerate() {
+                    let start = parameter.offset as usize;
+                    // Nothing of what lay in the channel before goes out.
+                    tail.put_zeros(end, start.saturating_sub(end));
+                    end = start + parameter.size as usize;
+                    // SAFETY: the caller's promise: an address for each, and as many bytes there.
+                    let value = unsafe {
+                        std::slice::from_raw_parts((*each.add(number)).cast(), parameter.size as usize)
+                    };
+                    tail.put(start, value);
+                }
+            }
+        })
+        .map(drop)
+    }
+}

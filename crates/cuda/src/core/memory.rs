@@ -1,0 +1,437 @@
+//! Device memory as the program sees it: which ranges exist, on which device, and how much is left.
+//!
+//! Ranges of [`OWN_MIN`] bytes and more are mapped by themselves. Smaller ones share chunks of one granule, in pieces of 512 bytes.
+
+use std::collections::BTreeMap;
+use std::sync::{MutexGuard, PoisonError};
+
+use hinterland_proto::gpu::command::{AskGrant, MapMemory, UnmapMemory};
+
+use super::session::Session;
+use super::window::Window;
+use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
+
+/// From this size on a range is mapped by itself.
+const OWN_MIN: u64 = 1 << 20;
+/// Addresses of small ranges are multiples of this.
+const PIECE: u64 = 512;
+
+/// Who answers for a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holder {
+    /// It was mapped by itself.
+    Own,
+    /// It is a piece of the chunk that starts there.
+    Chunk(u64),
+    /// The program mapped this piece of memory there (`cuMemMap`).
+    Mapped(u32),
+    /// A variable of a module, outside the window.
+    Symbol,
+}
+
+/// A range that exists.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// Length in bytes, as the program asked for it.
+    pub bytes: u64,
+    /// Its device.
+    pub device: u32,
+    holder: Holder,
+}
+
+/// A granule that small ranges share: free pieces by their start.
+#[derive(Debug)]
+struct Chunk {
+    device: u32,
+    free: BTreeMap<u64, u64>,
+}
+
+/// Memory that the program maps by itself.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    device: u32,
+    bytes: u64,
+    place: Option<u64>,
+    has_handle: bool,
+}
+
+/// All device memory of a session, and memory of the host that a device may use at once.
+#[derive(Debug)]
+pub struct Memory {
+    window: Window,
+    ranges: BTreeMap<u64, Range>,
+    chunks: BTreeMap<u64, Chunk>,
+    pieces: BTreeMap<u32, Piece>,
+    next_piece: u32,
+    grants: Vec<u64>,
+    used: Vec<u64>,
+    /// Pinned memory of the host: start, and length, and whether we allocated it.
+    pinned: BTreeMap<u64, (u64, bool)>,
+}
+
+impl Memory {
+    pub(super) fn new(window: Window, grants: Vec<u64>) -> Self {
+        let used = vec![0; grants.len()];
+        Self {
+            window,
+            ranges: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            next_piece: 0,
+            grants,
+            used,
+            pinned: BTreeMap::new(),
+        }
+    }
+
+    /// Forgets a piece that has neither a handle nor a place.
+    fn drop_unused(&mut self, number: u32) {
+        if let Some(piece) = self.pieces.get(&number).copied()
+            && !piece.has_handle
+            && piece.place.is_none()
+        {
+            self.pieces.remove(&number);
+            let used = &mut self.used[piece.device as usize];
+            *used = used.saturating_sub(piece.bytes);
+        }
+    }
+
+    fn find(&self, address: u64) -> Option<&Range> {
+        let (_, range) = self.ranges.range(..=address).next_back()?;
+        (address - range.start < range.bytes).then_some(range)
+    }
+
+    /// A piece of a chunk of this device that has room.
+    fn take_piece(&mut self, device: u32, bytes: u64) -> Option<(u64, u64)> {
+        for (chunk_start, chunk) in self.chunks.iter_mut().filter(|(_, chunk)| chunk.device == device) {
+            if let Some((start, length)) = chunk.free.iter().find(|(_, length)| **length >= bytes) {
+                let (start, length) = (*start, *length);
+                chunk.free.remove(&start);
+                if length > bytes {
+                    chunk.free.insert(start + bytes, length - bytes);
+                }
+                return Some((*chunk_start, start));
+            }
+        }
+        None
+    }
+
+    fn give_piece(&mut self, chunk: u64, start: u64, bytes: u64) {
+        let Some(chunk) = self.chunks.get_mut(&chunk) else { return };
+        let (mut start, mut length) = (start, bytes);
+        if let Some((before, before_bytes)) =
+            chunk.free.range(..start).next_back().map(|(at, bytes)| (*at, *bytes))
+            && before + before_bytes == start
+        {
+            chunk.free.remove(&before);
+            start = before;
+            length += before_bytes;
+        }
+        if let Some(after) = chunk.free.remove(&(start + length)) {
+            length += after;
+        }
+        chunk.free.insert(start, length);
+    }
+
+    /// Whether all of a range of the host is pinned.
+    fn is_pinned(&self, start: u64, bytes: u64) -> bool {
+        self.pinned
+            .range(..=start)
+            .next_back()
+            .is_some_and(|(at, (length, _))| start - at < *length && bytes <= length - (start - at))
+    }
+}
+
+impl Session {
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether an address is one of a device.
+    #[must_use]
+    pub fn is_device_address(&self, address: u64) -> bool {
+        let memory = self.memory();
+        memory.window.contains(address) || memory.find(address).is_some()
+    }
+
+    /// Allocates device memory; the address is a multiple of 512.
+    ///
+    /// # Errors
+    /// No memory is left, or the node is gone.
+    pub fn allocate(&self, device: u32, bytes: u64) -> Result<u64, Code> {
+        self.device(device)?;
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let mut memory = self.memory();
+        if bytes >= OWN_MIN {
+            let (memory, start) = self.map_fresh(memory, device, bytes)?;
+            let mut memory = memory;
+            memory.ranges.insert(start, Range { start, bytes, device, holder: Holder::Own });
+            return Ok(start);
+        }
+        let room = bytes.next_multiple_of(PIECE);
+        let (chunk, start) = match memory.take_piece(device, room) {
+            Some(piece) => piece,
+            None => {
+                let granule = memory.window.granularity();
+                let (fresh, start) = self.map_fresh(memory, device, granule)?;
+                memory = fresh;
+                memory.chunks.insert(start, Chunk { device, free: BTreeMap::from([(start, granule)]) });
+                memory.take_piece(device, room).ok_or(NO_MEMORY)?
+            }
+        };
+        memory.ranges.insert(start, Range { start, bytes, device, holder: Holder::Chunk(chunk) });
+        Ok(start)
+    }
+
+    /// Maps fresh memory, within the grant or a larger one.
+    fn map_fresh<'memory>(
+        &'memory self,
+        memory: MutexGuard<'memory, Memory>,
+        device: u32,
+        bytes: u64,
+    ) -> Result<(MutexGuard<'memory, Memory>, u64), Code> {
+        let bytes = bytes.checked_next_multiple_of(memory.window.granularity()).ok_or(NO_MEMORY)?;
+        let mut memory = self.claim(memory, device, bytes)?;
+        let start = memory.window.take(bytes, 0).inspect_err(|_| memory.used[device as usize] -= bytes)?;
+        self.send(&MapMemory { device, flags: 0, address: start, bytes })?;
+        Ok((memory, start))
+    }
+
+    /// Counts memory as used; asks for a larger grant if there is not enough.
+    fn claim<'memory>(
+        &'memory self,
+        mut memory: MutexGuard<'memory, Memory>,
+        device: u32,
+        bytes: u64,
+    ) -> Result<MutexGuard<'memory, Memory>, Code> {
+        let place = device as usize;
+        let wanted = memory.used[place].checked_add(bytes).ok_or(NO_MEMORY)?;
+        if wanted > memory.grants[place] {
+            let more = wanted - memory.grants[place];
+            let answer = self.ask(&[], |question| AskGrant { question, device, bytes: more })?;
+            let granted = answer.try_into().map(u64::from_le_bytes).map_err(|_| NO_MEMORY)?;
+            memory.grants[place] = granted;
+            if wanted > granted {
+                return Err(NO_MEMORY);
+            }
+        }
+        memory.used[place] = wanted;
+        Ok(memory)
+    }
+
+    /// Frees what [`allocate`](Self::allocate) gave. All work of the device that was sent before is done before the memory is anybody's again.
+    ///
+    /// # Errors
+    /// Nothing was allocated at this address.
+    pub fn free(&self, address: u64) -> Result<(), Code> {
+        if address == 0 {
+            return Ok(());
+        }
+        let mut memory = self.memory();
+        let range = *memory.ranges.get(&address).ok_or(INVALID_VALUE)?;
+        match range.holder {
+            Holder::Own => {
+                memory.ranges.remove(&address);
+                let bytes = range.bytes.next_multiple_of(memory.window.granularity());
+                memory.used[range.device as usize] -= bytes;
+                self.send(&UnmapMemory { address, bytes })?;
+                memory.window.give(address, bytes);
+            }
+            Holder::Chunk(chunk) => {
+                memory.ranges.remove(&address);
+                self.fence_device(range.device);
+                memory.give_piece(chunk, address, range.bytes.next_multiple_of(PIECE));
+            }
+            Holder::Mapped(_) | Holder::Symbol => return Err(INVALID_VALUE),
+        }
+        Ok(())
+    }
+
+    /// Free and all memory of a device, as far as this session may use it.
+    ///
+    /// # Errors
+    /// No such device.
+    pub fn memory_left(&self, device: u32) -> Result<(u64, u64), Code> {
+        let total = self.device(device)?.memory;
+        let memory = self.memory();
+        let place = device as usize;
+        Ok((memory.grants[place].saturating_sub(memory.used[place]), total))
+    }
+
+    /// Checks that a range of a device exists; returns its device.
+    ///
+    /// # Errors
+    /// Some of it does not exist.
+    pub fn check_range(&self, address: u64, bytes: u64) -> Result<u32, Code> {
+        let memory = self.memory();
+        let range = memory.find(address).ok_or(INVALID_VALUE)?;
+        if bytes > range.bytes - (address - range.start) {
+            // Memory that a program maps piece by piece may be copied across pieces.
+            let mut end = range.start + range.bytes;
+            while end - address < bytes {
+                let next = memory.ranges.get(&end).filter(|next| matches!(next.holder, Holder::Mapped(_)));
+                end += next.ok_or(INVALID_VALUE)?.bytes;
+            }
+        }
+        Ok(range.device)
+    }
+
+    /// The range around an address.
+    #[must_use]
+    pub fn range_around(&self, address: u64) -> Option<Range> {
+        self.memory().find(address).copied()
+    }
+
+    /// Reserves addresses without memory.
+    ///
+    /// # Errors
+    /// None are left, or the alignment is no power of two.
+    pub fn reserve_addresses(&self, bytes: u64, alignment: u64) -> Result<u64, Code> {
+        self.memory().window.take(bytes, alignment.max(1))
+    }
+
+    /// Gives reserved addresses back.
+    ///
+    /// # Errors
+    /// Memory is still mapped there.
+    pub fn release_addresses(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+        if !memory.window.contains(address) || memory.ranges.range(address..end).next().is_some() {
+            return Err(INVALID_VALUE);
+        }
+        memory.window.give(address, bytes);
+        Ok(())
+    }
+
+    /// Sets memory aside that the program will map by itself; returns its name.
+    ///
+    /// # Errors
+    /// No memory is left.
+    pub fn create_piece(&self, device: u32, bytes: u64) -> Result<u32, Code> {
+        self.device(device)?;
+        let memory = self.memory();
+        let mut memory = self.claim(memory, device, bytes)?;
+        memory.next_piece += 1;
+        let number = memory.next_piece;
+        memory.pieces.insert(number, Piece { device, bytes, place: None, has_handle: true });
+        Ok(number)
+    }
+
+    /// The program lets go of the name of a piece.
+    ///
+    /// # Errors
+    /// There is no such piece.
+    pub fn release_piece(&self, number: u32) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let piece = memory.pieces.get_mut(&number).filter(|piece| piece.has_handle).ok_or(INVALID_VALUE)?;
+        piece.has_handle = false;
+        memory.drop_unused(number);
+        Ok(())
+    }
+
+    /// Maps a piece at reserved addresses.
+    ///
+    /// # Errors
+    /// The place is taken or not in the window; the piece is mapped already or has another length.
+    pub fn map_piece(&self, number: u32, address: u64, bytes: u64) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let granule = memory.window.granularity();
+        let piece = *memory.pieces.get(&number).ok_or(INVALID_VALUE)?;
+        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+        if piece.place.is_some() || piece.bytes != bytes {
+            return Err(NOT_SUPPORTED);
+        }
+        if !address.is_multiple_of(granule)
+            || !memory.window.contains(address)
+            || !memory.window.contains(end - 1)
+            || memory.ranges.range(address..end).next().is_some()
+            || memory.find(address).is_some()
+        {
+            return Err(INVALID_VALUE);
+        }
+        let device = piece.device;
+        self.send(&MapMemory { device, flags: 0, address, bytes })?;
+        memory
+            .ranges
+            .insert(address, Range { start: address, bytes, device, holder: Holder::Mapped(number) });
+        if let Some(piece) = memory.pieces.get_mut(&number) {
+            piece.place = Some(address);
+        }
+        Ok(())
+    }
+
+    /// Unmaps what was mapped in a range, whole mappings only.
+    ///
+    /// # Errors
+    /// A mapping lies partly outside, or nothing is mapped there.
+    pub fn unmap_range(&self, address: u64, bytes: u64) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
+        let inside: Vec<Range> = memory.ranges.range(address..end).map(|(_, range)| *range).collect();
+        let is_whole =
+            |range: &Range| matches!(range.holder, Holder::Mapped(_)) && range.start + range.bytes <= end;
+        let whole = inside.iter().all(is_whole);
+        if inside.is_empty() || !whole {
+            return Err(INVALID_VALUE);
+        }
+        for range in inside {
+            memory.ranges.remove(&range.start);
+            if let Holder::Mapped(number) = range.holder {
+                if let Some(piece) = memory.pieces.get_mut(&number) {
+                    piece.place = None;
+                }
+                memory.drop_unused(number);
+            }
+            self.send(&UnmapMemory { address: range.start, bytes: range.bytes })?;
+        }
+        Ok(())
+    }
+
+    /// Remembers where a variable of a module lies.
+    pub(super) fn add_symbol(&self, device: u32, start: u64, bytes: u64) {
+        self.memory().ranges.insert(start, Range { start, bytes, device, holder: Holder::Symbol });
+    }
+
+    /// Remembers memory of the host as pinned.
+    ///
+    /// # Errors
+    /// Some of it is already.
+    pub fn add_pinned(&self, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let end = start.checked_add(bytes).ok_or(INVALID_VALUE)?;
+        let before = memory.pinned.range(..end).next_back();
+        if before.is_some_and(|(at, (length, _))| at + length > start) {
+            return Err(crate::code::ALREADY_REGISTERED);
+        }
+        memory.pinned.insert(start, (bytes, is_ours));
+        Ok(())
+    }
+
+    /// Forgets pinned memory; returns its length.
+    ///
+    /// # Errors
+    /// None starts there, or it is the other kind.
+    pub fn remove_pinned(&self, start: u64, is_ours: bool) -> Result<u64, Code> {
+        let mut memory = self.memory();
+        match memory.pinned.get(&start) {
+            Some((bytes, ours)) if *ours == is_ours => {
+                let bytes = *bytes;
+                memory.pinned.remove(&start);
+                Ok(bytes)
+            }
+            _ if is_ours => Err(INVALID_VALUE),
+            _ => Err(crate::code::NOT_REGISTERED),
+        }
+    }
+
+    /// Whether all of a range of the host is pinned.
+    #[must_use]
+    pub fn is_pinned(&self, start: u64, bytes: u64) -> bool {
+        self.memory().is_pinned(start, bytes)
+    }
+}

@@ -1,0 +1,460 @@
+//! Code: fat binaries of the program, sent to the node when a kernel of theirs is first used, and what is known of kernels.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+
+use hinterland_fatbin::{
+    Capability, Kernels, Wrapper, choose, choose_assembly, container_bytes, entries, repack,
+};
+use hinterland_proto::gpu::command::{
+    AskFunction, AskOccupancy, AskSymbol, Function, FunctionAttribute, Module, ModuleDrop, ModulePart,
+};
+use hinterland_proto::gpu::{DEFAULT_STREAMS, FunctionFacts, MODULE_BYTES_MAX, Message};
+
+use super::handle::{NumberMap, Table};
+use super::session::Session;
+use crate::code::{Code, INVALID_FUNCTION, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND};
+
+/// Bytes from which the length of a fat binary or an ELF file can be told.
+const HEADER_BYTES: usize = 64;
+/// Longest PTX text that is looked for its end.
+const TEXT_MAX: usize = 256 << 20;
+
+/// Modules and functions of a session.
+#[derive(Debug)]
+pub struct Modules {
+    next: AtomicU32,
+    binaries: Table<Arc<Binary>>,
+    functions: Table<Arc<Registered>>,
+}
+
+impl Modules {
+    pub(super) fn new() -> Self {
+        Self { next: AtomicU32::new(1), binaries: Table::new(1), functions: Table::new(1) }
+    }
+
+    /// Names a binary that the program loads by itself.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn add_binary(&self, binary: Binary) -> Result<u32, Code> {
+        let mut name = 0;
+        self.binaries.add(|number| {
+            name = number;
+            Ok(Arc::new(binary))
+        })?;
+        Ok(name)
+    }
+
+    /// The binary with a name.
+    ///
+    /// # Errors
+    /// There is none (any more).
+    pub fn binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
+        self.binaries.get(number).map(|binary| (*binary).clone())
+    }
+
+    /// Forgets a binary.
+    ///
+    /// # Errors
+    /// There is none (any more).
+    pub fn remove_binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
+        self.binaries.remove(number).map(|binary| (*binary).clone())
+    }
+
+    /// Names a kernel that the program asked for.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn add_function(&self, registered: Registered) -> Result<u32, Code> {
+        let mut name = 0;
+        self.functions.add(|number| {
+            name = number;
+            Ok(Arc::new(registered))
+        })?;
+        Ok(name)
+    }
+
+    /// The kernel with a name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn function(&self, number: u32) -> Result<Arc<Registered>, Code> {
+        self.functions.get(number).map(|function| (*function).clone())
+    }
+
+    fn name(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// An image or a fat binary in the program's memory.
+#[derive(Debug)]
+pub struct Binary {
+    bytes: Bytes,
+    loaded: Mutex<NumberMap<u32, Arc<Loaded>>>,
+}
+
+/// Where it lies.
+#[derive(Debug)]
+enum Bytes {
+    /// In the program's own data, for as long as the program has it registered.
+    There(usize, usize),
+    /// In a copy of ours.
+    Here(Vec<u8>),
+}
+
+/// A binary as a device has it.
+#[derive(Debug)]
+pub struct Loaded {
+    module: u32,
+    kernels: HashMap<String, hinterland_fatbin::Kernel>,
+    variables: HashMap<String, u64>,
+    symbols: Mutex<HashMap<String, (u64, u64)>>,
+}
+
+impl Binary {
+    /// The fat binary that a wrapper in the program points to.
+    ///
+    /// # Errors
+    /// It is none.
+    ///
+    /// # Safety
+    /// `wrapper` points to what the compiler made, and stays.
+    pub unsafe fn of_wrapper(wrapper: *const u8) -> Result<Self, Code> {
+        if wrapper.is_null() {
+            return Err(INVALID_IMAGE);
+        }
+        // SAFETY: the caller's promise; a wrapper has that many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(wrapper, Wrapper::BYTES) };
+        let wrapper = Wrapper::parse(bytes).map_err(|error| bad_image(&error))?;
+        let start = wrapper.data as usize;
+        // SAFETY: the caller's promise; a container has at least its header.
+        let header = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), 16) };
+        let length = container_bytes(header).map_err(|error| bad_image(&error))?;
+        Ok(Self { bytes: Bytes::There(start, length), loaded: Mutex::default() })
+    }
+
+    /// A copy of the image, fat binary or PTX text at an address.
+    ///
+    /// # Errors
+    /// It is none of these.
+    ///
+    /// # Safety
+    /// `image` points to as many bytes as its kind says.
+    pub unsafe fn copy_of(image: *const u8) -> Result<Self, Code> {
+        if image.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the caller's promise; each kind has at least four bytes.
+        let magic = unsafe { std::slice::from_raw_parts(image, 4) };
+        if magic == 0x4662_43b1_u32.to_le_bytes() {
+            // SAFETY: the caller's promise.
+            return unsafe { Self::of_wrapper(image) };
+        }
+        let length = if magic == 0xba55_ed50_u32.to_le_bytes() {
+            // SAFETY: the caller's promise; a container has at least its header.
+            container_bytes(unsafe { std::slice::from_raw_parts(image, 16) })
+                .map_err(|error| bad_image(&error))?
+        } else if magic == *b"\x7fELF" {
+            // SAFETY: the caller's promise; an ELF file has at least its header.
+            elf_bytes(unsafe { std::slice::from_raw_parts(image, HEADER_BYTES) }).ok_or(INVALID_IMAGE)?
+        } else {
+            // SAFETY: the caller's promise; text ends with a zero byte.
+            let length = unsafe { libc::strnlen(image.cast(), TEXT_MAX) };
+            if length == TEXT_MAX {
+                return Err(INVALID_IMAGE);
+            }
+            length
+        };
+        // SAFETY: the caller's promise; the length is the one that its kind says.
+        let bytes = unsafe { std::slice::from_raw_parts(image, length) }.to_vec();
+        Ok(Self { bytes: Bytes::Here(bytes), loaded: Mutex::default() })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            // SAFETY: the program keeps what it has registered, and does not change its code.
+            Bytes::There(start, length) => unsafe {
+                std::slice::from_raw_parts(std::ptr::with_exposed_provenance(*start), *length)
+            },
+            Bytes::Here(bytes) => bytes,
+        }
+    }
+}
+
+fn bad_image(why: &dyn std::fmt::Display) -> Code {
+    eprintln!("hinterland: code for the GPU cannot be read: {why}");
+    INVALID_IMAGE
+}
+
+/// The length of an ELF file from its header: the end of the table that lies last.
+fn elf_bytes(header: &[u8]) -> Option<usize> {
+    let half = |at: usize| Some(u64::from(u16::from_le_bytes(header.get(at..at + 2)?.try_into().ok()?)));
+    let long = |at: usize| Some(u64::from_le_bytes(header.get(at..at + 8)?.try_into().ok()?));
+    let programs = long(32)?.checked_add(half(54)? * half(56)?)?;
+    let sections = long(40)?.checked_add(half(58)? * half(60)?)?;
+    usize::try_from(programs.max(sections)).ok().filter(|bytes| *bytes as u64 <= MODULE_BYTES_MAX)
+}
+
+/// A kernel on a device.
+#[derive(Debug)]
+pub struct Kernel {
+    /// Its name at the node.
+    pub function: u32,
+    /// Its device.
+    pub device: u32,
+    /// What its image says.
+    pub layout: hinterland_fatbin::Kernel,
+    facts: Mutex<Option<FunctionFacts>>,
+    occupancy: Mutex<HashMap<(u32, u64, u32), u32>>,
+}
+
+/// A kernel that the program registered under an address of its own, or got by name.
+#[derive(Debug)]
+pub struct Registered {
+    /// Where its code is.
+    pub binary: Arc<Binary>,
+    /// Its name in the image.
+    pub name: String,
+    c_name: OnceLock<CString>,
+    on_devices: [OnceLock<Arc<Kernel>>; DEFAULT_STREAMS as usize],
+}
+
+impl Registered {
+    /// A kernel by its name.
+    #[must_use]
+    pub fn new(binary: Arc<Binary>, name: String) -> Self {
+        Self { binary, name, c_name: OnceLock::new(), on_devices: Default::default() }
+    }
+
+    /// Its name as a string of C, which stays as long as this.
+    ///
+    /// # Errors
+    /// It has a zero inside.
+    pub fn c_name(&self) -> Result<*const c_char, Code> {
+        if let Some(name) = self.c_name.get() {
+            return Ok(name.as_ptr());
+        }
+        let name = CString::new(self.name.as_str()).map_err(|_| INVALID_VALUE)?;
+        Ok(self.c_name.get_or_init(|| name).as_ptr())
+    }
+}
+
+/// What the program registered before it started, which needs no session.
+#[derive(Debug, Default)]
+pub struct Registry {
+    functions: RwLock<NumberMap<usize, Arc<Registered>>>,
+    variables: RwLock<NumberMap<usize, (Arc<Binary>, String)>>,
+}
+
+/// The registry of the process.
+pub static REGISTRY: std::sync::LazyLock<Registry> = std::sync::LazyLock::new(Registry::default);
+
+impl Registry {
+    /// A kernel under the address of its stub.
+    pub fn add_function(&self, stub: usize, binary: Arc<Binary>, name: String) {
+        let registered = Arc::new(Registered::new(binary, name));
+        self.functions.write().unwrap_or_else(PoisonError::into_inner).insert(stub, registered);
+    }
+
+    /// A variable under the address of its shadow.
+    pub fn add_variable(&self, shadow: usize, binary: Arc<Binary>, name: String) {
+        self.variables.write().unwrap_or_else(PoisonError::into_inner).insert(shadow, (binary, name));
+    }
+
+    /// Forgets everything of a binary.
+    pub fn remove(&self, binary: &Arc<Binary>) {
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        functions.retain(|_, function| !Arc::ptr_eq(&function.binary, binary));
+        let mut variables = self.variables.write().unwrap_or_else(PoisonError::into_inner);
+        variables.retain(|_, (other, _)| !Arc::ptr_eq(other, binary));
+    }
+
+    /// The kernel with a stub.
+    ///
+    /// # Errors
+    /// None was registered.
+    pub fn function(&self, stub: usize) -> Result<Arc<Registered>, Code> {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        functions.get(&stub).cloned().ok_or(INVALID_FUNCTION)
+    }
+
+    /// The variable with a shadow.
+    ///
+    /// # Errors
+    /// None was registered.
+    pub fn variable(&self, shadow: usize) -> Result<(Arc<Binary>, String), Code> {
+        let variables = self.variables.read().unwrap_or_else(PoisonError::into_inner);
+        variables.get(&shadow).cloned().ok_or(crate::code::INVALID_SYMBOL)
+    }
+}
+
+impl Session {
+    /// A kernel as a device has it; its code is sent if this is the first use.
+    ///
+    /// # Errors
+    /// There is no such kernel, no image for the device, or the node is gone.
+    pub fn kernel(&self, registered: &Registered, device: u32) -> Result<Arc<Kernel>, Code> {
+        let place = registered.on_devices.get(device as usize).ok_or(crate::code::INVALID_DEVICE)?;
+        if let Some(kernel) = place.get() {
+            return Ok(kernel.clone());
+        }
+        let loaded = self.load(&registered.binary, device)?;
+        let layout = loaded.kernels.get(&registered.name).ok_or_else(|| {
+            eprintln!("hinterland: no image of the program has the kernel {}", registered.name);
+            INVALID_FUNCTION
+        })?;
+        let function = self.modules.name();
+        let name = registered.name.as_bytes();
+        self.send_with_tail(&Function { function, module: loaded.module }, name.len(), |tail| {
+            tail.put(0, name)
+        })?;
+        let kernel = Arc::new(Kernel {
+            function,
+            device,
+            layout: layout.clone(),
+            facts: Mutex::new(None),
+            occupancy: Mutex::default(),
+        });
+        // Another thread may have been quicker: then its name is used, and ours is one too many.
+        Ok(place.get_or_init(|| kernel).clone())
+    }
+
+    /// Sends a binary to a device, once.
+    fn load(&self, binary: &Binary, device: u32) -> Result<Arc<Loaded>, Code> {
+        let mut all = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(loaded) = all.get(&device) {
+            return Ok(loaded.clone());
+        }
+        let facts = self.device(device)?;
+        let gpu = Capability::new(facts.capability.0, facts.capability.1);
+        let bytes = binary.bytes();
+        let (packed, image);
+        let (sent, readable): (&[u8], &[u8]) = if bytes.starts_with(&0xba55_ed50_u32.to_le_bytes()) {
+            let entries = entries(bytes).map_err(|error| bad_image(&error))?;
+            let chosen = if facts.is_software { choose_assembly(&entries, gpu) } else { None };
+            let chosen = chosen.or_else(|| choose(&entries, gpu)).ok_or_else(|| {
+                eprintln!("hinterland: the program has no code for a GPU of capability {gpu}");
+                NO_BINARY
+            })?;
+            packed = repack(&[chosen]);
+            image = chosen.image().map_err(|error| bad_image(&error))?;
+            (&packed, &image)
+        } else {
+            (bytes, bytes)
+        };
+        let kernels = Kernels::of_image(readable).map_err(|error| bad_image(&error))?;
+        let module = self.send_module(device, sent)?;
+        let loaded = Arc::new(Loaded {
+            module,
+            variables: kernels.variables.iter().map(|one| (one.name.clone(), one.size)).collect(),
+            kernels: kernels.kernels.into_iter().map(|one| (one.name.clone(), one)).collect(),
+            symbols: Mutex::default(),
+        });
+        all.insert(device, loaded.clone());
+        Ok(loaded)
+    }
+
+    fn send_module(&self, device: u32, bytes: &[u8]) -> Result<u32, Code> {
+        let hash = *blake3::hash(bytes).as_bytes();
+        let module = self.modules.name();
+        if self.welcome.modules.contains(&hash) {
+            self.send(&Module { module, device, bytes: 0, hash })?;
+            return Ok(module);
+        }
+        self.send(&Module { module, device, bytes: bytes.len() as u64, hash })?;
+        for part in bytes.chunks(self.tail_max(ModulePart::FIELD_BYTES)) {
+            self.send_with_tail(&ModulePart { module }, part.len(), |tail| tail.put(0, part))?;
+        }
+        Ok(module)
+    }
+
+    /// Takes a binary from all devices.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub fn unload(&self, binary: &Binary) -> Result<(), Code> {
+        let all = std::mem::take(&mut *binary.loaded.lock().unwrap_or_else(PoisonError::into_inner));
+        all.values().try_for_each(|loaded| self.send(&ModuleDrop { module: loaded.module }).map(drop))
+    }
+
+    /// Whether a binary has a kernel of this name for a device.
+    ///
+    /// # Errors
+    /// It has not, or no image for the device; the node is gone.
+    pub fn check_kernel(&self, binary: &Binary, device: u32, name: &str) -> Result<(), Code> {
+        self.load(binary, device)?.kernels.contains_key(name).then_some(()).ok_or(NOT_FOUND)
+    }
+
+    /// Address and length of a variable; asked once.
+    ///
+    /// # Errors
+    /// There is no such variable, or the node is gone.
+    pub fn symbol(&self, binary: &Binary, device: u32, name: &str) -> Result<(u64, u64), Code> {
+        let loaded = self.load(binary, device)?;
+        if !loaded.variables.contains_key(name) {
+            return Err(NOT_FOUND);
+        }
+        let mut symbols = loaded.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = symbols.get(name) {
+            return Ok(*place);
+        }
+        let answer = self.ask(name.as_bytes(), |question| AskSymbol { question, module: loaded.module })?;
+        let (Some(address), Some(bytes)) = (long(&answer, 0), long(&answer, 8)) else {
+            return Err(INVALID_VALUE);
+        };
+        self.add_symbol(device, address, bytes);
+        symbols.insert(name.to_string(), (address, bytes));
+        Ok((address, bytes))
+    }
+
+    /// What the driver knows of a kernel; asked once.
+    ///
+    /// # Errors
+    /// What the node says, or it is gone.
+    pub fn facts(&self, kernel: &Kernel) -> Result<FunctionFacts, Code> {
+        let mut facts = kernel.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(facts) = *facts {
+            return Ok(facts);
+        }
+        let answer = self.ask(&[], |question| AskFunction { question, function: kernel.function })?;
+        let known: FunctionFacts = postcard::from_bytes(&answer).map_err(|_| INVALID_VALUE)?;
+        *facts = Some(known);
+        Ok(known)
+    }
+
+    /// Sets an attribute of a kernel, by the driver's number.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub fn set_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result<(), Code> {
+        self.send(&FunctionAttribute { function: kernel.function, attribute, value })?;
+        // What was known of it may be another now.
+        *kernel.facts.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        kernel.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        Ok(())
+    }
+
+    /// How many groups of a kernel a multiprocessor holds; asked once for the same numbers.
+    ///
+    /// # Errors
+    /// What the node says, or it is gone.
+    pub fn occupancy(&self, kernel: &Kernel, threads: u32, shared: u64, flags: u32) -> Result<u32, Code> {
+        let mut known = kernel.occupancy.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(groups) = known.get(&(threads, shared, flags)) {
+            return Ok(*groups);
+        }
+        let function = kernel.function;
+        let answer = self.ask(&[], |question| AskOccupancy { question, function, threads, flags, shared })?;
+        let groups = answer.try_into().map(u32::from_le_bytes).map_err(|_| INVALID_VALUE)?;
+        known.insert((threads, shared, flags), groups);
+        Ok(groups)
+    }
+}
+
+fn long(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}

@@ -1,0 +1,261 @@
+//! The one session of a process with its GPU node: made by the first call that needs a device, ended with the process.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
+
+use hinterland_channel::{Channel, ChannelError};
+use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, HELLO, Hello, WELCOME, Welcome};
+
+use super::capture::Captures;
+use super::event::Event;
+use super::handle::Table;
+use super::inbox::{Inbox, Target};
+use super::memory::Memory;
+use super::module::Modules;
+use super::outbox::Outbox;
+use super::stream::Stream;
+use super::window::Window;
+use crate::code::{Code, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED};
+
+/// Where the node is: `unix:PATH` or `tcp:HOST:PORT`. Set by `hinterland run --gpu`.
+const NODE: &str = "HINTERLAND_GPU";
+/// Device memory to ask for at the start, in bytes.
+const MEMORY: &str = "HINTERLAND_GPU_MEMORY";
+/// Set to 1: a stream with nothing but copies to the device is waited for, too.
+const NO_FENCE: &str = "HINTERLAND_NO_FENCE";
+/// Set to 1: graphs are sent whole.
+const NO_GRAPH_EDITS: &str = "HINTERLAND_NO_GRAPH_EDITS";
+/// How long the node may take to answer the first message: it makes a context meanwhile.
+const START_MAX: Duration = Duration::from_secs(60);
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    /// What the node said of itself.
+    pub welcome: Welcome,
+    pub(super) outbox: Mutex<Outbox>,
+    pub(super) inbox: Inbox,
+    pub(super) body_max: usize,
+    /// Switches of optimisations, for showing what they are worth.
+    pub(super) without: Without,
+    /// Streams that the program made.
+    pub streams: Table<Stream>,
+    pub(super) default_streams: Vec<Arc<Stream>>,
+    /// The last command whose end was asked for without waiting.
+    pub(super) asked: AtomicU64,
+    /// Events that the program made.
+    pub events: Table<Event>,
+    pub(super) captures: Captures,
+    pub(super) memory: Mutex<Memory>,
+    /// Fat binaries and kernels as each device knows them.
+    pub modules: Modules,
+    /// Handles of cuBLAS are counted from here.
+    pub blas_handles: AtomicU32,
+}
+
+/// What is switched off.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Without {
+    pub(super) fence: bool,
+    pub(super) graph_edits: bool,
+}
+
+static SESSION: OnceLock<Result<Session, Code>> = OnceLock::new();
+/// Set in a child of a fork: its parent's channel is not its own.
+static IS_FORKED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn mark_forked() {
+    IS_FORKED.store(true, Ordering::Relaxed);
+}
+
+/// The session, made now if it does not exist.
+///
+/// # Errors
+/// No node can be reached (said on standard error, once), the process is the child of a fork, or the node or its device is of no
+/// use any more.
+pub fn session() -> Result<&'static Session, Code> {
+    if IS_FORKED.load(Ordering::Relaxed) {
+        return Err(NOT_INITIALIZED);
+    }
+    let session = SESSION.get_or_init(|| {
+        Session::start().map_err(|why| {
+            eprintln!("hinterland: no GPU: {why}");
+            NO_DEVICE
+        })
+    });
+    match session {
+        Ok(session) => match session.inbox.sticky() {
+            0 => Ok(session),
+            error => Err(error),
+        },
+        Err(code) => Err(*code),
+    }
+}
+
+/// The session if there is one: for calls that must not make one.
+pub fn present() -> Option<&'static Session> {
+    SESSION.get().and_then(|session| session.as_ref().ok())
+}
+
+impl Session {
+    fn start() -> Result<Self, String> {
+        let node = std::env::var(NODE).map_err(|_| {
+            format!(
+                "{NODE} is not set (hint: start the program with `hinterland run --gpu ADDRESS -- PROGRAM`)"
+            )
+        })?;
+        let channel =
+            connect(&node).map_err(|error| format!("the GPU node at {node} does not answer: {error}"))?;
+        let (mut sender, mut receiver) = channel
+            .split()
+            .map_err(|error| format!("the channel to the GPU node cannot be used: {error}"))?;
+        let hello = Hello {
+            version: GPU_VERSION,
+            program: program_name(),
+            host: host_name(),
+            process: std::process::id(),
+            memory: memory_wanted()?,
+            devices: Vec::new(),
+        };
+        let body = postcard::to_allocvec(&hello)
+            .map_err(|error| format!("the greeting cannot be written: {error}"))?;
+        say(&mut sender, &body).map_err(|error| format!("the GPU node at {node} went away: {error}"))?;
+        let welcome = hear(&mut receiver)
+            .map_err(|error| format!("the GPU node at {node} did not let us in: {error}"))?;
+        // SAFETY: the function only sets a flag, which is allowed between fork and exec.
+        if unsafe { libc::pthread_atfork(None, None, Some(mark_forked)) } != 0 {
+            return Err("the process cannot tell us of its forks".into());
+        }
+        Self::new(welcome, sender, receiver)
+    }
+
+    fn new(
+        welcome: Welcome,
+        sender: hinterland_channel::Sender,
+        receiver: hinterland_channel::Receiver,
+    ) -> Result<Self, String> {
+        if welcome.version != GPU_VERSION {
+            return Err(format!(
+                "the GPU node speaks version {} and this library {GPU_VERSION} (hint: install the same release on both)",
+                welcome.version
+            ));
+        }
+        let devices = u32::try_from(welcome.devices.len()).unwrap_or(u32::MAX);
+        if devices == 0 || devices > DEFAULT_STREAMS {
+            return Err(format!(
+                "the GPU node offers {devices} devices, and 1 to {DEFAULT_STREAMS} are possible"
+            ));
+        }
+        let window = Window::reserve(welcome.window, welcome.window_bytes, welcome.granularity)?;
+        let grants = welcome.devices.iter().map(|device| device.grant).collect();
+        Ok(Self {
+            body_max: sender.body_max(),
+            without: Without { fence: is_set(NO_FENCE), graph_edits: is_set(NO_GRAPH_EDITS) },
+            outbox: Mutex::new(Outbox::new(sender)),
+            inbox: Inbox::new(receiver),
+            streams: Table::new(DEFAULT_STREAMS),
+            default_streams: (0..devices).map(|device| Arc::new(Stream::new(device, device, 0, 0))).collect(),
+            asked: AtomicU64::new(0),
+            events: Table::new(1),
+            captures: Captures::new(),
+            memory: Mutex::new(Memory::new(window, grants)),
+            modules: Modules::new(),
+            blas_handles: AtomicU32::new(1),
+            welcome,
+        })
+    }
+
+    /// What the node said of a device.
+    ///
+    /// # Errors
+    /// No such device.
+    pub fn device(&self, number: u32) -> Result<&hinterland_proto::gpu::DeviceFacts, Code> {
+        self.welcome.devices.get(number as usize).ok_or(INVALID_DEVICE)
+    }
+
+    /// The fault after which nothing works any more, or 0.
+    #[must_use]
+    pub fn sticky(&self) -> Code {
+        self.inbox.sticky()
+    }
+
+    /// Tells a fault that came from the device since it was last asked.
+    ///
+    /// # Errors
+    /// The fault.
+    pub fn surface(&self) -> Result<(), Code> {
+        self.inbox.surface()
+    }
+
+    /// Asks and waits for the answer.
+    ///
+    /// # Errors
+    /// What the node says, or it is gone.
+    pub fn ask<M: hinterland_proto::gpu::Message>(
+        &self,
+        tail: &[u8],
+        message: impl FnOnce(u32) -> M,
+    ) -> Result<Vec<u8>, Code> {
+        let (number, pending) = self.inbox.expect(Target::Question);
+        // Names of the inbox are counted in 32 bits.
+        self.send_with_tail(&message(number as u32), tail.len(), |body| body.put(0, tail))?;
+        self.flush()?;
+        match self.inbox.wait(&pending)? {
+            0 => Ok(pending.take_answer()),
+            error => Err(error),
+        }
+    }
+}
+
+/// Connects to the node; the channel learns that with the change behind this one.
+fn connect(_node: &str) -> Result<Channel, ChannelError> {
+    Err(ChannelError::Closed)
+}
+
+fn program_name() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().map_or_else(|| "program".into(), |name| name.to_string_lossy().into_owned())
+}
+
+fn host_name() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .map_or_else(|_| "host".into(), |name| name.trim().into())
+}
+
+fn is_set(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value == "1")
+}
+
+fn memory_wanted() -> Result<u64, String> {
+    match std::env::var(MEMORY) {
+        Ok(text) => text.parse().map_err(|_| format!("{MEMORY}={text} is no number of bytes")),
+        Err(_) => Ok(0),
+    }
+}
+
+fn say(sender: &mut hinterland_channel::Sender, body: &[u8]) -> Result<(), ChannelError> {
+    // The channel is empty: there is room.
+    let Some(mut room) = sender.room(HELLO, body.len())? else { return Err(ChannelError::Closed) };
+    room.append(body)?;
+    room.commit();
+    sender.flush()
+}
+
+fn hear(receiver: &mut hinterland_channel::Receiver) -> Result<Welcome, String> {
+    let end = std::time::Instant::now() + START_MAX;
+    loop {
+        if let Some(mut frame) = receiver.next().map_err(|error| error.to_string())? {
+            if frame.word() != WELCOME {
+                return Err(format!("its first word is {:#x}", frame.word()));
+            }
+            return postcard::from_bytes(frame.bytes())
+                .map_err(|error| format!("its first message makes no sense: {error}"));
+        }
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return Err(format!("no answer within {} s", START_MAX.as_secs()));
+        }
+        receiver.wait(Some(left)).map_err(|error| error.to_string())?;
+    }
+}

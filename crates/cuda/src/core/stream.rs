@@ -1,0 +1,295 @@
+//! Streams, and what is known here of how far each has come.
+//!
+//! Relaxed where nothing else is said: counts are written with the outbox locked, and who reads one late sees an older state, which
+//! means a wait too many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use hinterland_proto::gpu::DEFAULT_STREAMS;
+use hinterland_proto::gpu::command::{Fence, MarkDevice, MarkStream, StreamCreate, StreamDestroy};
+
+use super::inbox::{Pending, Target};
+use super::session::Session;
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_DEVICE};
+
+/// Flag of a stream that does not wait for the default stream.
+pub const APART: u32 = 1;
+
+/// A stream. All numbers are counts of commands, as they were sent.
+#[derive(Debug)]
+pub struct Stream {
+    /// Its name at the node.
+    pub number: u32,
+    /// Its device.
+    pub device: u32,
+    /// The program's flags.
+    pub flags: u32,
+    /// The program's priority.
+    pub priority: i32,
+    /// The last command of this stream.
+    issued: AtomicU64,
+    /// The last one whose end a program can see: it computes, fails or brings bytes back.
+    visible: AtomicU64,
+    /// Everything up to this one is done.
+    done: AtomicU64,
+    /// Everything up to this one is in front of whatever is sent later.
+    fenced: AtomicU64,
+    /// The capture that takes its commands, or 0.
+    pub capture: AtomicU32,
+    /// Whether the program ended it.
+    pub is_destroyed: AtomicBool,
+}
+
+impl Stream {
+    pub(super) fn new(number: u32, device: u32, flags: u32, priority: i32) -> Self {
+        Self {
+            number,
+            device,
+            flags,
+            priority,
+            issued: AtomicU64::new(0),
+            visible: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            fenced: AtomicU64::new(0),
+            capture: AtomicU32::new(0),
+            is_destroyed: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether it is the default stream of its device.
+    #[must_use]
+    pub fn is_default(&self) -> bool {
+        self.number < DEFAULT_STREAMS
+    }
+
+    /// Whether it is being captured.
+    #[must_use]
+    pub fn is_captured(&self) -> bool {
+        // Relaxed: what a program does in two threads at once with one stream has no order.
+        self.capture.load(Ordering::Relaxed) != 0
+    }
+
+    /// Notes a command that was sent; called with the outbox locked, so numbers grow.
+    pub(super) fn note(&self, command: u64, is_visible: bool) {
+        // Relaxed: the lock of the outbox orders writers; a reader that is late sees an older, safe state of its own stream.
+        self.issued.store(command, Ordering::Relaxed);
+        if is_visible {
+            self.visible.store(command, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that everything up to a command is done.
+    pub(super) fn reach(&self, command: u64) {
+        // Release: pairs with the load in `state`; bytes that were copied out before are then seen.
+        self.done.fetch_max(command, Ordering::Release);
+    }
+
+    /// The last command, for events.
+    pub(super) fn last(&self) -> u64 {
+        self.issued.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything up to a command is known to be done.
+    #[must_use]
+    pub fn has_reached(&self, command: u64) -> bool {
+        self.done.load(Ordering::Acquire) >= command
+    }
+
+    fn state(&self) -> State {
+        let done = self.done.load(Ordering::Acquire);
+        let issued = self.issued.load(Ordering::Relaxed);
+        if self.visible.load(Ordering::Relaxed) > done {
+            State::Open
+        } else if issued > done.max(self.fenced.load(Ordering::Relaxed)) {
+            State::Filling
+        } else {
+            State::Idle
+        }
+    }
+}
+
+/// What a stream has under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing that is not done.
+    Idle,
+    /// Only bytes on their way to the device.
+    Filling,
+    /// Something that the program could see.
+    Open,
+}
+
+impl Session {
+    /// Makes a stream.
+    ///
+    /// # Errors
+    /// No such device, or the node is gone.
+    pub fn create_stream(&self, device: u32, flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
+        let stream = self.streams.add(|number| {
+            self.send(&StreamCreate { stream: number, device, flags, priority })?;
+            Ok(Stream::new(number, device, flags, priority))
+        })?;
+        Ok(stream)
+    }
+
+    /// Ends a stream; its work goes on.
+    ///
+    /// # Errors
+    /// It is being captured, or the node is gone.
+    pub fn destroy_stream(&self, stream: &Stream) -> Result<(), Code> {
+        if stream.is_captured() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        self.streams.remove(stream.number)?;
+        stream.is_destroyed.store(true, Ordering::Relaxed);
+        self.forget_fence(stream.number);
+        self.send(&StreamDestroy { stream: stream.number }).map(drop)
+    }
+
+    /// The default stream of a device.
+    ///
+    /// # Errors
+    /// No such device.
+    pub fn default_stream(&self, device: u32) -> Result<&Arc<Stream>, Code> {
+        self.default_streams.get(device as usize).ok_or(INVALID_DEVICE)
+    }
+
+    /// The streams whose work is in front of a stream: itself, and for a default stream all that it waits for.
+    fn with_those_before(&self, stream: &Arc<Stream>) -> Vec<Arc<Stream>> {
+        let mut all = vec![stream.clone()];
+        if stream.is_default() {
+            all.extend(
+                self.streams
+                    .all()
+                    .into_iter()
+                    .filter(|other| other.device == stream.device && other.flags & APART == 0),
+            );
+        }
+        all
+    }
+
+    /// Returns when the work of a stream is done, or when no program could tell that it is not.
+    ///
+    /// # Errors
+    /// It is being captured; a fault of the device; the node is gone.
+    pub fn synchronize_stream(&self, stream: &Arc<Stream>) -> Result<(), Code> {
+        if stream.is_captured() {
+            self.invalidate_capture(stream);
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if !stream.is_default() && stream.state() == State::Idle {
+            return self.surface();
+        }
+        self.inbox.drain()?;
+        let all = self.with_those_before(stream);
+        if self.must_wait(&all) {
+            let pending = self.mark_stream(stream, &all)?;
+            self.wait_mark(&pending)?;
+        } else {
+            self.fence(&all);
+        }
+        self.surface()
+    }
+
+    /// The same for all work of a device.
+    ///
+    /// # Errors
+    /// As [`synchronize_stream`](Self::synchronize_stream).
+    pub fn synchronize_device(&self, device: u32) -> Result<(), Code> {
+        self.inbox.drain()?;
+        let mut all = vec![self.default_stream(device)?.clone()];
+        all.extend(self.streams.all().into_iter().filter(|other| other.device == device));
+        if all.iter().any(|one| one.is_captured()) {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        if self.must_wait(&all) {
+            let pending = self.mark(&all, |mark| MarkDevice { mark, device })?;
+            self.wait_mark(&pending)?;
+        } else {
+            self.fence(&all);
+        }
+        self.surface()
+    }
+
+    /// Whether the work of a stream is done; asks the node, without waiting, at most once for the same work.
+    ///
+    /// # Errors
+    /// As [`synchronize_stream`](Self::synchronize_stream).
+    pub fn is_stream_done(&self, stream: &Arc<Stream>) -> Result<bool, Code> {
+        if stream.is_captured() {
+            self.invalidate_capture(stream);
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        self.inbox.drain()?;
+        let all = self.with_those_before(stream);
+        if all.iter().any(|one| one.state() == State::Open) {
+            let last = all.iter().map(|one| one.last()).max().unwrap_or(0);
+            if self.asked.fetch_max(last, Ordering::Relaxed) < last {
+                self.mark_stream(stream, &all)?;
+            }
+            return self.surface().map(|()| false);
+        }
+        self.fence(&all);
+        self.surface().map(|()| true)
+    }
+
+    /// Whether any of these has something under way that only the node can tell the end of.
+    fn must_wait(&self, streams: &[Arc<Stream>]) -> bool {
+        let is_open = |stream: &Arc<Stream>| match stream.state() {
+            State::Open => true,
+            State::Filling => self.without.fence,
+            State::Idle => false,
+        };
+        streams.iter().any(is_open)
+    }
+
+    fn mark_stream(&self, stream: &Arc<Stream>, all: &[Arc<Stream>]) -> Result<Arc<Pending>, Code> {
+        self.mark(all, |mark| MarkStream { mark, stream: stream.number })
+    }
+
+    /// Sends a mark behind which everything of these streams is known to be done.
+    pub(super) fn mark<M: hinterland_proto::gpu::Message>(
+        &self,
+        streams: &[Arc<Stream>],
+        message: impl FnOnce(u64) -> M,
+    ) -> Result<Arc<Pending>, Code> {
+        let ends = streams.iter().map(|stream| (stream.clone(), stream.last())).collect();
+        let (number, pending) = self.inbox.expect(Target::Mark(ends));
+        self.send(&message(number))?;
+        Ok(pending)
+    }
+
+    /// Waits for a mark.
+    pub(super) fn wait_mark(&self, pending: &Pending) -> Result<(), Code> {
+        self.flush()?;
+        match self.inbox.wait(pending)? {
+            0 => Ok(()),
+            error => Err(error),
+        }
+    }
+
+    /// Puts what is on its way to the device in front of whatever is sent later; the commands go out with the next one.
+    pub(super) fn fence(&self, streams: &[Arc<Stream>]) {
+        for stream in streams.iter().filter(|stream| stream.state() == State::Filling) {
+            self.want_fence(stream.number);
+            stream.fenced.store(stream.last(), Ordering::Relaxed);
+        }
+    }
+
+    /// Fences all streams of a device that have anything under way, computing or not: for memory that changes hands.
+    pub(super) fn fence_device(&self, device: u32) {
+        let default = self.default_streams.get(device as usize).cloned();
+        let all = self.streams.all().into_iter().filter(|stream| stream.device == device);
+        for stream in default.into_iter().chain(all) {
+            if stream.state() != State::Idle {
+                self.want_fence(stream.number);
+            }
+        }
+    }
+
+    /// The command that a wanted fence becomes.
+    pub(super) fn fence_command(stream: u32) -> Fence {
+        Fence { stream }
+    }
+}

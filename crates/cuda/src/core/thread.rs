@@ -1,0 +1,145 @@
+//! What CUDA keeps for each thread: the current device, the last error, a launch that is being put together, the thread's own stream.
+
+use std::cell::{Cell, RefCell};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use super::handle::Kind;
+use super::session::{Session, present, session};
+use super::stream::Stream;
+use crate::code::{Code, INVALID_CONFIGURATION, SUCCESS};
+
+/// `cudaStreamLegacy`
+const LEGACY: usize = 1;
+/// `cudaStreamPerThread`
+const PER_THREAD: usize = 2;
+
+/// Groups and threads of a launch, by dimension.
+pub type Extent = [u32; 3];
+
+/// What `<<<...>>>` pushes before it calls the stub of a kernel.
+#[derive(Debug, Clone, Copy)]
+pub struct Configuration {
+    /// Groups.
+    pub grid: Extent,
+    /// Threads of a group.
+    pub block: Extent,
+    /// Bytes of dynamic shared memory.
+    pub shared: usize,
+    /// Stream.
+    pub stream: *mut c_void,
+}
+
+/// The thread's own streams, one a device; they end with the thread.
+#[derive(Default)]
+struct Own(Vec<Option<Arc<Stream>>>);
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(session) = present() {
+            for stream in self.0.drain(..).flatten() {
+                // The node may be gone, and nobody is there to be told.
+                let _ = session.destroy_stream(&stream);
+            }
+        }
+    }
+}
+
+thread_local! {
+    static DEVICE: Cell<u32> = const { Cell::new(0) };
+    static LAST: Cell<Code> = const { Cell::new(SUCCESS) };
+    static LAUNCHES: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
+}
+
+/// The current device of the calling thread.
+#[must_use]
+pub fn device() -> u32 {
+    DEVICE.get()
+}
+
+/// Makes a device current.
+pub fn set_device(device: u32) {
+    DEVICE.set(device);
+}
+
+/// Keeps an error for `cudaGetLastError` and returns it.
+pub fn record(result: Result<(), Code>) -> Code {
+    match result {
+        Ok(()) => SUCCESS,
+        Err(code) => {
+            LAST.set(code);
+            code
+        }
+    }
+}
+
+/// The error that was kept; `clear` forgets it.
+#[must_use]
+pub fn last_error(clear: bool) -> Code {
+    let code = LAST.get();
+    if clear {
+        LAST.set(SUCCESS);
+    }
+    code
+}
+
+/// Keeps a launch until its stub asks for it.
+pub fn push_launch(configuration: Configuration) {
+    LAUNCHES.with_borrow_mut(|launches| launches.push(configuration));
+}
+
+/// The launch that was pushed last.
+///
+/// # Errors
+/// None was.
+pub fn pop_launch() -> Result<Configuration, Code> {
+    LAUNCHES.with_borrow_mut(Vec::pop).ok_or(INVALID_CONFIGURATION)
+}
+
+impl Session {
+    /// The stream that a handle of the program names.
+    ///
+    /// # Errors
+    /// It names none (any more).
+    pub fn stream(&self, handle: *mut c_void) -> Result<Arc<Stream>, Code> {
+        match handle.addr() {
+            0 | LEGACY => self.default_stream(device()).cloned(),
+            PER_THREAD => self.own_stream(),
+            _ => self.streams.get(Kind::Stream.of(handle)?),
+        }
+    }
+
+    fn own_stream(&self) -> Result<Arc<Stream>, Code> {
+        let device = device();
+        OWN.with_borrow_mut(|own| {
+            let place = device as usize;
+            if own.0.len() <= place {
+                own.0.resize(place + 1, None);
+            }
+            match &own.0[place] {
+                Some(stream) => Ok(stream.clone()),
+                None => {
+                    let stream = self.create_stream(device, 0, 0)?;
+                    own.0[place] = Some(stream.clone());
+                    Ok(stream)
+                }
+            }
+        })
+    }
+}
+
+/// Runs what a function of the runtime does: its error is kept for the thread.
+pub fn runtime(work: impl FnOnce() -> Result<(), Code>) -> Code {
+    record(work())
+}
+
+/// The same with the session.
+pub fn with_session(work: impl FnOnce(&'static Session) -> Result<(), Code>) -> Code {
+    record(session().and_then(work))
+}
+
+/// The same for a function of the driver, which keeps no error.
+pub fn driver(work: impl FnOnce(&'static Session) -> Result<(), Code>) -> Code {
+    session().and_then(work).err().unwrap_or(SUCCESS)
+}

@@ -1,0 +1,4 @@
+//! Functions of `libcuda`, as CUDA's documentation describes them. What differs is said at the function.
+
+pub mod device;
+pub mod memory;

@@ -1,0 +1,185 @@
+//! Devices: all of it is answered from what the node said at the start.
+
+use std::ffi::{CStr, c_char, c_int, c_uint};
+
+use super::{give, give_if};
+use crate::code::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, PEER_UNSUPPORTED};
+use crate::core::session::Session;
+use crate::core::thread::{device, set_device, with_session};
+
+/// A device number of the program.
+pub(crate) fn number(session: &Session, device: c_int) -> Result<u32, Code> {
+    let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
+    session.device(device).map(|_| device)
+}
+
+/// How many devices there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetDeviceCount(count: *mut c_int) -> Code {
+    let code = with_session(|session| {
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(count, session.welcome.devices.len() as c_int) }
+    });
+    if code == NO_DEVICE {
+        // SAFETY: a place for a result, as documented.
+        unsafe { give_if(count, 0) };
+    }
+    code
+}
+
+/// The current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetDevice(place: *mut c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(place, device() as c_int) })
+}
+
+/// Makes a device current for the calling thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaSetDevice(device: c_int) -> Code {
+    with_session(|session| number(session, device).map(set_device))
+}
+
+/// Makes a device ready.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaInitDevice(device: c_int, _device_flags: c_uint, _flags: c_uint) -> Code {
+    with_session(|session| number(session, device).map(drop))
+}
+
+/// How a host thread waits is ours to choose: the flags are taken and have no effect.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaSetDeviceFlags(_flags: c_uint) -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// No flags are set.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetDeviceFlags(flags: *mut c_uint) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(flags, 0) })
+}
+
+/// Waits for all work of the current device.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceSynchronize() -> Code {
+    with_session(|session| session.synchronize_device(device()))
+}
+
+/// Waits for all work; what the program made stays, unlike with CUDA, until the process ends.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceReset() -> Code {
+    with_session(|session| session.synchronize_device(device()))
+}
+
+/// An attribute of a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+) -> Code {
+    with_session(|session| {
+        let device = number(session, device)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(value, session.attribute(device, attribute)?) }
+    })
+}
+
+/// The address of a device on the bus of its node.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetPCIBusId(place: *mut c_char, length: c_int, device: c_int) -> Code {
+    with_session(|session| {
+        let bus = &session.device(number(session, device)?)?.bus;
+        let room = usize::try_from(length).map_err(|_| INVALID_VALUE)?;
+        if place.is_null() || room <= bus.len() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: the program gave that much room.
+        unsafe {
+            place.cast::<u8>().copy_from_nonoverlapping(bus.as_ptr(), bus.len());
+            place.add(bus.len()).write(0);
+        }
+        Ok(())
+    })
+}
+
+/// The device with an address on the bus.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetByPCIBusId(place: *mut c_int, bus: *const c_char) -> Code {
+    with_session(|session| {
+        if bus.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a string, as documented.
+        let bus = unsafe { CStr::from_ptr(bus) }.to_string_lossy().to_lowercase();
+        let found = session.welcome.devices.iter().position(|device| device.bus.to_lowercase() == bus);
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, found.ok_or(INVALID_DEVICE)? as c_int) }
+    })
+}
+
+/// Devices of one node copy to each other through it; kernels do not reach into each other's memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
+    with_session(|session| {
+        number(session, device)?;
+        number(session, peer)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(can, 0) }
+    })
+}
+
+/// Not supported: see `cudaDeviceCanAccessPeer`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceEnablePeerAccess(peer: c_int, _flags: c_uint) -> Code {
+    with_session(|session| number(session, peer).and(Err(PEER_UNSUPPORTED)))
+}
+
+/// Not enabled: see `cudaDeviceCanAccessPeer`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceDisablePeerAccess(peer: c_int) -> Code {
+    with_session(|session| number(session, peer).and(Err(crate::code::PEER_NOT_ENABLED)))
+}
+
+/// The range of priorities of streams: least and greatest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetStreamPriorityRange(
+    least: *mut c_int,
+    greatest: *mut c_int,
+) -> Code {
+    with_session(|_| {
+        // SAFETY: places for results, as documented.
+        unsafe {
+            give_if(least, 0);
+            give_if(greatest, -5);
+        }
+        Ok(())
+    })
+}
+
+/// Limits of a device are its own: reading one gives 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetLimit(value: *mut usize, _limit: c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(value, 0) })
+}
+
+/// Free and all memory of the current device, as far as this session may use it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemGetInfo(free: *mut usize, total: *mut usize) -> Code {
+    with_session(|session| {
+        let (left, all) = session.memory_left(device())?;
+        // SAFETY: places for results, as documented.
+        unsafe {
+            give(free, left as usize)?;
+            give(total, all as usize)
+        }
+    })
+}
+
+/// The device that suits: the first one, whatever is wanted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaChooseDevice(place: *mut c_int, _properties: *const u8) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(place, 0) })
+}

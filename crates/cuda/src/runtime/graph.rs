@@ -1,0 +1,117 @@
+//! Graphs that were captured. Graphs that a program puts together node by node are not supported.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::{give, give_if};
+use crate::code::{Code, INVALID_VALUE};
+use crate::core::handle::Kind;
+use crate::core::thread::with_session;
+
+/// `cudaGraphExecUpdateResultInfo`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateResult {
+    result: c_int,
+    node: *mut c_void,
+    from: *mut c_void,
+}
+
+/// An empty graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
+    with_session(|session| {
+        let graph = session.add_graph(0, Vec::new())?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::Graph.handle(graph.number)) }
+    })
+}
+
+/// Makes a graph ready to be launched.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphInstantiate(
+    place: *mut *mut c_void,
+    graph: *mut c_void,
+    flags: u64,
+) -> Code {
+    with_session(|session| {
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let graph = session.graph(Kind::Graph.of(graph)?)?;
+        let exec = session.instantiate(&graph, flags)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::GraphExec.handle(exec)) }
+    })
+}
+
+/// The same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphInstantiateWithFlags(
+    place: *mut *mut c_void,
+    graph: *mut c_void,
+    flags: u64,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaGraphInstantiate(place, graph, flags) }
+}
+
+/// Makes an instance do what a graph says. It never fails for a difference between the two: the node then makes the instance anew.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphExecUpdate(
+    exec: *mut c_void,
+    graph: *mut c_void,
+    result: *mut UpdateResult,
+) -> Code {
+    with_session(|session| {
+        let graph = session.graph(Kind::Graph.of(graph)?)?;
+        session.update_exec(Kind::GraphExec.of(exec)?, &graph)?;
+        let good = UpdateResult { result: 0, node: std::ptr::null_mut(), from: std::ptr::null_mut() };
+        // SAFETY: a place for a result or null, as documented.
+        unsafe { give_if(result, good) };
+        Ok(())
+    })
+}
+
+/// Launches an instance.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> Code {
+    with_session(|session| session.launch_exec(Kind::GraphExec.of(exec)?, &session.stream(stream)?))
+}
+
+/// Nothing is to be sent ahead of a launch.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaGraphUpload(exec: *mut c_void, stream: *mut c_void) -> Code {
+    with_session(|session| {
+        Kind::GraphExec.of(exec)?;
+        session.stream(stream).map(drop)
+    })
+}
+
+/// Ends a graph.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaGraphDestroy(graph: *mut c_void) -> Code {
+    with_session(|session| session.destroy_graph(Kind::Graph.of(graph)?))
+}
+
+/// Ends an instance.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaGraphExecDestroy(exec: *mut c_void) -> Code {
+    with_session(|session| session.destroy_exec(Kind::GraphExec.of(exec)?))
+}
+
+/// How many commands a graph has; the nodes themselves are not shown.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphGetNodes(
+    graph: *mut c_void,
+    nodes: *mut *mut c_void,
+    count: *mut usize,
+) -> Code {
+    with_session(|session| {
+        let graph = session.graph(Kind::Graph.of(graph)?)?;
+        if !nodes.is_null() {
+            return Err(crate::code::NOT_SUPPORTED);
+        }
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(count, graph.command_count()) }
+    })
+}

@@ -1,0 +1,318 @@
+//! Launches, and what can be asked or set of a kernel.
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use hinterland_proto::gpu::command::launch_flags;
+
+use super::give;
+use super::register::Dim3;
+use crate::code::{Code, INVALID_FUNCTION, INVALID_VALUE, NOT_SUPPORTED};
+use crate::core::handle::Kind;
+use crate::core::launch::{Geometry, Parameters};
+use crate::core::module::{Kernel, REGISTRY, Registered};
+use crate::core::session::Session;
+use crate::core::thread::{device, with_session};
+
+/// A kernel of the program: the address of a stub, or a handle of the driver's.
+pub(crate) fn registered(session: &Session, function: *const c_void) -> Result<Arc<Registered>, Code> {
+    match Kind::Function.of(function) {
+        Ok(number) => session.modules.function(number),
+        Err(_) => REGISTRY.function(function.addr()),
+    }
+}
+
+fn kernel(session: &Session, function: *const c_void, device: u32) -> Result<Arc<Kernel>, Code> {
+    if function.is_null() {
+        return Err(INVALID_FUNCTION);
+    }
+    session.kernel(&*registered(session, function)?, device)
+}
+
+/// # Safety
+/// As `cudaLaunchKernel` is documented.
+unsafe fn launch(
+    function: *const c_void,
+    geometry: &Geometry,
+    arguments: *const *const c_void,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        let stream = session.stream(stream)?;
+        let kernel = kernel(session, function, stream.device)?;
+        // SAFETY: the caller's promise.
+        unsafe { session.launch(&kernel, &stream, geometry, Parameters::Each(arguments)) }
+    })
+}
+
+/// Launches a kernel.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLaunchKernel(
+    function: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const c_void,
+    shared: usize,
+    stream: *mut c_void,
+) -> Code {
+    let geometry = Geometry { grid: grid.into(), block: block.into(), shared, ..Geometry::default() };
+    // SAFETY: as documented.
+    unsafe { launch(function, &geometry, arguments, stream) }
+}
+
+/// The same, as compilers of CUDA 13 call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl___cudaLaunchKernel(
+    function: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const c_void,
+    shared: usize,
+    stream: *mut c_void,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaLaunchKernel(function, grid, block, arguments, shared, stream) }
+}
+
+/// Launches a kernel whose groups may wait for each other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLaunchCooperativeKernel(
+    function: *const c_void,
+    grid: Dim3,
+    block: Dim3,
+    arguments: *const *const c_void,
+    shared: usize,
+    stream: *mut c_void,
+) -> Code {
+    let flags = launch_flags::COOPERATIVE;
+    let geometry = Geometry { grid: grid.into(), block: block.into(), shared, flags, ..Geometry::default() };
+    // SAFETY: as documented.
+    unsafe { launch(function, &geometry, arguments, stream) }
+}
+
+/// `cudaLaunchAttribute`, which is `CUlaunchAttribute`: a number and 64 bytes whose meaning it says.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Attribute {
+    number: c_int,
+    _pad: [u8; 4],
+    value: [u32; 16],
+}
+
+/// `cudaLaunchConfig_t`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    stream: *mut c_void,
+    attributes: *const Attribute,
+    attribute_count: c_uint,
+}
+
+/// Takes attributes of a launch into its geometry. Hints are let go; what changes the meaning of a launch and is not known is refused.
+///
+/// # Safety
+/// `attributes` has `count` of them, or `count` is 0.
+pub(crate) unsafe fn take_attributes(
+    geometry: &mut Geometry,
+    attributes: *const Attribute,
+    count: c_uint,
+) -> Result<(), Code> {
+    const COOPERATIVE: c_int = 2;
+    const CLUSTER: c_int = 4;
+    const PROGRAMMATIC: c_int = 6;
+    // Policies and preferences: access window, synchronisation, cluster scheduling, priority, memory domains, preferred cluster, share of memory,
+    // links.
+    const HINTS: &[c_int] = &[0, 1, 3, 5, 8, 9, 10, 11, 14, 15, 16];
+    if count == 0 {
+        return Ok(());
+    }
+    if attributes.is_null() {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller's promise.
+    for attribute in unsafe { std::slice::from_raw_parts(attributes, count as usize) } {
+        let value = &attribute.value;
+        match attribute.number {
+            COOPERATIVE if value[0] != 0 => geometry.flags |= launch_flags::COOPERATIVE,
+            PROGRAMMATIC if value[0] != 0 => geometry.flags |= launch_flags::PROGRAMMATIC,
+            COOPERATIVE | PROGRAMMATIC => {}
+            CLUSTER => {
+                geometry.cluster = [value[0], value[1], value[2]];
+                geometry.flags |= launch_flags::CLUSTER;
+            }
+            number if HINTS.contains(&number) => {}
+            number => {
+                eprintln!("hinterland: launch attribute {number} is not supported for a GPU elsewhere");
+                return Err(NOT_SUPPORTED);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Launches a kernel with attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLaunchKernelExC(
+    config: *const Config,
+    function: *const c_void,
+    arguments: *const *const c_void,
+) -> Code {
+    if config.is_null() {
+        return with_session(|_| Err(INVALID_VALUE));
+    }
+    // SAFETY: as documented.
+    let config = unsafe { &*config };
+    let mut geometry = Geometry {
+        grid: config.grid.into(),
+        block: config.block.into(),
+        shared: config.shared,
+        ..Geometry::default()
+    };
+    // SAFETY: as documented.
+    match unsafe { take_attributes(&mut geometry, config.attributes, config.attribute_count) } {
+        // SAFETY: as documented.
+        Ok(()) => unsafe { launch(function, &geometry, arguments, config.stream) },
+        Err(code) => with_session(|_| Err(code)),
+    }
+}
+
+/// `cudaFuncAttributes`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FunctionAttributes {
+    shared: usize,
+    constant: usize,
+    local: usize,
+    threads_max: c_int,
+    registers: c_int,
+    ptx: c_int,
+    binary: c_int,
+    cache_mode: c_int,
+    dynamic_shared_max: c_int,
+    carveout: c_int,
+    needs_cluster: c_int,
+    cluster: [c_int; 3],
+    cluster_policy: c_int,
+    non_portable_cluster: c_int,
+    _reserved: [c_int; 16],
+}
+
+/// What is known of a kernel. The node is asked once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFuncGetAttributes(
+    place: *mut FunctionAttributes,
+    function: *const c_void,
+) -> Code {
+    with_session(|session| {
+        let kernel = kernel(session, function, device())?;
+        let facts = session.facts(&kernel)?;
+        let attributes = FunctionAttributes {
+            shared: facts.shared as usize,
+            constant: facts.constant as usize,
+            local: facts.local as usize,
+            threads_max: facts.threads_max,
+            registers: facts.registers,
+            ptx: facts.ptx,
+            binary: facts.binary,
+            cache_mode: 0,
+            dynamic_shared_max: facts.dynamic_shared_max,
+            carveout: facts.carveout,
+            needs_cluster: c_int::from(kernel.layout.cluster.is_some()),
+            cluster: kernel.layout.cluster.unwrap_or_default().map(|size| size as c_int),
+            cluster_policy: 0,
+            non_portable_cluster: 0,
+            _reserved: [0; 16],
+        };
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, attributes) }
+    })
+}
+
+/// Sets an attribute of a kernel on the current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFuncSetAttribute(
+    function: *const c_void,
+    attribute: c_int,
+    value: c_int,
+) -> Code {
+    with_session(|session| {
+        let kernel = kernel(session, function, device())?;
+        session.set_attribute(&kernel, attribute, value)
+    })
+}
+
+/// The same for a named device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaKernelSetAttributeForDevice(
+    function: *const c_void,
+    attribute: c_int,
+    value: c_int,
+    device: c_int,
+) -> Code {
+    with_session(|session| {
+        let device = super::device::number(session, device)?;
+        let kernel = kernel(session, function, device)?;
+        session.set_attribute(&kernel, attribute, value)
+    })
+}
+
+/// A preference, which is let go.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaFuncSetCacheConfig(_function: *const c_void, _config: c_int) -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// The name of a kernel in its image, which stays as long as the program.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFuncGetName(place: *mut *const c_char, function: *const c_void) -> Code {
+    with_session(|session| {
+        let name = registered(session, function)?.c_name()?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, name) }
+    })
+}
+
+/// How many groups of a kernel a multiprocessor holds. The node is asked once for the same numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    place: *mut c_int,
+    function: *const c_void,
+    threads: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Code {
+    with_session(|session| {
+        let kernel = kernel(session, function, device())?;
+        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(INVALID_VALUE)?;
+        let groups = session.occupancy(&kernel, threads, shared as u64, flags)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, groups as c_int) }
+    })
+}
+
+/// The same without flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+    place: *mut c_int,
+    function: *const c_void,
+    threads: c_int,
+    shared: usize,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(place, function, threads, shared, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_as_long_as_the_compiler_of_cuda_13_makes_them() {
+        assert_eq!(size_of::<Config>(), 56);
+        assert_eq!(size_of::<Attribute>(), 72);
+        assert_eq!(size_of::<FunctionAttributes>(), 144);
+    }
+}

@@ -1,0 +1,453 @@
+//! Memory of devices and of the host, copies and fills.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::Arc;
+
+use super::{give, give_if};
+use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
+use crate::core::device::Rows;
+use crate::core::module::REGISTRY;
+use crate::core::session::Session;
+use crate::core::stream::Stream;
+use crate::core::thread::{device, with_session};
+
+/// Memory of the host starts at a multiple of this.
+const HOST_ALIGNMENT: usize = 4096;
+
+/// Allocates memory of the current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMalloc(place: *mut *mut c_void, bytes: usize) -> Code {
+    with_session(|session| {
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let address = session.allocate(device(), bytes as u64)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, without_provenance_mut(address as usize)) }
+    })
+}
+
+/// The same: the order of commands is that of the calls, so memory is there for whatever comes later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMallocAsync(
+    place: *mut *mut c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        let device = session.stream(stream)?.device;
+        let address = session.allocate(device, bytes as u64)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, without_provenance_mut(address as usize)) }
+    })
+}
+
+/// Allocates rows whose starts are multiples of 512.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMallocPitch(
+    place: *mut *mut c_void,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+) -> Code {
+    with_session(|session| {
+        let step = width.checked_next_multiple_of(512).ok_or(INVALID_VALUE)?;
+        let bytes = step.checked_mul(height).ok_or(INVALID_VALUE)?;
+        let address = session.allocate(device(), bytes as u64)?;
+        // SAFETY: places for results, as documented.
+        unsafe {
+            give(pitch, step)?;
+            give(place, without_provenance_mut(address as usize))
+        }
+    })
+}
+
+/// Unified memory would have to follow whoever touches it: not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMallocManaged(
+    _place: *mut *mut c_void,
+    _bytes: usize,
+    _flags: c_uint,
+) -> Code {
+    with_session(|_| Err(NOT_SUPPORTED))
+}
+
+/// Frees memory of a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
+    with_session(|session| session.free(address.addr() as u64))
+}
+
+/// The same: what was sent before still has the memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaFreeAsync(address: *mut c_void, stream: *mut c_void) -> Code {
+    with_session(|session| {
+        session.stream(stream)?;
+        session.free(address.addr() as u64)
+    })
+}
+
+/// Allocates memory of the host from which copies need not wait. Devices do not see it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize, _flags: c_uint) -> Code {
+    with_session(|session| {
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        if bytes == 0 {
+            // SAFETY: a place for a result, as documented.
+            return unsafe { give(place, null_mut()) };
+        }
+        let mut memory = null_mut();
+        // SAFETY: the alignment is a power of two.
+        if unsafe { libc::posix_memalign(&raw mut memory, HOST_ALIGNMENT, bytes) } != 0 {
+            return Err(NO_MEMORY);
+        }
+        session.add_pinned(memory.expose_provenance() as u64, bytes as u64, true)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, memory) }
+    })
+}
+
+/// The same without flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMallocHost(place: *mut *mut c_void, bytes: usize) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaHostAlloc(place, bytes, 0) }
+}
+
+/// Frees memory of the host.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
+    with_session(|session| {
+        if memory.is_null() {
+            return Ok(());
+        }
+        session.remove_pinned(memory.addr() as u64, true)?;
+        // Bytes that are still on their way would land in memory that is somebody else's by then.
+        session.synchronize_device(device())?;
+        // SAFETY: from posix_memalign, and freed once: it was in the table.
+        unsafe { libc::free(memory) };
+        Ok(())
+    })
+}
+
+/// Makes memory of the program such that copies need not wait. Devices do not see it.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags: c_uint) -> Code {
+    with_session(|session| {
+        if memory.is_null() || bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        session.add_pinned(memory.expose_provenance() as u64, bytes as u64, false)
+    })
+}
+
+/// Undoes `cudaHostRegister`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaHostUnregister(memory: *mut c_void) -> Code {
+    with_session(|session| {
+        session.synchronize_device(device())?;
+        session.remove_pinned(memory.addr() as u64, false).map(drop)
+    })
+}
+
+/// Devices do not see memory of the host: not supported.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaHostGetDevicePointer(
+    _place: *mut *mut c_void,
+    _memory: *mut c_void,
+    _flags: c_uint,
+) -> Code {
+    with_session(|_| Err(NOT_SUPPORTED))
+}
+
+/// `cudaPointerAttributes`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PointerAttributes {
+    kind: c_int,
+    device: c_int,
+    device_pointer: *mut c_void,
+    host_pointer: *mut c_void,
+    _reserved: [i64; 8],
+}
+
+/// What a pointer points to: 0 nothing that we know, 1 pinned memory of the host, 2 memory of a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaPointerGetAttributes(
+    place: *mut PointerAttributes,
+    pointer: *const c_void,
+) -> Code {
+    with_session(|session| {
+        let address = pointer.addr() as u64;
+        let none = PointerAttributes {
+            kind: 0,
+            device: -2,
+            device_pointer: null_mut(),
+            host_pointer: pointer.cast_mut(),
+            _reserved: [0; 8],
+        };
+        let found = match session.range_around(address) {
+            Some(range) => PointerAttributes {
+                kind: 2,
+                device: range.device as c_int,
+                device_pointer: pointer.cast_mut(),
+                host_pointer: null_mut(),
+                ..none
+            },
+            None if session.is_pinned(address, 1) => {
+                PointerAttributes { kind: 1, device: device() as c_int, ..none }
+            }
+            None => none,
+        };
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, found) }
+    })
+}
+
+/// The range that an address of a device lies in.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemGetAddressRange_v2(
+    start: *mut u64,
+    bytes: *mut usize,
+    address: u64,
+) -> Code {
+    crate::core::thread::driver(|session| {
+        let range = session.range_around(address).ok_or(crate::code::NOT_FOUND)?;
+        // SAFETY: places for results or null, as documented.
+        unsafe {
+            give_if(start, range.start);
+            give_if(bytes, range.bytes as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Copies, and returns when the program may use both ends.
+fn copy_now(session: &Session, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<(), Code> {
+    let stream = session.default_stream(device())?;
+    session.copy(stream, to, from, bytes)?;
+    session.synchronize_stream(stream)
+}
+
+/// Copies in the order of the default stream, and waits. Where the bytes are is seen from the addresses; the direction is not needed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    _kind: c_int,
+) -> Code {
+    with_session(|session| copy_now(session, to, from, bytes))
+}
+
+/// Copies in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyAsync(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    _kind: c_int,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| session.copy(&session.stream(stream)?, to, from, bytes))
+}
+
+/// Copies between devices.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyPeer(
+    to: *mut c_void,
+    _to_device: c_int,
+    from: *const c_void,
+    _from_device: c_int,
+    bytes: usize,
+) -> Code {
+    with_session(|session| copy_now(session, to, from, bytes))
+}
+
+/// The same in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyPeerAsync(
+    to: *mut c_void,
+    _to_device: c_int,
+    from: *const c_void,
+    _from_device: c_int,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| session.copy(&session.stream(stream)?, to, from, bytes))
+}
+
+/// Copies a rectangle, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy2D(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    _kind: c_int,
+) -> Code {
+    with_session(|session| {
+        let stream = session.default_stream(device())?;
+        copy_rows(session, stream, (to, to_pitch), (from, from_pitch), width, height)?;
+        session.synchronize_stream(stream)
+    })
+}
+
+/// Copies a rectangle in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy2DAsync(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    _kind: c_int,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        copy_rows(session, &session.stream(stream)?, (to, to_pitch), (from, from_pitch), width, height)
+    })
+}
+
+fn copy_rows(
+    session: &Session,
+    stream: &Arc<Stream>,
+    (to, to_pitch): (*mut c_void, usize),
+    (from, from_pitch): (*const c_void, usize),
+    width: usize,
+    height: usize,
+) -> Result<(), Code> {
+    let to = Rows { start: to.expose_provenance() as u64, pitch: to_pitch as u64 };
+    let from = Rows { start: from.expose_provenance() as u64, pitch: from_pitch as u64 };
+    session.copy_rows(stream, to, from, width as u64, height as u64)
+}
+
+/// Sets bytes in the order of the default stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset(address: *mut c_void, value: c_int, bytes: usize) -> Code {
+    hl_cudaMemsetAsync(address, value, bytes, null_mut())
+}
+
+/// Sets bytes in the order of a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemsetAsync(
+    address: *mut c_void,
+    value: c_int,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        session.fill(&session.stream(stream)?, address.addr() as u64, 1, (value & 0xff) as u32, bytes as u64)
+    })
+}
+
+/// Sets bytes of rows in the order of the default stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset2D(
+    address: *mut c_void,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+) -> Code {
+    hl_cudaMemset2DAsync(address, pitch, value, width, height, null_mut())
+}
+
+/// Sets bytes of rows in the order of a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset2DAsync(
+    address: *mut c_void,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        let place = Rows { start: address.addr() as u64, pitch: pitch as u64 };
+        let value = (value & 0xff) as u32;
+        session.fill_rows(&session.stream(stream)?, place, 1, value, width as u64, height as u64)
+    })
+}
+
+fn symbol(session: &Session, shadow: *const c_void) -> Result<(u64, u64), Code> {
+    let (binary, name) = REGISTRY.variable(shadow.addr())?;
+    session.symbol(&binary, device(), &name).map_err(|_| crate::code::INVALID_SYMBOL)
+}
+
+/// The address of a variable on the current device. The node is asked once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetSymbolAddress(place: *mut *mut c_void, shadow: *const c_void) -> Code {
+    with_session(|session| {
+        let (address, _) = symbol(session, shadow)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, without_provenance_mut(address as usize)) }
+    })
+}
+
+/// The length of a variable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetSymbolSize(place: *mut usize, shadow: *const c_void) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|session| unsafe { give(place, symbol(session, shadow)?.1 as usize) })
+}
+
+/// A part of a variable as a pointer.
+fn inside(
+    session: &Session,
+    shadow: *const c_void,
+    bytes: usize,
+    offset: usize,
+) -> Result<*mut c_void, Code> {
+    let (address, length) = symbol(session, shadow)?;
+    let end = offset.checked_add(bytes).ok_or(INVALID_VALUE)?;
+    if end as u64 > length {
+        return Err(INVALID_VALUE);
+    }
+    Ok(without_provenance_mut((address + offset as u64) as usize))
+}
+
+/// Copies into a variable, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyToSymbol(
+    shadow: *const c_void,
+    from: *const c_void,
+    bytes: usize,
+    offset: usize,
+    _kind: c_int,
+) -> Code {
+    with_session(|session| copy_now(session, inside(session, shadow, bytes, offset)?, from, bytes))
+}
+
+/// Copies into a variable in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyToSymbolAsync(
+    shadow: *const c_void,
+    from: *const c_void,
+    bytes: usize,
+    offset: usize,
+    _kind: c_int,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        session.copy(&session.stream(stream)?, inside(session, shadow, bytes, offset)?, from, bytes)
+    })
+}
+
+/// Copies out of a variable, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol(
+    to: *mut c_void,
+    shadow: *const c_void,
+    bytes: usize,
+    offset: usize,
+    _kind: c_int,
+) -> Code {
+    with_session(|session| copy_now(session, to, inside(session, shadow, bytes, offset)?, bytes))
+}

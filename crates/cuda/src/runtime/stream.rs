@@ -1,0 +1,205 @@
+//! Streams.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::{give, give_if};
+use crate::code::{Code, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use crate::core::handle::Kind;
+use crate::core::thread::{device, with_session};
+
+/// Makes a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamCreate(place: *mut *mut c_void) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaStreamCreateWithPriority(place, 0, 0) }
+}
+
+/// Makes a stream with flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamCreateWithFlags(place: *mut *mut c_void, flags: c_uint) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaStreamCreateWithPriority(place, flags, 0) }
+}
+
+/// Makes a stream with flags and a priority.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamCreateWithPriority(
+    place: *mut *mut c_void,
+    flags: c_uint,
+    priority: c_int,
+) -> Code {
+    with_session(|session| {
+        if place.is_null() || flags > 1 {
+            return Err(INVALID_VALUE);
+        }
+        let stream = session.create_stream(device(), flags, priority)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::Stream.handle(stream.number)) }
+    })
+}
+
+/// Ends a stream; its work goes on.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamDestroy(stream: *mut c_void) -> Code {
+    with_session(|session| {
+        Kind::Stream.of(stream)?;
+        session.destroy_stream(&*session.stream(stream)?)
+    })
+}
+
+/// Returns when the work of a stream is done, or when nobody could tell that it is not.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamSynchronize(stream: *mut c_void) -> Code {
+    with_session(|session| session.synchronize_stream(&session.stream(stream)?))
+}
+
+/// Whether the work of a stream is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamQuery(stream: *mut c_void) -> Code {
+    with_session(|session| match session.is_stream_done(&session.stream(stream)?)? {
+        true => Ok(()),
+        false => Err(NOT_READY),
+    })
+}
+
+/// Makes a stream wait for an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags: c_uint) -> Code {
+    with_session(|session| {
+        let stream = session.stream(stream)?;
+        let event = session.events.get(Kind::Event.of(event)?)?;
+        session.wait_event(&stream, &event, flags)
+    })
+}
+
+/// The flags of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetFlags(stream: *mut c_void, flags: *mut c_uint) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|session| unsafe { give(flags, session.stream(stream)?.flags) })
+}
+
+/// The priority of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetPriority(stream: *mut c_void, priority: *mut c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|session| unsafe { give(priority, session.stream(stream)?.priority) })
+}
+
+/// The device of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetDevice(stream: *mut c_void, device: *mut c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|session| unsafe { give(device, session.stream(stream)?.device as c_int) })
+}
+
+/// The number of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetId(stream: *mut c_void, number: *mut u64) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|session| unsafe { give(number, u64::from(session.stream(stream)?.number)) })
+}
+
+/// Begins to capture a stream. All modes are as strict as the laxest: what a capture cannot hold is refused by the call itself.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamBeginCapture(stream: *mut c_void, mode: c_int) -> Code {
+    with_session(|session| {
+        if !(0..=2).contains(&mode) {
+            return Err(INVALID_VALUE);
+        }
+        session.begin_capture(&session.stream(stream)?)
+    })
+}
+
+/// Ends a capture and gives its graph.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamEndCapture(stream: *mut c_void, place: *mut *mut c_void) -> Code {
+    with_session(|session| {
+        // SAFETY: a place for a result, as documented; an ended capture that failed gives none.
+        unsafe { give(place, std::ptr::null_mut())? };
+        let graph = session.end_capture(&*session.stream(stream)?)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::Graph.handle(graph.number)) }
+    })
+}
+
+/// Whether a stream is being captured: 0 no, 1 yes, 2 the capture has failed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamIsCapturing(stream: *mut c_void, status: *mut c_int) -> Code {
+    with_session(|session| {
+        let (number, failed) = session.capture_of(&*session.stream(stream)?);
+        let state = if number == 0 { 0 } else { 1 + c_int::from(failed) };
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(status, state) }
+    })
+}
+
+/// The capture of a stream: whether, and its number. Its graph and what it depends on are not shown before it ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
+    stream: *mut c_void,
+    status: *mut c_int,
+    number: *mut u64,
+    graph: *mut *mut c_void,
+    dependencies: *mut *const c_void,
+    edges: *mut *const c_void,
+    count: *mut usize,
+) -> Code {
+    with_session(|session| {
+        let (capture, failed) = session.capture_of(&*session.stream(stream)?);
+        let state = if capture == 0 { 0 } else { 1 + c_int::from(failed) };
+        if capture != 0 && !(graph.is_null() && dependencies.is_null()) {
+            return Err(NOT_SUPPORTED);
+        }
+        // SAFETY: places for results or null, as documented.
+        unsafe {
+            give(status, state)?;
+            give_if(number, u64::from(capture));
+            give_if(graph, std::ptr::null_mut());
+            give_if(dependencies, std::ptr::null());
+            give_if(edges, std::ptr::null());
+            give_if(count, 0);
+        }
+        Ok(())
+    })
+}
+
+/// The mode of captures has no effect here: it is exchanged for the one that is always reported, the strictest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(mode, 0) })
+}
+
+/// Calls a function of the program when the work of a stream so far is done: at once, after waiting for it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLaunchHostFunc(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void)>,
+    data: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        let function = function.ok_or(INVALID_VALUE)?;
+        session.synchronize_stream(&session.stream(stream)?)?;
+        // SAFETY: the program's own function with its own data.
+        unsafe { function(data) };
+        Ok(())
+    })
+}
+
+/// The same with stream and error as arguments.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamAddCallback(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>,
+    data: *mut c_void,
+    _flags: c_uint,
+) -> Code {
+    with_session(|session| {
+        let function = function.ok_or(INVALID_VALUE)?;
+        let code = session.synchronize_stream(&session.stream(stream)?).err().unwrap_or(0);
+        // SAFETY: the program's own function with its own data.
+        unsafe { function(stream, code, data) };
+        Ok(())
+    })
+}
