@@ -1,0 +1,197 @@
+//! Graphs as they come in, edits of graphs, and instances.
+
+use super::Executor;
+use crate::body::Body;
+use crate::device::{At, Device};
+use crate::failure::Failure;
+use crate::graph::Graph;
+use hinterland_proto::gpu::command::{
+    Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
+    GraphUpdate,
+};
+use hinterland_proto::gpu::{GRAPH_BYTES_MAX, apply_edits};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Most graphs of a session, and most instances.
+const GRAPHS_MAX: usize = 1 << 16;
+/// Most bytes of all lists of a session.
+const LISTS_BYTES_MAX: u64 = 1 << 30;
+
+#[derive(Debug)]
+struct Arriving {
+    command: GraphCommand,
+    sent: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Exec {
+    graph: Arc<Graph>,
+    /// What the names and the memory were when its commands were last looked at.
+    checked: Option<(u64, u64)>,
+}
+
+/// Graphs, those on their way, and instances.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    arriving: HashMap<u32, Arriving>,
+    graphs: HashMap<u32, Arc<Graph>>,
+    bytes: u64,
+    execs: HashMap<u32, Exec>,
+    /// Counts names that were taken away.
+    pub(super) epoch: u64,
+}
+
+impl Graphs {
+    fn known(&self, graph: u32) -> Result<&Arc<Graph>, Failure> {
+        self.graphs.get(&graph).ok_or_else(|| Failure::unknown("graph", graph))
+    }
+}
+
+impl<D: Device> Executor<D> {
+    pub(super) fn graph(&mut self, command: &GraphCommand) -> Result<(), Failure> {
+        let graphs = &mut self.graphs;
+        if graphs.graphs.contains_key(&command.graph) || graphs.arriving.contains_key(&command.graph) {
+            return Err(Failure::twice("graph", command.graph));
+        }
+        if graphs.graphs.len() + graphs.arriving.len() >= GRAPHS_MAX {
+            return Err(Failure::too_many("graphs", GRAPHS_MAX));
+        }
+        let whole = command.bytes.max(command.sent);
+        if whole > GRAPH_BYTES_MAX || graphs.bytes + whole > LISTS_BYTES_MAX {
+            return Err(Failure::value(format!("a graph of {whole} bytes is too large")));
+        }
+        if command.base == 0 && command.sent != command.bytes {
+            let words = format!("a graph of {} bytes comes as {}", command.bytes, command.sent);
+            return Err(Failure::value(words));
+        }
+        if command.base != 0 && graphs.known(command.base)?.list().len() as u64 != command.bytes {
+            return Err(Failure::value("edits of a graph make one of another length"));
+        }
+        self.streams.known(command.stream)?;
+        self.graphs.bytes += whole;
+        self.graphs.arriving.insert(command.graph, Arriving { command: *command, sent: Vec::new() });
+        if command.sent == 0 { self.finish_graph(command.graph) } else { Ok(()) }
+    }
+
+    pub(super) fn graph_part(&mut self, command: &GraphPart, body: Body<'_>) -> Result<(), Failure> {
+        let arriving = self
+            .graphs
+            .arriving
+            .get_mut(&command.graph)
+            .ok_or_else(|| Failure::unknown("graph on its way", command.graph))?;
+        let part = body.tail(GraphPart::BYTES);
+        let together = (arriving.sent.len() + part.bytes()) as u64;
+        if together > arriving.command.sent {
+            let words = format!("a graph of {} bytes came as {together}", arriving.command.sent);
+            self.forget_arriving(command.graph);
+            return Err(Failure::value(words));
+        }
+        part.append_to(&mut arriving.sent);
+        if together == arriving.command.sent { self.finish_graph(command.graph) } else { Ok(()) }
+    }
+
+    fn forget_arriving(&mut self, graph: u32) -> Option<Arriving> {
+        let arriving = self.graphs.arriving.remove(&graph)?;
+        self.graphs.bytes -= arriving.command.bytes.max(arriving.command.sent);
+        Some(arriving)
+    }
+
+    fn finish_graph(&mut self, name: u32) -> Result<(), Failure> {
+        let Some(Arriving { command, sent }) = self.forget_arriving(name) else { return Ok(()) };
+        let list = if command.base == 0 {
+            sent
+        } else {
+            let mut list = self.graphs.known(command.base)?.list().to_vec();
+            apply_edits(&mut list, &sent).map_err(|bad| Failure::value(bad.to_string()))?;
+            list
+        };
+        let handles = &self.handles;
+        let graph = Graph::read(list, command.stream, |handle| Some(handles.get(&handle)?.stream))?;
+        self.check_graph(&graph, true)?;
+        for (handle, stream) in &graph.handle_streams {
+            if let Some(known) = self.handles.get_mut(handle) {
+                known.stream = *stream;
+            }
+        }
+        self.graphs.bytes += graph.list().len() as u64;
+        self.graphs.graphs.insert(name, Arc::new(graph));
+        Ok(())
+    }
+
+    /// Everything about the commands of a graph. Its streams, events and handles need to exist only when it is made (`with_names`).
+    fn check_graph(&self, graph: &Graph, with_names: bool) -> Result<(), Failure> {
+        for (index, (stream, work)) in graph.work().enumerate() {
+            let known = if with_names { self.streams.known(stream) } else { Ok(()) };
+            known.and_then(|()| self.check(&work, with_names)).map_err(|failure| {
+                let words = format!("command {index} of a graph: {}", failure.words);
+                Failure { words, ..failure }
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn graph_destroy(&mut self, command: &GraphDestroy) -> Result<(), Failure> {
+        if self.forget_arriving(command.graph).is_some() {
+            return Ok(());
+        }
+        let graph = self.graphs.graphs.remove(&command.graph);
+        let graph = graph.ok_or_else(|| Failure::unknown("graph", command.graph))?;
+        self.graphs.bytes -= graph.list().len() as u64;
+        Ok(())
+    }
+
+    pub(super) fn graph_instantiate(&mut self, command: &GraphInstantiate) -> Result<(), Failure> {
+        let graph = Arc::clone(self.graphs.known(command.graph)?);
+        if self.graphs.execs.contains_key(&command.exec) {
+            return Err(Failure::twice("instance of a graph", command.exec));
+        }
+        if self.graphs.execs.len() >= GRAPHS_MAX {
+            return Err(Failure::too_many("instances of graphs", GRAPHS_MAX));
+        }
+        self.check_graph(&graph, false)?;
+        self.device.instantiate(command.exec, &graph)?;
+        let checked = Some(self.epochs());
+        self.graphs.execs.insert(command.exec, Exec { graph, checked });
+        Ok(())
+    }
+
+    pub(super) fn graph_update(&mut self, command: &GraphUpdate) -> Result<(), Failure> {
+        let graph = Arc::clone(self.graphs.known(command.graph)?);
+        if !self.graphs.execs.contains_key(&command.exec) {
+            return Err(Failure::unknown("instance of a graph", command.exec));
+        }
+        self.check_graph(&graph, false)?;
+        self.device.update(command.exec, &graph)?;
+        let checked = Some(self.epochs());
+        self.graphs.execs.insert(command.exec, Exec { graph, checked });
+        Ok(())
+    }
+
+    pub(super) fn graph_exec_destroy(&mut self, command: &GraphExecDestroy) -> Result<(), Failure> {
+        if self.graphs.execs.remove(&command.exec).is_none() {
+            return Err(Failure::unknown("instance of a graph", command.exec));
+        }
+        self.device.drop_exec(command.exec);
+        Ok(())
+    }
+
+    pub(super) fn graph_launch(&mut self, command: &GraphLaunch) -> Result<(), Failure> {
+        self.streams.known(command.stream)?;
+        let epochs = self.epochs();
+        let exec = self.graphs.execs.get(&command.exec);
+        let exec = exec.ok_or_else(|| Failure::unknown("instance of a graph", command.exec))?;
+        if exec.checked != Some(epochs) {
+            // A kernel may be gone, and memory taken back.
+            self.check_graph(&exec.graph, false)?;
+            if let Some(exec) = self.graphs.execs.get_mut(&command.exec) {
+                exec.checked = Some(epochs);
+            }
+        }
+        self.device.launch_graph(command.exec, At { stream: command.stream, command: self.count })
+    }
+
+    const fn epochs(&self) -> (u64, u64) {
+        (self.graphs.epoch, self.memory.epoch)
+    }
+}

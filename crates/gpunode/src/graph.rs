@@ -1,0 +1,129 @@
+//! A captured list of commands, read once and checked.
+
+use crate::body::Body;
+use crate::failure::Failure;
+use crate::work::{Place, Work, work_of};
+use hinterland_proto::gpu::command::Command;
+use std::collections::HashMap;
+
+/// Bytes in front of a command of a list: the length of its body and its word.
+const HEAD_BYTES: usize = 8;
+/// Most commands of a list.
+pub const STEPS_MAX: usize = 1 << 20;
+/// The setting of a cuBLAS handle that names its stream.
+const BLAS_STREAM: u32 = 1;
+
+/// One command of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Step {
+    command: Command,
+    body: usize,
+    bytes: usize,
+    stream: u32,
+}
+
+/// A captured list of commands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Graph {
+    list: Vec<u8>,
+    steps: Vec<Step>,
+    /// Where the capture began.
+    pub stream: u32,
+    launches: u64,
+    /// Streams of cuBLAS handles behind the list.
+    pub handle_streams: Vec<(u32, u32)>,
+}
+
+impl Graph {
+    /// Reads a list. `handle_stream` has the stream of a cuBLAS handle as it is when the list begins.
+    ///
+    /// # Errors
+    /// A command that is cut off, or that may not stand in a list.
+    pub fn read(
+        list: Vec<u8>,
+        stream: u32,
+        handle_stream: impl Fn(u32) -> Option<u32>,
+    ) -> Result<Self, Failure> {
+        let mut steps = Vec::new();
+        let mut moved: HashMap<u32, u32> = HashMap::new();
+        let mut at = 0;
+        while at < list.len() {
+            let step = read_step(&list, at)?;
+            let body = Body::Own(&list[step.body..step.body + step.bytes]);
+            let (place, work) = work_of(step.command, body)?.ok_or_else(|| {
+                Failure::value(format!("{} may not stand in a graph", name_of(step.command)))
+            })?;
+            let stream = match place {
+                Place::Stream(stream) => stream,
+                Place::Handle(handle) => {
+                    let of_handle = moved.get(&handle).copied().or_else(|| handle_stream(handle));
+                    of_handle.ok_or_else(|| Failure::unknown("cuBLAS handle", handle))?
+                }
+            };
+            if let Work::BlasSet(set) = work
+                && set.property == BLAS_STREAM
+            {
+                let stream = u32::try_from(set.value)
+                    .map_err(|_| Failure::value(format!("{:#x} is no stream", set.value)))?;
+                moved.insert(set.handle, stream);
+            }
+            if steps.len() == STEPS_MAX {
+                return Err(Failure::too_many("commands in a graph", STEPS_MAX));
+            }
+            steps.push(Step { stream, ..step });
+            at = step.body + step.bytes.next_multiple_of(HEAD_BYTES);
+        }
+        let launches = steps.iter().filter(|step| matches!(step.command, Command::Launch(_))).count() as u64;
+        let handle_streams = moved.into_iter().collect();
+        Ok(Self { list, steps, stream, launches, handle_streams })
+    }
+
+    /// The bytes of the list.
+    pub fn list(&self) -> &[u8] {
+        &self.list
+    }
+
+    /// How many commands it has.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// How many kernels it launches.
+    pub const fn launches(&self) -> u64 {
+        self.launches
+    }
+
+    /// The work of each command and its stream.
+    pub fn work(&self) -> impl Iterator<Item = (u32, Work<'_>)> {
+        self.steps.iter().filter_map(|step| {
+            let body = Body::Own(&self.list[step.body..step.body + step.bytes]);
+            // Each was looked at when the list was read.
+            let (_, work) = work_of(step.command, body).ok()??;
+            Some((step.stream, work))
+        })
+    }
+}
+
+fn read_step(list: &[u8], at: usize) -> Result<Step, Failure> {
+    let cut = || Failure::value(format!("a graph is cut off at byte {at}"));
+    let head = list.get(at..at + HEAD_BYTES).ok_or_else(cut)?;
+    let number = |part: &[u8]| part.iter().rev().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+    let (bytes, word) = (number(&head[..4]) as usize, number(&head[4..]));
+    let start = at + HEAD_BYTES;
+    let padded = bytes.next_multiple_of(HEAD_BYTES);
+    let body = list.get(start..start + padded).ok_or_else(cut)?;
+    let command =
+        Command::read(word, &body[..bytes], bytes).map_err(|bad| Failure::value(bad.to_string()))?;
+    Ok(Step { command, body: start, bytes, stream: 0 })
+}
+
+/// The name of a command, for words.
+pub fn name_of(command: Command) -> String {
+    let text = format!("{command:?}");
+    text.split(['(', ' ']).next().unwrap_or_default().to_owned()
+}
