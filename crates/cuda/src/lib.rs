@@ -27,6 +27,7 @@
 pub mod blas;
 pub mod code;
 pub mod core;
+pub mod counters;
 pub mod driver;
 pub mod missing;
 pub mod runtime;

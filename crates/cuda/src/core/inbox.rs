@@ -96,6 +96,8 @@ pub struct Inbox {
     /// A fault that is told once.
     once: AtomicI32,
     has_spoken: AtomicBool,
+    /// Times that a thread waited for the node.
+    waits: AtomicU64,
 }
 
 impl Inbox {
@@ -108,6 +110,7 @@ impl Inbox {
             sticky: AtomicI32::new(0),
             once: AtomicI32::new(0),
             has_spoken: AtomicBool::new(false),
+            waits: AtomicU64::new(0),
         }
     }
 
@@ -128,6 +131,11 @@ impl Inbox {
         all.0 = number.wrapping_add(1);
         all.1.insert(u64::from(number), pending.clone());
         (u64::from(number), pending)
+    }
+
+    /// How often a thread waited for the node so far.
+    pub(super) fn waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// The fault after which nothing works any more, or 0.
@@ -178,6 +186,9 @@ impl Inbox {
     /// # Errors
     /// The node is gone.
     pub(super) fn wait(&self, pending: &Pending) -> Result<Code, Code> {
+        if pending.state().is_none() {
+            self.waits.fetch_add(1, Ordering::Relaxed);
+        }
         loop {
             if let Some(state) = pending.state() {
                 return Ok(state);

@@ -155,10 +155,12 @@ impl Session {
         }
     }
 
-    /// What was sent so far.
+    /// What went over so far: waits for an answer, commands, bytes of commands, and messages, which are sends over a network or
+    /// wake-ups within a host.
     #[must_use]
-    pub fn sent(&self) -> Counters {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner).sender.counters()
+    pub fn counters(&self) -> [u64; 4] {
+        let sent: Counters = self.outbox.lock().unwrap_or_else(PoisonError::into_inner).sender.counters();
+        [self.inbox.waits(), sent.frames, sent.bytes, sent.messages]
     }
 
     fn put_fences(&self, outbox: &mut Outbox, stream: Option<u32>) -> Result<(), Code> {

@@ -226,7 +226,12 @@ pub unsafe extern "C" fn hl_cuMemGetAddressRange_v2(
 }
 
 /// Copies, and returns when the program may use both ends.
-fn copy_now(session: &Session, to: *mut c_void, from: *const c_void, bytes: usize) -> Result<(), Code> {
+pub(crate) fn copy_now(
+    session: &Session,
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+) -> Result<(), Code> {
     let stream = session.default_stream(device())?;
     session.copy(stream, to, from, bytes)?;
     session.synchronize_stream(stream)

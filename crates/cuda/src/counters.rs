@@ -1,0 +1,16 @@
+//! What went over the channel, for programs that measure us; no function of CUDA.
+
+use crate::core::session::present;
+
+/// Writes four numbers: waits for an answer, commands, bytes of commands, and messages. Zeros before the first call of CUDA.
+///
+/// # Safety
+/// `place` has room for four numbers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_gpu_counters(place: *mut u64) {
+    let counters = present().map_or([0; 4], |session| session.counters());
+    if !place.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { place.cast::<[u64; 4]>().write_unaligned(counters) };
+    }
+}

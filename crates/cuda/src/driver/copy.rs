@@ -1,0 +1,222 @@
+//! Memory of devices and of the host, copies and fills, under the driver's names.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::without_provenance_mut;
+
+use crate::code::{Code, INVALID_VALUE};
+use crate::core::device::Rows;
+use crate::core::session::Session;
+use crate::core::thread::{device, driver};
+use crate::runtime::memory::{
+    copy_now, hl_cudaFreeHost, hl_cudaHostAlloc, hl_cudaHostRegister, hl_cudaHostUnregister,
+};
+use crate::runtime::{give, give_if};
+
+fn pointer(address: u64) -> *mut c_void {
+    without_provenance_mut(address as usize)
+}
+
+/// Allocates memory of the current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemAlloc_v2(place: *mut u64, bytes: usize) -> Code {
+    driver(|session| {
+        if place.is_null() || bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, session.allocate(device(), bytes as u64)?) }
+    })
+}
+
+/// The same: the order of commands is that of the calls.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, _stream: *mut c_void) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuMemAlloc_v2(place, bytes) }
+}
+
+/// Frees memory of a device.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemFree_v2(address: u64) -> Code {
+    driver(|session| session.free(address))
+}
+
+/// The same: what was sent before still has the memory.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemFreeAsync(address: u64, _stream: *mut c_void) -> Code {
+    hl_cuMemFree_v2(address)
+}
+
+/// Free and all memory of the current device, as far as this session may use it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code {
+    driver(|session| {
+        let (left, all) = session.memory_left(device())?;
+        // SAFETY: places for results or null, as documented.
+        unsafe {
+            give_if(free, left as usize);
+            give_if(total, all as usize);
+        }
+        Ok(())
+    })
+}
+
+/// Allocates memory of the host from which copies need not wait.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaHostAlloc(place, bytes, flags) }
+}
+
+/// The same without flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaHostAlloc(place, bytes, 0) }
+}
+
+/// Frees memory of the host.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemFreeHost(memory: *mut c_void) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaFreeHost(memory) }
+}
+
+/// Makes memory of the program such that copies need not wait.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) -> Code {
+    hl_cudaHostRegister(memory, bytes, flags)
+}
+
+/// Undoes `cuMemHostRegister`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemHostUnregister(memory: *mut c_void) -> Code {
+    hl_cudaHostUnregister(memory)
+}
+
+fn copy(
+    session: &Session,
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Result<(), Code> {
+    session.copy(&session.stream(stream)?, to, from, bytes)
+}
+
+/// Copies to a device, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Code {
+    driver(|session| copy_now(session, pointer(to), from, bytes))
+}
+
+/// Copies from a device, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Code {
+    driver(|session| copy_now(session, to, pointer(from), bytes))
+}
+
+/// Copies within devices.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code {
+    driver(|session| copy_now(session, pointer(to), pointer(from), bytes))
+}
+
+/// Copies between any two places, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpy(to: u64, from: u64, bytes: usize) -> Code {
+    driver(|session| copy_now(session, pointer(to), pointer(from), bytes))
+}
+
+/// Copies to a device in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyHtoDAsync_v2(
+    to: u64,
+    from: *const c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    driver(|session| copy(session, pointer(to), from, bytes, stream))
+}
+
+/// Copies from a device in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyDtoHAsync_v2(
+    to: *mut c_void,
+    from: u64,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    driver(|session| copy(session, to, pointer(from), bytes, stream))
+}
+
+/// Copies within devices in the order of a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> Code {
+    driver(|session| copy(session, pointer(to), pointer(from), bytes, stream))
+}
+
+/// Copies between any two places in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> Code {
+    driver(|session| copy(session, pointer(to), pointer(from), bytes, stream))
+}
+
+/// Fills of elements of one, two and four bytes.
+macro_rules! fills {
+    ($($words:literal $now:ident $later:ident $rows:ident $number:ty, $bytes:literal;)*) => {$(
+        #[doc = concat!("Sets elements of ", $words, " in the order of the default stream.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $now(address: u64, value: $number, count: usize) -> Code {
+            $later(address, value, count, std::ptr::null_mut())
+        }
+
+        #[doc = concat!("Sets elements of ", $words, " in the order of a stream.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $later(address: u64, value: $number, count: usize, stream: *mut c_void) -> Code {
+            driver(|session| session.fill(&session.stream(stream)?, address, $bytes, u32::from(value), count as u64))
+        }
+
+        #[doc = concat!("Sets elements of ", $words, " of rows in the order of a stream.")]
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $rows(
+            address: u64, pitch: usize, value: $number, width: usize, height: usize, stream: *mut c_void,
+        ) -> Code {
+            driver(|session| {
+                let place = Rows { start: address, pitch: pitch as u64 };
+                let stream = session.stream(stream)?;
+                session.fill_rows(&stream, place, $bytes, u32::from(value), width as u64, height as u64)
+            })
+        }
+    )*};
+}
+fills! {
+    "a byte" hl_cuMemsetD8_v2 hl_cuMemsetD8Async hl_cuMemsetD2D8Async u8, 1;
+    "two bytes" hl_cuMemsetD16_v2 hl_cuMemsetD16Async hl_cuMemsetD2D16Async u16, 2;
+    "four bytes" hl_cuMemsetD32_v2 hl_cuMemsetD32Async hl_cuMemsetD2D32Async u32, 4;
+}
+
+/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 9 number of the device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuPointerGetAttribute(
+    place: *mut c_void,
+    attribute: c_int,
+    address: u64,
+) -> Code {
+    driver(|session| {
+        let range = session.range_around(address).ok_or(INVALID_VALUE)?;
+        // SAFETY: a place for the type that the attribute has, as documented.
+        unsafe {
+            match attribute {
+                1 => give(place.cast(), crate::core::handle::Kind::Context.handle(range.device)),
+                2 => give(place.cast::<c_uint>(), 2),
+                3 => give(place.cast::<u64>(), address),
+                8 => give(place.cast::<c_uint>(), 0),
+                9 => give(place.cast::<c_int>(), range.device as c_int),
+                11 => give(place.cast::<u64>(), range.start),
+                12 => give(place.cast::<usize>(), range.bytes as usize),
+                _ => Err(INVALID_VALUE),
+            }
+        }
+    })
+}

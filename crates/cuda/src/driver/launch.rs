@@ -1,0 +1,258 @@
+//! Launches, and what can be asked or set of a function.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use hinterland_proto::gpu::command::launch_flags;
+
+use crate::code::{Code, INVALID_VALUE};
+use crate::core::launch::{Geometry, Parameters};
+use crate::core::module::Kernel;
+use crate::core::session::Session;
+use crate::core::thread::{device, driver};
+use crate::runtime::give;
+use crate::runtime::launch::{Attribute, registered, take_attributes};
+
+fn kernel(session: &Session, function: *mut c_void, device: u32) -> Result<Arc<Kernel>, Code> {
+    session.kernel(&*registered(session, function)?, device)
+}
+
+/// Parameters of a launch: an address each, or one block described by `extra`.
+///
+/// # Safety
+/// As `cuLaunchKernel` is documented.
+unsafe fn parameters(each: *mut *mut c_void, extra: *mut *mut c_void) -> Result<Parameters, Code> {
+    const END: usize = 0;
+    const BLOCK: usize = 1;
+    const BYTES: usize = 2;
+    if extra.is_null() {
+        return Ok(Parameters::Each(each.cast_const().cast()));
+    }
+    let (mut block, mut bytes) = (std::ptr::null(), 0);
+    for pair in 0.. {
+        // SAFETY: the caller's promise: pairs up to an end.
+        let (key, value) = unsafe {
+            let key = (*extra.add(2 * pair)).addr();
+            if key == END {
+                break;
+            }
+            (key, *extra.add(2 * pair + 1))
+        };
+        match key {
+            BLOCK => block = value.cast_const().cast(),
+            // SAFETY: the caller's promise.
+            BYTES => bytes = unsafe { *value.cast::<usize>() },
+            _ => return Err(INVALID_VALUE),
+        }
+    }
+    Ok(Parameters::Block(block, bytes))
+}
+
+/// # Safety
+/// As `cuLaunchKernel` is documented.
+unsafe fn launch(
+    function: *mut c_void,
+    geometry: &Geometry,
+    stream: *mut c_void,
+    each: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Code {
+    driver(|session| {
+        let stream = session.stream(stream)?;
+        let kernel = kernel(session, function, stream.device)?;
+        // SAFETY: the caller's promise.
+        unsafe { session.launch(&kernel, &stream, geometry, parameters(each, extra)?) }
+    })
+}
+
+/// Launches a function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLaunchKernel(
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: *mut c_void,
+    each: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Code {
+    let geometry = Geometry {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared: shared as usize,
+        ..Geometry::default()
+    };
+    // SAFETY: as documented.
+    unsafe { launch(function, &geometry, stream, each, extra) }
+}
+
+/// Launches a function whose groups may wait for each other.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLaunchCooperativeKernel(
+    function: *mut c_void,
+    grid_x: c_uint,
+    grid_y: c_uint,
+    grid_z: c_uint,
+    block_x: c_uint,
+    block_y: c_uint,
+    block_z: c_uint,
+    shared: c_uint,
+    stream: *mut c_void,
+    each: *mut *mut c_void,
+) -> Code {
+    let geometry = Geometry {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared: shared as usize,
+        flags: launch_flags::COOPERATIVE,
+        ..Geometry::default()
+    };
+    // SAFETY: as documented.
+    unsafe { launch(function, &geometry, stream, each, std::ptr::null_mut()) }
+}
+
+/// `CUlaunchConfig`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Config {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: *mut c_void,
+    attributes: *const Attribute,
+    attribute_count: c_uint,
+}
+
+/// Launches a function with attributes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLaunchKernelEx(
+    config: *const Config,
+    function: *mut c_void,
+    each: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Code {
+    if config.is_null() {
+        return INVALID_VALUE;
+    }
+    // SAFETY: as documented.
+    let config = unsafe { &*config };
+    let mut geometry = Geometry {
+        grid: config.grid,
+        block: config.block,
+        shared: config.shared as usize,
+        ..Geometry::default()
+    };
+    // SAFETY: as documented.
+    match unsafe { take_attributes(&mut geometry, config.attributes, config.attribute_count) } {
+        // SAFETY: as documented.
+        Ok(()) => unsafe { launch(function, &geometry, config.stream, each, extra) },
+        Err(code) => code,
+    }
+}
+
+/// What is known of a function. The node is asked once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuFuncGetAttribute(
+    place: *mut c_int,
+    attribute: c_int,
+    function: *mut c_void,
+) -> Code {
+    driver(|session| {
+        let kernel = kernel(session, function, device())?;
+        let facts = session.facts(&kernel)?;
+        let small = |number: u64| c_int::try_from(number).unwrap_or(c_int::MAX);
+        let value = match attribute {
+            0 => facts.threads_max,
+            1 => small(facts.shared),
+            2 => small(facts.constant),
+            3 => small(facts.local),
+            4 => facts.registers,
+            5 => facts.ptx,
+            6 => facts.binary,
+            7 => 0,
+            8 => facts.dynamic_shared_max,
+            9 => facts.carveout,
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, value) }
+    })
+}
+
+/// The same for a kernel of a library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuKernelGetAttribute(
+    place: *mut c_int,
+    attribute: c_int,
+    kernel: *mut c_void,
+    _device: c_int,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuFuncGetAttribute(place, attribute, kernel) }
+}
+
+/// Sets an attribute of a function.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> Code {
+    driver(|session| session.set_attribute(&*kernel(session, function, device())?, attribute, value))
+}
+
+/// The same for a kernel of a library.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuKernelSetAttribute(
+    attribute: c_int,
+    value: c_int,
+    kernel: *mut c_void,
+    _device: c_int,
+) -> Code {
+    hl_cuFuncSetAttribute(kernel, attribute, value)
+}
+
+/// A preference, which is let go.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuFuncSetCacheConfig(_function: *mut c_void, _config: c_int) -> Code {
+    driver(|_| Ok(()))
+}
+
+/// How many groups of a function a multiprocessor holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    place: *mut c_int,
+    function: *mut c_void,
+    threads: c_int,
+    shared: usize,
+    flags: c_uint,
+) -> Code {
+    driver(|session| {
+        let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(INVALID_VALUE)?;
+        let kernel = kernel(session, function, device())?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, session.occupancy(&kernel, threads, shared as u64, flags)? as c_int) }
+    })
+}
+
+/// The same without flags.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuOccupancyMaxActiveBlocksPerMultiprocessor(
+    place: *mut c_int,
+    function: *mut c_void,
+    threads: c_int,
+    shared: usize,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(place, function, threads, shared, 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_is_as_long_as_the_compiler_of_cuda_13_makes_it() {
+        assert_eq!(size_of::<Config>(), 56);
+    }
+}

@@ -1,0 +1,88 @@
+//! Streams, events and graphs: the runtime's, under the driver's names. Handles are the same.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use crate::code::Code;
+use crate::core::handle::Kind;
+use crate::core::thread::driver;
+use crate::runtime::graph::UpdateResult;
+use crate::runtime::{event, give, graph, stream};
+
+/// Functions that differ from the runtime's in nothing but the name.
+macro_rules! same {
+    ($( $(#[doc = $doc:literal])+ $name:ident($($argument:ident: $kind:ty),*) = $module:ident::$runtime:ident; )*) => {$(
+        $(#[doc = $doc])+
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
+            // SAFETY: as documented. The runtime's function may be a safe one.
+            #[allow(unused_unsafe)]
+            unsafe { $module::$runtime($($argument),*) }
+        }
+    )*};
+}
+same! {
+    /// Makes a stream with flags.
+    hl_cuStreamCreate(place: *mut *mut c_void, flags: c_uint) = stream::hl_cudaStreamCreateWithFlags;
+    /// Makes a stream with flags and a priority.
+    hl_cuStreamCreateWithPriority(place: *mut *mut c_void, flags: c_uint, priority: c_int) = stream::hl_cudaStreamCreateWithPriority;
+    /// Ends a stream; its work goes on.
+    hl_cuStreamDestroy_v2(stream: *mut c_void) = stream::hl_cudaStreamDestroy;
+    /// Returns when the work of a stream is done, or when nobody could tell that it is not.
+    hl_cuStreamSynchronize(stream: *mut c_void) = stream::hl_cudaStreamSynchronize;
+    /// Whether the work of a stream is done.
+    hl_cuStreamQuery(stream: *mut c_void) = stream::hl_cudaStreamQuery;
+    /// Makes a stream wait for an event.
+    hl_cuStreamWaitEvent(stream: *mut c_void, event: *mut c_void, flags: c_uint) = stream::hl_cudaStreamWaitEvent;
+    /// The flags of a stream.
+    hl_cuStreamGetFlags(stream: *mut c_void, flags: *mut c_uint) = stream::hl_cudaStreamGetFlags;
+    /// The priority of a stream.
+    hl_cuStreamGetPriority(stream: *mut c_void, priority: *mut c_int) = stream::hl_cudaStreamGetPriority;
+    /// The number of a stream.
+    hl_cuStreamGetId(stream: *mut c_void, number: *mut u64) = stream::hl_cudaStreamGetId;
+    /// Begins to capture a stream.
+    hl_cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_int) = stream::hl_cudaStreamBeginCapture;
+    /// Ends a capture and gives its graph.
+    hl_cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) = stream::hl_cudaStreamEndCapture;
+    /// Whether a stream is being captured.
+    hl_cuStreamIsCapturing(stream: *mut c_void, status: *mut c_int) = stream::hl_cudaStreamIsCapturing;
+    /// Calls a function of the program when the work of a stream so far is done.
+    hl_cuLaunchHostFunc(stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) = stream::hl_cudaLaunchHostFunc;
+    /// Makes an event with flags.
+    hl_cuEventCreate(place: *mut *mut c_void, flags: c_uint) = event::hl_cudaEventCreateWithFlags;
+    /// Ends an event.
+    hl_cuEventDestroy_v2(event: *mut c_void) = event::hl_cudaEventDestroy;
+    /// Records an event behind the work of a stream.
+    hl_cuEventRecord(event: *mut c_void, stream: *mut c_void) = event::hl_cudaEventRecord;
+    /// The same with flags.
+    hl_cuEventRecordWithFlags(event: *mut c_void, stream: *mut c_void, flags: c_uint) = event::hl_cudaEventRecordWithFlags;
+    /// Whether an event is done.
+    hl_cuEventQuery(event: *mut c_void) = event::hl_cudaEventQuery;
+    /// Returns when an event is done.
+    hl_cuEventSynchronize(event: *mut c_void) = event::hl_cudaEventSynchronize;
+    /// Milliseconds between two events.
+    hl_cuEventElapsedTime_v2(place: *mut f32, start: *mut c_void, end: *mut c_void) = event::hl_cudaEventElapsedTime;
+    /// The same under its older name.
+    hl_cuEventElapsedTime(place: *mut f32, start: *mut c_void, end: *mut c_void) = event::hl_cudaEventElapsedTime;
+    /// Makes a graph ready to be launched.
+    hl_cuGraphInstantiateWithFlags(place: *mut *mut c_void, graph: *mut c_void, flags: u64) = graph::hl_cudaGraphInstantiate;
+    /// Makes an instance do what a graph says.
+    hl_cuGraphExecUpdate_v2(exec: *mut c_void, graph: *mut c_void, result: *mut UpdateResult) = graph::hl_cudaGraphExecUpdate;
+    /// Launches an instance.
+    hl_cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphLaunch;
+    /// Nothing is to be sent ahead of a launch.
+    hl_cuGraphUpload(exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphUpload;
+    /// Ends a graph.
+    hl_cuGraphDestroy(graph: *mut c_void) = graph::hl_cudaGraphDestroy;
+    /// Ends an instance.
+    hl_cuGraphExecDestroy(exec: *mut c_void) = graph::hl_cudaGraphExecDestroy;
+}
+
+/// The context of a stream, which is that of its device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuStreamGetCtx(stream: *mut c_void, place: *mut *mut c_void) -> Code {
+    driver(|session| {
+        let device = session.stream(stream)?.device;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::Context.handle(device)) }
+    })
+}
