@@ -2,6 +2,7 @@
 
 pub mod gemm;
 pub mod handle;
+pub mod lt;
 
 use std::ffi::c_int;
 

@@ -9,7 +9,8 @@
 //! | [`core`] | the session with the node; streams, memory, code, graphs as they are known here |
 //! | [`runtime`] | functions of `libcudart` |
 //! | [`driver`] | functions of `libcuda` |
-//! | [`blas`] | functions of `libcublas` |
+//! | [`blas`] | functions of `libcublas` and `libcublasLt` |
+//! | [`nvml`] | functions of `libnvidia-ml` |
 //! | [`missing`] | symbols that exist and do nothing but say so |
 //!
 //! Environment, set by `hinterland run --gpu`:
@@ -30,4 +31,5 @@ pub mod core;
 pub mod counters;
 pub mod driver;
 pub mod missing;
+pub mod nvml;
 pub mod runtime;

@@ -15,7 +15,7 @@ mod facts;
 mod fields;
 
 pub use edits::{EditError, apply_edits, write_edits};
-pub use facts::{DeviceFacts, FunctionFacts, Hello, Welcome};
+pub use facts::{DeviceFacts, FunctionFacts, Hello, LtMatrix, LtProduct, Welcome};
 pub use fields::{BadBody, Field, Layout, Message};
 
 /// The version of commands and answers; peers of different versions refuse each other.

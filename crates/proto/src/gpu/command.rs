@@ -129,7 +129,7 @@ messages! {
             handle: u32, side: u32, fill: u32, transpose: u32, diagonal: u32, kind: u32, m: i64, n: i64,
             a: u64, a_lead: i64, b: u64, b_lead: i64, count: i64, alpha: [u8; 16],
         }
-        /// Multiplies matrices as `cublasLtMatmul` does: the tail is the description in postcard's form.
+        /// Multiplies matrices as `cublasLtMatmul` does: the tail is an `LtProduct` in postcard's form.
         0x78 LtMatmul + tail { stream: u32, flags: u32 }
     }
 }

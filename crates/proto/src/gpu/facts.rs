@@ -85,3 +85,29 @@ pub struct FunctionFacts {
     /// The preferred share of shared memory in percent, or -1.
     pub carveout: i32,
 }
+
+/// A matrix of [`LtProduct`]: where it lies, and what cuBLASLt was told of its layout.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LtMatrix {
+    /// Its address, 0 for none.
+    pub address: u64,
+    /// Attributes of `cublasLtMatrixLayout_t` by their numbers: type, rows, columns and lead are always there.
+    pub attributes: Vec<(u32, Vec<u8>)>,
+}
+
+/// A product as `cublasLtMatmul` describes it. The node chooses the algorithm.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LtProduct {
+    /// Attributes of `cublasLtMatmulDesc_t` by their numbers: compute and scale type are always there.
+    pub attributes: Vec<(u32, Vec<u8>)>,
+    /// The matrices a, b, c and d.
+    pub matrices: [LtMatrix; 4],
+    /// The scalar alpha, or its device address in the pointer modes that say so.
+    pub alpha: [u8; 16],
+    /// The scalar beta, likewise.
+    pub beta: [u8; 16],
+    /// Memory to work in.
+    pub workspace: u64,
+    /// Its length.
+    pub workspace_bytes: u64,
+}
