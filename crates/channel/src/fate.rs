@@ -11,8 +11,14 @@ pub(crate) struct Fate(Arc<State>);
 #[derive(Debug, Default)]
 struct State {
     over: AtomicBool,
-    /// How it was broken; empty if the peer just went away.
-    reason: OnceLock<String>,
+    /// How it ended; empty if the peer just went away.
+    reason: OnceLock<Reason>,
+}
+
+#[derive(Debug)]
+enum Reason {
+    Broken(String),
+    Lost(String),
 }
 
 impl Fate {
@@ -26,7 +32,10 @@ impl Fate {
     /// Fails if the channel was broken; what came before a peer just went away may still be taken.
     #[inline]
     pub fn check_unbroken(&self) -> Result<(), ChannelError> {
-        if self.is_over() && self.0.reason.get().is_some() { Err(self.error()) } else { Ok(()) }
+        if self.is_over() && matches!(self.0.reason.get(), Some(Reason::Broken(_))) {
+            return Err(self.error());
+        }
+        Ok(())
     }
 
     /// The peer is gone.
@@ -37,9 +46,14 @@ impl Fate {
 
     /// Ends the channel for this reason, unless there is an earlier one; returns the error.
     pub fn end(&self, error: ChannelError) -> ChannelError {
-        if let ChannelError::Broken { reason } = &error {
+        let reason = match &error {
+            ChannelError::Broken { reason } => Some(Reason::Broken(reason.clone())),
+            ChannelError::Lost { reason } => Some(Reason::Lost(reason.clone())),
+            _ => None,
+        };
+        if let Some(reason) = reason {
             // An earlier reason is the better one.
-            let _ = self.0.reason.set(reason.clone());
+            let _ = self.0.reason.set(reason);
         }
         self.close();
         error
@@ -49,7 +63,8 @@ impl Fate {
     #[cold]
     pub fn error(&self) -> ChannelError {
         match self.0.reason.get() {
-            Some(reason) => ChannelError::Broken { reason: reason.clone() },
+            Some(Reason::Broken(reason)) => ChannelError::Broken { reason: reason.clone() },
+            Some(Reason::Lost(reason)) => ChannelError::Lost { reason: reason.clone() },
             None => ChannelError::Closed,
         }
     }

@@ -58,11 +58,7 @@ impl<'receiver> Frame<'receiver> {
     /// All of the body in private memory: free for what [`head`](Self::head) holds and on a network, else one copy into a
     /// buffer that is kept.
     pub fn bytes(&mut self) -> &[u8] {
-        if self.body_bytes > HEAD_BYTES_MAX {
-            self.receiver.make_whole(self.body_bytes);
-            return self.receiver.whole(self.body_bytes);
-        }
-        self.head()
+        if self.body_bytes > HEAD_BYTES_MAX { self.receiver.whole(self.body_bytes) } else { self.head() }
     }
 
     /// Copies a part of the body.

@@ -126,12 +126,6 @@ impl Outlet {
         (self.position & (self.ring_bytes - 1)) as usize
     }
 
-    /// Bytes published in all.
-    #[inline]
-    pub fn position(&self) -> u64 {
-        self.position
-    }
-
     /// Whether `bytes` bytes may be written at the offset; looks at the peer's word only if it seems that they may not.
     ///
     /// # Errors
@@ -185,6 +179,12 @@ impl Inlet {
     #[inline]
     pub fn offset(&self) -> usize {
         (self.position & (self.ring_bytes - 1)) as usize
+    }
+
+    /// Bytes released in all.
+    #[inline]
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// Bytes from the offset on that were seen to be published.

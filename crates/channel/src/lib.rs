@@ -51,7 +51,11 @@ pub mod lane;
 pub mod sync;
 
 #[cfg(not(loom))]
+mod address;
+#[cfg(not(loom))]
 mod channel;
+#[cfg(not(loom))]
+mod connect;
 #[cfg(not(loom))]
 mod error;
 #[cfg(not(loom))]
@@ -59,11 +63,23 @@ mod fate;
 #[cfg(not(loom))]
 mod frame;
 #[cfg(not(loom))]
+mod grant;
+#[cfg(not(loom))]
+mod greeting;
+#[cfg(not(loom))]
+mod handover;
+#[cfg(not(loom))]
 mod line;
+#[cfg(not(loom))]
+mod listen;
 #[cfg(not(loom))]
 mod memory;
 #[cfg(not(loom))]
 mod meter;
+#[cfg(not(loom))]
+mod network;
+#[cfg(not(loom))]
+mod options;
 #[cfg(not(loom))]
 mod patience;
 #[cfg(not(loom))]
@@ -74,15 +90,25 @@ mod room;
 mod sender;
 
 #[cfg(not(loom))]
+pub use address::Address;
+#[cfg(not(loom))]
 pub use channel::{Channel, pair};
+#[cfg(not(loom))]
+pub use connect::connect;
 #[cfg(not(loom))]
 pub use error::ChannelError;
 #[cfg(not(loom))]
 pub use frame::{Frame, HEAD_BYTES_MAX};
 #[cfg(not(loom))]
+pub use handover::{Handover, inherit};
+#[cfg(not(loom))]
+pub use listen::{Caller, Listener, Peer};
+#[cfg(not(loom))]
 pub use memory::{BODY_BYTES_MAX, RING_BYTES_MAX, RING_BYTES_MIN, Rings};
 #[cfg(not(loom))]
 pub use meter::{Counters, Meter};
+#[cfg(not(loom))]
+pub use options::ChannelOptions;
 #[cfg(not(loom))]
 pub use receiver::Receiver;
 #[cfg(not(loom))]

@@ -17,16 +17,15 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Takes an end that nobody else uses.
-    pub fn new(socket: UnixStream) -> Result<Self, OsError> {
-        socket.set_nonblocking(true)?;
-        Ok(Self { socket })
+    /// Takes an end that nobody else of this process uses.
+    pub fn new(socket: UnixStream) -> Self {
+        Self { socket }
     }
 
     /// Wakes the other side; never blocks. A line that is full has bytes that wake as well as one more, and a line that has
     /// ended is found out by whoever looks next.
     pub fn ring(&self) {
-        let _ = self.socket.send(&[1], &[]);
+        let _ = self.socket.send_now(&[1]);
     }
 
     /// Sleeps until the other side rings, or is gone, or the time is over.
@@ -40,7 +39,7 @@ impl Line {
         // A hostile peer may send descriptors: they are closed here.
         let mut descriptors = Vec::new();
         for _ in 0..LOOKS_MAX {
-            match self.socket.receive(&mut bytes, &mut descriptors) {
+            match self.socket.receive_now(&mut bytes, &mut descriptors) {
                 Ok(0) => return true,
                 Ok(BYTES_PER_LOOK) => descriptors.clear(),
                 Ok(_) => return false,

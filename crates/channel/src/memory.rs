@@ -5,7 +5,9 @@
 use crate::error::ChannelError;
 use crate::frame_bytes;
 use crate::lane::LaneWords;
+use crate::network::segment::SEGMENT_BYTES_MAX;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, Seals, SharedSlice};
+use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -19,10 +21,12 @@ const LANE_OFFSETS: [usize; 2] = [512, 1024];
 
 /// Smallest ring.
 pub const RING_BYTES_MIN: usize = 64 << 10;
+/// Smallest ring over a network: two segments fit into each half.
+const NETWORK_RING_BYTES_MIN: usize = 4 * SEGMENT_BYTES_MAX;
 /// Largest ring.
 pub const RING_BYTES_MAX: usize = 1 << 30;
-/// Largest body in any channel.
-pub const BODY_BYTES_MAX: usize = 64 << 20;
+/// Largest body in any channel: that of any frame between two processes of Hinterland, as handshakes agree on it.
+pub const BODY_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX as usize;
 
 /// The start of the file.
 #[repr(C)]
@@ -74,10 +78,18 @@ impl Rings {
             || body_bytes_max > BODY_BYTES_MAX
             || frame_bytes(body_bytes_max) > ring_bytes / 2
         {
-            let hint = "1 byte to 64 MiB, and at most half of a ring with its header";
+            let hint = "1 byte to 4 MiB, and at most half of a ring with its header";
             return Err(ChannelError::BadOption { what: "a longest body", value: body_bytes_max, hint });
         }
         Ok(self)
+    }
+
+    /// The rings of a connection whose bodies have up to so many bytes: as they are, or larger if they have to hold a whole
+    /// segment behind a frame that is not whole.
+    pub(crate) fn over_network(self, body_bytes_max: usize) -> Result<Self, ChannelError> {
+        let least = (2 * frame_bytes(body_bytes_max.min(BODY_BYTES_MAX))).max(NETWORK_RING_BYTES_MIN);
+        let ring_bytes = self.ring_bytes.max(least.next_power_of_two());
+        Self { ring_bytes, body_bytes_max }.check()
     }
 
     fn file_bytes(self) -> u64 {
@@ -105,6 +117,16 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// A direction in memory that no other process ever sees.
+    pub fn private(ring_bytes: usize) -> Result<Self, OsError> {
+        let bytes = (WORDS_BYTES + ring_bytes) as u64;
+        let file = MemoryFile::anonymous("hinterland-channel-own", bytes, PageKind::Base4K)?;
+        let options = MapOptions { write: true, ..MapOptions::default() };
+        let words = Arc::new(file.map(0, WORDS_BYTES, options)?).slice();
+        let ring = Arc::new(Mapping::map_twice(&file, WORDS_BYTES as u64, ring_bytes, true)?).slice();
+        Ok(Self { words, offset: LANE_OFFSETS[0], ring, ring_bytes })
+    }
+
     /// The shared words.
     #[inline]
     pub fn words(&self) -> &LaneWords {

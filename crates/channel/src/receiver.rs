@@ -7,6 +7,7 @@ use crate::lane::Inlet;
 use crate::line::Line;
 use crate::memory::Lane;
 use crate::meter::{Counters, Meter, add};
+use crate::network::intake::{Intake, Taken};
 use crate::patience::{Awaited, wait_until};
 use crate::{FRAME_HEADER_BYTES, frame_bytes};
 use hinterland_os::shared_slice::copy_racing;
@@ -18,12 +19,21 @@ use std::time::Duration;
 /// Looks that find nothing after which the peer is asked for by a system call.
 const LOOKS_PER_PROBE: u32 = 1024;
 
+/// Who writes the ring, and how it is woken and waited for.
+#[derive(Debug)]
+pub(crate) enum Writer {
+    /// The other side of a channel in shared memory.
+    Peer(Line),
+    /// This half itself, from a connection.
+    Intake(Box<Intake>),
+}
+
 /// Receives frames. For one thread at a time. Nothing here allocates after it was made, but [`Frame::bytes`].
 #[derive(Debug)]
 pub struct Receiver {
     lane: Lane,
     inlet: Inlet,
-    line: Line,
+    writer: Writer,
     body_bytes_max: usize,
     fate: Fate,
     meter: Arc<Meter>,
@@ -35,10 +45,12 @@ pub struct Receiver {
     taken: usize,
     head: Box<[u8; HEAD_BYTES_MAX]>,
     whole: Vec<u8>,
+    /// Whether a connection has told all that it will.
+    finished: bool,
 }
 
 impl Receiver {
-    pub(crate) fn new(lane: Lane, line: Line, body_bytes_max: usize, fate: Fate) -> Self {
+    pub(crate) fn new(lane: Lane, writer: Writer, body_bytes_max: usize, fate: Fate) -> Self {
         let registered = barrier::register();
         if registered {
             lane.words().receiver().promise_barriers();
@@ -46,7 +58,7 @@ impl Receiver {
         Self {
             inlet: Inlet::new(lane.ring_bytes as u64),
             lane,
-            line,
+            writer,
             body_bytes_max,
             fate,
             meter: Arc::default(),
@@ -56,6 +68,7 @@ impl Receiver {
             taken: 0,
             head: Box::new([0; HEAD_BYTES_MAX]),
             whole: Vec::new(),
+            finished: false,
         }
     }
 
@@ -72,7 +85,11 @@ impl Receiver {
     pub fn next(&mut self) -> Result<Option<Frame<'_>>, ChannelError> {
         self.release_taken();
         self.fate.check_unbroken()?;
-        if !self.has_bytes()? && !self.has_late_bytes()? {
+        let found = match self.writer {
+            Writer::Peer(_) => self.has_bytes()? || self.has_late_bytes()?,
+            Writer::Intake(_) => self.has_come()?,
+        };
+        if !found {
             return Ok(None);
         }
         let (word, body_bytes) = self.take_header()?;
@@ -128,20 +145,20 @@ impl Receiver {
         &self.head[..bytes]
     }
 
-    /// Puts all of the body of the frame that is out into private memory.
-    pub(crate) fn make_whole(&mut self, body_bytes: usize) {
-        self.whole.resize(self.whole.len().max(body_bytes), 0);
-        self.whole[..HEAD_BYTES_MAX].copy_from_slice(&self.head[..]);
-        let rest = body_bytes - HEAD_BYTES_MAX;
-        // SAFETY: the frame that is out has a body of so many bytes, more than the head (the only caller checks it), and
-        // the buffer was made as long.
-        unsafe {
-            let source = self.place().add(FRAME_HEADER_BYTES + HEAD_BYTES_MAX);
-            copy_racing(source, self.whole.as_mut_ptr().add(HEAD_BYTES_MAX), rest);
+    /// All of the body of the frame that is out, which is longer than the head, in private memory.
+    pub(crate) fn whole(&mut self, body_bytes: usize) -> &[u8] {
+        // SAFETY: the header of a frame is followed by its body.
+        let body = unsafe { self.place().add(FRAME_HEADER_BYTES) };
+        if matches!(self.writer, Writer::Intake(_)) {
+            // SAFETY: the frame that is out has a body of so many bytes, in one piece, in memory of this process that only
+            // we write, and not before the frame is given back.
+            return unsafe { std::slice::from_raw_parts(body, body_bytes) };
         }
-    }
-
-    pub(crate) fn whole(&self, body_bytes: usize) -> &[u8] {
+        self.whole.resize(self.whole.len().max(body_bytes), 0);
+        let (head, rest) = self.whole[..body_bytes].split_at_mut(HEAD_BYTES_MAX);
+        head.copy_from_slice(&self.head[..]);
+        // SAFETY: the body has as many bytes behind its head; the destination is an exclusive borrow.
+        unsafe { copy_racing(body.add(HEAD_BYTES_MAX), rest.as_mut_ptr(), rest.len()) };
         &self.whole[..body_bytes]
     }
 
@@ -153,16 +170,15 @@ impl Receiver {
             return;
         }
         let words = self.lane.words();
-        if self.inlet.release(words, bytes as u64) && words.sender().must_wake(self.registered) {
-            self.ring();
+        let ask = self.inlet.release(words, bytes as u64);
+        if let Writer::Peer(line) = &self.writer
+            && ask
+            && words.sender().must_wake(self.registered)
+        {
+            line.ring();
+            add(&self.meter.wakes, 1);
+            add(&self.meter.messages, 1);
         }
-    }
-
-    #[cold]
-    fn ring(&self) {
-        self.line.ring();
-        add(&self.meter.wakes, 1);
-        add(&self.meter.messages, 1);
     }
 
     #[inline]
@@ -173,6 +189,39 @@ impl Receiver {
         match self.inlet.look(self.lane.words()) {
             Ok(bytes) => Ok(bytes > 0),
             Err(bad) => Err(self.break_off(ChannelError::position(bad))),
+        }
+    }
+
+    /// Whether a whole frame has come over the connection, after a look at it if not.
+    fn has_come(&mut self) -> Result<bool, ChannelError> {
+        if self.finished {
+            return Err(self.fate.error());
+        }
+        let Writer::Intake(intake) = &mut self.writer else { return Ok(false) };
+        loop {
+            let seen = self.inlet.seen();
+            if seen >= FRAME_HEADER_BYTES as u64 {
+                // SAFETY: 8 bytes were received at this place, a multiple of 8 in private memory.
+                let place = unsafe { self.lane.ring.as_ptr().add(self.inlet.offset()).cast::<u64>() };
+                // SAFETY: as above.
+                let body_bytes = (unsafe { place.read() } & 0xffff_ffff) as usize;
+                // A longer one is refused when its header is taken.
+                if body_bytes > self.body_bytes_max || seen >= frame_bytes(body_bytes) as u64 {
+                    return Ok(true);
+                }
+            }
+            let error = match intake.take(&self.lane, &mut self.inlet, &self.meter) {
+                Ok(Taken::Some) => continue,
+                Ok(Taken::Nothing) => return Ok(false),
+                Ok(Taken::End) if seen == 0 => ChannelError::Closed,
+                Ok(Taken::End) => {
+                    ChannelError::Lost { reason: "the connection ended within a frame".to_owned() }
+                }
+                Err(error) => error,
+            };
+            intake.end();
+            self.finished = true;
+            return Err(self.fate.end(error));
         }
     }
 
@@ -193,7 +242,9 @@ impl Receiver {
     #[cold]
     fn probe(&mut self) {
         self.until_probe = LOOKS_PER_PROBE;
-        if self.line.has_ended() {
+        if let Writer::Peer(line) = &self.writer
+            && line.has_ended()
+        {
             self.fate.close();
         }
     }
@@ -216,7 +267,10 @@ impl Receiver {
 
     #[cold]
     fn break_off(&self, error: ChannelError) -> ChannelError {
-        self.line.end();
+        match &self.writer {
+            Writer::Peer(line) => line.end(),
+            Writer::Intake(intake) => intake.end(),
+        }
         self.fate.end(error)
     }
 }
@@ -225,6 +279,9 @@ impl Awaited for Receiver {
     #[inline]
     fn look(&mut self) -> Result<bool, ChannelError> {
         self.fate.check_unbroken()?;
+        if matches!(self.writer, Writer::Intake(_)) {
+            return self.has_come();
+        }
         if self.has_bytes()? {
             return Ok(true);
         }
@@ -235,6 +292,10 @@ impl Awaited for Receiver {
     }
 
     fn nap(&mut self, rest: Option<Duration>) -> Result<(), ChannelError> {
+        if let Writer::Intake(intake) = &self.writer {
+            add(&self.meter.sleeps, 1);
+            return intake.sleep(rest);
+        }
         let registered = self.registered;
         self.lane.words().receiver().announce(|| {
             if registered {
@@ -245,12 +306,12 @@ impl Awaited for Receiver {
         let found = self.look();
         if matches!(found, Ok(false)) {
             add(&self.meter.sleeps, 1);
-            slept = self.line.sleep(rest);
+            if let Writer::Peer(line) = &self.writer {
+                slept = line.sleep(rest);
+            }
         }
         self.lane.words().receiver().bell.retract();
-        if self.line.has_ended() {
-            self.fate.close();
-        }
+        self.probe();
         found?;
         Ok(slept?)
     }

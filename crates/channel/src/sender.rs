@@ -7,6 +7,7 @@ use crate::lane::Outlet;
 use crate::line::Line;
 use crate::memory::Lane;
 use crate::meter::{Counters, Meter, add};
+use crate::network::pump::Drain;
 use crate::patience::{Awaited, wait_until};
 use crate::room::Room;
 use hinterland_os::{SpinBudget, barrier};
@@ -16,6 +17,15 @@ use std::time::Duration;
 /// Frames after which the peer is asked for by a system call, so that it costs a nanosecond a frame.
 const FRAMES_PER_PROBE: u32 = 512;
 
+/// Who reads the ring, and how it is woken and waited for.
+#[derive(Debug)]
+pub(crate) enum Reader {
+    /// The other side of a channel in shared memory.
+    Peer(Line),
+    /// A thread of this process, which sends what it reads.
+    Drain(Drain),
+}
+
 /// Sends frames. For one thread at a time; several need a lock around it. Nothing here allocates after it was made.
 ///
 /// Dropping either half ends the channel for the other side: it takes what was sent, and then finds the channel closed.
@@ -23,7 +33,7 @@ const FRAMES_PER_PROBE: u32 = 512;
 pub struct Sender {
     lane: Lane,
     outlet: Outlet,
-    line: Line,
+    reader: Reader,
     body_bytes_max: usize,
     fate: Fate,
     meter: Arc<Meter>,
@@ -34,7 +44,13 @@ pub struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(lane: Lane, line: Line, body_bytes_max: usize, fate: Fate) -> Self {
+    pub(crate) fn new(
+        lane: Lane,
+        reader: Reader,
+        body_bytes_max: usize,
+        fate: Fate,
+        meter: Arc<Meter>,
+    ) -> Self {
         let registered = barrier::register();
         if registered {
             lane.words().sender().promise_barriers();
@@ -42,10 +58,10 @@ impl Sender {
         Self {
             outlet: Outlet::new(lane.ring_bytes as u64),
             lane,
-            line,
+            reader,
             body_bytes_max,
             fate,
-            meter: Arc::default(),
+            meter,
             registered,
             budget: SpinBudget::new(hinterland_os::affinity::online_core_count()),
             until_probe: FRAMES_PER_PROBE,
@@ -91,7 +107,8 @@ impl Sender {
         found
     }
 
-    /// Has what was committed quietly noticed: wakes a peer that sleeps.
+    /// Has what was committed noticed: wakes a peer of the same host that sleeps. Over a network, the calling thread sends by
+    /// itself what the connection takes, so that nobody has to be woken for it.
     ///
     /// # Errors
     /// [`ChannelError::Closed`], [`ChannelError::Broken`].
@@ -99,7 +116,13 @@ impl Sender {
         if self.fate.is_over() {
             return Err(self.fate.error());
         }
-        self.wake_reader();
+        let sent = match &self.reader {
+            Reader::Peer(_) => false,
+            Reader::Drain(drain) => drain.send_now(),
+        };
+        if !sent {
+            self.wake_reader();
+        }
         Ok(())
     }
 
@@ -147,9 +170,14 @@ impl Sender {
 
     #[cold]
     fn ring(&self) {
-        self.line.ring();
         add(&self.meter.wakes, 1);
-        add(&self.meter.messages, 1);
+        match &self.reader {
+            Reader::Peer(line) => {
+                line.ring();
+                add(&self.meter.messages, 1);
+            }
+            Reader::Drain(drain) => drain.wake(),
+        }
     }
 
     #[inline]
@@ -173,14 +201,19 @@ impl Sender {
     #[cold]
     fn probe(&mut self) {
         self.until_probe = FRAMES_PER_PROBE;
-        if self.line.has_ended() {
+        // The thread that drains a ring finds out by itself.
+        if let Reader::Peer(line) = &self.reader
+            && line.has_ended()
+        {
             self.fate.close();
         }
     }
 
     #[cold]
     fn break_off(&self, error: ChannelError) -> ChannelError {
-        self.line.end();
+        if let Reader::Peer(line) = &self.reader {
+            line.end();
+        }
         self.fate.end(error)
     }
 }
@@ -210,12 +243,13 @@ impl Awaited for AwaitedRoom<'_> {
         let found = self.look();
         if matches!(found, Ok(false)) {
             add(&self.sender.meter.sleeps, 1);
-            slept = self.sender.line.sleep(rest);
+            match &self.sender.reader {
+                Reader::Peer(line) => slept = line.sleep(rest),
+                Reader::Drain(_) => self.sender.lane.words().sender().bell.sleep(rest),
+            }
         }
         self.sender.lane.words().sender().bell.retract();
-        if self.sender.line.has_ended() {
-            self.sender.fate.close();
-        }
+        self.sender.probe();
         found?;
         Ok(slept?)
     }

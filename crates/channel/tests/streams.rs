@@ -4,8 +4,8 @@
 
 mod ground;
 
-use ground::{End, LONG, body, read_in_pieces, send, shared, small, take};
-use hinterland_channel::{ChannelError, Rings, frame_bytes};
+use ground::{End, LONG, body, network, read_in_pieces, send, shared, small, take};
+use hinterland_channel::{ChannelError, ChannelOptions, Rings, frame_bytes};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -87,6 +87,8 @@ fn run(steps: &[Step], (mut one, mut other): (End, End), ring_bytes: Option<usiz
             }
         }
     }
+    one.0.flush().unwrap();
+    other.0.flush().unwrap();
     for (model, receiver) in models.iter_mut().zip([&mut other.1, &mut one.1]) {
         while let Some((number, bytes)) = model.frames.pop_front() {
             assert!(receiver.wait(LONG).unwrap());
@@ -106,26 +108,48 @@ proptest! {
     }
 }
 
+/// Small rings over a network.
+fn narrow() -> ChannelOptions {
+    ChannelOptions { rings: small(), ..ChannelOptions::default() }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+    #[test]
+    fn a_connection_is_two_queues(steps in steps()) {
+        run(&steps, network(narrow()), None);
+    }
+}
+
 /// Both ends send as fast as they can while they take, with frames of all sizes.
 fn flood(one: End, other: End, frames: u32) {
     let sizes = |number: u32| {
         if number.is_multiple_of(97) { 20_000 + number as usize % 9000 } else { number as usize % 400 }
     };
     std::thread::scope(|scope| {
+        // Halves are kept until all is done: the first that goes would end the channel.
+        let mut senders = Vec::new();
+        let mut receivers = Vec::new();
         for (mut sender, mut receiver) in [(one.0, other.1), (other.0, one.1)] {
-            scope.spawn(move || {
+            senders.push(scope.spawn(move || {
                 for number in 0..frames {
                     send(&mut sender, number, &body(number, sizes(number))).unwrap();
                 }
                 sender
-            });
-            scope.spawn(move || {
+            }));
+            receivers.push(scope.spawn(move || {
                 for number in 0..frames {
                     let (word, bytes) = take(&mut receiver).unwrap();
                     assert!(word == number && bytes == body(number, sizes(number)), "frame {number}");
                 }
                 receiver
-            });
+            }));
+        }
+        let senders: Vec<_> = senders.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let receivers: Vec<_> = receivers.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let count = |counters: hinterland_channel::Counters| (counters.frames, counters.bytes);
+        for (sender, receiver) in senders.iter().zip(&receivers) {
+            assert_eq!(count(sender.counters()), count(receiver.counters()));
         }
     });
 }
@@ -134,6 +158,29 @@ fn flood(one: End, other: End, frames: u32) {
 fn floods_in_both_directions_of_shared_memory_arrive_whole() {
     let (one, other) = shared(small());
     flood(one, other, 60_000);
+}
+
+#[test]
+fn floods_in_both_directions_of_a_connection_arrive_whole() {
+    let (one, other) = network(narrow());
+    flood(one, other, 30_000);
+}
+
+#[test]
+fn bodies_of_the_longest_kind_cross_a_connection_whole() {
+    let ((mut sender, _hear), (_answer, mut receiver)) = network(ChannelOptions::default());
+    let taker = std::thread::spawn(move || {
+        for number in 0..40 {
+            let (word, bytes) = take(&mut receiver).unwrap();
+            assert!(word == number && bytes == body(number, (1 << 20) - number as usize * 3));
+        }
+        (receiver, _answer)
+    });
+    for number in 0..40 {
+        send(&mut sender, number, &body(number, (1 << 20) - number as usize * 3)).unwrap();
+    }
+    taker.join().unwrap();
+    assert!(sender.counters().transfer_bytes > 39 << 20);
 }
 
 /// A receiver that is slow: the sender waits for room, and nothing is lost.
@@ -156,6 +203,30 @@ fn trickle((mut sender, _keep): End, (_kept, mut receiver): End) {
 fn a_slow_reader_of_shared_memory_holds_its_writer_back() {
     let (one, other) = shared(small());
     trickle(one, other);
+}
+
+#[test]
+fn a_slow_reader_of_a_connection_holds_its_writer_back() {
+    let (one, other) = network(narrow());
+    trickle(one, other);
+}
+
+#[test]
+fn who_reads_nothing_stops_the_writer_and_loses_nothing() {
+    let ((mut sender, _hear), (_answer, mut receiver)) = network(narrow());
+    let mut sent = 0;
+    // Rings and the buffers of the kernel fill up.
+    while sender.wait_room(30_000, Some(std::time::Duration::from_millis(500))).unwrap() {
+        sender.room(sent, 30_000).unwrap().unwrap().commit();
+        sent += 1;
+        assert!(sent < 100_000, "nothing holds the writer back");
+    }
+    for number in 0..sent {
+        assert!(receiver.wait(LONG).unwrap());
+        assert_eq!(receiver.next().unwrap().unwrap().word(), number);
+    }
+    send(&mut sender, sent, b"goes on").unwrap();
+    assert_eq!(take(&mut receiver).unwrap(), (sent, b"goes on".to_vec()));
 }
 
 /// A question and its answer at a time, with pauses in which both sides fall asleep.
@@ -184,6 +255,85 @@ fn converse((mut ask, mut hear): End, (mut answer, mut listen): End) {
 fn a_conversation_in_shared_memory_goes_on_after_every_sleep() {
     let (one, other) = shared(Rings::default());
     converse(one, other);
+}
+
+#[test]
+fn a_conversation_over_a_connection_goes_on_after_every_sleep() {
+    let (one, other) = network(ChannelOptions::default());
+    converse(one, other);
+}
+
+#[test]
+fn a_flush_sends_quiet_frames_as_one_message_and_wakes_nobody() {
+    let ((mut sender, _hear), (_answer, mut receiver)) = network(ChannelOptions::default());
+    // Until the thread that drains the ring is asleep.
+    std::thread::sleep(Duration::from_millis(50));
+    for number in 0..100 {
+        sender.room(number, 300).unwrap().unwrap().commit_quietly();
+    }
+    assert_eq!(sender.counters().transfers, 0);
+    sender.flush().unwrap();
+    let counters = sender.counters();
+    assert_eq!((counters.transfers, counters.messages, counters.wakes), (1, 1, 0), "{counters:?}");
+    assert_eq!(counters.transfer_bytes, counters.bytes + 32);
+    for number in 0..100 {
+        assert_eq!(take(&mut receiver).unwrap().0, number);
+    }
+}
+
+#[test]
+fn a_delay_is_kept_by_each_direction_and_holds_no_frame_back_for_another() {
+    let delay = Duration::from_millis(40);
+    let options = ChannelOptions { delay_out: delay, ..ChannelOptions::default() };
+    let listener = ground::tcp_listener(ChannelOptions::default());
+    let (ours, theirs) = ground::meet(&listener, &listener.address(), options);
+    let ((mut ask, mut hear), (mut answer, mut listen)) = (ours.split().unwrap(), theirs.split().unwrap());
+    let start = std::time::Instant::now();
+    for number in 0..200 {
+        send(&mut ask, number, &body(number, 100)).unwrap();
+    }
+    assert!(!listen.wait(Some(Duration::from_millis(5))).unwrap(), "seen before its time");
+    for number in 0..200 {
+        assert_eq!(take(&mut listen).unwrap().0, number);
+    }
+    assert!(start.elapsed() >= delay);
+    assert!(start.elapsed() < 100 * delay, "one after the other would take 200 times as long");
+    send(&mut answer, 1, b"back").unwrap();
+    assert_eq!(take(&mut hear).unwrap(), (1, b"back".to_vec()));
+}
+
+#[test]
+fn what_was_sent_over_a_connection_before_its_end_is_taken_before_it_is_told() {
+    let ((mut sender, hear), (_answer, mut receiver)) = network(narrow());
+    for number in 0..50 {
+        send(&mut sender, number, &body(number, 3000)).unwrap();
+    }
+    drop((sender, hear));
+    for number in 0..50 {
+        assert_eq!(take(&mut receiver).unwrap(), (number, body(number, 3000)));
+    }
+    assert!(matches!(receiver.wait(LONG), Err(ChannelError::Closed)));
+    assert!(matches!(receiver.next(), Err(ChannelError::Closed)));
+}
+
+#[test]
+fn a_writer_and_a_reader_find_out_that_the_other_end_of_a_connection_is_gone() {
+    let ((mut sender, mut hear), other) = network(narrow());
+    let reader = std::thread::spawn(move || hear.wait(None).map(drop));
+    std::thread::sleep(Duration::from_millis(20));
+    drop(other);
+    assert!(matches!(reader.join().unwrap(), Err(ChannelError::Closed)));
+    // Any number of frames may still be put into the ring before the news is there, but not for ever.
+    let error = loop {
+        match sender.wait_room(30_000, LONG) {
+            Ok(found) => assert!(found),
+            Err(error) => break error,
+        }
+        if let Ok(Some(room)) = sender.room(0, 30_000) {
+            room.commit();
+        }
+    };
+    assert!(error.is_over(), "{error}");
 }
 
 #[test]

@@ -174,6 +174,24 @@ impl UnixStream {
     /// [`OsError::Refused`] for more than [`DESCRIPTORS_MAX`] descriptors or for descriptors without a byte; `EPIPE`
     /// when the peer is gone; `EAGAIN` ([`OsError::is_would_block`]) when it would have to wait.
     pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<usize, OsError> {
+        self.send_message(bytes, descriptors, 0)
+    }
+
+    /// Sends what bytes can be sent without waiting, whatever the mode of the socket: a peer that has this end, too, may
+    /// have changed it.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_now(&self, bytes: &[u8]) -> Result<usize, OsError> {
+        self.send_message(bytes, &[], libc::MSG_DONTWAIT)
+    }
+
+    fn send_message(
+        &self,
+        bytes: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        flags: libc::c_int,
+    ) -> Result<usize, OsError> {
         if descriptors.len() > DESCRIPTORS_MAX || (bytes.is_empty() && !descriptors.is_empty()) {
             return Err(OsError::Refused {
                 operation: "sending descriptors",
@@ -192,7 +210,8 @@ impl UnixStream {
         }
         loop {
             // SAFETY: all that the message points to lives through the call; sendmsg does not write to the bytes.
-            let result = unsafe { libc::sendmsg(self.descriptor.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+            let result =
+                unsafe { libc::sendmsg(self.descriptor.as_raw_fd(), &message, libc::MSG_NOSIGNAL | flags) };
             match outcome(result, "sendmsg") {
                 Err(error) if error.errno() == Some(libc::EINTR) => {}
                 other => return other,
@@ -221,6 +240,14 @@ impl UnixStream {
     /// receive timeout.
     pub fn receive(&self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, OsError> {
         self.receive_message(buffer, descriptors, 0)
+    }
+
+    /// As [`receive`](Self::receive) without waiting, whatever the mode of the socket.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn receive_now(&self, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<usize, OsError> {
+        self.receive_message(buffer, descriptors, libc::MSG_DONTWAIT)
     }
 
     /// As [`receive`](Self::receive), looking again and again as long as was learned to pay before the thread sleeps.
