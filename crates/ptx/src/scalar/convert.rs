@@ -1,0 +1,170 @@
+//! Conversions between all types.
+
+use super::float::flushed;
+use super::soft::{BF16, F16, F32, F64, Format, Number, TF32};
+use crate::types::{Rounding, Type};
+
+/// What `cvt` does to one value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Conversion {
+    pub to: Type,
+    pub from: Type,
+    /// How a result is rounded that the type cannot express.
+    pub rounding: Rounding,
+    /// How a number becomes an integer; also between numbers of one type.
+    pub to_integer: Option<Rounding>,
+    pub flushes: bool,
+    pub saturates: bool,
+    /// Negative results are zero.
+    pub cuts: bool,
+}
+
+fn format(kind: Type) -> Option<Format> {
+    Some(match kind {
+        Type::F16 | Type::F16x2 => F16,
+        Type::Bf16 | Type::Bf16x2 => BF16,
+        Type::Tf32 => TF32,
+        Type::F32 => F32,
+        Type::F64 => F64,
+        _ => return None,
+    })
+}
+
+impl Conversion {
+    /// The converted value. `second` is the lower half of a pair, and means nothing otherwise.
+    pub fn apply(&self, value: u64, second: u64) -> u64 {
+        match (format(self.to), format(self.from)) {
+            (Some(to), Some(from)) if matches!(self.to, Type::F16x2 | Type::Bf16x2) => {
+                self.between(to, from, second) | self.between(to, from, value) << 16
+            }
+            (Some(to), Some(from)) => self.between(to, from, value),
+            (Some(to), None) => self.number_of(to, value),
+            (None, Some(from)) => self.integer_of(from, value),
+            (None, None) => self.integers(value),
+        }
+    }
+
+    fn read(&self, from: Format, value: u64) -> Number {
+        let value = if self.flushes && self.from == Type::F32 {
+            u64::from(flushed(value).to_bits())
+        } else {
+            value & self.from.mask()
+        };
+        from.decompose(value)
+    }
+
+    fn between(&self, to: Format, from: Format, value: u64) -> u64 {
+        let mut number = self.read(from, value);
+        if let (Some(rounding), Number::Finite { is_negative, mantissa, exponent: ..0 }) =
+            (self.to_integer, number)
+            && let Number::Finite { exponent, .. } = number
+        {
+            let mantissa = integer(is_negative, mantissa, exponent, rounding);
+            number = Number::Finite { is_negative, mantissa, exponent: 0 };
+        }
+        match number {
+            Number::Nan if self.saturates => return 0,
+            Number::Infinite { is_negative: true } | Number::Finite { is_negative: true, .. }
+                if self.saturates || self.cuts =>
+            {
+                return 0;
+            }
+            _ => {}
+        }
+        let bits = to.compose(number, self.rounding);
+        let one = to.compose(Number::Finite { is_negative: false, mantissa: 1, exponent: 0 }, Rounding::Zero);
+        let bits = if self.saturates && number != Number::Nan { bits.min(one) } else { bits };
+        match self.to {
+            Type::F32 if self.flushes => u64::from(flushed(bits).to_bits()),
+            Type::Tf32 => bits << 13,
+            _ => bits,
+        }
+    }
+
+    fn number_of(&self, to: Format, value: u64) -> u64 {
+        let wide = self.extended(value);
+        let is_negative = wide < 0;
+        let number = Number::Finite { is_negative, mantissa: wide.unsigned_abs(), exponent: 0 };
+        let one = to.compose(Number::Finite { is_negative: false, mantissa: 1, exponent: 0 }, Rounding::Zero);
+        match (self.saturates, is_negative) {
+            (true, true) => 0,
+            (true, false) => to.compose(number, self.rounding).min(one),
+            _ => to.compose(number, self.rounding),
+        }
+    }
+
+    /// Integers end at the limits of their type; what is no number is 0, or the highest bit if 64 bits are involved.
+    fn integer_of(&self, from: Format, value: u64) -> u64 {
+        let (least, most) = limits(self.to);
+        let result = match self.read(from, value) {
+            Number::Nan if self.from == Type::F64 || self.to.bits() == 64 => {
+                return 1 << (self.to.bits() - 1);
+            }
+            Number::Nan => 0,
+            Number::Infinite { is_negative } => {
+                if is_negative {
+                    least
+                } else {
+                    most
+                }
+            }
+            Number::Finite { is_negative, mantissa, exponent } => {
+                let whole =
+                    integer(is_negative, mantissa, exponent, self.to_integer.unwrap_or(Rounding::Zero));
+                let whole = i128::try_from(whole.min(1 << 70)).unwrap_or(i128::MAX);
+                (if is_negative { -whole } else { whole }).clamp(least, most)
+            }
+        };
+        result as u64
+    }
+
+    fn extended(&self, value: u64) -> i128 {
+        match self.from {
+            Type::S8 => i128::from(value as i8),
+            Type::S16 => i128::from(value as i16),
+            Type::S32 => i128::from(value as i32),
+            Type::S64 => i128::from(value as i64),
+            other => i128::from(value & other.mask()),
+        }
+    }
+
+    fn integers(&self, value: u64) -> u64 {
+        let wide = self.extended(value);
+        let (least, most) = limits(self.to);
+        let kept = if self.saturates { wide.clamp(least, most) } else { wide };
+        match self.to {
+            Type::S8 => kept as i8 as u64,
+            Type::S16 => kept as i16 as u64,
+            Type::S32 => kept as i32 as u64,
+            other => kept as u64 & other.mask(),
+        }
+    }
+}
+
+fn limits(kind: Type) -> (i128, i128) {
+    let bits = kind.bits();
+    if kind.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
+}
+
+/// The whole number that `mantissa * 2^exponent` is rounded to, without its sign.
+fn integer(is_negative: bool, mantissa: u128, exponent: i32, rounding: Rounding) -> u128 {
+    if exponent >= 0 {
+        // Numbers beyond 70 bits are beyond all types, and exact anyway.
+        return if exponent > 70 && mantissa != 0 { u128::MAX >> 1 } else { mantissa << exponent.min(70) };
+    }
+    let down = exponent.unsigned_abs();
+    if down > 120 {
+        let is_away =
+            (rounding == Rounding::Up && !is_negative) || (rounding == Rounding::Down && is_negative);
+        return u128::from(is_away && mantissa != 0);
+    }
+    let (kept, rest, half) = (mantissa >> down, mantissa & ((1 << down) - 1), 1u128 << (down - 1));
+    let is_up = match rounding {
+        Rounding::Nearest => rest > half || (rest == half && kept & 1 == 1),
+        Rounding::Away => rest >= half,
+        Rounding::Zero => false,
+        Rounding::Down => rest != 0 && is_negative,
+        Rounding::Up => rest != 0 && !is_negative,
+    };
+    kept + u128::from(is_up)
+}
