@@ -82,6 +82,18 @@ fn kernels_with_more_than_four_kibibytes_of_parameters_are_read() {
     assert_eq!(pairs(&found.kernels[0].parameters), [(0, 4800), (4800, 8)]);
 }
 
+/// Images lie at any address of whoever sends them.
+#[test]
+fn machine_code_is_read_wherever_it_lies() {
+    let image = cubin("somewhere", &[parameter(0, 0, 8)]);
+    let mut room = vec![0; image.len() + 8];
+    for start in 0..8 {
+        room[start..start + image.len()].copy_from_slice(&image);
+        let found = Kernels::of_image(&room[start..start + image.len()]).unwrap();
+        assert_eq!(pairs(&found.kernels[0].parameters), [(0, 8)]);
+    }
+}
+
 #[test]
 fn parameters_that_make_no_sense_are_refused() {
     let told = |attributes: &[Vec<u8>]| refusal(&cubin("odd", attributes));
