@@ -25,7 +25,7 @@ struct Layer {
 const HOUSE: &[Layer] = &[
     Layer {
         name: "logic",
-        crates: &["types", "proto", "directory", "policy", "resp", "fatbin", "ptx"],
+        crates: &["types", "proto", "directory", "policy", "resp", "fatbin", "ptx", "cudanames"],
         within: Within::Left,
     },
     Layer {
