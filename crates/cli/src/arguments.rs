@@ -1,7 +1,7 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, kv, ls, metrics, mount, node, put, resp, rm, run, stat,
+    bench, completions, doctor, generate, get, gpu, kv, ls, metrics, mount, node, put, resp, rm, run, stat,
     status, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
@@ -79,6 +79,8 @@ pub enum Command {
     Status(status::Arguments),
     /// Show KV blocks that programs of this host share
     Kv(kv::Arguments),
+    /// Programs whose GPU is on another machine: what they need
+    Gpu(gpu::Arguments),
     /// Serve Redis clients with values in KV blocks
     Resp(resp::Arguments),
     /// Watch members, caches and rates

@@ -5,6 +5,7 @@ pub mod completions;
 pub mod doctor;
 pub mod generate;
 pub mod get;
+pub mod gpu;
 pub mod kv;
 pub mod ls;
 pub mod metrics;

@@ -53,6 +53,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => command::run::run(&arguments, context),
         Command::Status(arguments) => command::status::run(&arguments, context),
         Command::Kv(arguments) => command::kv::run(&arguments, context),
+        Command::Gpu(arguments) => command::gpu::run(&arguments, context),
         Command::Resp(arguments) => command::resp::run(&arguments, context),
         Command::Top(arguments) => command::top::run(&arguments, context),
         Command::Metrics(arguments) => command::metrics::run(&arguments, context),

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 18] = [
+const COMMANDS: [&str; 21] = [
     "",
     "up",
     "node",
@@ -20,6 +20,9 @@ const COMMANDS: [&str; 18] = [
     "mount",
     "run",
     "status",
+    "gpu",
+    "gpu coverage",
+    "gpu libraries",
     "top",
     "doctor",
     "bench",
@@ -29,7 +32,7 @@ const COMMANDS: [&str; 18] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 22] = [
+const FAILING: [&[&str]; 25] = [
     &["ls"],
     &["ls", "--json"],
     &["stat", "models/small"],
@@ -49,6 +52,9 @@ const FAILING: [&[&str]; 22] = [
     &["run"],
     &["top", "--interval", "0"],
     &["bench", "everything"],
+    &["gpu", "coverage", "no-such-file"],
+    &["gpu", "coverage", "tests/words.rs"],
+    &["gpu", "libraries"],
     &["node", "--name", "a b"],
     &["node", "--name", "a", "--listen", "here"],
     &["node", "--name", "a", "--eviction", "random"],

@@ -1,4 +1,4 @@
-//! Where the library lies that turns `mmap` of a pool file into a mapped object.
+//! Where the library lies that turns `mmap` of a pool file into a mapped object, and how one beside this program is found.
 
 use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
@@ -14,35 +14,50 @@ const VARIABLE: &str = "HINTERLAND_PRELOAD";
 /// # Errors
 /// [`Failure`] with the places that were looked at.
 pub fn find() -> Result<PathBuf, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::new(format!("this program cannot find itself: {error}"), "mount /proc"))?;
-    find_from(std::env::var_os(VARIABLE).as_deref(), &program)
+    find_beside(
+        LIBRARY,
+        VARIABLE,
+        "build it with `cargo build --release --package hinterland-preload`, name it in HINTERLAND_PRELOAD, or run \
+         with --no-preload, which reads mapped files through the mount",
+    )
 }
 
-fn find_from(named: Option<&OsStr>, program: &Path) -> Result<PathBuf, Failure> {
+/// Finds a library of ours: named by a variable, beside this program, or in `../lib/hinterland` from there.
+///
+/// # Errors
+/// [`Failure`] with the places that were looked at, and the hint.
+pub fn find_beside(library: &str, variable: &str, hint: &str) -> Result<PathBuf, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("this program cannot find itself: {error}"), "mount /proc"))?;
+    find_from(library, (variable, std::env::var_os(variable).as_deref()), &program, hint)
+}
+
+fn find_from(
+    library: &str,
+    (variable, named): (&str, Option<&OsStr>),
+    program: &Path,
+    hint: &str,
+) -> Result<PathBuf, Failure> {
     if let Some(named) = named {
         let path = PathBuf::from(named);
         // A relative path would mean something else once the program changes its folder.
         return path.canonicalize().map_err(|error| {
-            Failure::new(format!("{VARIABLE} names {}: {error}", path.display()), format!("unset {VARIABLE}"))
+            Failure::new(format!("{variable} names {}: {error}", path.display()), format!("unset {variable}"))
         });
     }
     let folder = program.parent().unwrap_or(Path::new("/"));
     let above = folder.parent().unwrap_or(folder);
-    let places = [folder.join(LIBRARY), above.join("lib/hinterland").join(LIBRARY)];
+    let places = [folder.join(library), above.join("lib/hinterland").join(library)];
     if let Some(found) = places.iter().find(|place| place.is_file()) {
         return found.canonicalize().map_err(|error| Failure::file("finding", found, &error));
     }
     Err(Failure::new(
         format!(
-            "{LIBRARY} is neither in {} nor in {}",
+            "{library} is neither in {} nor in {}",
             folder.display(),
             above.join("lib/hinterland").display()
         ),
-        format!(
-            "build it with `cargo build --release --package hinterland-preload`, name it in {VARIABLE}, or run \
-             with --no-preload, which reads mapped files through the mount"
-        ),
+        hint,
     ))
 }
 
@@ -60,6 +75,10 @@ pub fn variable(library: &Path, before: Option<&OsStr>) -> OsString {
 mod tests {
     use super::*;
     use std::fs;
+
+    fn find_from(named: Option<&OsStr>, program: &Path) -> Result<PathBuf, Failure> {
+        super::find_from(LIBRARY, (VARIABLE, named), program, "name it in HINTERLAND_PRELOAD")
+    }
 
     #[test]
     fn the_library_is_found_beside_the_program_or_in_lib() {
