@@ -448,15 +448,5 @@ fn kept_number(path: &Path) -> Result<u64, NodeError> {
 pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
     let text =
         fs::read_to_string(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })?;
-    let text = text.trim();
-    let mut key = [0; 32];
-    let is_key = text.len() == 64
-        && text.is_ascii()
-        && key.iter_mut().enumerate().all(|(index, byte)| {
-            u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).is_ok_and(|value| {
-                *byte = value;
-                true
-            })
-        });
-    if is_key { Ok(PoolKey(key)) } else { Err(NodeError::Key { path: path.to_path_buf() }) }
+    text.parse().map_err(|_: hinterland_proto::NotAKey| NodeError::Key { path: path.to_path_buf() })
 }

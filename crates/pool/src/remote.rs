@@ -5,7 +5,7 @@ use crate::session::unexpected;
 use hinterland_fabric::tcp::{ClientOptions, Mode, TcpEndpoint};
 use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_proto::control::{Reply, Request, decode, encode};
-use hinterland_proto::{PoolId, PoolKey, Role};
+use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -96,20 +96,7 @@ fn read_key(path: &Path) -> Result<PoolKey, PoolError> {
     let failed =
         |source| PoolError::Stream { what: format!("reading the pool key {}", path.display()), source };
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let text = text.trim();
-    let mut key = [0; 32];
-    let is_key = text.len() == 64
-        && text.is_ascii()
-        && key.iter_mut().enumerate().all(|(index, byte)| {
-            u8::from_str_radix(&text[index * 2..index * 2 + 2], 16).is_ok_and(|value| {
-                *byte = value;
-                true
-            })
-        });
-    if is_key {
-        return Ok(PoolKey(key));
-    }
-    Err(failed(std::io::Error::new(std::io::ErrorKind::InvalidData, "it is not 64 hexadecimal digits")))
+    text.parse().map_err(|error: NotAKey| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))
 }
 
 impl From<FabricError> for PoolError {

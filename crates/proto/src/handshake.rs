@@ -69,6 +69,30 @@ impl fmt::Debug for PoolKey {
     }
 }
 
+/// A text that is no key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("it is not 64 hexadecimal digits")]
+pub struct NotAKey;
+
+impl std::str::FromStr for PoolKey {
+    type Err = NotAKey;
+
+    /// Reads a key as its file has it: 64 hexadecimal digits, with white space around them.
+    fn from_str(text: &str) -> Result<Self, NotAKey> {
+        let digits = text.trim().as_bytes();
+        let mut key = [0; 32];
+        if digits.len() != 64 {
+            return Err(NotAKey);
+        }
+        for (byte, pair) in key.iter_mut().zip(digits.as_chunks::<2>().0) {
+            let value = |digit: u8| char::from(digit).to_digit(16).ok_or(NotAKey);
+            // Two digits are below 256.
+            *byte = (value(pair[0])? << 4 | value(pair[1])?) as u8;
+        }
+        Ok(Self(key))
+    }
+}
+
 /// Optional abilities, one bit each; the connection has those that both sides have.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Features(pub u64);

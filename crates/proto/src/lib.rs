@@ -15,7 +15,7 @@ pub use frame::{
     FrameSender, HEADER_BYTES, PROTOCOL_VERSION, RUN_BYTES, RUNS_MAX, RemoteError, RunTable, encode_runs,
 };
 pub use handshake::{
-    ClientHandshake, ClientIdentity, ClientStep, Established, Features, HandshakeError, PeerHello,
+    ClientHandshake, ClientIdentity, ClientStep, Established, Features, HandshakeError, NotAKey, PeerHello,
     PeerLimits, PoolId, PoolKey, Refusal, RefusalCode, Role, ServerHandshake, ServerIdentity, ServerStep,
     Ticket,
 };

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hinterland_channel::{Channel, ChannelError};
+use hinterland_channel::{Address, Channel, ChannelError, ChannelOptions};
 use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, HELLO, Hello, WELCOME, Welcome};
+use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
+use hinterland_types::NodeId;
 
 use super::capture::Captures;
 use super::event::Event;
@@ -22,6 +24,10 @@ use crate::code::{Code, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED};
 const NODE: &str = "HINTERLAND_GPU";
 /// Device memory to ask for at the start, in bytes.
 const MEMORY: &str = "HINTERLAND_GPU_MEMORY";
+/// The file with the pool's key.
+const KEY_FILE: &str = "HINTERLAND_KEY_FILE";
+/// Microseconds by which everything is late in each direction over a network, for experiments.
+const DELAY: &str = "HINTERLAND_GPU_DELAY_US";
 /// Set to 1: a stream with nothing but copies to the device is waited for, too.
 const NO_FENCE: &str = "HINTERLAND_NO_FENCE";
 /// Set to 1: graphs are sent whole.
@@ -208,9 +214,31 @@ impl Session {
     }
 }
 
-/// Connects to the node; the channel learns that with the change behind this one.
-fn connect(_node: &str) -> Result<Channel, ChannelError> {
-    Err(ChannelError::Closed)
+/// Connects to the node, over a network with the key of the pool.
+fn connect(node: &str) -> Result<Channel, String> {
+    let address: Address = node.parse().map_err(|error: ChannelError| error.to_string())?;
+    let key = match std::env::var(KEY_FILE) {
+        Ok(path) => {
+            let text =
+                std::fs::read_to_string(&path).map_err(|error| format!("the key in {path}: {error}"))?;
+            Some(text.parse().map_err(|error: NotAKey| format!("the key in {path}: {error}"))?)
+        }
+        Err(_) => None,
+    };
+    let identity = ClientIdentity {
+        role: Role::Client,
+        node: NodeId(0),
+        pool: PoolId::ANY,
+        key,
+        features: Features::default(),
+        join: None,
+    };
+    let delay = match std::env::var(DELAY) {
+        Ok(text) => Duration::from_micros(text.parse().map_err(|_| format!("{DELAY}={text} is no number"))?),
+        Err(_) => Duration::ZERO,
+    };
+    let options = ChannelOptions { delay_out: delay, delay_in: delay, ..ChannelOptions::default() };
+    hinterland_channel::connect(&address, &identity, options).map_err(|error| error.to_string())
 }
 
 fn program_name() -> String {
