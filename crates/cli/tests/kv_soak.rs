@@ -1,7 +1,12 @@
 //! Half an hour of everything at once: writers that are killed, readers that are stopped in the middle of whatever they do,
-//! evictions to a disk, clears, quotas, pins, and nodes that are killed and take the blocks of those before. No wrong byte, no hang, and at the end every slot is free again.
+//! evictions to a disk, clears, quotas, pins, bits that flip in memory and on the disk, a clock that jumps, and nodes that are killed and take the blocks of those before. No wrong byte,
+//! no hang, and at the end every slot is free again.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "kv_soak/faults.rs"]
+mod faults;
+
+use faults::{Clock, flip};
 use hinterland_pool::{KvCache, Pool, PoolError, Stored};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -236,15 +241,38 @@ struct Soak {
     readers: Vec<Process>,
     chance: Chance,
     seeds: u64,
+    clock: Clock,
+    /// Nodes that there have been before this one.
+    life: u64,
+    /// Blocks that were found damaged, and bits that were flipped in memory and on the disk.
+    damaged: u64,
+    flips: [u64; 2],
+}
+
+/// Three nodes in a row check every read, then three do not.
+const fn verifies(life: u64) -> bool {
+    (life / 3).is_multiple_of(2)
 }
 
 impl Soak {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("hl-soak-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
-        let node = start_node(&folder, "lru");
-        let mut soak =
-            Self { folder, node, writers: Vec::new(), readers: Vec::new(), chance: Chance(1), seeds: 0 };
+        let clock = Clock::new(&folder);
+        let node = start_node(&folder, "lru", verifies(0), &clock);
+        let (writers, readers, chance) = (Vec::new(), Vec::new(), Chance(1));
+        let mut soak = Self {
+            folder,
+            node,
+            writers,
+            readers,
+            chance,
+            seeds: 0,
+            clock,
+            life: 0,
+            damaged: 0,
+            flips: [0; 2],
+        };
         soak.writers = (0..WRITERS).map(|_| soak.start("writer")).collect();
         soak.readers = (0..READERS).map(|_| soak.start("reader")).collect();
         soak
@@ -262,10 +290,38 @@ impl Soak {
     /// Another node on the same socket; the one before is killed, or asked to end.
     fn restart(&mut self) {
         let signal = if self.chance.one_in(2) { Signal::SIGKILL } else { Signal::SIGTERM };
+        self.damaged += self.damaged_now();
         self.node.signal(signal);
         self.node.child.wait().unwrap();
+        for _ in 0..self.chance.below(20) {
+            self.flip_a_bit();
+        }
         let orders = ["lru", "clock", "s3fifo", "fifo"];
-        self.node = start_node(&self.folder, orders[self.chance.below(4) as usize]);
+        self.life += 1;
+        let order = orders[self.chance.below(4) as usize];
+        self.node = start_node(&self.folder, order, verifies(self.life), &self.clock);
+    }
+
+    /// Blocks that this node has found damaged.
+    fn damaged_now(&self) -> u64 {
+        let pool = Pool::connect(Some(&self.folder.join("s"))).unwrap();
+        pool.kv_status().unwrap().first().map_or(0, |store| store.kept.damaged_blocks)
+    }
+
+    /// Flips a bit in the file of the disk, or in that of the blocks. The latter only if all who may read it check what they read: a
+    /// reader that was stopped for long may be of the node before this one.
+    fn flip_a_bit(&mut self) {
+        let (number, one_in) = (self.chance.below(u64::MAX), self.chance.below(4));
+        let all_check = verifies(self.life) && (self.life == 0 || verifies(self.life - 1));
+        let which = usize::from(one_in == 0 || !all_check);
+        let folder = if which == 0 { self.memory() } else { self.folder.join("disk") };
+        self.flips[which] += u64::from(flip(&folder, number));
+    }
+
+    /// The folder of the blocks, which outlive their node.
+    fn memory(&self) -> PathBuf {
+        let number = std::fs::read_to_string(self.folder.join("state/node.id")).unwrap_or_default();
+        PathBuf::from(format!("/dev/shm/hinterland-{}", number.trim()))
     }
 
     fn kill_a_writer(&mut self) {
@@ -337,14 +393,13 @@ impl Drop for Soak {
         self.node.signal(Signal::SIGTERM);
         let _ = self.node.child.wait();
         // What outlives the node ends here.
-        let number = std::fs::read_to_string(self.folder.join("state/node.id")).unwrap_or_default();
-        let _ = std::fs::remove_dir_all(format!("/dev/shm/hinterland-{}", number.trim()));
+        let _ = std::fs::remove_dir_all(self.memory());
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
 /// A node that ends with this process.
-fn start_node(folder: &Path, order: &str) -> Process {
+fn start_node(folder: &Path, order: &str, verifies: bool, clock: &Clock) -> Process {
     let program = env!("CARGO_BIN_EXE_hinterland");
     let mut command = Command::new(program);
     command.args(["become", "--parent", &std::process::id().to_string(), "--", program, "--json", "--quiet"]);
@@ -361,9 +416,8 @@ fn start_node(folder: &Path, order: &str) -> Process {
     command
         .args(["--kv-disk-capacity", "256M", "--kv-watermarks", "off", "--kv-disk"])
         .arg(folder.join("disk"));
-    // Some nodes check every read.
-    let verify = if order.len() > 4 { "always" } else { "arrived" };
-    command.args(["--kv-verify", verify]);
+    command.args(["--kv-verify", if verifies { "always" } else { "arrived" }]);
+    clock.command(&mut command);
     command.arg("--state").arg(folder.join("state")).arg("--backing").arg(folder.join("memory"));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
@@ -378,7 +432,7 @@ fn soak_of_kv_blocks_ends_with_every_slot_free() {
     let seconds = std::env::var(SECONDS_VARIABLE).ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
     let (begin, whole) = (Instant::now(), Duration::from_secs(seconds));
     let mut soak = Soak::new();
-    let (mut kills, mut stops, mut restarts) = (0, 0, 0);
+    let (mut kills, mut stops, mut jumps, mut restarts) = (0, 0, 0, 0);
     // The last part is long enough for blocks to be evicted by a node that nobody kills.
     let restart_every = (whole / 8).min(Duration::from_secs(20));
     while begin.elapsed() < whole {
@@ -393,6 +447,10 @@ fn soak_of_kv_blocks_ends_with_every_slot_free() {
             kills += 1;
         }
         stops += u32::from(soak.stop_a_reader());
+        soak.flip_a_bit();
+        if soak.chance.one_in(8) {
+            jumps += u32::from(soak.clock.jump(soak.chance.below(u64::MAX)));
+        }
         if begin.elapsed() > restart_every * (restarts + 1) && begin.elapsed() < whole - restart_every {
             soak.restart();
             restarts += 1;
@@ -404,11 +462,17 @@ fn soak_of_kv_blocks_ends_with_every_slot_free() {
     let pool = Pool::connect(Some(&soak.folder.join("s"))).unwrap();
     let status = pool.kv_status().unwrap().remove(0);
     let evictions = status.evictions;
+    let (damaged, [in_memory, on_disk]) = (soak.damaged + status.kept.damaged_blocks, soak.flips);
     eprintln!("{:?}", status.kept);
-    assert_eq!(status.kept.damaged_blocks, 0, "nobody has changed a bit");
+    assert!(damaged <= in_memory, "{damaged} blocks were damaged by {in_memory} flipped bits");
+    assert!(
+        in_memory > 0 && on_disk > 0 && (damaged > 0 || in_memory < 100),
+        "{in_memory} bits were flipped and nobody has noticed"
+    );
     eprintln!(
         "{seconds} s: {hits} blocks read and right, {kills} writers killed, {stops} pauses of readers, \
-         {restarts} restarts, {evictions} evictions since the last one"
+         {restarts} restarts, {evictions} evictions since the last one, {in_memory} bits flipped in memory ({damaged} \
+         blocks dropped) and {on_disk} on the disk, {jumps} jumps of the clock"
     );
     assert!(hits > 0 && evictions > 0 && kills > 0 && stops > 0);
     soak.account();

@@ -97,7 +97,7 @@ pub use store::{
     Seen, SpaceStatus, Store, StoreError, StoreStatus, Summer, Swapped, ToSum, Wish,
 };
 #[cfg(not(loom))]
-pub use sum::sum_over;
+pub use sum::{read_summed, sum_over};
 #[cfg(not(loom))]
 pub use view::{Found, Reading, View, ViewError};
 #[cfg(not(loom))]

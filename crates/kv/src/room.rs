@@ -6,7 +6,7 @@ use crate::header;
 use crate::index;
 use crate::key::{BlockKey, Namespace};
 use crate::order::Group;
-use crate::store::{Leaving, Store, Used};
+use crate::store::{Store, Used};
 use crate::words::Words;
 use hinterland_os::fault_point::reach;
 use std::collections::HashSet;
@@ -186,10 +186,9 @@ impl<W: Words> Store<W> {
             // Its bytes may be wrong, and whoever kept them would take them for right.
             return;
         }
-        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
-        let offset = self.chunks.offset(slot);
+        let leaving = self.leaving(slot, &used);
         if let Some(keep) = &mut self.keeper {
-            keep(&Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes });
+            keep(&leaving);
         }
     }
 

@@ -188,6 +188,8 @@ pub struct Leaving {
     pub offset: u64,
     /// How many there are.
     pub bytes: u32,
+    /// Their crc32c, if it is known: whoever keeps other bytes would take them for right.
+    pub sum: Option<u32>,
 }
 
 /// What is told of blocks that leave.
@@ -296,10 +298,16 @@ impl<W: Words> Store<W> {
             if used.writer.is_some() || self.is_unchecked(slot) {
                 continue;
             }
-            let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
-            let offset = self.chunks.offset(slot);
-            visit(&Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes });
+            visit(&self.leaving(slot, used));
         }
+    }
+
+    /// What is told of a block if it leaves.
+    pub(crate) fn leaving(&self, slot: u32, used: &Used) -> Leaving {
+        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
+        let offset = self.chunks.offset(slot);
+        let sum = header::sum(&self.words, &self.geometry, slot);
+        Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes, sum }
     }
 
     /// A slot for a block that `writer` is about to write. `was_touched` tells, and forgets, whether a block was read since

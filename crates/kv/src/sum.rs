@@ -29,7 +29,7 @@ pub fn sum_over(memory: &impl Memory, mut sum: u32, offset: usize, bytes: usize)
 ///
 /// # Errors
 /// [`OsError`] outside.
-pub(crate) fn read_summed(
+pub fn read_summed(
     memory: &impl Memory,
     mut sum: u32,
     offset: usize,

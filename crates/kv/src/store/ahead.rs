@@ -27,9 +27,7 @@ impl<W: Words> Store<W> {
         let givers = self.orders.givers();
         let slot = givers.into_iter().find_map(|group| self.victim(group, was_touched))?;
         let used = self.chunks.get(slot).copied()?;
-        let parent = self.parent_of(slot).and_then(|parent| self.chunks.get(parent)).map(|used| used.key);
-        let offset = self.chunks.offset(slot);
-        let leaving = Leaving { namespace: used.namespace, key: used.key, parent, offset, bytes: used.bytes };
+        let leaving = self.leaving(slot, &used);
         let generation = header::generation(&self.words, &self.geometry, slot);
         self.departing.insert(slot, generation);
         Some(Departing { leaving, slot, generation })

@@ -12,7 +12,7 @@ mod tests;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_kv::disk::{Record, RecordKind, TierLog};
-use hinterland_kv::{BlockKey, Leaving, View};
+use hinterland_kv::{BlockKey, Leaving, View, read_summed};
 use hinterland_os::{DirectFile, Transfer, process};
 use hinterland_proto::control::KvDiskStatus;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -74,6 +74,8 @@ struct State {
     spaces: HashMap<u64, [u8; 32]>,
     /// Namespaces whose blocks are replaced in memory: what the disk has of them would be old.
     forbidden: HashSet<u64>,
+    /// Blocks and namespaces that were removed: what was read before the last one may be of these.
+    removals: u64,
     /// What the file holds is known.
     is_known: bool,
     is_stopping: bool,
@@ -142,6 +144,7 @@ impl DiskTier {
             staged_bytes: 0,
             spaces: HashMap::new(),
             forbidden: HashSet::new(),
+            removals: 0,
             is_known: false,
             is_stopping: false,
             failures: 0,
@@ -205,8 +208,14 @@ impl DiskTier {
         let mut bytes = vec![0; length];
         let copied = view
             .blocks(leaving.offset, u64::from(leaving.bytes))
-            .and_then(|memory| memory.read_at(0, &mut bytes));
-        if copied.is_err() {
+            .and_then(|memory| read_summed(&memory, 0, 0, &mut bytes));
+        let Ok(sum) = copied else { return };
+        if leaving.sum.is_some_and(|published| published != sum) {
+            tracing::error!(
+                offset = leaving.offset,
+                "a KV block that leaves the memory is not what was published: it is not written"
+            );
+            count(&self.tally.lost_blocks, 1);
             return;
         }
         let record = Record {
@@ -242,6 +251,7 @@ impl DiskTier {
             state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
         let was_here = state.log.forget(&fingerprint, key) || was_staged;
         if was_here {
+            state.removals += 1;
             state.push(Record { key: Some(*key), ..note(RecordKind::Removed, fingerprint) }, Vec::new());
             drop(state);
             self.changed.notify_all();
@@ -253,6 +263,7 @@ impl DiskTier {
     pub(super) fn cleared(&self, number: u64) {
         let mut state = self.lock();
         let Some(&fingerprint) = state.spaces.get(&number) else { return };
+        state.removals += 1;
         state.drop_staged(|record| record.fingerprint == fingerprint);
         state.log.clear(&fingerprint);
         state.push(note(RecordKind::Cleared, fingerprint), Vec::new());

@@ -1,6 +1,6 @@
 //! Blocks that come back: read, checked, and put into memory as any other.
 
-use super::{DiskTier, count};
+use super::{DiskTier, State, count};
 use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum};
@@ -15,6 +15,8 @@ const BATCH_BYTES: u64 = 16 << 20;
 struct Wanted {
     key: BlockKey,
     place: Place,
+    /// How many removals there had been.
+    removals: u64,
 }
 
 impl DiskTier {
@@ -31,11 +33,12 @@ impl DiskTier {
         for key in keys {
             let state = self.lock();
             if let Some(staged) = state.staged_block(fingerprint, key) {
-                let (record, bytes) = (staged.record, staged.bytes.clone());
+                let (record, bytes, removals) = (staged.record, staged.bytes.clone(), state.removals);
                 drop(state);
-                self.put(store, number, namespace, &record, &bytes);
+                let is_there = |state: &State| state.removals == removals;
+                self.put(store, number, namespace, (&record, &bytes), is_there);
             } else if let Some(place) = state.log.find(fingerprint, key) {
-                wanted.push(Wanted { key: *key, place });
+                wanted.push(Wanted { key: *key, place, removals: state.removals });
             }
         }
         let mut rest = wanted.as_slice();
@@ -86,7 +89,13 @@ impl DiskTier {
                 continue;
             }
             match right_record(whole, fingerprint, wanted) {
-                Some((record, body)) => self.put(store, number, namespace, &record, body),
+                Some(found) => {
+                    let is_there = |state: &State| {
+                        state.removals == wanted.removals
+                            || state.log.find(fingerprint, &wanted.key) == Some(wanted.place)
+                    };
+                    self.put(store, number, namespace, (&found.0, found.1), is_there);
+                }
                 None => self.is_wrong(fingerprint, wanted),
             }
         }
@@ -102,7 +111,15 @@ impl DiskTier {
         }
     }
 
-    fn put(&self, store: &UserStore, number: u64, namespace: Namespace, record: &Record, bytes: &[u8]) {
+    /// Puts what was read into memory, unless it was removed meanwhile.
+    fn put(
+        &self,
+        store: &UserStore,
+        number: u64,
+        namespace: Namespace,
+        (record, bytes): (&Record, &[u8]),
+        is_there: impl Fn(&State) -> bool,
+    ) {
         let Some(key) = record.key else { return };
         let length = u64::from(record.bytes);
         let wish = Wish { namespace, key, bytes: length, parent: record.parent };
@@ -115,6 +132,12 @@ impl DiskTier {
         };
         fault_point::reach("kv-disk-brought");
         let mut state = store.lock();
+        // Whoever removes a block has both locks: it is removed before this, or from memory after it.
+        if !is_there(&self.lock()) {
+            // The slot is this writer's.
+            let _ = state.store.abort(number, slot);
+            return;
+        }
         if let Some(sum) = sum {
             // The slot is this writer's.
             let _ = state.store.sum_of_written(number, slot, sum);

@@ -103,7 +103,8 @@ impl World {
         let wish = Wish { namespace: self.namespace, key: key(number), bytes, parent: None };
         let reserved = self.store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
-        self.store.view.write(offset, bytes, &[&content_of(number, bytes)]).unwrap();
+        let sum = self.store.view.write(offset, bytes, &[&content_of(number, bytes)]).unwrap().unwrap();
+        self.store.lock().store.sum_of_written(1, slot, sum).unwrap();
         assert!(self.store.lock().store.publish(1, slot, &mut |_| false).unwrap());
     }
 
@@ -261,6 +262,21 @@ fn any_changed_byte_is_noticed_and_counted_and_the_block_is_a_miss() {
     assert_eq!(world.tier.status().checksum_failures, 6);
     assert!(world.get(0).is_none(), "it is not asked for again");
     assert_eq!(world.get(6).unwrap(), content(6));
+    world.end();
+}
+
+#[test]
+fn a_block_whose_bytes_have_changed_in_memory_is_not_written() {
+    let world = World::new("changed");
+    (0..4).for_each(|number| world.put(number));
+    let found = world.store.view.find(world.namespace, &key(2)).unwrap();
+    let memory = world.store.view.blocks(found.block().offset, MIB).unwrap();
+    memory.write_at(123_456, &[!content(2)[123_456]]).unwrap();
+    (10..30).for_each(|number| world.put(number));
+    world.settle();
+    let there: Vec<u32> = (0..4).filter(|&number| world.get(number).is_some()).collect();
+    assert_eq!(there, [0, 1, 3]);
+    assert_eq!(world.tier.status().lost_blocks, 1);
     world.end();
 }
 
