@@ -90,6 +90,32 @@ def test_all_is_there_after_a_restart_and_most_after_a_crash(start, hinterland):
     assert right(kv, [*range(48), *range(132, 148)]) >= 40
 
 
+def test_what_was_replaced_never_comes_back_from_the_disk(start, hinterland):
+    node = start()
+    kv = open_kv(hinterland, node)
+
+    def leave(numbers):
+        put(kv, numbers)
+        while disk(node)["staged_bytes"]:
+            time.sleep(0.01)
+
+    put(kv, range(8))
+    leave(range(100, 124))
+    assert kv.get(key(0)) is None
+    keys = [key(number) for number in range(8)]
+    assert kv.replace(keys, [block(1000 + number) for number in range(8)]) == [True] * 8
+    assert [kv.get(key(number)) for number in range(8)] == [block(1000 + number) for number in range(8)]
+    leave(range(200, 224))
+    assert kv.get(key(0)) is None
+    for again in (False, True):
+        assert kv.fetch(keys) == [True] * 8
+        assert [kv.get(key(number)) for number in range(8)] == [block(1000 + number) for number in range(8)]
+        if not again:
+            node.stop()
+            node.start()
+            kv = open_kv(hinterland, node)
+
+
 def test_what_was_removed_stays_away_and_other_models_never_meet(start, hinterland):
     node = start()
     kv = open_kv(hinterland, node)

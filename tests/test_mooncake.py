@@ -162,6 +162,37 @@ def test_a_value_is_never_a_mixture_while_it_is_replaced_and_evicted(store, node
     assert len(seen) >= 3
 
 
+# Long under long, short under short, and both in turn, by one writer.
+@pytest.mark.parametrize("sizes", [[1000], [9 * MEBIBYTE], [1000, 9 * MEBIBYTE]], ids=["short", "long", "both"])
+def test_a_value_that_is_replaced_is_there_all_the_time(store, open_store, sizes):
+    assert store.upsert("value", b"\1" * sizes[0]) == 0
+    ended, written, codes = threading.Event(), [], []
+
+    def write():
+        other = open_store()
+        while not ended.is_set():
+            number = len(written) % 250 + 1
+            codes.append(other.upsert("value", bytes([number]) * sizes[len(written) % len(sizes)]))
+            written.append(number)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    seen = set()
+    try:
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline or (len(seen) < 5 and time.monotonic() < deadline + 30):
+            data = store.get("value")
+            assert len(data) in sizes, f"{len(data)} bytes after {len(written)} writings"
+            assert data == data[:1] * len(data)
+            seen.add(data[0])
+    finally:
+        ended.set()
+        writer.join()
+    assert len(seen) >= 5 and set(codes) == {0}
+    assert store.get("value")[:1] == bytes([written[-1]])
+    assert store.remove("value") == 0 and store.get("value") == b""
+
+
 def test_values_of_many_parts_lose_to_eviction_whole(store, node):
     data = [bytes([number]) * (9 * MEBIBYTE) for number in range(60)]
     for number, value in enumerate(data):
@@ -263,7 +294,8 @@ def test_a_store_without_a_node_says_so_and_one_whose_node_came_back_goes_on(hin
     node.kill()
     assert store.put("n", b"v") < 0 and store.health_check() < 0
     node.start()
-    assert store.put("k", b"after") == 0 and store.get("k") == b"after" and store.health_check() == 0
+    assert store.get("k") == b"before", "what was put outlives the node"
+    assert store.put("n", b"after") == 0 and store.get("n") == b"after" and store.health_check() == 0
 
 
 def test_threads_share_a_store(store):

@@ -77,6 +77,9 @@ class KvCache:
         """Writes blocks; for each, whether it is there now. One that was there before is not written again. With
         `prefix`, each block follows on the one before it, the first one on the block `after`: none is evicted before
         those that follow on it."""
+    def replace(self, keys: Sequence[bytes], blocks: Sequence[Memory]) -> list[bool]:
+        """Writes blocks in place of those that their keys have, if any; for each, whether it is there now. A reader finds the
+        old or the new one at any moment, whole. One that is pinned is not replaced."""
     def pin(self, keys: Sequence[bytes]) -> list[bool]:
         """Keeps blocks from being evicted until they are unpinned as often, or this object is closed; for each, whether
         it is: not if it is not there, or half of the memory is pinned."""

@@ -556,9 +556,9 @@ impl Session {
     /// Requests about blocks that are replaced.
     fn kv_values(&self, request: KvRequest) -> Result<KvReply, Refused> {
         Ok(match request {
-            KvRequest::Swap { handle, blocks, give, take } => {
+            KvRequest::Swap { handle, blocks, give, take, on_disk } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
-                let (outcomes, slots) = store.swap(self.id, namespace, &blocks, &give, &take)?;
+                let (outcomes, slots) = store.swap(self.id, namespace, &blocks, (&give, &take), on_disk)?;
                 KvReply::Swapped { outcomes, slots }
             }
             KvRequest::RemoveSeen { handle, blocks } => {

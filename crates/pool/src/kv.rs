@@ -16,6 +16,7 @@ mod put;
 mod queue;
 mod racks;
 mod read;
+mod replace;
 mod runs;
 mod values;
 

@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::gpu::KvGpu;
 use crate::own::Own;
 use crate::queue::KvQueue;
-use hinterland_pool::{GpuOptions, KvCache as Client, Scatter, Stored};
+use hinterland_pool::{GatheredRuns, GpuOptions, KvCache as Client, Scatter, Stored};
 use hinterland_proto::control::KvEvent;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -53,14 +53,28 @@ impl KvCache {
         let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
         let blocks = &blocks;
         self.with(py, |client| {
-            let named = keys.iter().zip(blocks.gathers()).map(|(key, gather)| Ok((&key[..], gather?)));
-            let batch = named.collect::<Result<Vec<_>, Failure>>()?;
+            let batch = gathered(&keys, blocks)?;
             let stored = if prefix || after.is_some() {
                 client.put_runs_prefix(&batch, after.as_deref())?
             } else {
                 client.put_runs(&batch)?
             };
             Ok(stored.into_iter().map(|stored| stored != Stored::NoRoom).collect())
+        })
+    }
+
+    /// Writes blocks in place of those that their keys have; for each, whether it is there now.
+    fn replace(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        blocks: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<bool>> {
+        let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
+        let blocks = &blocks;
+        self.with(py, |client| {
+            let batch = gathered(&keys, blocks)?;
+            Ok(client.replace_runs(&batch)?.into_iter().map(|stored| stored == Stored::Written).collect())
         })
     }
 
@@ -280,6 +294,14 @@ impl KvCache {
         let text = "a KvCache is of one process (hint: open it in the other with the same fingerprint)";
         Err(PyTypeError::new_err(text))
     }
+}
+
+/// A batch to write: each key with the runs of its block.
+fn gathered<'batch>(
+    keys: &'batch [Vec<u8>],
+    blocks: &'batch Blocks,
+) -> Result<Vec<GatheredRuns<'batch>>, Failure> {
+    keys.iter().zip(blocks.gathers()).map(|(key, gather)| Ok((&key[..], gather?))).collect()
 }
 
 fn slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {

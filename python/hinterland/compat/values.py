@@ -140,9 +140,13 @@ class Values:
         """The length of each value that is there whole, or None."""
         found = self._kv.lengths([name.value for name in names])
         sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
-        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
-            if all(self._kv.exists(head.keys())):
-                sizes[index] = head.size
+        missing = [index for index, size in enumerate(sizes) if size is None]
+        for index, head in self._heads(names, missing):
+            sizes[index] = self._of_one_writing(names[index], head, lambda head: all(self._kv.exists(head.keys())))
+        # A long value that a short one was put in place of, meanwhile.
+        for index in missing:
+            if sizes[index] is None and self._kv.exists([names[index].value]) == [True]:
+                (sizes[index],) = self.sizes([names[index]])
         return sizes
 
     def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
@@ -166,6 +170,10 @@ class Values:
                 results[index] = Put.THERE if stored else Put.NO_ROOM
         return results
 
+    def replace(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
+        """Writes values in place of those that are there: who reads meanwhile finds the old or the new one."""
+        return [self._replace(name, pieces) for name, pieces in zip(names, values)]
+
     def read(
         self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[int] | None = None
     ) -> list[int | None]:
@@ -175,9 +183,14 @@ class Values:
         skipped = [min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start, name in zip(starts, names)]
         found = self._kv.read_into([name.value for name in names], [block(target) for target in targets], skipped)
         sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
-        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
-            if self._read_parts(head, starts[index], targets[index]):
-                sizes[index] = head.size
+        missing = [index for index, size in enumerate(sizes) if size is None]
+        for index, head in self._heads(names, missing):
+            start, target = starts[index], targets[index]
+            sizes[index] = self._of_one_writing(names[index], head, lambda head: self._read_parts(head, start, target))
+        # A long value that a short one was put in place of, meanwhile.
+        for index in missing:
+            if sizes[index] is None and self._kv.exists([names[index].value]) == [True]:
+                (sizes[index],) = self.read([names[index]], [targets[index]], [starts[index]])
         return sizes
 
     def whole(self, name: Name, make: Callable[[int], bytearray] = bytearray) -> bytearray | None:
@@ -201,10 +214,10 @@ class Values:
         found = self._kv.read_ranges([name.value for name in names], places, skipped)
         sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
         for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
-            parts = zip(targets[index], offsets[index])
+            parts = list(zip(targets[index], offsets[index]))
             # The parts of a head are of one writing, whenever they are read.
-            if all([self._read_parts(head, start, [piece]) for piece, start in parts]):
-                sizes[index] = head.size
+            sizes[index] = self._of_one_writing(
+                names[index], head, lambda head: all([self._read_parts(head, start, [piece]) for piece, start in parts]))
         return sizes
 
     def bytes(self, name: Name) -> bytes | None:
@@ -278,6 +291,41 @@ class Values:
             # No room, or another writer was first: its value is as good.
             self._kv.remove(keys)
         return Put.THERE if stored and winner is not None else Put.NO_ROOM
+
+    def _of_one_writing(self, name: Name, head: Head, read: Callable[[Head], bool]) -> int | None:
+        """Reads a long value, and again if it was replaced meanwhile; its length, or None."""
+        for _ in range(ATTEMPTS):
+            if read(head):
+                return head.size
+            (now,) = self.heads([name])
+            if now is None or now.number == head.number:
+                return None
+            head = now
+        return None
+
+    def _replace(self, name: Name, pieces: Sequence[Piece]) -> Put:
+        """The new value is there before what is left of the old one goes. Where a short one is, it counts and not a long one."""
+        size = length(pieces)
+        if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX + PRELUDE_UNIT:
+            return Put.REFUSED
+        for _ in range(ATTEMPTS):
+            (old,) = self.heads([name])
+            if size + len(name.prelude) > BLOCK_BYTES_MAX:
+                head = new_head(name, size)
+                keys, kv = head.keys(), self._kv
+                is_there = all(kv.put(keys, head.places(pieces))) and all(kv.exists(keys)) and all(
+                    kv.replace([name.head], [head.block()]))
+                left = [name.value, *(old.keys() if old else [])] if is_there else keys
+            else:
+                prelude = [memoryview(name.prelude)] if name.prelude else []
+                (is_there,) = self._kv.replace([name.value], [[*prelude, *block(pieces)]])
+                left = [name.head, *old.keys()] if is_there and old else []
+            if left:
+                self._kv.remove(left)
+            # Two who write a short and a long one at once may each have removed the other's.
+            if not is_there or self.sizes([name]) != [None]:
+                return Put.THERE if is_there else Put.NO_ROOM
+        return Put.NO_ROOM
 
     def _read_parts(self, head: Head, start: int, target: Sequence[Piece]) -> bool:
         """Copies what a target holds of a long value; whether all of it was there."""

@@ -10,7 +10,8 @@ use hinterland_types::SessionId;
 const LIST_MAX: usize = 4096;
 
 impl UserStore {
-    /// Swaps blocks in, gives slots back and takes others; one answer for each block, one for each length of `take`.
+    /// Swaps blocks in, gives slots back and takes others; one answer for each block, one for each length of `take`. `on_disk` says
+    /// whether the namespace keeps to the disk.
     ///
     /// # Errors
     /// [`Refused`] for a key or length that no block can have, before anything is done; at the first slot that the session
@@ -20,13 +21,13 @@ impl UserStore {
         session: SessionId,
         namespace: Namespace,
         blocks: &[KvSwap],
-        give: &[u32],
-        take: &[u64],
+        (give, take): (&[u32], &[u64]),
+        on_disk: bool,
     ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), Refused> {
         let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
         self.check_kept()?;
         let mut state = self.lock();
-        if let Some(disk) = &self.disk {
+        if let Some(disk) = self.disk.as_ref().filter(|_| !on_disk) {
             disk.forbid(namespace.0);
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
@@ -39,6 +40,10 @@ impl UserStore {
                 .store
                 .swap(session.0, block.slot, (namespace, key), block.bytes, expects(block.expects))
                 .map_err(|error| refused(&error))?;
+            if let Some(disk) = self.disk.as_ref().filter(|_| on_disk && swapped == Swapped::Done) {
+                // Who is reading the old one there puts it nowhere: it looks for removals with both locks held.
+                disk.removed(namespace.0, &key);
+            }
             outcomes.push(match swapped {
                 Swapped::Done => KvSwapped::Done,
                 Swapped::Changed => KvSwapped::Changed,

@@ -1,18 +1,15 @@
 //! Values: KV blocks that are replaced, removed if they are still those that were read, and listed.
 
-use super::{EINVAL, KvCache, block_key, broken};
+use super::replace::{Outcomes, batches, check};
+use super::{KvCache, block_key, broken};
 use crate::session::unexpected;
 use crate::{Pool, PoolError};
-use hinterland_kv::{BLOCK_BYTES_MAX, Found, StoreError, class_bytes};
+use hinterland_kv::{Found, class_bytes};
 use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{
     KvExpects, KvKey, KvReply, KvRequest, KvSeen, KvSlot, KvStatus, KvSwap, KvSwapped,
 };
 
-/// Blocks of one message: what a node does with its books locked stays below a millisecond.
-const SWAPS_MAX: usize = 512;
-/// Bytes of them: what is being written serves nobody else.
-const SWAP_BYTES_MAX: u64 = 32 << 20;
 /// Slots that are kept for the next blocks, so that a write costs one message and not two.
 const STOCK_MAX: usize = 64;
 /// Bytes of slots that are kept: what is kept serves nobody else.
@@ -111,19 +108,11 @@ impl KvValues {
     /// then. What else a node that fails can say; some may be written then.
     pub fn replace(&mut self, blocks: &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError> {
         for block in blocks {
-            check(block)?;
+            check(block.key, length(block.pieces))?;
         }
-        let (mut all, mut rest) = (Vec::with_capacity(blocks.len()), blocks);
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |block: &&Replacement<'_>| {
-                bytes += length(block.pieces);
-                bytes <= SWAP_BYTES_MAX
-            };
-            let count = rest.iter().take(SWAPS_MAX).take_while(fits).count().max(1);
-            let (some, behind) = rest.split_at(count);
+        let mut all = Vec::with_capacity(blocks.len());
+        for some in batches(blocks, |block| length(block.pieces)) {
             all.extend(self.replace_some(some)?);
-            rest = behind;
         }
         Ok(all)
     }
@@ -247,6 +236,11 @@ impl KvValues {
         Ok(slots.iter().map(outcome).collect())
     }
 
+    /// What was replaced must never come back, so nothing goes to a disk.
+    fn swap(&self, blocks: Vec<KvSwap>, give: Vec<u32>, take: Vec<u64>) -> Result<Outcomes, PoolError> {
+        self.cache.swap(blocks, give, take, false)
+    }
+
     /// A slot of each class, out of the stock or of the node; `None` where there is no room.
     fn slots_for(&mut self, classes: &[u64]) -> Result<Vec<Option<Slot>>, PoolError> {
         let mut slots: Vec<Option<Slot>> = Vec::with_capacity(classes.len());
@@ -301,30 +295,6 @@ impl KvValues {
     fn store(&mut self, classes: &[u64], taken: &[KvSlot]) {
         let kept = classes.iter().zip(taken).filter_map(|(&class, taken)| slot_of(class, taken));
         self.stock.extend(kept);
-    }
-
-    fn swap(
-        &self,
-        blocks: Vec<KvSwap>,
-        give: Vec<u32>,
-        take: Vec<u64>,
-    ) -> Result<(Vec<KvSwapped>, Vec<KvSlot>), PoolError> {
-        let (asked, wanted) = (blocks.len(), take.len());
-        let request = KvRequest::Swap { handle: self.cache.handle, blocks, give, take };
-        match self.cache.ask(request)? {
-            KvReply::Swapped { outcomes, slots } if outcomes.len() == asked && slots.len() == wanted => {
-                Ok((outcomes, slots))
-            }
-            other => Err(unexpected("Swapped", &other)),
-        }
-    }
-}
-
-fn check(block: &Replacement<'_>) -> Result<(), PoolError> {
-    block_key(block.key)?;
-    match length(block.pieces) {
-        1..=BLOCK_BYTES_MAX => Ok(()),
-        bytes => Err(PoolError::Refused { code: EINVAL, text: StoreError::Bytes(bytes).to_string() }),
     }
 }
 

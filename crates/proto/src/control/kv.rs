@@ -196,6 +196,9 @@ pub enum KvRequest {
         give: Vec<u32>,
         /// Lengths of blocks to come, 1 byte to 4 MiB: a slot for each.
         take: Vec<u64>,
+        /// Whether blocks of the namespace still go to a disk. What the disk has of a swapped key is removed there, but a node that is
+        /// killed before it has written this down finds the old one. If not, none does from here on.
+        on_disk: bool,
     },
     /// Removes blocks that are still those that were seen → `Count` of them.
     RemoveSeen {

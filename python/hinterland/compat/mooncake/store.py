@@ -140,7 +140,7 @@ class MooncakeDistributedStore:
         return self._put_from(keys, all_buffer_ptrs, all_sizes, config, replace=False)
 
     def upsert(self, key: str, value: Any, config: ReplicateConfig | None = None) -> int:
-        """Writes a value in place of one that is there. In between it is missing."""
+        """Writes a value in place of one that is there: a reader finds one of the two at any moment."""
         return self._put([key], [[view(value)]], config, replace=True)[0]
 
     def upsert_parts(self, key: str, *parts: Any, config: ReplicateConfig | None = None) -> int:
@@ -392,9 +392,8 @@ class MooncakeDistributedStore:
         names = [named(key) for key in keys]
 
         def put(values: Values) -> list[int]:
-            if replace:
-                values.remove(names)
-            return [PUT_CODES[outcome] for outcome in values.put(names, pieces)]
+            write = values.replace if replace else values.put
+            return [PUT_CODES[outcome] for outcome in write(names, pieces)]
 
         return self._with([codes.NO_NODE] * len(keys), put)
 
@@ -407,9 +406,8 @@ class MooncakeDistributedStore:
         replace: bool,
     ) -> list[int]:
         def put(values: Values, names: list[Name], pieces: list[list[Piece]]) -> list[int]:
-            if replace:
-                values.remove(names)
-            return [PUT_CODES[outcome] for outcome in values.put(names, pieces)]
+            write = values.replace if replace else values.put
+            return [PUT_CODES[outcome] for outcome in write(names, pieces)]
 
         if not _is_sound(config, len(keys)):
             return [codes.INVALID_PARAMETERS] * len(keys)
