@@ -21,6 +21,8 @@ const STOCK_SIZES_MAX: usize = 4;
 pub struct KvValues {
     cache: KvCache,
     stock: Vec<Slot>,
+    /// Sizes of slots that were written last, the latest first.
+    recent: Vec<u64>,
 }
 
 /// A block to write.
@@ -72,7 +74,7 @@ impl Pool {
     /// # Errors
     /// As [`kv`](Self::kv).
     pub fn kv_values(&self, fingerprint: &str) -> Result<KvValues, PoolError> {
-        Ok(KvValues { cache: self.kv(fingerprint)?, stock: Vec::new() })
+        Ok(KvValues { cache: self.kv(fingerprint)?, stock: Vec::new(), recent: Vec::new() })
     }
 }
 
@@ -267,19 +269,11 @@ impl KvValues {
         Ok(slots)
     }
 
-    /// What to give back and what to take, so that as many blocks of these classes find a slot the next time.
+    /// What to give back and what to take, so that as many blocks of these classes find a slot the next time, and one of each size
+    /// that was written before.
     fn restock(&mut self, classes: &[u64]) -> (Vec<u32>, Vec<u64>) {
         let most = STOCK_BYTES_MAX.min(self.capacity_bytes() / 64);
-        let (mut sizes, mut wanted, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for &class in classes {
-            if !sizes.contains(&class) && sizes.len() < STOCK_SIZES_MAX {
-                sizes.push(class);
-            }
-            if sizes.contains(&class) && wanted.len() < STOCK_MAX && bytes + class <= most {
-                bytes += class;
-                wanted.push(class);
-            }
-        }
+        let mut wanted = wanted(classes, &mut self.recent, most);
         let mut give = Vec::new();
         self.stock.retain(|slot| {
             let at = wanted.iter().position(|class| *class == slot.class);
@@ -298,6 +292,33 @@ impl KvValues {
     }
 }
 
+/// The slots to keep after blocks of these classes were written, of `most` bytes together; `recent` are the classes before them.
+fn wanted(classes: &[u64], recent: &mut Vec<u64>, most: u64) -> Vec<u64> {
+    let before = std::mem::take(recent);
+    let (mut wanted, mut bytes) = (Vec::new(), 0);
+    let mut want = |class: u64| {
+        if wanted.len() < STOCK_MAX && bytes + class <= most {
+            bytes += class;
+            wanted.push(class);
+        }
+    };
+    for &class in classes {
+        if !recent.contains(&class) && recent.len() < STOCK_SIZES_MAX {
+            recent.push(class);
+        }
+        if recent.contains(&class) {
+            want(class);
+        }
+    }
+    for class in before {
+        if !recent.contains(&class) && recent.len() < STOCK_SIZES_MAX {
+            recent.push(class);
+            want(class);
+        }
+    }
+    wanted
+}
+
 fn length(pieces: &[&[u8]]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }
@@ -310,5 +331,26 @@ const fn slot_of(class: u64, taken: &KvSlot) -> Option<Slot> {
     match *taken {
         KvSlot::Reserved { slot, offset } => Some(Slot { class, slot, offset }),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_of_few_sizes_in_turn_find_a_slot_each() {
+        let (mut recent, mut stock) = (Vec::new(), Vec::new());
+        for round in 0..20 {
+            for class in [64, 4096, 65_536] {
+                assert!(round == 0 || stock.contains(&class), "{class} would cost a message more: {stock:?}");
+                stock = wanted(&[class], &mut recent, 1 << 20);
+                assert_eq!(stock[0], class);
+            }
+        }
+        assert_eq!(wanted(&[1; 100], &mut recent, 1 << 20), [1; STOCK_MAX]);
+        assert_eq!(wanted(&[2, 2, 3, 4, 5, 6], &mut recent, 1 << 20), [2, 2, 3, 4, 5], "of so many sizes");
+        assert_eq!(wanted(&[7], &mut recent, 1 << 20), [7, 2, 3, 4]);
+        assert_eq!(wanted(&[900, 900], &mut recent, 1000), [900, 7, 2, 3], "of so many bytes");
     }
 }
