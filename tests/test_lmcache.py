@@ -9,6 +9,7 @@ import time
 
 import pytest
 from conftest import TREE
+from faults import wait_until
 
 MEBIBYTE = 1 << 20
 # Made by `tests/peers`, and an interpreter that has torch.
@@ -105,17 +106,21 @@ def test_what_finds_no_room_fails_and_leaves_no_head(client):
 
 def test_a_node_that_goes_fails_batches_and_one_that_comes_back_serves_them(client, node):
     fd = client.event_fd()
-    assert completed(client, client.submit_batch_set(["k"], views(values_of(10))))[0]
+    kept, read = values_of(10), [bytearray(10)]
+    assert completed(client, client.submit_batch_set(["k"], views(kept)))[0]
     node.kill()
     for submit in (lambda: client.submit_batch_set(["n"], views(values_of(10))), lambda: client.submit_batch_exists(["k"]),
                    lambda: client.submit_batch_get(["k"], views(values_of(10))), lambda: client.submit_batch_delete(["k"])):
         done, error, answers = completed(client, submit())
         assert (done, answers) == (False, [False]) and "hint:" in error
     node.start()
+    wait_until(lambda: completed(client, client.submit_batch_get(["k"], views(read))) == (True, "", [True]),
+               why="what was put outlives the node, and is found once it is checked")
+    assert read == kept
     value = values_of(5 * MEBIBYTE)
-    assert completed(client, client.submit_batch_set(["k"], views(value))) == (True, "", [True])
+    assert completed(client, client.submit_batch_set(["l"], views(value))) == (True, "", [True])
     loaded = [bytearray(5 * MEBIBYTE)]
-    assert completed(client, client.submit_batch_get(["k"], views(loaded))) == (True, "", [True]) and loaded == value
+    assert completed(client, client.submit_batch_get(["l"], views(loaded))) == (True, "", [True]) and loaded == value
     assert client.event_fd() == fd
 
 

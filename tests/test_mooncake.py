@@ -17,6 +17,7 @@ import time
 
 import pytest
 from conftest import TREE
+from faults import wait_until
 
 MEBIBYTE = 1 << 20
 PROGRAMS = TREE / "tests/programs"
@@ -294,7 +295,7 @@ def test_a_store_without_a_node_says_so_and_one_whose_node_came_back_goes_on(hin
     node.kill()
     assert store.put("n", b"v") < 0 and store.health_check() < 0
     node.start()
-    assert store.get("k") == b"before", "what was put outlives the node"
+    wait_until(lambda: store.get("k") == b"before", why="what was put outlives the node, and is found once it is checked")
     assert store.put("n", b"after") == 0 and store.get("n") == b"after" and store.health_check() == 0
 
 
