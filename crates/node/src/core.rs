@@ -3,7 +3,7 @@
 use crate::cache::Cache;
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{Holding, Holdings};
-use crate::kv::{KvRacks, KvStores, UserStore};
+use crate::kv::{KvElsewhere, KvRacks, KvStores, UserStore};
 use crate::locks::LockTable;
 use crate::membership::Membership;
 use crate::peers::Peers;
@@ -42,8 +42,10 @@ pub struct Core {
     pub cache: Arc<Cache>,
     /// KV blocks of this host.
     pub kv: KvStores,
-    /// Those of other nodes.
+    /// The connections to those of other nodes.
     pub kv_racks: Arc<KvRacks>,
+    /// What brings blocks here that are not in memory.
+    pub kv_elsewhere: Arc<KvElsewhere>,
     /// Locks of this rack.
     pub locks: LockTable,
     /// Small allocations.

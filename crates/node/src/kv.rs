@@ -3,7 +3,9 @@
 //! See `docs/decisions/2026-11-22-kv-blocks.md`.
 
 mod behind;
+mod claims;
 mod disk;
+mod elsewhere;
 mod files;
 mod keeping;
 mod racks;
@@ -13,6 +15,7 @@ mod start;
 
 pub use behind::KvWatermarks;
 pub use disk::KvDisk;
+pub use elsewhere::KvElsewhere;
 pub use files::KvFolders;
 pub use racks::{KvRacks, KvRemote};
 

@@ -5,7 +5,7 @@ use crate::core::Core;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
-use crate::kv::{KvFolders, KvRacks, KvStores};
+use crate::kv::{KvElsewhere, KvFolders, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::LockTable;
@@ -299,7 +299,7 @@ fn build(
         switches: options.switches,
     };
     let (cache, threads) = Cache::start(cache_options, Arc::clone(&peers), Arc::clone(&directory), own)?;
-    let kv_racks = KvRacks::new(options.kv_remote, identity, Arc::clone(&directory));
+    let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
     let core = Arc::new_cyclic(|itself| Core {
@@ -313,7 +313,8 @@ fn build(
         holdings,
         puts: Arc::new(puts),
         cache,
-        kv_racks: Arc::new(kv_racks),
+        kv_elsewhere: Arc::new(KvElsewhere::new(Arc::clone(&kv_racks))),
+        kv_racks: Arc::clone(&kv_racks),
         kv,
         locks: LockTable::default(),
         segment: Segment::new(options.segment_bytes),

@@ -537,16 +537,16 @@ impl Session {
         Ok(match request {
             KvRequest::Match { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
-                KvReply::Count(core.kv_racks.match_prefix(&store, namespace, &keys)?)
+                KvReply::Count(core.kv_elsewhere.match_prefix(&store, namespace, &keys)?)
             }
             KvRequest::Fetch { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
-                KvReply::Fetched(core.kv_racks.fetch(&store, namespace, &keys)?)
+                KvReply::Fetched(core.kv_elsewhere.fetch(&store, namespace, &keys)?)
             }
             KvRequest::Prefetch { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 let count = keys.len() as u64;
-                let is_begun = core.kv_racks.prefetch(&store, namespace, keys)?;
+                let is_begun = core.kv_elsewhere.prefetch(&store, namespace, keys)?;
                 KvReply::Count(if is_begun { count } else { 0 })
             }
             other => self.kv_values(other)?,

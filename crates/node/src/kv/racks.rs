@@ -7,38 +7,36 @@
 //! | `home` | answers other nodes |
 //! | `links`, `link` | connections to other nodes, and the one question to all of them |
 //! | `transfer` | blocks of one other node, from the reads to publishing |
-//! | `claims` | one fetch for all who want the same block |
 //! | `places` | what a question found, for the fetch after it |
 //! | `checksum` | of blocks that went over a wire |
 
 mod checksum;
-mod claims;
 mod home;
 mod link;
 mod links;
 mod places;
 mod transfer;
 
-use super::{UserStore, key};
+pub(super) use home::check_count;
+
+use super::UserStore;
+use super::claims::Claim;
 use crate::directory_link::DirectoryLink;
 use crate::peers::PeerIdentity;
 use crate::refused::{Refused, errno};
-use claims::{Claim, Claims};
 use hinterland_kv::{BlockKey, Namespace};
 use hinterland_os::process;
 use hinterland_proto::control::{KvRacksStatus, KvStatus};
 use links::{Links, Spot};
 use places::Places;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use transfer::{Wanted, transfer};
 
 /// Writers of this kind have numbers that no session reaches.
 const WRITER_FIRST: u64 = 1 << 63;
-/// Fetches that nobody waits for: each has a thread, and more of them would not move more bytes.
-const PREFETCHES_MAX: usize = 4;
 /// Homes of one block that are tried.
 const TRIES_MAX: usize = 3;
 
@@ -98,10 +96,17 @@ impl Tally {
 }
 
 /// A namespace of a user, as all nodes know it.
-struct Space {
-    user: u32,
-    namespace: Namespace,
-    fingerprint: [u8; 32],
+pub(super) struct Space {
+    pub(super) user: u32,
+    pub(super) namespace: Namespace,
+    pub(super) fingerprint: [u8; 32],
+}
+
+impl Space {
+    /// What is claimed to fetch a block.
+    pub(super) const fn claim(&self, key: BlockKey) -> Claim {
+        (self.user, self.namespace, key)
+    }
 }
 
 /// The number that stands for a fingerprint in headers.
@@ -115,10 +120,8 @@ pub(super) fn number_of(fingerprint: &[u8; 32]) -> u64 {
 pub struct KvRacks {
     options: KvRemote,
     links: Links,
-    claims: Claims,
     places: Places,
     writer_next: AtomicU64,
-    prefetches: AtomicUsize,
 }
 
 impl KvRacks {
@@ -127,10 +130,8 @@ impl KvRacks {
         Self {
             options,
             links: Links::new(identity, directory, options),
-            claims: Claims::default(),
             places: Places::default(),
             writer_next: AtomicU64::new(WRITER_FIRST),
-            prefetches: AtomicUsize::new(0),
         }
     }
 
@@ -173,113 +174,18 @@ impl KvRacks {
         }
     }
 
-    /// How many of the keys, from the first on, are here or at other nodes.
-    ///
-    /// # Errors
-    /// [`Refused`] for a key that no block can have, or too many.
-    pub fn match_prefix(
-        &self,
-        store: &UserStore,
-        namespace: Namespace,
-        keys: &[Vec<u8>],
-    ) -> Result<u64, Refused> {
-        let (space, keys) = self.ask(store, namespace, keys)?;
-        let far: Vec<BlockKey> =
-            keys.iter().filter(|key| !store.is_near(namespace, &space.fingerprint, key)).copied().collect();
-        if far.is_empty() {
-            return Ok(keys.len() as u64);
-        }
-        let mut spots = self.find(&space, &far).into_iter();
-        let (mut count, mut is_whole) = (0, true);
-        let mut known = Vec::new();
-        let mut rest = far.iter().peekable();
-        for key in &keys {
-            if rest.next_if_eq(&key).is_some() {
-                let spots = spots.next().unwrap_or_default();
-                is_whole &= !spots.is_empty();
-                known.push((claim(&space, *key), spots));
-            }
-            count += u64::from(is_whole);
-        }
-        self.places.put(known.into_iter().filter(|(_, spots)| !spots.is_empty()));
-        Ok(count)
+    /// How long a fetch may take in which bytes move: no node may be silent for long.
+    pub(super) fn longest_fetch(&self) -> Duration {
+        self.options.stall_after * 30
     }
 
-    /// Brings blocks here; for each key, whether its block is here at the end.
-    ///
-    /// # Errors
-    /// As [`match_prefix`](Self::match_prefix).
-    pub fn fetch(
-        &self,
-        store: &UserStore,
-        namespace: Namespace,
-        keys: &[Vec<u8>],
-    ) -> Result<Vec<bool>, Refused> {
-        let (space, keys) = self.ask(store, namespace, keys)?;
-        let is_here = |key: &BlockKey| store.view.find(namespace, key).is_some();
-        let wanted = keys.iter().filter(|key| !is_here(key)).map(|key| claim(&space, *key));
-        let (mine, others) = self.claims.claim(wanted);
-        if !mine.blocks.is_empty() {
-            store.bring_from_disk(namespace, &space.fingerprint, mine.blocks.iter().map(|(_, _, key)| *key));
-        }
-        if self.options.is_on && mine.blocks.iter().any(|(_, _, key)| !is_here(key)) {
-            self.bring(store, &space, &mine.blocks);
-            let misses = mine.blocks.iter().filter(|(_, _, key)| !is_here(key)).count();
-            // Relaxed: a counter that nothing is ordered by.
-            store.tally.misses.fetch_add(misses as u64, Ordering::Relaxed);
-        }
-        drop(mine);
-        // As long as a fetch goes on it moves bytes, and no node may be silent for long: this ends.
-        self.claims.wait(&others, Instant::now() + self.options.stall_after * 30);
-        Ok(keys.iter().map(is_here).collect())
-    }
-
-    /// Begins to bring blocks here; false if as many fetches as may go on already.
-    ///
-    /// # Errors
-    /// As [`match_prefix`](Self::match_prefix); also if there is no thread to be had.
-    pub fn prefetch(
-        self: &Arc<Self>,
-        store: &Arc<UserStore>,
-        namespace: Namespace,
-        keys: Vec<Vec<u8>>,
-    ) -> Result<bool, Refused> {
-        self.ask(store, namespace, &keys)?;
-        // Relaxed: a count that limits threads; nothing is published through it.
-        if self.prefetches.fetch_add(1, Ordering::Relaxed) >= PREFETCHES_MAX {
-            // Relaxed: as above.
-            self.prefetches.fetch_sub(1, Ordering::Relaxed);
-            return Ok(false);
-        }
-        let (racks, store) = (Arc::clone(self), Arc::clone(store));
-        let bring = move || {
-            process::name_thread("kv-prefetch");
-            let counted = Counted(racks);
-            if let Err(refused) = counted.0.fetch(&store, namespace, &keys) {
-                tracing::debug!(%refused, "a prefetch of KV blocks");
-            }
-        };
-        let spawned = std::thread::Builder::new().name("kv-prefetch".to_owned()).spawn(bring);
-        spawned.map(|_| true).map_err(|error| {
-            // Relaxed: as above.
-            self.prefetches.fetch_sub(1, Ordering::Relaxed);
-            Refused::new(errno::EIO, error.to_string())
-        })
-    }
-
-    /// The namespace and the keys of a request that makes sense.
-    fn ask(
-        &self,
-        store: &UserStore,
-        namespace: Namespace,
-        keys: &[Vec<u8>],
-    ) -> Result<(Space, Vec<BlockKey>), Refused> {
-        home::check_count(keys.len())?;
-        let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let fingerprint = store.fingerprint(namespace).ok_or_else(|| {
-            Refused::new(errno::EINVAL, format!("no namespace {:016x} is open (hint: open it)", namespace.0))
-        })?;
-        Ok((Space { user: store.user, namespace, fingerprint }, keys))
+    /// For each of these keys, whether another node has its block. Where they lie is remembered for a fetch.
+    pub(super) fn have(&self, space: &Space, keys: &[BlockKey]) -> Vec<bool> {
+        let spots = self.find(space, keys);
+        let are_there = spots.iter().map(|spots| !spots.is_empty()).collect();
+        let known = keys.iter().map(|key| space.claim(*key)).zip(spots);
+        self.places.put(known.filter(|(_, spots)| !spots.is_empty()));
+        are_there
     }
 
     fn find(&self, space: &Space, keys: &[BlockKey]) -> Vec<Vec<Spot>> {
@@ -290,8 +196,12 @@ impl KvRacks {
         self.links.find(space.user, space.fingerprint, &keys)
     }
 
-    /// Fetches claimed blocks: first from places that are known, then from those that are found.
-    fn bring(&self, store: &UserStore, space: &Space, claims: &[Claim]) {
+    /// Fetches claimed blocks that are not here: first from places that are known, then from those that are found.
+    pub(super) fn bring(&self, store: &UserStore, space: &Space, claims: &[Claim]) {
+        let is_here = |claim: &Claim| store.view.find(space.namespace, &claim.2).is_some();
+        if !self.options.is_on || claims.iter().all(is_here) {
+            return;
+        }
         let known: Vec<_> = claims.iter().map(|claim| (claim.2, self.places.take(claim))).collect();
         self.bring_from(store, space, known);
         let left: Vec<BlockKey> = claims
@@ -303,6 +213,9 @@ impl KvRacks {
             let found = self.find(space, &left);
             self.bring_from(store, space, left.into_iter().zip(found).collect());
         }
+        let misses = claims.iter().filter(|claim| !is_here(claim)).count();
+        // Relaxed: a counter that nothing is ordered by.
+        store.tally.misses.fetch_add(misses as u64, Ordering::Relaxed);
     }
 
     /// Fetches blocks from the first node that has each; those that it does not give, from the next.
@@ -349,18 +262,4 @@ impl KvRacks {
             self.links.give_up(&lane, &error);
         }
     }
-}
-
-/// One of the fetches that nobody waits for; counted off when it ends, in whatever way.
-struct Counted(Arc<KvRacks>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        // Relaxed: a count that limits threads; nothing is published through it.
-        self.0.prefetches.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-const fn claim(space: &Space, key: BlockKey) -> Claim {
-    (space.user, space.namespace, key)
 }

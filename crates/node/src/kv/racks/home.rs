@@ -85,7 +85,7 @@ impl UserStore {
 }
 
 /// Refuses more keys than one request may have.
-pub(super) fn check_count(count: usize) -> Result<(), Refused> {
+pub(in crate::kv) fn check_count(count: usize) -> Result<(), Refused> {
     if count <= KV_KEYS_MAX {
         return Ok(());
     }

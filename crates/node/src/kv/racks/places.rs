@@ -1,7 +1,7 @@
 //! Places: what a question about a prefix found out, kept for the fetch that follows.
 
-use super::claims::Claim;
 use super::links::Spot;
+use crate::kv::claims::Claim;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -1,0 +1,127 @@
+//! Blocks that are not in the memory of this host: looked for on its disk and at other nodes, and brought here once for all who want them.
+
+use super::claims::Claims;
+use super::racks::{KvRacks, Space, check_count};
+use super::{UserStore, key};
+use crate::refused::{Refused, errno};
+use hinterland_kv::{BlockKey, Namespace};
+use hinterland_os::process;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// Fetches that nobody waits for: each has a thread, and more of them would not move more bytes.
+const PREFETCHES_MAX: usize = 4;
+
+/// The way to all blocks that are not in memory.
+pub struct KvElsewhere {
+    racks: Arc<KvRacks>,
+    claims: Claims,
+    prefetches: AtomicUsize,
+}
+
+impl KvElsewhere {
+    /// Asks other nodes by these connections.
+    pub fn new(racks: Arc<KvRacks>) -> Self {
+        Self { racks, claims: Claims::default(), prefetches: AtomicUsize::new(0) }
+    }
+
+    /// How many of the keys, from the first on, are here, on the disk or at other nodes.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have, or too many.
+    pub fn match_prefix(
+        &self,
+        store: &UserStore,
+        namespace: Namespace,
+        keys: &[Vec<u8>],
+    ) -> Result<u64, Refused> {
+        let (space, keys) = ask(store, namespace, keys)?;
+        let far: Vec<BlockKey> =
+            keys.iter().filter(|key| !store.is_near(namespace, &space.fingerprint, key)).copied().collect();
+        if far.is_empty() {
+            return Ok(keys.len() as u64);
+        }
+        let mut have = far.iter().zip(self.racks.have(&space, &far)).peekable();
+        let is_there =
+            |key: &&BlockKey| have.next_if(|(far, _)| far == key).is_none_or(|(_, is_there)| is_there);
+        Ok(keys.iter().take_while(is_there).count() as u64)
+    }
+
+    /// Brings blocks here; for each key, whether its block is here at the end.
+    ///
+    /// # Errors
+    /// As [`match_prefix`](Self::match_prefix).
+    pub fn fetch(
+        &self,
+        store: &UserStore,
+        namespace: Namespace,
+        keys: &[Vec<u8>],
+    ) -> Result<Vec<bool>, Refused> {
+        let (space, keys) = ask(store, namespace, keys)?;
+        let is_here = |key: &BlockKey| store.view.find(namespace, key).is_some();
+        let wanted = keys.iter().filter(|key| !is_here(key)).map(|key| space.claim(*key));
+        let (mine, others) = self.claims.claim(wanted);
+        if !mine.blocks.is_empty() {
+            store.bring_from_disk(namespace, &space.fingerprint, mine.blocks.iter().map(|(_, _, key)| *key));
+            self.racks.bring(store, &space, &mine.blocks);
+        }
+        drop(mine);
+        // As long as a fetch goes on it moves bytes: this ends.
+        self.claims.wait(&others, Instant::now() + self.racks.longest_fetch());
+        Ok(keys.iter().map(is_here).collect())
+    }
+
+    /// Begins to bring blocks here; false if as many fetches as may go on already.
+    ///
+    /// # Errors
+    /// As [`match_prefix`](Self::match_prefix); also if there is no thread to be had.
+    pub fn prefetch(
+        self: &Arc<Self>,
+        store: &Arc<UserStore>,
+        namespace: Namespace,
+        keys: Vec<Vec<u8>>,
+    ) -> Result<bool, Refused> {
+        ask(store, namespace, &keys)?;
+        // Relaxed: a count that limits threads; nothing is published through it.
+        if self.prefetches.fetch_add(1, Ordering::Relaxed) >= PREFETCHES_MAX {
+            // Relaxed: as above.
+            self.prefetches.fetch_sub(1, Ordering::Relaxed);
+            return Ok(false);
+        }
+        let (elsewhere, store) = (Arc::clone(self), Arc::clone(store));
+        let bring = move || {
+            process::name_thread("kv-prefetch");
+            let counted = Counted(elsewhere);
+            if let Err(refused) = counted.0.fetch(&store, namespace, &keys) {
+                tracing::debug!(%refused, "a prefetch of KV blocks");
+            }
+        };
+        let spawned = std::thread::Builder::new().name("kv-prefetch".to_owned()).spawn(bring);
+        spawned.map(|_| true).map_err(|error| {
+            // Relaxed: as above.
+            self.prefetches.fetch_sub(1, Ordering::Relaxed);
+            Refused::new(errno::EIO, error.to_string())
+        })
+    }
+}
+
+/// The namespace and the keys of a request that makes sense.
+fn ask(store: &UserStore, namespace: Namespace, keys: &[Vec<u8>]) -> Result<(Space, Vec<BlockKey>), Refused> {
+    check_count(keys.len())?;
+    let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
+    let fingerprint = store.fingerprint(namespace).ok_or_else(|| {
+        Refused::new(errno::EINVAL, format!("no namespace {:016x} is open (hint: open it)", namespace.0))
+    })?;
+    Ok((Space { user: store.user, namespace, fingerprint }, keys))
+}
+
+/// One of the fetches that nobody waits for; counted off when it ends, in whatever way.
+struct Counted(Arc<KvElsewhere>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        // Relaxed: a count that limits threads; nothing is published through it.
+        self.0.prefetches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
