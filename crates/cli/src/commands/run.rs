@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::run::{namespace, preload, program};
+use crate::run::{gpu, namespace, preload, program};
 use crate::size::Size;
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
 use std::ffi::OsString;
@@ -15,6 +15,10 @@ use std::sync::mpsc::channel;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example: hinterland run --budget 2G -- llama-completion -m /pool/models/small.gguf -p Hello
+         hinterland run --gpu gpu-node:7080 -- llama-server -ngl 99 -m small.gguf
+
+With --gpu the program finds CUDA's libraries replaced by ours, and its devices are those of the GPU
+node; without a node of a pool on this host it then runs without a mount.
 
 The mount is private to the program and its children, and goes with them. The program gets the
 signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is
@@ -35,6 +39,12 @@ pub struct Arguments {
     /// Do not let the kernel read local objects by itself
     #[arg(long)]
     no_passthrough: bool,
+    /// The GPU node whose devices the program has: unix:PATH or tcp:HOST:PORT
+    #[arg(long, value_name = "ADDRESS", value_parser = gpu::address)]
+    gpu: Option<String>,
+    /// Device memory to set aside at the start [default: what the node gives to everybody]
+    #[arg(long, value_name = "SIZE", requires = "gpu")]
+    gpu_memory: Option<Size>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -68,24 +78,46 @@ fn unit(text: &str) -> Result<Size, String> {
 /// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let socket = absolute(&context.socket())?;
+    let libraries = arguments.gpu.is_some().then(gpu::Libraries::write).transpose()?;
     // Ask before anything else, so that a missing node is told first.
-    drop(context.pool()?);
-    let library = if arguments.no_preload { None } else { Some(preload::find()?) };
+    let has_pool = match context.pool() {
+        Ok(_) => true,
+        Err(failure) if libraries.is_some() => {
+            context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
+            false
+        }
+        Err(failure) => return Err(failure),
+    };
     let signals = program::Signals::hold()?;
-    namespace::make_mount_point(&arguments.at)?;
-    namespace::enter()?;
-    let mounted = mount(arguments, &socket)?;
-    let mut variables = vec![
-        ("HINTERLAND_SOCKET", socket.into_os_string()),
-        ("HINTERLAND_MOUNT_DEVICE", mounted.device().to_string().into()),
-    ];
-    let sizes = [("HINTERLAND_BUDGET", arguments.budget), ("HINTERLAND_UNIT", arguments.unit)];
-    variables
-        .extend(sizes.into_iter().filter_map(|(name, size)| Some((name, size?.bytes.to_string().into()))));
-    let mut child = program::start(&arguments.program, library.as_deref(), &variables)?;
+    let mut preloaded = Vec::new();
+    let mut variables = Vec::new();
+    if let (Some(node), Some(libraries)) = (&arguments.gpu, &libraries) {
+        preloaded.extend_from_slice(libraries.paths());
+        variables.extend(gpu::variables(node, arguments.gpu_memory.map(|size| size.bytes), libraries));
+    }
+    let mounted = if has_pool {
+        if !arguments.no_preload {
+            preloaded.push(preload::find()?);
+        }
+        namespace::make_mount_point(&arguments.at)?;
+        namespace::enter()?;
+        let mounted = mount(arguments, &socket)?;
+        variables.push(("HINTERLAND_SOCKET", socket.into_os_string()));
+        variables.push(("HINTERLAND_MOUNT_DEVICE", mounted.device().to_string().into()));
+        let sizes = [("HINTERLAND_BUDGET", arguments.budget), ("HINTERLAND_UNIT", arguments.unit)];
+        variables.extend(
+            sizes.into_iter().filter_map(|(name, size)| Some((name, size?.bytes.to_string().into()))),
+        );
+        Some(mounted)
+    } else {
+        None
+    };
+    let mut child = program::start(&arguments.program, &preloaded, &variables)?;
     let code = program::watch(&signals, &mut child)?;
     // Children of the program that go on lose the mount, as they lose the session of their parent.
-    mounted.unmount()?;
+    if let Some(mounted) = mounted {
+        mounted.unmount()?;
+    }
     Ok(code)
 }
 

@@ -7,7 +7,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::{Pid, getppid};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
 
 /// Signals that are passed on to the program.
@@ -71,14 +71,15 @@ fn held() -> SigSet {
 /// [`Failure`] when no process can be made.
 pub fn start(
     program: &[OsString],
-    library: Option<&Path>,
+    preloaded: &[PathBuf],
     variables: &[(&str, OsString)],
 ) -> Result<Child, Failure> {
     let failed = |error| Failure::new(format!("no process can be started: {error}"), "check `ulimit -u`");
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(["become", "--parent", &std::process::id().to_string()]);
-    if let Some(library) = library {
-        command.arg("--preload").arg(library);
+    if !preloaded.is_empty() {
+        let paths: Vec<&OsStr> = preloaded.iter().map(|path| path.as_os_str()).collect();
+        command.arg("--preload").arg(paths.join(OsStr::new(":")));
     }
     command.arg("--").args(program).envs(variables.iter().map(|(name, value)| (*name, value)));
     command.spawn().map_err(failed)

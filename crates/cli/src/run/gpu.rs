@@ -1,0 +1,107 @@
+//! The libraries that stand in for CUDA's, in a folder of their own for as long as a program runs.
+
+use super::cuda;
+use crate::failure::Failure;
+use hinterland_cudanames::CORE_FILE;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// The folder with the libraries; it goes when this is dropped.
+#[derive(Debug)]
+pub struct Libraries {
+    folder: PathBuf,
+    paths: Vec<PathBuf>,
+}
+
+impl Libraries {
+    /// Writes the libraries into a new folder that nobody else may change.
+    ///
+    /// # Errors
+    /// [`Failure`] when the core is not found or nothing can be written.
+    pub fn write() -> Result<Self, Failure> {
+        let core = cuda::find_core()?;
+        let mut libraries = Self { folder: new_folder()?, paths: Vec::new() };
+        libraries.paths = cuda::write_libraries(&libraries.folder, &core)?;
+        // Whoever needs the core asks for it by name.
+        libraries.paths.retain(|path| !path.ends_with(CORE_FILE));
+        Ok(libraries)
+    }
+
+    /// All of them, for `LD_PRELOAD`: a program whose own search path names CUDA's libraries first gets ours nevertheless.
+    pub fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    /// `LD_LIBRARY_PATH` with the folder in front, for programs that load by name.
+    pub fn search_path(&self) -> OsString {
+        let mut value = self.folder.clone().into_os_string();
+        if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
+            value.push(":");
+            value.push(before);
+        }
+        value
+    }
+}
+
+impl Drop for Libraries {
+    fn drop(&mut self) {
+        // What is left lies in the folder for temporary files.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn new_folder() -> Result<PathBuf, Failure> {
+    let parent = std::env::temp_dir();
+    for number in 0..u32::MAX {
+        let folder = parent.join(format!("hinterland-cuda-{}-{number}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(Failure::file("making", &folder, &error)),
+        }
+    }
+    Err(Failure::new(
+        format!("{} is full of folders", parent.display()),
+        "remove old ones: hinterland-cuda-*",
+    ))
+}
+
+/// What a program is told of its GPU node.
+pub fn variables(node: &str, memory: Option<u64>, libraries: &Libraries) -> Vec<(&'static str, OsString)> {
+    let mut variables = vec![("HINTERLAND_GPU", node.into()), ("LD_LIBRARY_PATH", libraries.search_path())];
+    if let Some(bytes) = memory {
+        variables.push(("HINTERLAND_GPU_MEMORY", bytes.to_string().into()));
+    }
+    variables
+}
+
+/// An address as `run --gpu` takes it: that of a channel, a path, or a host and a port.
+pub fn address(text: &str) -> Result<String, String> {
+    let full = match text {
+        _ if text.starts_with("unix:") || text.starts_with("tcp:") => text.to_owned(),
+        _ if text.contains('/') => {
+            format!("unix:{}", std::path::absolute(Path::new(text)).unwrap_or_default().display())
+        }
+        _ => format!("tcp:{text}"),
+    };
+    full.parse::<hinterland_channel::Address>().map(|address| address.to_string()).map_err(|_| {
+        format!(
+            "{text} is no address (hint: unix:/run/gpu.sock, tcp:HOST:PORT, or either without the first word)"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_need_no_first_word() {
+        assert_eq!(address("unix:/a/b"), Ok("unix:/a/b".to_owned()));
+        assert_eq!(address("/a/b"), Ok("unix:/a/b".to_owned()));
+        assert_eq!(address("gpu-node:7070"), Ok("tcp:gpu-node:7070".to_owned()));
+        assert!(address("gpu-node").unwrap_err().contains("hint:"));
+    }
+}
