@@ -5,7 +5,7 @@
 use crate::error::ChannelError;
 use crate::frame_bytes;
 use crate::lane::LaneWords;
-use crate::network::segment::SEGMENT_BYTES_MAX;
+use crate::network::parcel::PARCEL_BYTES_MAX;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, Seals, SharedSlice};
 use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use std::os::fd::OwnedFd;
@@ -21,8 +21,8 @@ const LANE_OFFSETS: [usize; 2] = [512, 1024];
 
 /// Smallest ring.
 pub const RING_BYTES_MIN: usize = 64 << 10;
-/// Smallest ring over a network: two segments fit into each half.
-const NETWORK_RING_BYTES_MIN: usize = 4 * SEGMENT_BYTES_MAX;
+/// Smallest ring over a network: two parcels fit into each half.
+const NETWORK_RING_BYTES_MIN: usize = 4 * PARCEL_BYTES_MAX;
 /// Largest ring.
 pub const RING_BYTES_MAX: usize = 1 << 30;
 /// Largest body in any channel: that of any frame between two processes of Hinterland, as handshakes agree on it.
@@ -85,7 +85,7 @@ impl Rings {
     }
 
     /// The rings of a connection whose bodies have up to so many bytes: as they are, or larger if they have to hold a whole
-    /// segment behind a frame that is not whole.
+    /// parcel behind a frame that is not whole.
     pub(crate) fn over_network(self, body_bytes_max: usize) -> Result<Self, ChannelError> {
         let least = (2 * frame_bytes(body_bytes_max.min(BODY_BYTES_MAX))).max(NETWORK_RING_BYTES_MIN);
         let ring_bytes = self.ring_bytes.max(least.next_power_of_two());

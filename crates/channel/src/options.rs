@@ -12,10 +12,10 @@ pub struct ChannelOptions {
     pub greeting_max: Duration,
     /// Over a network: a peer that acknowledges nothing for this long is given up.
     pub silence_max: Duration,
-    /// Over a network, for experiments: how much later than it would come, each segment that this side sends is seen by
+    /// Over a network, for experiments: how much later than it would come, each parcel that this side sends is seen by
     /// the other. At most a second. Throughput stays what it is, as long as a ring holds what is under way.
     pub delay_out: Duration,
-    /// The same for segments that this side receives.
+    /// The same for parcels that this side receives.
     pub delay_in: Duration,
 }
 

@@ -93,7 +93,8 @@ impl<'sender> Room<'sender> {
         self.body
     }
 
-    /// Publishes the frame. A peer that is awake sees it at once; one that sleeps is woken (one system call).
+    /// Publishes the frame. A peer that is awake sees it at once; one that sleeps is woken (one system call). Over a network,
+    /// the first frames after a pause are sent by the calling thread, so that none has to wake up for them.
     #[inline]
     pub fn commit(self) {
         self.sender.publish(frame_bytes(self.body_bytes));

@@ -14,6 +14,9 @@ use hinterland_os::{SpinBudget, barrier};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Commits in a row that find the sending thread asleep and send by themselves; the next one wakes it, as more will come.
+const DIRECT_MAX: u32 = 2;
+
 /// Frames after which the peer is asked for by a system call, so that it costs a nanosecond a frame.
 const FRAMES_PER_PROBE: u32 = 512;
 
@@ -41,6 +44,8 @@ pub struct Sender {
     registered: bool,
     budget: SpinBudget,
     until_probe: u32,
+    /// Commits since the last flush, or since the sending thread was woken, that sent by themselves.
+    direct: u32,
 }
 
 impl Sender {
@@ -65,6 +70,7 @@ impl Sender {
             registered,
             budget: SpinBudget::new(hinterland_os::affinity::online_core_count()),
             until_probe: FRAMES_PER_PROBE,
+            direct: 0,
         }
     }
 
@@ -120,9 +126,11 @@ impl Sender {
             Reader::Peer(_) => false,
             Reader::Drain(drain) => drain.send_now(),
         };
+        self.direct = DIRECT_MAX;
         if !sent {
             self.wake_reader();
         }
+        self.direct = 0;
         Ok(())
     }
 
@@ -160,24 +168,34 @@ impl Sender {
         add(&self.meter.bytes, bytes as u64);
     }
 
-    /// Wakes the reader if it sleeps.
+    /// Has the reader know, if it sleeps.
     #[inline]
-    pub(crate) fn wake_reader(&self) {
+    pub(crate) fn wake_reader(&mut self) {
         if self.lane.words().receiver().must_wake(self.registered) {
             self.ring();
         }
     }
 
     #[cold]
-    fn ring(&self) {
-        add(&self.meter.wakes, 1);
+    fn ring(&mut self) {
         match &self.reader {
             Reader::Peer(line) => {
                 line.ring();
                 add(&self.meter.messages, 1);
             }
-            Reader::Drain(drain) => drain.wake(),
+            Reader::Drain(drain) => {
+                if self.direct < DIRECT_MAX && drain.send_now() {
+                    self.direct += 1;
+                    // The thread sleeps on: must_wake() has taken its announcement. If it has come up meanwhile, it is woken
+                    // once for nothing.
+                    self.lane.words().receiver().bell.announce();
+                    return;
+                }
+                self.direct = 0;
+                drain.wake();
+            }
         }
+        add(&self.meter.wakes, 1);
     }
 
     #[inline]

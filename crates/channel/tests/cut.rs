@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Bytes that a client says during the handshake: a Hello and a Confirm.
 const GREETING_BYTES: usize = 128 + 48;
-/// Bytes of a header of a segment.
+/// Bytes of a header of a parcel.
 const HEADER_BYTES: usize = 32;
 
 /// What happens to the bytes from the client, counted behind the handshake.
@@ -168,10 +168,10 @@ fn through_a_proxy_without_faults_all_arrives() {
 
 #[test]
 fn every_damaged_byte_ends_the_connection() {
-    // One segment of one frame of 8 bytes, then more of them: every byte of the first.
+    // One parcel of one frame of 8 bytes, then more of them: every byte of the first.
     for at in 0..HEADER_BYTES + 16 {
         let (frames, error) = through(Fault::Flip { at, bits: 0x10 }, 1, |_| 8);
-        assert_eq!(frames, 0, "byte {at} of the segment was changed");
+        assert_eq!(frames, 0, "byte {at} of the parcel was changed");
         assert!(matches!(error, ChannelError::Broken { .. }), "byte {at}: {error}");
     }
 }
@@ -196,7 +196,7 @@ fn fuzz_faults_anywhere_lose_frames_and_forge_none() {
 }
 
 #[test]
-fn a_connection_that_ends_within_a_segment_or_a_frame_is_lost_and_not_closed() {
+fn a_connection_that_ends_within_a_parcel_or_a_frame_is_lost_and_not_closed() {
     for at in [1, HEADER_BYTES, HEADER_BYTES + 5] {
         let (frames, error) = through(Fault::End { at }, 1, |_| 3000);
         assert_eq!(frames, 0);

@@ -136,6 +136,56 @@ fn within_a_host_the_user_is_known_without_a_key() {
     }
 }
 
+/// Runs in a thread that is another user to the system, where this process may become one.
+fn as_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+    const NOBODY: libc::uid_t = 65_534;
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            // SAFETY: plain values. The bare system call changes this thread only, which ends with the work.
+            let result = unsafe { libc::syscall(libc::SYS_setresuid, NOBODY, NOBODY, NOBODY) };
+            (result == 0).then(work)
+        });
+        thread.join().unwrap()
+    })
+}
+
+#[test]
+fn another_user_of_the_host_needs_the_key() {
+    use std::os::unix::fs::PermissionsExt as _;
+    for (name, server, own, admitted) in [
+        ("stranger", None, None, false),
+        ("unkeyed", key(6), None, false),
+        ("wrong", key(6), key(7), false),
+        ("keyed", key(6), key(6), true),
+    ] {
+        let folder = Folder::new(name);
+        let listener = Listener::bind(&folder.address(), node(server), brief()).unwrap();
+        let open_to_all = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(&folder.0, open_to_all.clone()).unwrap();
+        std::fs::set_permissions(folder.0.join("gpu.sock"), open_to_all).unwrap();
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| {
+                listener.accept(Some(Duration::from_secs(5))).unwrap().map(|caller| caller.admit())
+            });
+            let ours = as_nobody(|| connect(&listener.address(), &client(own), brief()));
+            let theirs = server.join().unwrap();
+            let (Some(ours), Some(theirs)) = (ours, theirs) else {
+                eprintln!("skipped: only root may become another user");
+                return;
+            };
+            if admitted {
+                let (theirs, peer) = theirs.unwrap();
+                assert!(peer.hello.keyed);
+                talk(ours.unwrap(), theirs);
+            } else {
+                let error = ours.unwrap_err();
+                assert!(matches!(error, ChannelError::Handshake { .. }), "{name}: {error}");
+                assert!(matches!(theirs, Err(ChannelError::NotAdmitted { .. })), "{name}");
+            }
+        });
+    }
+}
+
 #[test]
 fn nobody_at_the_address_is_an_error_that_names_it() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

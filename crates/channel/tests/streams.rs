@@ -282,6 +282,69 @@ fn a_flush_sends_quiet_frames_as_one_message_and_wakes_nobody() {
 }
 
 #[test]
+fn the_first_frames_after_a_pause_are_sent_at_once_and_more_by_a_thread() {
+    let ((mut sender, _hear), (_answer, mut receiver)) = network(ChannelOptions::default());
+    std::thread::sleep(Duration::from_millis(50));
+    let mut seen = Vec::new();
+    for number in 0..3 {
+        sender.room(number, 8).unwrap().unwrap().commit();
+        let counters = sender.counters();
+        seen.push((counters.transfers.min(2), counters.wakes));
+    }
+    assert_eq!(seen, [(1, 0), (2, 0), (2, 1)]);
+    for number in 0..3 {
+        assert_eq!(take(&mut receiver).unwrap().0, number);
+    }
+}
+
+/// Frames with pauses of any length between them, so that the reader falls asleep at any moment of the writer's.
+fn doze((mut sender, _hear): End, (_answer, mut receiver): End, frames: u32) {
+    let taker = std::thread::spawn(move || {
+        for number in 0..frames {
+            let start = std::time::Instant::now();
+            assert_eq!(take(&mut receiver).unwrap().0, number);
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "frame {number} was there, and nobody was woken"
+            );
+        }
+        (receiver.counters().sleeps, _answer)
+    });
+    let mut random = 1u64;
+    for number in 0..frames {
+        send(&mut sender, number, &[]).unwrap();
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        // Mostly about as long as a spin is, and the way into a sleep.
+        let pause = Duration::from_nanos((random >> 33) % [2_000, 20_000, 200_000][number as usize % 3]);
+        let start = std::time::Instant::now();
+        while start.elapsed() < pause {
+            std::hint::spin_loop();
+        }
+    }
+    let (sleeps, _answer) = taker.join().unwrap();
+    assert!(sleeps > 0, "nobody slept, so nothing was tried");
+}
+
+#[test]
+fn no_reader_that_falls_asleep_at_any_moment_is_left_asleep() {
+    let (one, other) = shared(small());
+    doze(one, other, 10_000);
+    let (one, other) = network(narrow());
+    doze(one, other, 10_000);
+}
+
+#[test]
+#[ignore = "a soak"]
+fn soak_no_reader_that_falls_asleep_at_any_moment_is_left_asleep() {
+    for _ in 0..20 {
+        let (one, other) = shared(small());
+        doze(one, other, 50_000);
+        let (one, other) = network(narrow());
+        doze(one, other, 50_000);
+    }
+}
+
+#[test]
 fn a_delay_is_kept_by_each_direction_and_holds_no_frame_back_for_another() {
     let delay = Duration::from_millis(40);
     let options = ChannelOptions { delay_out: delay, ..ChannelOptions::default() };

@@ -1,6 +1,6 @@
-//! Receives segments into a ring of this process, and lets the frames in them be seen once they are checked.
+//! Receives parcels into a ring of this process, and lets the frames in them be seen once they are checked.
 
-use super::segment::{DELAY_NS_MAX, SEGMENT_HEADER_BYTES, Segment};
+use super::parcel::{DELAY_NS_MAX, PARCEL_HEADER_BYTES, Parcel};
 use super::socket::{For, Piece, Socket, failed};
 use crate::error::ChannelError;
 use crate::lane::Inlet;
@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes received beside a known segment: headers, and small segments whole.
+/// Bytes received beside a known parcel: headers, and small parcels whole.
 const STAGING_BYTES: usize = 64 << 10;
 /// Clocks of two processes that are further apart than this are those of two hosts.
 const SAME_CLOCK_NS: u64 = 1_000_000_000;
@@ -36,10 +36,10 @@ pub(crate) struct Intake {
     sequence: u64,
     delay_ns: u64,
     /// The header that is being received, and how much of it is there.
-    header: [u8; SEGMENT_HEADER_BYTES],
+    header: [u8; PARCEL_HEADER_BYTES],
     header_bytes: usize,
-    /// The segment that is being received, with the number of its bytes that are missing.
-    segment: Option<(Segment, usize)>,
+    /// The parcel that is being received, with the number of its bytes that are missing.
+    parcel: Option<(Parcel, usize)>,
     /// Bytes put into the ring since the start, and those of them that are checked.
     filled: u64,
     checked: u64,
@@ -57,9 +57,9 @@ impl Intake {
             socket,
             sequence,
             delay_ns: u64::try_from(delay.as_nanos()).map_or(0, |ns| ns.min(DELAY_NS_MAX.into())),
-            header: [0; SEGMENT_HEADER_BYTES],
+            header: [0; PARCEL_HEADER_BYTES],
             header_bytes: 0,
-            segment: None,
+            parcel: None,
             filled: 0,
             checked: 0,
             held: VecDeque::new(),
@@ -73,7 +73,7 @@ impl Intake {
     ///
     /// # Errors
     /// [`ChannelError::Broken`] for what no honest peer sends or what was damaged; [`ChannelError::Lost`] if the connection
-    /// fails or ends within a segment.
+    /// fails or ends within a parcel.
     pub fn take(&mut self, lane: &Lane, inlet: &mut Inlet, meter: &Meter) -> Result<Taken, ChannelError> {
         let before = (self.filled, self.header_bytes, inlet.seen());
         self.digest(lane, inlet)?;
@@ -89,8 +89,8 @@ impl Intake {
         if !self.ended || !all_seen {
             return Ok(Taken::Nothing);
         }
-        if self.segment.is_some() || self.header_bytes > 0 {
-            let reason = "the connection ended within a segment".to_owned();
+        if self.parcel.is_some() || self.header_bytes > 0 {
+            let reason = "the connection ended within a parcel".to_owned();
             return Err(ChannelError::Lost { reason });
         }
         Ok(Taken::End)
@@ -117,9 +117,9 @@ impl Intake {
         self.socket.end();
     }
 
-    /// One system call: what is missing of a segment goes straight into the ring, and what follows into the staging.
+    /// One system call: what is missing of a parcel goes straight into the ring, and what follows into the staging.
     fn receive(&mut self, lane: &Lane, inlet: &Inlet, meter: &Meter) -> Result<(), ChannelError> {
-        let missing = self.segment.map_or(0, |(_, missing)| missing);
+        let missing = self.parcel.map_or(0, |(_, missing)| missing);
         let direct = missing.min(self.room(lane, inlet));
         if missing > 0 && direct == 0 {
             return Ok(());
@@ -146,8 +146,8 @@ impl Intake {
         let into_ring = received.min(direct);
         self.staged = 0..received - into_ring;
         self.filled += into_ring as u64;
-        if let Some((segment, missing)) = self.segment {
-            self.segment = Some((segment, missing - into_ring));
+        if let Some((parcel, missing)) = self.parcel {
+            self.parcel = Some((parcel, missing - into_ring));
         }
         Ok(())
     }
@@ -155,12 +155,12 @@ impl Intake {
     /// Takes what is staged apart, as far as the ring has room.
     fn digest(&mut self, lane: &Lane, inlet: &mut Inlet) -> Result<(), ChannelError> {
         loop {
-            match self.segment {
-                Some((segment, 0)) => {
-                    self.finish(lane, inlet, segment)?;
-                    self.segment = None;
+            match self.parcel {
+                Some((parcel, 0)) => {
+                    self.finish(lane, inlet, parcel)?;
+                    self.parcel = None;
                 }
-                Some((segment, missing)) => {
+                Some((parcel, missing)) => {
                     let bytes = missing.min(self.staged.len()).min(self.room(lane, inlet));
                     if bytes == 0 {
                         return Ok(());
@@ -169,42 +169,42 @@ impl Intake {
                     lane.ring.write_at(self.offset(lane), source)?;
                     self.staged.start += bytes;
                     self.filled += bytes as u64;
-                    self.segment = Some((segment, missing - bytes));
+                    self.parcel = Some((parcel, missing - bytes));
                 }
                 None => {
-                    let bytes = (SEGMENT_HEADER_BYTES - self.header_bytes).min(self.staged.len());
+                    let bytes = (PARCEL_HEADER_BYTES - self.header_bytes).min(self.staged.len());
                     let source = &self.staging[self.staged.start..self.staged.start + bytes];
                     self.header[self.header_bytes..][..bytes].copy_from_slice(source);
                     self.staged.start += bytes;
                     self.header_bytes += bytes;
-                    if self.header_bytes < SEGMENT_HEADER_BYTES {
+                    if self.header_bytes < PARCEL_HEADER_BYTES {
                         return Ok(());
                     }
-                    let segment = Segment::parse(&self.header, self.sequence)?;
+                    let parcel = Parcel::parse(&self.header, self.sequence)?;
                     self.header_bytes = 0;
-                    self.segment = Some((segment, segment.length as usize));
+                    self.parcel = Some((parcel, parcel.length as usize));
                 }
             }
         }
     }
 
-    /// Checks a segment that is whole.
-    fn finish(&mut self, lane: &Lane, inlet: &mut Inlet, segment: Segment) -> Result<(), ChannelError> {
+    /// Checks a parcel that is whole.
+    fn finish(&mut self, lane: &Lane, inlet: &mut Inlet, parcel: Parcel) -> Result<(), ChannelError> {
         let offset = (self.checked & (lane.ring_bytes as u64 - 1)) as usize;
         let bytes = (self.filled - self.checked) as usize;
         // SAFETY: the ring is private memory, mapped twice in a row; these bytes are received and not shown to anybody, and
         // the next ones are written behind them.
         let payload = unsafe { std::slice::from_raw_parts(lane.ring.as_ptr().add(offset), bytes) };
-        segment.check(payload)?;
+        parcel.check(payload)?;
         self.sequence = self.sequence.wrapping_add(1);
         self.checked = self.filled;
-        let delay_ns = u64::from(segment.delay_ns.min(DELAY_NS_MAX)) + self.delay_ns;
+        let delay_ns = u64::from(parcel.delay_ns.min(DELAY_NS_MAX)) + self.delay_ns;
         if delay_ns == 0 && self.held.is_empty() {
             inlet.believe(self.checked);
             return Ok(());
         }
         let now_ns = monotonic_ns();
-        let sent_ns = if now_ns.abs_diff(segment.sent_ns) < SAME_CLOCK_NS { segment.sent_ns } else { now_ns };
+        let sent_ns = if now_ns.abs_diff(parcel.sent_ns) < SAME_CLOCK_NS { parcel.sent_ns } else { now_ns };
         self.held.push_back((self.checked, sent_ns + delay_ns));
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! Sends what lies in a ring: by a thread that goes on as long as there is something, or by the thread that wrote it.
 
-use super::segment::{SEGMENT_BYTES_MAX, SEGMENT_HEADER_BYTES, Segment};
+use super::parcel::{PARCEL_BYTES_MAX, PARCEL_HEADER_BYTES, Parcel};
 use super::socket::{For, Piece, Socket, failed};
 use crate::error::ChannelError;
 use crate::fate::Fate;
@@ -58,7 +58,7 @@ impl Drain {
             inlet: Inlet::new(lane.ring_bytes as u64),
             sequence,
             delay_ns,
-            header: [0; SEGMENT_HEADER_BYTES],
+            header: [0; PARCEL_HEADER_BYTES],
             header_left: 0,
             payload: 0,
             payload_left: 0,
@@ -122,10 +122,10 @@ struct Pump {
     inlet: Inlet,
     sequence: u64,
     delay_ns: u32,
-    header: [u8; SEGMENT_HEADER_BYTES],
+    header: [u8; PARCEL_HEADER_BYTES],
     /// Bytes of the header that have not left.
     header_left: usize,
-    /// Bytes of the segment that is on its way, and how many of them have not left.
+    /// Bytes of the parcel that is on its way, and how many of them have not left.
     payload: usize,
     payload_left: usize,
 }
@@ -201,7 +201,7 @@ impl Common {
         self.fate.end(error);
     }
 
-    /// Gives the bytes of a segment that has left back to the writer.
+    /// Gives the bytes of a parcel that has left back to the writer.
     fn release(&self, pump: &mut Pump) {
         let words = self.lane.words();
         let ask = pump.inlet.release(words, pump.payload as u64);
@@ -212,34 +212,34 @@ impl Common {
 }
 
 impl Pump {
-    /// Takes what is published as the next segment; whether there was anything.
+    /// Takes what is published as the next parcel; whether there was anything.
     fn cut(&mut self, lane: &Lane) -> bool {
         // Positions in private memory are right.
         if self.inlet.seen() == 0 && self.inlet.look(lane.words()).unwrap_or(0) == 0 {
             return false;
         }
         let bytes =
-            usize::try_from(self.inlet.seen()).map_or(SEGMENT_BYTES_MAX, |seen| seen.min(SEGMENT_BYTES_MAX));
+            usize::try_from(self.inlet.seen()).map_or(PARCEL_BYTES_MAX, |seen| seen.min(PARCEL_BYTES_MAX));
         // SAFETY: the ring is private memory of this process, mapped twice in a row; these bytes are published and not
         // released, so that nobody writes them.
         let payload =
             unsafe { std::slice::from_raw_parts(lane.ring.as_ptr().add(self.inlet.offset()), bytes) };
-        self.header = Segment::of(payload, self.sequence, monotonic_ns(), self.delay_ns).to_bytes();
+        self.header = Parcel::of(payload, self.sequence, monotonic_ns(), self.delay_ns).to_bytes();
         self.sequence = self.sequence.wrapping_add(1);
-        (self.header_left, self.payload, self.payload_left) = (SEGMENT_HEADER_BYTES, bytes, bytes);
+        (self.header_left, self.payload, self.payload_left) = (PARCEL_HEADER_BYTES, bytes, bytes);
         true
     }
 
-    /// Sends what is left of the segment, once; how many bytes left.
+    /// Sends what is left of the parcel, once; how many bytes left.
     fn send(&mut self, lane: &Lane, socket: &Socket) -> io::Result<Option<usize>> {
-        let header = &mut self.header[SEGMENT_HEADER_BYTES - self.header_left..];
-        // SAFETY: the segment lies in the ring from the offset on, of which `payload_left` bytes are its end.
+        let header = &mut self.header[PARCEL_HEADER_BYTES - self.header_left..];
+        // SAFETY: the parcel lies in the ring from the offset on, of which `payload_left` bytes are its end.
         let start = unsafe { lane.ring.as_ptr().add(self.inlet.offset() + self.payload - self.payload_left) };
         let pieces = [
             Piece { start: header.as_mut_ptr(), bytes: header.len() },
             Piece { start, bytes: self.payload_left },
         ];
-        // SAFETY: the header is a live borrow; the segment is not released before all of it has left.
+        // SAFETY: the header is a live borrow; the parcel is not released before all of it has left.
         let sent = unsafe { socket.send(pieces) }?;
         if let Some(bytes) = sent {
             let of_header = bytes.min(self.header_left);
