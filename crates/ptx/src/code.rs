@@ -264,6 +264,14 @@ pub(crate) struct Exchange {
     pub members: Source,
 }
 
+/// The carry that comes in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Carry {
+    Fixed(bool),
+    /// What an instruction before has left.
+    Kept,
+}
+
 /// What an instruction does.
 #[derive(Debug)]
 pub(crate) enum Op {
@@ -286,7 +294,7 @@ pub(crate) enum Op {
         compute: WithCarry,
         target: Target,
         sources: [Source; 3],
-        reads: bool,
+        carry: Carry,
         writes: bool,
     },
     Compare(Box<Comparison>),

@@ -126,6 +126,9 @@ fn carries_go_from_one_instruction_to_the_next() {
     check("b64", &format!("{halves} {high} {join}"), |a, b, _| {
         ((u128::from(a) * u128::from(b)) >> 64) as u64
     });
+    // Behind a difference the carry says that nothing was borrowed.
+    check("b64", "sub.cc.u64 %rd10, $a, $b; addc.u64 $d, 0, 0;", |a, b, _| u64::from(a >= b));
+    check("b64", "sub.cc.u64 %rd10, $a, $b; subc.u64 $d, 7, 0;", |a, b, _| 7 - u64::from(a < b));
     check("b64", "add.cc.u64 %rd10, $a, $b; addc.u64 $d, 0, 0;", |a, b, _| {
         u64::from(a.checked_add(b).is_none())
     });

@@ -2,7 +2,7 @@
 
 use super::{Modifiers, exactly, scalar};
 use crate::body::{Body, Operand};
-use crate::code::{Op, Source, Truth};
+use crate::code::{Carry, Op, Source, Truth};
 use crate::error::PtxError;
 use crate::scalar::float::{self, Style};
 use crate::scalar::{bits as bit, compare, half, integer};
@@ -108,7 +108,8 @@ pub(super) fn carrying<'m>(
     for (source, operand) in sources.iter_mut().zip(given) {
         *source = body.source(operand, kind)?;
     }
-    body.emit(Op::Carry { compute, target, sources, reads, writes });
+    let carry = if reads { Carry::Kept } else { Carry::Fixed(base == "sub") };
+    body.emit(Op::Carry { compute, target, sources, carry, writes });
     Ok(())
 }
 

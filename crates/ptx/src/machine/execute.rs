@@ -3,7 +3,7 @@
 use super::flow::Runner;
 use super::warp::Group;
 use super::{LANES, LOCAL_WINDOW, Lanes, PARAMETER_WINDOW, SHARED_WINDOW, Stop, lanes};
-use crate::code::{Comparison, Guard, Op, Scalar, Source, Space, Special, Target, Truth};
+use crate::code::{Carry, Comparison, Guard, Op, Scalar, Source, Space, Special, Target, Truth};
 
 static ZEROS: Lanes = [0; LANES];
 
@@ -110,11 +110,14 @@ impl Runner<'_, '_> {
                 }
                 self.write(group, *target, active, &result);
             }
-            Op::Carry { compute, target, sources, reads, writes } => {
+            Op::Carry { compute, target, sources, carry, writes } => {
                 let [a, b, c] = sources.map(|source| self.fetch(group, source));
                 let mut result = ZEROS;
                 for lane in lanes(active) {
-                    let before = *reads && self.warp.carry >> lane & 1 == 1;
+                    let before = match carry {
+                        Carry::Fixed(carry) => *carry,
+                        Carry::Kept => self.warp.carry >> lane & 1 == 1,
+                    };
                     let (value, after) = compute(a[lane], b[lane], c[lane], before);
                     result[lane] = value;
                     if *writes {

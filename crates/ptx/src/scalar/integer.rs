@@ -112,20 +112,10 @@ fn signed24(value: u64) -> i64 {
 pub(crate) fn carrying(name: &str, kind: Type) -> Option<WithCarry> {
     Some(match (name, kind.bits()) {
         ("add", 32) => |a, b, _, carry| add32(a, b, carry),
-        ("add", 64) => |a, b, _, carry| {
-            let (sum, first) = a.overflowing_add(b);
-            let (sum, second) = sum.overflowing_add(u64::from(carry));
-            (sum, first || second)
-        },
-        ("sub", 32) => |a, b, _, borrow| {
-            let difference = (a as u32 as i64) - (b as u32 as i64) - i64::from(borrow);
-            (difference as u32 as u64, difference < 0)
-        },
-        ("sub", 64) => |a, b, _, borrow| {
-            let (difference, first) = a.overflowing_sub(b);
-            let (difference, second) = difference.overflowing_sub(u64::from(borrow));
-            (difference, first || second)
-        },
+        ("add", 64) => |a, b, _, carry| add64(a, b, carry),
+        // A difference is a sum with the complement: the carry is set when nothing is borrowed, and compilers rely on it.
+        ("sub", 32) => |a, b, _, carry| add32(a, !b, carry),
+        ("sub", 64) => |a, b, _, carry| add64(a, !b, carry),
         ("mad.lo", 32) => |a, b, c, carry| add32(u64::from((a as u32).wrapping_mul(b as u32)), c, carry),
         ("mad.lo", 64) => |a, b, c, carry| add64(a.wrapping_mul(b), c, carry),
         ("mad.hi", 32) if kind.is_signed() => {

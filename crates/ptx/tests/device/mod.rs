@@ -70,7 +70,19 @@ impl Device {
         (grid, block, dynamic_shared): (u32, u32, u32),
         parameters: &[u8],
     ) -> Result<Report, LaunchError> {
-        let geometry = LaunchGeometry { grid: [grid, 1, 1], block: [block, 1, 1], dynamic_shared };
+        self.launch_in_space(
+            entry,
+            LaunchGeometry { grid: [grid, 1, 1], block: [block, 1, 1], dynamic_shared },
+            parameters,
+        )
+    }
+
+    pub fn launch_in_space(
+        &mut self,
+        entry: &str,
+        geometry: LaunchGeometry,
+        parameters: &[u8],
+    ) -> Result<Report, LaunchError> {
         let limits = Limits { instructions: self.instructions };
         let launch = Launch { entry, geometry, parameters, data: self.data, limits };
         self.module.launch(&launch, &mut self.memory)
