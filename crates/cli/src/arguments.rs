@@ -79,7 +79,7 @@ pub enum Command {
     Status(status::Arguments),
     /// Show KV blocks that programs of this host share
     Kv(kv::Arguments),
-    /// Programs whose GPU is on another machine: what they need
+    /// GPUs for programs of other machines: serving them, and what programs need
     Gpu(gpu::Arguments),
     /// Serve Redis clients with values in KV blocks
     Resp(resp::Arguments),

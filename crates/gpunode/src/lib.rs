@@ -11,17 +11,26 @@
 //! | [`software`] | the device in software |
 //! | [`work`], [`graph`] | work of a stream, and captured lists of it |
 //! | [`outbox`] | what goes back to the client |
+//! | [`daemon`], [`process`], [`control`] | the listeners, a process a session, what both say to each other |
+//! | [`spec`], [`cache`] | which devices a node serves, fat binaries in a folder |
+//! | [`inquiry`] | asking a node what it does |
 //! | [`body`], [`failure`], [`store`] | bytes of a command, why it was not done, fat binaries that outlive a session |
 #![forbid(unsafe_code)]
 
 pub mod body;
+pub mod cache;
+pub mod control;
+pub mod daemon;
 pub mod device;
 pub mod executor;
 pub mod failure;
 pub mod graph;
+pub mod inquiry;
 mod line;
 pub mod outbox;
+pub mod process;
 pub mod session;
 pub mod software;
+pub mod spec;
 pub mod store;
 pub mod work;

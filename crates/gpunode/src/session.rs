@@ -7,9 +7,10 @@ use crate::failure::{Failure, number};
 use crate::outbox::Outbox;
 use crate::store::ImageStore;
 use hinterland_channel::{Channel, ChannelError, Receiver};
-use hinterland_proto::gpu::{GPU_VERSION, HELLO, Hello, WELCOME, Welcome};
+use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LIST, WELCOME, Welcome};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a client may take for its greeting.
 const GREETING_TIME: Duration = Duration::from_secs(10);
@@ -17,11 +18,13 @@ const GREETING_TIME: Duration = Duration::from_secs(10);
 const GREETING_BYTES_MAX: usize = 64 << 10;
 /// Most hashes that a client is told.
 const HASHES_MAX: usize = 16 << 10;
-/// Commands after which counters are told, where they come without a pause.
-const COMMANDS_PER_REPORT: u32 = 1024;
+/// How often its progress is told.
+const REPORT_TIME: Duration = Duration::from_millis(100);
+/// Commands after which the clock is looked at, where they come without a pause.
+const COMMANDS_PER_LOOK: u32 = 1024;
 
 /// What a session has done, as often as it is told.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Commands read.
     pub commands: u64,
@@ -47,6 +50,9 @@ pub struct SessionParts {
     pub report: Box<dyn FnMut(&Progress) + Send>,
 }
 
+/// Finds what the node does, for a client that asks for that in place of a greeting.
+pub type Ask = Box<dyn Fn() -> Option<GpuStatus>>;
+
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -58,17 +64,20 @@ pub enum SessionError {
     Refused(Failure),
 }
 
-/// Serves a client until it is gone. `make` makes the devices for it.
+/// Serves a client until it is gone. `make` makes the devices for it, `list` finds what the node does, and `ended` is
+/// called when the client is gone, before anything is taken apart.
 ///
 /// # Errors
 /// [`SessionError`]; the end of the client is none.
 pub fn serve<D: Device>(
     channel: Channel,
+    list: Ask,
+    ended: impl FnOnce(),
     make: impl FnOnce(&Hello, &Arc<Outbox>) -> Result<(D, SessionParts), Failure>,
 ) -> Result<(), SessionError> {
     let (sender, mut receiver) = channel.split()?;
     let outbox = Arc::new(Outbox::new(Box::new(sender)));
-    let made = greet(&mut receiver).and_then(|hello| match hello {
+    let made = greet(&mut receiver, &outbox, &list).and_then(|hello| match hello {
         Some(hello) => make(&hello, &outbox).map(Some),
         None => Ok(None),
     });
@@ -92,6 +101,7 @@ pub fn serve<D: Device>(
     let mut executor = Executor::new(device, Arc::clone(&outbox), images, grants);
     let outcome = read(&mut receiver, &mut executor, report.as_mut());
     outbox.close();
+    ended();
     drop(executor);
     if let Ok(carrier) = carrier {
         // A thread that panicked has said so.
@@ -103,18 +113,30 @@ pub fn serve<D: Device>(
     }
 }
 
-/// What a client says first; nothing if it went away.
-fn greet(receiver: &mut Receiver) -> Result<Option<Hello>, Failure> {
-    match receiver.wait(Some(GREETING_TIME)) {
-        Ok(true) => {}
-        Ok(false) => return Err(Failure::value("there was no greeting")),
-        Err(_) => return Ok(None),
+/// What a client says first; nothing if it went away, or only asked what the node does.
+fn greet(receiver: &mut Receiver, outbox: &Outbox, list: &Ask) -> Result<Option<Hello>, Failure> {
+    loop {
+        match receiver.wait(Some(GREETING_TIME)) {
+            Ok(true) => {}
+            Ok(false) => return Err(Failure::value("there was no greeting")),
+            Err(_) => return Ok(None),
+        }
+        let Ok(Some(mut frame)) = receiver.next() else { return Ok(None) };
+        match frame.word() {
+            HELLO if frame.len() <= GREETING_BYTES_MAX => return read_hello(frame.bytes()).map(Some),
+            LIST => {
+                let status = list().and_then(|status| postcard::to_stdvec(&status).ok());
+                let Some(body) = status else { return Ok(None) };
+                if outbox.raw(LIST, &body).is_err() {
+                    return Ok(None);
+                }
+            }
+            _ => return Err(Failure::value("the first frame is no greeting")),
+        }
     }
-    let Ok(Some(mut frame)) = receiver.next() else { return Ok(None) };
-    if frame.word() != HELLO || frame.len() > GREETING_BYTES_MAX {
-        return Err(Failure::value("the first frame is no greeting"));
-    }
-    let body = frame.bytes();
+}
+
+fn read_hello(body: &[u8]) -> Result<Hello, Failure> {
     // Only the version can be read for sure: it comes first in all of them.
     let version = postcard::take_from_bytes::<u32>(body).map(|(version, _)| version);
     if let Ok(version) = version
@@ -125,10 +147,8 @@ fn greet(receiver: &mut Receiver) -> Result<Option<Hello>, Failure> {
         );
         return Err(Failure::new(number::NOT_SUPPORTED, words));
     }
-    match postcard::from_bytes(body) {
-        Ok(hello) => Ok(Some(hello)),
-        Err(error) => Err(Failure::value(format!("the greeting cannot be read: {error}"))),
-    }
+    postcard::from_bytes(body)
+        .map_err(|error| Failure::value(format!("the greeting cannot be read: {error}")))
 }
 
 fn welcome<D: Device>(device: &D, parts: &SessionParts) -> Welcome {
@@ -153,19 +173,23 @@ fn read<D: Device>(
     executor: &mut Executor<D>,
     report: &mut (dyn FnMut(&Progress) + Send),
 ) -> Result<(), ChannelError> {
-    let mut unreported = 0;
+    let mut unreported = 0_u32;
+    let mut last = Instant::now();
     loop {
         if let Some(frame) = receiver.next()? {
             executor.command(frame.word(), Body::of(&frame));
-            unreported += 1;
-            if unreported < COMMANDS_PER_REPORT {
+            unreported = unreported.saturating_add(1);
+            if !unreported.is_multiple_of(COMMANDS_PER_LOOK) || last.elapsed() < REPORT_TIME {
                 continue;
             }
-        } else if unreported == 0 {
-            receiver.wait(None)?;
-            continue;
+        } else {
+            // Told after a pause, so that it costs nothing between two commands.
+            let pause = (unreported > 0).then_some(REPORT_TIME);
+            if receiver.wait(pause)? {
+                continue;
+            }
         }
-        unreported = 0;
+        (unreported, last) = (0, Instant::now());
         report(&progress(executor));
     }
 }

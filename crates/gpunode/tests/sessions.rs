@@ -74,7 +74,9 @@ fn a_welcome_says_what_the_devices_are() {
 #[test]
 fn a_client_of_another_version_is_told_which_one_is_spoken() {
     let (near, far) = pair(Rings::default()).unwrap();
-    let session = std::thread::spawn(move || serve::<SoftwareMachine>(far, |_, _| panic!("not to be made")));
+    let session = std::thread::spawn(move || {
+        serve::<SoftwareMachine>(far, Box::new(|| None), || (), |_, _| panic!("not to be made"))
+    });
     let (mut sender, mut receiver) = near.split().unwrap();
     let hello = postcard::to_stdvec(&hello(99)).unwrap();
     let mut room = sender.room(HELLO, hello.len()).unwrap().unwrap();

@@ -15,7 +15,9 @@ mod facts;
 mod fields;
 
 pub use edits::{EditError, apply_edits, write_edits};
-pub use facts::{DeviceFacts, FunctionFacts, Hello, LtMatrix, LtProduct, Welcome};
+pub use facts::{
+    DeviceFacts, DeviceStatus, FunctionFacts, GpuStatus, Hello, LtMatrix, LtProduct, SessionStatus, Welcome,
+};
 pub use fields::{BadBody, Field, Layout, Message};
 
 /// The version of commands and answers; peers of different versions refuse each other.
@@ -26,6 +28,9 @@ pub const DEFAULT_STREAMS: u32 = 16;
 pub const HELLO: u32 = 0;
 /// The word of the first frame of a node, whose body is a [`Welcome`] in postcard's form.
 pub const WELCOME: u32 = 0;
+/// The word of frames that ask, in place of a greeting, what the node does: each is answered with a frame of this word whose body is a
+/// [`GpuStatus`] in postcard's form.
+pub const LIST: u32 = u32::MAX;
 /// Longest name of a kernel or variable, in bytes.
 pub const NAME_BYTES_MAX: usize = 16 << 10;
 /// Most bytes of parameters that a kernel has.

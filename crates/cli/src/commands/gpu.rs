@@ -3,6 +3,10 @@
 mod coverage;
 mod imports;
 mod libraries;
+mod list;
+mod serve;
+mod session;
+mod top;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -22,6 +26,15 @@ enum Command {
     Coverage(coverage::Arguments),
     /// Write the libraries under CUDA's names into a folder
     Libraries(libraries::Arguments),
+    /// Serve the GPUs of this machine, or a device in software
+    Serve(serve::Arguments),
+    /// Show the devices and sessions of a GPU node
+    Ls(list::Arguments),
+    /// Watch the devices and sessions of a GPU node
+    Top(top::Arguments),
+    /// Serve one client; `serve` uses it
+    #[command(hide = true)]
+    Session(session::Arguments),
 }
 
 /// Does it.
@@ -32,5 +45,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     match &arguments.command {
         Command::Coverage(arguments) => coverage::run(arguments, context),
         Command::Libraries(arguments) => libraries::run(arguments, context),
+        Command::Serve(arguments) => serve::run(arguments, context),
+        Command::Ls(arguments) => list::run(arguments, context),
+        Command::Top(arguments) => top::run(arguments, context),
+        Command::Session(arguments) => session::run(arguments),
     }
 }

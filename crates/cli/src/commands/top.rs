@@ -27,7 +27,7 @@ pub struct Arguments {
     interval: f64,
 }
 
-pub(super) fn interval(text: &str) -> Result<f64, String> {
+pub fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(seconds),
         _ => Err("from 0.1 to 3600 seconds are possible".to_owned()),

@@ -1,6 +1,6 @@
 //! The attributes of the device that it looks like, an H100 with HBM3, by the public figures; and occupancy.
 
-use super::options::SoftwareOptions;
+use super::options::{NAME, SoftwareOptions};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 
 /// The driver's version that it stands for.
@@ -109,7 +109,7 @@ pub(super) fn device(options: &SoftwareOptions, index: u32, grant: u64) -> Devic
     // The number on the bus; the first one is absent, as zeros are.
     attributes.push((34, 1 + index as i32));
     DeviceFacts {
-        name: "Hinterland software device".to_owned(),
+        name: NAME.to_owned(),
         uuid,
         memory: options.memory_bytes,
         grant: grant.min(options.memory_bytes),

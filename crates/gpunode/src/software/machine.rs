@@ -130,7 +130,7 @@ struct Replay {
 /// The devices of a session, in software.
 pub struct SoftwareMachine {
     options: SoftwareOptions,
-    grant: u64,
+    grants: Vec<u64>,
     context: Arc<Context>,
     engine: Engine,
     lanes: Lanes,
@@ -146,11 +146,11 @@ pub struct SoftwareMachine {
 }
 
 impl SoftwareMachine {
-    /// Devices as the options say, of which the session may use `grant` bytes each.
+    /// Devices as the options say, of which the session may use so many bytes of each.
     ///
     /// # Errors
     /// There are no addresses for the window.
-    pub fn new(options: SoftwareOptions, grant: u64, outbox: Arc<Outbox>) -> Result<Self, OsError> {
+    pub fn new(options: SoftwareOptions, grants: &[u64], outbox: Arc<Outbox>) -> Result<Self, OsError> {
         let space = Space::new()?;
         let own_next = space.start() + WINDOW_BYTES - OWN_BYTES;
         let context = Arc::new(Context {
@@ -161,7 +161,7 @@ impl SoftwareMachine {
             broken: (0..options.devices).map(|_| AtomicI32::new(0)).collect(),
         });
         Ok(Self {
-            grant,
+            grants: grants.to_vec(),
             context,
             engine: Engine::start(options.threads),
             lanes: Lanes::new(options.devices),
@@ -461,7 +461,10 @@ impl Device for SoftwareMachine {
             window_bytes: WINDOW_BYTES - OWN_BYTES,
             granularity: GRANULARITY,
             devices: (0..self.options.devices)
-                .map(|device| facts::device(&self.options, device, self.grant))
+                .map(|device| {
+                    let grant = self.grants.get(device as usize).copied().unwrap_or(0);
+                    facts::device(&self.options, device, grant)
+                })
                 .collect(),
         }
     }

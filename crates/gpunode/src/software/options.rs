@@ -5,6 +5,9 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// What programs are told that the device is.
+pub(super) const NAME: &str = "Hinterland software device";
+
 /// What the kernels of programs do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kernels {
@@ -42,6 +45,13 @@ impl Default for SoftwareOptions {
             threads: 4,
             faults: Vec::new(),
         }
+    }
+}
+
+impl SoftwareOptions {
+    /// Name and memory in bytes of each device.
+    pub fn memory(&self) -> Vec<(String, u64)> {
+        (0..self.devices).map(|_| (NAME.to_owned(), self.memory_bytes)).collect()
     }
 }
 

@@ -53,16 +53,21 @@ impl Client {
         let options: SoftwareOptions = options.parse().unwrap();
         let (near, far) = pair(Rings::default()).unwrap();
         let session = std::thread::spawn(move || {
-            serve(far, |_, outbox| {
-                let machine = SoftwareMachine::new(options, grant, outbox.clone()).unwrap();
-                let parts = SessionParts {
-                    number: 7,
-                    images: Box::new(NoStore),
-                    grants: Box::new(NoGrants),
-                    report: Box::new(|_| {}),
-                };
-                Ok((machine, parts))
-            })
+            serve(
+                far,
+                Box::new(|| None),
+                || (),
+                |_, outbox| {
+                    let machine = SoftwareMachine::new(options, &[grant; 8], outbox.clone()).unwrap();
+                    let parts = SessionParts {
+                        number: 7,
+                        images: Box::new(NoStore),
+                        grants: Box::new(NoGrants),
+                        report: Box::new(|_| {}),
+                    };
+                    Ok((machine, parts))
+                },
+            )
             .unwrap();
         });
         let (mut sender, mut receiver) = near.split().unwrap();

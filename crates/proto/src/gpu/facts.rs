@@ -111,3 +111,60 @@ pub struct LtProduct {
     /// Its length.
     pub workspace_bytes: u64,
 }
+
+/// What a node is and does, for lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// [`GPU_VERSION`](super::GPU_VERSION) of the node.
+    pub version: u32,
+    /// The devices.
+    pub devices: Vec<DeviceStatus>,
+    /// The sessions, by their numbers.
+    pub sessions: Vec<SessionStatus>,
+    /// Sessions since the start of the node.
+    pub sessions_total: u64,
+    /// Fat binaries in the cache.
+    pub images: u64,
+    /// Bytes of these.
+    pub image_bytes: u64,
+}
+
+/// A device in lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// For people.
+    pub name: String,
+    /// Memory in bytes.
+    pub memory: u64,
+    /// Bytes of it that were promised to sessions.
+    pub promised: u64,
+}
+
+/// A session in lists.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// Its number.
+    pub session: u64,
+    /// The program.
+    pub program: String,
+    /// The host of the program.
+    pub host: String,
+    /// The program's process number on its host.
+    pub process: u32,
+    /// The process of the session on the node.
+    pub session_process: u32,
+    /// How long it has been there, in seconds.
+    pub seconds: u64,
+    /// Bytes of device memory that it has mapped.
+    pub memory: u64,
+    /// Bytes that it may map.
+    pub grant: u64,
+    /// Commands read.
+    pub commands: u64,
+    /// Kernels launched.
+    pub launches: u64,
+    /// Bytes copied to devices.
+    pub bytes_in: u64,
+    /// Bytes copied to the program.
+    pub bytes_out: u64,
+}

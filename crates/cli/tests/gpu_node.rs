@@ -1,0 +1,339 @@
+//! `hinterland gpu serve` with the device in software: clients over both kinds of channel, and either side killed.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
+
+use hinterland_channel::{Address, ChannelOptions, Receiver, Sender, connect};
+use hinterland_gpunode::inquiry::Inquiry;
+use hinterland_os::process::ProcessHandle;
+use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
+use hinterland_proto::gpu::command::{CopyIn, CopyOut, MapMemory, MarkStream, Module, ModulePart};
+use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, WELCOME, Welcome};
+use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
+use hinterland_types::NodeId;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Names the node for a client that is a process of its own.
+const CLIENT_OF: &str = "TEST_GPU_NODE";
+const SIGKILL: i32 = 9;
+const PIECE: u64 = 2 << 20;
+
+/// A node, ended with this.
+struct Node {
+    child: Child,
+    addresses: Vec<Address>,
+    folder: PathBuf,
+}
+
+impl Node {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let folder = std::env::temp_dir().join(format!("hinterland-gpu-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_hinterland"))
+            .args(["gpu", "serve", "--json", "--listen"])
+            .arg(format!("unix:{}", folder.join("gpu.sock").display()))
+            .args(["--listen", "tcp:127.0.0.1:0", "--cache"])
+            .arg(folder.join("cache"))
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let ready: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON when it is ready");
+        let addresses = ready["listen"].as_array().unwrap().iter();
+        let addresses = addresses.map(|address| address.as_str().unwrap().parse().unwrap()).collect();
+        Self { child, addresses, folder }
+    }
+
+    fn unix(&self) -> &Address {
+        &self.addresses[0]
+    }
+
+    fn status(&self) -> GpuStatus {
+        Inquiry::open(self.unix(), None).unwrap().ask().unwrap()
+    }
+
+    /// Waits until the node's status is so.
+    fn until(&self, what: &str, is_so: impl Fn(&GpuStatus) -> bool) -> GpuStatus {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let status = self.status();
+            if is_so(&status) {
+                return status;
+            }
+            assert!(Instant::now() < end, "not so: {what}: {status:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+struct Client {
+    sender: Sender,
+    receiver: Receiver,
+    welcome: Welcome,
+}
+
+impl Client {
+    fn open(address: &Address, memory: u64) -> Result<Self, String> {
+        let identity = ClientIdentity {
+            role: Role::Client,
+            node: NodeId(0),
+            pool: PoolId::ANY,
+            key: None,
+            features: Features(0),
+            join: None,
+        };
+        let channel = connect(address, &identity, ChannelOptions::default()).unwrap();
+        let (mut sender, mut receiver) = channel.split().unwrap();
+        let hello = Hello {
+            version: GPU_VERSION,
+            program: "test".to_owned(),
+            host: "here".to_owned(),
+            process: std::process::id(),
+            memory,
+            devices: Vec::new(),
+        };
+        put(&mut sender, HELLO, &postcard::to_stdvec(&hello).unwrap());
+        assert!(receiver.wait(Some(PATIENCE)).unwrap(), "no welcome");
+        let mut frame = receiver.next().unwrap().unwrap();
+        if frame.word() == Fault::WORD {
+            return Err(String::from_utf8_lossy(&frame.bytes()[Fault::BYTES..]).into_owned());
+        }
+        assert_eq!(frame.word(), WELCOME);
+        let welcome = postcard::from_bytes(frame.bytes()).unwrap();
+        drop(frame);
+        Ok(Self { sender, receiver, welcome })
+    }
+
+    fn send<const N: usize>(&mut self, word: u32, fields: impl FnOnce(&mut [u8; N]), tail: &[u8]) {
+        let mut body = [0; N];
+        fields(&mut body);
+        put(&mut self.sender, word, &[&body[..], tail].concat());
+    }
+
+    fn map(&mut self, pieces: u64) -> u64 {
+        let address = self.welcome.window;
+        let map = MapMemory { device: 0, flags: 0, address, bytes: pieces * PIECE };
+        self.send::<{ MapMemory::BYTES }>(MapMemory::WORD, |body| map.put(body), &[]);
+        address
+    }
+
+    fn mark(&mut self, mark: u64) {
+        let mark = MarkStream { mark, stream: 0 };
+        self.send::<{ MarkStream::BYTES }>(MarkStream::WORD, |body| mark.put(body), &[]);
+    }
+
+    fn next(&mut self) -> Option<(AnswerMessage, Vec<u8>)> {
+        assert!(self.receiver.wait(Some(PATIENCE)).ok()?, "no answer");
+        let mut frame = self.receiver.next().ok()??;
+        let word = frame.word();
+        let body = frame.bytes();
+        let fields = AnswerMessage::field_bytes(word).unwrap();
+        Some((AnswerMessage::read(word, body, body.len()).unwrap(), body[fields..].to_vec()))
+    }
+
+    fn settle(&mut self) {
+        self.mark(7);
+        assert_eq!(self.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 7, error: 0 }));
+    }
+}
+
+fn put(sender: &mut Sender, word: u32, body: &[u8]) {
+    assert!(sender.wait_room(body.len(), Some(PATIENCE)).unwrap());
+    let mut room = sender.room(word, body.len()).unwrap().unwrap();
+    room.append(body).unwrap();
+    room.commit();
+}
+
+fn wait_for_end(process: &ProcessHandle) {
+    assert!(process.has_ended(PATIENCE).unwrap(), "process {} goes on", process.number());
+}
+
+const SOFTWARE: [&str; 2] = ["--device", "software:memory=64M,kernels=none"];
+
+#[test]
+fn bytes_come_back_over_both_kinds_of_channel_and_the_list_says_how_many() {
+    let node = Node::start("both", &SOFTWARE);
+    for address in &node.addresses {
+        let mut client = Client::open(address, 0).unwrap();
+        let address = client.map(2);
+        let copy = CopyIn { stream: 0, flags: 0, address };
+        client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), b"there and back");
+        let copy = CopyOut { stream: 0, transfer: 3, address, bytes: 14 };
+        client.send::<{ CopyOut::BYTES }>(CopyOut::WORD, |body| copy.put(body), &[]);
+        let (message, tail) = client.next().unwrap();
+        assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 3, error: 0, offset: 0 }));
+        assert_eq!(tail, b"there and back");
+        let status =
+            node.until("counted", |status| status.sessions.first().is_some_and(|one| one.bytes_out == 14));
+        let one = &status.sessions[0];
+        assert_eq!((one.program.as_str(), one.memory, one.bytes_in), ("test", 2 * PIECE, 14));
+        drop(client);
+        node.until("gone", |status| status.sessions.is_empty());
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_hinterland"))
+        .args(["gpu", "ls", &node.unix().to_string()])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Hinterland software device") && text.contains("no sessions; 2 so far"), "{text}");
+}
+
+#[test]
+fn a_client_that_is_killed_gives_everything_back() {
+    let node = Node::start("client-killed", &[&SOFTWARE[..], &["--session-memory", "32M"]].concat());
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "client_that_waits_to_be_killed", "--nocapture"])
+        .env(CLIENT_OF, node.unix().to_string())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let status =
+        node.until("mapped", |status| status.sessions.first().is_some_and(|one| one.memory == 8 * PIECE));
+    let session = ProcessHandle::open(status.sessions[0].session_process as i32).unwrap();
+    assert_eq!(status.devices[0].promised, 32 << 20);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_for_end(&session);
+    node.until("given back", |status| status.sessions.is_empty() && status.devices[0].promised == 0);
+}
+
+/// The client of the test above.
+#[test]
+#[ignore = "another test starts it, to kill it"]
+fn client_that_waits_to_be_killed() {
+    let Ok(address) = std::env::var(CLIENT_OF) else { return };
+    let mut client = Client::open(&address.parse().unwrap(), 0).unwrap();
+    client.map(8);
+    client.settle();
+    std::thread::sleep(PATIENCE);
+}
+
+#[test]
+fn a_session_that_is_killed_ends_its_client_and_nobody_else() {
+    let node = Node::start("session-killed", &SOFTWARE);
+    let mut clients: Vec<Client> =
+        node.addresses.iter().map(|address| Client::open(address, 0).unwrap()).collect();
+    let status = node.until("two", |status| status.sessions.len() == 2);
+    let first = status.sessions.iter().find(|one| one.session == clients[0].welcome.session).unwrap();
+    ProcessHandle::open(first.session_process as i32).unwrap().signal(SIGKILL).unwrap();
+    assert_eq!(clients[0].next(), None, "its channel ends");
+    node.until("one", |status| status.sessions.len() == 1);
+    clients[1].settle();
+    Client::open(node.unix(), 0).unwrap().settle();
+}
+
+#[test]
+fn sessions_end_with_the_daemon() {
+    let mut node = Node::start("daemon-killed", &SOFTWARE);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    client.settle();
+    let session = ProcessHandle::open(node.status().sessions[0].session_process as i32).unwrap();
+    node.child.kill().unwrap();
+    wait_for_end(&session);
+    assert_eq!(client.next(), None);
+}
+
+#[test]
+fn a_client_is_told_that_no_memory_or_no_session_is_left() {
+    let quota = Node::start("quota", &[&SOFTWARE[..], &["--session-memory", "48M"]].concat());
+    let first = Client::open(quota.unix(), 0).unwrap();
+    assert_eq!(first.welcome.devices[0].grant, 48 << 20);
+    let words = Client::open(quota.unix(), 0).err().unwrap();
+    assert!(words.contains("16777216 bytes left") && words.contains("hint:"), "{words}");
+    assert_eq!(Client::open(quota.unix(), 4 << 20).unwrap().welcome.devices[0].grant, 4 << 20);
+    let one = Node::start("one", &[&SOFTWARE[..], &["--sessions", "1"]].concat());
+    let _client = Client::open(one.unix(), 0).unwrap();
+    let words = Client::open(one.unix(), 0).err().unwrap();
+    assert!(words.contains("serves 1 sessions already"), "{words}");
+}
+
+#[test]
+fn code_that_was_sent_once_is_known_to_the_next_session() {
+    let node = Node::start("cache", &SOFTWARE);
+    let ptx = b".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry one() { ret; }\n";
+    let image = fat_binary(ptx);
+    let hash = *blake3::hash(&image).as_bytes();
+    for turn in 0..2 {
+        let mut client = Client::open(node.unix(), 0).unwrap();
+        assert_eq!(client.welcome.modules.contains(&hash), turn == 1);
+        let bytes = if turn == 0 { image.len() as u64 } else { 0 };
+        let module = Module { module: 1, device: 0, bytes, hash };
+        client.send::<{ Module::BYTES }>(Module::WORD, |body| module.put(body), &[]);
+        if turn == 0 {
+            let part = ModulePart { module: 1 };
+            client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), &image);
+        }
+        client.settle();
+    }
+    assert_eq!(node.status().images, 1);
+}
+
+fn fat_binary(ptx: &[u8]) -> Vec<u8> {
+    let mut payload = ptx.to_vec();
+    payload.resize(payload.len().next_multiple_of(8) + 8, 0);
+    let mut entry = vec![0; 64];
+    entry[0..2].copy_from_slice(&1_u16.to_le_bytes());
+    entry[4..8].copy_from_slice(&64_u32.to_le_bytes());
+    entry[8..16].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    entry[28..32].copy_from_slice(&90_u32.to_le_bytes());
+    entry.extend(payload);
+    let mut all = 0xba55_ed50_u32.to_le_bytes().to_vec();
+    all.extend([1, 0, 16, 0]);
+    all.extend((entry.len() as u64).to_le_bytes());
+    all.extend(entry);
+    all
+}
+
+fn come_and_go(times: usize) {
+    let node = Node::start(&format!("leak-{times}"), &SOFTWARE);
+    // The first ones make what stays.
+    let visit = |turn: usize| {
+        let mut client = Client::open(&node.addresses[turn % 2], 0).unwrap();
+        if turn.is_multiple_of(3) {
+            client.map(1);
+            client.settle();
+        }
+    };
+    (0..8).for_each(visit);
+    node.until("settled", |status| status.sessions.is_empty());
+    let before = node.descriptors();
+    (0..times).for_each(visit);
+    node.until("all gone", |status| status.sessions.is_empty() && status.sessions_total == times as u64 + 8);
+    let end = Instant::now() + PATIENCE;
+    while node.descriptors() > before + 8 {
+        assert!(Instant::now() < end, "{} descriptors, and {before} before", node.descriptors());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let stat =
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", node.child.id())).unwrap_or_default();
+    assert!(stat.split_whitespace().count() <= 1, "processes are left: {stat}");
+}
+
+#[test]
+fn clients_that_come_and_go_leave_nothing_behind() {
+    come_and_go(40);
+}
+
+#[test]
+#[ignore = "minutes: ./check --full"]
+fn soak_ten_thousand_clients_come_and_go() {
+    come_and_go(10_000);
+}

@@ -1,0 +1,173 @@
+//! Fat binaries in files of a folder, named by their hashes: all sessions of a node share them.
+
+use crate::store::ImageStore;
+use std::fs::{self, File, FileTimes};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// What the files are called behind their hash.
+const SUFFIX: &str = ".fatbin";
+/// Most files that are looked at.
+const FILES_MAX: usize = 1 << 16;
+
+/// A folder of fat binaries. Content is checked whenever it is read, so that whoever writes there does no harm.
+#[derive(Debug, Clone)]
+pub struct ImageCache {
+    folder: PathBuf,
+    bytes_max: u64,
+}
+
+struct Entry {
+    hash: [u8; 32],
+    path: PathBuf,
+    bytes: u64,
+    used: SystemTime,
+}
+
+impl ImageCache {
+    /// The cache in a folder, which is made if it is not there; beyond `bytes_max` what was not used for longest goes.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
+        fs::create_dir_all(folder)?;
+        Ok(Self { folder: folder.to_owned(), bytes_max })
+    }
+
+    /// How many there are, and their bytes.
+    pub fn size(&self) -> (u64, u64) {
+        let entries = self.entries();
+        (entries.len() as u64, entries.iter().map(|entry| entry.bytes).sum())
+    }
+
+    /// What there is, the last used first.
+    fn entries(&self) -> Vec<Entry> {
+        let Ok(listing) = fs::read_dir(&self.folder) else { return Vec::new() };
+        let mut entries: Vec<Entry> = listing
+            .take(FILES_MAX)
+            .filter_map(|file| {
+                let file = file.ok()?;
+                let hash = hash_of(file.file_name().to_str()?.strip_suffix(SUFFIX)?)?;
+                let about = file.metadata().ok()?;
+                Some(Entry { hash, path: file.path(), bytes: about.len(), used: about.modified().ok()? })
+            })
+            .collect();
+        entries.sort_by_key(|entry| std::cmp::Reverse(entry.used));
+        entries
+    }
+
+    fn path(&self, hash: &[u8; 32]) -> PathBuf {
+        let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.folder.join(digits + SUFFIX)
+    }
+
+    fn write(&self, hash: &[u8; 32], image: &[u8]) -> io::Result<()> {
+        let path = self.path(hash);
+        if path.exists() {
+            return Ok(());
+        }
+        // Whole or not at all: another session may read it at once.
+        let draft = path.with_extension(format!("draft-{}", std::process::id()));
+        let written = File::create(&draft).and_then(|mut file| file.write_all(image));
+        let named = written.and_then(|()| fs::rename(&draft, &path));
+        if named.is_err() {
+            let _ = fs::remove_file(&draft);
+        }
+        named
+    }
+
+    fn evict(&self) {
+        let mut kept = 0_u64;
+        for entry in self.entries() {
+            kept = kept.saturating_add(entry.bytes);
+            if kept > self.bytes_max {
+                // Another session may have removed it.
+                let _ = fs::remove_file(&entry.path);
+            }
+        }
+    }
+}
+
+impl ImageStore for ImageCache {
+    fn find(&mut self, hash: &[u8; 32]) -> Option<Vec<u8>> {
+        let path = self.path(hash);
+        let image = fs::read(&path).ok()?;
+        if blake3::hash(&image).as_bytes() != hash {
+            tracing::warn!("{} is not what its name says; it is removed", path.display());
+            let _ = fs::remove_file(&path);
+            return None;
+        }
+        // When it was last used decides what stays; a file that cannot be touched goes sooner.
+        let now = FileTimes::new().set_modified(SystemTime::now());
+        let _ = File::options().append(true).open(&path).and_then(|file| file.set_times(now));
+        Some(image)
+    }
+
+    fn keep(&mut self, hash: &[u8; 32], image: &[u8]) {
+        if image.len() as u64 > self.bytes_max {
+            return;
+        }
+        match self.write(hash, image) {
+            Ok(()) => self.evict(),
+            Err(error) => tracing::warn!("a fat binary is not kept in {}: {error}", self.folder.display()),
+        }
+    }
+
+    fn hashes(&self) -> Vec<[u8; 32]> {
+        self.entries().into_iter().map(|entry| entry.hash).collect()
+    }
+}
+
+fn hash_of(digits: &str) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    let is_hash = digits.len() == 64
+        && digits.is_ascii()
+        && hash.iter_mut().enumerate().all(|(index, byte)| {
+            u8::from_str_radix(&digits[index * 2..index * 2 + 2], 16).map(|value| *byte = value).is_ok()
+        });
+    is_hash.then_some(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("hinterland-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&folder);
+            Self(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn what_was_changed_on_disk_is_not_found_and_the_oldest_goes_first() {
+        let folder = Folder::new("image-cache");
+        let mut cache = ImageCache::open(&folder.0, 25).unwrap();
+        let hash = |image: &[u8]| *blake3::hash(image).as_bytes();
+        for (age, image) in [(30, b"0123456789"), (20, b"abcdefghij")] {
+            cache.keep(&hash(image), image);
+            let past = FileTimes::new().set_modified(SystemTime::now() - Duration::from_secs(age));
+            File::options().append(true).open(cache.path(&hash(image))).unwrap().set_times(past).unwrap();
+        }
+        assert_eq!(cache.find(&hash(b"0123456789")), Some(b"0123456789".to_vec()));
+        cache.keep(&hash(b"klmnopqrst"), b"klmnopqrst");
+        assert_eq!(cache.find(&hash(b"abcdefghij")), None, "it was not used for longest");
+        assert_eq!((cache.size(), cache.hashes().len()), ((2, 20), 2));
+        fs::write(cache.path(&hash(b"klmnopqrst")), b"klmnopqrsX").unwrap();
+        assert_eq!(cache.find(&hash(b"klmnopqrst")), None);
+        assert_eq!(cache.size(), (1, 10));
+        cache.keep(&[1; 32], &[0; 26]);
+        assert_eq!(cache.size(), (1, 10), "larger than all of the cache");
+    }
+}
