@@ -14,16 +14,33 @@ use std::path::{Path, PathBuf};
 /// A library as it is to be made.
 struct Wanted {
     short: &'static str,
+    /// What names of its functions start with. The longest that fits decides.
+    prefixes: &'static [&'static str],
     file: &'static str,
     version: Option<&'static str>,
 }
 
 const WANTED: &[Wanted] = &[
-    Wanted { short: "cudart", file: "libcudart.so.13", version: Some("libcudart.so.13") },
-    Wanted { short: "cublas", file: "libcublas.so.13", version: Some("libcublas.so.13") },
-    Wanted { short: "cublaslt", file: "libcublasLt.so.13", version: Some("libcublasLt.so.13") },
-    Wanted { short: "cuda", file: "libcuda.so.1", version: None },
-    Wanted { short: "nvml", file: "libnvidia-ml.so.1", version: None },
+    Wanted {
+        short: "cudart",
+        prefixes: &["cuda", "__cuda"],
+        file: "libcudart.so.13",
+        version: Some("libcudart.so.13"),
+    },
+    Wanted {
+        short: "cublas",
+        prefixes: &["cublas"],
+        file: "libcublas.so.13",
+        version: Some("libcublas.so.13"),
+    },
+    Wanted {
+        short: "cublaslt",
+        prefixes: &["cublasLt"],
+        file: "libcublasLt.so.13",
+        version: Some("libcublasLt.so.13"),
+    },
+    Wanted { short: "cuda", prefixes: &["cu"], file: "libcuda.so.1", version: None },
+    Wanted { short: "nvml", prefixes: &["nvml"], file: "libnvidia-ml.so.1", version: None },
 ];
 
 /// One line of a list.
@@ -46,7 +63,7 @@ fn main() -> Result<(), String> {
     linker.stub_of_core(&assembly::core(machine, &there))?;
     let mut constants = String::from("/// All libraries.\npub const LIBRARIES: &[Library] = &[\n");
     for wanted in WANTED {
-        let functions = list(&here.join(format!("symbols/{}.txt", wanted.short)))?;
+        let functions = list(&here.join(format!("symbols/{}.txt", wanted.short)), &of_core(wanted, &there))?;
         let missing = format!("hl_missing_{}", wanted.short);
         if !there.contains(&missing) {
             return Err(format!("crates/cuda has no function {missing} (hint: each library needs its own)"));
@@ -67,8 +84,18 @@ fn variable(name: &str) -> Result<String, String> {
     std::env::var(name).map_err(|_| format!("cargo did not set {name}"))
 }
 
-/// The functions of a list, sorted by name.
-fn list(path: &Path) -> Result<Vec<Function>, String> {
+/// Functions of the core that belong to a library by their name, whether or not a list has them.
+fn of_core(wanted: &Wanted, there: &BTreeSet<String>) -> Vec<String> {
+    let prefixes = || WANTED.iter().flat_map(|library| library.prefixes);
+    let longest =
+        |name: &str| prefixes().filter(|prefix| name.starts_with(**prefix)).max_by_key(|it| it.len());
+    let names = there.iter().filter_map(|name| name.strip_prefix("hl_"));
+    let is_own = |name: &&str| longest(name).is_some_and(|prefix| wanted.prefixes.contains(prefix));
+    names.filter(is_own).map(str::to_string).collect()
+}
+
+/// The functions of a list and those of the core, sorted by name.
+fn list(path: &Path, of_core: &[String]) -> Result<Vec<Function>, String> {
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
     let mut found: Vec<Function> = Vec::new();
@@ -80,7 +107,9 @@ fn list(path: &Path) -> Result<Vec<Function>, String> {
         }
         found.push(Function { name: name.to_string(), has_status });
     }
+    found.extend(of_core.iter().map(|name| Function { name: name.clone(), has_status: true }));
     found.sort_by(|one, other| one.name.cmp(&other.name));
+    found.dedup_by(|one, other| one.name == other.name);
     Ok(found)
 }
 

@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CUDARC = "0.19.10"
 NVML = "0.10.0"
-# The versions of CUDA whose functions a library with the name `.so.13` has.
+# The versions of CUDA whose functions a library with the name `.so.13` has. The driver has those of all versions.
 FEATURES = ["cuda-13000", "cuda-13010", "cuda-13020", "cuda-13030", "cuda-13040"]
 # What a function returns that says how it went; whoever calls any other reads its value as something else.
 STATUS = {"cudaError_t", "CUresult", "cublasStatus_t", "nvmlReturn_t"}
@@ -37,7 +37,7 @@ def sources() -> dict[str, Path]:
     return {package["name"]: Path(package["manifest_path"]).parent for package in json.loads(told)["packages"]}
 
 
-def of_cudarc(text: str) -> dict[str, str]:
+def of_cudarc(text: str, is_of_all_versions: bool) -> dict[str, str]:
     """Names that a module of cudarc loads for any of the versions, each with what it returns."""
     found = {}
     pattern = re.compile(
@@ -47,14 +47,14 @@ def of_cudarc(text: str) -> dict[str, str]:
     )
     for match in pattern.finditer(text):
         cfg = match["cfg"]
-        if cfg is None or any(f'"{feature}"' in cfg for feature in FEATURES):
+        if is_of_all_versions or cfg is None or any(f'"{feature}"' in cfg for feature in FEATURES):
             found[match["name"]] = (match["returns"] or "()").strip()
     return found
 
 
 def of_nvml(text: str) -> dict[str, str]:
     """Names that the structure of all functions of NVML has, each with what it returns."""
-    fields = re.findall(r"pub (nvml\w+): Result<\s*unsafe extern \"C\" fn\((.*?)::libloading::Error", text, re.DOTALL)
+    fields = re.findall(r"pub (nvml\w+):\s*Result<\s*unsafe extern \"C\" fn\((.*?)::libloading::Error", text, re.DOTALL)
     return {name: returns[0] if (returns := re.findall(r"-> ([^,]+),\s*$", rest)) else "()" for name, rest in fields}
 
 
@@ -86,7 +86,8 @@ def main() -> None:
     folders = sources()
     lists = {}
     for library, module in MODULES.items():
-        lists[library] = of_cudarc((folders["cudarc"] / f"src/{module}/sys/mod.rs").read_text())
+        text = (folders["cudarc"] / f"src/{module}/sys/mod.rs").read_text()
+        lists[library] = of_cudarc(text, is_of_all_versions=library == "cuda")
     lists["nvml"] = of_nvml((folders["nvml-wrapper-sys"] / "src/bindings.rs").read_text())
     # cudarc declares a few functions of the driver's profiler in several modules.
     lists["cudart"] = {name: returns for name, returns in lists["cudart"].items() if name.startswith("cuda")}

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 /// The variable that names the core.
 const VARIABLE: &str = "HINTERLAND_CUDA_CORE";
 
+/// Names without a version, by which programs load a library while they run.
+const SHORT_NAMES: [(&str, &str); 2] =
+    [("libcuda.so", "libcuda.so.1"), ("libnvidia-ml.so", "libnvidia-ml.so.1")];
+
 /// Finds the core: named by `HINTERLAND_CUDA_CORE`, beside this program, or in `../lib/hinterland` from there.
 ///
 /// # Errors
@@ -37,12 +41,14 @@ pub fn write_libraries(folder: &Path, core: &Path) -> Result<Vec<PathBuf>, Failu
         }
         written.push(path);
     }
-    let path = folder.join(CORE_FILE);
-    if fs::read_link(&path).ok().as_deref() != Some(core) && path != core {
-        let link = |hidden: &Path| std::os::unix::fs::symlink(core, hidden);
-        replace(&path, link).map_err(|error| Failure::file("linking", &path, &error))?;
+    let short = SHORT_NAMES.iter().map(|(name, file)| (folder.join(name), Path::new(*file)));
+    for (path, to) in short.chain([(folder.join(CORE_FILE), core)]) {
+        if fs::read_link(&path).ok().as_deref() != Some(to) && path != to {
+            let link = |hidden: &Path| std::os::unix::fs::symlink(to, hidden);
+            replace(&path, link).map_err(|error| Failure::file("linking", &path, &error))?;
+        }
+        written.push(path);
     }
-    written.push(path);
     Ok(written)
 }
 
@@ -69,7 +75,8 @@ mod tests {
         let core = root.join("elsewhere").join(CORE_FILE);
         let folder = root.join("a/folder");
         let written = write_libraries(&folder, &core).unwrap();
-        assert_eq!(written.len(), LIBRARIES.len() + 1);
+        assert_eq!(written.len(), LIBRARIES.len() + 3);
+        assert!(written.iter().all(|path| path == &folder.join(CORE_FILE) || path.is_file()));
         assert_eq!(fs::read_link(folder.join(CORE_FILE)).unwrap(), core);
         let first = folder.join(LIBRARIES[0].file);
         assert_eq!(fs::read(&first).unwrap(), LIBRARIES[0].image);
@@ -79,7 +86,7 @@ mod tests {
         write_libraries(&folder, &core).unwrap();
         assert_eq!(fs::read(&first).unwrap(), LIBRARIES[0].image);
         assert_eq!(fs::read_link(folder.join(CORE_FILE)).unwrap(), core);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), LIBRARIES.len() + 1, "no hidden file is left");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), LIBRARIES.len() + 3, "no hidden file is left");
         let refused = write_libraries(&first, &core).unwrap_err();
         assert!(refused.text.contains("making"), "{}", refused.text);
         fs::remove_dir_all(&root).unwrap();
