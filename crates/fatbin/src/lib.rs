@@ -8,6 +8,7 @@
 //! | [`choice`] | the image that a GPU takes |
 //! | [`decompress`] | an entry's payload as the image that it stands for |
 //! | [`kernels`] | kernels and variables of an image, with the layout of parameters |
+//! | [`occupancy`] | how many groups of a kernel a multiprocessor holds |
 //! | [`cubin`], [`assembly`] | the two kinds of image: machine code in ELF, and PTX |
 //!
 //! The formats are not documented by their vendor, but for the wrapper. What is said here about them was found in what nvcc 12 and 13
@@ -21,6 +22,7 @@ pub mod container;
 pub mod cubin;
 pub mod decompress;
 pub mod kernels;
+pub mod occupancy;
 pub mod target;
 pub mod wrapper;
 
@@ -30,6 +32,7 @@ pub use choice::{choose, choose_assembly};
 pub use container::{Compression, ContainerError, Containers, Entry, Kind, container_bytes, entries, repack};
 pub use decompress::{DecompressError, IMAGE_BYTES_MAX};
 pub use kernels::{ImageError, Kernel, Kernels, Parameter, Space, Variable};
+pub use occupancy::{Group, Multiprocessor};
 pub use target::{Capability, Specific, Target};
 pub use wrapper::{Wrapper, WrapperError};
 

@@ -67,7 +67,7 @@ fn a_welcome_says_what_the_devices_are() {
         ("Hinterland software device", 64 << 20, (9, 0))
     );
     assert_ne!(device.uuid, welcome.devices[1].uuid);
-    assert!(device.is_software && device.attributes.contains(&(16, 132)));
+    assert!(!device.needs_assembly && device.attributes.contains(&(16, 132)));
     assert!(welcome.window.is_multiple_of(welcome.granularity));
 }
 

@@ -71,6 +71,15 @@ impl Pending {
         self.state.store(error, Ordering::Release);
     }
 
+    /// What it is, for people.
+    pub(super) fn kind(&self) -> &'static str {
+        match &self.target {
+            Target::Mark(_) => "a mark",
+            Target::Bytes(..) => "bytes into memory that is not pinned",
+            Target::Question => "an answer",
+        }
+    }
+
     /// Says which command brings the bytes.
     pub(super) fn set_command(&self, command: u64) {
         if let Target::Bytes(_, _, end) = &self.target {

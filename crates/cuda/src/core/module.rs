@@ -13,12 +13,17 @@ use hinterland_proto::gpu::command::{
 };
 use hinterland_proto::gpu::{DEFAULT_STREAMS, FunctionFacts, MODULE_BYTES_MAX, Message};
 
+use super::attribute;
 use super::handle::{NumberMap, Table};
 use super::session::Session;
 use crate::code::{Code, INVALID_FUNCTION, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND};
 
 /// Bytes from which the length of a fat binary or an ELF file can be told.
 const HEADER_BYTES: usize = 64;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const DYNAMIC_SHARED_MAX: i32 = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
+const CARVEOUT: i32 = 9;
 /// Longest PTX text that is looked for its end.
 const TEXT_MAX: usize = 256 << 20;
 
@@ -110,6 +115,7 @@ enum Bytes {
 #[derive(Debug)]
 pub struct Loaded {
     module: u32,
+    version: u32,
     kernels: HashMap<String, hinterland_fatbin::Kernel>,
     variables: HashMap<String, u64>,
     symbols: Mutex<HashMap<String, (u64, u64)>>,
@@ -208,6 +214,10 @@ pub struct Kernel {
     pub device: u32,
     /// What its image says.
     pub layout: hinterland_fatbin::Kernel,
+    /// The GPU that its image was made for, as ten times major plus minor.
+    version: u32,
+    /// Attributes that the program set.
+    set: Mutex<HashMap<i32, i32>>,
     facts: Mutex<Option<FunctionFacts>>,
     occupancy: Mutex<HashMap<(u32, u64, u32), u32>>,
 }
@@ -316,6 +326,8 @@ impl Session {
             function,
             device,
             layout: layout.clone(),
+            version: loaded.version,
+            set: Mutex::default(),
             facts: Mutex::new(None),
             occupancy: Mutex::default(),
         });
@@ -335,7 +347,7 @@ impl Session {
         let (packed, image);
         let (sent, readable): (&[u8], &[u8]) = if bytes.starts_with(&0xba55_ed50_u32.to_le_bytes()) {
             let entries = entries(bytes).map_err(|error| bad_image(&error))?;
-            let chosen = if facts.is_software { choose_assembly(&entries, gpu) } else { None };
+            let chosen = if facts.needs_assembly { choose_assembly(&entries, gpu) } else { None };
             let chosen = chosen.or_else(|| choose(&entries, gpu)).ok_or_else(|| {
                 eprintln!("hinterland: the program has no code for a GPU of capability {gpu}");
                 NO_BINARY
@@ -348,8 +360,10 @@ impl Session {
         };
         let kernels = Kernels::of_image(readable).map_err(|error| bad_image(&error))?;
         let module = self.send_module(device, sent)?;
+        let made_for = kernels.target.map_or(gpu, |target| target.capability);
         let loaded = Arc::new(Loaded {
             module,
+            version: made_for.major * 10 + made_for.minor,
             variables: kernels.variables.iter().map(|one| (one.name.clone(), one.size)).collect(),
             kernels: kernels.kernels.into_iter().map(|one| (one.name.clone(), one)).collect(),
             symbols: Mutex::default(),
@@ -411,7 +425,7 @@ impl Session {
         Ok((address, bytes))
     }
 
-    /// What the driver knows of a kernel; asked once.
+    /// What the driver knows of a kernel. Machine code says it all; for PTX the node is asked, once.
     ///
     /// # Errors
     /// What the node says, or it is gone.
@@ -420,10 +434,49 @@ impl Session {
         if let Some(facts) = *facts {
             return Ok(facts);
         }
-        let answer = self.ask(&[], |question| AskFunction { question, function: kernel.function })?;
-        let known: FunctionFacts = postcard::from_bytes(&answer).map_err(|_| INVALID_VALUE)?;
+        let known = match self.facts_of_image(kernel) {
+            Some(known) => known,
+            None => {
+                let answer = self.ask(&[], |question| AskFunction { question, function: kernel.function })?;
+                postcard::from_bytes(&answer).map_err(|_| INVALID_VALUE)?
+            }
+        };
         *facts = Some(known);
         Ok(known)
+    }
+
+    fn facts_of_image(&self, kernel: &Kernel) -> Option<FunctionFacts> {
+        let layout = &kernel.layout;
+        let registers = layout.registers.filter(|_| !self.without.image_facts)?;
+        let shared = layout.static_shared_bytes.unwrap_or(0);
+        let limit = self.multiprocessor(kernel.device).threads_max(registers);
+        let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let version = signed(kernel.version);
+        let set = kernel.set.lock().unwrap_or_else(PoisonError::into_inner);
+        let ordinary = self.attribute_or_zero(kernel.device, attribute::SHARED_PER_BLOCK);
+        Some(FunctionFacts {
+            shared: u64::from(shared),
+            constant: 0,
+            local: u64::from(layout.local_bytes.unwrap_or(0)),
+            threads_max: signed(layout.threads_max.unwrap_or(limit).min(limit)),
+            registers: signed(registers),
+            ptx: version,
+            binary: version,
+            dynamic_shared_max: set.get(&DYNAMIC_SHARED_MAX).copied().unwrap_or(ordinary - signed(shared)),
+            carveout: set.get(&CARVEOUT).copied().unwrap_or(-1),
+        })
+    }
+
+    fn multiprocessor(&self, device: u32) -> Multiprocessor {
+        let of = |number| u32::try_from(self.attribute_or_zero(device, number)).unwrap_or(0);
+        Multiprocessor {
+            threads: of(attribute::THREADS_PER_MULTIPROCESSOR),
+            groups: of(attribute::BLOCKS_PER_MULTIPROCESSOR),
+            registers: of(attribute::REGISTERS_PER_MULTIPROCESSOR),
+            shared_bytes: of(attribute::SHARED_PER_MULTIPROCESSOR),
+            shared_reserved_bytes: of(attribute::RESERVED_SHARED),
+            shared_group_bytes: of(attribute::SHARED_PER_BLOCK_OPTIN),
+        }
     }
 
     /// Sets an attribute of a kernel, by the driver's number.
@@ -432,13 +485,15 @@ impl Session {
     /// The node is gone.
     pub fn set_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result<(), Code> {
         self.send(&FunctionAttribute { function: kernel.function, attribute, value })?;
+        kernel.set.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
         // What was known of it may be another now.
         *kernel.facts.lock().unwrap_or_else(PoisonError::into_inner) = None;
         kernel.occupancy.lock().unwrap_or_else(PoisonError::into_inner).clear();
         Ok(())
     }
 
-    /// How many groups of a kernel a multiprocessor holds; asked once for the same numbers.
+    /// How many groups of a kernel a multiprocessor holds. For machine code it is reckoned here; for PTX the node is asked, once for the
+    /// same numbers.
     ///
     /// # Errors
     /// What the node says, or it is gone.
@@ -448,8 +503,18 @@ impl Session {
             return Ok(*groups);
         }
         let function = kernel.function;
-        let answer = self.ask(&[], |question| AskOccupancy { question, function, threads, flags, shared })?;
-        let groups = answer.try_into().map(u32::from_le_bytes).map_err(|_| INVALID_VALUE)?;
+        let groups = match kernel.layout.registers.filter(|_| !self.without.image_facts) {
+            Some(registers) => {
+                let shared_bytes =
+                    u64::from(kernel.layout.static_shared_bytes.unwrap_or(0)).saturating_add(shared);
+                self.multiprocessor(kernel.device).groups_of(Group { threads, registers, shared_bytes })
+            }
+            None => {
+                let answer =
+                    self.ask(&[], |question| AskOccupancy { question, function, threads, flags, shared })?;
+                answer.try_into().map(u32::from_le_bytes).map_err(|_| INVALID_VALUE)?
+            }
+        };
         known.insert((threads, shared, flags), groups);
         Ok(groups)
     }

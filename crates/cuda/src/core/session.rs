@@ -28,10 +28,14 @@ const MEMORY: &str = "HINTERLAND_GPU_MEMORY";
 const KEY_FILE: &str = "HINTERLAND_KEY_FILE";
 /// Microseconds by which everything is late in each direction over a network, for experiments.
 const DELAY: &str = "HINTERLAND_GPU_DELAY_US";
+/// Set to 1: each wait for the node is told.
+const VERBOSE: &str = "HINTERLAND_VERBOSE";
 /// Set to 1: a stream with nothing but copies to the device is waited for, too.
 const NO_FENCE: &str = "HINTERLAND_NO_FENCE";
 /// Set to 1: graphs are sent whole.
 const NO_GRAPH_EDITS: &str = "HINTERLAND_NO_GRAPH_EDITS";
+/// Set to 1: the node is asked about kernels also when their image says it.
+const NO_IMAGE_FACTS: &str = "HINTERLAND_NO_IMAGE_FACTS";
 /// How long the node may take to answer the first message: it makes a context meanwhile.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -43,6 +47,8 @@ pub struct Session {
     pub(super) outbox: Mutex<Outbox>,
     pub(super) inbox: Inbox,
     pub(super) body_max: usize,
+    /// Whether each wait is told.
+    is_verbose: bool,
     /// Switches of optimisations, for showing what they are worth.
     pub(super) without: Without,
     /// Streams that the program made.
@@ -65,6 +71,7 @@ pub struct Session {
 pub(super) struct Without {
     pub(super) fence: bool,
     pub(super) graph_edits: bool,
+    pub(super) image_facts: bool,
 }
 
 static SESSION: OnceLock<Result<Session, Code>> = OnceLock::new();
@@ -157,7 +164,12 @@ impl Session {
         let grants = welcome.devices.iter().map(|device| device.grant).collect();
         Ok(Self {
             body_max: sender.body_max(),
-            without: Without { fence: is_set(NO_FENCE), graph_edits: is_set(NO_GRAPH_EDITS) },
+            is_verbose: is_set(VERBOSE),
+            without: Without {
+                fence: is_set(NO_FENCE),
+                graph_edits: is_set(NO_GRAPH_EDITS),
+                image_facts: is_set(NO_IMAGE_FACTS),
+            },
             outbox: Mutex::new(Outbox::new(sender)),
             inbox: Inbox::new(receiver),
             streams: Table::new(DEFAULT_STREAMS),
@@ -194,6 +206,13 @@ impl Session {
         self.inbox.surface()
     }
 
+    /// Says why a thread is about to wait, for who wants to know what its waits come from.
+    pub(super) fn say_wait(&self, why: &str) {
+        if self.is_verbose {
+            eprintln!("hinterland: waits for {}", why.rsplit("::").next().unwrap_or(why));
+        }
+    }
+
     /// Asks and waits for the answer.
     ///
     /// # Errors
@@ -204,6 +223,7 @@ impl Session {
         message: impl FnOnce(u32) -> M,
     ) -> Result<Vec<u8>, Code> {
         let (number, pending) = self.inbox.expect(Target::Question);
+        self.say_wait(std::any::type_name::<M>());
         // Names of the inbox are counted in 32 bits.
         self.send_with_tail(&message(number as u32), tail.len(), |body| body.put(0, tail))?;
         self.flush()?;

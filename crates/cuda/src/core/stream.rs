@@ -262,6 +262,7 @@ impl Session {
 
     /// Waits for a mark.
     pub(super) fn wait_mark(&self, pending: &Pending) -> Result<(), Code> {
+        self.say_wait(pending.kind());
         self.flush()?;
         match self.inbox.wait(pending)? {
             0 => Ok(()),

@@ -1,13 +1,14 @@
 //! The attributes of the device that it looks like, an H100 with HBM3, by the public figures; and occupancy.
 
-use super::options::{NAME, SoftwareOptions};
+use super::options::{Kernels, NAME, SoftwareOptions};
+use hinterland_fatbin::{Group, Multiprocessor};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 
 /// The driver's version that it stands for.
 pub(super) const DRIVER: i32 = 13_000;
 /// The cuBLAS version that it stands for.
 pub(super) const BLAS: i32 = 130_002;
-/// Compute capability.
+/// Compute capability, if no other is asked for.
 pub(super) const CAPABILITY: (u32, u32) = (9, 0);
 /// Multiprocessors.
 pub(super) const MULTIPROCESSORS: u32 = 132;
@@ -19,8 +20,6 @@ pub(super) const SHARED_OPT_IN_BYTES: u32 = 227 << 10;
 const SHARED_ALL_BYTES: u32 = 228 << 10;
 /// Shared memory that each group costs besides its own.
 const SHARED_RESERVED_BYTES: u32 = 1 << 10;
-/// Shared memory is given in pieces of this.
-const SHARED_PIECE_BYTES: u32 = 128;
 /// Threads of a warp.
 const WARP: u32 = 32;
 /// Warps of a multiprocessor.
@@ -29,10 +28,15 @@ const WARPS: u32 = 64;
 const GROUPS: u32 = 32;
 /// Registers of a multiprocessor.
 const REGISTERS: u32 = 64 << 10;
-/// Registers are given to a warp in pieces of this.
-const REGISTER_PIECE: u32 = 256;
-/// Warps get their registers in one of so many parts of a multiprocessor.
-const REGISTER_PARTS: u32 = 4;
+/// A multiprocessor.
+const MULTIPROCESSOR: Multiprocessor = Multiprocessor {
+    threads: WARPS * WARP,
+    groups: GROUPS,
+    registers: REGISTERS,
+    shared_bytes: SHARED_ALL_BYTES,
+    shared_reserved_bytes: SHARED_RESERVED_BYTES,
+    shared_group_bytes: SHARED_OPT_IN_BYTES,
+};
 
 /// Attributes by the driver's numbers. Those that are zero are absent.
 const ATTRIBUTES: &[(i32, i32)] = &[
@@ -79,8 +83,6 @@ const ATTRIBUTES: &[(i32, i32)] = &[
     (42, 32_768),
     (43, 2048),
     (51, 32),
-    (75, CAPABILITY.0 as i32),
-    (76, CAPABILITY.1 as i32),
     // Priorities of streams, caches in front of memory.
     (78, 1),
     (79, 1),
@@ -108,60 +110,25 @@ pub(super) fn device(options: &SoftwareOptions, index: u32, grant: u64) -> Devic
     let mut attributes = ATTRIBUTES.to_vec();
     // The number on the bus; the first one is absent, as zeros are.
     attributes.push((34, 1 + index as i32));
+    attributes.extend([(75, options.capability.0 as i32), (76, options.capability.1 as i32)]);
     DeviceFacts {
         name: NAME.to_owned(),
         uuid,
         memory: options.memory_bytes,
         grant: grant.min(options.memory_bytes),
-        capability: CAPABILITY,
+        capability: options.capability,
         bus: format!("0000:00:{:02x}.0", 1 + index),
         attributes,
-        is_software: true,
+        needs_assembly: options.kernels == Kernels::Ptx,
     }
 }
 
-/// How many groups of a kernel a multiprocessor holds: what each of warps, registers and shared memory allows, and the least of these.
+/// How many groups of a kernel a multiprocessor holds.
 pub(super) fn occupancy(kernel: &FunctionFacts, threads: u32, dynamic_shared: u64) -> u32 {
-    let warps = threads.div_ceil(WARP);
-    if warps == 0 || threads > 1024 {
-        return 0;
-    }
-    let shared = kernel.shared.saturating_add(dynamic_shared);
-    if shared > u64::from(SHARED_OPT_IN_BYTES) {
-        return 0;
-    }
-    let by_warps = WARPS / warps;
-    let of_warp = (u32::try_from(kernel.registers).unwrap_or(0) * WARP).next_multiple_of(REGISTER_PIECE);
-    let by_registers = match of_warp {
-        0 => GROUPS,
-        registers => REGISTERS / REGISTER_PARTS / registers * REGISTER_PARTS / warps,
-    };
-    // At most what a group may have, as seen above.
-    let of_group = (shared as u32 + SHARED_RESERVED_BYTES).next_multiple_of(SHARED_PIECE_BYTES);
-    by_warps.min(by_registers).min(SHARED_ALL_BYTES / of_group).min(GROUPS)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn groups(registers: i32, shared: u64, threads: u32, dynamic: u64) -> u32 {
-        occupancy(&FunctionFacts { registers, shared, ..FunctionFacts::default() }, threads, dynamic)
-    }
-
-    #[test]
-    fn occupancy_is_what_the_scarcest_resource_allows() {
-        assert_eq!(groups(32, 0, 256, 0), 8, "64 warps, 8 a group");
-        assert_eq!(groups(32, 0, 32, 0), 32, "groups");
-        assert_eq!(
-            groups(255, 0, 256, 0),
-            1,
-            "8160 registers a warp, rounded to 8192, two warps in each part"
-        );
-        assert_eq!(groups(32, 0, 1024, 0), 2);
-        assert_eq!(groups(16, 16 << 10, 128, 0), 13, "17 KiB a group of 228 KiB");
-        assert_eq!(groups(32, 0, 128, 227 << 10), 1);
-        assert_eq!(groups(32, 1, 128, 227 << 10), 0, "more than a group may have");
-        assert_eq!(groups(32, 0, 1025, 0), 0);
-    }
+    let registers = u32::try_from(kernel.registers).unwrap_or(0);
+    MULTIPROCESSOR.groups_of(Group {
+        threads,
+        registers,
+        shared_bytes: kernel.shared.saturating_add(dynamic_shared),
+    })
 }

@@ -1,5 +1,6 @@
 //! What a device is like, as the command line says it: `software:memory=2G,kernels=none`.
 
+use super::facts::CAPABILITY;
 use super::faults::FaultPlan;
 use std::fmt;
 use std::str::FromStr;
@@ -27,6 +28,8 @@ pub struct SoftwareOptions {
     pub devices: u32,
     /// What kernels do.
     pub kernels: Kernels,
+    /// Compute capability: which code programs choose for it.
+    pub capability: (u32, u32),
     /// What each piece of work takes at least.
     pub delay: Duration,
     /// Threads that work.
@@ -41,6 +44,7 @@ impl Default for SoftwareOptions {
             memory_bytes: 2 << 30,
             devices: 1,
             kernels: Kernels::Ptx,
+            capability: CAPABILITY,
             delay: Duration::ZERO,
             threads: 4,
             faults: Vec::new(),
@@ -74,6 +78,15 @@ impl FromStr for SoftwareOptions {
                         _ => return Err(refuse(item, "ptx or none")),
                     }
                 }
+                "capability" => {
+                    let numbers = value
+                        .split_once('.')
+                        .map(|(major, minor)| (number(major, 1, 99), number(minor, 0, 9)));
+                    let Some((Some(major), Some(minor))) = numbers else {
+                        return Err(refuse(item, "two numbers such as 9.0"));
+                    };
+                    options.capability = (major, minor);
+                }
                 "delay-us" => {
                     let delay = number(value, 0, 10_000_000).ok_or_else(|| refuse(item, "0 to 10000000"))?;
                     options.delay = Duration::from_micros(u64::from(delay));
@@ -82,7 +95,12 @@ impl FromStr for SoftwareOptions {
                     options.threads = number(value, 1, 64).ok_or_else(|| refuse(item, "1 to 64"))? as usize;
                 }
                 "fault" => options.faults.push(value.parse().map_err(|why: &str| refuse(item, why))?),
-                _ => return Err(refuse(item, "memory, devices, kernels, delay-us, threads or fault")),
+                _ => {
+                    return Err(refuse(
+                        item,
+                        "memory, devices, kernels, capability, delay-us, threads or fault",
+                    ));
+                }
             }
         }
         Ok(options)
@@ -96,10 +114,10 @@ impl fmt::Display for SoftwareOptions {
             Kernels::None => "none",
         };
         let delay = self.delay.as_micros();
-        let Self { memory_bytes, devices, threads, .. } = self;
+        let Self { memory_bytes, devices, threads, capability: (major, minor), .. } = self;
         write!(
             out,
-            "memory={memory_bytes},devices={devices},kernels={kernels},delay-us={delay},threads={threads}"
+            "memory={memory_bytes},devices={devices},kernels={kernels},capability={major}.{minor},delay-us={delay},threads={threads}"
         )?;
         self.faults.iter().try_for_each(|fault| write!(out, ",fault={fault}"))
     }
@@ -131,7 +149,7 @@ mod tests {
 
     #[test]
     fn options_are_read_as_they_are_written() {
-        let text = "memory=3G,devices=2,kernels=none,delay-us=15,threads=3,fault=launch:2:700";
+        let text = "memory=3G,devices=2,kernels=none,capability=8.6,delay-us=15,threads=3,fault=launch:2:700";
         let options: SoftwareOptions = text.parse().unwrap();
         assert_eq!((options.memory_bytes, options.devices, options.kernels), (3 << 30, 2, Kernels::None));
         assert_eq!(options.to_string().parse(), Ok(options));
@@ -147,6 +165,7 @@ mod tests {
             "memory=é",
             "devices=9",
             "kernels=all",
+            "capability=9",
             "speed=1",
             "fault=launch:0:1",
         ] {

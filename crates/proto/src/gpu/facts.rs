@@ -59,8 +59,8 @@ pub struct DeviceFacts {
     pub bus: String,
     /// Attributes by the driver's numbers.
     pub attributes: Vec<(i32, i32)>,
-    /// Whether it is the device in software.
-    pub is_software: bool,
+    /// Whether it takes PTX in place of machine code: the device in software that runs kernels.
+    pub needs_assembly: bool,
 }
 
 /// What the driver knows of a kernel.
