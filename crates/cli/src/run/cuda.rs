@@ -23,7 +23,8 @@ pub fn find_core() -> Result<PathBuf, Failure> {
     preload::find_beside(CORE_FILE, VARIABLE, hint)
 }
 
-/// Writes all libraries into a folder, with a link to the core; what is there already and the same is left alone. Returns the paths.
+/// Writes all libraries into a folder, with a link to the core; what is there already and the same is left alone. Returns the paths of the
+/// libraries and of the core, without the short names that are links to them.
 ///
 /// Each file is put in place whole, so programs that start meanwhile find the old one or the new one.
 ///
@@ -41,15 +42,24 @@ pub fn write_libraries(folder: &Path, core: &Path) -> Result<Vec<PathBuf>, Failu
         }
         written.push(path);
     }
-    let short = SHORT_NAMES.iter().map(|(name, file)| (folder.join(name), Path::new(*file)));
-    for (path, to) in short.chain([(folder.join(CORE_FILE), core)]) {
-        if fs::read_link(&path).ok().as_deref() != Some(to) && path != to {
-            let link = |hidden: &Path| std::os::unix::fs::symlink(to, hidden);
-            replace(&path, link).map_err(|error| Failure::file("linking", &path, &error))?;
-        }
-        written.push(path);
+    for (name, file) in SHORT_NAMES {
+        link(&folder.join(name), Path::new(file))?;
     }
+    let path = folder.join(CORE_FILE);
+    if path != core {
+        link(&path, core)?;
+    }
+    written.push(path);
     Ok(written)
+}
+
+/// Makes a link where there is none to the same.
+fn link(path: &Path, to: &Path) -> Result<(), Failure> {
+    if fs::read_link(path).ok().as_deref() == Some(to) {
+        return Ok(());
+    }
+    let make = |hidden: &Path| std::os::unix::fs::symlink(to, hidden);
+    replace(path, make).map_err(|error| Failure::file("linking", path, &error))
 }
 
 /// Makes a file under a name that nobody looks for, then gives it its own.
@@ -75,8 +85,8 @@ mod tests {
         let core = root.join("elsewhere").join(CORE_FILE);
         let folder = root.join("a/folder");
         let written = write_libraries(&folder, &core).unwrap();
-        assert_eq!(written.len(), LIBRARIES.len() + 3);
-        assert!(written.iter().all(|path| path == &folder.join(CORE_FILE) || path.is_file()));
+        assert_eq!(written.len(), LIBRARIES.len() + 1);
+        assert!(SHORT_NAMES.iter().all(|(name, _)| folder.join(name).is_file()));
         assert_eq!(fs::read_link(folder.join(CORE_FILE)).unwrap(), core);
         let first = folder.join(LIBRARIES[0].file);
         assert_eq!(fs::read(&first).unwrap(), LIBRARIES[0].image);

@@ -78,9 +78,9 @@ fn add_others(files: &mut Vec<(PathBuf, Imports)>) {
     let mut waiting: Vec<PathBuf> = own.iter().flat_map(|folder| neighbours(folder)).collect();
     let mut next = 0;
     while next < files.len() && files.len() < FILES_MAX {
-        let imports = &files[next].1;
-        let folders = || imports.folders.iter().chain(&asked).chain(&own);
-        let needed = imports.needed.iter().filter(|name| Library::of_file(name).is_none());
+        let found = &files[next].1;
+        let folders = || found.folders.iter().chain(&asked).chain(&own);
+        let needed = found.needed.iter().filter(|name| !imports::is_of_cuda(name));
         waiting.extend(
             needed.filter_map(|name| folders().map(|folder| folder.join(name)).find(|path| path.is_file())),
         );
@@ -99,9 +99,11 @@ fn add_others(files: &mut Vec<(PathBuf, Imports)>) {
 fn neighbours(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let is_library = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // A link for the linker, `libcudart.so`, has the name of what it leads to.
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let name = real.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let is_named = name.ends_with(".so") || name.contains(".so.") || name.ends_with(".node");
-        is_named && Library::of_file(&name).is_none()
+        is_named && !imports::is_of_cuda(&name)
     };
     let mut found: Vec<PathBuf> =
         entries.take(FILES_MAX).flatten().map(|entry| entry.path()).filter(is_library).collect();

@@ -80,8 +80,8 @@ fn of_bytes(bytes: &[u8], folder: &Path) -> Result<Imports, String> {
     }
     let mut found = Imports::default();
     dynamic(bytes, folder, &mut found).map_err(wrong)?;
-    let other = |file: &&String| OTHERS.iter().any(|start| file.starts_with(start)) || is_other_version(file);
-    found.others = found.needed.iter().filter(other).cloned().collect();
+    let is_other = |file: &&String| is_of_cuda(file) && Library::of_file(file).is_none();
+    found.others = found.needed.iter().filter(is_other).cloned().collect();
     functions(bytes, &mut found).map_err(wrong)?;
     found.has_runtime_inside = has_runtime_inside(&file, &found);
     if let Some(data) = file.section_by_name(".rodata").and_then(|section| section.data().ok()) {
@@ -91,6 +91,12 @@ fn of_bytes(bytes: &[u8], folder: &Path) -> Result<Imports, String> {
         found.may_load = names.filter(not_needed).filter(is_named).map(str::to_string).collect();
     }
     Ok(found)
+}
+
+/// Whether a library has one of CUDA's names: those that we stand in for, in any version, and those that we do not.
+pub fn is_of_cuda(file: &str) -> bool {
+    let is_other = OTHERS.iter().any(|start| file.starts_with(start));
+    is_other || Library::of_file(file).is_some() || is_other_version(file)
 }
 
 /// Whether a library has the name of one of ours, but for another version of CUDA.
