@@ -264,6 +264,33 @@ pub(crate) struct Exchange {
     pub members: Source,
 }
 
+/// `d = a * b + c` of matrices that lie across the lanes.
+#[derive(Debug)]
+pub(crate) struct Multiply {
+    pub rows: usize,
+    /// Columns of `a`, and rows of `b`, which has eight columns.
+    pub depth: usize,
+    /// Elements of `a` and `b` in a register.
+    pub per_register: usize,
+    pub kinds: [Type; 2],
+    pub to: Type,
+    pub with: Type,
+    pub saturates: bool,
+    pub a: Vec<Source>,
+    pub b: Vec<Source>,
+    pub c: Vec<Source>,
+    pub d: Vec<Target>,
+}
+
+/// Something that a whole warp does to matrices.
+#[derive(Debug)]
+pub(crate) enum Matrix {
+    Load { address: Address, is_turned: bool, targets: Vec<Target> },
+    Store { address: Address, is_turned: bool, sources: Vec<Source> },
+    Turn { target: Target, source: Source },
+    Multiply(Multiply),
+}
+
 /// The carry that comes in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Carry {
@@ -344,6 +371,7 @@ pub(crate) enum Op {
     Trap,
     Barrier(Box<Barrier>),
     Exchange(Box<Exchange>),
+    Matrix(Box<Matrix>),
     ActiveLanes(Target),
 }
 

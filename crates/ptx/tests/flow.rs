@@ -421,3 +421,26 @@ fn parameters_lie_where_a_compiler_puts_them() {
     assert_eq!(places, [(0, 1, 1), (8, 8, 8), (16, 20, 16), (36, 4, 4)]);
     assert_eq!((entry.parameter_bytes, entry.threads_max), (40, Some(128)));
 }
+
+#[test]
+fn whole_warps_turn_matrices_when_their_lanes_have_met() {
+    // Element (row, column) of the matrix lies in lane row * 4 + column / 2.
+    let turn = "movmatrix.sync.aligned.m8n8.trans.b16 %r3, %r2;";
+    let fill = "shl.b32 %r2, %r1, 1; add.u32 %r4, %r2, 1; shl.b32 %r4, %r4, 16; or.b32 %r2, %r2, %r4;";
+    let expected: Vec<u32> = (0..32)
+        .map(|lane| {
+            let at = |row: u32, column: u32| row * 8 + column;
+            let (row, column) = (lane / 4, lane % 4 * 2);
+            at(column, row) | at(column + 1, row) << 16
+        })
+        .collect();
+    assert_eq!(run(32, "", &format!("{fill} {turn} st.global.u32 [%rd1], %r3;")), expected);
+    // The upper half of the warp comes later.
+    let late = "setp.lt.u32 %p1, %r1, 16; @%p1 bra TURN; mov.u32 %r9, 20; WAIT: sub.u32 %r9, %r9, 1; setp.ne.u32 %p2, %r9, 0; @%p2 bra WAIT;
+        bra TURN; TURN:";
+    assert_eq!(run(32, "", &format!("{fill} {late} {turn} st.global.u32 [%rd1], %r3;")), expected);
+    assert_eq!(
+        fault(32, "", &format!("setp.lt.u32 %p1, %r1, 16; @%p1 {turn} bar.sync 0;")),
+        FaultKind::Deadlock
+    );
+}

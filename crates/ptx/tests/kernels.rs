@@ -499,3 +499,62 @@ fn quantised_products_positions_and_rows() {
         }
     }
 }
+
+#[test]
+fn matrices_of_tensor_cores() {
+    let Some(mut device) = compiled("matrices", &[]) else { return };
+    let mut random = Random(12);
+    // Whole numbers from -15 to 15, in 16 bits: all sums are exact.
+    let mut numbers =
+        |count: usize| -> Vec<i32> { (0..count).map(|_| random.below(31) as i32 - 15).collect() };
+    let small = |value: i32| -> u16 {
+        let exponent = value.unsigned_abs().checked_ilog2();
+        let bits = exponent.map_or(0, |e| (e + 15) << 10 | (value.unsigned_abs() << (10 - e)) & 0x3ff);
+        bits as u16 | if value < 0 { 0x8000 } else { 0 }
+    };
+    let (a, b) = (numbers(256), numbers(128));
+    let (at_a, at_b) = (
+        device.put(&a.iter().map(|&x| small(x)).collect::<Vec<_>>()),
+        device.put(&b.iter().map(|&x| small(x)).collect::<Vec<_>>()),
+    );
+    let (c, d) = (device.room(512), device.room(256));
+    device.launch("halves", (1, 32, 0), &Parameters::default().with(at_a).with(at_b).with(c).with(d).0);
+    let (found, found_small) = (device.get::<f32>(c, 128), device.get::<u16>(d, 128));
+    for index in 0..128 {
+        let exact: i32 = (0..16).map(|k| a[index / 8 * 16 + k] * b[k * 8 + index % 8]).sum();
+        assert_eq!(found[index], exact as f32);
+        // Beyond 2048, numbers of 16 bits are even or coarser.
+        near(half(found_small[index]), f64::from(exact + 1), 1.0 / 2048.0);
+    }
+    let (a, b) = (numbers(512), numbers(256));
+    let narrow = |values: &[i32]| values.iter().map(|&x| (x * 8) as i8).collect::<Vec<_>>();
+    let (at_a, at_b) = (device.put(&narrow(&a)), device.put(&narrow(&b)));
+    device.launch("bytes", (1, 32, 0), &Parameters::default().with(at_a).with(at_b).with(c).0);
+    for (index, found) in device.get::<i32>(c, 128).into_iter().enumerate() {
+        let exact: i32 = (0..32).map(|k| a[index / 8 * 32 + k] * b[index % 8 * 32 + k] * 64).sum();
+        assert_eq!(found, exact + 100);
+    }
+    let (a, b, p, q) = (numbers(128), numbers(64), numbers(256), numbers(128));
+    let singles = |values: &[i32]| values.iter().map(|&x| x as f32).collect::<Vec<_>>();
+    let brains =
+        |values: &[i32]| values.iter().map(|&x| ((x as f32).to_bits() >> 16) as u16).collect::<Vec<_>>();
+    let parameters = Parameters::default()
+        .with(device.put(&singles(&a)))
+        .with(device.put(&singles(&b)))
+        .with(device.put(&brains(&p)))
+        .with(device.put(&brains(&q)))
+        .with(c);
+    device.launch("others", (1, 32, 0), &parameters.0);
+    for (index, found) in device.get::<f32>(c, 128).into_iter().enumerate() {
+        let (row, column) = (index / 8, index % 8);
+        let first: i32 = (0..8).map(|k| a[row * 8 + k] * b[k * 8 + column]).sum();
+        let second: i32 = (0..16).map(|k| p[row * 16 + k] * q[column * 16 + k]).sum();
+        assert_eq!(found, (first + second) as f32);
+    }
+    let x: Vec<u16> = (0..64).map(|index| index * 1000).collect();
+    let (at, out, stored) = (device.put(&x), device.room(128), device.room(128));
+    device.launch("turned", (1, 32, 0), &Parameters::default().with(at).with(out).with(stored).0);
+    let turned: Vec<u16> = (0..64).map(|index| x[index % 8 * 8 + index / 8]).collect();
+    assert_eq!(device.get::<u16>(out, 64), turned);
+    assert_eq!(device.get::<u16>(stored, 64), turned);
+}

@@ -3,6 +3,7 @@
 mod arithmetic;
 mod control;
 mod data;
+mod matrix;
 mod memory;
 mod warp;
 
@@ -120,6 +121,7 @@ pub(crate) fn instruction<'m>(
         "membar" | "fence" | "nanosleep" | "griddepcontrol" | "setmaxnreg" | "pmevent" | "prefetch"
         | "prefetchu" | "discard" | "applypriority" => plain(body, Op::Nothing),
         "shfl" | "vote" | "match" | "redux" | "elect" | "activemask" => warp::exchange(body, m, operands),
+        "ldmatrix" | "stmatrix" | "movmatrix" | "mma" => matrix::matrix(body, m, operands),
         _ => Err(m.refused(body, "is not supported")),
     }
 }

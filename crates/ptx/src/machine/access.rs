@@ -108,6 +108,30 @@ impl Runner<'_, '_> {
         Ok(())
     }
 
+    /// Reads what a lane's address leads to.
+    pub fn read_at(
+        &mut self,
+        lane: usize,
+        address: &Address,
+        bases: &Lanes,
+        bytes: &mut [u8],
+    ) -> Result<(), Stop> {
+        let place = place(address, bases[lane], bytes.len(), lane)?;
+        self.read(lane, place, bytes)
+    }
+
+    /// Writes to where a lane's address leads.
+    pub fn write_at(
+        &mut self,
+        lane: usize,
+        address: &Address,
+        bases: &Lanes,
+        bytes: &[u8],
+    ) -> Result<(), Stop> {
+        let place = place(address, bases[lane], bytes.len(), lane)?;
+        self.write_bytes(lane, place, bytes)
+    }
+
     fn read(&mut self, lane: usize, place: Place, bytes: &mut [u8]) -> Result<(), Stop> {
         let wrong = illegal(place.address, lane);
         match place.space {

@@ -78,6 +78,7 @@ impl<'m> Runner<'_, 'm> {
         let mut groups = std::mem::take(&mut self.warp.groups);
         for group in groups.iter_mut().filter(|group| group.state == state) {
             group.state = State::Ready;
+            // What a whole warp does to matrices is done when its groups are joined.
             if let Op::Exchange(exchange) = &program.functions[group.function].code[group.at].op {
                 self.finish(group, exchange, here);
             }

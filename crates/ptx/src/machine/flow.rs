@@ -201,6 +201,7 @@ impl<'m> Runner<'_, 'm> {
             Op::Trap => Err(Stop { kind: FaultKind::Trap, lane: first(group.lanes) }),
             Op::Barrier(barrier) => self.barrier(group, barrier),
             Op::Exchange(exchange) => self.exchange(group, program, exchange),
+            Op::Matrix(matrix) => self.matrix(group, matrix),
             _ => Ok(Next::On),
         }
     }
@@ -356,6 +357,7 @@ fn is_flow(op: &Op) -> bool {
             | Op::Trap
             | Op::Barrier(_)
             | Op::Exchange(_)
+            | Op::Matrix(_)
     )
 }
 

@@ -5,6 +5,7 @@ pub(crate) mod block;
 mod exchange;
 mod execute;
 mod flow;
+mod matrix;
 mod warp;
 
 use crate::code::Program;

@@ -48,7 +48,7 @@ pub(super) struct Group {
 
 impl Group {
     /// Whether both are at the same place, called from the same places.
-    fn is_with(&self, other: &Self) -> bool {
+    pub fn is_with(&self, other: &Self) -> bool {
         self.at == other.at
             && self.function == other.function
             && self.state == other.state
