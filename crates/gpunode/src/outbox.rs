@@ -76,19 +76,14 @@ impl Outbox {
         self.send(AnswerMessage::Reached(Reached { mark, error }), Vec::new());
     }
 
-    /// Sends all bytes of a transfer.
-    pub fn bytes(&self, transfer: u32, bytes: &[u8]) {
-        let room = self.body_bytes_max.saturating_sub(Bytes::BYTES).max(1);
-        let mut offset = 0;
-        loop {
-            let end = bytes.len().min(offset + PIECE_BYTES.min(room));
-            let head = Bytes { transfer, error: 0, offset: offset as u64 };
-            self.send(AnswerMessage::Bytes(head), bytes[offset..end].to_vec());
-            offset = end;
-            if offset == bytes.len() {
-                return;
-            }
-        }
+    /// Most bytes of a transfer in one frame.
+    pub fn piece_bytes(&self) -> usize {
+        PIECE_BYTES.min(self.body_bytes_max.saturating_sub(Bytes::BYTES)).max(1)
+    }
+
+    /// Sends bytes of a transfer, at most [`piece_bytes`](Self::piece_bytes).
+    pub fn bytes(&self, transfer: u32, offset: u64, bytes: Vec<u8>) {
+        self.send(AnswerMessage::Bytes(Bytes { transfer, error: 0, offset }), bytes);
     }
 
     /// Says that no bytes of a transfer come.

@@ -254,6 +254,27 @@ impl Product {
         if self.precision == Precision::Double { value } else { f64::from(value as f32) }
     }
 
+    /// Whether a matrix lies in memory.
+    fn check(
+        &self,
+        view: &View,
+        which: usize,
+        address: u64,
+        (rows, columns): (usize, usize),
+    ) -> Result<(), Failure> {
+        let too_large = || Failure::blas_value("a matrix ends beyond all addresses");
+        let (lead, rows, columns) = (self.leads[which], rows as u64, columns as u64);
+        if lead < rows {
+            return Err(Failure::blas_value(format!(
+                "a matrix of {rows} rows has a leading dimension of {lead}"
+            )));
+        }
+        let elements = columns.saturating_sub(1).checked_mul(lead).and_then(|all| all.checked_add(rows));
+        let bytes =
+            elements.and_then(|all| all.checked_mul(self.elements[which].bytes())).ok_or_else(too_large)?;
+        view.check(address, bytes)
+    }
+
     /// The numbers of a matrix, without gaps between columns.
     fn read(
         &self,
@@ -262,6 +283,7 @@ impl Product {
         address: u64,
         (rows, columns): (usize, usize),
     ) -> Result<Vec<f64>, Failure> {
+        self.check(view, which, address, (rows, columns))?;
         let (element, lead) = (self.elements[which], self.leads[which]);
         let mut bytes = vec![0; rows * element.bytes() as usize];
         let mut all = Vec::new();

@@ -1,10 +1,13 @@
-//! Modules of programs, and what is known of their kernels.
+//! Modules of programs, what is known of their kernels, and running these.
 
 use super::facts::{CAPABILITY, SHARED_BYTES, SHARED_OPT_IN_BYTES};
 use super::options::Kernels as Mode;
+use super::space::{KernelMemory, View};
 use crate::failure::{Failure, number};
 use hinterland_fatbin::{Capability, Entry, Kernels, choose, choose_assembly, entries};
 use hinterland_proto::gpu::FunctionFacts;
+use hinterland_proto::gpu::command;
+use hinterland_ptx::{LaunchError, LaunchGeometry, Limits};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,17 +22,57 @@ const CARVEOUT: i32 = 9;
 /// Attributes from the size of a cluster to its scheduling.
 const CLUSTER_ATTRIBUTES: std::ops::RangeInclusive<i32> = 11..=15;
 
+/// A module that can be run, and where its variables lie.
+#[derive(Debug)]
+struct Program {
+    module: hinterland_ptx::Module,
+    data: u64,
+}
+
 /// A kernel with a name of the client.
 #[derive(Debug, Clone)]
 pub(super) struct Kernel {
     pub(super) facts: FunctionFacts,
     pub(super) threads_max: u32,
+    /// Its module and its name there; nothing where kernels do nothing.
+    program: Option<(Arc<Program>, String)>,
+}
+
+impl Kernel {
+    /// Runs it to its end.
+    pub(super) fn run(
+        &self,
+        view: &View,
+        launch: &command::Launch,
+        parameters: &[u8],
+    ) -> Result<(), Failure> {
+        let Some((program, name)) = &self.program else { return Ok(()) };
+        let geometry =
+            LaunchGeometry { grid: launch.grid, block: launch.block, dynamic_shared: launch.shared };
+        let run = hinterland_ptx::Launch {
+            entry: name,
+            geometry,
+            parameters,
+            data: program.data,
+            limits: Limits::default(),
+        };
+        let mut memory = KernelMemory::new(view);
+        program.module.launch(&run, &mut memory).map(drop).map_err(|error| {
+            let code = match &error {
+                // The driver has no number of its own for it.
+                LaunchError::Geometry(_) => number::INVALID_VALUE,
+                other => i32::try_from(other.cuda_code()).unwrap_or(number::LAUNCH_FAILED),
+            };
+            Failure::new(code, format!("{name}: {error}"))
+        })
+    }
 }
 
 #[derive(Debug)]
 struct Module {
     kernels: Kernels,
-    /// Addresses of variables that were asked for.
+    program: Option<Arc<Program>>,
+    /// Addresses of variables that were asked for, where kernels do nothing.
     variables: HashMap<String, (u64, u64)>,
 }
 
@@ -46,13 +89,24 @@ impl Programs {
         Self { mode, modules: HashMap::new(), kernels: HashMap::new() }
     }
 
-    pub(super) fn load(&mut self, module: u32, image: &[u8]) -> Result<(), Failure> {
+    /// Loads a fat binary; `place` finds memory for its variables, and `write` fills it.
+    pub(super) fn load(
+        &mut self,
+        module: u32,
+        image: &[u8],
+        place: impl FnOnce(u64) -> Result<u64, Failure>,
+        write: impl Fn(u64, &[u8]) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
         let broken = |error: &dyn std::fmt::Display| Failure::new(number::INVALID_IMAGE, error.to_string());
         let list = entries(image).map_err(|error| broken(&error))?;
         let entry = self.choose(&list)?;
         let bytes = entry.image().map_err(|error| broken(&error))?;
         let kernels = Kernels::of_image(&bytes).map_err(|error| broken(&error))?;
-        self.modules.insert(module, Module { kernels, variables: HashMap::new() });
+        let program = match self.mode {
+            Mode::None => None,
+            Mode::Ptx => Some(Arc::new(assemble(&bytes, place, write)?)),
+        };
+        self.modules.insert(module, Module { kernels, program, variables: HashMap::new() });
         Ok(())
     }
 
@@ -77,10 +131,18 @@ impl Programs {
 
     /// Bytes of parameters that it takes.
     pub(super) fn function(&mut self, function: u32, module: u32, name: &str) -> Result<usize, Failure> {
-        let known = self.modules.get(&module).and_then(|module| module.kernels.kernel(name));
-        let found = known.ok_or_else(|| {
-            Failure::new(number::NOT_FOUND, format!("module {module} has no kernel {name:?}"))
-        })?;
+        let missing = || Failure::new(number::NOT_FOUND, format!("module {module} has no kernel {name:?}"));
+        let known = self.modules.get(&module).ok_or_else(missing)?;
+        let found = known.kernels.kernel(name).ok_or_else(missing)?;
+        let program = match &known.program {
+            Some(program) => {
+                // Whatever is not understood in it is said before it is launched.
+                let check = program.module.check(name);
+                check.map_err(|error| Failure::new(number::INVALID_PTX, format!("{name}: {error}")))?;
+                Some((Arc::clone(program), name.to_owned()))
+            }
+            None => None,
+        };
         let shared = found.static_shared_bytes.unwrap_or(0);
         let threads_max = found.threads_max.unwrap_or(THREADS_MAX).clamp(1, THREADS_MAX);
         let signed = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
@@ -95,7 +157,7 @@ impl Programs {
             dynamic_shared_max: signed(SHARED_BYTES.saturating_sub(shared)),
             carveout: -1,
         };
-        self.kernels.insert(function, Arc::new(Kernel { facts, threads_max }));
+        self.kernels.insert(function, Arc::new(Kernel { facts, threads_max, program }));
         Ok(found.parameter_bytes as usize)
     }
 
@@ -136,6 +198,10 @@ impl Programs {
     ) -> Result<(u64, u64), Failure> {
         let missing = || Failure::new(number::NOT_FOUND, format!("module {module} has no variable {name:?}"));
         let module = self.modules.get_mut(&module).ok_or_else(missing)?;
+        if let Some(program) = &module.program {
+            let variable = program.module.variable(name).ok_or_else(missing)?;
+            return Ok((program.data + variable.offset, variable.size));
+        }
         if let Some(known) = module.variables.get(name) {
             return Ok(*known);
         }
@@ -144,4 +210,22 @@ impl Programs {
         module.variables.insert(name.to_owned(), found);
         Ok(found)
     }
+}
+
+/// A module that can be run, with its variables in memory.
+fn assemble(
+    image: &[u8],
+    place: impl FnOnce(u64) -> Result<u64, Failure>,
+    write: impl Fn(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<Program, Failure> {
+    let text = std::str::from_utf8(image)
+        .map_err(|error| Failure::new(number::INVALID_PTX, format!("PTX that is no text: {error}")))?;
+    let module = hinterland_ptx::Module::parse(text)
+        .map_err(|error| Failure::new(number::INVALID_PTX, error.to_string()))?;
+    let bytes = module.data_bytes();
+    let data = if bytes == 0 { 0 } else { place(bytes)? };
+    for (offset, part) in module.data_image(data) {
+        write(data + offset, &part)?;
+    }
+    Ok(Program { module, data })
 }

@@ -30,6 +30,8 @@ use std::time::Duration;
 const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
 /// The end of the window, where variables of modules lie.
 const OWN_BYTES: u64 = 16 << 30;
+/// What a module's memory is made of: the alignment that PTX may ask for.
+const OWN_PIECE_BYTES: u64 = 64 << 10;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIME: u32 = 2;
 /// The property of a cuBLAS handle that says where factors lie.
@@ -331,17 +333,10 @@ impl SoftwareMachine {
             && self.context.outbox.is_clear()
         {
             let outbox = &self.context.outbox;
-            self.context.perform(job, |view| {
-                outbox.bytes(transfer, &view.read_rows(from)?);
-                Ok(())
-            });
-            return;
+            return self.context.perform(job, |view| send_rows(view, outbox, from, transfer));
         }
         let outbox = Arc::clone(&self.context.outbox);
-        self.queue_job(stream, replay, job, 0, move |view| {
-            outbox.bytes(transfer, &view.read_rows(from)?);
-            Ok(())
-        });
+        self.queue_job(stream, replay, job, 0, move |view| send_rows(view, &outbox, from, transfer));
     }
 
     fn record(&mut self, stream: u32, replay: Option<&mut Replay>, event: u32, is_external: bool) {
@@ -421,9 +416,13 @@ impl SoftwareMachine {
             self.no_operation(at.stream, replay, job);
             return Ok(());
         }
-        Err(Failure::unsupported(
-            "the software device runs no kernels yet (hint: kernels=none counts calls only)",
-        ))
+        let kernel = Arc::clone(kernel);
+        let (fields, parameters) = (launch.fields, launch.parameters.to_vec());
+        self.gather(at.stream, replay.as_deref());
+        self.queue_job(at.stream, replay, job, parameters.len(), move |view| {
+            kernel.run(view, &fields, &parameters)
+        });
+        Ok(())
     }
 
     /// A kernel that does nothing: it costs nothing either, but where tests ask for a delay or a failure.
@@ -435,21 +434,25 @@ impl SoftwareMachine {
         self.queue_job(stream, replay, job, 0, |_| Ok(()));
     }
 
-    /// Memory for a variable of a module, at the end of the window.
-    fn own_memory(context: &Context, next: &mut u64, bytes: u64) -> Result<u64, Failure> {
-        let whole = bytes.max(1).checked_next_multiple_of(GRANULARITY);
-        let end = context.space.start() + WINDOW_BYTES;
-        let Some(whole) = whole.filter(|whole| *whole <= end - *next) else {
-            return Err(Failure::new(
-                number::OUT_OF_MEMORY,
-                format!("no room for {bytes} bytes of a variable"),
-            ));
+    /// Memory for variables of a module, at the end of the window; `most` bytes of it for all modules together.
+    fn own_memory(context: &Context, next: &mut u64, most: u64, bytes: u64) -> Result<u64, Failure> {
+        let start = context.space.start() + WINDOW_BYTES - OWN_BYTES;
+        let end = start + OWN_BYTES.min(most);
+        let whole = bytes.max(1).checked_next_multiple_of(OWN_PIECE_BYTES);
+        let Some(whole) = whole.filter(|whole| *whole <= end.saturating_sub(*next)) else {
+            let words = format!("no memory is left for {bytes} bytes of variables");
+            return Err(Failure::new(number::OUT_OF_MEMORY, words));
         };
         let address = *next;
         context.space.map(address, whole)?;
         *next += whole;
         Ok(address)
     }
+}
+
+/// Copies rows to the program.
+fn send_rows(view: &View, outbox: &Outbox, from: Rows, transfer: u32) -> Result<(), Failure> {
+    view.read_rows(from, outbox.piece_bytes(), |offset, piece| outbox.bytes(transfer, offset, piece))
 }
 
 impl Device for SoftwareMachine {
@@ -506,7 +509,9 @@ impl Device for SoftwareMachine {
 
     fn load(&mut self, module: u32, _: u32, image: &[u8]) -> Result<(), Failure> {
         self.context.faults.count(Kind::Load)?;
-        self.programs.load(module, image)
+        let Self { programs, context, own_next, options, .. } = self;
+        let place = |bytes| Self::own_memory(context, own_next, options.memory_bytes, bytes);
+        programs.load(module, image, place, |address, part| context.space.view().write(address, part))
     }
 
     fn drop_module(&mut self, module: u32) {
@@ -685,8 +690,9 @@ impl Device for SoftwareMachine {
     }
 
     fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure> {
-        let Self { programs, context, own_next, .. } = self;
-        programs.symbol(module, name, |bytes| Self::own_memory(context, own_next, bytes))
+        let Self { programs, context, own_next, options, .. } = self;
+        let most = options.memory_bytes;
+        programs.symbol(module, name, |bytes| Self::own_memory(context, own_next, most, bytes))
     }
 
     fn done(&self) -> Done {

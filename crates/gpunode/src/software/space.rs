@@ -4,6 +4,8 @@ use crate::body::Body;
 use crate::failure::{Failure, number};
 use crate::work::Rows;
 use hinterland_os::{BASE_PAGE_BYTES, MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
+use hinterland_ptx::{IllegalAddress, Memory};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Where the window begins, if it is free there: beyond what programs use, so that both sides can keep the same range.
@@ -153,19 +155,40 @@ impl View {
         Ok(())
     }
 
-    /// Copies rows out, without gaps.
-    pub(super) fn read_rows(&self, from: Rows) -> Result<Vec<u8>, Failure> {
-        let bytes = usize::try_from(from.bytes()).map_err(|_| Failure::value("too many bytes"))?;
-        let mut all = Vec::new();
-        all.try_reserve_exact(bytes)
-            .map_err(|error| Failure::new(number::OUT_OF_MEMORY, error.to_string()))?;
-        all.resize(bytes, 0);
-        if from.width > 0 {
-            for (start, row) in from.starts().zip(all.chunks_exact_mut(from.width as usize)) {
-                self.read(start, row)?;
+    /// Copies rows out, without gaps, in pieces of at most `piece_bytes`; `each` gets where a piece begins in all of it.
+    pub(super) fn read_rows(
+        &self,
+        from: Rows,
+        piece_bytes: usize,
+        mut each: impl FnMut(u64, Vec<u8>),
+    ) -> Result<(), Failure> {
+        let mut piece = Vec::new();
+        let mut sent = 0;
+        for start in from.starts() {
+            let mut done = 0;
+            while done < from.width {
+                let before = piece.len();
+                // At most the length of a piece.
+                let bytes = (from.width - done).min((piece_bytes - before) as u64) as usize;
+                piece.resize(before + bytes, 0);
+                self.read(start + done, &mut piece[before..])?;
+                done += bytes as u64;
+                if piece.len() == piece_bytes {
+                    let full = std::mem::take(&mut piece);
+                    each(sent, full);
+                    sent += piece_bytes as u64;
+                }
             }
         }
-        Ok(all)
+        if !piece.is_empty() || sent == 0 {
+            each(sent, piece);
+        }
+        Ok(())
+    }
+
+    /// Whether all of a range has memory.
+    pub(super) fn check(&self, address: u64, bytes: u64) -> Result<(), Failure> {
+        self.pieces(address, bytes, |_, _, _, _| Ok(()))
     }
 
     /// Copies rows within the memory, as if through a buffer where a row overlaps itself.
@@ -215,6 +238,85 @@ impl View {
             }
         }
         Ok(())
+    }
+}
+
+/// The memory as a kernel sees it: it mostly touches the part that it touched before.
+pub(super) struct KernelMemory<'view> {
+    view: &'view View,
+    last: Option<&'view Part>,
+}
+
+impl<'view> KernelMemory<'view> {
+    pub(super) const fn new(view: &'view View) -> Self {
+        Self { view, last: None }
+    }
+
+    /// The part that holds a range, and where in it that begins; nothing if no part holds all of it.
+    fn find(&mut self, address: u64, bytes: u64) -> Option<(&'view SharedSlice, usize)> {
+        let holds = |part: &Part| {
+            address >= part.address && bytes <= part.bytes && address - part.address <= part.bytes - bytes
+        };
+        let part = match self.last {
+            Some(part) if holds(part) => part,
+            _ => {
+                let after = self.view.0.partition_point(|part| part.address <= address);
+                let part = self.view.0.get(after.checked_sub(1)?)?;
+                self.last = Some(part);
+                if !holds(part) {
+                    return None;
+                }
+                part
+            }
+        };
+        // Within the part, whose length is one of this process.
+        Some((&part.slice, (address - part.address) as usize))
+    }
+}
+
+impl Memory for KernelMemory<'_> {
+    fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), IllegalAddress> {
+        match self.find(address, bytes.len() as u64) {
+            Some((slice, at)) => slice.read_at(at, bytes).map_err(|_| IllegalAddress),
+            // Over the border of two parts, or not there.
+            None => self.view.read(address, bytes).map_err(|_| IllegalAddress),
+        }
+    }
+
+    fn write(&mut self, address: u64, bytes: &[u8]) -> Result<(), IllegalAddress> {
+        match self.find(address, bytes.len() as u64) {
+            Some((slice, at)) => slice.write_at(at, bytes).map_err(|_| IllegalAddress),
+            None => self.view.write(address, bytes).map_err(|_| IllegalAddress),
+        }
+    }
+
+    fn update(
+        &mut self,
+        address: u64,
+        size: u32,
+        change: &mut dyn FnMut(u64) -> u64,
+    ) -> Result<u64, IllegalAddress> {
+        // A number at a multiple of its size lies in one part: parts begin and end at whole pages.
+        let (slice, at) = self.find(address, u64::from(size)).ok_or(IllegalAddress)?;
+        if size == 8 {
+            let word = slice.atomic_u64(at).map_err(|_| IllegalAddress)?;
+            // AcqRel and Acquire: pair with the other updates of kernels.
+            return Ok(word
+                .try_update(Ordering::AcqRel, Ordering::Acquire, |old| Some(change(old)))
+                .unwrap_or_else(|old| old));
+        }
+        // Those of 2 bytes are changed within the 4 around them.
+        let (start, shift) = (at & !3, (at & 3) * 8);
+        let mask = if size == 4 { u32::MAX } else { 0xffff << shift };
+        let word = slice.atomic_u32(start).map_err(|_| IllegalAddress)?;
+        let update = |old: u32| {
+            // Shifted and masked to the number's own bits.
+            let new = (change(u64::from((old & mask) >> shift)) as u32) << shift;
+            Some((old & !mask) | (new & mask))
+        };
+        // AcqRel and Acquire: as above.
+        let old = word.try_update(Ordering::AcqRel, Ordering::Acquire, update).unwrap_or_else(|old| old);
+        Ok(u64::from((old & mask) >> shift))
     }
 }
 
