@@ -78,9 +78,9 @@ def test_the_linker_takes_them_for_the_vendors(libraries, folder):
 
 def test_a_program_of_the_real_compiler_starts_with_them(libraries, folder):
     """What nvcc links against the vendor's own runtime."""
-    named = TREE / ".cache/check/cuda-toolchain/nvcc"
+    named = TREE / ".cache/cuda/nvcc"
     if not named.exists():
-        pytest.skip("nvcc is not installed (hint: tests/cuda-toolchain .cache/check/cuda-toolchain)")
+        pytest.skip("nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
     nvcc = pathlib.Path(named.read_text().strip())
     place, _ = libraries
     (folder / "program.cu").write_text("#include <cuda_runtime.h>\n__global__ void kernel(int *p) { *p = 1; }\n"

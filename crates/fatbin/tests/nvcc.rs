@@ -1,4 +1,4 @@
-//! The real compiler's fat binaries are read, where it is installed: its path stands in `.cache/check/cuda-toolchain/nvcc`.
+//! The real compiler's fat binaries are read, where it is installed: its path stands in `.cache/cuda/nvcc`.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_fatbin::{
@@ -10,9 +10,9 @@ use std::process::Command;
 
 fn installed() -> Option<PathBuf> {
     let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let path = std::fs::read_to_string(tree.join(".cache/check/cuda-toolchain/nvcc")).ok();
+    let path = std::fs::read_to_string(tree.join(".cache/cuda/nvcc")).ok();
     if path.is_none() {
-        eprintln!("skipped: nvcc is not installed (hint: tests/cuda-toolchain .cache/check/cuda-toolchain)");
+        eprintln!("skipped: nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)");
     }
     path.map(|path| PathBuf::from(path.trim()))
 }
