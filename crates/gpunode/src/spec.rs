@@ -69,9 +69,11 @@ mod tests {
 
     #[test]
     fn devices_are_read_as_they_are_written() {
-        for text in
-            ["cuda:", "cuda:0,3", "software:memory=1048576,devices=1,kernels=none,delay-us=0,threads=4"]
-        {
+        for text in [
+            "cuda:",
+            "cuda:0,3",
+            "software:memory=1048576,devices=1,kernels=none,capability=9.0,delay-us=0,threads=4",
+        ] {
             assert_eq!(text.parse::<DeviceSpec>().unwrap().to_string(), text);
         }
         assert_eq!("cuda".parse(), Ok(DeviceSpec::Cuda(Vec::new())));

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hinterland_fatbin::{
-    Capability, Kernels, Wrapper, choose, choose_assembly, container_bytes, entries, repack,
+    Capability, Group, Kernels, Multiprocessor, Wrapper, choose, choose_assembly, container_bytes, entries,
+    repack,
 };
 use hinterland_proto::gpu::command::{
     AskFunction, AskOccupancy, AskSymbol, Function, FunctionAttribute, Module, ModuleDrop, ModulePart,
