@@ -1,7 +1,32 @@
 //! What the node writes, in the kind of memory that it was told: the books, and the touches that it takes.
 
+use crate::layout::Geometry;
 use crate::words::{Memory, Point, Words};
 use hinterland_os::{Coherence, FlushedSlice, OsError, SharedSlice};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Books that one thread has to itself: for simulations, and tests of what no memory changes.
+#[derive(Clone, Debug)]
+pub struct Plain(Rc<RefCell<Vec<u64>>>);
+
+impl Plain {
+    /// Books of zeros.
+    pub fn new(geometry: &Geometry) -> Self {
+        // Such books are far below the address space.
+        Self(Rc::new(RefCell::new(vec![0; geometry.books_bytes() as usize / 8])))
+    }
+}
+
+impl Words for Plain {
+    fn load(&self, word: usize) -> u64 {
+        self.0.borrow()[word]
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        self.0.borrow_mut()[word] = value;
+    }
+}
 
 /// Memory as the node that made it sees it.
 #[derive(Clone, Debug)]

@@ -79,7 +79,7 @@ mod view;
 mod words;
 
 #[cfg(not(loom))]
-pub use books::{Owned, settle, take_touch, touch};
+pub use books::{Owned, Plain, settle, take_touch, touch};
 #[cfg(not(loom))]
 pub use chunks::{BLOCK_BYTES_MAX, CHUNK_BYTES_MIN, class_bytes};
 #[cfg(not(loom))]

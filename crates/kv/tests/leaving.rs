@@ -3,41 +3,26 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Event, Geometry, Limits, Namespace, Reserved, Store, Wish, Words,
+    BlockKey, CHUNK_BYTES_MIN, Event, Geometry, Limits, Namespace, Plain, Reserved, Store, Wish,
 };
 use hinterland_policy::EvictionKind;
-use std::cell::RefCell;
 use std::collections::HashSet;
-use std::rc::Rc;
 
 const MIB: u64 = 1 << 20;
 const ONE: Namespace = Namespace(1);
 const TWO: Namespace = Namespace(2);
 
-#[derive(Clone)]
-struct Books(Rc<RefCell<Vec<u64>>>);
-
-impl Words for Books {
-    fn load(&self, word: usize) -> u64 {
-        self.0.borrow()[word]
-    }
-
-    fn store(&self, word: usize, value: u64) {
-        self.0.borrow_mut()[word] = value;
-    }
-}
-
 struct World {
-    store: Store<Books>,
+    store: Store<Plain>,
     touched: HashSet<u32>,
 }
 
 impl World {
     /// A store of so many blocks of 1 MiB, four a chunk.
     fn new(blocks: u64, order: EvictionKind) -> Self {
-        let geometry: Geometry = Store::<Books>::geometry_for(blocks * MIB);
+        let geometry: Geometry = Store::<Plain>::geometry_for(blocks * MIB);
         assert_eq!(geometry.blocks_bytes() % CHUNK_BYTES_MIN, 0);
-        let books = Books(Rc::new(RefCell::new(vec![0; geometry.books_bytes() as usize / 8])));
+        let books = Plain::new(&geometry);
         Self { store: Store::new(books, geometry, order), touched: HashSet::new() }
     }
 

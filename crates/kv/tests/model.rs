@@ -6,8 +6,8 @@ mod checked;
 
 use checked::Checked;
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Point, Reserved, Restoring,
-    Seen, Store, StoreError, Swapped, ToSum, Wish, Words, header, lookup,
+    BlockKey, CHUNK_BYTES_MIN, Expects, Geometry, Inspected, Limits, Namespace, Plain, Point, Reserved,
+    Restoring, Seen, Store, StoreError, Swapped, ToSum, Wish, Words, header, lookup,
 };
 use hinterland_os::Coherence;
 use hinterland_os::checking::{Disorder, segment};
@@ -19,19 +19,6 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Coherent memory.
-struct Plain(RefCell<Vec<u64>>);
-
-impl Words for Plain {
-    fn load(&self, word: usize) -> u64 {
-        self.0.borrow()[word]
-    }
-
-    fn store(&self, word: usize, value: u64) {
-        self.0.borrow_mut()[word] = value;
-    }
-}
 
 /// The books as one of their sides sees them.
 #[derive(Clone)]
@@ -224,8 +211,7 @@ struct World {
 impl World {
     fn new(chunks: u64, order: EvictionKind) -> Self {
         let geometry = Store::<Books>::geometry_for(chunks * CHUNK_BYTES_MIN + 5);
-        let words = geometry.books_bytes() as usize / 8;
-        let books = Books(Rc::new(Plain(RefCell::new(vec![0; words]))));
+        let books = Books(Rc::new(Plain::new(&geometry)));
         Self::over(books.clone(), books, geometry, order)
     }
 

@@ -3,12 +3,10 @@
 use super::content::key;
 use super::requests::Trace;
 use hinterland_kv::{
-    BlockKey, CHUNK_BYTES_MIN, Geometry, Namespace, Reserved, Store, Wish, Words, header, index,
+    BlockKey, CHUNK_BYTES_MIN, Geometry, Namespace, Plain, Reserved, Store, Wish, header, index,
 };
 use hinterland_policy::{Eviction, EvictionKind, UnitKey};
-use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::rc::Rc;
 
 /// Something that keeps some blocks.
 pub trait Cache {
@@ -73,8 +71,8 @@ impl Cache for Seeing {
 
 /// The node's own store, with small blocks and nobody's bytes: it hears of touches when it asks.
 pub struct Stored {
-    store: Store<Books>,
-    books: Books,
+    store: Store<Plain>,
+    books: Plain,
     geometry: Geometry,
     touched: HashSet<u32>,
     room: u64,
@@ -85,26 +83,12 @@ const SLOT_BYTES: u64 = 16 << 10;
 const NAMESPACE: Namespace = Namespace(0);
 const WRITER: u64 = 1;
 
-#[derive(Clone)]
-struct Books(Rc<RefCell<Vec<u64>>>);
-
-impl Words for Books {
-    fn load(&self, word: usize) -> u64 {
-        self.0.borrow()[word]
-    }
-
-    fn store(&self, word: usize, value: u64) {
-        self.0.borrow_mut()[word] = value;
-    }
-}
-
 impl Stored {
     /// An empty store for about `room` blocks: it has whole chunks, and one at least.
     pub fn new(order: EvictionKind, room: u64) -> Self {
         let chunks = (room * SLOT_BYTES + CHUNK_BYTES_MIN / 2) / CHUNK_BYTES_MIN;
-        let geometry = Store::<Books>::geometry_for(chunks.max(1) * CHUNK_BYTES_MIN);
-        // The books of a simulation are far below the address space.
-        let books = Books(Rc::new(RefCell::new(vec![0; geometry.books_bytes() as usize / 8])));
+        let geometry = Store::<Plain>::geometry_for(chunks.max(1) * CHUNK_BYTES_MIN);
+        let books = Plain::new(&geometry);
         let store = Store::new(books.clone(), geometry, order);
         Self { store, books, geometry, touched: HashSet::new(), room: geometry.blocks_bytes() / SLOT_BYTES }
     }
