@@ -141,6 +141,11 @@ impl Player {
             // Reads ask nobody: who reads only would never notice that the node is another one.
             store.unpin(&[b"nothing"])?;
         }
+        if self.chance.one_in(4) {
+            // What has left the memory comes back from the disk.
+            let keys: Vec<[u8; 24]> = (0..count).map(|at| Block { space, prefix, at }.key()).collect();
+            store.fetch(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>())?;
+        }
         let mut hits = 0;
         for at in 0..count {
             let block = Block { space, prefix, at };
