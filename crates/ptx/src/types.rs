@@ -20,6 +20,10 @@ pub enum Type {
     F16x2,
     Bf16,
     Bf16x2,
+    /// Two numbers of 8 bits, four of them for the exponent.
+    E4m3x2,
+    /// Two numbers of 8 bits, five of them for the exponent.
+    E5m2x2,
     Tf32,
     F32,
     F64,
@@ -47,6 +51,8 @@ impl Type {
             "f16x2" => Self::F16x2,
             "bf16" => Self::Bf16,
             "bf16x2" => Self::Bf16x2,
+            "e4m3x2" => Self::E4m3x2,
+            "e5m2x2" => Self::E5m2x2,
             "tf32" => Self::Tf32,
             "f32" => Self::F32,
             "f64" => Self::F64,
@@ -60,7 +66,7 @@ impl Type {
     pub fn bytes(self) -> u32 {
         match self {
             Self::B8 | Self::U8 | Self::S8 | Self::Pred => 1,
-            Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::Bf16 => 2,
+            Self::B16 | Self::U16 | Self::S16 | Self::F16 | Self::Bf16 | Self::E4m3x2 | Self::E5m2x2 => 2,
             Self::B64 | Self::U64 | Self::S64 | Self::F64 => 8,
             _ => 4,
         }
@@ -89,7 +95,15 @@ impl Type {
     pub fn is_float(self) -> bool {
         matches!(
             self,
-            Self::F16 | Self::F16x2 | Self::Bf16 | Self::Bf16x2 | Self::Tf32 | Self::F32 | Self::F64
+            Self::F16
+                | Self::F16x2
+                | Self::Bf16
+                | Self::Bf16x2
+                | Self::E4m3x2
+                | Self::E5m2x2
+                | Self::Tf32
+                | Self::F32
+                | Self::F64
         )
     }
 }

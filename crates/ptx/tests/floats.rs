@@ -372,3 +372,45 @@ fn brain_numbers_are_the_upper_half_of_singles() {
     );
     check_bits("add.rn.bf16x2 $d, $a, $b;", &[[0x3f80_4000, 0x3f80_bf80, 0]], |_, _, _| 0x4000_3f80);
 }
+
+#[test]
+fn numbers_of_8_bits_are_the_nearest_and_end_at_the_largest() {
+    // By definition: four bits of exponent and three of fraction, or five and two.
+    let number = |bits: u64, fraction: i32, bias: i32| {
+        let (exponent, rest) =
+            ((bits & 0x7f) as i32 >> fraction, (bits & 0x7f) as i32 & ((1 << fraction) - 1));
+        let mantissa = if exponent == 0 { rest } else { rest + (1 << fraction) };
+        f64::from(mantissa)
+            * 2f64.powi(exponent.max(1) - bias - fraction)
+            * if bits & 0x80 != 0 { -1.0 } else { 1.0 }
+    };
+    for (name, fraction, bias, largest) in [("e4m3x2", 3, 7, 0x7eu64), ("e5m2x2", 2, 15, 0x7b)] {
+        let all: Vec<[u64; 3]> =
+            (0..=largest).map(|bits| [bits | (largest - bits) << 8 | 0x8000, 0, 0]).collect();
+        check_bits(&format!("cvt.u16.u32 %h1, $a; cvt.rn.f16x2.{name} $d, %h1;"), &all, |a, _, _| {
+            nearest16(number(a & 0xff, fraction, bias)) | nearest16(number(a >> 8, fraction, bias)) << 16
+        });
+        let back = format!(
+            "cvt.u16.u32 %h1, $a; cvt.rn.f16x2.{name} %r4, %h1; cvt.rn.satfinite.{name}.f16x2 %h2, %r4; cvt.u32.u16 $d, %h2;"
+        );
+        check_bits(&back, &all, |a, _, _| a);
+        let singles: Vec<_> =
+            singles(400).into_iter().map(|[a, b, c]| [(a & 0x80ff_ffff) | 0x3f00_0000, b, c]).collect();
+        let narrow = format!(
+            "mov.b32 %f1, $a; mov.b32 %f2, $b; cvt.rn.satfinite.{name}.f32 %h1, %f1, %f2; cvt.u32.u16 $d, %h1;"
+        );
+        let nearest = |bits: u64| {
+            let value = f64::from(f32::from_bits(bits as u32));
+            if value.is_nan() {
+                return 0x7f;
+            }
+            let size = value.abs().min(number(largest, fraction, bias));
+            let best = (0..=largest).min_by(|&a, &b| {
+                let far = |bits| (number(bits, fraction, bias) - size).abs();
+                far(a).total_cmp(&far(b)).then((a & 1).cmp(&(b & 1)))
+            });
+            best.unwrap() | if value.is_sign_negative() { 0x80 } else { 0 }
+        };
+        check_bits(&narrow, &singles, |a, b, _| nearest(a) << 8 | nearest(b));
+    }
+}

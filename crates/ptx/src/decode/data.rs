@@ -81,17 +81,26 @@ pub(super) fn cvt<'m>(
     let rounding = m.rounding().unwrap_or(Rounding::Nearest);
     let (flushes, saturates, cuts) = (m.take("ftz"), m.take("sat"), m.take("relu"));
     let (to, from) = (m.kind(body)?, m.kind(body)?);
+    let is_small = |kind: Type| matches!(kind, Type::E4m3x2 | Type::E5m2x2);
+    let is_pair = |kind: Type| matches!(kind, Type::F16x2 | Type::Bf16x2) || is_small(kind);
+    if is_small(to) && !m.take("satfinite") {
+        return Err(m.refused(body, "to this type without `.satfinite` is not supported"));
+    }
     m.finish(body)?;
-    let is_pair = matches!(to, Type::F16x2 | Type::Bf16x2);
-    let (target, sources) = if is_pair && from == Type::F32 {
+    let (target, sources) = if is_pair(to) && from == Type::F32 {
         let [target, high, low] = exactly(body, operands)?;
         (target, [body.source(high, from)?, body.source(low, from)?])
     } else {
         let [target, value] = exactly(body, operands)?;
         (target, [body.source(value, from)?, Source::Constant(0)])
     };
-    let is_known = |kind: Type| !matches!(kind, Type::Pred | Type::F16x2 | Type::Bf16x2);
-    if !is_known(from) || !(is_known(to) || (is_pair && from == Type::F32)) {
+    let is_possible = match (is_pair(to), is_pair(from)) {
+        (true, true) => (is_small(to) && from == Type::F16x2) || (is_small(from) && to == Type::F16x2),
+        (true, false) => from == Type::F32,
+        (false, true) => false,
+        (false, false) => to != Type::Pred && from != Type::Pred,
+    };
+    if !is_possible {
         return Err(m.refused(body, "between these types is not supported"));
     }
     let target = body.target(target)?;

@@ -1,6 +1,7 @@
 //! Conversions between all types.
 
 use super::float::flushed;
+use super::half::{f16, rounded};
 use super::soft::{BF16, F16, F32, F64, Format, Number, TF32};
 use crate::types::{Rounding, Type};
 
@@ -33,6 +34,13 @@ fn format(kind: Type) -> Option<Format> {
 impl Conversion {
     /// The converted value. `second` is the lower half of a pair, and means nothing otherwise.
     pub fn apply(&self, value: u64, second: u64) -> u64 {
+        if let Some((small, is_narrowing)) = small_of(self.to, self.from) {
+            return if is_narrowing {
+                self.narrowed(small, value, second)
+            } else {
+                self.widened(small, value)
+            };
+        }
         match (format(self.to), format(self.from)) {
             (Some(to), Some(from)) if matches!(self.to, Type::F16x2 | Type::Bf16x2) => {
                 self.between(to, from, second) | self.between(to, from, value) << 16
@@ -42,6 +50,25 @@ impl Conversion {
             (None, Some(from)) => self.integer_of(from, value),
             (None, None) => self.integers(value),
         }
+    }
+
+    /// Two numbers of 8 bits from two of 32, or from a pair of 16.
+    fn narrowed(&self, small: Small, value: u64, second: u64) -> u64 {
+        let one = |value: f64| if self.cuts && value < 0.0 { 0 } else { small.nearest(value) };
+        let single = |bits: u64| f64::from(f32::from_bits(bits as u32));
+        if self.from == Type::F32 {
+            one(single(second)) | one(single(value)) << 8
+        } else {
+            one(f16(value & 0xffff)) | one(f16(value >> 16 & 0xffff)) << 8
+        }
+    }
+
+    fn widened(&self, small: Small, value: u64) -> u64 {
+        let one = |bits: u64| {
+            let number = small.number(bits & 0xff);
+            rounded(F16, if self.cuts && number < 0.0 { 0.0 } else { number })
+        };
+        one(value) | one(value >> 8) << 16
     }
 
     fn read(&self, from: Format, value: u64) -> Number {
@@ -167,4 +194,52 @@ fn integer(is_negative: bool, mantissa: u128, exponent: i32, rounding: Rounding)
         Rounding::Up => rest != 0 && !is_negative,
     };
     kept + u128::from(is_up)
+}
+
+/// A format of 8 bits. Both have no room for numbers beyond their largest, so those end there.
+#[derive(Clone, Copy)]
+struct Small {
+    fraction_bits: i32,
+    bias: i32,
+    most: f64,
+}
+
+/// The small format of a conversion, and whether it is the one that comes out.
+fn small_of(to: Type, from: Type) -> Option<(Small, bool)> {
+    let format = |kind| match kind {
+        Type::E4m3x2 => Some(Small { fraction_bits: 3, bias: 7, most: 448.0 }),
+        Type::E5m2x2 => Some(Small { fraction_bits: 2, bias: 15, most: 57344.0 }),
+        _ => None,
+    };
+    format(to).map(|small| (small, true)).or_else(|| format(from).map(|small| (small, false)))
+}
+
+impl Small {
+    fn number(self, bits: u64) -> f64 {
+        let (sign, rest) = (if bits & 0x80 != 0 { -1.0 } else { 1.0 }, bits & 0x7f);
+        let one = 1i32 << self.fraction_bits;
+        let (exponent, fraction) = ((rest >> self.fraction_bits) as i32, rest as i32 & (one - 1));
+        // The larger exponent range has an infinity as other formats have; the smaller has one thing that is no number.
+        match (self.fraction_bits, rest) {
+            (3, 0x7f) | (2, 0x7d..) => f64::NAN,
+            (2, 0x7c) => sign * f64::INFINITY,
+            _ => {
+                let mantissa = if exponent == 0 { fraction } else { fraction + one };
+                sign * f64::from(mantissa) * 2f64.powi(exponent.max(1) - self.bias - self.fraction_bits)
+            }
+        }
+    }
+
+    fn nearest(self, value: f64) -> u64 {
+        if value.is_nan() {
+            return 0x7f;
+        }
+        let sign = if value.is_sign_negative() { 0x80 } else { 0 };
+        let size = value.abs().min(self.most);
+        let exponent = ((size.to_bits() >> 52) as i32 - 1023).max(1 - self.bias);
+        let units = (size * 2f64.powi(self.fraction_bits - exponent)).round_ties_even() as i32;
+        // A mantissa that is rounded up to the next power of two carries into the exponent.
+        let bits = ((exponent + self.bias - 1) << self.fraction_bits) + units;
+        sign | (bits as u64).min(if self.fraction_bits == 3 { 0x7e } else { 0x7b })
+    }
 }
