@@ -96,10 +96,11 @@ pub(crate) enum Truth {
 /// What the hardware knows of a thread.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Special {
-    Thread(usize),
-    Threads(usize),
-    Block(usize),
-    Blocks(usize),
+    /// Of an axis, as those below.
+    Thread(u8),
+    Threads(u8),
+    Block(u8),
+    Blocks(u8),
     Lane,
     LanesEqual,
     LanesBelow,

@@ -2,7 +2,7 @@
 
 use crate::code::Program;
 use crate::error::LaunchError;
-use crate::machine::block::run_block;
+use crate::machine::block::run_blocks;
 use crate::machine::{LANES, Machine};
 use crate::memory::Memory;
 use crate::module::Module;
@@ -79,14 +79,7 @@ impl Module {
         let program = self.program(number)?;
         check_registers(&program, &launch.geometry)?;
         let mut machine = Machine::new(&program, launch, memory);
-        let [width, height, depth] = launch.geometry.grid;
-        for z in 0..depth {
-            for y in 0..height {
-                for x in 0..width {
-                    run_block(&mut machine, [x, y, z])?;
-                }
-            }
-        }
+        run_blocks(&mut machine)?;
         Ok(Report { instructions: machine.executed })
     }
 }

@@ -444,3 +444,18 @@ fn whole_warps_turn_matrices_when_their_lanes_have_met() {
         FaultKind::Deadlock
     );
 }
+
+#[test]
+fn a_block_finds_nothing_of_the_block_before() {
+    let text = kernel(
+        ".shared .align 4 .u32 fixed; .extern .shared .align 4 .b8 dynamic[];",
+        ".local .align 4 .b8 own[4]; mov.u64 %rd4, own; ld.shared.u32 %r2, [fixed]; ld.shared.u32 %r3, [dynamic]; ld.local.u32 %r4, [%rd4];
+        or.b32 %r2, %r2, %r3; or.b32 %r2, %r2, %r4; or.b32 %r2, %r2, %r9; @%p9 or.b32 %r2, %r2, 1;
+        atom.global.add.u32 %r5, [%rd2], %r2; mov.u32 %r9, 7; setp.eq.u32 %p9, %r9, 7; bar.sync 0; st.shared.u32 [fixed], %r9;
+        st.shared.u32 [dynamic], %r9; st.local.u32 [%rd4], %r9;",
+    );
+    let mut device = Device::new(&text);
+    let out = device.room(4);
+    device.launch("run", (5, 64, 4), &Parameters::default().with(out).0);
+    assert_eq!(device.get::<u32>(out, 1), [0]);
+}

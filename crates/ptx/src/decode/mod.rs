@@ -152,7 +152,7 @@ fn scalar(
 
 /// The special register of this name.
 pub(crate) fn special(name: &str) -> Option<Source> {
-    let axis = |name: &str| ["x", "y", "z"].iter().position(|axis| *axis == name);
+    let axis = |name: &str| (0u8..3).zip(["x", "y", "z"]).find(|axis| axis.1 == name).map(|axis| axis.0);
     let found = match name {
         "%laneid" => Special::Lane,
         "%lanemask_eq" => Special::LanesEqual,

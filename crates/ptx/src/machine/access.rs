@@ -143,7 +143,7 @@ impl Runner<'_, '_> {
                 let end = start.saturating_add(bytes.len());
                 bytes.copy_from_slice(self.machine.parameters.get(start..end).ok_or(wrong)?);
             }
-            _ => bytes.copy_from_slice(self.own(lane, place, bytes.len()).ok_or(wrong)?),
+            _ => copy(bytes, self.own(lane, place, bytes.len()).ok_or(wrong)?),
         }
         Ok(())
     }
@@ -154,7 +154,7 @@ impl Runner<'_, '_> {
             Space::Global | Space::Generic => self.machine.memory.write(place.at, bytes).map_err(|_| wrong),
             Space::Parameter => Err(wrong),
             _ => {
-                self.own(lane, place, bytes.len()).ok_or(wrong)?.copy_from_slice(bytes);
+                copy(self.own(lane, place, bytes.len()).ok_or(wrong)?, bytes);
                 Ok(())
             }
         }
@@ -201,6 +201,14 @@ fn place(address: &Address, base: u64, bytes: usize, lane: usize) -> Result<Plac
         other => (other, low),
     };
     Ok(Place { space, at, address: full })
+}
+
+/// Copies between pieces of one length, most of which have a few bytes.
+fn copy(to: &mut [u8], from: &[u8]) {
+    match (&mut *to, from) {
+        ([a, b, c, d], [e, f, g, h]) => (*a, *b, *c, *d) = (*e, *f, *g, *h),
+        _ => to.copy_from_slice(from),
+    }
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -67,24 +67,43 @@ pub(super) struct Block {
     pub warps: u64,
 }
 
-/// Runs one block to its end.
-pub(crate) fn run_block(machine: &mut Machine<'_>, index: [u32; 3]) -> Result<(), LaunchError> {
+/// Runs all blocks of a launch, one after the other.
+pub(crate) fn run_blocks(machine: &mut Machine<'_>) -> Result<(), LaunchError> {
     let shape = machine.geometry.block;
     let threads = shape.iter().product::<u32>() as usize;
     let mut warps: Vec<_> =
         (0..threads.div_ceil(LANES)).map(|number| Warp::new(number, shape, machine.program)).collect();
     let mut block = Block {
-        index,
+        index: [0; 3],
         dynamic: vec![0; machine.geometry.dynamic_shared as usize],
         fixed: vec![0; machine.program.shared_bytes as usize],
-        barriers: vec![BarrierState::default(); BARRIERS],
-        alive: threads as u64,
+        barriers: Vec::new(),
+        alive: 0,
         warps: warps.len() as u64,
     };
+    let [width, height, depth] = machine.geometry.grid;
+    for z in 0..depth {
+        for y in 0..height {
+            for x in 0..width {
+                block.index = [x, y, z];
+                block.alive = threads as u64;
+                block.dynamic.fill(0);
+                block.fixed.fill(0);
+                block.barriers = vec![BarrierState::default(); BARRIERS];
+                run_block(machine, &mut block, &mut warps)?;
+                warps.iter_mut().for_each(Warp::restart);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Runs one block to its end.
+fn run_block(machine: &mut Machine<'_>, block: &mut Block, warps: &mut [Warp]) -> Result<(), LaunchError> {
     while block.alive > 0 {
         let mut has_moved = false;
         for warp in warps.iter_mut().filter(|warp| warp.alive != 0) {
-            has_moved |= Runner { machine, block: &mut block, warp }.run()?;
+            has_moved |= Runner { machine, block, warp }.run()?;
         }
         if has_moved {
             continue;
@@ -94,7 +113,7 @@ pub(crate) fn run_block(machine: &mut Machine<'_>, index: [u32; 3]) -> Result<()
         let has_opened =
             block.barriers.iter_mut().fold(false, |any, barrier| barrier.open_if_complete(alive) | any);
         if !has_opened {
-            return Err(deadlock(machine, &block, &warps));
+            return Err(deadlock(machine, block, warps));
         }
     }
     Ok(())

@@ -42,10 +42,12 @@ impl Runner<'_, '_> {
         let all = |value: u32| [u64::from(value); LANES];
         let masks = |mask: fn(u32) -> u32| std::array::from_fn(|lane| u64::from(mask(lane as u32)));
         match special {
-            Special::Thread(axis) => std::array::from_fn(|lane| u64::from(self.warp.threads[lane][axis])),
-            Special::Threads(axis) => all(geometry.block[axis]),
-            Special::Block(axis) => all(self.block.index[axis]),
-            Special::Blocks(axis) => all(geometry.grid[axis]),
+            Special::Thread(axis) => {
+                std::array::from_fn(|lane| u64::from(self.warp.threads[lane][usize::from(axis)]))
+            }
+            Special::Threads(axis) => all(geometry.block[usize::from(axis)]),
+            Special::Block(axis) => all(self.block.index[usize::from(axis)]),
+            Special::Blocks(axis) => all(geometry.grid[usize::from(axis)]),
             Special::Lane => std::array::from_fn(|lane| lane as u64),
             Special::LanesEqual => masks(|lane| 1 << lane),
             Special::LanesBelow => masks(|lane| (1 << lane) - 1),

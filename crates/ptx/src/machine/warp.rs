@@ -82,6 +82,8 @@ pub(super) struct Warp {
     pub was_fair: u64,
     /// `threadIdx` of each lane.
     pub threads: [[u32; 3]; LANES],
+    /// All lanes at the start of the kernel.
+    start: Group,
 }
 
 impl Warp {
@@ -114,12 +116,25 @@ impl Warp {
             predicates: vec![0; kernel.predicates as usize],
             carry: 0,
             frames: vec![vec![0; kernel.frame_bytes as usize]; LANES],
-            groups: vec![group],
+            groups: vec![group.clone()],
             inputs: [[0; 3]; LANES],
             truths: 0,
             was_fair: 0,
             threads,
+            start: group,
         }
+    }
+
+    /// Goes back to the start of the kernel, with all registers and variables zero as at first.
+    pub fn restart(&mut self) {
+        self.alive = self.start.lanes;
+        self.registers.fill([0; LANES]);
+        self.predicates.fill(0);
+        self.frames.iter_mut().for_each(|frame| frame.fill(0));
+        (self.carry, self.truths) = (0, 0);
+        self.inputs = [[0; 3]; LANES];
+        self.groups.clear();
+        self.groups.push(self.start.clone());
     }
 
     /// Takes the ready group whose turn it is, joined with all others at its place; nothing if none is ready.

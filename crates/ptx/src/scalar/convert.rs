@@ -1,7 +1,7 @@
 //! Conversions between all types.
 
-use super::float::flushed;
-use super::half::{f16, rounded};
+use super::float::{NAN32, flushed};
+use super::half::{bf16, f16, rounded};
 use super::soft::{BF16, F16, F32, F64, Format, Number, TF32};
 use crate::types::{Rounding, Type};
 
@@ -34,6 +34,9 @@ fn format(kind: Type) -> Option<Format> {
 impl Conversion {
     /// The converted value. `second` is the lower half of a pair, and means nothing otherwise.
     pub fn apply(&self, value: u64, second: u64) -> u64 {
+        if let Some(result) = self.plain(value) {
+            return result;
+        }
         if let Some((small, is_narrowing)) = small_of(self.to, self.from) {
             return if is_narrowing {
                 self.narrowed(small, value, second)
@@ -50,6 +53,26 @@ impl Conversion {
             (None, Some(from)) => self.integer_of(from, value),
             (None, None) => self.integers(value),
         }
+    }
+
+    /// What the machine can do at once, if nothing but rounding to the nearest is asked for.
+    fn plain(&self, value: u64) -> Option<u64> {
+        let is_plain = self.rounding == Rounding::Nearest && self.to_integer.is_none();
+        if !is_plain || self.flushes || self.saturates || self.cuts {
+            return None;
+        }
+        let single = |value: f32| u64::from(if value.is_nan() { NAN32 } else { value.to_bits() });
+        Some(match (self.to, self.from) {
+            (Type::F32, Type::F16) => single(f16(value & 0xffff) as f32),
+            (Type::F32, Type::Bf16) => single(bf16(value) as f32),
+            (Type::F16, Type::F32) => rounded(F16, f64::from(f32::from_bits(value as u32))),
+            (Type::Bf16, Type::F32) => rounded(BF16, f64::from(f32::from_bits(value as u32))),
+            (Type::F32, Type::S32) => u64::from((value as i32 as f32).to_bits()),
+            (Type::F32, Type::U32) => u64::from((value as u32 as f32).to_bits()),
+            (Type::S64, Type::S32) => value as i32 as u64,
+            (Type::U64, Type::U32) | (Type::U32, Type::U64) => value & 0xffff_ffff,
+            _ => return None,
+        })
     }
 
     /// Two numbers of 8 bits from two of 32, or from a pair of 16.

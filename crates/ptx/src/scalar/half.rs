@@ -1,9 +1,9 @@
 //! Arithmetic with numbers of 16 bits, and with pairs of them.
 
 use super::float::Style;
-use super::soft::{BF16, F16, F64, Format, sum_for_rounding};
+use super::soft::{BF16, F16, Format, sum_for_rounding};
 use crate::code::Scalar;
-use crate::types::{Rounding, Type};
+use crate::types::Type;
 
 /// Bits of the const parameter `M`.
 const FLUSHES: u8 = 1;
@@ -52,7 +52,24 @@ const NAN16: u64 = 0x7fff;
 
 /// A double, rounded to the nearest number of a format of 16 bits.
 pub(crate) fn rounded(format: Format, value: f64) -> u64 {
-    format.compose(F64.decompose(value.to_bits()), Rounding::Nearest)
+    let bits = value.to_bits();
+    let sign = bits >> 48 & 0x8000;
+    if value.is_nan() {
+        return NAN16;
+    }
+    let (fraction_bits, bias) = (format.fraction_bits() as i32, format.bias());
+    let exponent = (bits >> 52 & 0x7ff) as i32 - 1023;
+    let small = (1 - bias - exponent).max(0);
+    let dropped = 52 - fraction_bits + small;
+    if dropped > 54 {
+        return sign;
+    }
+    let mantissa = (bits & 0xf_ffff_ffff_ffff) | 1 << 52;
+    let (kept, rest, half) = (mantissa >> dropped, mantissa & ((1 << dropped) - 1), 1u64 << (dropped - 1));
+    let kept = kept + u64::from(rest > half || (rest == half && kept & 1 == 1));
+    // The hidden bit counts one up in the exponent, and so does a mantissa that became too long.
+    let start = if small > 0 { 0 } else { ((exponent + bias - 1) as u64) << fraction_bits };
+    sign | (start + kept).min(format.exponent_mask())
 }
 
 fn input<H: Half, const M: u8>(bits: u64) -> f64 {

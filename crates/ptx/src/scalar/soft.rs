@@ -27,7 +27,13 @@ pub(crate) enum Number {
 }
 
 impl Format {
-    fn bias(self) -> i32 {
+    /// Bits of the fraction, without the hidden one.
+    pub fn fraction_bits(self) -> u32 {
+        self.fraction_bits
+    }
+
+    /// What is added to an exponent when it is stored.
+    pub fn bias(self) -> i32 {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
