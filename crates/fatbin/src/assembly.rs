@@ -198,6 +198,8 @@ impl Module<'_> {
                 return Err(ImageError::Parameters { kernel: kernel.name.clone(), reason });
             };
             kernel.parameters.push(Parameter { offset, size: end - offset });
+            // No more than ALIGNMENT_MAX.
+            kernel.parameter_alignments.push(declared.alignment as u32);
             kernel.parameter_bytes = end;
         }
     }

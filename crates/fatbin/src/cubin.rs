@@ -9,6 +9,7 @@
 //! | 0x05, 0x10 | 3 x 4 | the largest block, and the only block |
 //! | 0x17 | 4, 2, 2, 4 | index, ordinal, offset of a parameter; its size in the bits from 18 |
 //! | 0x45 | 4, 2, 2, 2, 2 | index, ordinal, offset, size of a parameter, for kernels with more than 4 KiB of them |
+//! | 0x0a | 4, 2, 2 | index, address of the first parameter among constants, bytes of them all |
 //! | 0x19 | value | bytes of all parameters |
 //! | 0x3d | 3 x 4 | blocks of a cluster |
 //! | 0x2f, 0x11 | 4, 4 | in `.nv.info`: symbol of a function and its registers, its bytes of local memory |
@@ -156,6 +157,7 @@ impl<'image> File<'image> {
                 0x10 => kernel.block = three(bytes),
                 0x3d => kernel.cluster = three(bytes),
                 0x17 | 0x45 => layout.add(kind, bytes)?,
+                0x0a => kernel.parameters_start = u16_at(bytes, 4),
                 0x19 => layout.total_bytes = u16_at(bytes, 0).map(u32::from),
                 _ => {}
             }

@@ -45,7 +45,7 @@ pub enum ImageError {
     },
 }
 
-/// One parameter of a kernel, in the buffer of all its parameters.
+/// One parameter of a kernel, in the buffer of all its parameters. The place is that of this image: see [`Kernel::parameters_at`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parameter {
     /// Bytes from the start of the buffer.
@@ -63,6 +63,10 @@ pub struct Kernel {
     pub parameters: Vec<Parameter>,
     /// Bytes of the buffer of all parameters: the end of the last one.
     pub parameter_bytes: u32,
+    /// What each parameter is aligned to, a power of two; only in PTX, else empty.
+    pub parameter_alignments: Vec<u32>,
+    /// Where the buffer starts in the GPU's memory of constants; only in machine code.
+    pub parameters_start: Option<u16>,
     /// Registers of a thread; only in machine code.
     pub registers: Option<u32>,
     /// Bytes of shared memory that the kernel has without a launch asking for more. In PTX, those declared within the kernel.
@@ -75,6 +79,21 @@ pub struct Kernel {
     pub block: Option<[u32; 3]>,
     /// Blocks of a cluster in each direction, if the source says so.
     pub cluster: Option<[u32; 3]>,
+}
+
+impl Kernel {
+    /// Where the compiler puts the parameters of PTX in a buffer that starts at an address: it aligns addresses, not offsets. So with an
+    /// alignment above 16 the places differ between GPUs, and from those of PTX itself, whose buffer starts at 0.
+    pub fn parameters_at(&self, start: u16) -> Vec<Parameter> {
+        let start = u32::from(start);
+        let mut end = start;
+        let place = |(parameter, alignment): (&Parameter, &u32)| {
+            let address = end.next_multiple_of(*alignment);
+            end = address + parameter.size;
+            Parameter { offset: address - start, size: parameter.size }
+        };
+        self.parameters.iter().zip(&self.parameter_alignments).map(place).collect()
+    }
 }
 
 /// Where a variable lies.

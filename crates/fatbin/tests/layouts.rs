@@ -27,10 +27,21 @@ fn parameters_of_assembly_lie_where_a_compiler_puts_them() {
     assert_eq!((mixed.parameter_bytes, mixed.threads_max, mixed.block), (80, Some(256), None));
     assert_eq!((mixed.cluster, mixed.static_shared_bytes), (Some([2, 1, 1]), Some(48)));
     assert_eq!((mixed.registers, mixed.local_bytes), (None, None));
+    assert_eq!(mixed.parameter_alignments, [1, 8, 2, 16, 8, 1, 4]);
+    assert_eq!(mixed.parameters_at(0x160), mixed.parameters, "16 is the most that is the same everywhere");
     let shape = found.kernel("_Zshape").unwrap();
     assert_eq!((shape.block, shape.threads_max), (Some([64, 1, 1]), Some(64)));
     assert_eq!(found.kernel("nothing").unwrap().parameter_bytes, 0);
     assert_eq!(found.target.unwrap().to_string(), "sm_90a");
+}
+
+#[test]
+fn parameters_of_more_alignment_than_16_move_with_their_start() {
+    let text = ".version 9.0\n.entry k(.param .u32 a, .param .align 64 .b8 b[64], .param .u64 c) { ret; }";
+    let found = Kernels::of_image(text.as_bytes()).unwrap();
+    assert_eq!(pairs(&found.kernels[0].parameters), [(0, 4), (64, 64), (128, 8)]);
+    assert_eq!(pairs(&found.kernels[0].parameters_at(0x160)), [(0, 4), (32, 64), (96, 8)]);
+    assert_eq!(pairs(&found.kernels[0].parameters_at(0x210)), [(0, 4), (48, 64), (112, 8)]);
 }
 
 #[test]
@@ -57,6 +68,7 @@ fn machine_code_says_all_of_a_kernel() {
         parameter(1, 8, 16),
         parameter(0, 0, 1),
         value(0x19, 24),
+        words(0x0a, &[7, 24 << 16 | 0x210]),
         words(0x05, &[128, 2, 1]),
         words(0x3d, &[2, 1, 1]),
         vec![1, 0x3e, 0, 0],
@@ -68,6 +80,7 @@ fn machine_code_says_all_of_a_kernel() {
     assert_eq!((kernel.parameter_bytes, kernel.registers, kernel.local_bytes), (24, Some(10), Some(400)));
     assert_eq!((kernel.static_shared_bytes, kernel.threads_max), (Some(24), Some(256)));
     assert_eq!((kernel.block, kernel.cluster), (None, Some([2, 1, 1])));
+    assert_eq!(kernel.parameters_start, Some(0x210));
     let sizes: Vec<_> = found.variables.iter().map(|it| (it.name.as_str(), it.size)).collect();
     assert_eq!(sizes, [("counter", 4), ("weights", 128), ("shared", 4)]);
     assert_eq!(found.variable("weights").unwrap().space, Space::Constant);

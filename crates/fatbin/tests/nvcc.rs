@@ -19,7 +19,11 @@ fn installed() -> Option<PathBuf> {
 
 /// A fat binary of the kernels for these targets, each as machine code and as PTX.
 fn compile(nvcc: &Path, mode: &str, targets: &[&str], more: &[&str]) -> Vec<u8> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/kernels.cu");
+    compile_source(nvcc, "kernels", mode, targets, more)
+}
+
+fn compile_source(nvcc: &Path, source: &str, mode: &str, targets: &[&str], more: &[&str]) -> Vec<u8> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/programs/{source}.cu"));
     let test = std::thread::current().name().unwrap_or("a test").to_string();
     let name = format!("{test}-{mode}.fatbin");
     let made = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -159,5 +163,36 @@ fn relocatable_code_with_debugging_is_read_too() {
         let layouts = layouts(&read(&entry));
         assert_eq!(layouts["saxpy"], [(0, 4), (4, 4), (8, 8), (16, 8)]);
         assert_eq!(layouts["big"], [(0, 4800), (4800, 8)]);
+    }
+}
+
+/// Machine code aligns a parameter by its address in the memory of constants, where parameters do not start at the same place on all
+/// GPUs; so an alignment above 16 puts them elsewhere.
+#[test]
+fn parameters_of_more_alignment_lie_where_each_image_says() {
+    let Some(nvcc) = installed() else { return };
+    let bytes = compile_source(&nvcc, "aligned", "size", &["80", "90", "100"], &[]);
+    for entry in entries(&bytes).unwrap() {
+        let found = read(&entry);
+        let line = found.kernel("line").unwrap();
+        let places: Vec<u32> = line.parameters.iter().map(|parameter| parameter.offset).collect();
+        let (start, wanted) = match (entry.kind, entry.target.capability.major) {
+            (Kind::Assembly, _) => (None, [0, 64, 128]),
+            (_, 8) => (Some(0x160), [0, 32, 96]),
+            (_, 9) => (Some(0x210), [0, 48, 112]),
+            _ => (Some(0x380), [0, 64, 128]),
+        };
+        assert_eq!((&places[..], line.parameters_start), (&wanted[..], start), "{}", entry.target);
+        assert_eq!(line.parameters[1].size, 64);
+        let alignments = if entry.kind == Kind::Assembly { vec![4, 64, 8] } else { Vec::new() };
+        assert_eq!(line.parameter_alignments, alignments, "{}", entry.target);
+        if let Some(start) = start {
+            let assembly = entries(&bytes).unwrap();
+            let twin = assembly.iter().find(|it| it.kind == Kind::Assembly).unwrap();
+            for kernel in &read(twin).kernels {
+                let parameters = kernel.parameters_at(start);
+                assert_eq!(parameters, found.kernel(&kernel.name).unwrap().parameters, "{}", kernel.name);
+            }
+        }
     }
 }

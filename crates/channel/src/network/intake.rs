@@ -138,8 +138,7 @@ impl Intake {
                 return Ok(());
             }
             Ok(Some(bytes)) => bytes,
-            // Whether all that was sent has come is not known then, whoever ended it.
-            Err(error) => return Err(ChannelError::Lost { reason: error.to_string() }),
+            Err(error) => return Err(failed(&error)),
         };
         add(&meter.transfers, 1);
         add(&meter.messages, 1);

@@ -6,7 +6,6 @@ mod exchange;
 mod execute;
 mod flow;
 mod matrix;
-mod print;
 mod warp;
 
 use crate::code::Program;
