@@ -22,6 +22,7 @@ const OTHERS: &[&str] = &[
     "libcudadevrt",
     "libcudnn",
     "libcufft",
+    "libcupti",
     "libcufile",
     "libcurand",
     "libcusolver",
@@ -86,7 +87,7 @@ fn of_bytes(bytes: &[u8], folder: &Path) -> Result<Imports, String> {
     found.has_runtime_inside = has_runtime_inside(&file, &found);
     if let Some(data) = file.section_by_name(".rodata").and_then(|section| section.data().ok()) {
         let names = LIBRARIES.iter().map(|library| library.file);
-        let is_named = |name: &&str| data.windows(name.len()).any(|part| part == name.as_bytes());
+        let is_named = |name: &&str| memchr::memmem::find(data, name.as_bytes()).is_some();
         let not_needed = |name: &&str| !found.needed.iter().any(|needed| needed == name);
         found.may_load = names.filter(not_needed).filter(is_named).map(str::to_string).collect();
     }
