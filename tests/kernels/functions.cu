@@ -1,5 +1,7 @@
 // Kernels that call: functions with structures, through tables, with memory of their own; variables of all kinds.
+#include <assert.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct Box {
     float low[3];
@@ -84,3 +86,11 @@ extern "C" __global__ void structures(const __grid_constant__ Large large, int i
 __device__ int depth(int value) { return value <= 0 ? 0 : 1 + depth(value / 2); }
 
 extern "C" __global__ void recursive(int *out) { out[threadIdx.x] = depth(threadIdx.x); }
+
+extern "C" __global__ void talking(const float *x) {
+    int i = threadIdx.x;
+    if (i < 3) printf("%d of %u: %5.2f|%-8s|%08.3f|%x %lld %c %g%%\n", -i, blockDim.x, x[i], names[i & 1], x[i], 255 + i, -5000000000LL, 'a' + i, 1e10 * x[i]);
+    if (i == 3) printf("nothing else %p %e\n", (void *)0x1234, 12345.678);
+}
+
+extern "C" __global__ void asserting(const int *x) { assert(x[threadIdx.x] < 5); }

@@ -131,7 +131,7 @@ impl Sender {
             self.wake_reader();
         }
         self.direct = 0;
-        Ok(())
+        if self.fate.is_over() { Err(self.fate.error()) } else { Ok(()) }
     }
 
     /// Most bytes of a body.

@@ -205,6 +205,36 @@ fn a_connection_that_ends_within_a_parcel_or_a_frame_is_lost_and_not_closed() {
 }
 
 #[test]
+fn a_reset_is_no_orderly_end() {
+    for bytes in [0, 20, HEADER_BYTES - 1] {
+        let listener = tcp_listener(ChannelOptions::default());
+        let (ours, theirs) = meet(&listener, &listener.address(), ChannelOptions::default());
+        let mut theirs = theirs.split().unwrap();
+        let (descriptors, _) = ours.into_descriptors().unwrap();
+        let mut raw = TcpStream::from(descriptors.into_iter().next().unwrap());
+        raw.write_all(&vec![0; bytes]).unwrap();
+        let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+        // SAFETY: the value lives through the call and has the length given.
+        let result = unsafe {
+            libc::setsockopt(
+                std::os::fd::AsRawFd::as_raw_fd(&raw),
+                libc::SOL_SOCKET,
+                libc::SO_LINGER,
+                (&raw const at_once).cast(),
+                size_of::<libc::linger>() as libc::socklen_t,
+            )
+        };
+        assert_eq!(result, 0);
+        drop(raw);
+        let error = theirs.1.wait(LONG).unwrap_err();
+        assert!(matches!(error, ChannelError::Lost { .. }), "{error}");
+        let error = ground::take(&mut theirs.1).unwrap_err();
+        assert!(error.is_over(), "{error}");
+        assert!(theirs.0.wait_room(8, LONG).unwrap_err().is_over());
+    }
+}
+
+#[test]
 fn a_recording_is_of_no_use_on_another_connection() {
     let listener = tcp_listener(ChannelOptions::default());
     let recorded = {

@@ -197,7 +197,7 @@ pub(crate) enum Callee {
     Unknown(String),
     /// `__assertfail`.
     Assertion,
-    /// Prints; what is printed is dropped, and the result is 0.
+    /// `vprintf`.
     Print,
 }
 

@@ -32,9 +32,9 @@ pub enum FaultKind {
     /// The kernel ended itself.
     #[error("the kernel executed a trap")]
     Trap,
-    /// An assertion in the kernel did not hold.
-    #[error("an assertion in the kernel failed")]
-    Assertion,
+    /// An assertion in the kernel did not hold: where, and what it was.
+    #[error("an assertion failed: {0}")]
+    Assertion(String),
     /// All threads that are left wait for others.
     #[error("deadlock: every thread that is left waits at a barrier that can never be complete")]
     Deadlock,
@@ -99,7 +99,7 @@ impl LaunchError {
             Self::Fault { kind, .. } => match kind {
                 FaultKind::IllegalAddress(_) => 700,
                 FaultKind::MisalignedAddress(_) => 716,
-                FaultKind::Assertion => 710,
+                FaultKind::Assertion(_) => 710,
                 FaultKind::Deadlock | FaultKind::Budget(_) => 702,
                 FaultKind::Stack => 714,
                 FaultKind::Trap => 719,

@@ -37,6 +37,11 @@ pub trait Memory {
         self.write(address, &change(old).to_le_bytes()[..size as usize])?;
         Ok(old)
     }
+
+    /// Takes a text that a thread printed, at most 4096 bytes; it is dropped unless this is overridden.
+    fn print(&mut self, text: &str) {
+        let _ = text;
+    }
 }
 
 /// Memory that begins at some address, for tests.
@@ -46,13 +51,15 @@ pub struct FlatMemory {
     pub base: u64,
     /// All bytes.
     pub bytes: Vec<u8>,
+    /// What kernels have printed.
+    pub printed: String,
 }
 
 impl FlatMemory {
     /// So many zeros from `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Self {
-        Self { base, bytes: vec![0; bytes] }
+        Self { base, bytes: vec![0; bytes], printed: String::new() }
     }
 
     fn place(&self, address: u64, length: usize) -> Result<std::ops::Range<usize>, IllegalAddress> {
@@ -76,5 +83,9 @@ impl Memory for FlatMemory {
         let place = self.place(address, bytes.len())?;
         self.bytes[place].copy_from_slice(bytes);
         Ok(())
+    }
+
+    fn print(&mut self, text: &str) {
+        self.printed += text;
     }
 }

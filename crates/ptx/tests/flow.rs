@@ -459,3 +459,24 @@ fn a_block_finds_nothing_of_the_block_before() {
     device.launch("run", (5, 64, 4), &Parameters::default().with(out).0);
     assert_eq!(device.get::<u32>(out, 1), [0]);
 }
+
+#[test]
+fn what_a_kernel_prints_comes_lane_by_lane() {
+    let before = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a);
+        .global .align 1 .b8 format[32] = {91, 37, 52, 117, 93, 32, 37, 45, 54, 108, 108, 100, 124, 32, 37, 46, 50, 101, 37, 37, 10, 0};";
+    // "[%4u] %-6lld| %.2e%%\n" of the thread, its opposite and a half of it.
+    let body = ".local .align 8 .b8 own[24]; .reg .f64 %d<2>; mov.u64 %rd3, own; cvta.local.u64 %rd4, %rd3; st.local.u32 [%rd3], %r1; cvt.u64.u32 %rd5, %r1;
+        neg.s64 %rd6, %rd5; st.local.u64 [%rd3+8], %rd6; cvt.rn.f64.u32 %d0, %r1; mul.f64 %d1, %d0, 0d3FE0000000000000; st.local.f64 [%rd3+16], %d1;
+        { .param .b64 f; .param .b64 a; .param .b32 r; mov.u64 %rd7, format; st.param.b64 [f], %rd7; st.param.b64 [a], %rd4; call.uni (r), vprintf, (f, a);
+        ld.param.b32 %r5, [r]; } st.global.u32 [%rd1], %r5;";
+    let mut device = Device::new(&kernel(before, body));
+    let out = device.room(12);
+    device.launch("run", (1, 3, 0), &Parameters::default().with(out).0);
+    assert_eq!(
+        device.memory.printed,
+        "[   0] 0     | 0.00e+00%\n[   1] -1    | 5.00e-01%\n[   2] -2    | 1.00e+00%\n"
+    );
+    assert_eq!(device.get::<u32>(out, 3), [3, 3, 3]);
+    let wrong = body.replace("mov.u64 %rd7, format;", "mov.u64 %rd7, 77;");
+    assert_eq!(fault(1, before, &wrong), FaultKind::IllegalAddress(77));
+}

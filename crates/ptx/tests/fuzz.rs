@@ -35,6 +35,7 @@ fn run_all(random: &mut Random, text: &str) {
         if let Err(error) = module.launch(&launch, &mut memory) {
             assert!(error.to_string().contains("hint:"), "{error}");
         }
+        memory.printed.clear();
     }
 }
 

@@ -5,7 +5,7 @@
 mod device;
 
 use device::{Device, Parameters, Random};
-use hinterland_ptx::LaunchGeometry;
+use hinterland_ptx::{LaunchError, LaunchGeometry};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
@@ -557,4 +557,23 @@ fn matrices_of_tensor_cores() {
     let turned: Vec<u16> = (0..64).map(|index| x[index % 8 * 8 + index / 8]).collect();
     assert_eq!(device.get::<u16>(out, 64), turned);
     assert_eq!(device.get::<u16>(stored, 64), turned);
+}
+
+#[test]
+fn kernels_print_and_assert() {
+    for mut device in both("functions") {
+        let at = device.put(&[1.5f32, -2.25, 0.0, 9.0]);
+        device.launch("talking", (1, 4, 0), &Parameters::default().with(at).0);
+        assert_eq!(
+            device.memory.printed,
+            "0 of 4:  1.50|zero    |0001.500|ff -5000000000 a 1.5e+10%\n\
+             -1 of 4: -2.25|one     |-002.250|100 -5000000000 b -2.25e+10%\n\
+             -2 of 4:  0.00|zero    |0000.000|101 -5000000000 c 0%\n\
+             nothing else 0x1234 1.234568e+04\n"
+        );
+        let at = device.put(&[1i32, 2, 7, 9]);
+        let error = device.try_launch("asserting", (1, 4, 0), &Parameters::default().with(at).0).unwrap_err();
+        assert!(error.cuda_code() == 710 && error.to_string().contains("x[threadIdx.x] < 5"), "{error}");
+        assert!(matches!(error, LaunchError::Fault { thread: [2, 0, 0], .. }), "{error}");
+    }
 }

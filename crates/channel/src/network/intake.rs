@@ -138,7 +138,8 @@ impl Intake {
                 return Ok(());
             }
             Ok(Some(bytes)) => bytes,
-            Err(error) => return Err(failed(&error)),
+            // Whether all that was sent has come is not known then, whoever ended it.
+            Err(error) => return Err(ChannelError::Lost { reason: error.to_string() }),
         };
         add(&meter.transfers, 1);
         add(&meter.messages, 1);

@@ -136,6 +136,7 @@ impl Common {
     }
 
     fn run(self: Arc<Self>) {
+        leave_signals_to_others();
         let mut budget = SpinBudget::new(hinterland_os::affinity::online_core_count());
         let mut stop_at = None;
         while !self.fate.is_over() {
@@ -247,6 +248,16 @@ impl Pump {
             self.payload_left -= bytes - of_header;
         }
         Ok(sent)
+    }
+}
+
+/// Has the handlers of the program run in its own threads, and not in one that it does not know of.
+fn leave_signals_to_others() {
+    // SAFETY: an all-zero set is valid, and both calls are given live sets or none; they change the calling thread only.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
     }
 }
 

@@ -274,13 +274,9 @@ impl<'m> Runner<'_, 'm> {
                 }
             }
             Callee::Unknown(name) => Err(stop(group, &format!("{name} is not in this module"))),
-            Callee::Assertion => Err(Stop { kind: FaultKind::Assertion, lane: first(group.lanes) }),
+            Callee::Assertion => Err(self.assertion(group, call)),
             Callee::Print => {
-                for lane in lanes(group.lanes) {
-                    for &(at, bytes) in &call.results {
-                        self.frame_bytes(lane, group.frame + at, bytes)?.fill(0);
-                    }
-                }
+                self.print(group, call)?;
                 Ok(None)
             }
         }

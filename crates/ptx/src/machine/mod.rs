@@ -6,6 +6,7 @@ mod exchange;
 mod execute;
 mod flow;
 mod matrix;
+mod print;
 mod warp;
 
 use crate::code::Program;

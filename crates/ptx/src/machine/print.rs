@@ -1,0 +1,273 @@
+//! What kernels say: `printf` and failed assertions.
+
+use super::flow::Runner;
+use super::warp::Group;
+use super::{Stop, lanes};
+use crate::code::{Address, Call, Source, Space};
+use crate::error::FaultKind;
+
+/// Bytes of one text, of its format and of each text within it.
+const TEXT_BYTES_MAX: usize = 4096;
+/// The widest field.
+const WIDTH_MAX: usize = 256;
+
+/// Flags, width and precision of a field.
+#[derive(Default)]
+struct Field {
+    is_left: bool,
+    has_zeros: bool,
+    has_sign: bool,
+    has_space: bool,
+    has_prefix: bool,
+    is_wide: bool,
+    width: usize,
+    precision: Option<usize>,
+}
+
+/// Arguments as `printf` gets them: each at a multiple of its size.
+struct Arguments {
+    lane: usize,
+    next: u64,
+}
+
+impl Runner<'_, '_> {
+    /// `vprintf(format, arguments)`: one text for each lane, from the lowest.
+    pub fn print(&mut self, group: &Group, call: &Call) -> Result<(), Stop> {
+        for lane in lanes(group.lanes) {
+            let [format, arguments] = [0, 1].map(|index| self.argument(group, call, index, lane));
+            let format = self.text(format, lane)?;
+            let mut arguments = Arguments { lane, next: arguments };
+            let (text, count) = self.formatted(&format, &mut arguments)?;
+            self.machine.memory.print(&text);
+            for &(at, bytes) in &call.results {
+                let result = self.frame_bytes(lane, group.frame + at, bytes)?;
+                result.fill(0);
+                result.iter_mut().zip(u32::to_le_bytes(count)).for_each(|(to, from)| *to = from);
+            }
+        }
+        Ok(())
+    }
+
+    /// `__assertfail(message, file, line, function, size)`.
+    pub fn assertion(&mut self, group: &Group, call: &Call) -> Stop {
+        let lane = super::flow::first(group.lanes);
+        let mut text = |index| {
+            let at = self.argument(group, call, index, lane);
+            self.text(at, lane)
+                .map_or_else(|_| "?".to_string(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let (message, file, function) = (text(0), text(1), text(3));
+        let line = self.argument(group, call, 2, lane);
+        Stop { kind: FaultKind::Assertion(format!("{file}:{line}: {function}: {message}")), lane }
+    }
+
+    /// An argument of a call as a number.
+    fn argument(&mut self, group: &Group, call: &Call, index: usize, lane: usize) -> u64 {
+        let Some(&(at, size)) = call.arguments.get(index) else { return 0 };
+        let mut bytes = [0; 8];
+        if let Ok(found) = self.frame_bytes(lane, group.frame + at, size.min(8)) {
+            bytes[..found.len()].copy_from_slice(found);
+        }
+        u64::from_le_bytes(bytes)
+    }
+
+    /// Bytes at a generic address.
+    fn bytes<const N: usize>(&mut self, at: u64, lane: usize) -> Result<[u8; N], Stop> {
+        let address = Address { base: Source::Constant(0), offset: 0, space: Space::Generic };
+        let mut bytes = [0; N];
+        self.read_at(lane, &address, &[at; super::LANES], &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// A text that ends in a zero.
+    fn text(&mut self, at: u64, lane: usize) -> Result<Vec<u8>, Stop> {
+        let mut found = Vec::new();
+        while found.len() < TEXT_BYTES_MAX {
+            match self.bytes(at.wrapping_add(found.len() as u64), lane)? {
+                [0] => break,
+                [byte] => found.push(byte),
+            }
+        }
+        Ok(found)
+    }
+
+    fn next_number(&mut self, arguments: &mut Arguments, is_wide: bool) -> Result<u64, Stop> {
+        let size = if is_wide { 8 } else { 4 };
+        let at = arguments.next.next_multiple_of(size).min(u64::MAX - 8);
+        arguments.next = at + size;
+        if is_wide {
+            return self.bytes(at, arguments.lane).map(u64::from_le_bytes);
+        }
+        self.bytes(at, arguments.lane).map(|bytes| u64::from(u32::from_le_bytes(bytes)))
+    }
+
+    /// The text, and how many arguments it took.
+    fn formatted(&mut self, format: &[u8], arguments: &mut Arguments) -> Result<(String, u32), Stop> {
+        let (mut text, mut count, mut at) = (Vec::new(), 0, 0);
+        while at < format.len() && text.len() < TEXT_BYTES_MAX {
+            if format[at] != b'%' {
+                text.push(format[at]);
+                at += 1;
+                continue;
+            }
+            at += 1;
+            let mut field = Field::default();
+            let Some(letter) = self.field(format, &mut at, &mut field, arguments)? else { break };
+            if letter == b'%' {
+                text.push(b'%');
+                continue;
+            }
+            count += 1;
+            let shown = self.shown(letter, &field, arguments)?;
+            text.extend(shown);
+        }
+        text.truncate(TEXT_BYTES_MAX);
+        Ok((String::from_utf8_lossy(&text).into_owned(), count))
+    }
+
+    /// Reads what stands between `%` and the letter, and the letter.
+    fn field(
+        &mut self,
+        format: &[u8],
+        at: &mut usize,
+        field: &mut Field,
+        arguments: &mut Arguments,
+    ) -> Result<Option<u8>, Stop> {
+        let (mut number, mut is_precision) = (0usize, false);
+        while let Some(&letter) = format.get(*at) {
+            *at += 1;
+            match letter {
+                b'-' => field.is_left = true,
+                b'+' => field.has_sign = true,
+                b' ' => field.has_space = true,
+                b'#' => field.has_prefix = true,
+                b'0' if number == 0 && !is_precision => field.has_zeros = true,
+                b'0'..=b'9' => number = (number * 10 + usize::from(letter - b'0')).min(WIDTH_MAX),
+                b'*' => number = (self.next_number(arguments, false)? as usize).min(WIDTH_MAX),
+                b'.' => {
+                    field.width = number;
+                    (number, is_precision) = (0, true);
+                }
+                b'l' | b'z' | b'j' | b't' => field.is_wide = true,
+                b'h' => {}
+                _ => {
+                    if is_precision {
+                        field.precision = Some(number);
+                    } else {
+                        field.width = number;
+                    }
+                    return Ok(Some(letter));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// One argument as its letter asks.
+    fn shown(&mut self, letter: u8, field: &Field, arguments: &mut Arguments) -> Result<Vec<u8>, Stop> {
+        let is_number = letter != b'c';
+        let body = match letter {
+            b'd' | b'i' => {
+                let value = self.next_number(arguments, field.is_wide)?;
+                let value = if field.is_wide { value as i64 } else { i64::from(value as i32) };
+                signed(value < 0, digits(value.unsigned_abs().to_string(), field), field)
+            }
+            b'u' => digits(self.next_number(arguments, field.is_wide)?.to_string(), field),
+            b'x' | b'X' | b'o' => {
+                let value = self.next_number(arguments, field.is_wide)?;
+                let text = match letter {
+                    b'x' => format!("{value:x}"),
+                    b'X' => format!("{value:X}"),
+                    _ => format!("{value:o}"),
+                };
+                let prefix = if field.has_prefix && value != 0 {
+                    ["0x", "0X", "0"][usize::from(letter == b'X') + 2 * usize::from(letter == b'o')]
+                } else {
+                    ""
+                };
+                format!("{prefix}{}", digits(text, field))
+            }
+            b'p' => format!("{:#x}", self.next_number(arguments, true)?),
+            b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' | b'A' => {
+                let value = f64::from_bits(self.next_number(arguments, true)?);
+                let text = real(value.abs(), letter, field.precision.unwrap_or(6));
+                let is_negative = value.is_sign_negative() && !value.is_nan();
+                signed(
+                    is_negative,
+                    if letter.is_ascii_uppercase() { text.to_uppercase() } else { text },
+                    field,
+                )
+            }
+            b'c' => char::from(self.next_number(arguments, false)? as u8).to_string(),
+            b's' => {
+                let at = self.next_number(arguments, true)?;
+                let mut text = self.text(at, arguments.lane)?;
+                text.truncate(field.precision.unwrap_or(TEXT_BYTES_MAX));
+                return Ok(padded(text, field, false));
+            }
+            _ => return Ok(vec![b'%', letter]),
+        };
+        Ok(padded(body.into_bytes(), field, is_number))
+    }
+}
+
+/// At least as many digits as the precision says.
+fn digits(text: String, field: &Field) -> String {
+    let missing = field.precision.unwrap_or(0).saturating_sub(text.len());
+    "0".repeat(missing) + &text
+}
+
+fn signed(is_negative: bool, text: String, field: &Field) -> String {
+    let sign = match (is_negative, field.has_sign, field.has_space) {
+        (true, ..) => "-",
+        (_, true, _) => "+",
+        (_, _, true) => " ",
+        _ => "",
+    };
+    format!("{sign}{text}")
+}
+
+/// As C writes numbers with a binary point.
+fn real(value: f64, letter: u8, precision: usize) -> String {
+    if !value.is_finite() {
+        return if value.is_nan() { "nan" } else { "inf" }.to_string();
+    }
+    let scientific = |precision: usize| {
+        let text = format!("{value:.precision$e}");
+        let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+        let exponent: i32 = exponent.parse().unwrap_or(0);
+        let sign = if exponent < 0 { '-' } else { '+' };
+        (format!("{mantissa}e{sign}{:02}", exponent.abs()), exponent)
+    };
+    match letter.to_ascii_lowercase() {
+        b'f' => format!("{value:.precision$}"),
+        b'g' => {
+            let precision = precision.max(1);
+            let (text, exponent) = scientific(precision - 1);
+            let is_short = exponent >= -4 && exponent < precision as i32;
+            let after = (precision as i32 - 1 - exponent).max(0) as usize;
+            let text = if is_short { format!("{value:.after$}") } else { text };
+            let (number, rest) = text.split_at(text.find('e').unwrap_or(text.len()));
+            let number = if number.contains('.') {
+                number.trim_end_matches('0').trim_end_matches('.')
+            } else {
+                number
+            };
+            format!("{number}{rest}")
+        }
+        _ => scientific(precision).0,
+    }
+}
+
+/// Fills a field up to its width.
+fn padded(text: Vec<u8>, field: &Field, is_number: bool) -> Vec<u8> {
+    let missing = field.width.saturating_sub(text.len());
+    if field.is_left {
+        return [text, vec![b' '; missing]].concat();
+    }
+    if field.has_zeros && is_number {
+        let signs = text.iter().take_while(|byte| matches!(byte, b'-' | b'+' | b' ')).count();
+        return [&text[..signs], &vec![b'0'; missing], &text[signs..]].concat();
+    }
+    [vec![b' '; missing], text].concat()
+}
