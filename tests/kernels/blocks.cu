@@ -1,4 +1,5 @@
 // Kernels in which the threads of a block work together: shuffles, shared memory, atomics, barriers.
+#include <cooperative_groups.h>
 #include <stdint.h>
 
 __device__ float warp_sum(float value) {
@@ -135,4 +136,16 @@ extern "C" __global__ void floats(float *sum, double *wide, float *most) {
     atomicAdd(wide, 0.5 * threadIdx.x);
     // The greatest of positive numbers is that of their bits.
     atomicMax((int *)most, __float_as_int((float)(threadIdx.x * 37 % 101)));
+}
+
+// All blocks wait for each other, twice: each sees what all have written.
+extern "C" __global__ void together(int *partial, int *out) {
+    cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+    for (int turn = 0; turn < 2; turn++) {
+        if (threadIdx.x == 0) partial[turn * gridDim.x + blockIdx.x] = (turn + 1) * (blockIdx.x + 1);
+        grid.sync();
+    }
+    int sum = 0;
+    for (int i = 0; i < 2 * gridDim.x; i++) sum += partial[i];
+    out[grid.thread_rank()] = sum;
 }

@@ -1,7 +1,7 @@
 //! The body of a function: scopes, declarations, labels, and the operands of instructions.
 
 use crate::code::{
-    Address, FRAME_BYTES_MAX, Function, Guard, Instruction, Linker, Op, Source, Space, Target, Truth,
+    Address, FRAME_BYTES_MAX, Function, Guard, Instruction, Linker, Op, Source, Space, Special, Target, Truth,
 };
 use crate::declaration::{addend, declaration, immediate, shape};
 use crate::decode;
@@ -479,6 +479,7 @@ impl<'m> Body<'_, 'm> {
             None => {}
         }
         if let Some(special) = decode::special(name) {
+            self.linker.is_joint |= special == Source::Special(Special::GridLow);
             return Ok(special);
         }
         let module = self.linker.module;

@@ -34,6 +34,8 @@ pub(crate) struct Program {
     pub by_number: HashMap<usize, Result<usize, PtxError>>,
     /// Bytes of static shared memory.
     pub shared_bytes: u64,
+    /// Its blocks wait for each other, so all have to be there at once.
+    pub is_joint: bool,
 }
 
 /// A decoded function.
@@ -112,6 +114,9 @@ pub(crate) enum Special {
     Clock,
     DynamicShared,
     AllShared,
+    /// Halves of the address of where the blocks of a grid wait for each other.
+    GridLow,
+    GridHigh,
 }
 
 /// Where an access goes.
@@ -123,6 +128,8 @@ pub(crate) enum Space {
     Local,
     /// The parameters of the kernel.
     Parameter,
+    /// Where the blocks of a grid wait for each other.
+    Grid,
 }
 
 /// Where the address of an access comes from.
@@ -396,7 +403,7 @@ impl Program {
         if linker.shared_end > SHARED_STATIC_MAX {
             return Err(PtxError::new(0, format!("{} bytes of static shared memory", linker.shared_end)));
         }
-        Ok(Self { functions, by_number, shared_bytes: linker.shared_end })
+        Ok(Self { functions, by_number, shared_bytes: linker.shared_end, is_joint: linker.is_joint })
     }
 }
 
@@ -404,6 +411,7 @@ impl Program {
 pub(crate) struct Linker<'a> {
     pub module: &'a Module,
     pub calls_by_address: bool,
+    pub is_joint: bool,
     wanted: Vec<usize>,
     places: HashMap<usize, usize>,
     shared: HashMap<String, u64>,
@@ -413,7 +421,7 @@ pub(crate) struct Linker<'a> {
 impl<'a> Linker<'a> {
     fn new(module: &'a Module) -> Self {
         let (wanted, places, shared) = (Vec::new(), HashMap::new(), HashMap::new());
-        Self { module, calls_by_address: false, wanted, places, shared, shared_end: 0 }
+        Self { module, calls_by_address: false, is_joint: false, wanted, places, shared, shared_end: 0 }
     }
 
     /// The place of a function in the program.

@@ -6,8 +6,8 @@
 //! | [`Launch`] | one run of a kernel over a grid |
 //! | [`Memory`] | global memory, which the caller supplies |
 //!
-//! Blocks run one after the other, and so do the warps of a block, each until it has to wait. Lanes of a warp go apart
-//! at branches and meet again; results are those of IEEE 754 where PTX asks for them. Nothing here reads a clock or a file, so
+//! Blocks run one after the other (by turns, if the kernel waits for its whole grid), and the warps of a block by turns. Lanes
+//! of a warp go apart at branches and meet again; results are those of IEEE 754 where PTX asks for them. Nothing here reads a clock or a file, so
 //! that the same launch gives the same memory.
 //!
 //! The language is described at <https://docs.nvidia.com/cuda/parallel-thread-execution/>.

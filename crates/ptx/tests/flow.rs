@@ -480,3 +480,23 @@ fn what_a_kernel_prints_comes_lane_by_lane() {
     let wrong = body.replace("mov.u64 %rd7, format;", "mov.u64 %rd7, 77;");
     assert_eq!(fault(1, before, &wrong), FaultKind::IllegalAddress(77));
 }
+
+#[test]
+fn blocks_count_each_other_in_memory_of_the_grid() {
+    let text = kernel(
+        "",
+        "mov.u32 %r2, %envreg1; mov.u32 %r3, %envreg2; mov.b64 %rd3, {%r3, %r2}; ld.u32 %r4, [%rd3]; atom.add.release.gpu.u32 %r5, [%rd3+4], 1;
+        SPIN: ld.acquire.gpu.u32 %r6, [%rd3+4]; setp.lt.u32 %p1, %r6, 7; @%p1 bra SPIN; mad.lo.u32 %r6, %r4, 100, %r6;
+        mov.u32 %r7, %ctaid.x; mul.wide.u32 %rd4, %r7, 4; add.s64 %rd4, %rd4, %rd2; st.global.u32 [%rd4], %r6;",
+    );
+    let mut device = Device::new(&text);
+    let out = device.room(28);
+    device.launch("run", (7, 1, 0), &Parameters::default().with(out).0);
+    assert_eq!(device.get::<u32>(out, 7), [807; 7]);
+    device.instructions = 3_000_000;
+    let parameters = Parameters::default().with(out).0;
+    let error = device.try_launch("run", (6, 1, 0), &parameters).unwrap_err();
+    assert!(matches!(error, LaunchError::Fault { kind: FaultKind::Budget(_), .. }), "{error}");
+    let error = device.try_launch("run", (i32::MAX as u32, 1024, 0), &parameters).unwrap_err();
+    assert!(matches!(error, LaunchError::Geometry(_)), "{error}");
+}

@@ -577,3 +577,12 @@ fn kernels_print_and_assert() {
         assert!(matches!(error, LaunchError::Fault { thread: [2, 0, 0], .. }), "{error}");
     }
 }
+
+#[test]
+fn blocks_that_wait_for_each_other_run_by_turns() {
+    for mut device in both("blocks") {
+        let (partial, out) = (device.room(80), device.room(10 * 48 * 4));
+        device.launch("together", (10, 48, 0), &Parameters::default().with(partial).with(out).0);
+        assert!(device.get::<i32>(out, 480).iter().all(|&sum| sum == 3 * 55));
+    }
+}

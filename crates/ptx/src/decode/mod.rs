@@ -165,6 +165,8 @@ pub(crate) fn special(name: &str) -> Option<Source> {
         "%clock" | "%clock64" | "%globaltimer" | "%globaltimer_lo" => Special::Clock,
         "%dynamic_smem_size" => Special::DynamicShared,
         "%total_smem_size" => Special::AllShared,
+        "%envreg1" => Special::GridHigh,
+        "%envreg2" => Special::GridLow,
         "WARP_SZ" => return Some(Source::Constant(32)),
         "%nsmid" => return Some(Source::Constant(1)),
         "%smid"
@@ -173,9 +175,7 @@ pub(crate) fn special(name: &str) -> Option<Source> {
         | "%clock_hi"
         | "%cluster_ctarank"
         | "%is_explicit_cluster"
-        | "%reserved_smem_offset_begin"
-        | "%envreg1"
-        | "%envreg2" => return Some(Source::Constant(0)),
+        | "%reserved_smem_offset_begin" => return Some(Source::Constant(0)),
         "%cluster_nctarank" => return Some(Source::Constant(1)),
         _ => {
             let (base, component) = name.split_once('.')?;

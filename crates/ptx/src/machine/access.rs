@@ -2,7 +2,7 @@
 
 use super::flow::Runner;
 use super::warp::Group;
-use super::{LOCAL_WINDOW, Lanes, PARAMETER_WINDOW, SHARED_WINDOW, Stop, lanes};
+use super::{GRID_WINDOW, LOCAL_WINDOW, Lanes, PARAMETER_WINDOW, SHARED_WINDOW, Stop, lanes};
 use crate::code::{Access, Address, Atomic, Op, SHARED_STATIC, Space, Target, Transfer};
 use crate::error::FaultKind;
 
@@ -164,6 +164,7 @@ impl Runner<'_, '_> {
     fn own(&mut self, lane: usize, place: Place, length: usize) -> Option<&mut [u8]> {
         let (memory, at) = match place.space {
             Space::Local => (&mut self.warp.frames[lane], place.at),
+            Space::Grid => (&mut self.machine.grid, place.at),
             _ if place.at >= SHARED_STATIC => (&mut self.block.fixed, place.at - SHARED_STATIC),
             _ => (&mut self.block.dynamic, place.at),
         };
@@ -195,8 +196,10 @@ fn place(address: &Address, base: u64, bytes: usize, lane: usize) -> Result<Plac
             SHARED_WINDOW => (Space::Shared, low),
             LOCAL_WINDOW => (Space::Local, low),
             PARAMETER_WINDOW => (Space::Parameter, low),
+            GRID_WINDOW => (Space::Grid, low),
             _ => (Space::Global, full),
         },
+        Space::Global if full & !0xffff_ffff == GRID_WINDOW => (Space::Grid, low),
         Space::Global => (Space::Global, full),
         other => (other, low),
     };

@@ -67,56 +67,103 @@ pub(super) struct Block {
     pub warps: u64,
 }
 
-/// Runs all blocks of a launch, one after the other.
+/// Memory for registers of blocks that have to be there at once.
+const JOINT_BYTES_MAX: u64 = 4 << 30;
+
+/// A block and its warps.
+struct Resident {
+    block: Block,
+    warps: Vec<Warp>,
+}
+
+/// Runs all blocks of a launch: one after the other, or by turns if they wait for each other.
 pub(crate) fn run_blocks(machine: &mut Machine<'_>) -> Result<(), LaunchError> {
-    let shape = machine.geometry.block;
-    let threads = shape.iter().product::<u32>() as usize;
-    let mut warps: Vec<_> =
-        (0..threads.div_ceil(LANES)).map(|number| Warp::new(number, shape, machine.program)).collect();
-    let mut block = Block {
-        index: [0; 3],
-        dynamic: vec![0; machine.geometry.dynamic_shared as usize],
-        fixed: vec![0; machine.program.shared_bytes as usize],
-        barriers: Vec::new(),
-        alive: 0,
-        warps: warps.len() as u64,
-    };
     let [width, height, depth] = machine.geometry.grid;
-    for z in 0..depth {
-        for y in 0..height {
-            for x in 0..width {
-                block.index = [x, y, z];
-                block.alive = threads as u64;
-                block.dynamic.fill(0);
-                block.fixed.fill(0);
-                block.barriers = vec![BarrierState::default(); BARRIERS];
-                run_block(machine, &mut block, &mut warps)?;
-                warps.iter_mut().for_each(Warp::restart);
+    let all = (0..depth).flat_map(|z| (0..height).flat_map(move |y| (0..width).map(move |x| [x, y, z])));
+    if !machine.program.is_joint {
+        let mut resident = Resident::new(machine);
+        for index in all {
+            resident.restart(machine, index);
+            while resident.block.alive > 0 {
+                resident.turn(machine)?;
             }
+        }
+        return Ok(());
+    }
+    let count = u64::from(width) * u64::from(height) * u64::from(depth);
+    let one = Resident::new(machine);
+    let bytes = one.bytes().saturating_mul(count);
+    if bytes > JOINT_BYTES_MAX {
+        return Err(LaunchError::Geometry(format!(
+            "{count} blocks that wait for each other, of {bytes} bytes"
+        )));
+    }
+    let mut residents: Vec<_> = all
+        .map(|index| {
+            let mut resident = Resident::new(machine);
+            resident.restart(machine, index);
+            resident
+        })
+        .collect();
+    while residents.iter().any(|resident| resident.block.alive > 0) {
+        for resident in residents.iter_mut().filter(|resident| resident.block.alive > 0) {
+            resident.turn(machine)?;
         }
     }
     Ok(())
 }
 
-/// Runs one block to its end.
-fn run_block(machine: &mut Machine<'_>, block: &mut Block, warps: &mut [Warp]) -> Result<(), LaunchError> {
-    while block.alive > 0 {
+impl Resident {
+    fn new(machine: &Machine<'_>) -> Self {
+        let shape = machine.geometry.block;
+        let threads = shape.iter().product::<u32>() as usize;
+        let warps: Vec<_> =
+            (0..threads.div_ceil(LANES)).map(|number| Warp::new(number, shape, machine.program)).collect();
+        let block = Block {
+            index: [0; 3],
+            dynamic: vec![0; machine.geometry.dynamic_shared as usize],
+            fixed: vec![0; machine.program.shared_bytes as usize],
+            barriers: Vec::new(),
+            alive: 0,
+            warps: warps.len() as u64,
+        };
+        Self { block, warps }
+    }
+
+    /// Bytes that it takes, for the most part.
+    fn bytes(&self) -> u64 {
+        let registers: usize = self.warps.iter().map(|warp| size_of_val(warp.registers.as_slice())).sum();
+        let frames: usize = self.warps.iter().flat_map(|warp| &warp.frames).map(Vec::len).sum();
+        (registers + frames + self.block.dynamic.len() + self.block.fixed.len()) as u64
+    }
+
+    /// Puts the block of an index to its start.
+    fn restart(&mut self, machine: &Machine<'_>, index: [u32; 3]) {
+        let block = &mut self.block;
+        block.index = index;
+        block.alive = machine.geometry.block.iter().map(|&side| u64::from(side)).product();
+        block.dynamic.fill(0);
+        block.fixed.fill(0);
+        block.barriers = vec![BarrierState::default(); BARRIERS];
+        self.warps.iter_mut().for_each(Warp::restart);
+    }
+
+    /// Gives each warp a turn.
+    fn turn(&mut self, machine: &mut Machine<'_>) -> Result<(), LaunchError> {
+        let (block, warps) = (&mut self.block, &mut self.warps);
         let mut has_moved = false;
         for warp in warps.iter_mut().filter(|warp| warp.alive != 0) {
             has_moved |= Runner { machine, block, warp }.run()?;
         }
         if has_moved {
-            continue;
+            return Ok(());
         }
         // Threads that have ended are waited for no longer.
         let alive = block.alive;
         let has_opened =
             block.barriers.iter_mut().fold(false, |any, barrier| barrier.open_if_complete(alive) | any);
-        if !has_opened {
-            return Err(deadlock(machine, block, warps));
-        }
+        if has_opened { Ok(()) } else { Err(deadlock(machine, block, warps)) }
     }
-    Ok(())
 }
 
 fn deadlock(machine: &Machine<'_>, block: &Block, warps: &[Warp]) -> LaunchError {

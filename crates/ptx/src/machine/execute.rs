@@ -2,7 +2,7 @@
 
 use super::flow::Runner;
 use super::warp::Group;
-use super::{LANES, LOCAL_WINDOW, Lanes, PARAMETER_WINDOW, SHARED_WINDOW, Stop, lanes};
+use super::{GRID_WINDOW, LANES, LOCAL_WINDOW, Lanes, PARAMETER_WINDOW, SHARED_WINDOW, Stop, lanes};
 use crate::code::{Carry, Comparison, Guard, Op, Scalar, Source, Space, Special, Target, Truth};
 
 static ZEROS: Lanes = [0; LANES];
@@ -57,6 +57,8 @@ impl Runner<'_, '_> {
             Special::Warp => [self.warp.number as u64; LANES],
             Special::Warps => [self.block.warps; LANES],
             Special::Clock => [self.machine.executed; LANES],
+            Special::GridLow => [GRID_WINDOW & 0xffff_ffff; LANES],
+            Special::GridHigh => [GRID_WINDOW >> 32; LANES],
             Special::DynamicShared => all(geometry.dynamic_shared),
             Special::AllShared => {
                 [self.machine.program.shared_bytes + u64::from(geometry.dynamic_shared); LANES]

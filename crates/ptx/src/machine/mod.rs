@@ -25,6 +25,10 @@ pub const SHARED_WINDOW: u64 = 0x0100_0000_0000_0000;
 pub const LOCAL_WINDOW: u64 = 0x0200_0000_0000_0000;
 /// Where generic addresses of a kernel's parameters begin.
 pub const PARAMETER_WINDOW: u64 = 0x0300_0000_0000_0000;
+/// Where the blocks of a grid wait for each other.
+const GRID_WINDOW: u64 = 0x0400_0000_0000_0000;
+/// Bytes there: its size, and a counter behind it.
+const GRID_BYTES: usize = 8;
 
 /// A launch on its way.
 pub(crate) struct Machine<'a> {
@@ -35,6 +39,8 @@ pub(crate) struct Machine<'a> {
     pub memory: &'a mut dyn Memory,
     pub executed: u64,
     pub budget: u64,
+    /// Where the blocks of a grid wait for each other.
+    pub grid: Vec<u8>,
 }
 
 impl<'a> Machine<'a> {
@@ -47,6 +53,7 @@ impl<'a> Machine<'a> {
             memory,
             executed: 0,
             budget: launch.limits.instructions,
+            grid: vec![GRID_BYTES as u8, 0, 0, 0, 0, 0, 0, 0],
         }
     }
 }
