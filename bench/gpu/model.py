@@ -108,21 +108,23 @@ def tensor_bytes(sizes, kind):
     return count(sizes) * 4 if kind == TYPE_F32 else count(sizes) // BLOCK_VALUES * 18
 
 
-def blocks(width, source):
-    """Random blocks with a scale that keeps sums over a row near 1."""
-    scale = struct.pack("<e", 1 / (DEVIATION * width**0.5))
-    return b"".join(scale + source[at * 16 : at * 16 + 16] for at in range(POOL_BLOCKS))
+def blocks(deviation, source):
+    """Random blocks whose values have this standard deviation, and no mean: four bits alone lean to one side, so half of the scales are negative."""
+    scales = [struct.pack("<e", sign * deviation / DEVIATION) for sign in (1, -1)]
+    return b"".join(scales[source[at * 16] & 1] + source[at * 16 : at * 16 + 16] for at in range(POOL_BLOCKS))
 
 
 def write_tensors(file, shape, source):
     """Writes the bytes of all tensors."""
     pools = {}
-    for number, (_, sizes, kind) in enumerate(tensors(shape)):
+    for number, (name, sizes, kind) in enumerate(tensors(shape)):
         left = tensor_bytes(sizes, kind)
         if kind == TYPE_F32:
             file.write(struct.pack("<f", 1.0) * count(sizes))
         else:
-            pool = pools.setdefault(sizes[0], blocks(sizes[0], source))
+            # Sums over a row are near 1. What a token stands for is larger than what the layers add, so that each leads to another.
+            deviation = 1.0 if name == "token_embd.weight" else sizes[0] ** -0.5
+            pool = pools.setdefault(deviation, blocks(deviation, source))
             start = number * 7919 % POOL_BLOCKS * 18
             while left:
                 part = pool[start : start + left]

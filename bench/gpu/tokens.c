@@ -4,7 +4,7 @@
 //
 // BACKENDS is the folder with the libraries of llama.cpp's back ends. The prompt is PREFILL tokens of fixed numbers; then DECODE tokens are taken, each the
 // most likely one. Standard output has a line for each: its number, the token, microseconds, and, if the GPU is elsewhere, what
-// went over since the token before: waits for an answer, commands, bytes, messages.
+// went over since the token before: waits for an answer, commands, bytes, messages, bytes of code.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
-enum { COUNTERS = 4 };
+enum { COUNTERS = 5 };
 
 static void (*read_counters)(uint64_t *);
 

@@ -2,15 +2,16 @@
 
 use crate::core::session::present;
 
-/// Writes four numbers: waits for an answer, commands, bytes of commands, and messages. Zeros before the first call of CUDA.
+/// Writes five numbers: waits for an answer, commands, bytes of commands, messages, and bytes of code among them. Zeros before the first
+/// call of CUDA.
 ///
 /// # Safety
-/// `place` has room for four numbers.
+/// `place` has room for five numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_gpu_counters(place: *mut u64) {
-    let counters = present().map_or([0; 4], |session| session.counters());
+    let counters = present().map_or([0; 5], |session| session.counters());
     if !place.is_null() {
         // SAFETY: the caller's promise.
-        unsafe { place.cast::<[u64; 4]>().write_unaligned(counters) };
+        unsafe { place.cast::<[u64; 5]>().write_unaligned(counters) };
     }
 }

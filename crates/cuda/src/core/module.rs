@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hinterland_fatbin::{
@@ -32,13 +32,25 @@ const TEXT_MAX: usize = 256 << 20;
 #[derive(Debug)]
 pub struct Modules {
     next: AtomicU32,
+    code_bytes: AtomicU64,
     binaries: Table<Arc<Binary>>,
     functions: Table<Arc<Registered>>,
 }
 
 impl Modules {
     pub(super) fn new() -> Self {
-        Self { next: AtomicU32::new(1), binaries: Table::new(1), functions: Table::new(1) }
+        Self {
+            next: AtomicU32::new(1),
+            code_bytes: AtomicU64::new(0),
+            binaries: Table::new(1),
+            functions: Table::new(1),
+        }
+    }
+
+    /// Bytes of code that were sent.
+    pub(super) fn code_bytes(&self) -> u64 {
+        // Relaxed: a statistic.
+        self.code_bytes.load(Ordering::Relaxed)
     }
 
     /// Names a binary that the program loads by itself.
@@ -381,6 +393,8 @@ impl Session {
             return Ok(module);
         }
         self.send(&Module { module, device, bytes: bytes.len() as u64, hash })?;
+        // Relaxed: a statistic.
+        self.modules.code_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         for part in bytes.chunks(self.tail_max(ModulePart::FIELD_BYTES)) {
             self.send_with_tail(&ModulePart { module }, part.len(), |tail| tail.put(0, part))?;
         }

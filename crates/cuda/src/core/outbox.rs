@@ -155,12 +155,12 @@ impl Session {
         }
     }
 
-    /// What went over so far: waits for an answer, commands, bytes of commands, and messages, which are sends over a network or
-    /// wake-ups within a host.
+    /// What went over so far: waits for an answer, commands, bytes of commands, messages, which are sends over a network or
+    /// wake-ups within a host, and bytes of code.
     #[must_use]
-    pub fn counters(&self) -> [u64; 4] {
+    pub fn counters(&self) -> [u64; 5] {
         let sent: Counters = self.outbox.lock().unwrap_or_else(PoisonError::into_inner).sender.counters();
-        [self.inbox.waits(), sent.frames, sent.bytes, sent.messages]
+        [self.inbox.waits(), sent.frames, sent.bytes, sent.messages, self.modules.code_bytes()]
     }
 
     fn put_fences(&self, outbox: &mut Outbox, stream: Option<u32>) -> Result<(), Code> {

@@ -1,0 +1,252 @@
+"""Unmodified CUDA programs whose GPU is elsewhere: a program of nvcc's with every result checked, and llama.cpp as npm has it."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+NVCC = TREE / ".cache/cuda/nvcc"
+LLAMA = TREE / ".cache/llamacpp-cuda"
+PARTS = ("basic", "streams", "graphs", "symbols", "rows", "memory", "errors", "threads")
+SECONDS = 240
+
+needs_llama = pytest.mark.skipif(
+    not (LLAMA / "tokens").exists(), reason="llama.cpp for CUDA is not installed (hint: tests/llamacpp-cuda .cache/llamacpp-cuda)"
+)
+
+
+def free_port():
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class GpuNode:
+    """A GPU node with devices in software, on a socket and a port."""
+
+    def __init__(self, binary, folder, device, *options):
+        self.binary = binary
+        self.path = folder / f"gpu-{free_port()}.sock"
+        self.port = free_port()
+        self.unix = f"unix:{self.path}"
+        self.tcp = f"tcp:127.0.0.1:{self.port}"
+        words = ["gpu", "serve", "--listen", self.unix, "--listen", self.tcp, "--device", device, *options]
+        self.log = open(folder / "gpu.log", "w", encoding="utf-8")
+        self.process = subprocess.Popen([binary, *map(str, words)], stdout=self.log, stderr=self.log)
+        end = time.monotonic() + 20
+        while not self.path.exists():
+            assert self.process.poll() is None and time.monotonic() < end, (folder / "gpu.log").read_text()
+            time.sleep(0.02)
+
+    def program(self, *words, address=None, **environment):
+        """Words of a command that runs a program with this node's GPU."""
+        run = [self.binary, "--quiet", "run", "--gpu", address or self.unix, "--", *words]
+        return [str(word) for word in run], {**os.environ, "HINTERLAND_SOCKET": "/nowhere", **environment}
+
+    def run(self, *words, address=None, **environment):
+        """Runs a program to its end."""
+        command, environment = self.program(*words, address=address, **environment)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+    def sessions(self):
+        """What the node says of its sessions."""
+        told = subprocess.run([self.binary, "gpu", "ls", self.unix, "--json"], capture_output=True, text=True, timeout=20, check=True)
+        return json.loads(told.stdout)["sessions"]
+
+    def stop(self):
+        """Ends the node."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.log.close()
+
+
+@pytest.fixture
+def gpu_node(binary, folder):
+    """Starts GPU nodes, and ends them."""
+    nodes = []
+
+    def start(device="software:memory=512M", *options):
+        nodes.append(GpuNode(binary, folder, device, *options))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.stop()
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    """The program that checks every result, compiled by nvcc and linked to the vendor's libraries."""
+    if not NVCC.exists():
+        pytest.skip("nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
+    path = tmp_path_factory.mktemp("gpu") / "program"
+    target = ["-gencode", "arch=compute_90,code=compute_90", "-gencode", "arch=compute_90,code=sm_90", "-cudart", "shared"]
+    source = TREE / "tests/programs/gpu_program.cu"
+    subprocess.run([NVCC.read_text().strip(), *target, "-o", path, source], check=True, capture_output=True)
+    return path
+
+
+def wait_until(what, seconds=5):
+    """Waits for a condition."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_every_result_of_a_program_of_nvcc_is_right(gpu_node, program, fabric):
+    node = gpu_node()
+    outcome = node.run(program, *PARTS, address=getattr(node, fabric))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.split() == list(PARTS)
+    assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize("switch", ["HINTERLAND_NO_FENCE", "HINTERLAND_NO_GRAPH_EDITS", "HINTERLAND_NO_IMAGE_FACTS"])
+def test_results_are_the_same_without_an_optimisation(gpu_node, program, switch):
+    outcome = gpu_node().run(program, "streams", "graphs", "errors", **{switch: "1"})
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_work_that_takes_time_is_waited_for(gpu_node, program):
+    outcome = gpu_node("software:memory=512M,delay-us=300").run(program, "basic", "streams", "graphs")
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_a_network_with_delay_changes_no_result(gpu_node, program):
+    node = gpu_node()
+    outcome = node.run(program, "basic", "streams", "rows", address=node.tcp, HINTERLAND_GPU_DELAY_US="200")
+    assert outcome.returncode == 0, outcome.stderr
+
+
+def test_a_fault_of_a_kernel_is_told_where_the_program_waits_and_stays(gpu_node, program):
+    node = gpu_node()
+    outcome = node.run(program, "fault")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "write_nowhere" in outcome.stderr and "illegal address" in outcome.stderr
+    assert node.run(program, "basic").returncode == 0, "the next program is not hurt"
+
+
+def test_a_program_without_a_node_is_told_so_and_has_no_gpu(binary, program, folder):
+    words = [binary, "--quiet", "run", "--gpu", f"unix:{folder}/nobody.sock", "--", program, "basic"]
+    environment = {**os.environ, "HINTERLAND_SOCKET": "/nowhere"}
+    outcome = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.returncode == 1
+    assert "nobody.sock" in outcome.stderr and "hint:" in outcome.stderr
+    assert "no CUDA-capable device" in outcome.stderr
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_program_ends_promptly_when_its_node_is_killed(gpu_node, program, fabric):
+    node = gpu_node()
+    command, environment = node.program(program, "forever", address=getattr(node, fabric))
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "going\n"
+    node.process.kill()
+    out, words = running.communicate(timeout=15)
+    assert running.returncode == 7
+    assert out.split() == ["cudaErrorDevicesUnavailable"]
+    assert "the GPU node is gone" in words and "hint:" in words
+
+
+def test_memory_of_a_killed_program_is_back_at_once(gpu_node, program):
+    node = gpu_node()
+    for _ in range(5):
+        command, environment = node.program(program, "forever")
+        running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        assert running.stdout.readline() == "going\n"
+        assert len(node.sessions()) == 1
+        running.kill()
+        running.wait()
+        wait_until(lambda: not node.sessions(), seconds=2)
+    assert node.run(program, "memory").returncode == 0
+
+
+def test_many_programs_share_a_device(gpu_node, program):
+    node = gpu_node("software:memory=512M")
+    running = []
+    for _ in range(4):
+        command, environment = node.program(program, "basic", "threads")
+        running.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True))
+    for one in running:
+        _, words = one.communicate(timeout=SECONDS)
+        assert one.returncode == 0, words
+
+
+def tokens(node, prefill, decode, **environment):
+    """Runs llama.cpp and returns a row a step: number, token, microseconds, waits, commands, bytes, messages, bytes of code."""
+    words = [LLAMA / "tokens", LLAMA / "libraries", LLAMA / "test.gguf", prefill, decode]
+    if node is None:
+        words[1] = LLAMA / "processor"
+        outcome = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, check=True)
+    else:
+        outcome = node.run(*words, **environment)
+        assert outcome.returncode == 0, outcome.stderr
+    return {int(row[0]): [float(word) for word in row[1:]] for row in map(str.split, outcome.stdout.splitlines())}
+
+
+@needs_llama
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_token_of_llama_cpp_waits_once_and_sends_little(gpu_node, fabric):
+    """The library as npm has it, 32 layers, machine code for capability 8.9; kernels do nothing here, so calls are all that counts."""
+    node = gpu_node("software:memory=2G,kernels=none,capability=8.9")
+    rows = tokens(node, 32, 12, address=getattr(node, fabric))
+    waits, messages, sent = ({step: row[at] for step, row in rows.items()} for at in (2, 5, 4))
+    # The prompt, the first token, and the token that is captured.
+    assert [waits[step] for step in (-1, 0, 1)] == [1, 1, 1]
+    for step in range(2, 12):
+        assert waits[step] == 1, rows[step]
+        assert messages[step] <= 3, rows[step]
+        assert sent[step] <= 2500, rows[step]
+    again = tokens(node, 32, 3, address=getattr(node, fabric))
+    assert sum(row[6] for row in rows.values()) > 0, "code was sent at first"
+    assert sum(row[6] for row in again.values()) == 0, "and not again"
+
+
+@needs_llama
+def test_a_recapture_sends_what_differs(gpu_node):
+    """After 256 cells of the cache llama.cpp captures anew: most of the list is as before."""
+    rows = tokens(gpu_node("software:memory=2G,kernels=none,capability=8.9"), 200, 80)
+    captures = [step for step, row in rows.items() if step > 2 and row[4] > 20_000]
+    assert captures, "the cache grew within these tokens"
+    assert all(rows[step][2] <= 4 for step in captures)
+    whole = gpu_node("software:memory=2G,kernels=none,capability=8.9")
+    without = tokens(whole, 200, 80, HINTERLAND_NO_GRAPH_EDITS="1")
+    assert sum(row[4] for row in rows.values()) < sum(row[4] for row in without.values())
+
+
+@needs_llama
+def test_llama_cpp_says_the_same_on_a_gpu_elsewhere_as_on_the_processor(gpu_node):
+    """Its own kernels, from PTX, on the device in software."""
+    near = tokens(None, 4, 2)
+    far = tokens(gpu_node("software:memory=2G"), 4, 2)
+    said = [[rows[step][0] for step in (-1, 0, 1)] for rows in (near, far)]
+    assert said[0] == said[1]
+    assert len(set(said[0])) > 1, "the model does not say one word for ever"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_a_symbol_that_is_missing_is_named_once(gpu_node, binary, folder):
+    source = folder / "missing.c"
+    source.write_text(
+        "int cudaGraphAddKernelNode(void *, void *, void *, unsigned long, void *);\n"
+        "int main(void) { cudaGraphAddKernelNode(0, 0, 0, 0, 0); return cudaGraphAddKernelNode(0, 0, 0, 0, 0) != 801; }\n"
+    )
+    subprocess.run([binary, "gpu", "libraries", folder / "libraries"], check=True, capture_output=True)
+    subprocess.run(["cc", source, "-o", folder / "missing", f"-L{folder}/libraries", "-l:libcudart.so.13",
+                    f"-Wl,-rpath-link,{folder}/libraries"], check=True)
+    outcome = gpu_node().run(folder / "missing")
+    assert outcome.returncode == 0
+    assert outcome.stderr.count("cudaGraphAddKernelNode") == 1
