@@ -251,6 +251,8 @@ FACE int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, size_t stre
 
 /* --- the driver: streams, events, kernels --- */
 
+const size_t ADD = 2; /* the kernel that adds, of lend.h */
+
 FACE int cuStreamCreate(size_t *stream, unsigned) {
     return *stream = reinterpret_cast<size_t>(new Stream(world().gate)), entered() ? OK : NO_CONTEXT;
 }
@@ -276,10 +278,13 @@ FACE int cuEventSynchronize(size_t event) {
 }
 FACE int cuEventDestroy_v2(size_t) { return OK; } /* a step may still name it */
 FACE int cuModuleLoadData(size_t *module, const void *image) {
-    return *module = 1, std::memcmp(image, IMAGE, sizeof IMAGE) == 0 ? OK : NO_IMAGE;
+    const unsigned char fat_binary[] = {0x50, 0xed, 0x55, 0xba};
+    bool is_known = std::memcmp(image, IMAGE, sizeof IMAGE) == 0 || std::memcmp(image, fat_binary, sizeof fat_binary) == 0;
+    return *module = 1, is_known ? OK : NO_IMAGE;
 }
 FACE int cuModuleGetFunction(size_t *function, size_t, const char *name) {
-    return *function = 1, std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
+    *function = std::strcmp(name, "add") == 0 ? ADD : 1;
+    return *function == ADD || std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
 }
 FACE int cuModuleUnload(size_t) { return OK; }
 FACE int cuLaunchKernel(size_t, unsigned groups, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned,
@@ -297,6 +302,8 @@ FACE int cuLaunchKernel(size_t, unsigned groups, unsigned, unsigned, unsigned th
     });
     return OK;
 }
+
+#include "lend.h"
 
 /* --- the compiler: it takes the source that is compiled in here, and no other --- */
 

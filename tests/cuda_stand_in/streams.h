@@ -10,6 +10,7 @@
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 struct Stream {
     Gate &gate;
@@ -23,7 +24,17 @@ struct Stream {
         std::thread([this] { serve(); }).detach();
     }
 
+    /* What this thread captures in place of putting it on a stream, if it does. */
+    static std::vector<std::function<void()>> *&captured() {
+        static thread_local std::vector<std::function<void()>> *steps = nullptr;
+        return steps;
+    }
+
     void put(std::function<void()> step) {
+        if (captured()) {
+            captured()->push_back(std::move(step));
+            return;
+        }
         std::lock_guard<std::mutex> held(lock);
         steps.push_back(std::move(step));
         changed.notify_all();
@@ -61,12 +72,25 @@ struct Event {
 
     void record(Stream &stream) {
         std::lock_guard<std::mutex> held(lock);
+        if (Stream::captured()) {
+            return;
+        }
         unsigned long number = ++recorded;
         stream.put([this, number] {
             std::lock_guard<std::mutex> inner(lock);
             reached = number;
             changed.notify_all();
         });
+    }
+
+    /* What waits for the last record. */
+    std::function<void()> waiter() {
+        std::lock_guard<std::mutex> held(lock);
+        unsigned long number = recorded;
+        return [this, number] {
+            std::unique_lock<std::mutex> inner(lock);
+            changed.wait(inner, [this, number] { return reached >= number; });
+        };
     }
 
     bool is_done() {

@@ -5,7 +5,10 @@ use hinterland_channel::{Address, ChannelOptions, Receiver, Sender, connect};
 use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
-use hinterland_proto::gpu::command::{CopyIn, CopyOut, MapMemory, MarkStream, Module, ModulePart};
+use hinterland_proto::gpu::command::{
+    CopyIn, CopyOut, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch,
+    MapMemory, MarkDevice, MarkStream, Module, ModulePart, StreamCreate, UnmapMemory,
+};
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
 use hinterland_types::NodeId;
@@ -30,6 +33,10 @@ struct Node {
 
 impl Node {
     fn start(name: &str, arguments: &[&str]) -> Self {
+        Self::with_driver(name, arguments, "")
+    }
+
+    fn with_driver(name: &str, arguments: &[&str], driver: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("hinterland-gpu-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -39,6 +46,8 @@ impl Node {
             .args(["--listen", "tcp:127.0.0.1:0", "--cache"])
             .arg(folder.join("cache"))
             .args(arguments)
+            .env("HINTERLAND_CUDA", driver)
+            .env("HINTERLAND_CUBLAS", "/nowhere/libcublas.so")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -300,6 +309,116 @@ fn fat_binary(ptx: &[u8]) -> Vec<u8> {
     all.extend((entry.len() as u64).to_le_bytes());
     all.extend(entry);
     all
+}
+
+/// The driver that stands in for one.
+fn stand_in() -> String {
+    let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let library = std::env::temp_dir().join(format!("hinterland-stand-in-{}.so", std::process::id()));
+    let built = Command::new(tree.join("tests/cuda_stand_in/build.sh")).arg(&library).status().unwrap();
+    assert!(built.success(), "hint: apt-get install g++");
+    library.display().to_string()
+}
+
+fn add(stream: u32) -> Launch {
+    let (grid, block) = ([1, 1, 1], [32, 1, 1]);
+    Launch { function: 1, stream, grid, block, shared: 0, flags: 0, cluster: [0; 3] }
+}
+
+/// Gives the stand-in's kernel that adds the name 1.
+fn name_add(client: &mut Client) {
+    let image = fat_binary(b".version 9.0\n.target sm_90\n");
+    let module =
+        Module { module: 1, device: 0, bytes: image.len() as u64, hash: *blake3::hash(&image).as_bytes() };
+    client.send::<{ Module::BYTES }>(Module::WORD, |body| module.put(body), &[]);
+    let part = ModulePart { module: 1 };
+    client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), &image);
+    let function = Function { function: 1, module: 1 };
+    client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"add");
+}
+
+#[test]
+fn the_driver_behind_the_node_copies_launches_and_replays_graphs() {
+    let driver = stand_in();
+    let node = Node::with_driver("driver", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    assert_eq!((client.welcome.devices[0].name.as_str(), client.welcome.granularity), ("stand-in", PIECE));
+    let address = client.map(2);
+    name_add(&mut client);
+    let stream = StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 };
+    client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+    let numbers: Vec<u8> = (0..250_000_u32).flat_map(u32::to_le_bytes).collect();
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &numbers);
+    let parameters =
+        |value: u32| [&address.to_le_bytes()[..], &250_000_u32.to_le_bytes(), &value.to_le_bytes()].concat();
+    client.send::<{ Launch::BYTES }>(Launch::WORD, |body| add(20).put(body), &parameters(5));
+    // A graph of two launches, launched twice.
+    let mut list = Vec::new();
+    for value in [10, 100] {
+        let mut body = vec![0; Launch::BYTES];
+        add(20).put(&mut body);
+        body.extend(parameters(value));
+        list.extend((body.len() as u32).to_le_bytes());
+        list.extend(Launch::WORD.to_le_bytes());
+        list.extend(&body);
+        list.resize(list.len().next_multiple_of(8), 0);
+    }
+    let bytes = list.len() as u64;
+    let graph = Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
+    client.send::<{ Graph::BYTES }>(Graph::WORD, |body| graph.put(body), &[]);
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    let make = GraphInstantiate { exec: 1, graph: 1, flags: 0 };
+    client.send::<{ GraphInstantiate::BYTES }>(GraphInstantiate::WORD, |body| make.put(body), &[]);
+    let update = GraphUpdate { exec: 1, graph: 1 };
+    client.send::<{ GraphUpdate::BYTES }>(GraphUpdate::WORD, |body| update.put(body), &[]);
+    for _ in 0..2 {
+        let run = GraphLaunch { exec: 1, stream: 20 };
+        client.send::<{ GraphLaunch::BYTES }>(GraphLaunch::WORD, |body| run.put(body), &[]);
+    }
+    client.send::<{ Fence::BYTES }>(Fence::WORD, |body| Fence { stream: 20 }.put(body), &[]);
+    let copy = CopyOut { stream: 0, transfer: 3, address, bytes: 1_000_000 };
+    client.send::<{ CopyOut::BYTES }>(CopyOut::WORD, |body| copy.put(body), &[]);
+    client.mark(9);
+    let (message, tail) = client.next().unwrap();
+    assert_eq!(
+        message,
+        AnswerMessage::Bytes(Bytes { transfer: 3, error: 0, offset: 0 }),
+        "{}",
+        String::from_utf8_lossy(&tail)
+    );
+    let expected: Vec<u8> = (0..250_000_u32).flat_map(|number| (number + 225).to_le_bytes()).collect();
+    assert!(tail == expected, "other numbers");
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 9, error: 0 }));
+    // Memory is taken back behind the work that uses it, and given again.
+    for _ in 0..3 {
+        let copy = CopyIn { stream: 20, flags: 0, address };
+        client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &numbers);
+        let unmap = UnmapMemory { address, bytes: 2 * PIECE };
+        client.send::<{ UnmapMemory::BYTES }>(UnmapMemory::WORD, |body| unmap.put(body), &[]);
+        client.map(2);
+    }
+    client.settle();
+    client.send::<{ MarkDevice::BYTES }>(
+        MarkDevice::WORD,
+        |body| MarkDevice { mark: 5, device: 0 }.put(body),
+        &[],
+    );
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
+}
+
+#[test]
+fn a_machine_without_a_driver_says_so_and_what_to_do() {
+    let socket = std::env::temp_dir().join(format!("hinterland-gpu-none-{}.sock", std::process::id()));
+    let output = Command::new(env!("CARGO_BIN_EXE_hinterland"))
+        .args(["gpu", "serve", "--device", "cuda", "--listen", &format!("unix:{}", socket.display())])
+        .env("HINTERLAND_CUDA", "/nowhere/libcuda.so.1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("there is no CUDA driver") && text.contains("install the NVIDIA driver"), "{text}");
 }
 
 fn come_and_go(times: usize) {

@@ -98,9 +98,7 @@ impl Driver {
     /// # Errors
     /// [`GpuError::NoDriver`], [`GpuError::OldDriver`], [`GpuError::NoDevice`], or the driver's own.
     pub(crate) fn load(path: Option<&Path>) -> Result<Self, GpuError> {
-        let named = std::env::var_os(VARIABLE).map(PathBuf::from).or_else(|| path.map(Path::to_owned));
-        let path = named.unwrap_or_else(|| PathBuf::from(LIBRARY));
-        let library = Library::open(&[path]).map_err(|words| GpuError::NoDriver { words })?;
+        let library = Library::open(&[Self::path(path)]).map_err(|words| GpuError::NoDriver { words })?;
         let call = Functions::of(library)
             .map_err(|name| GpuError::OldDriver { found: format!("no function for `{name}`") })?;
         let is_stand_in = library.function(c"hinterland_stand_in").is_some();
@@ -119,6 +117,12 @@ impl Driver {
             return Err(GpuError::OldDriver { found });
         }
         Ok(Self { version: (version / 1000, version % 1000 / 10), ..driver })
+    }
+
+    /// The library that is meant: the one that the environment names, else the one at `path`, else the machine's.
+    pub(crate) fn path(path: Option<&Path>) -> PathBuf {
+        let named = std::env::var_os(VARIABLE).map(PathBuf::from).or_else(|| path.map(Path::to_owned));
+        named.unwrap_or_else(|| PathBuf::from(LIBRARY))
     }
 
     /// The failure of a call, if it was one.

@@ -14,6 +14,7 @@
 //! | [`copier`] | the kernel, and the tables by which it is told what to copy |
 //! | [`launch`] | a batch of copies on a stream, from its launch to its end |
 //! | [`plain`] | the same copies without the kernel, to compare with |
+//! | [`lend`] | a GPU lent to programs elsewhere |
 //! | `stand_in` | with the feature `stand-in`: what tests have in place of a driver |
 
 mod compiler;
@@ -22,6 +23,7 @@ mod driver;
 mod error;
 mod gpu;
 mod launch;
+pub mod lend;
 mod library;
 mod memory;
 mod plain;

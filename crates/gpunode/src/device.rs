@@ -175,3 +175,49 @@ pub trait Device {
     /// How much was done so far.
     fn done(&self) -> Done;
 }
+
+macro_rules! forward {
+    ($(fn $name:ident(&mut self $(, $argument:ident: $kind:ty)*) $(-> $result:ty)?;)*) => {
+        $(fn $name(&mut self $(, $argument: $kind)*) $(-> $result)? {
+            (**self).$name($($argument),*)
+        })*
+    };
+}
+
+impl Device for Box<dyn Device> {
+    fn facts(&self) -> Facts {
+        (**self).facts()
+    }
+
+    fn done(&self) -> Done {
+        (**self).done()
+    }
+
+    forward! {
+        fn map(&mut self, device: u32, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
+        fn unmap(&mut self, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
+        fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure>;
+        fn drop_module(&mut self, module: u32);
+        fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure>;
+        fn drop_function(&mut self, function: u32);
+        fn set_attribute(&mut self, function: u32, attribute: i32, value: i32) -> Result<(), Failure>;
+        fn make_stream(&mut self, stream: u32, device: u32, is_apart: bool, priority: i32) -> Result<(), Failure>;
+        fn drop_stream(&mut self, stream: u32);
+        fn make_event(&mut self, event: u32, device: u32, flags: u32) -> Result<(), Failure>;
+        fn drop_event(&mut self, event: u32);
+        fn make_blas(&mut self, handle: u32, device: u32) -> Result<(), Failure>;
+        fn drop_blas(&mut self, handle: u32);
+        fn submit(&mut self, at: At, work: Work<'_>) -> Result<(), Failure>;
+        fn fence(&mut self, at: At) -> Result<(), Failure>;
+        fn mark(&mut self, mark: u64, of: MarkOf) -> Result<(), Failure>;
+        fn elapsed(&mut self, question: u32, start: u32, end: u32) -> Result<(), Failure>;
+        fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
+        fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
+        fn drop_exec(&mut self, exec: u32);
+        fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure>;
+        fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure>;
+        fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure>;
+        fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;
+        fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure>;
+    }
+}

@@ -9,6 +9,7 @@
 //! | [`executor`] | reads commands, checks everything about them, has a device do them |
 //! | [`device`] | what the executor needs of devices |
 //! | [`software`] | the device in software |
+//! | [`cuda`] | the driver's devices |
 //! | [`work`], [`graph`] | work of a stream, and captured lists of it |
 //! | [`outbox`] | what goes back to the client |
 //! | [`daemon`], [`process`], [`control`] | the listeners, a process a session, what both say to each other |
@@ -20,6 +21,7 @@
 pub mod body;
 pub mod cache;
 pub mod control;
+pub mod cuda;
 pub mod daemon;
 pub mod device;
 pub mod executor;

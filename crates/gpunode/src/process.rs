@@ -2,6 +2,8 @@
 
 use crate::cache::ImageCache;
 use crate::control::{FromSession, ToSession, hear, say};
+use crate::cuda::CudaMachine;
+use crate::device::Device;
 use crate::executor::Grants;
 use crate::failure::{Failure, number};
 use crate::outbox::Outbox;
@@ -133,7 +135,7 @@ fn prepare(
     hello: &Hello,
     outbox: &Arc<Outbox>,
     report: Box<dyn FnMut(&Progress) + Send>,
-) -> Result<(SoftwareMachine, SessionParts), Failure> {
+) -> Result<(Box<dyn Device>, SessionParts), Failure> {
     let greeted = FromSession::Greeted {
         program: hello.program.chars().take(256).collect(),
         host: hello.host.chars().take(256).collect(),
@@ -159,15 +161,13 @@ fn prepare(
     let numbers = devices.iter().map(|(device, _)| *device).collect();
     let grants = Box::new(DaemonGrants { daemon: Arc::clone(daemon), numbers });
     let bytes: Vec<u64> = devices.iter().map(|(_, bytes)| *bytes).collect();
-    let machine = match &options.device {
+    let machine: Box<dyn Device> = match &options.device {
         DeviceSpec::Software(software) => {
             let software = SoftwareOptions { devices: devices.len() as u32, ..software.clone() };
-            SoftwareMachine::new(software, &bytes, Arc::clone(outbox))
-                .map_err(|error| Failure::new(number::OUT_OF_MEMORY, error.to_string()))?
+            let machine = SoftwareMachine::new(software, &bytes, Arc::clone(outbox));
+            Box::new(machine.map_err(|error| Failure::new(number::OUT_OF_MEMORY, error.to_string()))?)
         }
-        DeviceSpec::Cuda(_) => {
-            return Err(Failure::unsupported("this node was built without the driver's devices"));
-        }
+        DeviceSpec::Cuda(numbers) => Box::new(CudaMachine::new(numbers, &devices, Arc::clone(outbox))?),
     };
     Ok((machine, SessionParts { number: session, images, grants, report }))
 }

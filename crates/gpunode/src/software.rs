@@ -22,5 +22,6 @@ mod machine;
 mod options;
 mod space;
 
+pub(crate) use faults::is_sticky;
 pub use machine::SoftwareMachine;
 pub use options::{Kernels, SoftwareOptions};

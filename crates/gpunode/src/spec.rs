@@ -24,7 +24,7 @@ impl DeviceSpec {
     pub fn memory(&self) -> Result<Vec<(String, u64)>, String> {
         match self {
             Self::Software(options) => Ok(options.memory()),
-            Self::Cuda(_) => Err("this build has no driver's devices (hint: --device software)".to_owned()),
+            Self::Cuda(numbers) => crate::cuda::device_memory(numbers),
         }
     }
 }

@@ -88,6 +88,6 @@ impl Faults {
 }
 
 /// Whether nothing works any more after an error of a kernel.
-pub(super) const fn is_sticky(error: i32) -> bool {
+pub(crate) const fn is_sticky(error: i32) -> bool {
     matches!(error, number::ILLEGAL_ADDRESS | 702 | 710 | 714..=719)
 }

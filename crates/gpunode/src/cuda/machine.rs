@@ -1,0 +1,829 @@
+//! The devices of a session, by the driver.
+
+use super::failed;
+use super::replay::{CaptureStreams, capture};
+use super::staging::PIECE_BYTES;
+use super::watcher::{Pending, Shared, Watcher, What};
+use crate::device::{At, Device, Done, Facts, MarkOf};
+use crate::failure::{Failure, number};
+use crate::graph::Graph;
+use crate::outbox::Outbox;
+use crate::work::{Launch, Rows, Work};
+use hinterland_gpu::lend::blas::{Blas, BlasHandle, Product, Setting};
+use hinterland_gpu::lend::memory::{Backing, Pinned, Region};
+use hinterland_gpu::lend::order::{Event, Instance, Stream};
+use hinterland_gpu::lend::program::{Kernel, Module, Shape};
+use hinterland_gpu::lend::{Lender, Lent};
+use hinterland_proto::gpu::command::{self, AskClusters, AskOccupancy, launch_flags};
+use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Where the window is wanted, and its length: as on the device in software.
+const WINDOW: u64 = 0x0a00_0000_0000;
+const WINDOW_BYTES: u64 = 1 << 40;
+/// `CU_EVENT_DISABLE_TIMING`.
+const WITHOUT_TIME: u32 = 2;
+/// The queue of the watcher for what belongs to no stream.
+const NO_STREAM: u64 = u64::MAX;
+
+/// Name and memory of each device that a node lends.
+///
+/// # Errors
+/// A sentence that says why there are none.
+pub fn device_memory(numbers: &[u32]) -> Result<Vec<(String, u64)>, String> {
+    let lender = Lender::open().map_err(|error| error.to_string())?;
+    let about = |number: u32| {
+        lender
+            .about(number)
+            .map_err(|error| format!("GPU {number}: {error} (hint: `nvidia-smi -L` lists them)"))
+    };
+    chosen(&lender, numbers)?
+        .into_iter()
+        .map(|number| about(number).map(|about| (about.name, about.memory)))
+        .collect()
+}
+
+/// The numbers that are meant: all, if none are named.
+fn chosen(lender: &Lender, numbers: &[u32]) -> Result<Vec<u32>, String> {
+    let count = lender.count().map_err(|error| error.to_string())?;
+    Ok(if numbers.is_empty() { (0..count).collect() } else { numbers.to_vec() })
+}
+
+/// Kernels by the client's names.
+#[derive(Default)]
+pub(super) struct Programs {
+    modules: HashMap<u32, (u32, Module)>,
+    kernels: HashMap<u32, (u32, Kernel)>,
+}
+
+impl Programs {
+    pub(super) fn kernel(&self, function: u32) -> Result<Kernel, Failure> {
+        self.placed(function).map(|(_, kernel)| kernel)
+    }
+
+    fn placed(&self, function: u32) -> Result<(u32, Kernel), Failure> {
+        self.kernels.get(&function).copied().ok_or_else(|| Failure::unknown("kernel", function))
+    }
+}
+
+/// Handles of cuBLAS by the client's names.
+#[derive(Default)]
+pub(super) struct Blases {
+    blas: Option<Blas>,
+    handles: HashMap<u32, BlasHandle>,
+    in_memory: HashMap<u32, bool>,
+}
+
+struct OneDevice {
+    lent: Arc<Lent>,
+    facts: DeviceFacts,
+    watcher: Watcher,
+    spare: CaptureStreams,
+}
+
+struct OneStream {
+    device: u32,
+    stream: Stream,
+    /// The last fence that it waits for.
+    fence: u64,
+}
+
+struct OneEvent {
+    device: u32,
+    event: Arc<Event>,
+    has_time: bool,
+}
+
+struct Exec {
+    device: u32,
+    instance: Instance,
+    launches: u64,
+    /// What its copies take their bytes from. Those of an instance that is updated stay as well: a launch of it may still run.
+    _kept: Vec<Pinned>,
+}
+
+/// The devices of a session, by the driver.
+pub struct CudaMachine {
+    lender: Arc<Lender>,
+    outbox: Arc<Outbox>,
+    devices: Vec<OneDevice>,
+    window: u64,
+    granularity: u64,
+    blas_version: i32,
+    backings: HashMap<u64, (u32, Backing)>,
+    streams: HashMap<u32, OneStream>,
+    events: HashMap<u32, OneEvent>,
+    programs: Programs,
+    blases: Blases,
+    execs: HashMap<u32, Exec>,
+    fence: Option<Arc<Event>>,
+    fences: u64,
+    parameters: Vec<u8>,
+    done: Done,
+}
+
+impl CudaMachine {
+    /// Devices by the node's numbers, with the bytes that the session may use of each.
+    ///
+    /// # Errors
+    /// There is no driver, or it refuses.
+    pub fn new(numbers: &[u32], granted: &[(u32, u64)], outbox: Arc<Outbox>) -> Result<Self, Failure> {
+        let missing = |words: String| Failure::new(number::UNKNOWN, words);
+        let lender = Lender::open().map_err(|error| missing(error.to_string()))?;
+        let all = chosen(&lender, numbers).map_err(missing)?;
+        let mut devices = Vec::new();
+        for (number, grant) in granted {
+            let own = all.get(*number as usize).copied();
+            let own = own.ok_or_else(|| Failure::new(number::INVALID_DEVICE, "there is no such device"))?;
+            let about = lender.about(own).map_err(failed)?;
+            let lent = Arc::new(lender.lend(own).map_err(failed)?);
+            let value = |wanted: i32| {
+                about.attributes.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
+            };
+            // Attributes that the node cannot keep for a program elsewhere: it maps no host memory, and has no managed memory and no pools.
+            const NOT_KEPT: [i32; 8] = [19, 83, 88, 89, 91, 100, 101, 115];
+            let facts = DeviceFacts {
+                name: about.name.clone(),
+                uuid: about.uuid,
+                memory: about.memory,
+                grant: *grant,
+                capability: (value(75).unsigned_abs(), value(76).unsigned_abs()),
+                bus: about.bus.clone(),
+                attributes: about
+                    .attributes
+                    .iter()
+                    .filter(|(name, _)| !NOT_KEPT.contains(name))
+                    .copied()
+                    .collect(),
+                needs_assembly: false,
+            };
+            let watcher = Watcher::start(Arc::clone(&lent), Arc::clone(&outbox));
+            devices.push(OneDevice { lent, facts, watcher, spare: CaptureStreams::default() });
+        }
+        let Some(first) = devices.first() else {
+            return Err(Failure::new(number::INVALID_DEVICE, "the session has no devices"));
+        };
+        let window = first.lent.reserve(WINDOW, WINDOW_BYTES).map_err(failed)?;
+        let mut granularity = 1;
+        for device in &devices {
+            granularity = granularity.max(device.lent.granularity().map_err(failed)?);
+        }
+        let streams = devices.iter().enumerate().map(|(index, device)| {
+            // At most the sixteen of a session.
+            let name = index as u32;
+            (name, OneStream { device: name, stream: device.lent.default_stream(), fence: 0 })
+        });
+        let streams = streams.collect();
+        let mut machine = Self {
+            lender,
+            outbox,
+            devices,
+            window,
+            granularity,
+            blas_version: 0,
+            backings: HashMap::new(),
+            streams,
+            events: HashMap::new(),
+            programs: Programs::default(),
+            blases: Blases::default(),
+            execs: HashMap::new(),
+            fence: None,
+            fences: 0,
+            parameters: Vec::new(),
+            done: Done::default(),
+        };
+        machine.open_blas();
+        Ok(machine)
+    }
+
+    fn open_blas(&mut self) {
+        match Blas::open() {
+            Ok(blas) => {
+                if let Ok(handle) = blas.handle(&self.devices[0].lent) {
+                    self.blas_version = blas.version(&handle);
+                    blas.end(&self.devices[0].lent, handle);
+                }
+                self.blases.blas = Some(blas);
+            }
+            Err(error) => tracing::warn!(
+                "{error} (hint: pip install nvidia-cublas, and name its library in HINTERLAND_CUBLAS)"
+            ),
+        }
+    }
+
+    fn shared(&self, device: u32) -> &Arc<Shared> {
+        &self.devices[device as usize].watcher.shared
+    }
+
+    /// The device of a stream, which waits for the last fence from here on.
+    fn ready(&mut self, name: u32) -> Result<u32, Failure> {
+        let known = self.streams.get_mut(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+        let device = known.device;
+        let shared = &self.devices[device as usize].watcher.shared;
+        if known.fence != self.fences
+            && let Some(fence) = &self.fence
+        {
+            shared.device.wait(&known.stream, fence).map_err(failed)?;
+            known.fence = self.fences;
+        }
+        Ok(device)
+    }
+
+    /// Records an event of ours on a stream.
+    fn behind(&self, device: u32, stream: &Stream) -> Result<Arc<Event>, Failure> {
+        let shared = self.shared(device);
+        let event = shared.event()?;
+        shared.device.record(&event, stream).map_err(failed)?;
+        Ok(event)
+    }
+
+    fn watch(&self, device: u32, name: u32, what: What) -> Result<(), Failure> {
+        let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+        let event = self.behind(device, &known.stream)?;
+        self.shared(device).watch_for(u64::from(name), Pending { event, is_own: true, what });
+        Ok(())
+    }
+
+    /// An event behind all work of a device.
+    fn behind_all(&mut self, device: u32) -> Result<Arc<Event>, Failure> {
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        let joint = lent.stream(true, 0).map_err(failed)?;
+        let mut events = Vec::new();
+        for known in self.streams.values().filter(|known| known.device == device) {
+            let event = self.behind(device, &known.stream)?;
+            lent.wait(&joint, &event).map_err(failed)?;
+            events.push(event);
+        }
+        let last = self.behind(device, &joint)?;
+        lent.end_stream(joint);
+        Ok(last)
+    }
+
+    fn copy_in(&mut self, name: u32, to: Rows, bytes: crate::body::Body<'_>) -> Result<(), Failure> {
+        self.done.bytes_in += bytes.bytes() as u64;
+        let device = self.ready(name)?;
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        let mut rest = bytes;
+        // A frame is no longer than a piece, but for a few bytes of fields; rows wider than a piece go one by one.
+        for part in parts(to) {
+            let mut piece = self.shared(device).staging.take(&lent).map_err(failed)?;
+            let length = (part.width * part.rows) as usize;
+            rest.read(&mut piece.bytes()[..length]);
+            rest = rest.tail(length);
+            let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+            lent.copy_in(&known.stream, region(part), &piece).map_err(failed)?;
+            self.watch(device, name, What::Free(piece))?;
+        }
+        Ok(())
+    }
+
+    fn copy_out(&mut self, name: u32, from: Rows, transfer: u32) -> Result<(), Failure> {
+        self.done.bytes_out += from.bytes();
+        let device = self.ready(name)?;
+        let lent = Arc::clone(&self.devices[device as usize].lent);
+        let mut offset = 0;
+        let mut all = parts(from);
+        if all.is_empty() {
+            all.push(Rows::one(from.address, 0));
+        }
+        for part in all {
+            let piece = self.shared(device).staging.take(&lent).map_err(failed)?;
+            let bytes = (part.width * part.rows) as usize;
+            if bytes > 0 {
+                let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+                lent.copy_out(&known.stream, &piece, region(part)).map_err(failed)?;
+            }
+            self.watch(device, name, What::Bytes { transfer, offset, piece, bytes })?;
+            offset += bytes as u64;
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, name: u32, launch: Launch<'_>) -> Result<(), Failure> {
+        let kernel = self.programs.kernel(launch.fields.function)?;
+        let device = self.ready(name)?;
+        self.parameters.clear();
+        launch.parameters.append_to(&mut self.parameters);
+        let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+        let shape = shape(&launch.fields);
+        self.devices[device as usize]
+            .lent
+            .launch(kernel, &known.stream, &shape, &self.parameters)
+            .map_err(failed)?;
+        self.done.launches += 1;
+        Ok(())
+    }
+
+    fn perform(&mut self, at: At, work: Work<'_>) -> Result<(), Failure> {
+        let name = at.stream;
+        match work {
+            Work::Launch(launch) => return self.launch(name, launch),
+            Work::CopyIn { to, bytes } => return self.copy_in(name, to, bytes),
+            Work::CopyOut { from, transfer } => return self.copy_out(name, from, transfer),
+            _ => {}
+        }
+        let device = self.ready(name)?;
+        let lent = &self.devices[device as usize].lent;
+        let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
+        match work {
+            Work::CopyWithin { to, from } => {
+                lent.copy_within(&known.stream, region(to), region(from)).map_err(failed)
+            }
+            Work::Fill { to, element, value } => {
+                lent.fill(&known.stream, region(to), element, value).map_err(failed)
+            }
+            Work::Record { event, .. } => {
+                let event = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
+                lent.record(&event.event, &known.stream).map_err(failed)
+            }
+            Work::Wait { event } => {
+                let event = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
+                lent.wait(&known.stream, &event.event).map_err(failed)
+            }
+            Work::BlasSet(set) => {
+                if set.property == 4 {
+                    self.blases.in_memory.insert(set.handle, set.value != 0);
+                }
+                let stream = u32::try_from(set.value).ok().and_then(|name| self.streams.get(&name));
+                self.blases.set(lent, &set, stream.map(|known| &known.stream))
+            }
+            Work::Gemm(_) | Work::GemmPointers(_) | Work::Trsm(_) => {
+                self.done.launches += 1;
+                self.blases.perform(lent, &known.stream, &work)
+            }
+            Work::LtMatmul(_) => Err(Failure::blas_unsupported("this node has no cublasLtMatmul")),
+            Work::Launch(_) | Work::CopyIn { .. } | Work::CopyOut { .. } => Ok(()),
+        }
+    }
+
+    /// The error of a stream's device that is of no more use, or 0.
+    fn broken(&self, stream: u32) -> i32 {
+        self.streams.get(&stream).map_or(0, |known| self.shared(known.device).broken())
+    }
+
+    /// Notes a failure that ends the use of a device.
+    fn note(&self, device: u32, outcome: Result<(), Failure>) -> Result<(), Failure> {
+        if let Err(failure) = &outcome {
+            self.shared(device).break_for(failure);
+        }
+        outcome
+    }
+}
+
+impl Blases {
+    fn of(&self, handle: u32) -> Result<(&Blas, &BlasHandle), Failure> {
+        let missing =
+            || Failure::blas_unsupported("this node has no cuBLAS (hint: pip install nvidia-cublas there)");
+        let blas = self.blas.as_ref().ok_or_else(missing)?;
+        Ok((blas, self.handles.get(&handle).ok_or_else(|| Failure::unknown("cuBLAS handle", handle))?))
+    }
+
+    /// Sets what a handle keeps. Its stream is set for each product anyway, so that one that is gone does no harm.
+    pub(super) fn set(
+        &self,
+        device: &Lent,
+        set: &command::BlasSet,
+        stream: Option<&Stream>,
+    ) -> Result<(), Failure> {
+        let (blas, handle) = self.of(set.handle)?;
+        let number = i32::try_from(set.value).unwrap_or(i32::MAX);
+        let setting = match (set.property, stream) {
+            (1, Some(stream)) => Setting::Stream(stream),
+            (2, _) => Setting::Math(number),
+            (3, _) => Setting::Workspace(set.value, set.more),
+            (4, _) => Setting::Pointers(number),
+            (5, _) => Setting::Atomics(number),
+            _ => return Ok(()),
+        };
+        blas.set(device, handle, setting).map_err(failed)
+    }
+
+    pub(super) fn perform(&self, device: &Lent, stream: &Stream, work: &Work<'_>) -> Result<(), Failure> {
+        let name = match work {
+            Work::Gemm(c) => c.handle,
+            Work::GemmPointers(c) => c.handle,
+            Work::Trsm(c) => c.handle,
+            _ => return Ok(()),
+        };
+        let (blas, handle) = self.of(name)?;
+        blas.set(device, handle, Setting::Stream(stream)).map_err(failed)?;
+        let in_memory = self.in_memory.get(&name).copied().unwrap_or(false);
+        // Numbers of cuBLAS are small.
+        let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let done = match work {
+            Work::Gemm(c) => {
+                let product = Product {
+                    transposes: [small(c.transpose_a), small(c.transpose_b)],
+                    sizes: [c.m, c.n, c.k],
+                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
+                    addresses: [c.a, c.b, c.c],
+                    leads: [c.a_lead, c.b_lead, c.c_lead],
+                    strides: [c.a_stride, c.b_stride, c.c_stride],
+                    count: c.count,
+                    compute: [small(c.compute), c.algorithm],
+                    factors: [c.alpha, c.beta],
+                    in_memory,
+                };
+                blas.multiply(device, handle, &product)
+            }
+            Work::GemmPointers(c) => {
+                let product = Product {
+                    transposes: [small(c.transpose_a), small(c.transpose_b)],
+                    sizes: [c.m, c.n, c.k],
+                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
+                    addresses: [c.a, c.b, c.c],
+                    leads: [c.a_lead, c.b_lead, c.c_lead],
+                    strides: [0; 3],
+                    count: c.count,
+                    compute: [small(c.compute), c.algorithm],
+                    factors: [c.alpha, c.beta],
+                    in_memory,
+                };
+                blas.multiply_pointers(device, handle, &product)
+            }
+            Work::Trsm(c) => {
+                let product = Product {
+                    transposes: [0; 2],
+                    sizes: [c.m, c.n, 0],
+                    types: [0; 3],
+                    addresses: [c.a, c.b, 0],
+                    leads: [c.a_lead, c.b_lead, 0],
+                    strides: [0; 3],
+                    count: c.count,
+                    compute: [0; 2],
+                    factors: [c.alpha, [0; 16]],
+                    in_memory,
+                };
+                let how = [small(c.side), small(c.fill), small(c.transpose), small(c.diagonal)];
+                blas.solve_pointers(device, handle, how, &product)
+            }
+            _ => Ok(()),
+        };
+        done.map_err(failed)
+    }
+}
+
+/// Rows as the driver's calls take them.
+pub(super) const fn region(rows: Rows) -> Region {
+    let pitch = if rows.rows <= 1 { rows.width } else { rows.pitch };
+    Region { address: rows.address, pitch, width: rows.width, rows: rows.rows }
+}
+
+/// Rows in parts of at most a piece of staging.
+fn parts(all: Rows) -> Vec<Rows> {
+    let most = PIECE_BYTES as u64;
+    let mut parts = Vec::new();
+    if all.bytes() == 0 {
+        return parts;
+    }
+    if all.width <= most {
+        let at_once = most / all.width;
+        let mut row = 0;
+        while row < all.rows {
+            let rows = at_once.min(all.rows - row);
+            parts.push(Rows { address: all.address + row * all.pitch, rows, ..all });
+            row += rows;
+        }
+        return parts;
+    }
+    for start in all.starts() {
+        let mut at = 0;
+        while at < all.width {
+            let bytes = most.min(all.width - at);
+            parts.push(Rows::one(start + at, bytes));
+            at += bytes;
+        }
+    }
+    parts
+}
+
+/// The shape of a launch.
+pub(super) fn shape(fields: &command::Launch) -> Shape {
+    let has = |flag: u32| fields.flags & flag != 0;
+    Shape {
+        grid: fields.grid,
+        block: fields.block,
+        shared: fields.shared,
+        cluster: has(launch_flags::CLUSTER).then_some(fields.cluster),
+        is_cooperative: has(launch_flags::COOPERATIVE),
+        is_programmatic: has(launch_flags::PROGRAMMATIC),
+    }
+}
+
+impl Device for CudaMachine {
+    fn facts(&self) -> Facts {
+        Facts {
+            driver: self.lender.version(),
+            blas: self.blas_version,
+            window: self.window,
+            window_bytes: WINDOW_BYTES,
+            granularity: self.granularity,
+            devices: self.devices.iter().map(|device| device.facts.clone()).collect(),
+        }
+    }
+
+    fn map(&mut self, device: u32, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
+        // The range may be one that is to be unmapped, and its memory the memory that is missing.
+        for one in &self.devices {
+            one.watcher.shared.wait_for_unmapping();
+        }
+        let all: Vec<&Lent> = self.devices.iter().map(|one| one.lent.as_ref()).collect();
+        let backing = all[device as usize].map(address, bytes, &all).map_err(failed)?;
+        self.backings.insert(address, (device, backing));
+        Ok(())
+    }
+
+    fn unmap(&mut self, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
+        let Some((device, backing)) = self.backings.remove(&address) else {
+            return Err(Failure::value(format!("nothing is mapped at {address:#x}")));
+        };
+        let event = self.behind_all(device)?;
+        let what = What::Unmap { address, bytes, backing };
+        self.shared(device).watch_for(NO_STREAM, Pending { event, is_own: true, what });
+        Ok(())
+    }
+
+    fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure> {
+        // The driver reads as much as the header says.
+        let says = hinterland_fatbin::container_bytes(image);
+        let fits = says.is_ok_and(|bytes| bytes <= image.len()) && hinterland_fatbin::entries(image).is_ok();
+        if !fits {
+            return Err(Failure::new(number::INVALID_IMAGE, "this is no fat binary, or it is cut off"));
+        }
+        let loaded = self.devices[device as usize].lent.module(image).map_err(failed)?;
+        self.programs.modules.insert(module, (device, loaded));
+        Ok(())
+    }
+
+    fn drop_module(&mut self, module: u32) {
+        // It stays loaded: work may still use it, and the process ends with the session.
+        self.programs.modules.remove(&module);
+    }
+
+    fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure> {
+        let known = self.programs.modules.get(&module);
+        let (device, module) = known.ok_or_else(|| Failure::unknown("module", module))?;
+        let lent = &self.devices[*device as usize].lent;
+        let kernel = lent.kernel(module, name).map_err(failed)?;
+        self.programs.kernels.insert(function, (*device, kernel));
+        Ok(lent.parameter_bytes(kernel))
+    }
+
+    fn drop_function(&mut self, function: u32) {
+        self.programs.kernels.remove(&function);
+    }
+
+    fn set_attribute(&mut self, function: u32, attribute: i32, value: i32) -> Result<(), Failure> {
+        let (device, kernel) = self.programs.placed(function)?;
+        self.devices[device as usize].lent.set_kernel_attribute(kernel, attribute, value).map_err(failed)
+    }
+
+    fn make_stream(
+        &mut self,
+        stream: u32,
+        device: u32,
+        is_apart: bool,
+        priority: i32,
+    ) -> Result<(), Failure> {
+        let made = self.devices[device as usize].lent.stream(is_apart, priority).map_err(failed)?;
+        self.streams.insert(stream, OneStream { device, stream: made, fence: 0 });
+        Ok(())
+    }
+
+    fn drop_stream(&mut self, stream: u32) {
+        if let Some(known) = self.streams.remove(&stream) {
+            self.devices[known.device as usize].lent.end_stream(known.stream);
+        }
+    }
+
+    fn make_event(&mut self, event: u32, device: u32, flags: u32) -> Result<(), Failure> {
+        let has_time = flags & WITHOUT_TIME == 0;
+        let made = self.devices[device as usize].lent.event(has_time).map_err(failed)?;
+        self.events.insert(event, OneEvent { device, event: Arc::new(made), has_time });
+        Ok(())
+    }
+
+    fn drop_event(&mut self, event: u32) {
+        // What still waits for it holds it; the process ends with the session.
+        if let Some(known) = self.events.remove(&event)
+            && let Ok(event) = Arc::try_unwrap(known.event)
+        {
+            self.devices[known.device as usize].lent.end_event(event);
+        }
+    }
+
+    fn make_blas(&mut self, handle: u32, device: u32) -> Result<(), Failure> {
+        let missing = || Failure::blas(1, "this node has no cuBLAS (hint: pip install nvidia-cublas there)");
+        let blas = self.blases.blas.ok_or_else(missing)?;
+        let made = blas.handle(&self.devices[device as usize].lent).map_err(failed)?;
+        self.blases.handles.insert(handle, made);
+        Ok(())
+    }
+
+    fn drop_blas(&mut self, handle: u32) {
+        // It stays: ending it may wait for the device, and graphs may still use its memory.
+        self.blases.handles.remove(&handle);
+        self.blases.in_memory.remove(&handle);
+    }
+
+    fn submit(&mut self, at: At, work: Work<'_>) -> Result<(), Failure> {
+        let broken = self.broken(at.stream);
+        if broken != 0 {
+            // Its fault was told; nothing is done any more.
+            if let Work::CopyOut { transfer, .. } = work {
+                self.outbox.no_bytes(transfer, broken);
+            }
+            return Ok(());
+        }
+        let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
+        let outcome = self.perform(at, work);
+        self.note(device, outcome)
+    }
+
+    fn fence(&mut self, at: At) -> Result<(), Failure> {
+        if self.broken(at.stream) != 0 {
+            return Ok(());
+        }
+        let device = self.ready(at.stream)?;
+        let known = self.streams.get(&at.stream).ok_or_else(|| Failure::unknown("stream", at.stream))?;
+        let event = self.devices[device as usize].lent.event(false).map_err(failed)?;
+        self.devices[device as usize].lent.record(&event, &known.stream).map_err(failed)?;
+        if let Some(before) = self.fence.replace(Arc::new(event))
+            && let Ok(before) = Arc::try_unwrap(before)
+        {
+            self.devices[device as usize].lent.end_event(before);
+        }
+        self.fences += 1;
+        // Its own work is behind the fence by its order, and carries on what it waited for.
+        if let Some(known) = self.streams.get_mut(&at.stream) {
+            known.fence = self.fences;
+        }
+        Ok(())
+    }
+
+    fn mark(&mut self, mark: u64, of: MarkOf) -> Result<(), Failure> {
+        let (device, queue) = match of {
+            MarkOf::Stream(stream) => {
+                (self.streams.get(&stream).map_or(0, |known| known.device), u64::from(stream))
+            }
+            MarkOf::Event(event) => {
+                (self.events.get(&event).map_or(0, |known| known.device), NO_STREAM - 1 - mark % 1024)
+            }
+            MarkOf::Device(device) => (device, NO_STREAM),
+        };
+        let broken = self.shared(device).broken();
+        if broken != 0 {
+            self.outbox.reached(mark, broken);
+            return Ok(());
+        }
+        let (event, is_own) = match of {
+            MarkOf::Stream(stream) => {
+                self.ready(stream)?;
+                let known = self.streams.get(&stream).ok_or_else(|| Failure::unknown("stream", stream))?;
+                (self.behind(device, &known.stream)?, true)
+            }
+            MarkOf::Event(event) => {
+                let known = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
+                (Arc::clone(&known.event), false)
+            }
+            MarkOf::Device(device) => (self.behind_all(device)?, true),
+        };
+        self.shared(device).watch_for(queue, Pending { event, is_own, what: What::Mark(mark) });
+        Ok(())
+    }
+
+    fn elapsed(&mut self, question: u32, start: u32, end: u32) -> Result<(), Failure> {
+        let timed = |event: u32| {
+            let known = self.events.get(&event).filter(|known| known.has_time);
+            known.ok_or_else(|| Failure::new(number::INVALID_HANDLE, format!("event {event} has no time")))
+        };
+        let (start, end) = (timed(start)?, timed(end)?);
+        let device = end.device;
+        let what = What::Elapsed { question, start: Arc::clone(&start.event), end: Arc::clone(&end.event) };
+        let pending = Pending { event: Arc::clone(&end.event), is_own: false, what };
+        self.shared(device).watch_for(NO_STREAM - 2 - u64::from(question % 1024), pending);
+        Ok(())
+    }
+
+    fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
+        let device = self.streams.get(&graph.stream).map_or(0, |known| known.device);
+        let Self { devices, programs, blases, .. } = self;
+        let OneDevice { lent, spare, .. } = &mut devices[device as usize];
+        let (captured, kept) = capture(lent, programs, blases, spare, graph)?;
+        let instance = lent.instantiate(&captured).map_err(failed);
+        lent.end_graph(captured);
+        self.execs
+            .insert(exec, Exec { device, instance: instance?, launches: graph.launches(), _kept: kept });
+        Ok(())
+    }
+
+    fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
+        let Self { devices, programs, blases, execs, .. } = self;
+        let known = execs.get_mut(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
+        let OneDevice { lent, spare, .. } = &mut devices[known.device as usize];
+        let (captured, kept) = capture(lent, programs, blases, spare, graph)?;
+        let outcome = if lent.update(&known.instance, &captured) {
+            Ok(())
+        } else {
+            lent.instantiate(&captured).map_err(failed).map(|instance| {
+                lent.end_instance(std::mem::replace(&mut known.instance, instance));
+            })
+        };
+        lent.end_graph(captured);
+        known.launches = graph.launches();
+        known._kept.extend(kept);
+        outcome
+    }
+
+    fn drop_exec(&mut self, exec: u32) {
+        if let Some(known) = self.execs.remove(&exec) {
+            self.devices[known.device as usize].lent.end_instance(known.instance);
+        }
+    }
+
+    fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure> {
+        if self.broken(at.stream) != 0 {
+            return Ok(());
+        }
+        let device = self.ready(at.stream)?;
+        let known = self.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
+        let stream = self.streams.get(&at.stream).ok_or_else(|| Failure::unknown("stream", at.stream))?;
+        let launched = self.devices[device as usize].lent.launch_graph(&known.instance, &stream.stream);
+        self.done.launches += known.launches;
+        self.note(device, launched.map_err(failed))
+    }
+
+    fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure> {
+        let (device, kernel) = self.programs.placed(function)?;
+        let lent = &self.devices[device as usize].lent;
+        let ask = |attribute: i32| lent.kernel_attribute(kernel, attribute).map_err(failed);
+        let bytes = |attribute: i32| ask(attribute).map(|value| u64::try_from(value).unwrap_or(0));
+        Ok(FunctionFacts {
+            threads_max: ask(0)?,
+            shared: bytes(1)?,
+            constant: bytes(2)?,
+            local: bytes(3)?,
+            registers: ask(4)?,
+            ptx: ask(5)?,
+            binary: ask(6)?,
+            dynamic_shared_max: ask(8)?,
+            carveout: ask(9)?,
+        })
+    }
+
+    fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure> {
+        let (device, kernel) = self.programs.placed(ask.function)?;
+        let lent = &self.devices[device as usize].lent;
+        lent.occupancy(kernel, ask.threads, ask.shared, ask.flags).map_err(failed)
+    }
+
+    fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure> {
+        let (device, kernel) = self.programs.placed(ask.function)?;
+        let has_cluster = ask.cluster.iter().all(|size| *size > 0);
+        let shape = Shape {
+            grid: ask.grid,
+            block: ask.block,
+            shared: ask.shared,
+            cluster: has_cluster.then_some(ask.cluster),
+            is_cooperative: false,
+            is_programmatic: false,
+        };
+        self.devices[device as usize].lent.clusters(kernel, &shape).map_err(failed)
+    }
+
+    fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure> {
+        let known = self.programs.modules.get(&module);
+        let (device, module) = known.ok_or_else(|| Failure::unknown("module", module))?;
+        self.devices[*device as usize].lent.variable(module, name).map_err(failed)
+    }
+
+    fn done(&self) -> Done {
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_parted_into_pieces_that_hold_all_of_them_once() {
+        let most = PIECE_BYTES as u64;
+        for all in [
+            Rows::one(0, 1),
+            Rows::one(5, 3 * most + 7),
+            Rows { address: 0, pitch: 10, width: 4, rows: 1_000_000 },
+            Rows { address: 9, pitch: 3 * most, width: most + 1, rows: 3 },
+            Rows { address: 9, pitch: 3 * most, width: most, rows: 3 },
+            Rows { address: 9, pitch: 8, width: 8, rows: 0 },
+        ] {
+            let parts = parts(all);
+            assert!(parts.iter().all(|part| part.bytes() <= most && part.bytes() > 0));
+            assert_eq!(parts.iter().map(Rows::bytes).sum::<u64>(), all.bytes());
+            let starts: Vec<u64> = parts.iter().flat_map(|part| part.starts()).collect();
+            assert!(starts.is_sorted());
+            assert_eq!(starts.first().copied(), all.starts().next());
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A captured list put under the driver's capture: its streams and events become streams and events of our own.
+
+use super::failed;
+use super::machine::{Blases, Programs, region, shape};
+use crate::failure::Failure;
+use crate::graph::Graph;
+use crate::work::Work;
+use hinterland_gpu::lend::Lent;
+use hinterland_gpu::lend::memory::Pinned;
+use hinterland_gpu::lend::order::{Captured, Event, Stream};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// Streams that captures use, made once and used by one capture after the other.
+#[derive(Default)]
+pub(super) struct CaptureStreams {
+    free: Vec<Stream>,
+}
+
+/// A capture on its way.
+struct Replay<'machine> {
+    device: &'machine Lent,
+    programs: &'machine Programs,
+    blases: &'machine Blases,
+    graph: &'machine Graph,
+    streams: HashMap<u32, Stream>,
+    events: HashMap<u32, Event>,
+    /// What copies to the device take their bytes from, as long as the graph is.
+    kept: Vec<Pinned>,
+    parameters: Vec<u8>,
+}
+
+/// Captures a list; with memory that is to be kept as long as what comes of it.
+pub(super) fn capture(
+    device: &Lent,
+    programs: &Programs,
+    blases: &Blases,
+    spare: &mut CaptureStreams,
+    graph: &Graph,
+) -> Result<(Captured, Vec<Pinned>), Failure> {
+    let mut streams = HashMap::new();
+    for name in graph.work().map(|(stream, _)| stream).chain([graph.stream]) {
+        if let Entry::Vacant(place) = streams.entry(name) {
+            place.insert(match spare.free.pop() {
+                Some(own) => own,
+                None => device.stream(true, 0).map_err(failed)?,
+            });
+        }
+    }
+    let (events, kept, parameters) = (HashMap::new(), Vec::new(), Vec::new());
+    let mut replay = Replay { device, programs, blases, graph, streams, events, kept, parameters };
+    let captured = replay.run();
+    let Replay { streams, events, kept, .. } = replay;
+    spare.free.extend(streams.into_values());
+    for event in events.into_values() {
+        device.end_event(event);
+    }
+    captured.map(|captured| (captured, kept))
+}
+
+impl Replay<'_> {
+    fn run(&mut self) -> Result<Captured, Failure> {
+        let origin = self.stream(self.graph.stream)?;
+        self.device.begin_capture(origin).map_err(failed)?;
+        let mut outcome = Ok(());
+        for (stream, work) in self.graph.work() {
+            outcome = self.step(stream, work);
+            if outcome.is_err() {
+                break;
+            }
+        }
+        // Ended in any case: the stream would stay of no use.
+        let captured = self.device.end_capture(self.stream(self.graph.stream)?).map_err(failed);
+        outcome.and(captured)
+    }
+
+    fn stream(&self, stream: u32) -> Result<&Stream, Failure> {
+        self.streams.get(&stream).ok_or_else(|| Failure::unknown("stream", stream))
+    }
+
+    fn step(&mut self, name: u32, work: Work<'_>) -> Result<(), Failure> {
+        let device = self.device;
+        match work {
+            Work::Launch(launch) => {
+                let kernel = self.programs.kernel(launch.fields.function)?;
+                self.parameters.clear();
+                launch.parameters.append_to(&mut self.parameters);
+                let shape = shape(&launch.fields);
+                device.launch(kernel, self.stream(name)?, &shape, &self.parameters).map_err(failed)
+            }
+            Work::CopyIn { to, bytes } => {
+                let mut piece = device.pinned(bytes.bytes().max(1)).map_err(failed)?;
+                bytes.read(piece.bytes());
+                let copied = device.copy_in(self.stream(name)?, region(to), &piece).map_err(failed);
+                self.kept.push(piece);
+                copied
+            }
+            Work::CopyOut { .. } => Err(Failure::unsupported(
+                "a graph cannot copy to the program on this node (hint: copy behind its launch)",
+            )),
+            Work::CopyWithin { to, from } => {
+                device.copy_within(self.stream(name)?, region(to), region(from)).map_err(failed)
+            }
+            Work::Fill { to, element, value } => {
+                device.fill(self.stream(name)?, region(to), element, value).map_err(failed)
+            }
+            Work::Record { is_external: true, .. } => {
+                Err(Failure::unsupported("a graph cannot record events for others on this node"))
+            }
+            Work::Record { event, .. } => {
+                let made = device.event(false).map_err(failed)?;
+                device.record(&made, self.stream(name)?).map_err(failed)?;
+                if let Some(before) = self.events.insert(event, made) {
+                    device.end_event(before);
+                }
+                Ok(())
+            }
+            Work::Wait { event } => match self.events.get(&event) {
+                Some(event) => device.wait(self.stream(name)?, event).map_err(failed),
+                // Recorded outside: what was before the launch is done before it anyway, in its stream.
+                None => Ok(()),
+            },
+            Work::BlasSet(set) => self.blases.set(device, &set, None),
+            Work::Gemm(_) | Work::GemmPointers(_) | Work::Trsm(_) => {
+                self.blases.perform(device, self.stream(name)?, &work)
+            }
+            Work::LtMatmul(_) => Err(Failure::blas_unsupported("this node has no cublasLtMatmul")),
+        }
+    }
+}

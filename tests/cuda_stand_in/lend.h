@@ -1,0 +1,162 @@
+/* What a GPU node needs of the driver besides: memory in a window of addresses, captures, graphs, launches with attributes.
+ *
+ * A capture takes whatever its thread puts on any stream, in that order, and a launch of it does it in that order. */
+#ifndef LEND_H
+#define LEND_H
+
+struct Shape {
+    unsigned grid[3], block[3], shared;
+    size_t stream;
+    const void *attributes;
+    unsigned attribute_count;
+};
+
+struct Rows {
+    size_t from_x, from_y;
+    unsigned from_kind, from_padding;
+    uint64_t from_host, from_device, from_array, from_pitch;
+    size_t to_x, to_y;
+    unsigned to_kind, to_padding;
+    uint64_t to_host, to_device, to_array, to_pitch;
+    size_t width, rows;
+};
+
+struct Graph {
+    std::vector<std::function<void()>> steps;
+};
+
+const size_t LEND_PIECE = 2 << 20;
+const unsigned HOST_KIND = 1;
+
+FACE int cuCtxSetCurrent(size_t context) { return contexts.clear(), contexts.push_back(context), OK; }
+FACE int cuDeviceGetPCIBusId(char *name, int bytes, int) { return std::snprintf(name, bytes, "0000:00:00.0"), OK; }
+FACE int cuDeviceGetUuid(unsigned char *uuid, int) { return std::memset(uuid, 7, 16), OK; }
+FACE int cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = 64 << 20, OK; }
+
+FACE int cuMemGetAllocationGranularity(size_t *bytes, const void *, int) { return *bytes = LEND_PIECE, OK; }
+FACE int cuMemAddressReserve(uint64_t *start, size_t bytes, size_t, uint64_t, uint64_t) {
+    void *place = mmap(nullptr, bytes + LEND_PIECE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t first = (reinterpret_cast<uintptr_t>(place) + LEND_PIECE - 1) / LEND_PIECE * LEND_PIECE;
+    return *start = first | OF_GPU, place == MAP_FAILED ? NO_MEMORY : OK;
+}
+FACE int cuMemCreate(uint64_t *memory, size_t bytes, const void *, uint64_t) { return *memory = bytes, OK; }
+FACE int cuMemRelease(uint64_t) { return OK; }
+FACE int cuMemMap(uint64_t address, size_t bytes, size_t, uint64_t, uint64_t) {
+    void *made = mmap(on_host(address), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    std::lock_guard<std::mutex> held(world().lock);
+    bool is_new = world().ranges.insert({address, {bytes, nullptr}}).second;
+    return made == MAP_FAILED ? NO_MEMORY : is_new ? OK : TWICE;
+}
+FACE int cuMemSetAccess(uint64_t, size_t, const void *, size_t) { return OK; }
+/* Memory that is unmapped is gone at once: whoever still uses it dies. */
+FACE int cuMemUnmap(uint64_t address, size_t bytes) {
+    mmap(on_host(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    std::lock_guard<std::mutex> held(world().lock);
+    return world().ranges.erase(address) ? OK : INVALID;
+}
+FACE int cuMemHostAlloc(void **start, size_t bytes, unsigned) { return *start = std::malloc(bytes), *start ? OK : NO_MEMORY; }
+
+FACE int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, size_t stream) {
+    stream_of(stream).put([=] { must_reach(to), must_reach(from), std::memmove(on_host(to), on_host(from), bytes); });
+    return OK;
+}
+FACE int cuMemcpy2DAsync_v2(const Rows *given, size_t stream) {
+    Rows rows = *given;
+    stream_of(stream).put([rows] {
+        for (size_t row = 0; row < rows.rows; row++) {
+            uint64_t from = rows.from_kind == HOST_KIND ? rows.from_host : rows.from_device;
+            uint64_t to = rows.to_kind == HOST_KIND ? rows.to_host : rows.to_device;
+            std::memmove(on_host(to + row * rows.to_pitch), on_host(from + row * rows.from_pitch), rows.width);
+        }
+    });
+    return OK;
+}
+template <typename Element> int fill(uint64_t to, size_t pitch, Element value, size_t count, size_t rows, size_t stream) {
+    stream_of(stream).put([=] {
+        for (size_t row = 0; row < rows; row++) {
+            must_reach(to + row * pitch);
+            for (size_t index = 0; index < count; index++) {
+                on_host<Element>(to + row * pitch)[index] = value;
+            }
+        }
+    });
+    return OK;
+}
+FACE int cuMemsetD2D8Async(uint64_t to, size_t pitch, unsigned char value, size_t count, size_t rows, size_t stream) {
+    return fill(to, pitch, value, count, rows, stream);
+}
+FACE int cuMemsetD2D16Async(uint64_t to, size_t pitch, unsigned short value, size_t count, size_t rows, size_t stream) {
+    return fill(to, pitch, value, count, rows, stream);
+}
+FACE int cuMemsetD2D32Async(uint64_t to, size_t pitch, unsigned value, size_t count, size_t rows, size_t stream) {
+    return fill(to, pitch, value, count, rows, stream);
+}
+
+FACE int cuStreamCreateWithPriority(size_t *stream, unsigned flags, int) { return cuStreamCreate(stream, flags); }
+FACE int cuStreamWaitEvent(size_t stream, size_t event, unsigned) {
+    stream_of(stream).put(reinterpret_cast<Event *>(event)->waiter());
+    return OK;
+}
+FACE int cuEventElapsedTime(float *milliseconds, size_t, size_t) { return *milliseconds = 1.5, OK; }
+
+FACE int cuStreamBeginCapture_v2(size_t, int) {
+    return Stream::captured() ? INVALID : (Stream::captured() = new std::vector<std::function<void()>>, OK);
+}
+FACE int cuStreamEndCapture(size_t, size_t *graph) {
+    if (!Stream::captured()) {
+        return INVALID;
+    }
+    *graph = reinterpret_cast<size_t>(new Graph{*Stream::captured()});
+    delete Stream::captured();
+    return Stream::captured() = nullptr, OK;
+}
+FACE int cuGraphInstantiateWithFlags(size_t *instance, size_t graph, uint64_t) {
+    return *instance = reinterpret_cast<size_t>(new Graph(*reinterpret_cast<Graph *>(graph))), OK;
+}
+/* An instance is changed if it has as many steps, and refused otherwise. */
+FACE int cuGraphExecUpdate_v2(size_t instance, size_t graph, void *) {
+    Graph &own = *reinterpret_cast<Graph *>(instance), &other = *reinterpret_cast<Graph *>(graph);
+    return own.steps.size() == other.steps.size() ? (own.steps = other.steps, OK) : 910;
+}
+FACE int cuGraphLaunch(size_t instance, size_t stream) {
+    std::vector<std::function<void()>> steps = reinterpret_cast<Graph *>(instance)->steps;
+    stream_of(stream).put([steps] {
+        for (const std::function<void()> &step : steps) {
+            step();
+        }
+    });
+    return OK;
+}
+FACE int cuGraphDestroy(size_t graph) { return delete reinterpret_cast<Graph *>(graph), OK; }
+FACE int cuGraphExecDestroy(size_t instance) { return delete reinterpret_cast<Graph *>(instance), OK; }
+
+FACE int cuModuleGetGlobal_v2(uint64_t *, size_t *, size_t, const char *) { return NOT_FOUND; }
+FACE int cuFuncGetAttribute(int *value, int attribute, size_t) { return *value = attribute == 0 ? 1024 : 0, OK; }
+FACE int cuFuncSetAttribute(size_t, int, int) { return OK; }
+/* The kernel that adds takes an address, a count, and what to add. */
+FACE int cuFuncGetParamInfo(size_t, size_t index, size_t *offset, size_t *bytes) {
+    const size_t offsets[] = {0, 8, 12}, sizes[] = {8, 4, 4};
+    return index < 3 ? (*offset = offsets[index], *bytes = sizes[index], OK) : INVALID;
+}
+FACE int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *groups, size_t, int, size_t, unsigned) { return *groups = 2, OK; }
+FACE int cuOccupancyMaxActiveClusters(int *count, size_t, const Shape *) { return *count = 3, OK; }
+FACE int cuLaunchKernelEx(const Shape *shape, size_t function, void **, void **extra) {
+    struct {
+        uint64_t address;
+        unsigned count, value;
+    } given;
+    if (function != ADD || !extra || *static_cast<size_t *>(extra[3]) < sizeof given) {
+        return INVALID;
+    }
+    std::memcpy(&given, extra[1], sizeof given);
+    world().launches++;
+    stream_of(shape->stream).put([given] {
+        must_reach(given.address);
+        for (unsigned index = 0; index < given.count; index++) {
+            on_host<unsigned>(given.address)[index] += given.value;
+        }
+    });
+    return OK;
+}
+
+#endif
