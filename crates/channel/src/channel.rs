@@ -82,10 +82,10 @@ fn split_shared(
 ) -> Result<(Sender, Receiver), ChannelError> {
     let (out, into) = file.map(side)?;
     let body_bytes_max = file.rings().body_bytes_max;
-    let fate = Fate::default();
-    let reader = Reader::Peer(Line::new(outward));
-    let sender = Sender::new(out, reader, body_bytes_max, fate.clone(), Arc::default());
-    let receiver = Receiver::new(into, Writer::Peer(Line::new(inward)), body_bytes_max, fate);
+    let [outward, inward] = [outward, inward].map(|socket| Arc::new(Line::new(socket)));
+    let fate = Fate::of(vec![Arc::clone(&outward), Arc::clone(&inward)]);
+    let sender = Sender::new(out, Reader::Peer(outward), body_bytes_max, fate.clone(), Arc::default());
+    let receiver = Receiver::new(into, Writer::Peer(inward), body_bytes_max, fate);
     Ok((sender, receiver))
 }
 

@@ -1,6 +1,7 @@
 //! Whether a channel is over, known to both halves of an end as soon as one of them finds out.
 
 use crate::error::ChannelError;
+use crate::line::Line;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -13,6 +14,8 @@ struct State {
     over: AtomicBool,
     /// How it ended; empty if the peer just went away.
     reason: OnceLock<Reason>,
+    /// The sockets on which the halves sleep, within a host.
+    lines: Vec<Arc<Line>>,
 }
 
 #[derive(Debug)]
@@ -22,10 +25,15 @@ enum Reason {
 }
 
 impl Fate {
+    /// Of halves that sleep on these sockets: the end of the channel ends them, so that both wake up.
+    pub fn of(lines: Vec<Arc<Line>>) -> Self {
+        Self(Arc::new(State { lines, ..State::default() }))
+    }
+
     /// Whether the channel is over, at the cost of a load.
     #[inline]
     pub fn is_over(&self) -> bool {
-        // Acquire: pairs with the Release in end().
+        // Acquire: pairs with the Release in close().
         self.0.over.load(Ordering::Acquire)
     }
 
@@ -40,8 +48,10 @@ impl Fate {
 
     /// The peer is gone.
     pub fn close(&self) {
-        // Release: pairs with the Acquire in is_over().
-        self.0.over.store(true, Ordering::Release);
+        // AcqRel: the Release pairs with the Acquire in is_over(); who wakes up because a line ended sees it.
+        if !self.0.over.swap(true, Ordering::AcqRel) {
+            self.0.lines.iter().for_each(|line| line.end());
+        }
     }
 
     /// Ends the channel for this reason, unless there is an earlier one; returns the error.

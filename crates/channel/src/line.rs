@@ -49,7 +49,7 @@ impl Line {
         false
     }
 
-    /// Ends the direction for both sides.
+    /// Ends the direction for both sides, and wakes whoever sleeps on it.
     pub fn end(&self) {
         self.socket.shutdown();
     }

@@ -23,7 +23,7 @@ const LOOKS_PER_PROBE: u32 = 1024;
 #[derive(Debug)]
 pub(crate) enum Writer {
     /// The other side of a channel in shared memory.
-    Peer(Line),
+    Peer(Arc<Line>),
     /// This half itself, from a connection.
     Intake(Box<Intake>),
 }
@@ -267,11 +267,19 @@ impl Receiver {
 
     #[cold]
     fn break_off(&self, error: ChannelError) -> ChannelError {
-        match &self.writer {
-            Writer::Peer(line) => line.end(),
-            Writer::Intake(intake) => intake.end(),
+        if let Writer::Intake(intake) = &self.writer {
+            intake.end();
         }
         self.fate.end(error)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        // The other half may keep the socket open; the peer is to find out now.
+        if let Writer::Peer(line) = &self.writer {
+            line.end();
+        }
     }
 }
 

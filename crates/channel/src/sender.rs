@@ -24,7 +24,7 @@ const FRAMES_PER_PROBE: u32 = 512;
 #[derive(Debug)]
 pub(crate) enum Reader {
     /// The other side of a channel in shared memory.
-    Peer(Line),
+    Peer(Arc<Line>),
     /// A thread of this process, which sends what it reads.
     Drain(Drain),
 }
@@ -229,10 +229,16 @@ impl Sender {
 
     #[cold]
     fn break_off(&self, error: ChannelError) -> ChannelError {
+        self.fate.end(error)
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        // The other half may keep the socket open; the peer is to find out now.
         if let Reader::Peer(line) = &self.reader {
             line.end();
         }
-        self.fate.end(error)
     }
 }
 

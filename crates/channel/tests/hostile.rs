@@ -70,6 +70,33 @@ fn positions_that_no_honest_peer_has_end_the_channel() {
 }
 
 #[test]
+fn nonsense_that_one_half_finds_wakes_the_other() {
+    let Attack { end: (mut sender, mut receiver), file, _sockets } = attack();
+    let sleeper = std::thread::spawn(move || receiver.wait(None).map(drop));
+    std::thread::sleep(Duration::from_millis(20));
+    file.store_u64(LANES[0] + RELEASED, u64::MAX).unwrap();
+    let error = loop {
+        match sender.room(0, 30 << 10) {
+            Ok(Some(room)) => room.commit(),
+            Ok(None) => panic!("the position was believed"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, ChannelError::Broken { .. }), "{error}");
+    assert!(matches!(sleeper.join().unwrap(), Err(ChannelError::Broken { .. })));
+
+    let Attack { end: (mut sender, mut receiver), file, _sockets } = attack();
+    while let Some(room) = sender.room(0, 30 << 10).unwrap() {
+        room.commit();
+    }
+    let sleeper = std::thread::spawn(move || sender.wait_room(30 << 10, None).map(drop));
+    std::thread::sleep(Duration::from_millis(20));
+    file.store_u64(LANES[1] + PUBLISHED, u64::MAX).unwrap();
+    assert!(matches!(receiver.next(), Err(ChannelError::Broken { .. })));
+    assert!(matches!(sleeper.join().unwrap(), Err(ChannelError::Broken { .. })));
+}
+
+#[test]
 fn headers_that_no_honest_peer_writes_end_the_channel() {
     let ring = RINGS + small().ring_bytes;
     for (length, published) in [(u32::MAX, 64), (57, 64), (30 << 10, 64), ((30 << 10) + 1, 40 << 10), (1, 8)]
