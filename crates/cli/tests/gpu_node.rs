@@ -421,6 +421,50 @@ fn a_machine_without_a_driver_says_so_and_what_to_do() {
     assert!(text.contains("there is no CUDA driver") && text.contains("install the NVIDIA driver"), "{text}");
 }
 
+#[test]
+fn a_session_ends_with_its_client_whatever_it_is_doing() {
+    let node = Node::start("busy", &["--device", "software:memory=64M,threads=2"]);
+    // A kernel that never ends, with more work behind it than the session takes.
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    let address = client.map(1);
+    let image = fat_binary(
+        b".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry spin()\n{\nagain:\n  bra again;\n}\n",
+    );
+    let module =
+        Module { module: 1, device: 0, bytes: image.len() as u64, hash: *blake3::hash(&image).as_bytes() };
+    client.send::<{ Module::BYTES }>(Module::WORD, |body| module.put(body), &[]);
+    let part = ModulePart { module: 1 };
+    client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), &image);
+    let function = Function { function: 1, module: 1 };
+    client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"spin");
+    client.settle();
+    client.send::<{ Launch::BYTES }>(Launch::WORD, |body| add(0).put(body), &[]);
+    let copy = CopyIn { stream: 0, flags: 0, address };
+    let bytes = vec![7; 1 << 20];
+    while client.sender.wait_room(1 << 20, Some(Duration::from_secs(1))).unwrap() {
+        client.send::<{ CopyIn::BYTES }>(
+            CopyIn::WORD,
+            |body| copy.put(body),
+            &bytes[..(1 << 20) - CopyIn::BYTES],
+        );
+    }
+    let session = ProcessHandle::open(node.status().sessions[0].session_process as i32).unwrap();
+    drop(client);
+    wait_for_end(&session);
+    // A client that reads no answers.
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    let address = client.map(8);
+    for transfer in 0..1000 {
+        let copy = CopyOut { stream: 0, transfer, address, bytes: 8 * PIECE };
+        client.send::<{ CopyOut::BYTES }>(CopyOut::WORD, |body| copy.put(body), &[]);
+    }
+    let status = node.until("there", |status| status.sessions.first().is_some_and(|one| one.commands > 0));
+    let session = ProcessHandle::open(status.sessions[0].session_process as i32).unwrap();
+    drop(client);
+    wait_for_end(&session);
+    node.until("gone", |status| status.sessions.is_empty());
+}
+
 fn come_and_go(times: usize) {
     let node = Node::start(&format!("leak-{times}"), &SOFTWARE);
     // The first ones make what stays.

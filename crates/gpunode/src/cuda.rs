@@ -3,6 +3,8 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `machine` | the devices of a session as a [`Device`](crate::device::Device) |
+//! | `blases` | handles of cuBLAS |
+//! | `shapes` | rows and launches as the driver takes them |
 //! | `watcher` | a thread that looks for what the devices have done, and tells the client |
 //! | `staging` | pinned memory that copies pass through |
 //! | `replay` | a captured list put under the driver's capture |
@@ -10,8 +12,10 @@
 //! Nothing waits for the device but the watcher, which asks for events as long as some are open: a callback of the driver would not come once the
 //! device is broken, and a wait for one event would miss another. Bytes copied out and marks of one stream are told in its order.
 
+mod blases;
 mod machine;
 mod replay;
+mod shapes;
 mod staging;
 mod watcher;
 

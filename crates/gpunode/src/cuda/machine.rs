@@ -1,20 +1,21 @@
 //! The devices of a session, by the driver.
 
+use super::blases::Blases;
 use super::failed;
 use super::replay::{CaptureStreams, capture};
-use super::staging::PIECE_BYTES;
+use super::shapes::{parts, region, shape};
 use super::watcher::{Pending, Shared, Watcher, What};
 use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
 use crate::graph::Graph;
 use crate::outbox::Outbox;
 use crate::work::{Launch, Rows, Work};
-use hinterland_gpu::lend::blas::{Blas, BlasHandle, Product, Setting};
-use hinterland_gpu::lend::memory::{Backing, Pinned, Region};
+use hinterland_gpu::lend::blas::Blas;
+use hinterland_gpu::lend::memory::{Backing, Pinned};
 use hinterland_gpu::lend::order::{Event, Instance, Stream};
 use hinterland_gpu::lend::program::{Kernel, Module, Shape};
 use hinterland_gpu::lend::{Lender, Lent};
-use hinterland_proto::gpu::command::{self, AskClusters, AskOccupancy, launch_flags};
+use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -65,14 +66,6 @@ impl Programs {
     fn placed(&self, function: u32) -> Result<(u32, Kernel), Failure> {
         self.kernels.get(&function).copied().ok_or_else(|| Failure::unknown("kernel", function))
     }
-}
-
-/// Handles of cuBLAS by the client's names.
-#[derive(Default)]
-pub(super) struct Blases {
-    blas: Option<Blas>,
-    handles: HashMap<u32, BlasHandle>,
-    in_memory: HashMap<u32, bool>,
 }
 
 struct OneDevice {
@@ -371,146 +364,6 @@ impl CudaMachine {
     }
 }
 
-impl Blases {
-    fn of(&self, handle: u32) -> Result<(&Blas, &BlasHandle), Failure> {
-        let missing =
-            || Failure::blas_unsupported("this node has no cuBLAS (hint: pip install nvidia-cublas there)");
-        let blas = self.blas.as_ref().ok_or_else(missing)?;
-        Ok((blas, self.handles.get(&handle).ok_or_else(|| Failure::unknown("cuBLAS handle", handle))?))
-    }
-
-    /// Sets what a handle keeps. Its stream is set for each product anyway, so that one that is gone does no harm.
-    pub(super) fn set(
-        &self,
-        device: &Lent,
-        set: &command::BlasSet,
-        stream: Option<&Stream>,
-    ) -> Result<(), Failure> {
-        let (blas, handle) = self.of(set.handle)?;
-        let number = i32::try_from(set.value).unwrap_or(i32::MAX);
-        let setting = match (set.property, stream) {
-            (1, Some(stream)) => Setting::Stream(stream),
-            (2, _) => Setting::Math(number),
-            (3, _) => Setting::Workspace(set.value, set.more),
-            (4, _) => Setting::Pointers(number),
-            (5, _) => Setting::Atomics(number),
-            _ => return Ok(()),
-        };
-        blas.set(device, handle, setting).map_err(failed)
-    }
-
-    pub(super) fn perform(&self, device: &Lent, stream: &Stream, work: &Work<'_>) -> Result<(), Failure> {
-        let name = match work {
-            Work::Gemm(c) => c.handle,
-            Work::GemmPointers(c) => c.handle,
-            Work::Trsm(c) => c.handle,
-            _ => return Ok(()),
-        };
-        let (blas, handle) = self.of(name)?;
-        blas.set(device, handle, Setting::Stream(stream)).map_err(failed)?;
-        let in_memory = self.in_memory.get(&name).copied().unwrap_or(false);
-        // Numbers of cuBLAS are small.
-        let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
-        let done = match work {
-            Work::Gemm(c) => {
-                let product = Product {
-                    transposes: [small(c.transpose_a), small(c.transpose_b)],
-                    sizes: [c.m, c.n, c.k],
-                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
-                    addresses: [c.a, c.b, c.c],
-                    leads: [c.a_lead, c.b_lead, c.c_lead],
-                    strides: [c.a_stride, c.b_stride, c.c_stride],
-                    count: c.count,
-                    compute: [small(c.compute), c.algorithm],
-                    factors: [c.alpha, c.beta],
-                    in_memory,
-                };
-                blas.multiply(device, handle, &product)
-            }
-            Work::GemmPointers(c) => {
-                let product = Product {
-                    transposes: [small(c.transpose_a), small(c.transpose_b)],
-                    sizes: [c.m, c.n, c.k],
-                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
-                    addresses: [c.a, c.b, c.c],
-                    leads: [c.a_lead, c.b_lead, c.c_lead],
-                    strides: [0; 3],
-                    count: c.count,
-                    compute: [small(c.compute), c.algorithm],
-                    factors: [c.alpha, c.beta],
-                    in_memory,
-                };
-                blas.multiply_pointers(device, handle, &product)
-            }
-            Work::Trsm(c) => {
-                let product = Product {
-                    transposes: [0; 2],
-                    sizes: [c.m, c.n, 0],
-                    types: [0; 3],
-                    addresses: [c.a, c.b, 0],
-                    leads: [c.a_lead, c.b_lead, 0],
-                    strides: [0; 3],
-                    count: c.count,
-                    compute: [0; 2],
-                    factors: [c.alpha, [0; 16]],
-                    in_memory,
-                };
-                let how = [small(c.side), small(c.fill), small(c.transpose), small(c.diagonal)];
-                blas.solve_pointers(device, handle, how, &product)
-            }
-            _ => Ok(()),
-        };
-        done.map_err(failed)
-    }
-}
-
-/// Rows as the driver's calls take them.
-pub(super) const fn region(rows: Rows) -> Region {
-    let pitch = if rows.rows <= 1 { rows.width } else { rows.pitch };
-    Region { address: rows.address, pitch, width: rows.width, rows: rows.rows }
-}
-
-/// Rows in parts of at most a piece of staging.
-fn parts(all: Rows) -> Vec<Rows> {
-    let most = PIECE_BYTES as u64;
-    let mut parts = Vec::new();
-    if all.bytes() == 0 {
-        return parts;
-    }
-    if all.width <= most {
-        let at_once = most / all.width;
-        let mut row = 0;
-        while row < all.rows {
-            let rows = at_once.min(all.rows - row);
-            parts.push(Rows { address: all.address + row * all.pitch, rows, ..all });
-            row += rows;
-        }
-        return parts;
-    }
-    for start in all.starts() {
-        let mut at = 0;
-        while at < all.width {
-            let bytes = most.min(all.width - at);
-            parts.push(Rows::one(start + at, bytes));
-            at += bytes;
-        }
-    }
-    parts
-}
-
-/// The shape of a launch.
-pub(super) fn shape(fields: &command::Launch) -> Shape {
-    let has = |flag: u32| fields.flags & flag != 0;
-    Shape {
-        grid: fields.grid,
-        block: fields.block,
-        shared: fields.shared,
-        cluster: has(launch_flags::CLUSTER).then_some(fields.cluster),
-        is_cooperative: has(launch_flags::COOPERATIVE),
-        is_programmatic: has(launch_flags::PROGRAMMATIC),
-    }
-}
-
 impl Device for CudaMachine {
     fn facts(&self) -> Facts {
         Facts {
@@ -800,30 +653,5 @@ impl Device for CudaMachine {
 
     fn done(&self) -> Done {
         self.done
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_parted_into_pieces_that_hold_all_of_them_once() {
-        let most = PIECE_BYTES as u64;
-        for all in [
-            Rows::one(0, 1),
-            Rows::one(5, 3 * most + 7),
-            Rows { address: 0, pitch: 10, width: 4, rows: 1_000_000 },
-            Rows { address: 9, pitch: 3 * most, width: most + 1, rows: 3 },
-            Rows { address: 9, pitch: 3 * most, width: most, rows: 3 },
-            Rows { address: 9, pitch: 8, width: 8, rows: 0 },
-        ] {
-            let parts = parts(all);
-            assert!(parts.iter().all(|part| part.bytes() <= most && part.bytes() > 0));
-            assert_eq!(parts.iter().map(Rows::bytes).sum::<u64>(), all.bytes());
-            let starts: Vec<u64> = parts.iter().flat_map(|part| part.starts()).collect();
-            assert!(starts.is_sorted());
-            assert_eq!(starts.first().copied(), all.starts().next());
-        }
     }
 }

@@ -1,7 +1,9 @@
 //! A captured list put under the driver's capture: its streams and events become streams and events of our own.
 
+use super::blases::Blases;
 use super::failed;
-use super::machine::{Blases, Programs, region, shape};
+use super::machine::Programs;
+use super::shapes::{region, shape};
 use crate::failure::Failure;
 use crate::graph::Graph;
 use crate::work::Work;

@@ -1,0 +1,111 @@
+//! Handles of cuBLAS, and what their commands ask of it.
+
+use super::failed;
+use crate::failure::Failure;
+use crate::work::Work;
+use hinterland_gpu::lend::Lent;
+use hinterland_gpu::lend::blas::{Blas, BlasHandle, Product, Setting};
+use hinterland_gpu::lend::order::Stream;
+use hinterland_proto::gpu::command;
+use std::collections::HashMap;
+
+/// Handles of cuBLAS by the client's names.
+#[derive(Default)]
+pub(super) struct Blases {
+    pub(super) blas: Option<Blas>,
+    pub(super) handles: HashMap<u32, BlasHandle>,
+    pub(super) in_memory: HashMap<u32, bool>,
+}
+
+impl Blases {
+    fn of(&self, handle: u32) -> Result<(&Blas, &BlasHandle), Failure> {
+        let missing =
+            || Failure::blas_unsupported("this node has no cuBLAS (hint: pip install nvidia-cublas there)");
+        let blas = self.blas.as_ref().ok_or_else(missing)?;
+        Ok((blas, self.handles.get(&handle).ok_or_else(|| Failure::unknown("cuBLAS handle", handle))?))
+    }
+
+    /// Sets what a handle keeps. Its stream is set for each product anyway, so that one that is gone does no harm.
+    pub(super) fn set(
+        &self,
+        device: &Lent,
+        set: &command::BlasSet,
+        stream: Option<&Stream>,
+    ) -> Result<(), Failure> {
+        let (blas, handle) = self.of(set.handle)?;
+        let number = i32::try_from(set.value).unwrap_or(i32::MAX);
+        let setting = match (set.property, stream) {
+            (1, Some(stream)) => Setting::Stream(stream),
+            (2, _) => Setting::Math(number),
+            (3, _) => Setting::Workspace(set.value, set.more),
+            (4, _) => Setting::Pointers(number),
+            (5, _) => Setting::Atomics(number),
+            _ => return Ok(()),
+        };
+        blas.set(device, handle, setting).map_err(failed)
+    }
+
+    pub(super) fn perform(&self, device: &Lent, stream: &Stream, work: &Work<'_>) -> Result<(), Failure> {
+        let name = match work {
+            Work::Gemm(c) => c.handle,
+            Work::GemmPointers(c) => c.handle,
+            Work::Trsm(c) => c.handle,
+            _ => return Ok(()),
+        };
+        let (blas, handle) = self.of(name)?;
+        blas.set(device, handle, Setting::Stream(stream)).map_err(failed)?;
+        let in_memory = self.in_memory.get(&name).copied().unwrap_or(false);
+        // Numbers of cuBLAS are small.
+        let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+        let done = match work {
+            Work::Gemm(c) => {
+                let product = Product {
+                    transposes: [small(c.transpose_a), small(c.transpose_b)],
+                    sizes: [c.m, c.n, c.k],
+                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
+                    addresses: [c.a, c.b, c.c],
+                    leads: [c.a_lead, c.b_lead, c.c_lead],
+                    strides: [c.a_stride, c.b_stride, c.c_stride],
+                    count: c.count,
+                    compute: [small(c.compute), c.algorithm],
+                    factors: [c.alpha, c.beta],
+                    in_memory,
+                };
+                blas.multiply(device, handle, &product)
+            }
+            Work::GemmPointers(c) => {
+                let product = Product {
+                    transposes: [small(c.transpose_a), small(c.transpose_b)],
+                    sizes: [c.m, c.n, c.k],
+                    types: [small(c.a_type), small(c.b_type), small(c.c_type)],
+                    addresses: [c.a, c.b, c.c],
+                    leads: [c.a_lead, c.b_lead, c.c_lead],
+                    strides: [0; 3],
+                    count: c.count,
+                    compute: [small(c.compute), c.algorithm],
+                    factors: [c.alpha, c.beta],
+                    in_memory,
+                };
+                blas.multiply_pointers(device, handle, &product)
+            }
+            Work::Trsm(c) => {
+                let product = Product {
+                    transposes: [0; 2],
+                    sizes: [c.m, c.n, 0],
+                    types: [0; 3],
+                    addresses: [c.a, c.b, 0],
+                    leads: [c.a_lead, c.b_lead, 0],
+                    strides: [0; 3],
+                    count: c.count,
+                    compute: [0; 2],
+                    factors: [c.alpha, [0; 16]],
+                    in_memory,
+                };
+                let how = [small(c.side), small(c.fill), small(c.transpose), small(c.diagonal)];
+                blas.solve_pointers(device, handle, how, &product)
+            }
+            _ => Ok(()),
+        };
+        done.map_err(failed)
+    }
+}
