@@ -1,6 +1,7 @@
 // Kernels with the matrix instructions of tensor cores, written out as inference engines do.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <mma.h>
 #include <stdint.h>
 
 __device__ unsigned shared_address(const void *pointer) { return (unsigned)__cvta_generic_to_shared(pointer); }
@@ -71,4 +72,29 @@ extern "C" __global__ void turned(const uint16_t *x, uint16_t *out, uint16_t *st
     asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(value) : "memory");
     __syncwarp();
     *(unsigned *)&stored[lane * 2] = *(unsigned *)&room[lane / 4][lane % 4 * 2];
+}
+
+// The same with the fragments of the library: c = 2 * (a * b + 1), a by rows and b by columns.
+extern "C" __global__ void fragments(const __half *a, const __half *b, float *c, __half *small) {
+    using namespace nvcuda;
+    __shared__ __align__(32) __half left[16 * 24];
+    for (int i = threadIdx.x; i < 256; i += 32) left[i / 16 * 24 + i % 16] = a[i];
+    __syncwarp();
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, __half, wmma::row_major> x;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, __half, wmma::col_major> y;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> sum;
+    wmma::fill_fragment(sum, 1.0f);
+    wmma::load_matrix_sync(x, left, 24);
+    wmma::load_matrix_sync(y, b, 16);
+    wmma::mma_sync(sum, x, y, sum);
+    for (int i = 0; i < sum.num_elements; i++) sum.x[i] *= 2.0f;
+    wmma::store_matrix_sync(c, sum, 16, wmma::mem_row_major);
+    wmma::fragment<wmma::matrix_a, 8, 32, 16, __half, wmma::row_major> p;
+    wmma::fragment<wmma::matrix_b, 8, 32, 16, __half, wmma::row_major> q;
+    wmma::fragment<wmma::accumulator, 8, 32, 16, __half> r;
+    wmma::fill_fragment(r, __float2half(0.0f));
+    wmma::load_matrix_sync(p, a, 16);
+    wmma::load_matrix_sync(q, b, 0);
+    wmma::mma_sync(r, p, q, r);
+    wmma::store_matrix_sync(small, r, 8, wmma::mem_col_major);
 }

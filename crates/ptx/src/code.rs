@@ -290,6 +290,26 @@ pub(crate) struct Multiply {
     pub d: Vec<Target>,
 }
 
+/// A matrix that only `wmma` knows the order of.
+#[derive(Debug)]
+pub(crate) struct Fragment {
+    pub rows: usize,
+    pub columns: usize,
+    pub kind: Type,
+    /// How it lies in memory.
+    pub is_by_columns: bool,
+}
+
+/// `d = a * b + c` of such matrices.
+#[derive(Debug)]
+pub(crate) struct Fragments {
+    /// Those of `a`, `b`, `c` and `d`.
+    pub shapes: [Fragment; 4],
+    pub sources: [Vec<Source>; 3],
+    pub targets: Vec<Target>,
+    pub saturates: bool,
+}
+
 /// Something that a whole warp does to matrices.
 #[derive(Debug)]
 pub(crate) enum Matrix {
@@ -297,6 +317,9 @@ pub(crate) enum Matrix {
     Store { address: Address, is_turned: bool, sources: Vec<Source> },
     Turn { target: Target, source: Source },
     Multiply(Multiply),
+    LoadFragment { fragment: Fragment, address: Address, stride: Option<Source>, targets: Vec<Target> },
+    StoreFragment { fragment: Fragment, address: Address, stride: Option<Source>, sources: Vec<Source> },
+    MultiplyFragments(Fragments),
 }
 
 /// The carry that comes in.

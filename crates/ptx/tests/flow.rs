@@ -479,6 +479,8 @@ fn what_a_kernel_prints_comes_lane_by_lane() {
     assert_eq!(device.get::<u32>(out, 3), [3, 3, 3]);
     let wrong = body.replace("mov.u64 %rd7, format;", "mov.u64 %rd7, 77;");
     assert_eq!(fault(1, before, &wrong), FaultKind::IllegalAddress(77));
+    let beyond = body.replace("st.param.b64 [a], %rd4;", "st.param.b64 [a], -3;");
+    assert_eq!(fault(1, before, &beyond), FaultKind::IllegalAddress(0));
 }
 
 #[test]

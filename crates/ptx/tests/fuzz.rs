@@ -28,7 +28,7 @@ fn run_all(random: &mut Random, text: &str) {
         let geometry = LaunchGeometry {
             grid: [1 + random.below(2) as u32, 1, 1],
             block: [1 + random.below(80) as u32, 1, 1],
-            dynamic_shared: 64,
+            dynamic_shared: 4096,
         };
         let limits = Limits { instructions: 20_000 };
         let launch = Launch { entry: &entry.name, geometry, parameters: &parameters, data: MEMORY, limits };
@@ -99,7 +99,17 @@ fn fuzz_exchanged_words_are_a_kernel_or_an_error() {
 fn the_seed_itself_is_a_module() {
     let module = Module::parse(SEED).unwrap();
     assert_eq!(module.check("run"), Ok(()));
-    run_all(&mut Random::new(1), SEED);
+    // It comes to its end, so that mutations can go wrong anywhere.
+    let mut memory = FlatMemory::new(MEMORY, 1 << 21);
+    for (offset, bytes) in module.data_image(MEMORY) {
+        memory.write(MEMORY + offset, &bytes).unwrap();
+    }
+    let parameters: Vec<u8> = std::iter::repeat_n((MEMORY + (1 << 20)).to_le_bytes(), 8).flatten().collect();
+    let geometry = LaunchGeometry { grid: [2, 1, 1], block: [64, 1, 1], dynamic_shared: 4096 };
+    let limits = Limits::default();
+    let launch = Launch { entry: "run", geometry, parameters: &parameters, data: MEMORY, limits };
+    assert!(module.launch(&launch, &mut memory).unwrap().instructions > 500);
+    assert!(!memory.printed.is_empty());
 }
 
 #[test]

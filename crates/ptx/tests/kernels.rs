@@ -586,3 +586,30 @@ fn blocks_that_wait_for_each_other_run_by_turns() {
         assert!(device.get::<i32>(out, 480).iter().all(|&sum| sum == 3 * 55));
     }
 }
+
+#[test]
+fn fragments_of_the_library() {
+    let Some(mut device) = compiled("matrices", &[]) else { return };
+    let mut random = Random(13);
+    let mut numbers = || -> Vec<i32> { (0..256).map(|_| random.below(7) as i32 - 3).collect() };
+    // Halves from -3 to 3.
+    let halves = |values: &[i32]| {
+        values
+            .iter()
+            .map(|&x| [0xc200u16, 0xc000, 0xbc00, 0, 0x3c00, 0x4000, 0x4200][(x + 3) as usize])
+            .collect::<Vec<_>>()
+    };
+    let (a, b) = (numbers(), numbers());
+    let (at_a, at_b) = (device.put(&halves(&a)), device.put(&halves(&b)));
+    let (c, d) = (device.room(1024), device.room(512));
+    device.launch("fragments", (1, 32, 0), &Parameters::default().with(at_a).with(at_b).with(c).with(d).0);
+    for (index, found) in device.get::<f32>(c, 256).into_iter().enumerate() {
+        let exact: i32 = (0..16).map(|k| a[index / 16 * 16 + k] * b[index % 16 * 16 + k]).sum();
+        assert_eq!(found, (2 * (exact + 1)) as f32);
+    }
+    // All rows of the second matrix are the same one: their distance is 0.
+    for (index, found) in device.get::<u16>(d, 256).into_iter().enumerate() {
+        let exact: i32 = (0..16).map(|k| a[index % 8 * 16 + k] * b[index / 8]).sum();
+        assert_eq!(half(found), f64::from(exact));
+    }
+}

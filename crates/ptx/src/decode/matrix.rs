@@ -56,14 +56,18 @@ fn moved<'m>(
     Ok(Matrix::Store { address: body.address(first, space)?, is_turned, sources })
 }
 
-fn targets<'m>(body: &mut Body<'_, 'm>, operand: &Operand<'m>) -> Result<Vec<Target>, PtxError> {
+pub(super) fn targets<'m>(body: &mut Body<'_, 'm>, operand: &Operand<'m>) -> Result<Vec<Target>, PtxError> {
     match operand {
         Operand::Vector(parts) => parts.iter().map(|part| body.target(part)).collect(),
         single => Ok(vec![body.target(single)?]),
     }
 }
 
-fn sources<'m>(body: &mut Body<'_, 'm>, operand: &Operand<'m>, kind: Type) -> Result<Vec<Source>, PtxError> {
+pub(super) fn sources<'m>(
+    body: &mut Body<'_, 'm>,
+    operand: &Operand<'m>,
+    kind: Type,
+) -> Result<Vec<Source>, PtxError> {
     match operand {
         Operand::Vector(parts) => parts.iter().map(|part| body.source(part, kind)).collect(),
         single => Ok(vec![body.source(single, kind)?]),

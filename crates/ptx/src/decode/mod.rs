@@ -3,6 +3,7 @@
 mod arithmetic;
 mod control;
 mod data;
+mod fragment;
 mod matrix;
 mod memory;
 mod warp;
@@ -122,6 +123,7 @@ pub(crate) fn instruction<'m>(
         | "prefetchu" | "discard" | "applypriority" => plain(body, Op::Nothing),
         "shfl" | "vote" | "match" | "redux" | "elect" | "activemask" => warp::exchange(body, m, operands),
         "ldmatrix" | "stmatrix" | "movmatrix" | "mma" => matrix::matrix(body, m, operands),
+        "wmma" => fragment::wmma(body, m, operands),
         _ => Err(m.refused(body, "is not supported")),
     }
 }

@@ -51,7 +51,7 @@ fn result(row: usize, column: usize, kind: Type) -> Place {
 }
 
 /// An element of a type in a register.
-fn element(register: u64, part: usize, kind: Type) -> f64 {
+pub(super) fn element(register: u64, part: usize, kind: Type) -> f64 {
     match kind {
         Type::F16 => f16(register >> (16 * part) & 0xffff),
         Type::Bf16 => bf16(register >> (16 * part) & 0xffff),
@@ -114,6 +114,16 @@ impl Runner<'_, '_> {
             }
             Matrix::Multiply(multiply) => {
                 self.multiply(group, multiply);
+                Ok(())
+            }
+            Matrix::LoadFragment { fragment, address, stride, targets } => {
+                self.load_fragment(group, fragment, address, *stride, targets)
+            }
+            Matrix::StoreFragment { fragment, address, stride, sources } => {
+                self.store_fragment(group, fragment, address, *stride, sources)
+            }
+            Matrix::MultiplyFragments(fragments) => {
+                self.multiply_fragments(group, fragments);
                 Ok(())
             }
         }
@@ -202,7 +212,7 @@ impl Runner<'_, '_> {
                     _ => pairs.map(|(a, b)| a * b).sum::<f64>() + start,
                 };
                 let place = result(row, column, multiply.to);
-                let bits = finished(multiply, sum);
+                let bits = finished(multiply.to, multiply.saturates, sum);
                 d[place.register][place.lane] |= bits << (16 * place.part);
             }
         }
@@ -213,13 +223,12 @@ impl Runner<'_, '_> {
 }
 
 /// A sum in the type of the result.
-fn finished(multiply: &Multiply, sum: f64) -> u64 {
-    match multiply.to {
+pub(super) fn finished(to: Type, saturates: bool, sum: f64) -> u64 {
+    match to {
         Type::S32 => {
             // Products of bytes and what is added have less than 53 bits: exact.
             let sum = sum as i64;
-            let kept =
-                if multiply.saturates { sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) } else { sum };
+            let kept = if saturates { sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) } else { sum };
             u64::from(kept as u32)
         }
         Type::F16 => rounded(soft::F16, sum),

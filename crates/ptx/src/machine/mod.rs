@@ -5,6 +5,7 @@ pub(crate) mod block;
 mod exchange;
 mod execute;
 mod flow;
+mod fragment;
 mod matrix;
 mod print;
 mod warp;

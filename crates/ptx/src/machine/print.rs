@@ -93,8 +93,9 @@ impl Runner<'_, '_> {
 
     fn next_number(&mut self, arguments: &mut Arguments, is_wide: bool) -> Result<u64, Stop> {
         let size = if is_wide { 8 } else { 4 };
-        let at = arguments.next.next_multiple_of(size).min(u64::MAX - 8);
-        arguments.next = at + size;
+        // Nothing lies at the end of all addresses, nor at 0.
+        let at = arguments.next.checked_next_multiple_of(size).unwrap_or(0);
+        arguments.next = at.wrapping_add(size);
         if is_wide {
             return self.bytes(at, arguments.lane).map(u64::from_le_bytes);
         }
