@@ -187,3 +187,33 @@ pub unsafe extern "C" fn hl_nvmlSystemGetCudaDriverVersion_v2(version: *mut c_in
     // SAFETY: a place for a result, as documented.
     nvml(|session| unsafe { put(version, session.welcome.driver) })
 }
+
+/// Makes the session.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_nvmlInit() -> Status {
+    hl_nvmlInit_v2()
+}
+
+/// How many devices there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetCount(count: *mut c_uint) -> Status {
+    // SAFETY: as documented.
+    unsafe { hl_nvmlDeviceGetCount_v2(count) }
+}
+
+/// A device by its number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetHandleByIndex(number: c_uint, place: *mut *mut c_void) -> Status {
+    // SAFETY: as documented.
+    unsafe { hl_nvmlDeviceGetHandleByIndex_v2(number, place) }
+}
+
+/// The version of the node's driver, as CUDA counts it: the vendor's own number is not told over the network.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlSystemGetDriverVersion(place: *mut c_char, room: c_uint) -> Status {
+    nvml(|session| {
+        let version = session.welcome.driver;
+        // SAFETY: room as documented.
+        unsafe { write(&format!("{}.{}", version / 1000, version % 1000 / 10), place, room) }
+    })
+}

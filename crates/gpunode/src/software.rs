@@ -8,6 +8,7 @@
 //! | `engine` | what waits for what, and the threads that do what waits for nothing |
 //! | `lanes` | streams: what the next piece of work of each waits for |
 //! | `faults` | failures that tests ask for |
+//! | `lt` | products of cuBLASLt |
 //! | `kernels` | modules and what their kernels do |
 //! | `blas` | products of matrices |
 //! | `machine` | all of these as a [`Device`](crate::device::Device) |
@@ -18,6 +19,7 @@ mod facts;
 mod faults;
 mod kernels;
 mod lanes;
+mod lt;
 mod machine;
 mod options;
 mod space;

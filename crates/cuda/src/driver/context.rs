@@ -1,12 +1,13 @@
 //! Contexts. Each device has one, its primary context, which is there as long as the session; a context that a program creates is the
 //! primary one of its device.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::handle::Kind;
+use crate::core::session::present;
 use crate::core::thread::{device, driver, set_device};
 use crate::runtime::device::number;
 use crate::runtime::{give, give_if};
@@ -17,7 +18,8 @@ const INVALID_CONTEXT: Code = 201;
 thread_local! {
     /// Devices whose contexts were pushed over; the current one is the thread's device.
     static PUSHED: RefCell<Vec<Option<u32>>> = const { RefCell::new(Vec::new()) };
-    static HAS_CONTEXT: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Whether the program said that a context is current, or that none is. If it said nothing, the runtime's is, once there is a session.
+    static HAS_CONTEXT: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
 fn context(device: u32) -> *mut c_void {
@@ -25,11 +27,11 @@ fn context(device: u32) -> *mut c_void {
 }
 
 fn current() -> Option<u32> {
-    HAS_CONTEXT.get().then(device)
+    HAS_CONTEXT.get().unwrap_or_else(|| present().is_some()).then(device)
 }
 
 fn make_current(device: Option<u32>) {
-    HAS_CONTEXT.set(device.is_some());
+    HAS_CONTEXT.set(Some(device.is_some()));
     if let Some(device) = device {
         set_device(device);
     }

@@ -6,7 +6,7 @@ use hinterland_proto::gpu::command::{BlasGemm, BlasGemmPointers};
 
 /// Elements by cuBLAS's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Element {
+pub(super) enum Element {
     F32,
     F64,
     F16,
@@ -14,7 +14,7 @@ enum Element {
 }
 
 impl Element {
-    fn of(kind: u32) -> Result<Self, Failure> {
+    pub(super) fn of(kind: u32) -> Result<Self, Failure> {
         match kind {
             0 => Ok(Self::F32),
             1 => Ok(Self::F64),
@@ -26,7 +26,7 @@ impl Element {
         }
     }
 
-    const fn bytes(self) -> u64 {
+    pub(super) const fn bytes(self) -> u64 {
         match self {
             Self::F64 => 8,
             Self::F32 => 4,
@@ -34,7 +34,7 @@ impl Element {
         }
     }
 
-    fn read(self, bytes: &[u8]) -> f64 {
+    pub(super) fn read(self, bytes: &[u8]) -> f64 {
         match (self, bytes) {
             (Self::F64, &[a, b, c, d, e, f, g, h]) => f64::from_le_bytes([a, b, c, d, e, f, g, h]),
             (Self::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).into(),
@@ -44,7 +44,7 @@ impl Element {
         }
     }
 
-    fn write(self, value: f64, bytes: &mut [u8]) {
+    pub(super) fn write(self, value: f64, bytes: &mut [u8]) {
         // Values that are not double have been rounded to single precision already.
         match self {
             Self::F64 => bytes.copy_from_slice(&value.to_le_bytes()),

@@ -10,7 +10,7 @@ use super::kernels::Programs;
 use super::lanes::Lanes;
 use super::options::{Kernels, SoftwareOptions};
 use super::space::{GRANULARITY, Space, WINDOW_BYTES};
-use super::{blas, space::View};
+use super::{blas, lt, space::View};
 use crate::body::Body;
 use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
@@ -19,8 +19,8 @@ use crate::outbox::Outbox;
 use crate::work::{Launch, Rows, Work};
 use hinterland_os::OsError;
 use hinterland_os::clock::monotonic_ns;
-use hinterland_proto::gpu::FunctionFacts;
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, launch_flags};
+use hinterland_proto::gpu::{FunctionFacts, LtProduct};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -273,8 +273,11 @@ impl SoftwareMachine {
             Work::Trsm(_) => {
                 return Err(Failure::blas_unsupported("the software device solves no triangular systems"));
             }
-            Work::LtMatmul(_) => {
-                return Err(Failure::blas_unsupported("the software device has no cublasLtMatmul"));
+            Work::LtMatmul(text) => {
+                let product: LtProduct = postcard::from_bytes(&text.to_vec()).map_err(|error| {
+                    Failure::blas_value(format!("a product of cuBLASLt makes no sense: {error}"))
+                })?;
+                self.blas(stream, replay, job(Kind::Blas), move |view| lt::matmul(view, &product));
             }
         }
         Ok(())

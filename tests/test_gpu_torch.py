@@ -1,0 +1,34 @@
+"""PyTorch as PyPI has it, whose GPU is elsewhere: what needs no kernel of its own is computed on the device in software."""
+
+import pathlib
+
+import pytest
+
+from test_gpu import gpu_node  # noqa: F401
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+PYTHON = TREE / ".cache/vllm/venv/bin/python"
+PROGRAM = TREE / "tests/programs/gpu_torch.py"
+
+pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="PyTorch for CUDA is not installed (hint: bench/vllm/prepare.sh)")
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_products_and_copies_of_pytorch_are_right(gpu_node, fabric):  # noqa: F811
+    node = gpu_node("software:memory=1G")
+    outcome = node.run(PYTHON, PROGRAM, address=getattr(node, fabric))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "Hinterland software device\n"
+    assert "Warning" not in outcome.stderr and "not supported" not in outcome.stderr
+
+
+def test_a_step_of_training_calls_nothing_that_is_missing(gpu_node):  # noqa: F811
+    outcome = gpu_node("software:memory=1G,kernels=none").run(PYTHON, PROGRAM, "kernels")
+    assert outcome.returncode == 0, outcome.stderr
+    assert "not supported" not in outcome.stderr
+
+
+def test_kernels_without_ptx_are_refused_in_words(gpu_node):  # noqa: F811
+    outcome = gpu_node("software:memory=1G").run(PYTHON, PROGRAM, "kernels")
+    assert outcome.returncode == 1
+    assert "PTX" in outcome.stderr and "no kernel image is available" in outcome.stderr
