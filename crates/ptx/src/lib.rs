@@ -7,8 +7,13 @@
 //! | [`Memory`] | global memory, which the caller supplies |
 //!
 //! Blocks run one after the other (by turns, if the kernel waits for its whole grid), and the warps of a block by turns. Lanes
-//! of a warp go apart at branches and meet again; results are those of IEEE 754 where PTX asks for them. Nothing here reads a clock or a file, so
-//! that the same launch gives the same memory.
+//! of a warp go apart at branches and meet again. Results are those of IEEE 754 where PTX asks for them; functions that a GPU
+//! approximates are nearer to the exact value here, and sums of matrix instructions are rounded once. Nothing reads a clock
+//! or a file, so the same launch gives the same memory.
+//!
+//! Not done, and refused by name when a kernel that needs it is launched: `cp.async.bulk` and other tensor copies, `mbarrier`,
+//! `wgmma` and later matrix instructions, `mma` of numbers of 4 or 8 bits with a binary point, clusters of more than one block,
+//! textures, calls with parameters in registers, and launches from within a kernel.
 //!
 //! The language is described at <https://docs.nvidia.com/cuda/parallel-thread-execution/>.
 #![forbid(unsafe_code)]
