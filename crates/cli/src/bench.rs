@@ -20,6 +20,7 @@ pub mod case;
 pub mod content;
 mod experts;
 mod fault;
+mod gpu_calls;
 pub mod ground;
 mod kv;
 mod kv_gpu;
@@ -65,14 +66,20 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv_racks::KvRacks,
     &kv_gpu::KvGpuBench,
     &kv_trace::KvTrace,
+    &gpu_calls::GpuCalls,
     &resp::Resp,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
 ];
 
 /// Parts of benches that run as processes of their own; no list shows them.
-const WORKERS: &[&dyn Bench] =
-    &[&reader::Reader, &kv::KvReader, &kv_rpc::KvRpcAnswerer, &kv_trace::client::Client];
+const WORKERS: &[&dyn Bench] = &[
+    &reader::Reader,
+    &kv::KvReader,
+    &kv_rpc::KvRpcAnswerer,
+    &kv_trace::client::Client,
+    &gpu_calls::answerer::Answerer,
+];
 
 /// What a bench is told.
 pub struct Setting {

@@ -139,14 +139,7 @@ impl Ground {
     pub fn node(&self, plan: NodePlan<'_>) -> Result<BenchNode, Failure> {
         let state = self.folder.join(plan.name);
         let socket = self.folder.join(format!("{}.sock", plan.name));
-        let mut command = Command::new(&self.program);
-        // A node must not outlive a bench that is killed.
-        command
-            .arg("become")
-            .arg("--parent")
-            .arg(std::process::id().to_string())
-            .arg("--")
-            .arg(&self.program);
+        let mut command = self.own();
         command.arg("--json").arg("--quiet").arg("--socket").arg(&socket).arg("node");
         command.args(["--name", plan.name, "--listen", "127.0.0.1:0"]).arg("--state").arg(&state);
         command.arg("--capacity").arg(plan.capacity_bytes.to_string());
@@ -154,9 +147,52 @@ impl Ground {
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }
-        command.args(plan.more).stdout(Stdio::piped()).stdin(Stdio::null());
-        let failed =
-            |why: String| Failure::new(format!("node {} did not start: {why}", plan.name), "run it by hand");
+        command.args(plan.more);
+        let (node, ready) =
+            self.start(&format!("node {}", plan.name), command, socket, |ready| &ready["address"])?;
+        let number = ready["node"].as_str().and_then(|id| id.trim_start_matches("node-").parse::<u64>().ok());
+        if let Some(number) = number {
+            let folder = Path::new("/dev/shm").join(format!("hinterland-{number:016x}"));
+            lock(&self.traces).shared_memory.push(folder);
+        }
+        Ok(node)
+    }
+
+    /// Starts a GPU node with these devices, on a socket and, as its address, on a port of the loopback, and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`Failure`] if it does not get ready.
+    pub fn gpu_node(&self, devices: &str) -> Result<BenchNode, Failure> {
+        let socket = self.folder.join("gpu.sock");
+        let mut command = self.own();
+        command.args(["--json", "--quiet", "gpu", "serve", "--device", devices, "--listen"]);
+        command.arg(format!("unix:{}", socket.display())).args(["--listen", "tcp:127.0.0.1:0", "--cache"]);
+        command.arg(self.folder.join("gpu-cache"));
+        self.start("the GPU node", command, socket, |ready| &ready["listen"][1]).map(|(node, _)| node)
+    }
+
+    /// This program, which must not outlive a bench that is killed.
+    fn own(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .arg("become")
+            .arg("--parent")
+            .arg(std::process::id().to_string())
+            .arg("--")
+            .arg(&self.program);
+        command
+    }
+
+    /// Starts a node and waits for the line that says that it is ready, and in it the address.
+    fn start(
+        &self,
+        what: &str,
+        mut command: Command,
+        socket: PathBuf,
+        address: impl FnOnce(&Value) -> &Value,
+    ) -> Result<(BenchNode, Value), Failure> {
+        let failed = |why: String| Failure::new(format!("{what} did not start: {why}"), "run it by hand");
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
         lock(&self.traces).processes.push(child.id());
         let mut line = String::new();
@@ -165,18 +201,9 @@ impl Ground {
             let _ = BufReader::new(output).read_line(&mut line);
         }
         let ready: Value = serde_json::from_str(&line).unwrap_or_default();
-        let node = BenchNode {
-            child,
-            traces: Arc::clone(&self.traces),
-            socket,
-            address: ready["address"].as_str().unwrap_or_default().to_owned(),
-        };
-        let number = ready["node"].as_str().and_then(|id| id.trim_start_matches("node-").parse::<u64>().ok());
-        if let Some(number) = number {
-            let folder = Path::new("/dev/shm").join(format!("hinterland-{number:016x}"));
-            lock(&self.traces).shared_memory.push(folder);
-        }
-        if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok(node) }
+        let address = address(&ready).as_str().unwrap_or_default().to_owned();
+        let node = BenchNode { child, traces: Arc::clone(&self.traces), socket, address };
+        if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok((node, ready)) }
     }
 
     /// The program that measures the machine.
@@ -211,7 +238,15 @@ impl Ground {
     }
 
     fn machine_path(&self) -> Result<PathBuf, Failure> {
-        self.machine.get_or_init(|| compile(&self.folder)).clone()
+        self.machine.get_or_init(|| self.compiled("machine", MACHINE_SOURCE)).clone()
+    }
+
+    /// A program of C, made of one source.
+    ///
+    /// # Errors
+    /// [`Failure`] without a C compiler.
+    pub fn compiled(&self, name: &str, source: &str) -> Result<PathBuf, Failure> {
+        compile(&self.folder, name, source)
     }
 }
 
@@ -248,16 +283,16 @@ fn leave_precedence() {
     let _ = std::fs::remove_dir(group);
 }
 
-fn compile(folder: &Path) -> Result<PathBuf, Failure> {
-    let (source, program) = (folder.join("machine.c"), folder.join("machine"));
-    std::fs::write(&source, MACHINE_SOURCE).map_err(|error| Failure::file("writing", &source, &error))?;
+fn compile(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+    let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
+    std::fs::write(&source, text).map_err(|error| Failure::file("writing", &source, &error))?;
     let mut command = Command::new("cc");
-    command.args(["-O2", "-w", "-pthread", "-o"]).arg(&program).arg(&source);
+    command.args(["-O2", "-w", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl");
     match command.output() {
         Ok(output) if output.status.success() => Ok(program),
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(Failure::new(format!("cc refuses bench/machine/machine.c: {text}"), "report this"))
+            Err(Failure::new(format!("cc refuses {name}.c: {text}"), "report this"))
         }
         Err(error) => {
             Err(Failure::new(format!("there is no C compiler: {error}"), "apt-get install gcc libc6-dev"))
