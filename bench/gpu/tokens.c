@@ -3,7 +3,7 @@
 //   tokens BACKENDS MODEL PREFILL DECODE
 //
 // BACKENDS is the folder with the libraries of llama.cpp's back ends. The prompt is PREFILL tokens of fixed numbers; then DECODE tokens are taken, each the
-// most likely one. Standard output has a line for each: its number, the token, microseconds, and, if the GPU is elsewhere, what
+// most likely one. TOKENS_RPC=HOST:PORT has it run on a server of llama.cpp's RPC back end. Standard output has a line for each: its number, the token, microseconds, and, if the GPU is elsewhere, what
 // went over since the token before: waits for an answer, commands, bytes, messages, bytes of code.
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,6 +30,20 @@ static void be_quiet(enum ggml_log_level level, const char * text, void * unused
     if (level == GGML_LOG_LEVEL_ERROR || getenv("TOKENS_VERBOSE")) {
         fputs(text, stderr);
     }
+}
+
+// Adds the device of llama.cpp's own RPC back end, if one is asked for.
+static void add_rpc_server(const char * address) {
+    ggml_backend_reg_t rpc = ggml_backend_reg_by_name("RPC");
+    ggml_backend_reg_t (*add)(const char *) = NULL;
+    if (rpc) {
+        *(void **) &add = ggml_backend_reg_get_proc_address(rpc, "ggml_backend_rpc_add_server");
+    }
+    if (!add) {
+        fprintf(stderr, "tokens: these libraries have no RPC back end\n");
+        exit(1);
+    }
+    ggml_backend_register(add(address));
 }
 
 static llama_token best(const float * scores, int words) {
@@ -70,6 +84,9 @@ int main(int count, char ** words) {
     const int decode = atoi(words[4]);
     llama_log_set(be_quiet, NULL);
     ggml_backend_load_all_from_path(words[1]);
+    if (getenv("TOKENS_RPC")) {
+        add_rpc_server(getenv("TOKENS_RPC"));
+    }
     llama_backend_init();
     double start = now();
     struct llama_model_params model_params = llama_model_default_params();
