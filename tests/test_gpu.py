@@ -139,6 +139,11 @@ def test_a_fault_of_a_kernel_is_told_where_the_program_waits_and_stays(gpu_node,
     assert node.run(program, "basic").returncode == 0, "the next program is not hurt"
 
 
+def test_what_a_kernel_prints_is_the_programs_output(gpu_node, program):
+    outcome = gpu_node().run(program, "print")
+    assert outcome.stdout.splitlines() == ["before", "thread 0 says 7", "thread 1 says 7", "print"]
+
+
 def test_a_program_without_a_node_is_told_so_and_has_no_gpu(binary, program, folder):
     words = [binary, "--quiet", "run", "--gpu", f"unix:{folder}/nobody.sock", "--", program, "basic"]
     environment = {**os.environ, "HINTERLAND_SOCKET": "/nowhere"}

@@ -88,6 +88,10 @@ __global__ void write_nowhere(int * place) {
     *place = 1;
 }
 
+__global__ void say(int number) {
+    printf("thread %d says %d\n", (int) threadIdx.x, number);
+}
+
 static void check_numbers(const std::vector<int> & numbers, int right) {
     for (int number : numbers) {
         EXPECT(number == right);
@@ -387,6 +391,13 @@ static void errors() {
     EXPECT(warp == 32);
 }
 
+// What a kernel prints is on standard output when the host has waited.
+static void print() {
+    printf("before\n");
+    say<<<1, 2>>>(7);
+    GOOD(cudaDeviceSynchronize());
+}
+
 // A kernel that writes where nothing is: the error comes at the next point where the host waits, and stays.
 static void fault() {
     write_nowhere<<<1, 1>>>((int *) 0x10);
@@ -456,7 +467,7 @@ int main(int count, char ** words) {
     } parts[] = {
         { "basic", basic }, { "streams", streams }, { "graphs", graphs }, { "symbols", symbols },
         { "rows", rows }, { "memory", memory }, { "errors", errors }, { "threads", threads },
-        { "forever", forever }, { "fault", fault },
+        { "print", print }, { "forever", forever }, { "fault", fault },
     };
     for (int at = 1; at < count; at++) {
         bool found = false;

@@ -1,7 +1,7 @@
 //! What goes back to the client: sent at once where the channel has room, else kept in order until it has.
 
 use crate::failure::Failure;
-use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
+use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Printed, Reached};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -98,6 +98,14 @@ impl Outbox {
             Err(error) => (error, Vec::new()),
         };
         self.send(AnswerMessage::Answer(Answer { question, error }), tail);
+    }
+
+    /// Passes on what a kernel printed.
+    pub fn printed(&self, text: &str) {
+        let most = self.piece_bytes();
+        for part in text.as_bytes().chunks(most) {
+            self.send(AnswerMessage::Printed(Printed { flags: 0 }), part.to_vec());
+        }
     }
 
     /// Says that a command failed.
@@ -220,6 +228,9 @@ fn write(line: &mut dyn Line, answer: &AnswerMessage, tail: &[u8]) -> Result<boo
             (Answer::WORD, put(&mut fields, Answer::BYTES, |to| message.put(to)))
         }
         AnswerMessage::Fault(message) => (Fault::WORD, put(&mut fields, Fault::BYTES, |to| message.put(to))),
+        AnswerMessage::Printed(message) => {
+            (Printed::WORD, put(&mut fields, Printed::BYTES, |to| message.put(to)))
+        }
     };
     line.send(word, &fields[..bytes], tail)
 }

@@ -301,6 +301,11 @@ impl Inbox {
                 *pending.answer.lock().unwrap_or_else(PoisonError::into_inner) = tail;
                 pending.settle(answer.error);
             }
+            AnswerMessage::Printed(_) => {
+                let mut text = vec![0; frame.len() - fields];
+                frame.read_at(fields, &mut text).map_err(|error| error.to_string())?;
+                print(&text);
+            }
             AnswerMessage::Fault(fault) => {
                 let mut text = vec![0; (frame.len() - fields).min(TEXT_MAX)];
                 frame.read_at(fields, &mut text).map_err(|error| error.to_string())?;
@@ -368,4 +373,10 @@ impl Inbox {
         let place = if sticky { &self.sticky } else { &self.once };
         let _ = place.compare_exchange(0, error, Ordering::Relaxed, Ordering::Relaxed);
     }
+}
+
+/// Writes to the program's standard output, through the same buffer as the program itself.
+fn print(text: &[u8]) {
+    // SAFETY: a format of ours, and as many bytes as it is told; a text with a zero byte ends there.
+    unsafe { libc::printf(c"%.*s".as_ptr(), text.len() as libc::c_int, text.as_ptr()) };
 }

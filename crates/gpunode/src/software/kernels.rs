@@ -4,6 +4,7 @@ use super::facts::{CAPABILITY, SHARED_BYTES, SHARED_OPT_IN_BYTES};
 use super::options::Kernels as Mode;
 use super::space::{KernelMemory, View};
 use crate::failure::{Failure, number};
+use crate::outbox::Outbox;
 use hinterland_fatbin::{Capability, Entry, Kernels, choose, choose_assembly, entries};
 use hinterland_proto::gpu::FunctionFacts;
 use hinterland_proto::gpu::command;
@@ -43,6 +44,7 @@ impl Kernel {
     pub(super) fn run(
         &self,
         view: &View,
+        outbox: &Outbox,
         launch: &command::Launch,
         parameters: &[u8],
     ) -> Result<(), Failure> {
@@ -56,7 +58,7 @@ impl Kernel {
             data: program.data,
             limits: Limits::default(),
         };
-        let mut memory = KernelMemory::new(view);
+        let mut memory = KernelMemory::new(view, outbox);
         program.module.launch(&run, &mut memory).map(drop).map_err(|error| {
             let code = match &error {
                 // The driver has no number of its own for it.

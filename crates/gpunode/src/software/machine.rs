@@ -422,8 +422,9 @@ impl SoftwareMachine {
         let kernel = Arc::clone(kernel);
         let (fields, parameters) = (launch.fields, launch.parameters.to_vec());
         self.gather(at.stream, replay.as_deref());
+        let outbox = Arc::clone(&self.context.outbox);
         self.queue_job(at.stream, replay, job, parameters.len(), move |view| {
-            kernel.run(view, &fields, &parameters)
+            kernel.run(view, &outbox, &fields, &parameters)
         });
         Ok(())
     }

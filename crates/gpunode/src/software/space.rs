@@ -2,6 +2,7 @@
 
 use crate::body::Body;
 use crate::failure::{Failure, number};
+use crate::outbox::Outbox;
 use crate::work::Rows;
 use hinterland_os::{BASE_PAGE_BYTES, MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_ptx::{IllegalAddress, Memory};
@@ -244,12 +245,13 @@ impl View {
 /// The memory as a kernel sees it: it mostly touches the part that it touched before.
 pub(super) struct KernelMemory<'view> {
     view: &'view View,
+    outbox: &'view Outbox,
     last: Option<&'view Part>,
 }
 
 impl<'view> KernelMemory<'view> {
-    pub(super) const fn new(view: &'view View) -> Self {
-        Self { view, last: None }
+    pub(super) const fn new(view: &'view View, outbox: &'view Outbox) -> Self {
+        Self { view, outbox, last: None }
     }
 
     /// The part that holds a range, and where in it that begins; nothing if no part holds all of it.
@@ -275,6 +277,10 @@ impl<'view> KernelMemory<'view> {
 }
 
 impl Memory for KernelMemory<'_> {
+    fn print(&mut self, text: &str) {
+        self.outbox.printed(text);
+    }
+
     fn read(&mut self, address: u64, bytes: &mut [u8]) -> Result<(), IllegalAddress> {
         match self.find(address, bytes.len() as u64) {
             Some((slice, at)) => slice.read_at(at, bytes).map_err(|_| IllegalAddress),

@@ -22,5 +22,7 @@ messages! {
         /// A command failed, counted from 1 in the order of sending, and why, in words, in the tail. `sticky` is 1 if the device is of no more use to this
         /// session.
         0x04 Fault + tail { error: i32, library: u32, sticky: u32, command: u64 }
+        /// What threads of a kernel printed, in the tail: the program's standard output gets it before the next mark is reached.
+        0x05 Printed + tail { flags: u32 }
     }
 }
