@@ -114,6 +114,16 @@ def test_every_result_of_a_program_of_nvcc_is_right(gpu_node, program, fabric):
     assert outcome.stderr == ""
 
 
+def test_a_program_whose_default_stream_is_each_threads_own_is_right(gpu_node, folder):
+    if not NVCC.exists():
+        pytest.skip("nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
+    path = folder / "per-thread"
+    target = ["-arch=compute_90", "-code=compute_90", "-cudart", "shared", "--default-stream", "per-thread"]
+    subprocess.run([NVCC.read_text().strip(), *target, "-o", path, TREE / "tests/programs/gpu_program.cu"], check=True, capture_output=True)
+    outcome = gpu_node().run(path, *PARTS)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("switch", ["HINTERLAND_NO_FENCE", "HINTERLAND_NO_GRAPH_EDITS", "HINTERLAND_NO_IMAGE_FACTS"])
 def test_results_are_the_same_without_an_optimisation(gpu_node, program, switch):
     outcome = gpu_node().run(program, "streams", "graphs", "errors", **{switch: "1"})

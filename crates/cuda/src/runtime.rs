@@ -6,6 +6,7 @@ pub mod event;
 pub mod graph;
 pub mod launch;
 pub mod memory;
+pub mod per_thread;
 pub mod properties;
 pub mod register;
 pub mod stream;

@@ -106,7 +106,7 @@ pub struct Config {
     grid: Dim3,
     block: Dim3,
     shared: usize,
-    stream: *mut c_void,
+    pub(super) stream: *mut c_void,
     attributes: *const Attribute,
     attribute_count: c_uint,
 }

@@ -456,3 +456,18 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol(
 ) -> Code {
     with_session(|session| copy_now(session, to, inside(session, shadow, bytes, offset)?, bytes))
 }
+
+/// Copies out of a variable in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyFromSymbolAsync(
+    to: *mut c_void,
+    shadow: *const c_void,
+    bytes: usize,
+    offset: usize,
+    _kind: c_int,
+    stream: *mut c_void,
+) -> Code {
+    with_session(|session| {
+        session.copy(&session.stream(stream)?, to, inside(session, shadow, bytes, offset)?, bytes)
+    })
+}

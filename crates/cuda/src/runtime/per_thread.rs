@@ -1,0 +1,174 @@
+//! The same functions for programs that are compiled with `--default-stream per-thread`: no stream means the thread's own.
+//!
+//! The compiler gives such programs names with `_ptsz` behind them where a stream is an argument, and with `_ptds` where the default stream is
+//! meant without being named.
+
+use std::ffi::{c_int, c_uint, c_void};
+
+use super::launch::{Config, hl_cudaLaunchKernelExC};
+use super::register::Dim3;
+use super::{event, graph, launch, memory, stream};
+use crate::code::Code;
+
+/// `cudaStreamPerThread`, where the program names none.
+fn own(stream: *mut c_void) -> *mut c_void {
+    if stream.is_null() { std::ptr::without_provenance_mut(2) } else { stream }
+}
+
+/// Functions that differ in nothing but what no stream means.
+macro_rules! per_thread {
+    ($($name:ident[$own:ident]($($argument:ident: $kind:ty),*) = $module:ident::$plain:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($plain), "` where no stream means the thread's own.")]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
+            let $own = own($own);
+            // SAFETY: as documented. The plain function may be a safe one.
+            #[allow(unused_unsafe)]
+            unsafe { $module::$plain($($argument),*) }
+        }
+    )*};
+}
+per_thread! {
+    hl___cudaLaunchKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl___cudaLaunchKernel;
+    hl_cudaEventRecord_ptsz[stream](event: *mut c_void, stream: *mut c_void) = event::hl_cudaEventRecord;
+    hl_cudaEventRecordWithFlags_ptsz[stream](event: *mut c_void, stream: *mut c_void, flags: c_uint) = event::hl_cudaEventRecordWithFlags;
+    hl_cudaFreeAsync_ptsz[stream](address: *mut c_void, stream: *mut c_void) = memory::hl_cudaFreeAsync;
+    hl_cudaGraphLaunch_ptsz[stream](exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphLaunch;
+    hl_cudaGraphUpload_ptsz[stream](exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphUpload;
+    hl_cudaLaunchCooperativeKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl_cudaLaunchCooperativeKernel;
+    hl_cudaLaunchHostFunc_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) = stream::hl_cudaLaunchHostFunc;
+    hl_cudaLaunchKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl_cudaLaunchKernel;
+    hl_cudaMallocAsync_ptsz[stream](place: *mut *mut c_void, bytes: usize, stream: *mut c_void) = memory::hl_cudaMallocAsync;
+    hl_cudaMemcpy2DAsync_ptsz[stream](to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpy2DAsync;
+    hl_cudaMemcpyAsync_ptsz[stream](to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpyAsync;
+    hl_cudaMemcpyToSymbolAsync_ptsz[stream](shadow: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpyToSymbolAsync;
+    hl_cudaMemset2DAsync_ptsz[stream](address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize, stream: *mut c_void) = memory::hl_cudaMemset2DAsync;
+    hl_cudaMemsetAsync_ptsz[stream](address: *mut c_void, value: c_int, bytes: usize, stream: *mut c_void) = memory::hl_cudaMemsetAsync;
+    hl_cudaStreamAddCallback_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
+    hl_cudaStreamBeginCapture_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cudaStreamBeginCapture;
+    hl_cudaStreamEndCapture_ptsz[stream](stream: *mut c_void, place: *mut *mut c_void) = stream::hl_cudaStreamEndCapture;
+    hl_cudaStreamGetCaptureInfo_ptsz[stream](stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = stream::hl_cudaStreamGetCaptureInfo;
+    hl_cudaStreamGetDevice_ptsz[stream](stream: *mut c_void, device: *mut c_int) = stream::hl_cudaStreamGetDevice;
+    hl_cudaStreamGetFlags_ptsz[stream](stream: *mut c_void, flags: *mut c_uint) = stream::hl_cudaStreamGetFlags;
+    hl_cudaStreamGetId_ptsz[stream](stream: *mut c_void, number: *mut u64) = stream::hl_cudaStreamGetId;
+    hl_cudaStreamGetPriority_ptsz[stream](stream: *mut c_void, priority: *mut c_int) = stream::hl_cudaStreamGetPriority;
+    hl_cudaStreamIsCapturing_ptsz[stream](stream: *mut c_void, status: *mut c_int) = stream::hl_cudaStreamIsCapturing;
+    hl_cudaStreamQuery_ptsz[stream](stream: *mut c_void) = stream::hl_cudaStreamQuery;
+    hl_cudaStreamSynchronize_ptsz[stream](stream: *mut c_void) = stream::hl_cudaStreamSynchronize;
+    hl_cudaStreamWaitEvent_ptsz[stream](stream: *mut c_void, event: *mut c_void, flags: c_uint) = stream::hl_cudaStreamWaitEvent;
+}
+
+/// `cudaLaunchKernelExC` where no stream means the thread's own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLaunchKernelExC_ptsz(
+    config: *const Config,
+    function: *const c_void,
+    arguments: *const *const c_void,
+) -> Code {
+    if config.is_null() {
+        // SAFETY: as documented.
+        return unsafe { hl_cudaLaunchKernelExC(config, function, arguments) };
+    }
+    // SAFETY: as documented.
+    let mut own_config = unsafe { *config };
+    own_config.stream = own(own_config.stream);
+    // SAFETY: as documented.
+    unsafe { hl_cudaLaunchKernelExC(&raw const own_config, function, arguments) }
+}
+
+/// `cudaMemcpy` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy_ptds(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    kind: c_int,
+) -> Code {
+    // SAFETY: as documented.
+    match unsafe { memory::hl_cudaMemcpyAsync(to, from, bytes, kind, own(std::ptr::null_mut())) } {
+        0 => stream::hl_cudaStreamSynchronize(own(std::ptr::null_mut())),
+        code => code,
+    }
+}
+
+/// `cudaMemset` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset_ptds(address: *mut c_void, value: c_int, bytes: usize) -> Code {
+    memory::hl_cudaMemsetAsync(address, value, bytes, own(std::ptr::null_mut()))
+}
+
+/// `cudaMemcpy2D` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy2D_ptds(
+    to: *mut c_void,
+    to_pitch: usize,
+    from: *const c_void,
+    from_pitch: usize,
+    width: usize,
+    height: usize,
+    kind: c_int,
+) -> Code {
+    let stream = own(std::ptr::null_mut());
+    // SAFETY: as documented.
+    match unsafe { memory::hl_cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, width, height, kind, stream) }
+    {
+        0 => stream::hl_cudaStreamSynchronize(stream),
+        code => code,
+    }
+}
+
+/// `cudaMemcpyToSymbol` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyToSymbol_ptds(
+    shadow: *const c_void,
+    from: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+) -> Code {
+    let stream = own(std::ptr::null_mut());
+    // SAFETY: as documented.
+    match unsafe { memory::hl_cudaMemcpyToSymbolAsync(shadow, from, bytes, offset, kind, stream) } {
+        0 => stream::hl_cudaStreamSynchronize(stream),
+        code => code,
+    }
+}
+
+/// `cudaMemcpyFromSymbol` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol_ptds(
+    to: *mut c_void,
+    shadow: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cudaMemcpyFromSymbolAsync_ptsz(to, shadow, bytes, offset, kind, std::ptr::null_mut()) }
+}
+
+/// `cudaMemcpyFromSymbolAsync` where no stream means the thread's own.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpyFromSymbolAsync_ptsz(
+    to: *mut c_void,
+    shadow: *const c_void,
+    bytes: usize,
+    offset: usize,
+    kind: c_int,
+    stream: *mut c_void,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { memory::hl_cudaMemcpyFromSymbolAsync(to, shadow, bytes, offset, kind, own(stream)) }
+}
+
+/// `cudaMemset2D` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset2D_ptds(
+    address: *mut c_void,
+    pitch: usize,
+    value: c_int,
+    width: usize,
+    height: usize,
+) -> Code {
+    memory::hl_cudaMemset2DAsync(address, pitch, value, width, height, own(std::ptr::null_mut()))
+}
