@@ -10,6 +10,7 @@ pub mod launch;
 pub mod memory;
 pub mod module;
 pub mod outbox;
+pub mod recent;
 pub mod session;
 pub mod stream;
 pub mod thread;

@@ -79,6 +79,7 @@ impl Modules {
     /// # Errors
     /// There is none (any more).
     pub fn remove_binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
+        super::recent::forget_all();
         self.binaries.remove(number).map(|binary| (*binary).clone())
     }
 
@@ -294,6 +295,7 @@ impl Registry {
         functions.retain(|_, function| !Arc::ptr_eq(&function.binary, binary));
         let mut variables = self.variables.write().unwrap_or_else(PoisonError::into_inner);
         variables.retain(|_, (other, _)| !Arc::ptr_eq(other, binary));
+        super::recent::forget_all();
     }
 
     /// The kernel with a stub.

@@ -36,6 +36,8 @@ const NO_FENCE: &str = "HINTERLAND_NO_FENCE";
 const NO_GRAPH_EDITS: &str = "HINTERLAND_NO_GRAPH_EDITS";
 /// Set to 1: the node is asked about kernels also when their image says it.
 const NO_IMAGE_FACTS: &str = "HINTERLAND_NO_IMAGE_FACTS";
+/// Set to 1: each launch looks its kernel and stream up.
+const NO_RECENT: &str = "HINTERLAND_NO_RECENT_LAUNCHES";
 /// How long the node may take to answer the first message: it makes a context meanwhile.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -72,6 +74,7 @@ pub(super) struct Without {
     pub(super) fence: bool,
     pub(super) graph_edits: bool,
     pub(super) image_facts: bool,
+    pub(super) recent: bool,
 }
 
 static SESSION: OnceLock<Result<Session, Code>> = OnceLock::new();
@@ -169,6 +172,7 @@ impl Session {
                 fence: is_set(NO_FENCE),
                 graph_edits: is_set(NO_GRAPH_EDITS),
                 image_facts: is_set(NO_IMAGE_FACTS),
+                recent: is_set(NO_RECENT),
             },
             outbox: Mutex::new(Outbox::new(sender)),
             inbox: Inbox::new(receiver),

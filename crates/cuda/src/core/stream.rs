@@ -143,6 +143,7 @@ impl Session {
         }
         self.streams.remove(stream.number)?;
         stream.is_destroyed.store(true, Ordering::Relaxed);
+        super::recent::forget_all();
         self.forget_fence(stream.number);
         self.send(&StreamDestroy { stream: stream.number }).map(drop)
     }

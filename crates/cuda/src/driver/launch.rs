@@ -58,10 +58,14 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Code {
     driver(|session| {
-        let stream = session.stream(stream)?;
-        let kernel = kernel(session, function, stream.device)?;
-        // SAFETY: the caller's promise.
-        unsafe { session.launch(&kernel, &stream, geometry, parameters(each, extra)?) }
+        let find = || {
+            let stream = session.stream(stream)?;
+            Ok((kernel(session, function, stream.device)?, stream))
+        };
+        session.with_launched(function, stream, find, |kernel, stream| {
+            // SAFETY: the caller's promise.
+            unsafe { session.launch(kernel, stream, geometry, parameters(each, extra)?) }
+        })
     })
 }
 

@@ -38,10 +38,14 @@ unsafe fn launch(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        let stream = session.stream(stream)?;
-        let kernel = kernel(session, function, stream.device)?;
-        // SAFETY: the caller's promise.
-        unsafe { session.launch(&kernel, &stream, geometry, Parameters::Each(arguments)) }
+        let find = || {
+            let stream = session.stream(stream)?;
+            Ok((kernel(session, function, stream.device)?, stream))
+        };
+        session.with_launched(function, stream, find, |kernel, stream| {
+            // SAFETY: the caller's promise.
+            unsafe { session.launch(kernel, stream, geometry, Parameters::Each(arguments)) }
+        })
     })
 }
 

@@ -143,8 +143,12 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol_ptds(
     offset: usize,
     kind: c_int,
 ) -> Code {
+    let stream = own(std::ptr::null_mut());
     // SAFETY: as documented.
-    unsafe { hl_cudaMemcpyFromSymbolAsync_ptsz(to, shadow, bytes, offset, kind, std::ptr::null_mut()) }
+    match unsafe { memory::hl_cudaMemcpyFromSymbolAsync(to, shadow, bytes, offset, kind, stream) } {
+        0 => stream::hl_cudaStreamSynchronize(stream),
+        code => code,
+    }
 }
 
 /// `cudaMemcpyFromSymbolAsync` where no stream means the thread's own.
