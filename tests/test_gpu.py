@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import sys
 import time
 
 import pytest
@@ -147,6 +148,13 @@ def test_a_fault_of_a_kernel_is_told_where_the_program_waits_and_stays(gpu_node,
     assert outcome.returncode == 0, outcome.stderr
     assert "write_nowhere" in outcome.stderr and "illegal address" in outcome.stderr
     assert node.run(program, "basic").returncode == 0, "the next program is not hurt"
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_program_of_the_drivers_interface_with_ptx_of_its_own_is_right(gpu_node, fabric):
+    node = gpu_node()
+    outcome = node.run(sys.executable, TREE / "tests/programs/gpu_driver.py", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
 
 
 def test_what_a_kernel_prints_is_the_programs_output(gpu_node, program):

@@ -325,9 +325,16 @@ fn add(stream: u32) -> Launch {
     Launch { function: 1, stream, grid, block, shared: 0, flags: 0, cluster: [0; 3] }
 }
 
-/// Gives the stand-in's kernel that adds the name 1.
+/// Gives the stand-in's kernel that adds the name 1; its parameters are what the stand-in says.
 fn name_add(client: &mut Client) {
-    let image = fat_binary(b".version 9.0\n.target sm_90\n");
+    name_kernel(client, ".param .u64 numbers, .param .u32 count, .param .u32 value");
+}
+
+fn name_kernel(client: &mut Client, parameters: &str) {
+    let ptx = format!(
+        ".version 9.0\n.target sm_90\n.address_size 64\n.visible .entry add({parameters}) {{ ret; }}\n"
+    );
+    let image = fat_binary(ptx.as_bytes());
     let module =
         Module { module: 1, device: 0, bytes: image.len() as u64, hash: *blake3::hash(&image).as_bytes() };
     client.send::<{ Module::BYTES }>(Module::WORD, |body| module.put(body), &[]);
@@ -335,6 +342,21 @@ fn name_add(client: &mut Client) {
     client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), &image);
     let function = Function { function: 1, module: 1 };
     client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"add");
+}
+
+#[test]
+fn a_kernel_that_the_driver_lays_out_in_another_way_than_its_image_is_refused() {
+    let driver = stand_in();
+    let node = Node::with_driver("layout", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    // As many bytes at other places: launched, they would be the wrong ones.
+    name_kernel(&mut client, ".param .u32 count, .param .u32 value, .param .u64 numbers");
+    client.mark(1);
+    let (message, tail) = client.next().unwrap();
+    let words = String::from_utf8_lossy(&tail).into_owned();
+    assert!(matches!(message, AnswerMessage::Fault(fault) if fault.error == 801), "{message:?}: {words}");
+    assert!(words.contains("lays out") && words.contains("hint:"), "{words}");
 }
 
 #[test]

@@ -252,6 +252,28 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, ContainerError> {
     Ok(found)
 }
 
+/// A fat binary around one image, machine code or PTX, as it is: for programs that have images without one.
+pub fn wrap(image: &[u8], capability: Capability) -> Vec<u8> {
+    let kind: u16 = if image.starts_with(b"\x7fELF") { 2 } else { 1 };
+    // PTX ends with a zero at least; both end at a multiple of 8.
+    let payload_bytes = (image.len() + 1).next_multiple_of(8);
+    let mut entry = vec![0; ENTRY_HEADER_BYTES];
+    entry[0..2].copy_from_slice(&kind.to_le_bytes());
+    entry[2..4].copy_from_slice(&0x101_u16.to_le_bytes());
+    entry[4..8].copy_from_slice(&(ENTRY_HEADER_BYTES as u32).to_le_bytes());
+    entry[8..16].copy_from_slice(&(payload_bytes as u64).to_le_bytes());
+    entry[28..32].copy_from_slice(&(capability.major * 10 + capability.minor).to_le_bytes());
+    entry.extend(image);
+    entry.resize(ENTRY_HEADER_BYTES + payload_bytes, 0);
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + entry.len());
+    bytes.extend(CONTAINER_MAGIC.to_le_bytes());
+    bytes.extend(1u16.to_le_bytes());
+    bytes.extend((HEADER_BYTES as u16).to_le_bytes());
+    bytes.extend((entry.len() as u64).to_le_bytes());
+    bytes.extend(entry);
+    bytes
+}
+
 /// A fat binary with these entries only, unchanged: what is sent to a machine whose GPU needs no more.
 pub fn repack(chosen: &[Entry<'_>]) -> Vec<u8> {
     let entries_bytes: usize = chosen.iter().map(|entry| entry.raw.len()).sum();

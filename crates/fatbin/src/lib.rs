@@ -29,7 +29,9 @@ pub mod wrapper;
 mod numbers;
 
 pub use choice::{choose, choose_assembly};
-pub use container::{Compression, ContainerError, Containers, Entry, Kind, container_bytes, entries, repack};
+pub use container::{
+    Compression, ContainerError, Containers, Entry, Kind, container_bytes, entries, repack, wrap,
+};
 pub use decompress::{DecompressError, IMAGE_BYTES_MAX};
 pub use kernels::{ImageError, Kernel, Kernels, Parameter, Space, Variable};
 pub use occupancy::{Group, Multiprocessor};

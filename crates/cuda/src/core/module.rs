@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use hinterland_fatbin::{
     Capability, Group, Kernels, Multiprocessor, Wrapper, choose, choose_assembly, container_bytes, entries,
-    repack,
+    repack, wrap,
 };
 use hinterland_proto::gpu::command::{
     AskFunction, AskOccupancy, AskSymbol, Function, FunctionAttribute, Module, ModuleDrop, ModulePart,
@@ -371,7 +371,8 @@ impl Session {
             image = chosen.image().map_err(|error| bad_image(&error))?;
             (&packed, &image)
         } else {
-            (bytes, bytes)
+            packed = wrap(bytes, gpu);
+            (&packed, bytes)
         };
         let kernels = Kernels::of_image(readable).map_err(|error| bad_image(&error))?;
         let module = self.send_module(device, sent)?;

@@ -144,19 +144,19 @@ impl Lent {
         self.check("setting an attribute", code)
     }
 
-    /// Bytes of all parameters of a kernel.
-    pub fn parameter_bytes(&self, kernel: Kernel) -> Option<usize> {
+    /// Offset and length of each parameter of a kernel, in bytes.
+    pub fn parameters(&self, kernel: Kernel) -> Option<Vec<(usize, usize)>> {
         let call = self.enter().ok()?;
-        let mut end = 0;
+        let mut all = Vec::new();
         for index in 0..PARAMETERS_MAX {
             let (mut offset, mut bytes) = (0, 0);
             // SAFETY: the places are ours; the first number that no parameter has is refused.
             if unsafe { (call.function_parameter)(kernel.handle, index, &mut offset, &mut bytes) } != 0 {
                 break;
             }
-            end = offset + bytes;
+            all.push((offset, bytes));
         }
-        Some(end)
+        Some(all)
     }
 
     /// Groups of a kernel that a multiprocessor holds.

@@ -10,6 +10,7 @@ use crate::failure::{Failure, number};
 use crate::graph::Graph;
 use crate::outbox::Outbox;
 use crate::work::{Launch, Rows, Work};
+use hinterland_fatbin::Kernels;
 use hinterland_gpu::lend::blas::Blas;
 use hinterland_gpu::lend::memory::{Backing, Pinned};
 use hinterland_gpu::lend::order::{Event, Instance, Stream};
@@ -55,6 +56,8 @@ fn chosen(lender: &Lender, numbers: &[u32]) -> Result<Vec<u32>, String> {
 #[derive(Default)]
 pub(super) struct Programs {
     modules: HashMap<u32, (u32, Module)>,
+    /// What the image of each module says of its kernels.
+    layouts: HashMap<u32, Kernels>,
     kernels: HashMap<u32, (u32, Kernel)>,
 }
 
@@ -398,29 +401,55 @@ impl Device for CudaMachine {
     }
 
     fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure> {
-        // The driver reads as much as the header says.
-        let says = hinterland_fatbin::container_bytes(image);
-        let fits = says.is_ok_and(|bytes| bytes <= image.len()) && hinterland_fatbin::entries(image).is_ok();
-        if !fits {
-            return Err(Failure::new(number::INVALID_IMAGE, "this is no fat binary, or it is cut off"));
-        }
-        let loaded = self.devices[device as usize].lent.module(image).map_err(failed)?;
+        // The driver reads as much as headers say, so they are looked at first. One image goes to it by itself: the layout of parameters
+        // is then the one of that image.
+        let broken = |error: &dyn std::fmt::Display| Failure::new(number::INVALID_IMAGE, error.to_string());
+        let entries = hinterland_fatbin::entries(image).map_err(|error| broken(&error))?;
+        let [entry] = entries.as_slice() else {
+            return Err(Failure::new(
+                number::INVALID_IMAGE,
+                format!("a fat binary of one image is wanted, not of {}", entries.len()),
+            ));
+        };
+        let mut bytes = entry.image().map_err(|error| broken(&error))?.into_owned();
+        let kernels = Kernels::of_image(&bytes).map_err(|error| broken(&error))?;
+        // PTX ends with a zero.
+        bytes.push(0);
+        let loaded = self.devices[device as usize].lent.module(&bytes).map_err(failed)?;
         self.programs.modules.insert(module, (device, loaded));
+        self.programs.layouts.insert(module, kernels);
         Ok(())
     }
 
     fn drop_module(&mut self, module: u32) {
         // It stays loaded: work may still use it, and the process ends with the session.
         self.programs.modules.remove(&module);
+        self.programs.layouts.remove(&module);
     }
 
     fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure> {
+        let module_name = module;
         let known = self.programs.modules.get(&module);
         let (device, module) = known.ok_or_else(|| Failure::unknown("module", module))?;
         let lent = &self.devices[*device as usize].lent;
         let kernel = lent.kernel(module, name).map_err(failed)?;
+        let there = lent.parameters(kernel);
+        let here = self.programs.layouts.get(&module_name).and_then(|kernels| kernels.kernel(name));
+        // A compiler may put a parameter that is aligned to more than 16 bytes elsewhere than PTX says. Bytes at a wrong place would be wrong
+        // bytes, so such a kernel is refused.
+        if let (Some(there), Some(here)) = (&there, here) {
+            let says: Vec<(usize, usize)> =
+                here.parameters.iter().map(|one| (one.offset as usize, one.size as usize)).collect();
+            // A driver that tells no layout has told nothing.
+            if !there.is_empty() && *there != says {
+                let words = format!(
+                    "the driver lays out the parameters of {name} in another way than its image (hint: compile the program for this GPU, so that it has machine code)"
+                );
+                return Err(Failure::new(number::NOT_SUPPORTED, words));
+            }
+        }
         self.programs.kernels.insert(function, (*device, kernel));
-        Ok(lent.parameter_bytes(kernel))
+        Ok(there.map(|all| all.last().map_or(0, |(offset, bytes)| offset + bytes)))
     }
 
     fn drop_function(&mut self, function: u32) {

@@ -1,0 +1,71 @@
+"""A program for the driver's interface alone, with PTX as text: what Triton and others do, on a GPU elsewhere."""
+
+import ctypes
+
+PTX = b"""
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry add_all(.param .u64 numbers, .param .u32 count, .param .u32 value) {
+    .reg .pred %p<2>;
+    .reg .b32 %r<8>;
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [numbers];
+    ld.param.u32 %r1, [count];
+    ld.param.u32 %r2, [value];
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mad.lo.s32 %r6, %r3, %r4, %r5;
+    setp.ge.u32 %p1, %r6, %r1;
+    @%p1 bra done;
+    mul.wide.u32 %rd2, %r6, 4;
+    add.s64 %rd3, %rd1, %rd2;
+    ld.global.u32 %r7, [%rd3];
+    add.u32 %r7, %r7, %r2;
+    st.global.u32 [%rd3], %r7;
+done:
+    ret;
+}
+"""
+
+cuda = ctypes.CDLL("libcuda.so.1")
+
+
+def good(code):
+    """Ends the program on an error."""
+    if code != 0:
+        words = ctypes.c_char_p()
+        cuda.cuGetErrorString(code, ctypes.byref(words))
+        raise SystemExit(f"error {code}: {words.value.decode()}")
+
+
+good(cuda.cuInit(0))
+device, context = ctypes.c_int(), ctypes.c_void_p()
+good(cuda.cuDeviceGet(ctypes.byref(device), 0))
+good(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+good(cuda.cuCtxSetCurrent(context))
+module, function, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+good(cuda.cuModuleLoadData(ctypes.byref(module), PTX))
+good(cuda.cuModuleGetFunction(ctypes.byref(function), module, b"add_all"))
+assert cuda.cuModuleGetFunction(ctypes.byref(ctypes.c_void_p()), module, b"nothing") == 500
+assert cuda.cuModuleLoadData(ctypes.byref(ctypes.c_void_p()), b"this is no PTX") != 0
+good(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+COUNT = 10_000
+numbers = (ctypes.c_uint32 * COUNT)(*range(COUNT))
+memory = ctypes.c_uint64()
+good(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.sizeof(numbers)))
+good(cuda.cuMemcpyHtoDAsync_v2(memory, numbers, ctypes.c_size_t(ctypes.sizeof(numbers)), stream))
+values = [memory, ctypes.c_uint32(COUNT), ctypes.c_uint32(5)]
+each = (ctypes.c_void_p * 3)(*(ctypes.cast(ctypes.pointer(value), ctypes.c_void_p) for value in values))
+good(cuda.cuLaunchKernel(function, (COUNT + 255) // 256, 1, 1, 256, 1, 1, 0, stream, each, None))
+back = (ctypes.c_uint32 * COUNT)()
+good(cuda.cuMemcpyDtoHAsync_v2(back, memory, ctypes.c_size_t(ctypes.sizeof(back)), stream))
+good(cuda.cuStreamSynchronize(stream))
+assert list(back) == [number + 5 for number in range(COUNT)]
+entry = ctypes.c_void_p()
+good(cuda.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
+assert entry.value
+good(cuda.cuMemFree_v2(memory))
+good(cuda.cuModuleUnload(module))
+print("right")
