@@ -109,7 +109,7 @@ impl Session {
         if self.is_pinned(to.addr() as u64, bytes as u64) {
             return Ok(());
         }
-        self.wait_mark(&pending)
+        self.wait_bytes(&pending)
     }
 
     /// Sends a copy out and says where its bytes go.
@@ -124,6 +124,16 @@ impl Session {
         let command = self.issue(stream, Effect::Visible, &message(number as u32), 0, |_| ())?;
         pending.set_command(command);
         Ok(pending)
+    }
+
+    /// Waits for bytes into memory that the program may use for something else when the call is over.
+    fn wait_bytes(&self, pending: &Arc<Pending>) -> Result<(), Code> {
+        self.wait_mark(pending).inspect_err(|_| {
+            // What has been told is not expected any more.
+            if pending.state().is_none() {
+                self.inbox.abandon(pending);
+            }
+        })
     }
 
     /// Copies within the program, in the order of the stream.
@@ -269,7 +279,7 @@ impl Session {
         if self.is_pinned(to.start, to.span(width, rows)?) {
             return Ok(());
         }
-        self.wait_mark(&pending)
+        self.wait_bytes(&pending)
     }
 
     /// Sets elements of 1, 2 or 4 bytes.

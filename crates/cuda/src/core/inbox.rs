@@ -271,6 +271,18 @@ impl Inbox {
         Ok(())
     }
 
+    /// Gives up bytes that are expected: when this returns, none of them is written any more.
+    pub(super) fn abandon(&self, pending: &Arc<Pending>) {
+        // With the receiver locked nobody is in the middle of writing.
+        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        self.pending
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .1
+            .retain(|_, one| !Arc::ptr_eq(one, pending));
+        drop(receiver);
+    }
+
     fn find(&self, number: u64) -> Option<Arc<Pending>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner).1.get(&number).cloned()
     }
@@ -329,7 +341,14 @@ impl Inbox {
         head: usize,
     ) -> Result<(), String> {
         let number = u64::from(transfer);
-        let pending = self.find(number).ok_or("bytes came that nobody asked for")?;
+        let Some(pending) = self.find(number) else {
+            // Given up when the node was lost, or a mistake of the node's.
+            return if self.sticky() == UNAVAILABLE {
+                Ok(())
+            } else {
+                Err("bytes came that nobody asked for".into())
+            };
+        };
         let Target::Bytes(place, stream, end) = &pending.target else {
             return Err("bytes came for something else".into());
         };

@@ -213,6 +213,14 @@ impl Session {
         self.surface()
     }
 
+    /// The same for all work of all devices.
+    ///
+    /// # Errors
+    /// As [`synchronize_stream`](Self::synchronize_stream).
+    pub fn synchronize_all(&self) -> Result<(), Code> {
+        (0..self.default_streams.len() as u32).try_for_each(|device| self.synchronize_device(device))
+    }
+
     /// Whether the work of a stream is done; asks the node, without waiting, at most once for the same work.
     ///
     /// # Errors

@@ -124,9 +124,9 @@ pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
         if memory.is_null() {
             return Ok(());
         }
-        session.remove_pinned(memory.addr() as u64, true)?;
         // Bytes that are still on their way would land in memory that is somebody else's by then.
-        session.synchronize_device(device())?;
+        session.synchronize_all()?;
+        session.remove_pinned(memory.addr() as u64, true)?;
         // SAFETY: from posix_memalign, and freed once: it was in the table.
         unsafe { libc::free(memory) };
         Ok(())
@@ -148,7 +148,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaHostUnregister(memory: *mut c_void) -> Code {
     with_session(|session| {
-        session.synchronize_device(device())?;
+        session.synchronize_all()?;
         session.remove_pinned(memory.addr() as u64, false).map(drop)
     })
 }
