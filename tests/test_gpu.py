@@ -260,6 +260,36 @@ def test_llama_cpp_says_the_same_on_a_gpu_elsewhere_as_on_the_processor(gpu_node
     assert len(set(said[0])) > 1, "the model does not say one word for ever"
 
 
+def test_what_killed_processes_left_is_removed_by_the_next_one_and_what_is_in_use_is_not(gpu_node, folder, monkeypatch):
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+
+    def left(contents, process):
+        return sorted(temporary.glob(f"hinterland-{contents}-{process.pid}-*"))
+
+    node = gpu_node()
+    command, environment = node.program("sleep", "600")
+    killed, living = (subprocess.Popen(command, env=environment) for _ in range(2))
+    for one in (killed, living):
+        wait_until(lambda one=one: left("cuda", one) and (left("cuda", one)[0] / "libcudart.so.13").exists(), seconds=20)
+    killed.kill()
+    killed.wait()
+    node.process.kill()
+    node.process.wait()
+    assert left("cuda", killed) and left("gpu", node.process), "nobody cleans up behind a process that is killed"
+    after = gpu_node()
+    assert not left("cuda", killed) and not left("gpu", node.process)
+    assert left("cuda", living) and left("gpu", after.process)
+    after.process.kill()
+    after.process.wait()
+    assert subprocess.run(after.program("true")[0], env=environment, check=True, timeout=60).returncode == 0
+    assert not left("gpu", after.process) and left("cuda", living)
+    living.terminate()
+    living.wait(20)
+    assert not list(temporary.iterdir())
+
+
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_a_symbol_that_is_missing_is_named_once(gpu_node, binary, folder):
     source = folder / "missing.c"

@@ -5,3 +5,4 @@ pub mod gpu;
 pub mod namespace;
 pub mod preload;
 pub mod program;
+pub mod temporary;

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 21] = [
+const COMMANDS: [&str; 24] = [
     "",
     "up",
     "node",
@@ -23,6 +23,9 @@ const COMMANDS: [&str; 21] = [
     "gpu",
     "gpu coverage",
     "gpu libraries",
+    "gpu serve",
+    "gpu ls",
+    "gpu top",
     "top",
     "doctor",
     "bench",

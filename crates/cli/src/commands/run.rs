@@ -15,14 +15,15 @@ use std::sync::mpsc::channel;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 Example: hinterland run --budget 2G -- llama-completion -m /pool/models/small.gguf -p Hello
-         hinterland run --gpu gpu-node:7080 -- llama-server -ngl 99 -m small.gguf
+         hinterland run --gpu gpu-node:7410 -- llama-server -ngl 99 -m small.gguf
 
-With --gpu the program finds CUDA's libraries replaced by ours, and its devices are those of the GPU
-node; without a node of a pool on this host it then runs without a mount.
+With --gpu the program finds CUDA's libraries replaced by ours, and its devices are those of the GPU \
+node (`hinterland gpu serve`). A node on another host needs the key that it was started with, in a file that \
+HINTERLAND_KEY_FILE names. `hinterland gpu coverage PROGRAM` says whether a program calls something that is not \
+there. Without a node of a pool on this host the program runs without a mount.
 
-The mount is private to the program and its children, and goes with them. The program gets the
-signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is
-missing.")]
+The mount is private to the program and its children, and goes with them. The program gets the \
+signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is missing.")]
 pub struct Arguments {
     /// Most bytes that the host keeps of an object of another rack
     #[arg(long, value_name = "SIZE")]

@@ -1,17 +1,16 @@
 //! The libraries that stand in for CUDA's, in a folder of their own for as long as a program runs.
 
 use super::cuda;
+use super::temporary::TemporaryFolder;
 use crate::failure::Failure;
 use hinterland_cudanames::CORE_FILE;
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 /// The folder with the libraries; it goes when this is dropped.
 #[derive(Debug)]
 pub struct Libraries {
-    folder: PathBuf,
+    folder: TemporaryFolder,
     paths: Vec<PathBuf>,
 }
 
@@ -22,8 +21,8 @@ impl Libraries {
     /// [`Failure`] when the core is not found or nothing can be written.
     pub fn write() -> Result<Self, Failure> {
         let core = cuda::find_core()?;
-        let mut libraries = Self { folder: new_folder()?, paths: Vec::new() };
-        libraries.paths = cuda::write_libraries(&libraries.folder, &core)?;
+        let mut libraries = Self { folder: TemporaryFolder::make("cuda")?, paths: Vec::new() };
+        libraries.paths = cuda::write_libraries(libraries.folder.path(), &core)?;
         // Whoever needs the core asks for it by name.
         libraries.paths.retain(|path| !path.ends_with(CORE_FILE));
         Ok(libraries)
@@ -36,36 +35,13 @@ impl Libraries {
 
     /// `LD_LIBRARY_PATH` with the folder in front, for programs that load by name.
     pub fn search_path(&self) -> OsString {
-        let mut value = self.folder.clone().into_os_string();
+        let mut value = self.folder.path().as_os_str().to_owned();
         if let Some(before) = std::env::var_os("LD_LIBRARY_PATH").filter(|before| !before.is_empty()) {
             value.push(":");
             value.push(before);
         }
         value
     }
-}
-
-impl Drop for Libraries {
-    fn drop(&mut self) {
-        // What is left lies in the folder for temporary files.
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn new_folder() -> Result<PathBuf, Failure> {
-    let parent = std::env::temp_dir();
-    for number in 0..u32::MAX {
-        let folder = parent.join(format!("hinterland-cuda-{}-{number}", std::process::id()));
-        match fs::DirBuilder::new().mode(0o700).create(&folder) {
-            Ok(()) => return Ok(folder),
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(Failure::file("making", &folder, &error)),
-        }
-    }
-    Err(Failure::new(
-        format!("{} is full of folders", parent.display()),
-        "remove old ones: hinterland-cuda-*",
-    ))
 }
 
 /// What a program is told of its GPU node.

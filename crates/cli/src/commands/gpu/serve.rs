@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::run::temporary::TemporaryFolder;
 use crate::size::Size;
 use hinterland_channel::Address;
 use hinterland_gpunode::daemon::{Daemon, DaemonError, DaemonOptions};
@@ -18,8 +19,9 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// How GPUs are lent.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Programs reach it with `hinterland run --gpu ADDRESS -- PROGRAM`. Each gets a process of its own here, which ends
-with it and gives everything back. It stays in the foreground until ctrl-C or SIGTERM.
+Programs reach it with `hinterland run --gpu ADDRESS -- PROGRAM`. Each gets a process of its own here, which ends with \
+it and gives everything back. The command stays in the foreground until ctrl-C or SIGTERM.
+
   hinterland gpu serve --listen unix:/run/hinterland/gpu.sock --device cuda
   hinterland gpu serve --listen tcp:0.0.0.0:7410 --key pool.key --device cuda:0
   hinterland gpu serve --listen unix:/tmp/gpu.sock --device software:memory=2G,kernels=none")]
@@ -42,19 +44,9 @@ pub struct Arguments {
     /// Most bytes of that folder
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     cache_size: Size,
-    /// File with the key that programs of other hosts need
+    /// File with the key that programs of other hosts need: 64 hexadecimal digits (`openssl rand -hex 32` makes some)
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-}
-
-/// A folder that is removed at the end.
-struct OwnFolder(PathBuf);
-
-impl Drop for OwnFolder {
-    fn drop(&mut self) {
-        // It is below the folder for such, which the system clears.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Serves until SIGINT or SIGTERM.
@@ -76,8 +68,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let (folder, _own) = match &arguments.cache {
         Some(folder) => (folder.clone(), None),
         None => {
-            let folder = std::env::temp_dir().join(format!("hinterland-gpu-{}", std::process::id()));
-            (folder.clone(), Some(OwnFolder(folder)))
+            let folder = TemporaryFolder::make("gpu")?;
+            (folder.path().to_owned(), Some(folder))
         }
     };
     let daemon = Daemon::start(DaemonOptions {
