@@ -79,6 +79,8 @@ class Counters:
     poisoned_faults: int
     ring_requests: int
     demand_fill_us: int
+    copies_made: int
+    copied_bytes: int
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ use hinterland_proto::control::{Advice, CacheStatus, ObjectInfo, Problem};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, NodeId, SessionId};
 use registration::Registration;
-use source::Source;
+pub(crate) use source::Source;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};

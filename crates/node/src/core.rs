@@ -8,6 +8,7 @@ use crate::locks::LockTable;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
+use crate::repair::Repairs;
 use crate::segment::Segment;
 use hinterland_kv::Namespace;
 use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
@@ -38,6 +39,8 @@ pub struct Core {
     pub holdings: Arc<Holdings>,
     /// Puts of its sessions.
     pub puts: Arc<Puts>,
+    /// Copies that were lost.
+    pub repairs: Arc<Repairs>,
     /// Objects of other racks.
     pub cache: Arc<Cache>,
     /// KV blocks of this host.
@@ -105,6 +108,7 @@ impl Core {
         // Relaxed: counters that nothing is ordered by.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tallies = &self.cache.tallies;
+        let (copies_made, copied_bytes) = self.repairs.counts();
         NodeStatus {
             node: self.own,
             name: self.name.clone(),
@@ -134,6 +138,8 @@ impl Core {
                 poisoned_faults: read(&tallies.poisoned_faults),
                 ring_requests: read(&self.ring_requests),
                 demand_fill_us: read(&tallies.demand_fill_us),
+                copies_made,
+                copied_bytes,
             },
             caches,
             problems: self.cache.problems(),

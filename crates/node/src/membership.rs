@@ -5,6 +5,7 @@ use crate::fault_point;
 use crate::holdings::Holdings;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};
+use crate::repair::Repairs;
 use hinterland_directory::{Command, ContentDigest, Departure, DirectoryError, HELD_MAX, Held, Reply};
 use hinterland_os::clock;
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
@@ -81,6 +82,7 @@ impl Membership {
         directory: &DirectoryLink,
         holdings: &Holdings,
         puts: &Puts,
+        repairs: &Repairs,
     ) -> Result<u64, Refused> {
         let command = Command::Heartbeat {
             node: self.node,
@@ -88,10 +90,11 @@ impl Membership {
             used_bytes: holdings.used_bytes(),
         };
         match directory.ask(&command)? {
-            Ok(Reply::Beat { lease_ms, forget, writing, .. }) => {
+            Ok(Reply::Beat { lease_ms, forget, copying, writing }) => {
                 for (object, epoch) in forget {
                     self.let_go(directory, holdings, object, epoch);
                 }
+                repairs.reconcile(&copying);
                 for (object, token) in writing {
                     if !puts.knows(token) {
                         // Nobody goes on with it: its session ended while the directory was away.

@@ -15,6 +15,7 @@ use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::put::Puts;
 use crate::refused::Refused;
 use crate::remote_service::RemoteService;
+use crate::repair::Repairs;
 use crate::segment::Segment;
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
@@ -177,7 +178,7 @@ impl Node {
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
         let heartbeat = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
-        let threads = vec![accepting, heartbeat, core.kv_racks.start()?];
+        let threads = vec![accepting, heartbeat, core.kv_racks.start()?, spawn_repairs(&core)?];
         let cache_threads = Some(cache_threads);
         Ok(Self { core, server, local, threads, cache_threads, bell, backing, folders, messages })
     }
@@ -203,6 +204,7 @@ impl Node {
         *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.bell.changed.notify_all();
         self.core.kv_racks.stop();
+        self.core.repairs.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a thread of the node had panicked");
@@ -291,6 +293,8 @@ fn build(
     let incarnation = Incarnation::fresh();
     let membership =
         Membership { node: own, rack: options.rack.clone(), address, incarnation: incarnation.clone() };
+    let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
+    let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
     let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let cache_options = CacheOptions {
         budget_bytes: options.cache_budget_bytes,
@@ -312,6 +316,7 @@ fn build(
         peers,
         holdings,
         puts: Arc::new(puts),
+        repairs: Arc::new(repairs),
         cache,
         kv_elsewhere: Arc::new(KvElsewhere::new(Arc::clone(&kv_racks))),
         kv_racks: Arc::clone(&kv_racks),
@@ -383,6 +388,15 @@ fn spawn_heartbeat(core: Arc<Core>, bell: Arc<Bell>, lease_ms: u64) -> Result<Jo
     Ok(thread)
 }
 
+fn spawn_repairs(core: &Arc<Core>) -> Result<JoinHandle<()>, NodeError> {
+    let repairs = Arc::clone(&core.repairs);
+    let thread = std::thread::Builder::new()
+        .name("repair".to_owned())
+        .spawn(move || repairs.run())
+        .map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?;
+    Ok(thread)
+}
+
 /// Renews the lease, tells the directory that time passes, and forgets caches of removed objects.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
     process::name_thread("heartbeat");
@@ -399,7 +413,7 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
             return;
         }
         drop(stopping);
-        match core.membership.heartbeat(&core.directory, &core.holdings, &core.puts) {
+        match core.membership.heartbeat(&core.directory, &core.holdings, &core.puts, &core.repairs) {
             Ok(lease) => {
                 lease_ms = lease;
                 was_lost = false;

@@ -2,6 +2,7 @@
 
 use crate::cache::CacheSwitches;
 use crate::kv::{KvDisk, KvRemote, KvWatermarks};
+use crate::repair::RepairOptions;
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
@@ -78,6 +79,8 @@ pub struct NodeOptions {
     pub switches: CacheSwitches,
     /// How long a member's lease lasts.
     pub lease: Duration,
+    /// When and how fast lost copies are made again.
+    pub repair: RepairOptions,
 }
 
 impl NodeOptions {
@@ -111,6 +114,7 @@ impl NodeOptions {
             eviction: EvictionKind::default(),
             switches: CacheSwitches::default(),
             lease: Duration::from_secs(3),
+            repair: RepairOptions::default(),
         }
     }
 }

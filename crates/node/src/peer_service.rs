@@ -156,7 +156,8 @@ fn create(
     Ok(PeerReply::Done)
 }
 
-fn drop_home(core: &Core, object: ObjectId) {
+/// Drops this node's copy of an object, and tells the directory.
+pub fn drop_home(core: &Core, object: ObjectId) {
     let Ok(holding) = core.holdings.find(object) else { return };
     core.holdings.drop_object(object);
     fault_point::reach("home-dropped");

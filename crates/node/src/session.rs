@@ -277,7 +277,7 @@ impl Session {
                 verify::remove(core, &name)?;
                 Reply::Done
             }
-            Request::Verify { name } => verify::verify(core, &name)?,
+            Request::Verify { name, mend } => verify::verify(core, &name, mend)?,
             Request::CreateRegion { name, bytes, rack } => {
                 let rack = Placement::Rack(rack.unwrap_or_else(|| core.membership.rack.clone()));
                 Reply::Object(create_region(core, name, bytes, rack)?)

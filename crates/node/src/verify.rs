@@ -3,6 +3,7 @@
 use crate::core::Core;
 use crate::directory_link::describe;
 use crate::fault_point;
+use crate::peer_service;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
@@ -39,26 +40,49 @@ pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Reads every copy of an object and compares it with its checksums, and those with the directory's digest.
+/// Reads every copy of an object and compares it with its checksums, and those with the directory's digest. With `mend`,
+/// copies that were read and are wrong are dropped if another one is right: what lacks copies is repaired.
 ///
 /// # Errors
 /// [`Refused`] if there is no such name.
-pub fn verify(core: &Core, name: &ObjectName) -> Result<Reply, Refused> {
+pub fn verify(core: &Core, name: &ObjectName, mend: bool) -> Result<Reply, Refused> {
     let info = describe(&core.directory.lookup(name)?, core.own);
-    let (mut blocks, mut good, mut bad) = (0, Vec::new(), Vec::new());
+    let (mut blocks, mut good, mut bad, mut wrong) = (0, Vec::new(), Vec::new(), Vec::new());
     for home in &info.homes {
         match verify_home(core, info.object, info.digest, home) {
             Ok(count) => {
                 blocks += count;
                 good.push(home.node);
             }
-            Err(refused) => bad.push((home.node, refused.text)),
+            Err(refused) => {
+                if refused.code == errno::EIO {
+                    wrong.push(home);
+                }
+                bad.push((home.node, refused.text));
+            }
         }
     }
     for (node, reason) in &bad {
         core.cache.problem(&format!("the copy of {name} on {node} cannot be trusted: {reason}"));
     }
+    if mend && !good.is_empty() {
+        wrong.into_iter().for_each(|home| drop_copy(core, info.object, home));
+    }
     Ok(Reply::Verified { blocks, good, bad })
+}
+
+/// Lets a home drop its copy. One that does not hear it keeps a copy that every reader refuses.
+fn drop_copy(core: &Core, object: ObjectId, home: &Home) {
+    let dropped = if home.node == core.own {
+        peer_service::drop_home(core, object);
+        Ok(())
+    } else {
+        core.peers.call(&home.address, &PeerRequest::HomeDrop { object }).map(drop)
+    };
+    match dropped {
+        Ok(()) => tracing::warn!(%object, node = %home.node, "a wrong copy was dropped"),
+        Err(refused) => tracing::warn!(%object, node = %home.node, %refused, "a wrong copy was not dropped"),
+    }
 }
 
 fn verify_home(core: &Core, object: ObjectId, expected: [u8; 32], home: &Home) -> Result<u64, Refused> {

@@ -165,7 +165,20 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is no such name.
     pub fn verify(&self, name: &ObjectName) -> Result<Verified, PoolError> {
-        match self.session.call(&Request::Verify { name: name.clone() })? {
+        self.verify_with(name, false)
+    }
+
+    /// As [`verify`](Self::verify), and lets go of wrong copies if there is a right one; they are made again. Programs
+    /// that map a wrong copy keep it until they unmap it.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_and_mend(&self, name: &ObjectName) -> Result<Verified, PoolError> {
+        self.verify_with(name, true)
+    }
+
+    fn verify_with(&self, name: &ObjectName, mend: bool) -> Result<Verified, PoolError> {
+        match self.session.call(&Request::Verify { name: name.clone(), mend })? {
             Reply::Verified { blocks, good, bad } => Ok(Verified { blocks, good, bad }),
             other => Err(unexpected("Verified", &other)),
         }

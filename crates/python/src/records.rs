@@ -62,6 +62,8 @@ pub(crate) struct Counters {
     poisoned_faults: u64,
     ring_requests: u64,
     demand_fill_us: u64,
+    copies_made: u64,
+    copied_bytes: u64,
 }
 
 /// `hinterland.CacheStatus`.
@@ -170,6 +172,8 @@ impl From<control::Counters> for Counters {
             poisoned_faults: counters.poisoned_faults,
             ring_requests: counters.ring_requests,
             demand_fill_us: counters.demand_fill_us,
+            copies_made: counters.copies_made,
+            copied_bytes: counters.copied_bytes,
         }
     }
 }

@@ -143,6 +143,8 @@ fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> Str
     count("hinterland_checksum_failures_total", "Blocks that arrived wrong.", counters.checksum_failures);
     count("hinterland_failovers_total", "Fetches that went to another replica.", counters.failovers);
     count("hinterland_lost_faults_total", "Faults that ended in SIGBUS.", counters.poisoned_faults);
+    count("hinterland_copies_made_total", "Lost copies made again.", counters.copies_made);
+    count("hinterland_copied_bytes_total", "Bytes of those copies.", counters.copied_bytes);
     count("hinterland_ring_requests_total", "Requests over rings.", counters.ring_requests);
     let mut up =
         Family::begin(&mut text, "hinterland_member_up", "gauge", "Whether the member's lease is alive.");

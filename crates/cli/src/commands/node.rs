@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
-use hinterland_node::{BackingChoice, KvDisk, KvWatermarks, Node, NodeError, NodeOptions};
+use hinterland_node::{BackingChoice, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RepairOptions};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
@@ -104,6 +104,15 @@ pub struct Memory {
     /// How long a connection spins for the next request before it sleeps, in microseconds
     #[arg(long, default_value_t = 0, value_name = "US", value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     pub spin: u32,
+    /// Whether this node makes copies again that were lost with other nodes
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub repair: OnOff,
+    /// How long an object has lacked copies before they are made again, in seconds
+    #[arg(long, default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(..=86_400))]
+    pub repair_after: u32,
+    /// How much it fetches for that in a second, at most; 0: as fast as it goes
+    #[arg(long, default_value = "256M", value_name = "SIZE")]
+    pub repair_rate: Size,
     /// Go without an optimisation, to see what it is worth; may be repeated
     #[arg(long, value_name = "SWITCH", value_enum)]
     pub without: Vec<Switch>,
@@ -220,6 +229,11 @@ pub fn options(
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);
     options.eviction = memory.eviction;
+    options.repair = RepairOptions {
+        is_on: memory.repair == OnOff::On,
+        after: Duration::from_secs(u64::from(memory.repair_after)),
+        bytes_per_second: memory.repair_rate.bytes,
+    };
     options.spin = Duration::from_micros(u64::from(memory.spin));
     for switch in &memory.without {
         let switches = &mut options.switches;

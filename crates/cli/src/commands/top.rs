@@ -241,6 +241,7 @@ fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
         lines.push(format!("a fill on demand takes {:.0} us", rates.fill_us));
     }
     let trouble = [
+        (counters.copies_made, "lost copies were made again here"),
         (counters.failovers, "fetches went to another replica"),
         (counters.checksum_failures, "blocks arrived with a wrong checksum"),
         (counters.poisoned_faults, "faults ended in SIGBUS"),

@@ -17,6 +17,9 @@ pub struct Arguments {
     /// Every sealed object
     #[arg(long)]
     all: bool,
+    /// Drop wrong copies of objects that have a right one; they are made again from it
+    #[arg(long)]
+    mend: bool,
 }
 
 /// Verifies each object at each of its homes.
@@ -34,7 +37,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let mut shown = Vec::new();
     let mut all_good = true;
     for name in &names {
-        let verified = pool.verify(name)?;
+        let verified = if arguments.mend { pool.verify_and_mend(name) } else { pool.verify(name) }?;
         all_good &= verified.bad.is_empty();
         if context.output.json {
             shown.push(value(name, &verified));
@@ -47,7 +50,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else if !all_good {
         context.output.fail(&Failure::new(
             "some copies are wrong or did not answer",
-            "`hinterland get` reads a right copy; put it again under a new name, then remove the old one",
+            "`hinterland get` reads a right copy; `hinterland verify --mend` drops wrong ones, and they are made again",
         ));
     }
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -148,6 +148,8 @@ pub enum Request {
     Verify {
         /// Name.
         name: ObjectName,
+        /// Whether wrong copies are dropped if there is a right one, so that they are made again.
+        mend: bool,
     },
     /// Reserves room in every home → `PutStarted`.
     PutBegin {

@@ -32,6 +32,10 @@ pub struct Counters {
     pub ring_requests: u64,
     /// Microseconds that demand fills took, summed.
     pub demand_fill_us: u64,
+    /// Lost copies that this node made again.
+    pub copies_made: u64,
+    /// Their bytes.
+    pub copied_bytes: u64,
 }
 
 /// One member of the pool as the directory knows it.

@@ -1,0 +1,177 @@
+"""Copies that went with a node are made again elsewhere, once and right, whoever dies meanwhile."""
+
+import json
+import mmap
+import pathlib
+
+import pytest
+
+from faults import bury, is_dead, patiently, sha, start_armed, steps_said, wait_until
+
+MEBIBYTE = 1 << 20
+SIZE = 20 * MEBIBYTE + 5
+ROOM = ["--capacity", "256M"]
+AT_ONCE = [*ROOM, "--repair-after", "0", "--repair-rate", "0"]
+# A lease of three seconds, and the pauses of who looks for repairs.
+SECONDS = 30
+
+
+@pytest.fixture
+def racks(start_node):
+    """A function that starts node `d` with the directory and no room, and nodes `a`, `b` and `c` in racks of their own."""
+    def start(options):
+        d = start_node("d", options=["--capacity", "2M", *options[2:]])
+        return [d] + [start_node(name, join=d.address, options=options) for name in ("a", "b", "c")]
+    return start
+
+
+def homes(node, name="data"):
+    """The racks of the homes of an object that are up, and of those that are down."""
+    found = node.json("stat", name)["homes"]
+    return ({home["rack"] for home in found if home["up"]}, {home["rack"] for home in found if not home["up"]})
+
+
+def copies_made(node):
+    """How many copies a node says that it has made again."""
+    return node.json("status")["counters"]["copies_made"]
+
+
+def verifies(node, name="data"):
+    """Whether a node's own copy of an object agrees with its checksums."""
+    checked = json.loads(node.run("verify", name, "--json", check=False).stdout)[0]
+    return node.json("status")["node"] in checked["good"]
+
+
+def memory_files(node):
+    """The files of a node's objects."""
+    number = (node.state / "node.id").read_text().strip()
+    return [*node.state.glob("memory-*/**/*.bytes"), *pathlib.Path(f"/dev/shm/hinterland-{number}").glob("*.bytes")]
+
+
+def flip(path, offset):
+    """Flips a bit where the node has it in memory."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        memory[offset] ^= 64
+
+
+def has_two(node, name="data"):
+    """Whether an object has two homes that are up."""
+    return len(homes(node, name)[0]) == 2
+
+
+def test_a_copy_that_died_with_its_node_is_made_again(racks, make_file, folder):
+    _, a, b, c = racks(AT_ONCE)
+    source = make_file("source", SIZE)
+    names = {"data": source, "small": make_file("small", 777), "nothing": make_file("nothing", 0)}
+    for name, path in names.items():
+        a.run("put", path, "--name", name, "--copies", "2")
+    [other] = [node for node in (b, c) if node.name in homes(a)[0]]
+    [third] = [node for node in (b, c) if node is not other]
+    other.kill()
+    wait_until(lambda: all(has_two(a, name) and other.name not in homes(a, name)[0] for name in names), SECONDS)
+    assert homes(a)[0] == {"a", third.name}
+    assert verifies(third)
+    assert copies_made(third) >= 1 and copies_made(a) == 0
+    # Now the first home may die too: every byte that was acknowledged is there.
+    a.kill()
+    for name, path in names.items():
+        patiently(third, "get", name, folder / f"back-{name}")
+        assert sha(folder / f"back-{name}") == sha(path)
+
+
+def test_what_a_node_brings_back_is_given_up_where_it_is_too_much(racks, make_file):
+    _, a, b, c = racks(AT_ONCE)
+    a.run("put", make_file("source", SIZE), "--name", "data", "--copies", "2")
+    [other] = [node for node in (b, c) if node.name in homes(a)[0]]
+    [third] = [node for node in (b, c) if node is not other]
+    other.kill()
+    wait_until(lambda: homes(a)[0] == {"a", third.name}, SECONDS)
+    other.start()
+    wait_until(lambda: other.json("status")["used_bytes"] == 0, SECONDS)
+    assert homes(a) == ({"a", third.name}, set())
+    a.run("rm", "data")
+    wait_until(lambda: all(node.json("status")["used_bytes"] == 0 for node in (a, other, third)), SECONDS)
+
+
+def test_a_short_absence_moves_nothing(racks, make_file):
+    _, a, b, c = racks([*ROOM, "--repair-after", "20"])
+    a.run("put", make_file("source", SIZE), "--name", "data", "--copies", "2")
+    [other] = [node for node in (b, c) if node.name in homes(a)[0]]
+    [third] = [node for node in (b, c) if node is not other]
+    other.kill()
+    wait_until(lambda: homes(a) == ({"a"}, {other.name}), SECONDS)
+    other.start()
+    wait_until(lambda: homes(a) == ({"a", other.name}, set()), SECONDS)
+    assert copies_made(third) == 0 and third.json("status")["used_bytes"] == 0
+
+
+def test_where_nobody_has_room_nothing_is_broken(racks, make_file, start_node):
+    d = start_node("d", options=["--capacity", "2M", "--repair-after", "0"])
+    a = start_node("a", join=d.address, options=AT_ONCE)
+    b = start_node("b", join=d.address, options=AT_ONCE)
+    a.run("put", make_file("source", SIZE), "--name", "data", "--copies", "2")
+    b.kill()
+    wait_until(lambda: homes(a) == ({"a"}, {"b"}), SECONDS)
+    c = start_node("c", join=d.address, options=["--capacity", "4M", *AT_ONCE[2:]])
+    assert homes(a) == ({"a"}, {"b"}) and c.json("status")["used_bytes"] == 0
+    # Room comes with another node, and so does the copy.
+    start_node("e", join=d.address, options=AT_ONCE)
+    wait_until(lambda: homes(a)[0] == {"a", "e"}, SECONDS)
+
+
+@pytest.mark.parametrize("step", ["repair-reserved:1", "repair-piece:2", "object-header-drafted:1", "repair-copied:1", "repair-made:1"])
+def test_who_makes_a_copy_and_dies_leaves_one_copy_or_none(racks, make_file, folder, step):
+    _, a, b, c = racks(AT_ONCE)
+    source = make_file("source", SIZE)
+    a.run("put", source, "--name", "data", "--copies", "2")
+    [other] = [node for node in (b, c) if node.name in homes(a)[0]]
+    [third] = [node for node in (b, c) if node is not other]
+    third.kill()
+    start_armed(third, step)
+    other.kill()
+    wait_until(lambda: is_dead(third), SECONDS, why=lambda: f"{step} is never reached:\n{third.words()}")
+    bury(third)
+    wait_until(lambda: homes(a)[0] == {"a", third.name}, SECONDS)
+    assert verifies(third)
+    a.kill()
+    patiently(third, "get", "data", folder / "back")
+    assert sha(folder / "back") == sha(source)
+    used = third.json("status")["used_bytes"]
+    assert SIZE <= used < SIZE + 2 * (2 * MEBIBYTE), "no second copy's room is held"
+
+
+def test_a_switch_leaves_things_as_they_are(racks, make_file):
+    _, a, b, c = racks([*AT_ONCE, "--repair", "off"])
+    a.run("put", make_file("source", SIZE), "--name", "data", "--copies", "2")
+    [other] = [node for node in (b, c) if node.name in homes(a)[0]]
+    [third] = [node for node in (b, c) if node is not other]
+    other.kill()
+    wait_until(lambda: homes(a) == ({"a"}, {other.name}), SECONDS)
+    third.kill()
+    third.start({"HINTERLAND_FAULT_POINT": "count"})
+    wait_until(lambda: "joined:1" in steps_said(third), SECONDS)
+    assert copies_made(third) == 0
+
+
+def test_a_flipped_bit_is_found_and_its_copy_made_again(racks, make_file, folder):
+    _, a, b, c = racks(AT_ONCE)
+    source = make_file("source", SIZE)
+    a.run("put", source, "--name", "data", "--copies", "2")
+    [path] = memory_files(a)
+    flip(path, 12_345_678)
+    assert a.run("verify", "data", check=False).returncode == 1
+    assert "WRONG" in a.run("verify", "data", "--mend", check=False).stdout
+    wait_until(lambda: has_two(a) and a.run("verify", "data", check=False).returncode == 0, SECONDS)
+    for node in (a, b, c):
+        patiently(node, "get", "data", folder / "back")
+        assert sha(folder / "back") == sha(source)
+
+
+def test_the_last_copy_is_never_dropped(node, make_file):
+    node.run("put", make_file("source", SIZE), "--name", "data")
+    [path] = memory_files(node)
+    flip(path, 100)
+    assert node.run("verify", "data", "--mend", check=False).returncode == 1
+    assert homes(node) == ({"a"}, set())
+    flip(path, 100)
+    assert node.run("verify", "data").returncode == 0
