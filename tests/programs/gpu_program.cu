@@ -8,31 +8,7 @@
 #include <unistd.h>
 #include <vector>
 
-#include <cuda_runtime.h>
-
-static void fail(const char * what, int line, long long detail = 0) {
-    fprintf(stderr, "line %d: %s (%lld)\n", line, what, detail);
-    exit(1);
-}
-
-#define EXPECT(condition)                        \
-    do {                                         \
-        if (!(condition)) fail(#condition, __LINE__); \
-    } while (0)
-#define GOOD(call)                                            \
-    do {                                                      \
-        cudaError_t code = (call);                            \
-        if (code != cudaSuccess) {                            \
-            fprintf(stderr, "%s\n", cudaGetErrorString(code)); \
-            fail(#call, __LINE__, code);                      \
-        }                                                     \
-    } while (0)
-#define REFUSED(call, error)                                  \
-    do {                                                      \
-        cudaError_t code = (call);                            \
-        if (code != (error)) fail(#call " is not " #error, __LINE__, code); \
-        EXPECT(cudaGetLastError() == (error));                \
-    } while (0)
+#include "gpu_check.h"
 
 __constant__ float factor = 2.0f;
 __device__ int counter = 5;
@@ -90,12 +66,6 @@ __global__ void write_nowhere(int * place) {
 
 __global__ void say(int number) {
     printf("thread %d says %d\n", (int) threadIdx.x, number);
-}
-
-static void check_numbers(const std::vector<int> & numbers, int right) {
-    for (int number : numbers) {
-        EXPECT(number == right);
-    }
 }
 
 static void basic() {
@@ -461,27 +431,10 @@ static void forever() {
 }
 
 int main(int count, char ** words) {
-    const struct {
-        const char * name;
-        void (*run)();
-    } parts[] = {
+    const part parts[] = {
         { "basic", basic }, { "streams", streams }, { "graphs", graphs }, { "symbols", symbols },
         { "rows", rows }, { "memory", memory }, { "errors", errors }, { "threads", threads },
         { "print", print }, { "forever", forever }, { "fault", fault },
     };
-    for (int at = 1; at < count; at++) {
-        bool found = false;
-        for (const auto & part : parts) {
-            if (strcmp(part.name, words[at]) == 0) {
-                part.run();
-                printf("%s\n", part.name);
-                found = true;
-            }
-        }
-        if (!found) {
-            fprintf(stderr, "there is no part %s\n", words[at]);
-            return 2;
-        }
-    }
-    return 0;
+    return run_parts(parts, count, words);
 }

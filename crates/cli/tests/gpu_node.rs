@@ -6,8 +6,9 @@ use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    CopyIn, CopyOut, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch,
-    MapMemory, MarkDevice, MarkStream, Module, ModulePart, StreamCreate, UnmapMemory,
+    CopyIn, CopyInAtLaunch, CopyOut, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart,
+    GraphUpdate, Launch, LaunchContent, MapMemory, MarkDevice, MarkStream, Module, ModulePart, StreamCreate,
+    UnmapMemory,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -428,6 +429,96 @@ fn the_driver_behind_the_node_copies_launches_and_replays_graphs() {
         &[],
     );
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
+}
+
+/// A list that takes two rows of 8 bytes, 16 apart, adds one to six numbers, and brings the rows back.
+fn passing_list(address: u64) -> Vec<u8> {
+    let mut list = Vec::new();
+    let mut put = |word: u32, body: Vec<u8>| {
+        list.extend((body.len() as u32).to_le_bytes());
+        list.extend(word.to_le_bytes());
+        list.extend(&body);
+        list.resize(list.len().next_multiple_of(8), 0);
+    };
+    let copy = CopyInAtLaunch { stream: 20, flags: 0, address, pitch: 16, width: 8, rows: 2 };
+    let mut body = vec![0; CopyInAtLaunch::BYTES];
+    copy.put(&mut body);
+    put(CopyInAtLaunch::WORD, body);
+    let mut body = vec![0; Launch::BYTES];
+    add(20).put(&mut body);
+    body.extend([&address.to_le_bytes()[..], &6_u32.to_le_bytes(), &1_u32.to_le_bytes()].concat());
+    put(Launch::WORD, body);
+    for (from, bytes) in [(address, 8), (address + 16, 8)] {
+        let mut body = vec![0; CopyOut::BYTES];
+        CopyOut { stream: 20, transfer: 0, address: from, bytes }.put(&mut body);
+        put(CopyOut::WORD, body);
+    }
+    list
+}
+
+#[test]
+fn graphs_of_the_driver_take_bytes_of_each_launch_and_bring_bytes_of_each() {
+    let driver = stand_in();
+    let node = Node::with_driver("passage", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(1);
+    name_add(&mut client);
+    for stream in [20, 21] {
+        let stream = StreamCreate { stream, device: 0, flags: 1, priority: 0 };
+        client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+    }
+    let list = passing_list(address);
+    let bytes = list.len() as u64;
+    let graph = Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
+    client.send::<{ Graph::BYTES }>(Graph::WORD, |body| graph.put(body), &[]);
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    let make = GraphInstantiate { exec: 1, graph: 1, flags: 0 };
+    client.send::<{ GraphInstantiate::BYTES }>(GraphInstantiate::WORD, |body| make.put(body), &[]);
+    // Launches in two streams by turns, none of which is waited for.
+    let rounds = 40_u32;
+    for round in 0..rounds {
+        let names = [2 * round + 1, 2 * round + 2].map(u32::to_le_bytes).concat();
+        let numbers = [4 * round, 4 * round + 1, 4 * round + 2, 4 * round + 3].map(u32::to_le_bytes).concat();
+        let content = LaunchContent { exec: 1, transfers: 2 };
+        client.send::<{ LaunchContent::BYTES }>(
+            LaunchContent::WORD,
+            |body| content.put(body),
+            &[names, numbers].concat(),
+        );
+        let run = GraphLaunch { exec: 1, stream: 20 + round % 2 };
+        client.send::<{ GraphLaunch::BYTES }>(GraphLaunch::WORD, |body| run.put(body), &[]);
+        if round == rounds / 2 {
+            let update = GraphUpdate { exec: 1, graph: 1 };
+            client.send::<{ GraphUpdate::BYTES }>(GraphUpdate::WORD, |body| update.put(body), &[]);
+        }
+    }
+    let mut came = std::collections::BTreeMap::new();
+    while came.len() < 2 * rounds as usize {
+        let (message, tail) = client.next().unwrap();
+        let AnswerMessage::Bytes(Bytes { transfer, error: 0, offset: 0 }) = message else {
+            panic!("{message:?}: {}", String::from_utf8_lossy(&tail))
+        };
+        came.insert(transfer, tail);
+    }
+    for round in 0..rounds {
+        let pair = |at: u32| [4 * round + at + 1, 4 * round + at + 2].map(u32::to_le_bytes).concat();
+        assert_eq!((&came[&(2 * round + 1)], &came[&(2 * round + 2)]), (&pair(0), &pair(2)), "round {round}");
+    }
+    // A launch without what it needs is refused, and the names that came with it are told.
+    let content = LaunchContent { exec: 1, transfers: 2 };
+    let names = [901_u32, 902].map(u32::to_le_bytes).concat();
+    client.send::<{ LaunchContent::BYTES }>(LaunchContent::WORD, |body| content.put(body), &names);
+    let run = GraphLaunch { exec: 1, stream: 20 };
+    client.send::<{ GraphLaunch::BYTES }>(GraphLaunch::WORD, |body| run.put(body), &[]);
+    let (message, tail) = client.next().unwrap();
+    assert!(matches!(message, AnswerMessage::Fault(fault) if fault.error == 1), "{message:?}");
+    assert!(String::from_utf8_lossy(&tail).contains("takes 16 bytes"), "{}", String::from_utf8_lossy(&tail));
+    for transfer in [901, 902] {
+        let none = AnswerMessage::Bytes(Bytes { transfer, error: 1, offset: 0 });
+        assert_eq!(client.next().unwrap().0, none);
+    }
+    client.settle();
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `machine` | the devices of a session as a [`Device`](crate::device::Device) |
+//! | `programs` | modules and kernels |
+//! | `execs` | instances of graphs |
 //! | `blases` | handles of cuBLAS |
 //! | `shapes` | rows and launches as the driver takes them |
 //! | `watcher` | a thread that looks for what the devices have done, and tells the client |
@@ -13,7 +15,9 @@
 //! device is broken, and a wait for one event would miss another. Bytes copied out and marks of one stream are told in its order.
 
 mod blases;
+mod execs;
 mod machine;
+mod programs;
 mod replay;
 mod shapes;
 mod staging;

@@ -1,7 +1,7 @@
 //! What the executor needs of devices; the device in software and the driver's devices stand behind it.
 
 use crate::failure::Failure;
-use crate::graph::Graph;
+use crate::graph::{Content, Graph};
 use crate::work::Work;
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
@@ -147,11 +147,12 @@ pub trait Device {
     fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
     /// Ends an instance; a launch of it that runs goes on.
     fn drop_exec(&mut self, exec: u32);
-    /// Puts a graph behind the work of a stream.
+    /// Puts a graph behind the work of a stream. The content is as long as the graph's [`Needs`](crate::graph::Needs) say, and each of its names gets its bytes
+    /// or an error, also when this fails.
     ///
     /// # Errors
     /// The device refuses it at once.
-    fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure>;
+    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure>;
     /// What is known of a kernel.
     ///
     /// # Errors
@@ -214,7 +215,7 @@ impl Device for Box<dyn Device> {
         fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
         fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure>;
         fn drop_exec(&mut self, exec: u32);
-        fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure>;
+        fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure>;
         fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure>;
         fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure>;
         fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;

@@ -151,6 +151,7 @@ impl<D: Device> Executor<D> {
             Command::GraphUpdate(c) => self.graph_update(&c),
             Command::GraphExecDestroy(c) => self.graph_exec_destroy(&c),
             Command::GraphLaunch(c) => self.graph_launch(&c),
+            Command::LaunchContent(c) => self.launch_content(&c, body),
             Command::AskFunction(c) => self.ask_function(&c),
             Command::AskOccupancy(c) => self.ask_occupancy(&c),
             Command::AskSymbol(c) => self.ask_symbol(&c, body),
@@ -183,6 +184,9 @@ impl<D: Device> Executor<D> {
         let Some((place, work)) = work_of(command, body)? else {
             return Err(Failure::unsupported(format!("{} is no command of its own", name_of(command))));
         };
+        if let Work::CopyInAtLaunch { .. } = work {
+            return Err(Failure::unsupported(format!("{} stands in graphs only", name_of(command))));
+        }
         let stream = self.stream_of(place)?;
         self.streams.known(stream)?;
         self.check(&work, true)?;
@@ -221,7 +225,7 @@ impl<D: Device> Executor<D> {
                 }
                 Ok(())
             }
-            Work::CopyIn { to, .. } => self.memory.check(to),
+            Work::CopyIn { to, .. } | Work::CopyInAtLaunch { to } => self.memory.check(to),
             Work::CopyOut { from, .. } => self.memory.check(from),
             Work::CopyWithin { to, from } => {
                 self.memory.check(to)?;

@@ -3,6 +3,7 @@
 use crate::body::Body;
 use crate::failure::Failure;
 use crate::work::{Place, Work, work_of};
+use hinterland_proto::gpu::GRAPH_BYTES_MAX;
 use hinterland_proto::gpu::command::Command;
 use std::collections::HashMap;
 
@@ -22,6 +23,77 @@ struct Step {
     stream: u32,
 }
 
+/// What each launch of a list needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Needs {
+    /// Bytes of copies to devices that come with the launch.
+    pub bytes: u64,
+    /// Copies to the program, each of which has a name.
+    pub transfers: usize,
+    /// Bytes that these bring.
+    pub bytes_out: u64,
+}
+
+impl Needs {
+    fn add(&mut self, work: &Work<'_>) -> Result<(), Failure> {
+        match work {
+            Work::CopyInAtLaunch { to } => self.bytes = self.bytes.saturating_add(to.bytes()),
+            Work::CopyOut { from, .. } => {
+                self.transfers += 1;
+                self.bytes_out = self.bytes_out.saturating_add(from.bytes());
+            }
+            _ => {}
+        }
+        if self.bytes > GRAPH_BYTES_MAX || self.bytes_out > GRAPH_BYTES_MAX {
+            return Err(Failure::value(format!(
+                "a graph copies more than {GRAPH_BYTES_MAX} bytes between device and program"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether a launch needs nothing.
+    pub const fn is_nothing(&self) -> bool {
+        self.bytes == 0 && self.transfers == 0
+    }
+}
+
+/// What came with a launch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Content {
+    /// Names of copies to the program.
+    pub transfers: Vec<u32>,
+    /// Bytes of copies to devices.
+    pub bytes: Vec<u8>,
+}
+
+impl Content {
+    /// Reads what was sent: names and bytes.
+    pub fn read(sent: &[u8], transfers: u32) -> Self {
+        let names = (transfers as usize).saturating_mul(4).min(sent.len());
+        let (names, bytes) = sent.split_at(names);
+        let name = |four: &[u8; 4]| u32::from_le_bytes(*four);
+        Self { transfers: names.as_chunks::<4>().0.iter().map(name).collect(), bytes: bytes.to_vec() }
+    }
+
+    /// Whether it is what a list needs.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check(&self, needs: &Needs) -> Result<(), Failure> {
+        if self.bytes.len() as u64 == needs.bytes && self.transfers.len() == needs.transfers {
+            return Ok(());
+        }
+        Err(Failure::value(format!(
+            "a launch of a graph that takes {} bytes and {} names came with {} bytes and {} names",
+            needs.bytes,
+            needs.transfers,
+            self.bytes.len(),
+            self.transfers.len()
+        )))
+    }
+}
+
 /// A captured list of commands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Graph {
@@ -30,6 +102,7 @@ pub struct Graph {
     /// Where the capture began.
     pub stream: u32,
     launches: u64,
+    needs: Needs,
     /// Streams of cuBLAS handles behind the list.
     pub handle_streams: Vec<(u32, u32)>,
 }
@@ -46,6 +119,7 @@ impl Graph {
     ) -> Result<Self, Failure> {
         let mut steps = Vec::new();
         let mut moved: HashMap<u32, u32> = HashMap::new();
+        let mut needs = Needs::default();
         let mut at = 0;
         while at < list.len() {
             let step = read_step(&list, at)?;
@@ -67,6 +141,7 @@ impl Graph {
                     .map_err(|_| Failure::value(format!("{:#x} is no stream", set.value)))?;
                 moved.insert(set.handle, stream);
             }
+            needs.add(&work)?;
             if steps.len() == STEPS_MAX {
                 return Err(Failure::too_many("commands in a graph", STEPS_MAX));
             }
@@ -75,7 +150,7 @@ impl Graph {
         }
         let launches = steps.iter().filter(|step| matches!(step.command, Command::Launch(_))).count() as u64;
         let handle_streams = moved.into_iter().collect();
-        Ok(Self { list, steps, stream, launches, handle_streams })
+        Ok(Self { list, steps, stream, launches, needs, handle_streams })
     }
 
     /// The bytes of the list.
@@ -96,6 +171,31 @@ impl Graph {
     /// How many kernels it launches.
     pub const fn launches(&self) -> u64 {
         self.launches
+    }
+
+    /// What each launch needs.
+    pub const fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// The work of each command and its stream, in a launch that came with this content.
+    pub fn work_with<'all>(&'all self, content: &'all Content) -> impl Iterator<Item = (u32, Work<'all>)> {
+        let (mut at, mut names) = (0, content.transfers.iter());
+        self.work().map(move |(stream, work)| {
+            let work = match work {
+                Work::CopyInAtLaunch { to } => {
+                    // The content was compared with the needs.
+                    let bytes = Body::Own(&content.bytes).part(at, to.bytes() as usize);
+                    at += bytes.bytes();
+                    Work::CopyIn { to, bytes }
+                }
+                Work::CopyOut { from, transfer } => {
+                    Work::CopyOut { from, transfer: names.next().copied().unwrap_or(transfer) }
+                }
+                other => other,
+            };
+            (stream, work)
+        })
     }
 
     /// The work of each command and its stream.

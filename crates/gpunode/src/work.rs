@@ -83,6 +83,11 @@ pub enum Work<'body> {
         /// As many as the rows have.
         bytes: Body<'body>,
     },
+    /// Bytes to a device that come with each launch of the graph that this stands in.
+    CopyInAtLaunch {
+        /// Where they go.
+        to: Rows,
+    },
     /// Bytes to the program.
     CopyOut {
         /// Where they lie.
@@ -164,6 +169,9 @@ pub fn work_of(command: Command, body: Body<'_>) -> Result<Option<(Place, Work<'
                 return Err(Failure::value(words));
             }
             (c.stream, Work::CopyIn { to, bytes })
+        }
+        Command::CopyInAtLaunch(c) => {
+            (c.stream, Work::CopyInAtLaunch { to: Rows::new(c.address, c.pitch, c.width, c.rows)? })
         }
         Command::CopyOut(c) => {
             (c.stream, Work::CopyOut { from: Rows::new(c.address, 0, c.bytes, 1)?, transfer: c.transfer })

@@ -549,6 +549,50 @@ fn graphs_do_their_list_at_each_launch_and_what_their_edits_say() {
 }
 
 #[test]
+fn a_graph_copies_what_comes_with_its_launch_and_brings_bytes_under_the_names_that_came() {
+    for options in [NONE, "memory=64M,kernels=none,delay-us=1000"] {
+        let mut client = Client::start(options);
+        let address = client.map(0, 1);
+        stream(&mut client, 20, 1);
+        let copy = |rows| c::CopyInAtLaunch { stream: 20, flags: 0, address, pitch: 8, width: 4, rows };
+        let out = |address, bytes| Command::CopyOut(c::CopyOut { stream: 20, transfer: 77, address, bytes });
+        let list = list(&[
+            (Command::CopyInAtLaunch(copy(2)), &[]),
+            (out(address, 4), &[]),
+            (
+                Command::Fill(c::Fill { stream: 20, element: 1, address: address + 4, count: 4, value: 46 }),
+                &[],
+            ),
+            (out(address, 12), &[]),
+        ]);
+        define(&mut client, 1, 0, list.len(), &list);
+        client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 5, graph: 1, flags: 0 }));
+        let content = Command::LaunchContent(c::LaunchContent { exec: 5, transfers: 2 });
+        for (names, bytes) in [([1_u32, 2], b"onlytwo."), ([3, 4], b"anything")] {
+            client.with_tail(&content, &names.map(u32::to_le_bytes).concat());
+            client.with_tail(&content, &bytes[..3]);
+            client.with_tail(&content, &bytes[3..]);
+            launch_graph(&mut client, 5, 20);
+            client.expect_bytes(names[0], &bytes[..4]);
+            client.expect_bytes(names[1], &[&bytes[..4], b"....", &bytes[4..]].concat());
+        }
+        // Too little, or nothing: refused, and who waits for bytes is told.
+        client.with_tail(&content, &[[9_u32, 8].map(u32::to_le_bytes).concat(), vec![1]].concat());
+        let count = launch_graph(&mut client, 5, 20);
+        client.expect_fault(count, 1, "takes 8 bytes and 2 names came with 1 bytes and 2 names");
+        for transfer in [9, 8] {
+            let none = AnswerMessage::Bytes(Bytes { transfer, error: 1, offset: 0 });
+            assert_eq!(client.next().message, none);
+        }
+        let count = launch_graph(&mut client, 5, 20);
+        client.expect_fault(count, 1, "came with 0 bytes");
+        let count = client.send(&Command::CopyInAtLaunch(copy(1)));
+        client.expect_fault(count, 801, "in graphs only");
+        client.settle();
+    }
+}
+
+#[test]
 fn graphs_of_what_may_not_stand_in_them_are_refused() {
     let mut client = Client::start(NONE);
     let address = client.map(0, 1);

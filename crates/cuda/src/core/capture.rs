@@ -2,63 +2,34 @@
 //!
 //! Relaxed throughout: what a program does with one stream or graph in two threads at once has no order, and all lists lie under locks.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hinterland_proto::gpu::command::{
-    Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate,
-};
-use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message, write_edits};
+use hinterland_proto::gpu::Message;
 
+use super::graph::Graph;
 use super::handle::Table;
-use super::outbox::{Effect, Tail};
+use super::list::{HostCopy, List};
+use super::outbox::Tail;
 use super::session::Session;
 use super::stream::Stream;
 use crate::code::{
     CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, INVALID_VALUE,
-    NO_MEMORY,
 };
-
-/// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
-const BASES_MAX: usize = 8;
-/// A frame of a list starts with the length of its body and its word.
-const HEAD: usize = 8;
 
 /// A capture that goes on.
 #[derive(Debug)]
 struct Capture {
     origin: u32,
     streams: Vec<Arc<Stream>>,
-    list: Vec<u8>,
+    list: List,
     is_invalid: bool,
 }
 
-/// A graph.
-#[derive(Debug)]
-pub struct Graph {
-    /// Its name at the node.
-    pub number: u32,
-    origin: u32,
-    list: Vec<u8>,
-    was_sent: AtomicBool,
-    was_destroyed: AtomicBool,
-}
-
-impl Graph {
-    /// Commands in it.
-    #[must_use]
-    pub fn command_count(&self) -> usize {
-        let mut count = 0;
-        let mut at = 0;
-        while let Some(length) = self.list.get(at..at + 4) {
-            // A slice of four bytes is an array of four.
-            let length = u32::from_le_bytes(length.try_into().unwrap_or_default()) as usize;
-            at += HEAD + length.next_multiple_of(8);
-            count += 1;
-        }
-        count
+impl Capture {
+    fn check(&self) -> Result<(), Code> {
+        if self.is_invalid { Err(CAPTURE_INVALIDATED) } else { Ok(()) }
     }
 }
 
@@ -67,20 +38,12 @@ impl Graph {
 pub struct Captures {
     going: Mutex<BTreeMap<u32, Capture>>,
     next: AtomicU32,
-    graphs: Table<Graph>,
-    execs: Table<u32>,
-    bases: Mutex<VecDeque<Arc<Graph>>>,
+    pub(super) graphs: Table<Graph>,
 }
 
 impl Captures {
     pub(super) fn new() -> Self {
-        Self {
-            going: Mutex::default(),
-            next: AtomicU32::new(1),
-            graphs: Table::new(1),
-            execs: Table::new(1),
-            bases: Mutex::default(),
-        }
+        Self { going: Mutex::default(), next: AtomicU32::new(1), graphs: Table::new(1) }
     }
 
     fn going(&self) -> MutexGuard<'_, BTreeMap<u32, Capture>> {
@@ -105,7 +68,7 @@ impl Session {
         let capture = Capture {
             origin: stream.number,
             streams: vec![stream.clone()],
-            list: Vec::new(),
+            list: List::default(),
             is_invalid: false,
         };
         going.insert(number, capture);
@@ -123,24 +86,35 @@ impl Session {
     ) -> Result<(), Code> {
         let mut going = self.captures.going();
         let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
-        if capture.is_invalid {
-            return Err(CAPTURE_INVALIDATED);
-        }
-        let body = M::FIELD_BYTES + bytes;
-        let start = capture.list.len();
-        let end = start + HEAD + body.next_multiple_of(8);
-        if end as u64 > GRAPH_BYTES_MAX {
+        capture.check()?;
+        let pushed = capture.list.push(stream.number, None, message, bytes, fill);
+        pushed.inspect_err(|_| capture.is_invalid = true)
+    }
+
+    /// Takes a copy between the program's memory and a device into the capture of its stream: each launch does it anew.
+    ///
+    /// # Errors
+    /// The capture failed before, or the copy reads what the same list brings.
+    pub(super) fn capture_copy<M: Message>(
+        &self,
+        stream: &Stream,
+        copy: HostCopy,
+        message: &M,
+    ) -> Result<(), Code> {
+        let mut going = self.captures.going();
+        let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
+        capture.check()?;
+        if let HostCopy::In(from) = &copy
+            && capture.list.lands_in(from)
+        {
+            eprintln!(
+                "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
+            );
             capture.is_invalid = true;
-            return Err(NO_MEMORY);
+            return Err(CAPTURE_UNSUPPORTED);
         }
-        capture.list.resize(end, 0);
-        let place = &mut capture.list[start..];
-        // A body is shorter than a graph may be, which fits.
-        place[..4].copy_from_slice(&(body as u32).to_le_bytes());
-        place[4..HEAD].copy_from_slice(&M::NUMBER.to_le_bytes());
-        message.write(&mut place[HEAD..]);
-        fill(&mut Tail::of_list(&mut place[HEAD + M::FIELD_BYTES..HEAD + body]));
-        Ok(())
+        let pushed = capture.list.push(stream.number, Some(copy), message, 0, |_| ());
+        pushed.inspect_err(|_| capture.is_invalid = true)
     }
 
     /// A stream that waits for an event of a capture becomes part of it.
@@ -195,128 +169,5 @@ impl Session {
             return Err(CAPTURE_INVALIDATED);
         }
         self.add_graph(origin, capture.list)
-    }
-
-    /// An empty graph.
-    ///
-    /// # Errors
-    /// All names were given.
-    pub fn add_graph(&self, origin: u32, list: Vec<u8>) -> Result<Arc<Graph>, Code> {
-        self.captures.graphs.add(|number| {
-            Ok(Graph {
-                number,
-                origin,
-                list,
-                was_sent: AtomicBool::new(false),
-                was_destroyed: AtomicBool::new(false),
-            })
-        })
-    }
-
-    /// The graph with a number.
-    ///
-    /// # Errors
-    /// There is none (any more).
-    pub fn graph(&self, number: u32) -> Result<Arc<Graph>, Code> {
-        self.captures.graphs.get(number)
-    }
-
-    /// Sends a graph, once: as a whole, or as what differs from one that the node has.
-    fn send_graph(&self, graph: &Arc<Graph>) -> Result<(), Code> {
-        let mut bases = self.captures.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        if graph.was_sent.swap(true, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let mut edits = Vec::new();
-        let base = bases.iter().rev().find(|base| {
-            edits.clear();
-            !self.without.graph_edits
-                && write_edits(&base.list, &graph.list, &mut edits)
-                && edits.len() < graph.list.len()
-        });
-        let (base, bytes) = match base {
-            Some(base) => (base.number, &edits),
-            None => (0, &graph.list),
-        };
-        self.send(&GraphCommand {
-            graph: graph.number,
-            base,
-            stream: graph.origin,
-            flags: 0,
-            bytes: graph.list.len() as u64,
-            sent: bytes.len() as u64,
-        })?;
-        for part in bytes.chunks(self.tail_max(GraphPart::FIELD_BYTES)) {
-            self.send_with_tail(&GraphPart { graph: graph.number }, part.len(), |tail| tail.put(0, part))?;
-        }
-        bases.push_back(graph.clone());
-        if bases.len() > BASES_MAX
-            && let Some(old) = bases.pop_front()
-            && old.was_destroyed.load(Ordering::Relaxed)
-        {
-            self.send(&GraphDestroy { graph: old.number })?;
-        }
-        Ok(())
-    }
-
-    /// Ends a graph.
-    ///
-    /// # Errors
-    /// There is none (any more), or the node is gone.
-    pub fn destroy_graph(&self, number: u32) -> Result<(), Code> {
-        let graph = self.captures.graphs.remove(number)?;
-        let bases = self.captures.bases.lock().unwrap_or_else(PoisonError::into_inner);
-        graph.was_destroyed.store(true, Ordering::Relaxed);
-        // A base lives on at the node until another takes its place.
-        if graph.was_sent.load(Ordering::Relaxed) && !bases.iter().any(|base| base.number == number) {
-            self.send(&GraphDestroy { graph: number })?;
-        }
-        Ok(())
-    }
-
-    /// Makes a graph ready to be launched; returns the name of the instance.
-    ///
-    /// # Errors
-    /// The node is gone.
-    pub fn instantiate(&self, graph: &Arc<Graph>, flags: u64) -> Result<u32, Code> {
-        self.send_graph(graph)?;
-        let exec = self.captures.execs.add(|number| {
-            self.send(&GraphInstantiate { exec: number, graph: graph.number, flags })?;
-            Ok(number)
-        })?;
-        Ok(*exec)
-    }
-
-    /// Makes an instance do what a graph says.
-    ///
-    /// # Errors
-    /// There is no such instance, or the node is gone.
-    pub fn update_exec(&self, exec: u32, graph: &Arc<Graph>) -> Result<(), Code> {
-        self.captures.execs.get(exec)?;
-        self.send_graph(graph)?;
-        self.send(&GraphUpdate { exec, graph: graph.number }).map(drop)
-    }
-
-    /// Ends an instance.
-    ///
-    /// # Errors
-    /// There is no such instance, or the node is gone.
-    pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
-        self.captures.execs.remove(exec)?;
-        self.send(&GraphExecDestroy { exec }).map(drop)
-    }
-
-    /// Launches an instance.
-    ///
-    /// # Errors
-    /// There is no such instance, the stream is being captured, or the node is gone.
-    pub fn launch_exec(&self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
-        self.captures.execs.get(exec)?;
-        if stream.is_captured() {
-            self.invalidate_capture(stream);
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        let message = GraphLaunch { exec, stream: stream.number };
-        self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
     }
 }

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use hinterland_proto::gpu::command::{
-    CopyIn, CopyInRows, CopyOut, CopyOutRows, CopyRows, CopyWithin, Fill, FillRows,
+    CopyIn, CopyInAtLaunch, CopyInRows, CopyOut, CopyOutRows, CopyRows, CopyWithin, Fill, FillRows,
 };
 
 use super::inbox::{Destination, Pending, Target};
+use super::list::HostCopy;
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
@@ -78,7 +79,12 @@ impl Session {
         if from.is_null() {
             return Err(INVALID_VALUE);
         }
-        self.refuse_capture(stream)?;
+        let source = Destination { start: from.addr(), width: bytes, pitch: bytes, bytes };
+        if stream.is_captured() {
+            let to = Rows { start: to, pitch: bytes as u64 };
+            return self.capture_in(stream, to, source);
+        }
+        self.wait_landing(source.range())?;
         let part_max = self.tail_max(CopyIn::BYTES) & !4095;
         let mut at = 0;
         while at < bytes {
@@ -98,8 +104,11 @@ impl Session {
         if to.is_null() {
             return Err(INVALID_VALUE);
         }
-        self.refuse_capture(stream)?;
         let place = Destination { start: to.addr(), width: bytes, pitch: bytes, bytes };
+        if stream.is_captured() {
+            let message = CopyOut { stream: stream.number, transfer: 0, address: from, bytes: bytes as u64 };
+            return self.capture_copy(stream, HostCopy::Out(place), &message);
+        }
         let pending = self.expect_bytes(stream, place, |transfer| CopyOut {
             stream: stream.number,
             transfer,
@@ -107,9 +116,23 @@ impl Session {
             bytes: bytes as u64,
         })?;
         if self.is_pinned(to.addr() as u64, bytes as u64) {
+            self.landing.add(pending, &place);
             return Ok(());
         }
         self.wait_bytes(&pending)
+    }
+
+    /// Captures a copy of rows to a device, which reads the program's memory at each launch.
+    fn capture_in(&self, stream: &Arc<Stream>, to: Rows, from: Destination) -> Result<(), Code> {
+        let message = CopyInAtLaunch {
+            stream: stream.number,
+            flags: 0,
+            address: to.start,
+            pitch: to.pitch,
+            width: from.width as u64,
+            rows: (from.bytes / from.width) as u64,
+        };
+        self.capture_copy(stream, HostCopy::In(from), &message)
     }
 
     /// Sends a copy out and says where its bytes go.
@@ -154,10 +177,12 @@ impl Session {
         Ok(())
     }
 
-    /// A graph would have to read or write the program's memory at each launch.
+    /// A graph would have to copy within the program's memory at each launch.
     fn refuse_capture(&self, stream: &Stream) -> Result<(), Code> {
         if stream.is_captured() {
-            eprintln!("hinterland: a copy between host and device in a captured stream is not supported yet");
+            eprintln!(
+                "hinterland: a graph cannot copy within the program's memory (hint: memcpy between launches)"
+            );
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
@@ -198,12 +223,10 @@ impl Session {
             }
             (true, false) => {
                 self.check_range(to.start, to_span)?;
-                self.refuse_capture(stream)?;
                 self.copy_rows_in(stream, to, from, width as usize, rows)
             }
             (false, true) => {
                 self.check_range(from.start, from_span)?;
-                self.refuse_capture(stream)?;
                 self.copy_rows_out(stream, to, from, width, rows)
             }
             (false, false) => {
@@ -225,6 +248,12 @@ impl Session {
         width: usize,
         rows: u64,
     ) -> Result<(), Code> {
+        let bytes = width.checked_mul(rows as usize).ok_or(INVALID_VALUE)?;
+        let source = Destination { start: from.start as usize, width, pitch: from.pitch as usize, bytes };
+        if stream.is_captured() {
+            return self.capture_in(stream, to, source);
+        }
+        self.wait_landing(source.range())?;
         let tail_max = self.tail_max(CopyInRows::BYTES);
         let row_of =
             |row: u64| std::ptr::with_exposed_provenance::<u8>((from.start + row * from.pitch) as usize);
@@ -268,15 +297,14 @@ impl Session {
         let bytes = width.checked_mul(rows).ok_or(INVALID_VALUE)? as usize;
         let place =
             Destination { start: to.start as usize, width: width as usize, pitch: to.pitch as usize, bytes };
-        let pending = self.expect_bytes(stream, place, |transfer| CopyOutRows {
-            stream: stream.number,
-            transfer,
-            address: from.start,
-            pitch: from.pitch,
-            width,
-            rows,
-        })?;
+        let (stream_name, address, pitch) = (stream.number, from.start, from.pitch);
+        let message = |transfer| CopyOutRows { stream: stream_name, transfer, address, pitch, width, rows };
+        if stream.is_captured() {
+            return self.capture_copy(stream, HostCopy::Out(place), &message(0));
+        }
+        let pending = self.expect_bytes(stream, place, message)?;
         if self.is_pinned(to.start, to.span(width, rows)?) {
+            self.landing.add(pending, &place);
             return Ok(());
         }
         self.wait_bytes(&pending)

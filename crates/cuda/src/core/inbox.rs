@@ -36,6 +36,15 @@ pub struct Destination {
     pub bytes: usize,
 }
 
+impl Destination {
+    /// The first byte, and the one behind the last.
+    #[must_use]
+    pub fn range(&self) -> (usize, usize) {
+        let rows = self.bytes / self.width.max(1);
+        (self.start, self.start + rows.saturating_sub(1) * self.pitch + self.width.min(self.bytes))
+    }
+}
+
 /// What is expected.
 #[derive(Debug)]
 pub enum Target {

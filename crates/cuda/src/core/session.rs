@@ -13,6 +13,8 @@ use super::capture::Captures;
 use super::event::Event;
 use super::handle::Table;
 use super::inbox::{Inbox, Target};
+use super::instance::Instances;
+use super::landing::Landing;
 use super::memory::Memory;
 use super::module::Modules;
 use super::outbox::Outbox;
@@ -61,6 +63,8 @@ pub struct Session {
     /// Events that the program made.
     pub events: Table<Event>,
     pub(super) captures: Captures,
+    pub(super) instances: Instances,
+    pub(super) landing: Landing,
     pub(super) memory: Mutex<Memory>,
     /// Fat binaries and kernels as each device knows them.
     pub modules: Modules,
@@ -181,6 +185,8 @@ impl Session {
             asked: AtomicU64::new(0),
             events: Table::new(1),
             captures: Captures::new(),
+            instances: Instances::new(),
+            landing: Landing::default(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),
             blas_handles: AtomicU32::new(1),

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::handle::Kind;
+use crate::core::list::List;
 use crate::core::thread::with_session;
 
 /// `cudaGraphExecUpdateResultInfo`
@@ -20,7 +21,7 @@ pub struct UpdateResult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
     with_session(|session| {
-        let graph = session.add_graph(0, Vec::new())?;
+        let graph = session.add_graph(0, List::default())?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Graph.handle(graph.number)) }
     })

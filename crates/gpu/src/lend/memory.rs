@@ -43,6 +43,15 @@ impl Region {
 #[derive(Debug)]
 pub struct Backing(u64);
 
+/// Memory of a device outside of the window, for the node's own use. It ends with the process.
+#[derive(Debug)]
+pub struct Scratch {
+    /// Where it begins.
+    pub address: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
 /// Memory of the host that a device copies to and from by itself. It is never given back: it ends with the process.
 #[derive(Debug)]
 pub struct Pinned {
@@ -136,6 +145,19 @@ impl Lent {
         self.check("unmapping memory", unsafe { (call.unmap)(address, bytes as usize) })?;
         // SAFETY: it was made once, and the value is gone.
         self.check("giving memory back", unsafe { (call.release)(backing.0) })
+    }
+
+    /// Makes memory of this device outside of the window.
+    ///
+    /// # Errors
+    /// The driver's; out of memory among them.
+    pub fn scratch(&self, bytes: u64) -> Result<Scratch, CallError> {
+        self.enter()?;
+        let mut address: Address = 0;
+        // SAFETY: the place is ours; the memory is never given back.
+        let code = unsafe { (self.lender.driver.call.allocate)(&mut address, bytes as usize) };
+        self.check("making memory of the node's own", code)?;
+        Ok(Scratch { address, bytes })
     }
 
     /// Makes pinned memory.

@@ -1,20 +1,21 @@
 //! The devices of a session, by the driver.
 
 use super::blases::Blases;
+use super::execs::Execs;
 use super::failed;
-use super::replay::{CaptureStreams, capture};
+use super::programs::Programs;
+use super::replay::CaptureStreams;
 use super::shapes::{parts, region, shape};
 use super::watcher::{Pending, Shared, Watcher, What};
 use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
-use crate::graph::Graph;
+use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
 use crate::work::{Launch, Rows, Work};
-use hinterland_fatbin::Kernels;
 use hinterland_gpu::lend::blas::Blas;
-use hinterland_gpu::lend::memory::{Backing, Pinned};
-use hinterland_gpu::lend::order::{Event, Instance, Stream};
-use hinterland_gpu::lend::program::{Kernel, Module, Shape};
+use hinterland_gpu::lend::memory::Backing;
+use hinterland_gpu::lend::order::{Event, Stream};
+use hinterland_gpu::lend::program::Shape;
 use hinterland_gpu::lend::{Lender, Lent};
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
@@ -52,35 +53,16 @@ fn chosen(lender: &Lender, numbers: &[u32]) -> Result<Vec<u32>, String> {
     Ok(if numbers.is_empty() { (0..count).collect() } else { numbers.to_vec() })
 }
 
-/// Kernels by the client's names.
-#[derive(Default)]
-pub(super) struct Programs {
-    modules: HashMap<u32, (u32, Module)>,
-    /// What the image of each module says of its kernels.
-    layouts: HashMap<u32, Kernels>,
-    kernels: HashMap<u32, (u32, Kernel)>,
-}
-
-impl Programs {
-    pub(super) fn kernel(&self, function: u32) -> Result<Kernel, Failure> {
-        self.placed(function).map(|(_, kernel)| kernel)
-    }
-
-    fn placed(&self, function: u32) -> Result<(u32, Kernel), Failure> {
-        self.kernels.get(&function).copied().ok_or_else(|| Failure::unknown("kernel", function))
-    }
-}
-
-struct OneDevice {
-    lent: Arc<Lent>,
+pub(super) struct OneDevice {
+    pub(super) lent: Arc<Lent>,
     facts: DeviceFacts,
     watcher: Watcher,
-    spare: CaptureStreams,
+    pub(super) spare: CaptureStreams,
 }
 
-struct OneStream {
-    device: u32,
-    stream: Stream,
+pub(super) struct OneStream {
+    pub(super) device: u32,
+    pub(super) stream: Stream,
     /// The last fence that it waits for.
     fence: u64,
 }
@@ -91,32 +73,24 @@ struct OneEvent {
     has_time: bool,
 }
 
-struct Exec {
-    device: u32,
-    instance: Instance,
-    launches: u64,
-    /// What its copies take their bytes from. Those of an instance that is updated stay as well: a launch of it may still run.
-    _kept: Vec<Pinned>,
-}
-
 /// The devices of a session, by the driver.
 pub struct CudaMachine {
     lender: Arc<Lender>,
-    outbox: Arc<Outbox>,
-    devices: Vec<OneDevice>,
+    pub(super) outbox: Arc<Outbox>,
+    pub(super) devices: Vec<OneDevice>,
     window: u64,
     granularity: u64,
     blas_version: i32,
     backings: HashMap<u64, (u32, Backing)>,
-    streams: HashMap<u32, OneStream>,
+    pub(super) streams: HashMap<u32, OneStream>,
     events: HashMap<u32, OneEvent>,
-    programs: Programs,
-    blases: Blases,
-    execs: HashMap<u32, Exec>,
+    pub(super) programs: Programs,
+    pub(super) blases: Blases,
+    pub(super) execs: Execs,
     fence: Option<Arc<Event>>,
     fences: u64,
     parameters: Vec<u8>,
-    done: Done,
+    pub(super) done: Done,
 }
 
 impl CudaMachine {
@@ -183,7 +157,7 @@ impl CudaMachine {
             events: HashMap::new(),
             programs: Programs::default(),
             blases: Blases::default(),
-            execs: HashMap::new(),
+            execs: Execs::default(),
             fence: None,
             fences: 0,
             parameters: Vec::new(),
@@ -213,7 +187,7 @@ impl CudaMachine {
     }
 
     /// The device of a stream, which waits for the last fence from here on.
-    fn ready(&mut self, name: u32) -> Result<u32, Failure> {
+    pub(super) fn ready(&mut self, name: u32) -> Result<u32, Failure> {
         let known = self.streams.get_mut(&name).ok_or_else(|| Failure::unknown("stream", name))?;
         let device = known.device;
         let shared = &self.devices[device as usize].watcher.shared;
@@ -256,7 +230,12 @@ impl CudaMachine {
         Ok(last)
     }
 
-    fn copy_in(&mut self, name: u32, to: Rows, bytes: crate::body::Body<'_>) -> Result<(), Failure> {
+    pub(super) fn copy_in(
+        &mut self,
+        name: u32,
+        to: Rows,
+        bytes: crate::body::Body<'_>,
+    ) -> Result<(), Failure> {
         self.done.bytes_in += bytes.bytes() as u64;
         let device = self.ready(name)?;
         let lent = Arc::clone(&self.devices[device as usize].lent);
@@ -274,7 +253,7 @@ impl CudaMachine {
         Ok(())
     }
 
-    fn copy_out(&mut self, name: u32, from: Rows, transfer: u32) -> Result<(), Failure> {
+    pub(super) fn copy_out(&mut self, name: u32, from: Rows, transfer: u32) -> Result<(), Failure> {
         self.done.bytes_out += from.bytes();
         let device = self.ready(name)?;
         let lent = Arc::clone(&self.devices[device as usize].lent);
@@ -349,7 +328,9 @@ impl CudaMachine {
                 self.blases.perform(lent, &known.stream, &work)
             }
             Work::LtMatmul(_) => Err(Failure::blas_unsupported("this node has no cublasLtMatmul")),
-            Work::Launch(_) | Work::CopyIn { .. } | Work::CopyOut { .. } => Ok(()),
+            Work::Launch(_) | Work::CopyIn { .. } | Work::CopyOut { .. } | Work::CopyInAtLaunch { .. } => {
+                Ok(())
+            }
         }
     }
 
@@ -401,59 +382,20 @@ impl Device for CudaMachine {
     }
 
     fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure> {
-        // The driver reads as much as headers say, so they are looked at first. One image goes to it by itself: the layout of parameters
-        // is then the one of that image.
-        let broken = |error: &dyn std::fmt::Display| Failure::new(number::INVALID_IMAGE, error.to_string());
-        let entries = hinterland_fatbin::entries(image).map_err(|error| broken(&error))?;
-        let [entry] = entries.as_slice() else {
-            return Err(Failure::new(
-                number::INVALID_IMAGE,
-                format!("a fat binary of one image is wanted, not of {}", entries.len()),
-            ));
-        };
-        let mut bytes = entry.image().map_err(|error| broken(&error))?.into_owned();
-        let kernels = Kernels::of_image(&bytes).map_err(|error| broken(&error))?;
-        // PTX ends with a zero.
-        bytes.push(0);
-        let loaded = self.devices[device as usize].lent.module(&bytes).map_err(failed)?;
-        self.programs.modules.insert(module, (device, loaded));
-        self.programs.layouts.insert(module, kernels);
-        Ok(())
+        self.programs.load(module, device, image, &self.devices[device as usize].lent)
     }
 
     fn drop_module(&mut self, module: u32) {
-        // It stays loaded: work may still use it, and the process ends with the session.
-        self.programs.modules.remove(&module);
-        self.programs.layouts.remove(&module);
+        self.programs.drop_module(module);
     }
 
     fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure> {
-        let module_name = module;
-        let known = self.programs.modules.get(&module);
-        let (device, module) = known.ok_or_else(|| Failure::unknown("module", module))?;
-        let lent = &self.devices[*device as usize].lent;
-        let kernel = lent.kernel(module, name).map_err(failed)?;
-        let there = lent.parameters(kernel);
-        let here = self.programs.layouts.get(&module_name).and_then(|kernels| kernels.kernel(name));
-        // A compiler may put a parameter that is aligned to more than 16 bytes elsewhere than PTX says. Bytes at a wrong place would be wrong
-        // bytes, so such a kernel is refused.
-        if let (Some(there), Some(here)) = (&there, here) {
-            let says: Vec<(usize, usize)> =
-                here.parameters.iter().map(|one| (one.offset as usize, one.size as usize)).collect();
-            // A driver that tells no layout has told nothing.
-            if !there.is_empty() && *there != says {
-                let words = format!(
-                    "the driver lays out the parameters of {name} in another way than its image (hint: compile the program for this GPU, so that it has machine code)"
-                );
-                return Err(Failure::new(number::NOT_SUPPORTED, words));
-            }
-        }
-        self.programs.kernels.insert(function, (*device, kernel));
-        Ok(there.map(|all| all.last().map_or(0, |(offset, bytes)| offset + bytes)))
+        let device = self.programs.device_of(module)?;
+        self.programs.function(function, module, name, &self.devices[device as usize].lent)
     }
 
     fn drop_function(&mut self, function: u32) {
-        self.programs.kernels.remove(&function);
+        self.programs.drop_function(function);
     }
 
     fn set_attribute(&mut self, function: u32, attribute: i32, value: i32) -> Result<(), Failure> {
@@ -589,51 +531,26 @@ impl Device for CudaMachine {
     }
 
     fn instantiate(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        let device = self.streams.get(&graph.stream).map_or(0, |known| known.device);
-        let Self { devices, programs, blases, .. } = self;
-        let OneDevice { lent, spare, .. } = &mut devices[device as usize];
-        let (captured, kept) = capture(lent, programs, blases, spare, graph)?;
-        let instance = lent.instantiate(&captured).map_err(failed);
-        lent.end_graph(captured);
-        self.execs
-            .insert(exec, Exec { device, instance: instance?, launches: graph.launches(), _kept: kept });
-        Ok(())
+        self.make_exec(exec, graph)
     }
 
     fn update(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        let Self { devices, programs, blases, execs, .. } = self;
-        let known = execs.get_mut(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
-        let OneDevice { lent, spare, .. } = &mut devices[known.device as usize];
-        let (captured, kept) = capture(lent, programs, blases, spare, graph)?;
-        let outcome = if lent.update(&known.instance, &captured) {
-            Ok(())
-        } else {
-            lent.instantiate(&captured).map_err(failed).map(|instance| {
-                lent.end_instance(std::mem::replace(&mut known.instance, instance));
-            })
-        };
-        lent.end_graph(captured);
-        known.launches = graph.launches();
-        known._kept.extend(kept);
-        outcome
+        self.change_exec(exec, graph)
     }
 
     fn drop_exec(&mut self, exec: u32) {
-        if let Some(known) = self.execs.remove(&exec) {
-            self.devices[known.device as usize].lent.end_instance(known.instance);
-        }
+        self.end_exec(exec);
     }
 
-    fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure> {
-        if self.broken(at.stream) != 0 {
+    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure> {
+        let broken = self.broken(at.stream);
+        if broken != 0 {
+            content.transfers.iter().for_each(|transfer| self.outbox.no_bytes(*transfer, broken));
             return Ok(());
         }
-        let device = self.ready(at.stream)?;
-        let known = self.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
-        let stream = self.streams.get(&at.stream).ok_or_else(|| Failure::unknown("stream", at.stream))?;
-        let launched = self.devices[device as usize].lent.launch_graph(&known.instance, &stream.stream);
-        self.done.launches += known.launches;
-        self.note(device, launched.map_err(failed))
+        let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
+        let outcome = self.launch_exec(exec, at.stream, content);
+        self.note(device, outcome)
     }
 
     fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure> {
@@ -675,9 +592,8 @@ impl Device for CudaMachine {
     }
 
     fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure> {
-        let known = self.programs.modules.get(&module);
-        let (device, module) = known.ok_or_else(|| Failure::unknown("module", module))?;
-        self.devices[*device as usize].lent.variable(module, name).map_err(failed)
+        let (device, module) = self.programs.module(module)?;
+        self.devices[device as usize].lent.variable(module, name).map_err(failed)
     }
 
     fn done(&self) -> Done {

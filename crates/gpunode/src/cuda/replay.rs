@@ -2,11 +2,11 @@
 
 use super::blases::Blases;
 use super::failed;
-use super::machine::Programs;
+use super::programs::Programs;
 use super::shapes::{region, shape};
 use crate::failure::Failure;
 use crate::graph::Graph;
-use crate::work::Work;
+use crate::work::{Rows, Work};
 use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::memory::Pinned;
 use hinterland_gpu::lend::order::{Captured, Event, Stream};
@@ -17,6 +17,22 @@ use std::collections::hash_map::Entry;
 #[derive(Default)]
 pub(super) struct CaptureStreams {
     free: Vec<Stream>,
+}
+
+/// Where copies between device and program pass: the next address of those to the device, and of those from it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passage {
+    pub(super) next_in: u64,
+    pub(super) next_out: u64,
+}
+
+impl Passage {
+    /// As many bytes as rows have, without gaps, at the next address.
+    fn take(next: &mut u64, rows: Rows) -> Rows {
+        let place = Rows { address: *next, pitch: rows.width, ..rows };
+        *next += rows.bytes();
+        place
+    }
 }
 
 /// A capture on its way.
@@ -30,6 +46,7 @@ struct Replay<'machine> {
     /// What copies to the device take their bytes from, as long as the graph is.
     kept: Vec<Pinned>,
     parameters: Vec<u8>,
+    passage: Passage,
 }
 
 /// Captures a list; with memory that is to be kept as long as what comes of it.
@@ -39,6 +56,7 @@ pub(super) fn capture(
     blases: &Blases,
     spare: &mut CaptureStreams,
     graph: &Graph,
+    passage: Passage,
 ) -> Result<(Captured, Vec<Pinned>), Failure> {
     let mut streams = HashMap::new();
     for name in graph.work().map(|(stream, _)| stream).chain([graph.stream]) {
@@ -50,7 +68,7 @@ pub(super) fn capture(
         }
     }
     let (events, kept, parameters) = (HashMap::new(), Vec::new(), Vec::new());
-    let mut replay = Replay { device, programs, blases, graph, streams, events, kept, parameters };
+    let mut replay = Replay { device, programs, blases, graph, streams, events, kept, parameters, passage };
     let captured = replay.run();
     let Replay { streams, events, kept, .. } = replay;
     spare.free.extend(streams.into_values());
@@ -97,9 +115,14 @@ impl Replay<'_> {
                 self.kept.push(piece);
                 copied
             }
-            Work::CopyOut { .. } => Err(Failure::unsupported(
-                "a graph cannot copy to the program on this node (hint: copy behind its launch)",
-            )),
+            Work::CopyInAtLaunch { to } => {
+                let from = Passage::take(&mut self.passage.next_in, to);
+                device.copy_within(self.stream(name)?, region(to), region(from)).map_err(failed)
+            }
+            Work::CopyOut { from, .. } => {
+                let to = Passage::take(&mut self.passage.next_out, from);
+                device.copy_within(self.stream(name)?, region(to), region(from)).map_err(failed)
+            }
             Work::CopyWithin { to, from } => {
                 device.copy_within(self.stream(name)?, region(to), region(from)).map_err(failed)
             }

@@ -3,11 +3,11 @@
 use super::Executor;
 use crate::body::Body;
 use crate::device::{At, Device};
-use crate::failure::Failure;
-use crate::graph::Graph;
+use crate::failure::{Failure, number};
+use crate::graph::{Content, Graph};
 use hinterland_proto::gpu::command::{
     Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate,
+    GraphUpdate, LaunchContent,
 };
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, apply_edits};
 use std::collections::HashMap;
@@ -24,6 +24,13 @@ struct Arriving {
     sent: Vec<u8>,
 }
 
+/// What was sent for a launch: names first.
+#[derive(Debug, Default)]
+struct Sent {
+    transfers: u32,
+    bytes: Vec<u8>,
+}
+
 #[derive(Debug)]
 struct Exec {
     graph: Arc<Graph>,
@@ -38,6 +45,9 @@ pub(super) struct Graphs {
     graphs: HashMap<u32, Arc<Graph>>,
     bytes: u64,
     execs: HashMap<u32, Exec>,
+    /// What is on its way for the next launch of instances.
+    contents: HashMap<u32, Sent>,
+    contents_bytes: u64,
     /// Counts names that were taken away.
     pub(super) epoch: u64,
 }
@@ -176,11 +186,50 @@ impl<D: Device> Executor<D> {
         Ok(())
     }
 
+    pub(super) fn launch_content(&mut self, command: &LaunchContent, body: Body<'_>) -> Result<(), Failure> {
+        let part = body.tail(LaunchContent::BYTES);
+        let together = self.graphs.contents_bytes + part.bytes() as u64;
+        if together > LISTS_BYTES_MAX || self.graphs.contents.len() > GRAPHS_MAX {
+            let content = self.take_content(command.exec);
+            self.tell_none(&content, number::OUT_OF_MEMORY);
+            let words = format!("{together} bytes are too many for launches of graphs");
+            return Err(Failure::new(number::OUT_OF_MEMORY, words));
+        }
+        self.graphs.contents_bytes = together;
+        let sent = self.graphs.contents.entry(command.exec).or_default();
+        sent.transfers = command.transfers;
+        part.append_to(&mut sent.bytes);
+        Ok(())
+    }
+
+    fn take_content(&mut self, exec: u32) -> Content {
+        let Some(sent) = self.graphs.contents.remove(&exec) else { return Content::default() };
+        self.graphs.contents_bytes -= sent.bytes.len() as u64;
+        Content::read(&sent.bytes, sent.transfers)
+    }
+
+    /// Nothing comes for the names of a launch.
+    fn tell_none(&self, content: &Content, error: i32) {
+        content.transfers.iter().for_each(|transfer| self.outbox.no_bytes(*transfer, error));
+    }
+
     pub(super) fn graph_launch(&mut self, command: &GraphLaunch) -> Result<(), Failure> {
+        let content = self.take_content(command.exec);
+        if let Err(failure) = self.check_launch(command, &content) {
+            // Whoever waits for bytes finds the reason in front.
+            self.tell(&failure);
+            self.tell_none(&content, failure.error);
+            return Ok(());
+        }
+        self.device.launch_graph(command.exec, At { stream: command.stream, command: self.count }, &content)
+    }
+
+    fn check_launch(&mut self, command: &GraphLaunch, content: &Content) -> Result<(), Failure> {
         self.streams.known(command.stream)?;
         let epochs = self.epochs();
         let exec = self.graphs.execs.get(&command.exec);
         let exec = exec.ok_or_else(|| Failure::unknown("instance of a graph", command.exec))?;
+        content.check(exec.graph.needs())?;
         if exec.checked != Some(epochs) {
             // A kernel may be gone, and memory taken back.
             self.check_graph(&exec.graph, false)?;
@@ -188,7 +237,7 @@ impl<D: Device> Executor<D> {
                 exec.checked = Some(epochs);
             }
         }
-        self.device.launch_graph(command.exec, At { stream: command.stream, command: self.count })
+        Ok(())
     }
 
     const fn epochs(&self) -> (u64, u64) {

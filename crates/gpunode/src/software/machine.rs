@@ -14,7 +14,7 @@ use super::{blas, lt, space::View};
 use crate::body::Body;
 use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
-use crate::graph::Graph;
+use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
 use crate::work::{Launch, Rows, Work};
 use hinterland_os::OsError;
@@ -244,6 +244,8 @@ impl SoftwareMachine {
             Work::CopyOut { from, transfer } => {
                 self.copy_out(stream, replay, job(Kind::CopyOut), from, transfer);
             }
+            // In a launch it has its bytes.
+            Work::CopyInAtLaunch { .. } => return Err(Failure::value("a copy has no bytes")),
             Work::CopyWithin { to, from } => {
                 self.within(stream, replay, job(Kind::CopyWithin), to, move |view| view.copy_rows(to, from));
             }
@@ -427,6 +429,13 @@ impl SoftwareMachine {
             kernel.run(view, &outbox, &fields, &parameters)
         });
         Ok(())
+    }
+
+    /// Says that no bytes come for the names of a launch from the `from`-th on.
+    fn send_none(&self, content: &Content, from: usize, error: i32) {
+        for transfer in content.transfers.iter().skip(from) {
+            self.context.outbox.no_bytes(*transfer, error);
+        }
     }
 
     /// A kernel that does nothing: it costs nothing either, but where tests ask for a delay or a failure.
@@ -646,8 +655,9 @@ impl Device for SoftwareMachine {
         self.execs.remove(&exec);
     }
 
-    fn launch_graph(&mut self, exec: u32, at: At) -> Result<(), Failure> {
+    fn launch_graph(&mut self, exec: u32, at: At, content: &Content) -> Result<(), Failure> {
         let Some(known) = self.execs.get(&exec) else {
+            self.send_none(content, 0, number::INVALID_HANDLE);
             return Err(Failure::unknown("instance of a graph", exec));
         };
         let (graph, last) = (Arc::clone(&known.graph), known.last);
@@ -658,10 +668,12 @@ impl Device for SoftwareMachine {
         let start = self.engine.submit(&self.waits, None, 0);
         let device = self.lanes.device(at.stream);
         let mut replay = Replay { start, tails: HashMap::new(), events: HashMap::new(), device };
-        let mut outcome = Ok(());
-        for (stream, work) in graph.work() {
+        let (mut outcome, mut named) = (Ok(()), 0);
+        for (stream, work) in graph.work_with(content) {
+            named += usize::from(matches!(work, Work::CopyOut { .. }));
             outcome = self.perform(At { stream, ..at }, Some(&mut replay), work);
-            if outcome.is_err() {
+            if let Err(failure) = &outcome {
+                self.send_none(content, named, failure.error);
                 break;
             }
         }

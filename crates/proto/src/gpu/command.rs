@@ -54,6 +54,9 @@ messages! {
         0x36 Fill { stream: u32, element: u32, address: u64, count: u64, value: u32 }
         /// Sets `count` elements in each of some rows.
         0x37 FillRows { stream: u32, element: u32, address: u64, pitch: u64, count: u64, rows: u64, value: u32 }
+        /// In a graph: copies rows to a device, whose bytes come with each launch in its `LaunchContent`. In a graph, the bytes of copies to
+        /// the program come back under the names that are there.
+        0x38 CopyInAtLaunch { stream: u32, flags: u32, address: u64, pitch: u64, width: u64, rows: u64 }
 
         /// Makes a stream. Flag 1: apart from the default stream.
         0x40 StreamCreate { stream: u32, device: u32, flags: u32, priority: i32 }
@@ -93,6 +96,9 @@ messages! {
         0x55 GraphExecDestroy { exec: u32 }
         /// Launches an instance.
         0x56 GraphLaunch { exec: u32, stream: u32 }
+        /// The next bytes of what the next launch of an instance needs: a name (u32) for each copy to the program, of which there are `transfers`,
+        /// and then the bytes of each copy that has them at launch, without gaps; both in the order of the list.
+        0x57 LaunchContent + tail { exec: u32, transfers: u32 }
 
         /// Asks what the driver knows of a kernel: `Answer` with `FunctionFacts`.
         0x60 AskFunction { question: u32, function: u32 }

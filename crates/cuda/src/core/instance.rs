@@ -1,0 +1,240 @@
+//! Graphs as the node knows them, and instances of them: sent, launched with what the program's memory has at that moment, ended.
+//!
+//! Relaxed throughout: what a program does with one graph in two threads at once has no order, and all lists lie under locks.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hinterland_proto::gpu::command::{
+    Graph as GraphCommand, GraphDestroy, GraphExecDestroy, GraphInstantiate, GraphLaunch, GraphPart,
+    GraphUpdate, LaunchContent,
+};
+use hinterland_proto::gpu::write_edits;
+
+use super::handle::Table;
+use super::inbox::{Destination, Target};
+use super::list::HostCopy;
+use super::outbox::Effect;
+use super::session::Session;
+use super::stream::Stream;
+use crate::code::{CAPTURE_UNSUPPORTED, Code};
+
+/// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
+const BASES_MAX: usize = 8;
+
+/// A list as it is sent, under a name of its own.
+#[derive(Debug)]
+pub struct Definition {
+    number: u32,
+    origin: u32,
+    bytes: Vec<u8>,
+    copies: Vec<HostCopy>,
+    was_sent: AtomicBool,
+    was_dropped: AtomicBool,
+}
+
+/// An instance.
+#[derive(Debug)]
+pub struct Instance {
+    number: u32,
+    /// What it does, locked while it is launched, so that what it needs is not mixed with that of another launch.
+    does: Mutex<Arc<Definition>>,
+}
+
+/// Definitions and instances of a session.
+#[derive(Debug)]
+pub struct Instances {
+    next: AtomicU32,
+    bases: Mutex<VecDeque<Arc<Definition>>>,
+    execs: Table<Instance>,
+}
+
+impl Instances {
+    pub(super) fn new() -> Self {
+        Self { next: AtomicU32::new(1), bases: Mutex::default(), execs: Table::new(1) }
+    }
+
+    /// Names a list.
+    pub(super) fn define(&self, origin: u32, bytes: Vec<u8>, copies: Vec<HostCopy>) -> Arc<Definition> {
+        Arc::new(Definition {
+            number: self.next.fetch_add(1, Ordering::Relaxed),
+            origin,
+            bytes,
+            copies,
+            was_sent: AtomicBool::new(false),
+            was_dropped: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Session {
+    /// Sends a definition, once: as a whole, or as what differs from one that the node has.
+    fn send_definition(&self, graph: &Arc<Definition>) -> Result<(), Code> {
+        let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        if graph.was_sent.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let mut edits = Vec::new();
+        let base = bases.iter().rev().find(|base| {
+            edits.clear();
+            !self.without.graph_edits
+                && write_edits(&base.bytes, &graph.bytes, &mut edits)
+                && edits.len() < graph.bytes.len()
+        });
+        let (base, bytes) = match base {
+            Some(base) => (base.number, &edits),
+            None => (0, &graph.bytes),
+        };
+        self.send(&GraphCommand {
+            graph: graph.number,
+            base,
+            stream: graph.origin,
+            flags: 0,
+            bytes: graph.bytes.len() as u64,
+            sent: bytes.len() as u64,
+        })?;
+        for part in bytes.chunks(self.tail_max(GraphPart::BYTES)) {
+            self.send_with_tail(&GraphPart { graph: graph.number }, part.len(), |tail| tail.put(0, part))?;
+        }
+        bases.push_back(graph.clone());
+        if bases.len() > BASES_MAX
+            && let Some(old) = bases.pop_front()
+            && old.was_dropped.load(Ordering::Relaxed)
+        {
+            self.send(&GraphDestroy { graph: old.number })?;
+        }
+        Ok(())
+    }
+
+    /// A definition is needed no more.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn drop_definition(&self, graph: &Arc<Definition>) -> Result<(), Code> {
+        let bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        if graph.was_dropped.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        // A base lives on at the node until another takes its place.
+        if graph.was_sent.load(Ordering::Relaxed) && !bases.iter().any(|base| base.number == graph.number) {
+            self.send(&GraphDestroy { graph: graph.number })?;
+        }
+        Ok(())
+    }
+
+    /// Makes a definition ready to be launched; returns the name of the instance.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn instantiate_definition(&self, graph: &Arc<Definition>, flags: u64) -> Result<u32, Code> {
+        self.send_definition(graph)?;
+        let exec = self.instances.execs.add(|number| {
+            self.send(&GraphInstantiate { exec: number, graph: graph.number, flags })?;
+            Ok(Instance { number, does: Mutex::new(graph.clone()) })
+        })?;
+        Ok(exec.number)
+    }
+
+    /// Makes an instance do what a definition says.
+    ///
+    /// # Errors
+    /// There is no such instance, or the node is gone.
+    pub(super) fn update_instance(&self, exec: u32, graph: &Arc<Definition>) -> Result<(), Code> {
+        let exec = self.instances.execs.get(exec)?;
+        let mut does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send_definition(graph)?;
+        self.send(&GraphUpdate { exec: exec.number, graph: graph.number })?;
+        *does = graph.clone();
+        Ok(())
+    }
+
+    /// Whether there is such an instance.
+    ///
+    /// # Errors
+    /// There is none (any more).
+    pub fn known_exec(&self, exec: u32) -> Result<(), Code> {
+        self.instances.execs.get(exec).map(drop)
+    }
+
+    /// Ends an instance.
+    ///
+    /// # Errors
+    /// There is no such instance, or the node is gone.
+    pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
+        self.instances.execs.remove(exec)?;
+        self.send(&GraphExecDestroy { exec }).map(drop)
+    }
+
+    /// Launches an instance. Its copies to devices take what the program's memory has now; bytes of those to the program are there when the stream
+    /// has been synchronised.
+    ///
+    /// # Errors
+    /// There is no such instance, the stream is being captured, or the node is gone.
+    pub fn launch_exec(&self, exec: u32, stream: &Arc<Stream>) -> Result<(), Code> {
+        let exec = self.instances.execs.get(exec)?;
+        if stream.is_captured() {
+            self.invalidate_capture(stream);
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
+        if !does.copies.is_empty() {
+            self.wait_sources(&does.copies)?;
+            self.send_content(exec.number, &does.copies, stream)?;
+        }
+        let message = GraphLaunch { exec: exec.number, stream: stream.number };
+        self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
+    }
+
+    /// Sends what copies of a graph need: names of those to the program, and bytes of the others.
+    fn send_content(&self, exec: u32, copies: &[HostCopy], stream: &Arc<Stream>) -> Result<(), Code> {
+        let mut content = Vec::new();
+        for copy in copies {
+            if let HostCopy::Out(place) = copy {
+                // The stream has come no further when the bytes are there: the graph goes on.
+                let (number, pending) =
+                    self.inbox.expect(Target::Bytes(*place, stream.clone(), AtomicU64::new(0)));
+                self.landing.add(pending, place);
+                // Names of the inbox are counted in 32 bits.
+                content.extend_from_slice(&(number as u32).to_le_bytes());
+            }
+        }
+        let transfers = (content.len() / 4) as u32;
+        let message = LaunchContent { exec, transfers };
+        let part_max = self.tail_max(LaunchContent::BYTES);
+        let send = |part: &[u8]| self.send_with_tail(&message, part.len(), |tail| tail.put(0, part));
+        for copy in copies {
+            if let HostCopy::In(place) = copy {
+                append_rows(&mut content, place);
+            }
+            while content.len() >= part_max {
+                send(&content[..part_max])?;
+                content.drain(..part_max);
+            }
+        }
+        if !content.is_empty() {
+            send(&content)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for bytes that a graph's copies to devices read and that are still to land.
+    ///
+    /// # Errors
+    /// They do not come.
+    fn wait_sources(&self, copies: &[HostCopy]) -> Result<(), Code> {
+        copies.iter().try_for_each(|copy| match copy {
+            HostCopy::In(place) => self.wait_landing(place.range()),
+            HostCopy::Out(_) => Ok(()),
+        })
+    }
+}
+
+/// Appends the rows of the program's memory without what lies between them.
+fn append_rows(to: &mut Vec<u8>, place: &Destination) {
+    for row in 0..place.bytes / place.width.max(1) {
+        let start = std::ptr::with_exposed_provenance::<u8>(place.start + row * place.pitch);
+        // SAFETY: the program gave these rows to a copy in a graph, which it keeps as long as it launches the graph.
+        to.extend_from_slice(unsafe { std::slice::from_raw_parts(start, place.width) });
+    }
+}

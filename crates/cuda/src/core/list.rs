@@ -1,0 +1,120 @@
+//! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
+
+use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
+
+use super::inbox::Destination;
+use super::outbox::Tail;
+use crate::code::{Code, NO_MEMORY};
+
+/// A frame of a list starts with the length of its body and its word.
+pub const HEAD: usize = 8;
+
+/// A copy whose one end is memory of the program, that each launch reads or writes anew.
+#[derive(Debug, Clone, Copy)]
+pub enum HostCopy {
+    /// From there to a device.
+    In(Destination),
+    /// From a device to there.
+    Out(Destination),
+}
+
+impl HostCopy {
+    /// The rows in the program's memory.
+    #[must_use]
+    pub fn rows(&self) -> &Destination {
+        match self {
+            Self::In(rows) | Self::Out(rows) => rows,
+        }
+    }
+}
+
+/// A command of a list.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry {
+    /// Where its frame begins.
+    pub at: usize,
+    /// Its stream.
+    pub stream: u32,
+    /// The program's end, if it has one.
+    pub copy: Option<HostCopy>,
+}
+
+/// A list of commands.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    /// Frames.
+    pub bytes: Vec<u8>,
+    /// One for each frame.
+    pub entries: Vec<Entry>,
+}
+
+impl List {
+    /// Appends a command with a tail of `bytes` bytes.
+    ///
+    /// # Errors
+    /// The list would be longer than a graph may be; it is as before.
+    pub fn push<M: Message>(
+        &mut self,
+        stream: u32,
+        copy: Option<HostCopy>,
+        message: &M,
+        bytes: usize,
+        fill: impl FnOnce(&mut Tail<'_, '_>),
+    ) -> Result<(), Code> {
+        let body = M::FIELD_BYTES + bytes;
+        let at = self.bytes.len();
+        let end = at + HEAD + body.next_multiple_of(8);
+        if end as u64 > GRAPH_BYTES_MAX {
+            return Err(NO_MEMORY);
+        }
+        self.bytes.resize(end, 0);
+        let place = &mut self.bytes[at..];
+        // A body is shorter than a graph may be, which fits.
+        place[..4].copy_from_slice(&(body as u32).to_le_bytes());
+        place[4..HEAD].copy_from_slice(&M::NUMBER.to_le_bytes());
+        message.write(&mut place[HEAD..]);
+        fill(&mut Tail::of_list(&mut place[HEAD + M::FIELD_BYTES..HEAD + body]));
+        self.entries.push(Entry { at, stream, copy });
+        Ok(())
+    }
+
+    /// Word and body of a command.
+    #[must_use]
+    pub fn frame(&self, index: usize) -> (u32, &[u8]) {
+        let frame = self.whole_frame(index);
+        let number = |part: &[u8]| part.iter().rev().fold(0_u32, |sum, byte| sum << 8 | u32::from(*byte));
+        let body = number(&frame[..4]) as usize;
+        (number(&frame[4..HEAD]), &frame[HEAD..HEAD + body])
+    }
+
+    /// All bytes of a command.
+    #[must_use]
+    pub fn whole_frame(&self, index: usize) -> &[u8] {
+        let start = self.entries[index].at;
+        let end = self.entries.get(index + 1).map_or(self.bytes.len(), |next| next.at);
+        &self.bytes[start..end]
+    }
+
+    /// Appends a command of another list.
+    pub fn push_frame(&mut self, other: &Self, index: usize) {
+        let at = self.bytes.len();
+        self.bytes.extend_from_slice(other.whole_frame(index));
+        self.entries.push(Entry { at, ..other.entries[index] });
+    }
+
+    /// Copies with the program's memory, in order.
+    #[must_use]
+    pub fn copies(&self) -> Vec<HostCopy> {
+        self.entries.iter().filter_map(|entry| entry.copy).collect()
+    }
+
+    /// Whether bytes that come out of this list land where a copy begins: what it would read is not there when the list is launched.
+    #[must_use]
+    pub fn lands_in(&self, from: &Destination) -> bool {
+        let (start, end) = from.range();
+        self.entries.iter().any(|entry| match &entry.copy {
+            Some(HostCopy::Out(to)) => to.range().0 < end && start < to.range().1,
+            _ => false,
+        })
+    }
+}
