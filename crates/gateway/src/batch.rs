@@ -36,7 +36,8 @@ impl Batch {
     /// `SET` without conditions, `SETEX`, `PSETEX`.
     pub fn takes(&mut self, index: usize, connection: &Connection, now_ms: u64) -> bool {
         let words = connection.words();
-        if words.len() < 3 || !connection.caller.is_known {
+        let caller = &connection.caller;
+        if words.len() < 3 || !caller.is_known || caller.pending.transaction.is_some() {
             return false;
         }
         let (value, ends_ms) = match command::find(words.get(0)).map(|spec| spec.command) {

@@ -201,6 +201,11 @@ impl Call<'_> {
             Command::Config => self.config(),
             Command::Command => self.command(),
             Command::Time => self.time(),
+            Command::Multi => self.multi(),
+            Command::Exec => Err(Refusal::text("ERR EXEC without MULTI")),
+            Command::Discard => self.discard(),
+            Command::Watch => self.watch(),
+            Command::Unwatch => self.unwatch(),
         }
     }
 

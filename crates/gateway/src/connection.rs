@@ -1,6 +1,7 @@
 //! One connection: its socket, what came and is not understood yet, what waits to be sent.
 
 use crate::shared::Shared;
+use crate::transaction::Pending;
 use hinterland_resp::{Arguments, Limits, Parsed, ProtocolError, Replies, RequestParser};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -134,6 +135,8 @@ pub struct Caller {
     pub is_known: bool,
     /// Whether and how it ends.
     pub end: Option<End>,
+    /// What waits for `EXEC`.
+    pub pending: Pending,
 }
 
 /// A connection.
@@ -168,7 +171,13 @@ impl Connection {
     /// A connection that has just come.
     pub fn new(id: u64, stream: Stream, shared: Arc<Shared>) -> Self {
         Self {
-            caller: Caller { id, database: 0, is_known: shared.password.is_none(), end: None },
+            caller: Caller {
+                id,
+                database: 0,
+                is_known: shared.password.is_none(),
+                end: None,
+                pending: Pending::default(),
+            },
             stream,
             input: Input::default(),
             replies: Replies::default(),
@@ -271,7 +280,8 @@ impl Connection {
 
     /// Tells the shared sum what the buffers take.
     pub fn account(&mut self) {
-        let taken = self.input.bytes.capacity() + self.replies.capacity();
+        let buffers = self.input.bytes.capacity() + self.replies.capacity();
+        let taken = buffers + self.caller.pending.bytes();
         self.shared.buffer(self.accounted, taken);
         self.accounted = taken;
     }

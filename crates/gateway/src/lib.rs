@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | [`server`], [`listen`] | threads, sockets, and who may connect |
 //! | [`worker`], [`connection`], [`batch`] | many connections on one thread; writes of all of them in one message |
-//! | [`commands`] | what each command does |
+//! | [`commands`], [`transaction`] | what each command does, and several of them as one |
 //! | [`keyspace`], [`head`] | values of one database in KV blocks |
 //!
 //! `docs/decisions/2026-11-22-redis-clients.md` says why it is built so.
@@ -18,6 +18,7 @@ mod keyspace;
 mod listen;
 mod server;
 mod shared;
+mod transaction;
 mod worker;
 
 pub use listen::{Listen, ListenError};

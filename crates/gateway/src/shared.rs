@@ -2,6 +2,7 @@
 
 use crate::server::ServerOptions;
 use std::collections::BTreeMap;
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -76,6 +77,8 @@ pub struct Shared {
     pub since: Instant,
     /// The port that it listens at, or 0.
     pub port: u16,
+    /// Held for reading while commands run, and by a transaction alone.
+    pub gate: RwLock<()>,
     clients: Mutex<BTreeMap<u64, Client>>,
     next: AtomicU64,
     buffers: AtomicUsize,
@@ -91,6 +94,7 @@ impl Shared {
             counters: Counters::default(),
             since: Instant::now(),
             port,
+            gate: RwLock::default(),
             clients: Mutex::default(),
             next: AtomicU64::new(1),
             buffers: AtomicUsize::new(0),

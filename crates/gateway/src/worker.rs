@@ -4,6 +4,7 @@ use crate::batch::Batch;
 use crate::commands::{self, Context};
 use crate::connection::{Connection, End, REPLIES_BYTES_MAX, Stream};
 use crate::shared::{Client, Shared};
+use crate::transaction;
 use hinterland_os::OsError;
 use hinterland_os::poll::{EventCounter, Interest, Poller, Readiness};
 use hinterland_os::socket::UnixStream;
@@ -67,6 +68,8 @@ pub struct Worker {
     batch: Batch,
     /// Connections that were served in this turn.
     served: Vec<usize>,
+    /// Connections whose next command runs with no other in between.
+    alone: Vec<usize>,
     /// Connections that have more to do though nothing comes.
     again: Vec<usize>,
     /// Sockets of the sessions with the node, by database.
@@ -90,6 +93,7 @@ impl Worker {
             free: Vec::new(),
             batch: Batch::default(),
             served: Vec::new(),
+            alone: Vec::new(),
             again: Vec::new(),
             nodes: Vec::new(),
         })
@@ -110,6 +114,8 @@ impl Worker {
                 return Ok(());
             }
             self.context.look_at_clock();
+            let shared = Arc::clone(&self.shared);
+            let among_others = shared.gate.read().unwrap_or_else(PoisonError::into_inner);
             for index in std::mem::take(&mut self.again) {
                 self.serve(index, false);
             }
@@ -121,6 +127,8 @@ impl Worker {
                 }
             }
             self.batch.write(&mut self.context, &mut self.connections);
+            drop(among_others);
+            self.run_alone();
             self.finish_turn();
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
@@ -173,6 +181,10 @@ impl Worker {
             match self.step(index, &mut connection) {
                 Step::Ran => {}
                 Step::Idle => break,
+                Step::Alone => {
+                    self.alone.push(index);
+                    break;
+                }
                 Step::WriteFirst => {
                     self.connections[index] = Some(connection);
                     self.batch.write(&mut self.context, &mut self.connections);
@@ -183,6 +195,22 @@ impl Worker {
         }
         self.connections[index] = Some(connection);
         self.served.push(index);
+    }
+
+    /// Runs transactions, one after the other, while no worker runs anything else.
+    fn run_alone(&mut self) {
+        for index in std::mem::take(&mut self.alone) {
+            let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
+            // It was whole before.
+            let Ok(Some(bytes)) = connection.parse() else { continue };
+            let shared = Arc::clone(&self.shared);
+            let _alone = shared.gate.write().unwrap_or_else(PoisonError::into_inner);
+            let (_, caller, replies) = connection.request();
+            transaction::execute(&mut self.context, caller, replies);
+            connection.input.used(bytes);
+            // There may be more behind it.
+            self.again.push(index);
+        }
     }
 
     /// Runs the next request of a connection.
@@ -208,6 +236,13 @@ impl Worker {
         }
         if connection.pending > 0 {
             return Step::WriteFirst;
+        }
+        if transaction::is_to_run(connection) {
+            return Step::Alone;
+        }
+        if transaction::queues(connection, bytes) {
+            connection.input.used(bytes);
+            return Step::Ran;
         }
         let (words, caller, replies) = connection.request();
         commands::run(&mut self.context, caller, words, replies);
@@ -290,6 +325,8 @@ enum Step {
     Ran,
     /// Nothing can run now.
     Idle,
+    /// The next request runs when nothing else does.
+    Alone,
     /// What waits to be written comes first.
     WriteFirst,
 }

@@ -21,8 +21,12 @@ pub enum Command {
     DecrBy,
     /// `DEL`
     Del,
+    /// `DISCARD`
+    Discard,
     /// `ECHO`
     Echo,
+    /// `EXEC`
+    Exec,
     /// `EXISTS`
     Exists,
     /// `EXPIRE`
@@ -61,6 +65,8 @@ pub enum Command {
     MGet,
     /// `MSET`
     MSet,
+    /// `MULTI`
+    Multi,
     /// `OBJECT`
     Object,
     /// `PERSIST`
@@ -105,6 +111,10 @@ pub enum Command {
     Type,
     /// `UNLINK`
     Unlink,
+    /// `UNWATCH`
+    Unwatch,
+    /// `WATCH`
+    Watch,
 }
 
 /// What is known of a command before it runs.
@@ -176,7 +186,9 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Decr, "decr", 2, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Subtracts one from an integer"),
     Spec::new(Command::DecrBy, "decrby", 3, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Subtracts from an integer"),
     Spec::new(Command::Del, "del", -2, "write", (1, -1, 1), "generic", "1.0.0", "Removes keys"),
+    Spec::new(Command::Discard, "discard", 1, "noscript,loading,stale,fast", (0, 0, 0), "transactions", "2.0.0", "Forgets the commands since MULTI"),
     Spec::new(Command::Echo, "echo", 2, "loading,stale,fast", (0, 0, 0), "connection", "1.0.0", "Answers with its argument"),
+    Spec::new(Command::Exec, "exec", 1, "noscript,loading,stale", (0, 0, 0), "transactions", "1.2.0", "Runs the commands since MULTI"),
     Spec::new(Command::Exists, "exists", -2, "readonly,fast", (1, -1, 1), "generic", "1.0.0", "How many of the keys are there"),
     Spec::new(Command::Expire, "expire", -3, "write,fast", (1, 1, 1), "generic", "1.0.0", "Lets a key end in some seconds"),
     Spec::new(Command::ExpireAt, "expireat", -3, "write,fast", (1, 1, 1), "generic", "1.2.0", "Lets a key end at a second since 1970"),
@@ -196,6 +208,7 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Memory, "memory", -2, "readonly", (0, 0, 0), "server", "4.0.0", "Memory of a key: USAGE"),
     Spec::new(Command::MGet, "mget", -2, "readonly,fast", (1, -1, 1), "string", "1.0.0", "The values of several keys"),
     Spec::new(Command::MSet, "mset", -3, "write,denyoom", (1, -1, 2), "string", "1.0.1", "Sets several values"),
+    Spec::new(Command::Multi, "multi", 1, "noscript,loading,stale,fast", (0, 0, 0), "transactions", "1.2.0", "Keeps the commands that follow for EXEC"),
     Spec::new(Command::Object, "object", -2, "readonly", (0, 0, 0), "generic", "2.2.3", "About the value of a key: ENCODING, FREQ, IDLETIME, REFCOUNT"),
     Spec::new(Command::Persist, "persist", 2, "write,fast", (1, 1, 1), "generic", "2.2.0", "Lets a key not end"),
     Spec::new(Command::PExpire, "pexpire", -3, "write,fast", (1, 1, 1), "generic", "2.6.0", "Lets a key end in some milliseconds"),
@@ -218,6 +231,8 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Ttl, "ttl", 2, "readonly,fast", (1, 1, 1), "generic", "1.0.0", "Seconds until a key ends"),
     Spec::new(Command::Type, "type", 2, "readonly,fast", (1, 1, 1), "generic", "1.0.0", "The type of a value: string, or none"),
     Spec::new(Command::Unlink, "unlink", -2, "write,fast", (1, -1, 1), "generic", "4.0.0", "Removes keys"),
+    Spec::new(Command::Unwatch, "unwatch", 1, "noscript,loading,stale,fast", (0, 0, 0), "transactions", "2.2.0", "Forgets what WATCH said"),
+    Spec::new(Command::Watch, "watch", -2, "noscript,loading,stale,fast", (1, -1, 1), "transactions", "2.2.0", "Lets EXEC do nothing if a key changes before it"),
 ];
 
 #[cfg(test)]

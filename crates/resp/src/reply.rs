@@ -131,6 +131,14 @@ impl Replies {
         }
     }
 
+    /// Nothing, where there would be an array.
+    pub fn nil_array(&mut self) {
+        match self.version {
+            Version::Two => self.raw(b"*-1\r\n"),
+            Version::Three => self.raw(b"_\r\n"),
+        }
+    }
+
     /// The head of an array; its elements follow.
     pub fn array(&mut self, count: usize) {
         self.count(b'*', count as i64);

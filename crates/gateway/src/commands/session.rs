@@ -2,6 +2,7 @@
 
 use super::{Call, Outcome, REDIS_VERSION, Refusal};
 use crate::connection::End;
+use crate::transaction::{Pending, Transaction};
 use hinterland_resp::{Version, number};
 
 /// Longest name of a connection or a library.
@@ -27,7 +28,39 @@ impl Call<'_> {
         self.ok()
     }
 
+    pub(super) fn multi(&mut self) -> Outcome {
+        if self.caller.pending.transaction.is_some() {
+            return Err(Refusal::text("ERR MULTI calls can not be nested"));
+        }
+        self.caller.pending.transaction = Some(Transaction::default());
+        self.ok()
+    }
+
+    pub(super) fn discard(&mut self) -> Outcome {
+        if self.caller.pending.transaction.is_none() {
+            return Err(Refusal::text("ERR DISCARD without MULTI"));
+        }
+        self.caller.pending = Pending::default();
+        self.ok()
+    }
+
+    pub(super) fn watch(&mut self) -> Outcome {
+        if self.caller.pending.transaction.is_some() {
+            return Err(Refusal::text("ERR WATCH inside MULTI is not allowed"));
+        }
+        for key in self.words.from(1) {
+            self.caller.pending.watch(self.context, self.caller.database, key)?;
+        }
+        self.ok()
+    }
+
+    pub(super) fn unwatch(&mut self) -> Outcome {
+        self.caller.pending.unwatch();
+        self.ok()
+    }
+
     pub(super) fn reset(&mut self) -> Outcome {
+        self.caller.pending = Pending::default();
         self.caller.database = 0;
         self.caller.is_known = self.context.shared.password.is_none();
         self.replies.version = Version::Two;
