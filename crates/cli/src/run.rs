@@ -2,6 +2,7 @@
 
 pub mod cuda;
 pub mod gpu;
+pub mod model;
 pub mod namespace;
 pub mod preload;
 pub mod program;

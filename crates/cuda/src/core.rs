@@ -14,6 +14,7 @@ pub mod list;
 pub mod memory;
 pub mod module;
 pub mod outbox;
+pub mod pooled;
 pub mod recent;
 pub mod session;
 pub mod stream;

@@ -47,6 +47,8 @@ pub struct DaemonOptions {
     pub cache: Option<PathBuf>,
     /// Bytes of that folder.
     pub cache_bytes: u64,
+    /// The socket of a node of the pool whose objects sessions may copy from, if there is one.
+    pub pool: Option<PathBuf>,
     /// What starts a session's process, but for what is added for each.
     pub program: Vec<String>,
 }
@@ -215,6 +217,9 @@ fn session_arguments(options: &DaemonOptions, channel: &str) -> Vec<String> {
     ];
     if let Some(folder) = &options.cache {
         arguments.extend(["--cache".to_owned(), folder.display().to_string()]);
+    }
+    if let Some(socket) = &options.pool {
+        arguments.extend(["--pool".to_owned(), socket.display().to_string()]);
     }
     arguments
 }

@@ -2,7 +2,8 @@
 
 use crate::failure::Failure;
 use crate::graph::{Content, Graph};
-use crate::work::Work;
+use crate::pooled::ObjectBytes;
+use crate::work::{Rows, Work};
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 use std::sync::Arc;
@@ -173,6 +174,17 @@ pub trait Device {
     /// # Errors
     /// The module has none of this name.
     fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure>;
+    /// Copies bytes of an object of a pool, from `offset` on, in the order of a stream.
+    ///
+    /// # Errors
+    /// The bytes are lost, or the device refuses; this may also come as a fault later.
+    fn copy_pooled(
+        &mut self,
+        at: At,
+        to: Rows,
+        object: Arc<dyn ObjectBytes>,
+        offset: u64,
+    ) -> Result<(), Failure>;
     /// How much was done so far.
     fn done(&self) -> Done;
 }
@@ -220,5 +232,6 @@ impl Device for Box<dyn Device> {
         fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure>;
         fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;
         fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure>;
+        fn copy_pooled(&mut self, at: At, to: Rows, object: Arc<dyn ObjectBytes>, offset: u64) -> Result<(), Failure>;
     }
 }

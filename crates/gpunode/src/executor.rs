@@ -3,6 +3,7 @@
 mod graphs;
 mod memory;
 mod modules;
+mod pooled;
 mod questions;
 mod streams;
 
@@ -18,6 +19,7 @@ use hinterland_proto::gpu::command::{Command, launch_flags};
 use hinterland_proto::gpu::{DEFAULT_STREAMS, PARAMETER_BYTES_MAX};
 use memory::Memory;
 use modules::Modules;
+use pooled::Pooled;
 use std::collections::HashMap;
 use std::sync::Arc;
 use streams::Streams;
@@ -70,6 +72,7 @@ pub struct Executor<D> {
     streams: Streams,
     graphs: Graphs,
     handles: HashMap<u32, Handle>,
+    pooled: Pooled,
 }
 
 impl<D: Device> Executor<D> {
@@ -83,6 +86,7 @@ impl<D: Device> Executor<D> {
             streams: Streams::new(devices),
             graphs: Graphs::default(),
             handles: HashMap::new(),
+            pooled: Pooled::default(),
             devices,
             count: 0,
             device,
@@ -157,6 +161,8 @@ impl<D: Device> Executor<D> {
             Command::AskSymbol(c) => self.ask_symbol(&c, body),
             Command::AskGrant(c) => self.ask_grant(&c),
             Command::AskClusters(c) => self.ask_clusters(&c),
+            Command::AskPooled(c) => self.ask_pooled(&c),
+            Command::CopyPooled(c) => self.copy_pooled(&c),
             Command::BlasCreate(c) => self.blas_create(c.handle, c.device),
             Command::BlasDestroy(c) => self.blas_destroy(c.handle),
             other => self.stream_work(other, body),

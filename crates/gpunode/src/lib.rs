@@ -15,6 +15,7 @@
 //! | [`daemon`], [`process`], [`control`] | the listeners, a process a session, what both say to each other |
 //! | [`spec`], [`cache`] | which devices a node serves, fat binaries in a folder |
 //! | [`inquiry`] | asking a node what it does |
+//! | [`pooled`] | objects of a pool that the node reads by itself |
 //! | [`body`], [`failure`], [`store`] | bytes of a command, why it was not done, fat binaries that outlive a session |
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ pub mod graph;
 pub mod inquiry;
 mod line;
 pub mod outbox;
+pub mod pooled;
 pub mod process;
 pub mod session;
 pub mod software;

@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::executor::Grants;
 use crate::failure::{Failure, number};
 use crate::outbox::Outbox;
+use crate::pooled::{NoPool, ObjectStore, PoolObjects};
 use crate::session::{Ask, Progress, SessionParts, serve};
 use crate::software::{SoftwareMachine, SoftwareOptions};
 use crate::spec::DeviceSpec;
@@ -37,6 +38,8 @@ pub struct SessionOptions {
     pub cache: Option<PathBuf>,
     /// Bytes of that folder.
     pub cache_bytes: u64,
+    /// The socket of a node of the pool whose objects it may copy from, if there is one.
+    pub pool: Option<PathBuf>,
 }
 
 /// The daemon, from the session's process.
@@ -158,6 +161,10 @@ fn prepare(
         },
         None => Box::new(NoStore),
     };
+    let objects: Box<dyn ObjectStore> = match &options.pool {
+        Some(socket) => Box::new(PoolObjects::new(socket.clone())),
+        None => Box::new(NoPool),
+    };
     let numbers = devices.iter().map(|(device, _)| *device).collect();
     let grants = Box::new(DaemonGrants { daemon: Arc::clone(daemon), numbers });
     let bytes: Vec<u64> = devices.iter().map(|(_, bytes)| *bytes).collect();
@@ -169,7 +176,7 @@ fn prepare(
         }
         DeviceSpec::Cuda(numbers) => Box::new(CudaMachine::new(numbers, &devices, Arc::clone(outbox))?),
     };
-    Ok((machine, SessionParts { number: session, images, grants, report }))
+    Ok((machine, SessionParts { number: session, images, grants, objects, report }))
 }
 
 /// Grants, which the daemon gives.

@@ -5,6 +5,7 @@ use crate::device::Device;
 use crate::executor::{Executor, Grants};
 use crate::failure::{Failure, number};
 use crate::outbox::Outbox;
+use crate::pooled::ObjectStore;
 use crate::store::ImageStore;
 use hinterland_channel::{Channel, ChannelError, Receiver};
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LIST, WELCOME, Welcome};
@@ -46,6 +47,8 @@ pub struct SessionParts {
     pub images: Box<dyn ImageStore>,
     /// Who gives it more memory.
     pub grants: Box<dyn Grants>,
+    /// Who finds objects of a pool for it.
+    pub objects: Box<dyn ObjectStore>,
     /// Who is told of its progress.
     pub report: Box<dyn FnMut(&Progress) + Send>,
 }
@@ -97,8 +100,8 @@ pub fn serve<D: Device>(
     }
     let carried = Arc::clone(&outbox);
     let carrier = std::thread::Builder::new().name("answers".to_owned()).spawn(move || carried.carry());
-    let SessionParts { images, grants, mut report, .. } = parts;
-    let mut executor = Executor::new(device, Arc::clone(&outbox), images, grants);
+    let SessionParts { images, grants, objects, mut report, .. } = parts;
+    let mut executor = Executor::new(device, Arc::clone(&outbox), images, grants).with_objects(objects);
     let outcome = read(&mut receiver, &mut executor, report.as_mut());
     outbox.close();
     ended();

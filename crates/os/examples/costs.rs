@@ -1,12 +1,14 @@
 //! What the mechanisms cost on this machine, each beside its bare limit in the same run.
 //!
 //! `cargo run --release -p hinterland-os --example costs` prints medians of many short rounds: copies out of shared memory
-//! against `memcpy` between private buffers, and fills of 2 MiB against `pwrite`.
+//! against `memcpy` between private buffers, fills of 2 MiB against `pwrite`, and what it takes to know that mapped memory is still
+//! its file's against copying it.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
+use hinterland_os::own_files;
 use hinterland_os::{HUGE_PAGE_BYTES, MapOptions, Mapping, MemoryFile, PageFiller, PageKind, SharedSlice};
 
 const ROUNDS: usize = 41;
@@ -26,7 +28,31 @@ fn main() -> Result<(), hinterland_os::OsError> {
     for bytes in [8, 64, 100, 256, 4096, 64 << 10, 1 << 20] {
         copies(&shared, private, bytes)?;
     }
-    fills()
+    fills()?;
+    looks()
+}
+
+/// Asking the kernel which file lies behind memory and whether its pages are the file's, beside copying the memory.
+fn looks() -> Result<(), hinterland_os::OsError> {
+    let file = MemoryFile::anonymous("looks", REGION_BYTES as u64, PageKind::Base4K)?;
+    let view = Arc::new(file.map(0, REGION_BYTES, MapOptions::default())?).slice();
+    let mut buffer = vec![0u8; REGION_BYTES];
+    view.read_at(0, &mut buffer)?;
+    let start = view.as_ptr().expose_provenance() as u64;
+    println!("{:>10}  {:>12}  {:>12}", "bytes", "look us", "copy us");
+    for bytes in [64 << 10, 256 << 10, 1 << 20, 4 << 20, REGION_BYTES] {
+        let (mut look, mut copy) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            look.push(per_call_ns(&[0; 4], |_| {
+                black_box(own_files::mapping_at(start)?);
+                black_box(own_files::is_all_of_file(start, bytes as u64)?);
+                Ok(())
+            })?);
+            copy.push(per_call_ns(&[0; 4], |offset| view.read_at(offset, black_box(&mut buffer[..bytes])))?);
+        }
+        println!("{bytes:10}  {:12.1}  {:12.1}", median(look) / 1000.0, median(copy) / 1000.0);
+    }
+    Ok(())
 }
 
 /// Copies of one size at scattered offsets, the three kinds in turn.

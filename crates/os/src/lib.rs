@@ -16,6 +16,7 @@
 //! | [`fault_point`] | steps at which a test ends the process |
 //! | [`file_lock`] | locks that last as long as somebody has a file open or mapped |
 //! | [`filler`] | pages that appear whole in a file |
+//! | [`own_files`] | which file lies behind an address, and whether its pages are still the file's |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
@@ -44,6 +45,7 @@ pub mod huge_pages;
 pub mod limits;
 pub mod mapping;
 pub mod memory_file;
+pub mod own_files;
 pub mod pagemap;
 pub mod poll;
 pub mod probe;

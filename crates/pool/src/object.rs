@@ -36,6 +36,11 @@ impl Object {
         &self.opened.info
     }
 
+    /// The session that it was opened in.
+    pub const fn session(&self) -> &Arc<crate::Session> {
+        self.pool.session()
+    }
+
     /// The capability in the local node's table.
     pub const fn handle(&self) -> Handle {
         self.opened.handle

@@ -2,9 +2,12 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::run::{gpu, namespace, preload, program};
+use crate::run::{gpu, model, namespace, preload, program};
 use crate::size::Size;
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
+use hinterland_pool::Pool;
+use hinterland_proto::PoolId;
+use hinterland_types::ObjectName;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -16,11 +19,16 @@ use std::sync::mpsc::channel;
 #[command(after_help = "\
 Example: hinterland run --budget 2G -- llama-completion -m /pool/models/small.gguf -p Hello
          hinterland run --gpu gpu-node:7410 -- llama-server -ngl 99 -m small.gguf
+         hinterland run --gpu gpu-node:7410 --model pool:small.gguf -- llama-server -ngl 99 -m small.gguf
 
 With --gpu the program finds CUDA's libraries replaced by ours, and its devices are those of the GPU \
 node (`hinterland gpu serve`). A node on another host needs the key that it was started with, in a file that \
 HINTERLAND_KEY_FILE names. `hinterland gpu coverage PROGRAM` says whether a program calls something that is not \
 there. Without a node of a pool on this host the program runs without a mount.
+
+With --model the weights of NAME do not pass through this host: a GPU node that was started with --pool reads them \
+from the pool, and begins to at the program's first call of CUDA. Of the program's words, those that are NAME or \
+pool:NAME, also behind a `=` of an option, become the path of the object's file.
 
 The mount is private to the program and its children, and goes with them. The program gets the \
 signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is missing.")]
@@ -46,6 +54,9 @@ pub struct Arguments {
     /// Device memory to set aside at the start [default: what the node gives to everybody]
     #[arg(long, value_name = "SIZE", requires = "gpu")]
     gpu_memory: Option<Size>,
+    /// An object of the pool whose bytes the GPU node fetches by itself; may be given several times
+    #[arg(long, value_name = "pool:NAME", value_parser = model::name, requires = "gpu")]
+    model: Vec<ObjectName>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -81,11 +92,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let socket = absolute(&context.socket())?;
     let libraries = arguments.gpu.is_some().then(gpu::Libraries::write).transpose()?;
     // Ask before anything else, so that a missing node is told first.
-    let has_pool = match context.pool() {
-        Ok(_) => true,
-        Err(failure) if libraries.is_some() => {
+    let pool = match context.pool() {
+        Ok(pool) => Some(asked(pool, arguments)?),
+        Err(failure) if libraries.is_some() && arguments.model.is_empty() => {
             context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
-            false
+            None
         }
         Err(failure) => return Err(failure),
     };
@@ -96,7 +107,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         preloaded.extend_from_slice(libraries.paths());
         variables.extend(gpu::variables(node, arguments.gpu_memory.map(|size| size.bytes), libraries));
     }
-    let mounted = if has_pool {
+    let mounted = if let Some(pool) = pool {
         if !arguments.no_preload {
             preloaded.push(preload::find()?);
         }
@@ -105,6 +116,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let mounted = mount(arguments, &socket)?;
         variables.push(("HINTERLAND_SOCKET", socket.into_os_string()));
         variables.push(("HINTERLAND_MOUNT_DEVICE", mounted.device().to_string().into()));
+        variables.push(("HINTERLAND_MOUNT_POOL", format!("{:x}", pool.0).into()));
+        if !arguments.model.is_empty() {
+            let names: Vec<&str> = arguments.model.iter().map(ObjectName::as_str).collect();
+            variables.push(("HINTERLAND_GPU_MODELS", names.join("\n").into()));
+            // The program asks for all of its model ahead, which here is the GPU node's to fetch.
+            variables.push(("HINTERLAND_NO_PREFETCH", "1".into()));
+        }
         let sizes = [("HINTERLAND_BUDGET", arguments.budget), ("HINTERLAND_UNIT", arguments.unit)];
         variables.extend(
             sizes.into_iter().filter_map(|(name, size)| Some((name, size?.bytes.to_string().into()))),
@@ -113,13 +131,22 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else {
         None
     };
-    let mut child = program::start(&arguments.program, &preloaded, &variables)?;
+    let words = model::with_paths(&arguments.program, &arguments.model, &arguments.at);
+    let mut child = program::start(&words, &preloaded, &variables)?;
     let code = program::watch(&signals, &mut child)?;
     // Children of the program that go on lose the mount, as they lose the session of their parent.
     if let Some(mounted) = mounted {
         mounted.unmount()?;
     }
     Ok(code)
+}
+
+/// The pool, in which all models are.
+fn asked(pool: Pool, arguments: &Arguments) -> Result<PoolId, Failure> {
+    for name in &arguments.model {
+        pool.stat(name)?;
+    }
+    Ok(pool.session().pool())
 }
 
 fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Failure> {

@@ -11,6 +11,7 @@ use hinterland_proto::gpu::command::{
 use super::inbox::{Destination, Pending, Target};
 use super::list::HostCopy;
 use super::outbox::Effect;
+use super::pooled::BYTES_MIN;
 use super::session::Session;
 use super::stream::Stream;
 use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE};
@@ -85,6 +86,11 @@ impl Session {
             return self.capture_in(stream, to, source);
         }
         self.wait_landing(source.range())?;
+        if bytes >= BYTES_MIN
+            && self.copy_pooled(stream, to, from.expose_provenance() as u64, bytes as u64)?
+        {
+            return Ok(());
+        }
         let part_max = self.tail_max(CopyIn::BYTES) & !4095;
         let mut at = 0;
         while at < bytes {

@@ -18,6 +18,7 @@ use super::landing::Landing;
 use super::memory::Memory;
 use super::module::Modules;
 use super::outbox::Outbox;
+use super::pooled::Pooled;
 use super::stream::Stream;
 use super::window::Window;
 use crate::code::{Code, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED};
@@ -52,7 +53,7 @@ pub struct Session {
     pub(super) inbox: Inbox,
     pub(super) body_max: usize,
     /// Whether each wait is told.
-    is_verbose: bool,
+    pub(super) is_verbose: bool,
     /// Switches of optimisations, for showing what they are worth.
     pub(super) without: Without,
     /// Streams that the program made.
@@ -68,6 +69,7 @@ pub struct Session {
     pub(super) memory: Mutex<Memory>,
     /// Fat binaries and kernels as each device knows them.
     pub modules: Modules,
+    pub(super) pooled: Pooled,
     /// Handles of cuBLAS are counted from here.
     pub blas_handles: AtomicU32,
 }
@@ -147,7 +149,9 @@ impl Session {
         if unsafe { libc::pthread_atfork(None, None, Some(mark_forked)) } != 0 {
             return Err("the process cannot tell us of its forks".into());
         }
-        Self::new(welcome, sender, receiver)
+        let session = Self::new(welcome, sender, receiver)?;
+        session.fetch_models();
+        Ok(session)
     }
 
     fn new(
@@ -189,6 +193,7 @@ impl Session {
             landing: Landing::default(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),
+            pooled: Pooled::new(),
             blas_handles: AtomicU32::new(1),
             welcome,
         })
@@ -281,7 +286,7 @@ fn host_name() -> String {
         .map_or_else(|_| "host".into(), |name| name.trim().into())
 }
 
-fn is_set(variable: &str) -> bool {
+pub(super) fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value == "1")
 }
 

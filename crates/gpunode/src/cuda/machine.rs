@@ -11,6 +11,7 @@ use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
+use crate::pooled::{ObjectBytes, in_pieces};
 use crate::work::{Launch, Rows, Work};
 use hinterland_gpu::lend::blas::Blas;
 use hinterland_gpu::lend::memory::Backing;
@@ -594,6 +595,26 @@ impl Device for CudaMachine {
     fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure> {
         let (device, module) = self.programs.module(module)?;
         self.devices[device as usize].lent.variable(module, name).map_err(failed)
+    }
+
+    fn copy_pooled(
+        &mut self,
+        at: At,
+        to: Rows,
+        object: Arc<dyn ObjectBytes>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        if self.broken(at.stream) != 0 {
+            return Ok(());
+        }
+        let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
+        object.will_need(offset, to.bytes());
+        // Each piece is read while the device copies the ones before it.
+        let outcome = in_pieces(&*object, offset, to.bytes(), |done, piece| {
+            let part = Rows::one(to.address + done, piece.len() as u64);
+            self.copy_in(at.stream, part, crate::body::Body::Own(piece))
+        });
+        self.note(device, outcome)
     }
 
     fn done(&self) -> Done {

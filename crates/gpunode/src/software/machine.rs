@@ -16,6 +16,7 @@ use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
+use crate::pooled::{ObjectBytes, in_pieces};
 use crate::work::{Launch, Rows, Work};
 use hinterland_os::OsError;
 use hinterland_os::clock::monotonic_ns;
@@ -709,6 +710,26 @@ impl Device for SoftwareMachine {
         let Self { programs, context, own_next, options, .. } = self;
         let most = options.memory_bytes;
         programs.symbol(module, name, |bytes| Self::own_memory(context, own_next, most, bytes))
+    }
+
+    fn copy_pooled(
+        &mut self,
+        at: At,
+        to: Rows,
+        object: Arc<dyn ObjectBytes>,
+        offset: u64,
+    ) -> Result<(), Failure> {
+        self.done.bytes_in += to.bytes();
+        let device = self.lanes.device(at.stream);
+        let job = Job { device, command: at.command, kind: Kind::CopyIn, transfer: None };
+        self.gather(at.stream, None);
+        // Always a task: who reads commands does not wait for a pool.
+        self.queue_job(at.stream, None, job, 0, move |view| {
+            object.will_need(offset, to.bytes());
+            let mut write = |at: u64, piece: &[u8]| view.write(to.address + at, piece);
+            in_pieces(&*object, offset, to.bytes(), &mut write)
+        });
+        Ok(())
     }
 
     fn done(&self) -> Done {

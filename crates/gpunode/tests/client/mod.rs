@@ -8,6 +8,7 @@
 
 use hinterland_channel::{Receiver, Rings, Sender, pair};
 use hinterland_gpunode::executor::NoGrants;
+use hinterland_gpunode::pooled::NoPool;
 use hinterland_gpunode::session::{SessionParts, serve};
 use hinterland_gpunode::software::{SoftwareMachine, SoftwareOptions};
 use hinterland_gpunode::store::NoStore;
@@ -63,6 +64,7 @@ impl Client {
                         number: 7,
                         images: Box::new(NoStore),
                         grants: Box::new(NoGrants),
+                        objects: Box::new(NoPool),
                         report: Box::new(|_| {}),
                     };
                     Ok((machine, parts))
@@ -213,7 +215,7 @@ pub fn encode(command: &Command, tail: &[u8]) -> (u32, Vec<u8>) {
         CopyInRows CopyOutRows Fill FillRows StreamCreate StreamDestroy EventCreate EventDestroy EventRecord StreamWait Fence
         MarkStream MarkEvent MarkDevice EventElapsed Graph GraphPart GraphDestroy GraphInstantiate GraphUpdate GraphExecDestroy
         GraphLaunch LaunchContent CopyInAtLaunch AskFunction AskOccupancy AskSymbol AskGrant AskClusters BlasCreate BlasDestroy BlasSet BlasGemm
-        BlasGemmPointers BlasTrsmPointers LtMatmul);
+        BlasGemmPointers BlasTrsmPointers LtMatmul AskPooled CopyPooled);
     body.extend(tail);
     (layout.word, body)
 }

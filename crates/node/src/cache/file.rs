@@ -108,9 +108,10 @@ impl CacheFile {
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
         let (file, filler) = if huge && units.wants_huge() {
-            make(bytes, PageKind::Huge2M).or_else(|_| make(bytes, PageKind::Base4K))?
+            make(key.object, bytes, PageKind::Huge2M)
+                .or_else(|_| make(key.object, bytes, PageKind::Base4K))?
         } else {
-            make(bytes, PageKind::Base4K)?
+            make(key.object, bytes, PageKind::Base4K)?
         };
         let state = FileState {
             units: UnitStates::new(units.count()),
@@ -299,9 +300,11 @@ impl CacheFile {
     }
 }
 
-fn make(bytes: u64, kind: PageKind) -> Result<(MemoryFile, PageFiller), OsError> {
+fn make(object: ObjectId, bytes: u64, kind: PageKind) -> Result<(MemoryFile, PageFiller), OsError> {
     let length = bytes.next_multiple_of(kind.page_bytes()).max(kind.page_bytes());
-    let file = MemoryFile::anonymous("hinterland-cache", length, kind)?;
+    // The name says to people, and as a hint to programs, what is in it.
+    let name = format!("hinterland-cache-{:016x}", object.0);
+    let file = MemoryFile::anonymous(&name, length, kind)?;
     file.add_seals(Seals::FIXED_LENGTH)?;
     let filler = PageFiller::new(&file)?;
     Ok((file, filler))

@@ -57,6 +57,9 @@ messages! {
         /// In a graph: copies rows to a device, whose bytes come with each launch in its `LaunchContent`. In a graph, the bytes of copies to
         /// the program come back under the names that are there.
         0x38 CopyInAtLaunch { stream: u32, flags: u32, address: u64, pitch: u64, width: u64, rows: u64 }
+        /// Copies bytes of an object of a pool to a device: `bytes` bytes from `offset` on, which the node reads by itself. The object is one that
+        /// `AskPooled` named and the answer to which was yes.
+        0x39 CopyPooled { stream: u32, pooled: u32, address: u64, offset: u64, bytes: u64 }
 
         /// Makes a stream. Flag 1: apart from the default stream.
         0x40 StreamCreate { stream: u32, device: u32, flags: u32, priority: i32 }
@@ -110,6 +113,10 @@ messages! {
         0x63 AskGrant { question: u32, device: u32, bytes: u64 }
         /// Asks how many groups of a cooperative or clustered launch fit: `Answer` with a u32.
         0x64 AskClusters { question: u32, function: u32, grid: [u32; 3], block: [u32; 3], cluster: [u32; 3], shared: u32 }
+
+        /// Asks whether the node can read a sealed object of a pool, and names it: `Answer` without a tail. The digest is what the pool says of the
+        /// object's bytes to whoever may read them, and shows that the client may. Flag 1: all of it will be wanted soon.
+        0x65 AskPooled { question: u32, pooled: u32, flags: u32, bytes: u64, object: u64, pool: [u8; 16], digest: [u8; 32] }
 
         /// Makes a handle of cuBLAS.
         0x70 BlasCreate { handle: u32, device: u32 }

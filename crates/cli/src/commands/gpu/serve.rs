@@ -8,9 +8,10 @@ use hinterland_channel::Address;
 use hinterland_gpunode::daemon::{Daemon, DaemonError, DaemonOptions};
 use hinterland_gpunode::spec::DeviceSpec;
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_pool::Pool;
 use serde_json::json;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// This program, whatever becomes of its file meanwhile.
@@ -44,6 +45,9 @@ pub struct Arguments {
     /// Most bytes of that folder
     #[arg(long, default_value = "4G", value_name = "SIZE")]
     cache_size: Size,
+    /// Socket of a node of a pool on this host: what a program copies of the pool's objects is read from there, and not sent by it
+    #[arg(long, value_name = "SOCKET")]
+    pool: Option<PathBuf>,
     /// File with the key that programs of other hosts need: 64 hexadecimal digits (`openssl rand -hex 32` makes some)
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
@@ -80,6 +84,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         sessions_max: usize::from(arguments.sessions),
         cache: Some(folder),
         cache_bytes: arguments.cache_size.bytes,
+        pool: arguments.pool.as_deref().map(reachable_pool).transpose()?,
         program: [OWN_PROGRAM, "gpu", "session"].map(str::to_owned).to_vec(),
     })?;
     let addresses: Vec<String> = daemon.addresses().iter().map(ToString::to_string).collect();
@@ -93,6 +98,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     while !wait_readable(&signals, None)? {}
     drop(daemon);
     Ok(ExitCode::SUCCESS)
+}
+
+/// The socket of a pool's node, which answers; the path stays the same in whatever folder.
+fn reachable_pool(socket: &Path) -> Result<PathBuf, Failure> {
+    let socket = std::path::absolute(socket).map_err(|error| Failure::file("finding", socket, &error))?;
+    Pool::connect(Some(&socket))?;
+    Ok(socket)
 }
 
 /// Whether only programs of this host reach an address.

@@ -21,6 +21,9 @@ pub struct Arguments {
     /// Most bytes of that folder
     #[arg(long, value_name = "BYTES")]
     cache_size: u64,
+    /// Socket of a node of the pool whose objects the client may copy from
+    #[arg(long, value_name = "SOCKET")]
+    pool: Option<PathBuf>,
 }
 
 /// Serves the client, and ends this process.
@@ -33,5 +36,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode, Failure> {
         device: arguments.device.clone(),
         cache: arguments.cache.clone(),
         cache_bytes: arguments.cache_size,
+        pool: arguments.pool.clone(),
     })
 }

@@ -1,0 +1,200 @@
+//! Objects of a pool that the node reads by itself, in place of bytes that the client would send.
+//!
+//! A client names an object by its identifier, its pool and its digest. The node's own session with its pool may read every object of it; what the
+//! client may read is shown by the digest, which the pool tells whoever may read the object and nobody else. A wrong digest and an object
+//! that is not there are the same answer.
+
+use crate::failure::{Failure, number};
+use hinterland_pool::{Object, Pool, PoolError};
+use hinterland_proto::PoolId;
+use hinterland_proto::control::{Advice, ObjectState, Request};
+use hinterland_proto::gpu::command::AskPooled;
+use hinterland_types::{ByteRange, ObjectId};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Bytes that are read at once.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// Objects of one session.
+pub(crate) const OBJECTS_MAX: usize = 4096;
+/// CUDA's number for devices that are not to be had.
+const DEVICES_UNAVAILABLE: i32 = 46;
+
+/// An object that a session may copy from.
+pub trait ObjectBytes: Send + Sync {
+    /// Its length.
+    fn bytes(&self) -> u64;
+    /// Reads `into.len()` bytes at `offset`, which lie within it.
+    ///
+    /// # Errors
+    /// The bytes are not to be had any more. The failure is sticky: whoever asked for the copy has gone on.
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure>;
+    /// A range that will be read soon.
+    fn will_need(&self, offset: u64, bytes: u64);
+}
+
+/// Finds objects for a session.
+pub trait ObjectStore: Send {
+    /// The object that a client asks for.
+    ///
+    /// # Errors
+    /// It cannot be read here, or the client has not shown that it may.
+    fn open(&mut self, wanted: &AskPooled) -> Result<Arc<dyn ObjectBytes>, Failure>;
+}
+
+/// No pool.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoPool;
+
+impl ObjectStore for NoPool {
+    fn open(&mut self, _: &AskPooled) -> Result<Arc<dyn ObjectBytes>, Failure> {
+        Err(Failure::unsupported("this node reads from no pool (hint: start it with --pool SOCKET)"))
+    }
+}
+
+/// The pool of a node on this host.
+pub struct PoolObjects {
+    socket: PathBuf,
+    pool: Option<Pool>,
+}
+
+impl PoolObjects {
+    /// The pool whose node listens on `socket`; it is connected to when an object is asked for.
+    pub const fn new(socket: PathBuf) -> Self {
+        Self { socket, pool: None }
+    }
+
+    fn pool(&mut self) -> Result<Pool, PoolError> {
+        if let Some(pool) = self.pool.as_ref().filter(|pool| !pool.session().is_lost()) {
+            return Ok(pool.clone());
+        }
+        Ok(self.pool.insert(Pool::connect(Some(&self.socket))?).clone())
+    }
+}
+
+impl ObjectStore for PoolObjects {
+    fn open(&mut self, wanted: &AskPooled) -> Result<Arc<dyn ObjectBytes>, Failure> {
+        let refused = |error: PoolError| {
+            Failure::new(
+                number::NOT_FOUND,
+                format!("object {:x} cannot be read here: {error}", wanted.object),
+            )
+        };
+        let pool = self.pool().map_err(|error| Failure::unsupported(error.to_string()))?;
+        let opened = open(&pool, wanted).map_err(refused)?;
+        let object = opened.ok_or_else(|| {
+            Failure::new(
+                number::NOT_FOUND,
+                format!("there is no such object as {:x} is said to be", wanted.object),
+            )
+        })?;
+        let found =
+            PoolObject { socket: self.socket.clone(), wanted: *wanted, object: Mutex::new(Arc::new(object)) };
+        Ok(Arc::new(found))
+    }
+}
+
+/// An object, if it is the one that is wanted: of this pool, sealed, and with these bytes.
+fn open(pool: &Pool, wanted: &AskPooled) -> Result<Option<Object>, PoolError> {
+    if PoolId(u128::from_le_bytes(wanted.pool)) != pool.session().pool() {
+        return Ok(None);
+    }
+    let object = pool.open_id(ObjectId(wanted.object))?;
+    let info = object.info();
+    let is_same = info.state == ObjectState::Sealed
+        && info.bytes == wanted.bytes
+        && info.digest == wanted.digest
+        && info.digest != [0; 32];
+    if !is_same {
+        return Ok(None);
+    }
+    if object.is_local() {
+        // Mapped now, so that it stays when it is removed.
+        object.memory()?;
+    } else {
+        // The cache of this host, which reads go through, exists from here on.
+        object.file()?;
+    }
+    Ok(Some(object))
+}
+
+/// An object of the pool.
+struct PoolObject {
+    socket: PathBuf,
+    wanted: AskPooled,
+    object: Mutex<Arc<Object>>,
+}
+
+impl PoolObject {
+    fn object(&self) -> MutexGuard<'_, Arc<Object>> {
+        self.object.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens it once more, over a new connection: the node may have been started again.
+    fn open_again(&self) -> Result<Arc<Object>, PoolError> {
+        let pool = Pool::connect(Some(&self.socket))?;
+        let object = Arc::new(open(&pool, &self.wanted)?.ok_or(PoolError::Closed)?);
+        *self.object() = Arc::clone(&object);
+        Ok(object)
+    }
+}
+
+fn read(object: &Object, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+    if object.is_local() { object.read_at(offset, into) } else { object.read_cached(offset, into) }
+}
+
+impl ObjectBytes for PoolObject {
+    fn bytes(&self) -> u64 {
+        self.wanted.bytes
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure> {
+        let object = Arc::clone(&self.object());
+        let first = match read(&object, offset, into) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        let again = self.open_again().and_then(|object| read(&object, offset, into));
+        again.map_err(|error| {
+            tracing::warn!("{first}; then {error}");
+            let words = format!(
+                "bytes of object {:x} are lost to a copy that was promised: {first} (hint: `hinterland doctor` on the GPU node's host; HINTERLAND_NO_POOL_COPIES=1 sends bytes instead)",
+                self.wanted.object
+            );
+            Failure::new(DEVICES_UNAVAILABLE, words).sticky()
+        })
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        let object = Arc::clone(&self.object());
+        let Ok(range) = ByteRange::new(offset, bytes) else { return };
+        if !object.is_local() {
+            // Advice: a node that does not take it is no error.
+            let request = Request::Advise { handle: object.handle(), range, advice: Advice::WillNeed };
+            let _ = object.session().call(&request);
+        }
+    }
+}
+
+/// Reads a range piece by piece; `each` gets where in the range a piece lies, and its bytes.
+///
+/// # Errors
+/// Those of the object, or of `each`.
+pub fn in_pieces(
+    object: &dyn ObjectBytes,
+    offset: u64,
+    bytes: u64,
+    mut each: impl FnMut(u64, &[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    // At most the length of a piece.
+    let mut piece = vec![0; bytes.min(PIECE_BYTES as u64) as usize];
+    let mut done = 0;
+    while done < bytes {
+        let length = (bytes - done).min(PIECE_BYTES as u64);
+        let part = &mut piece[..length as usize];
+        object.read(offset + done, part)?;
+        each(done, part)?;
+        done += length;
+    }
+    Ok(())
+}
