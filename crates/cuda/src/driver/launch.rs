@@ -1,21 +1,14 @@
 //! Launches, and what can be asked or set of a function.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Arc;
 
 use hinterland_proto::gpu::command::launch_flags;
 
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::launch::{Geometry, Parameters};
-use crate::core::module::Kernel;
-use crate::core::session::Session;
 use crate::core::thread::{device, driver};
 use crate::runtime::give;
-use crate::runtime::launch::{Attribute, registered, take_attributes};
-
-fn kernel(session: &Session, function: *mut c_void, device: u32) -> Result<Arc<Kernel>, Code> {
-    session.kernel(&*registered(session, function)?, device)
-}
+use crate::runtime::launch::{Attribute, kernel, launch_named, take_attributes};
 
 /// Parameters of a launch: an address each, or one block described by `extra`.
 ///
@@ -57,16 +50,8 @@ unsafe fn launch(
     each: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Code {
-    driver(|session| {
-        let find = || {
-            let stream = session.stream(stream)?;
-            Ok((kernel(session, function, stream.device)?, stream))
-        };
-        session.with_launched(function, stream, find, |kernel, stream| {
-            // SAFETY: the caller's promise.
-            unsafe { session.launch(kernel, stream, geometry, parameters(each, extra)?) }
-        })
-    })
+    // SAFETY: the caller's promise.
+    driver(|session| unsafe { launch_named(session, function, geometry, parameters(each, extra)?, stream) })
 }
 
 /// Launches a function.

@@ -22,11 +22,36 @@ pub(crate) fn registered(session: &Session, function: *const c_void) -> Result<A
     }
 }
 
-fn kernel(session: &Session, function: *const c_void, device: u32) -> Result<Arc<Kernel>, Code> {
+/// A kernel of the program on a device.
+pub(crate) fn kernel(session: &Session, function: *const c_void, device: u32) -> Result<Arc<Kernel>, Code> {
     if function.is_null() {
         return Err(INVALID_FUNCTION);
     }
     session.kernel(&*registered(session, function)?, device)
+}
+
+/// Launches a kernel that a program names, by either interface.
+///
+/// # Errors
+/// There is no such kernel or stream; as [`Session::launch`].
+///
+/// # Safety
+/// The parameters are as many and as long as the image of the kernel says.
+pub(crate) unsafe fn launch_named(
+    session: &Session,
+    function: *const c_void,
+    geometry: &Geometry,
+    parameters: Parameters,
+    stream: *mut c_void,
+) -> Result<(), Code> {
+    let find = || {
+        let stream = session.stream(stream)?;
+        Ok((kernel(session, function, stream.device)?, stream))
+    };
+    session.with_launched(function, stream, find, |kernel, stream| {
+        // SAFETY: the caller's promise.
+        unsafe { session.launch(kernel, stream, geometry, parameters) }
+    })
 }
 
 /// # Safety
@@ -37,15 +62,9 @@ unsafe fn launch(
     arguments: *const *const c_void,
     stream: *mut c_void,
 ) -> Code {
-    with_session(|session| {
-        let find = || {
-            let stream = session.stream(stream)?;
-            Ok((kernel(session, function, stream.device)?, stream))
-        };
-        session.with_launched(function, stream, find, |kernel, stream| {
-            // SAFETY: the caller's promise.
-            unsafe { session.launch(kernel, stream, geometry, Parameters::Each(arguments)) }
-        })
+    // SAFETY: the caller's promise.
+    with_session(|session| unsafe {
+        launch_named(session, function, geometry, Parameters::Each(arguments), stream)
     })
 }
 
