@@ -9,7 +9,10 @@ from test_gpu import NVCC, gpu_node  # noqa: F401
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
-PROGRAMS = {"gpu_graphs": ("replays", "round_trip", "large")}
+PROGRAMS = {
+    "gpu_graphs": ("replays", "round_trip", "large"),
+    "gpu_devices": ("own", "peers", "events", "threads", "frees"),
+}
 
 pytestmark = pytest.mark.skipif(not NVCC.exists(), reason="nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
 
@@ -35,7 +38,7 @@ def compiled(tmp_path_factory):
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_result_is_right(gpu_node, compiled, name, fabric):  # noqa: F811
-    node = gpu_node("software:memory=512M")
+    node = gpu_node("software:memory=512M,devices=2")
     outcome = node.run(compiled(name), *PROGRAMS[name], address=getattr(node, fabric))
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.split() == list(PROGRAMS[name])
@@ -43,5 +46,5 @@ def test_every_result_is_right(gpu_node, compiled, name, fabric):  # noqa: F811
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_result_is_right_where_work_takes_time(gpu_node, compiled, name):  # noqa: F811
-    outcome = gpu_node("software:memory=512M,delay-us=300").run(compiled(name), *PROGRAMS[name])
+    outcome = gpu_node("software:memory=512M,devices=2,delay-us=300").run(compiled(name), *PROGRAMS[name])
     assert outcome.returncode == 0, outcome.stderr

@@ -163,8 +163,14 @@ FACE int cuInit(unsigned) { return lacks("gpu") ? NO_DEVICE : OK; }
 FACE int cuDriverGetVersion(int *version) { return *version = lacks("driver-version") ? 10020 : 13000, OK; }
 FACE int cuGetErrorName(int code, const char **text) { return *text = code == NO_MEMORY ? "OUT_OF_MEMORY" : "FAILED", OK; }
 FACE int cuGetErrorString(int, const char **text) { return *text = "the stand-in refuses", OK; }
-FACE int cuDeviceGetCount(int *count) { return *count = 1, OK; }
-FACE int cuDeviceGet(int *device, int number) { return *device = number, number == 0 ? OK : INVALID; }
+/* How many there are: STAND_IN_GPUS, or one. All have one memory, and contexts are not told apart. */
+static int gpus() {
+    const char *named = std::getenv("STAND_IN_GPUS");
+    return named ? std::atoi(named) : 1;
+}
+FACE int cuDeviceGetCount(int *count) { return *count = gpus(), OK; }
+FACE int cuDeviceGet(int *device, int number) { return *device = number, number >= 0 && number < gpus() ? OK : INVALID; }
+FACE int cuDeviceCanAccessPeer(int *can, int one, int other) { return *can = one != other, OK; }
 FACE int cuDeviceGetName(char *name, int bytes, int) { return std::snprintf(name, bytes, "stand-in"), OK; }
 FACE int cuDeviceGetAttribute(int *value, int attribute, int) {
     const std::map<int, int> known = {{16, MULTIPROCESSORS}, {19, 1}, {75, CAPABILITY[0]}, {76, CAPABILITY[1]}, {113, 1}};

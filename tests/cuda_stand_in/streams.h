@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -63,12 +64,13 @@ struct Stream {
     }
 };
 
-/* An event that nobody has recorded is done, as on a GPU. */
+/* An event that nobody has recorded is done, as on a GPU. It may be recorded again before an earlier record is reached: who waits
+ * for that one still waits for it. */
 struct Event {
     std::mutex lock;
     std::condition_variable changed;
     unsigned long recorded = 0;
-    unsigned long reached = 0;
+    std::set<unsigned long> open;
 
     void record(Stream &stream) {
         std::lock_guard<std::mutex> held(lock);
@@ -76,9 +78,10 @@ struct Event {
             return;
         }
         unsigned long number = ++recorded;
+        open.insert(number);
         stream.put([this, number] {
             std::lock_guard<std::mutex> inner(lock);
-            reached = number;
+            open.erase(number);
             changed.notify_all();
         });
     }
@@ -89,18 +92,18 @@ struct Event {
         unsigned long number = recorded;
         return [this, number] {
             std::unique_lock<std::mutex> inner(lock);
-            changed.wait(inner, [this, number] { return reached >= number; });
+            changed.wait(inner, [this, number] { return open.count(number) == 0; });
         };
     }
 
     bool is_done() {
         std::lock_guard<std::mutex> held(lock);
-        return reached == recorded;
+        return open.count(recorded) == 0;
     }
 
     void wait() {
         std::unique_lock<std::mutex> held(lock);
-        changed.wait(held, [this] { return reached == recorded; });
+        changed.wait(held, [this] { return open.count(recorded) == 0; });
     }
 };
 

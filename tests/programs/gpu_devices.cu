@@ -39,14 +39,14 @@ static void own() {
     int count = 0, device = -1;
     GOOD(cudaGetDeviceCount(&count));
     EXPECT(count == 2);
+    cudaDeviceProp properties[2];
     for (int number = 0; number < 2; number++) {
-        cudaDeviceProp properties;
-        GOOD(cudaGetDeviceProperties(&properties, number));
-        EXPECT(properties.pciDeviceID == number || properties.pciBusID == number || number == 0);
+        GOOD(cudaGetDeviceProperties(&properties[number], number));
         GOOD(cudaSetDevice(number));
         GOOD(cudaGetDevice(&device));
         EXPECT(device == number);
     }
+    EXPECT(properties[0].pciDeviceID != properties[1].pciDeviceID);
     REFUSED(cudaSetDevice(2), cudaErrorInvalidDevice);
     int *first = filled(0, 1), *second = filled(1, 2);
     cudaPointerAttributes attributes;

@@ -6,9 +6,9 @@ use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    CopyIn, CopyInAtLaunch, CopyOut, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, Launch, LaunchContent, MapMemory, MarkDevice, MarkStream, Module, ModulePart, StreamCreate,
-    UnmapMemory,
+    CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, Fence, Function, Graph, GraphInstantiate, GraphLaunch,
+    GraphPart, GraphUpdate, Launch, LaunchContent, MapMemory, MarkDevice, MarkStream, Module, ModulePart,
+    StreamCreate, StreamDestroy, UnmapMemory,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -49,6 +49,7 @@ impl Node {
             .args(arguments)
             .env("HINTERLAND_CUDA", driver)
             .env("HINTERLAND_CUBLAS", "/nowhere/libcublas.so")
+            .env("STAND_IN_GPUS", "2")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -315,7 +316,11 @@ fn fat_binary(ptx: &[u8]) -> Vec<u8> {
 /// The driver that stands in for one.
 fn stand_in() -> String {
     let tree = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let library = std::env::temp_dir().join(format!("hinterland-stand-in-{}.so", std::process::id()));
+    // Tests run at the same time, and each removes its own.
+    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let library =
+        std::env::temp_dir().join(format!("hinterland-stand-in-{}-{number}.so", std::process::id()));
     let built = Command::new(tree.join("tests/cuda_stand_in/build.sh")).arg(&library).status().unwrap();
     assert!(built.success(), "hint: apt-get install g++");
     library.display().to_string()
@@ -518,6 +523,42 @@ fn graphs_of_the_driver_take_bytes_of_each_launch_and_bring_bytes_of_each() {
         let none = AnswerMessage::Bytes(Bytes { transfer, error: 1, offset: 0 });
         assert_eq!(client.next().unwrap().0, none);
     }
+    client.settle();
+}
+
+#[test]
+fn memory_stays_until_no_device_uses_it_and_streams_that_ended_count() {
+    let driver = stand_in();
+    let node = Node::with_driver("devices", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    assert_eq!(client.welcome.devices.iter().map(|device| device.peers).collect::<Vec<_>>(), [2, 1]);
+    let (first, second) = (client.welcome.window, client.welcome.window + 8 * PIECE);
+    let map = |client: &mut Client, device, address| {
+        let map = MapMemory { device, flags: 0, address, bytes: 2 * PIECE };
+        client.send::<{ MapMemory::BYTES }>(MapMemory::WORD, |body| map.put(body), &[]);
+    };
+    map(&mut client, 1, second);
+    for round in 0..6 {
+        map(&mut client, 0, first);
+        let stream = StreamCreate { stream: 30 + round, device: 1, flags: 1, priority: 0 };
+        client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+        for _ in 0..40 {
+            let copy = CopyWithin { stream: 30 + round, flags: 0, to: second, from: first, bytes: 2 * PIECE };
+            client.send::<{ CopyWithin::BYTES }>(CopyWithin::WORD, |body| copy.put(body), &[]);
+        }
+        if round % 2 == 0 {
+            let end = StreamDestroy { stream: 30 + round };
+            client.send::<{ StreamDestroy::BYTES }>(StreamDestroy::WORD, |body| end.put(body), &[]);
+        }
+        // The other device has nothing to do; memory that is unmapped too early ends the stand-in.
+        let unmap = UnmapMemory { address: first, bytes: 2 * PIECE };
+        client.send::<{ UnmapMemory::BYTES }>(UnmapMemory::WORD, |body| unmap.put(body), &[]);
+    }
+    map(&mut client, 0, first);
+    let mark = MarkDevice { mark: 5, device: 1 };
+    client.send::<{ MarkDevice::BYTES }>(MarkDevice::WORD, |body| mark.put(body), &[]);
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
     client.settle();
 }
 

@@ -31,6 +31,8 @@ pub const INVALID_IMAGE: Code = 200;
 pub const NO_BINARY: Code = 209;
 /// These devices do not reach each other's memory.
 pub const PEER_UNSUPPORTED: Code = 217;
+/// There is access between these devices already.
+pub const PEER_ENABLED: Code = 704;
 /// There is no access between these devices.
 pub const PEER_NOT_ENABLED: Code = 705;
 /// Memory of the host that is registered already.

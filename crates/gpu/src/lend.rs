@@ -174,6 +174,14 @@ impl Lent {
         Ok(&self.lender.call)
     }
 
+    /// Whether its kernels reach memory of another device.
+    pub fn reaches(&self, other: &Self) -> bool {
+        let mut can = 0;
+        // SAFETY: the place is ours; a device is no peer of itself.
+        let code = unsafe { (self.lender.call.can_reach)(&mut can, self.device, other.device) };
+        code == 0 && can != 0 && self.device != other.device
+    }
+
     pub(crate) fn check(&self, what: &'static str, code: c_int) -> Result<(), CallError> {
         self.lender.check(what, code)
     }

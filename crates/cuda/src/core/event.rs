@@ -31,6 +31,8 @@ struct Record {
 pub struct Event {
     /// Its name at the node.
     pub number: u32,
+    /// Its device.
+    pub device: u32,
     /// The program's flags.
     pub flags: u32,
     record: Mutex<Record>,
@@ -50,7 +52,7 @@ impl Session {
     pub fn create_event(&self, device: u32, flags: u32) -> Result<Arc<Event>, Code> {
         self.events.add(|number| {
             self.send(&EventCreate { event: number, device, flags })?;
-            Ok(Event { number, flags, record: Mutex::default() })
+            Ok(Event { number, device, flags, record: Mutex::default() })
         })
     }
 
@@ -66,8 +68,11 @@ impl Session {
     /// Records an event behind the work of a stream.
     ///
     /// # Errors
-    /// The capture failed before, or the node is gone.
+    /// The event is of another device, the capture failed before, or the node is gone.
     pub fn record_event(&self, event: &Event, stream: &Arc<Stream>, flags: u32) -> Result<(), Code> {
+        if event.device != stream.device {
+            return Err(INVALID_HANDLE);
+        }
         let capture = stream.capture.load(std::sync::atomic::Ordering::Relaxed);
         let mut record = event.record();
         let message = EventRecord { event: event.number, stream: stream.number, flags };
@@ -140,6 +145,9 @@ impl Session {
     /// One takes no time, was never recorded, or is not done yet.
     pub fn elapsed(&self, start: &Event, end: &Event) -> Result<f32, Code> {
         if (start.flags | end.flags) & WITHOUT_TIME != 0 {
+            return Err(INVALID_HANDLE);
+        }
+        if start.device != end.device {
             return Err(INVALID_HANDLE);
         }
         for event in [start, end] {

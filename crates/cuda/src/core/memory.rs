@@ -243,7 +243,7 @@ impl Session {
             }
             Holder::Chunk(chunk) => {
                 memory.ranges.remove(&address);
-                self.fence_device(range.device);
+                self.fence_all();
                 memory.give_piece(chunk, address, range.bytes.next_multiple_of(PIECE));
             }
             Holder::Mapped(_) | Holder::Symbol => return Err(INVALID_VALUE),

@@ -66,6 +66,8 @@ pub struct Session {
     pub(super) captures: Captures,
     pub(super) instances: Instances,
     pub(super) landing: Landing,
+    /// Devices that the program has let reach others: a bit for each other one.
+    pub peers: Vec<AtomicU32>,
     pub(super) memory: Mutex<Memory>,
     /// Fat binaries and kernels as each device knows them.
     pub modules: Modules,
@@ -191,6 +193,7 @@ impl Session {
             captures: Captures::new(),
             instances: Instances::new(),
             landing: Landing::default(),
+            peers: (0..devices).map(|_| AtomicU32::new(0)).collect(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),
             pooled: Pooled::new(),

@@ -287,11 +287,9 @@ impl Session {
         }
     }
 
-    /// Fences all streams of a device that have anything under way, computing or not: for memory that changes hands.
-    pub(super) fn fence_device(&self, device: u32) {
-        let default = self.default_streams.get(device as usize).cloned();
-        let all = self.streams.all().into_iter().filter(|stream| stream.device == device);
-        for stream in default.into_iter().chain(all) {
+    /// Fences all streams that have anything under way, computing or not: for memory that changes hands. Those of other devices may copy from there.
+    pub(super) fn fence_all(&self) {
+        for stream in self.default_streams.iter().cloned().chain(self.streams.all()) {
             if stream.state() != State::Idle {
                 self.want_fence(stream.number);
             }

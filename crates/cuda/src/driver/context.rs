@@ -192,3 +192,21 @@ pub unsafe extern "C" fn hl_cuCtxGetStreamPriorityRange(least: *mut c_int, great
         code => code,
     }
 }
+
+/// Lets the current device reach memory of the device of another context.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuCtxEnablePeerAccess(context: *mut c_void, flags: c_uint) -> Code {
+    driver(|session| {
+        let peer = device_of(context)?.ok_or(INVALID_CONTEXT)?;
+        crate::runtime::device::enable_peer(session, peer as c_int, flags)
+    })
+}
+
+/// Undoes `cuCtxEnablePeerAccess`.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuCtxDisablePeerAccess(context: *mut c_void) -> Code {
+    driver(|session| {
+        let peer = device_of(context)?.ok_or(INVALID_CONTEXT)?;
+        crate::runtime::device::disable_peer(session, peer as c_int)
+    })
+}

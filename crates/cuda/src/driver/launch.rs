@@ -51,7 +51,9 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Code {
     // SAFETY: the caller's promise.
-    driver(|session| unsafe { launch_named(session, function, geometry, parameters(each, extra)?, stream) })
+    driver(|session| unsafe {
+        launch_named(session, function, geometry, parameters(each, extra)?, stream, false)
+    })
 }
 
 /// Launches a function.

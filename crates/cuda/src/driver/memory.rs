@@ -109,7 +109,7 @@ pub extern "C" fn hl_cuMemUnmap(address: u64, bytes: usize) -> Code {
     driver(|session| session.unmap_range(address, bytes as u64))
 }
 
-/// What is mapped can be read and written by its device from the start; other devices are refused.
+/// What is mapped can be read and written by its device from the start, and by those that reach it; others are refused.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemSetAccess(
     address: u64,
@@ -131,7 +131,14 @@ pub unsafe extern "C" fn hl_cuMemSetAccess(
         }
         // SAFETY: as documented.
         let all = unsafe { std::slice::from_raw_parts(access.cast::<Access>(), count) };
-        let is_own = |one: &Access| one.location == ON_DEVICE && u32::try_from(one.device) == Ok(device);
-        if all.iter().all(is_own) { Ok(()) } else { Err(NOT_SUPPORTED) }
+        for one in all {
+            let other = number(session, one.device)?;
+            if one.location != ON_DEVICE
+                || (other != device && !crate::runtime::device::reaches(session, other, device)?)
+            {
+                return Err(NOT_SUPPORTED);
+            }
+        }
+        Ok(())
     })
 }

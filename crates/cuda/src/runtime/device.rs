@@ -1,9 +1,12 @@
 //! Devices: all of it is answered from what the node said at the start.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::Ordering;
 
 use super::{give, give_if};
-use crate::code::{Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, PEER_UNSUPPORTED};
+use crate::code::{
+    Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, PEER_ENABLED, PEER_NOT_ENABLED, PEER_UNSUPPORTED,
+};
 use crate::core::session::Session;
 use crate::core::thread::{device, set_device, with_session};
 
@@ -118,27 +121,81 @@ pub unsafe extern "C" fn hl_cudaDeviceGetByPCIBusId(place: *mut c_int, bus: *con
     })
 }
 
-/// Devices of one node copy to each other through it; kernels do not reach into each other's memory.
+/// Whether kernels of a device reach memory of another one, as the node said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) -> Code {
     with_session(|session| {
-        number(session, device)?;
-        number(session, peer)?;
+        let reaches = reaches(session, number(session, device)?, number(session, peer)?)?;
         // SAFETY: a place for a result, as documented.
-        unsafe { give(can, 0) }
+        unsafe { give(can, c_int::from(reaches)) }
     })
 }
 
-/// Not supported: see `cudaDeviceCanAccessPeer`.
-#[unsafe(no_mangle)]
-pub extern "C" fn hl_cudaDeviceEnablePeerAccess(peer: c_int, _flags: c_uint) -> Code {
-    with_session(|session| number(session, peer).and(Err(PEER_UNSUPPORTED)))
+/// Whether a device reaches memory of another one.
+pub(crate) fn reaches(session: &Session, device: u32, peer: u32) -> Result<bool, Code> {
+    Ok(device != peer && session.device(device)?.peers & (1 << peer) != 0)
 }
 
-/// Not enabled: see `cudaDeviceCanAccessPeer`.
+/// Lets the current device reach memory of another one. The node has allowed it already where it can be; what the program said is kept for its questions.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
+    with_session(|session| enable_peer(session, peer, flags))
+}
+
+/// # Errors
+/// The devices do not reach each other, or it was said before.
+pub(crate) fn enable_peer(session: &Session, peer: c_int, flags: c_uint) -> Result<(), Code> {
+    let (own, peer) = (device(), number(session, peer)?);
+    if own == peer {
+        return Err(INVALID_DEVICE);
+    }
+    if flags != 0 {
+        return Err(INVALID_VALUE);
+    }
+    if !reaches(session, own, peer)? {
+        return Err(PEER_UNSUPPORTED);
+    }
+    // Relaxed: the bit says nothing about anything else.
+    let before = session.peers[own as usize].fetch_or(1 << peer, Ordering::Relaxed);
+    if before & (1 << peer) == 0 { Ok(()) } else { Err(PEER_ENABLED) }
+}
+
+/// Undoes `cudaDeviceEnablePeerAccess`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceDisablePeerAccess(peer: c_int) -> Code {
-    with_session(|session| number(session, peer).and(Err(crate::code::PEER_NOT_ENABLED)))
+    with_session(|session| disable_peer(session, peer))
+}
+
+/// # Errors
+/// It was not enabled.
+pub(crate) fn disable_peer(session: &Session, peer: c_int) -> Result<(), Code> {
+    let (own, peer) = (device(), number(session, peer)?);
+    // Relaxed: as above.
+    let before = session.peers[own as usize].fetch_and(!(1 << peer), Ordering::Relaxed);
+    if before & (1 << peer) == 0 { Err(PEER_NOT_ENABLED) } else { Ok(()) }
+}
+
+/// How two devices reach each other: 1 rank of speed, 2 whether, 3 whether with atomics of their own, 4 with arrays.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetP2PAttribute(
+    value: *mut c_int,
+    attribute: c_int,
+    device: c_int,
+    peer: c_int,
+) -> Code {
+    with_session(|session| {
+        let (device, peer) = (number(session, device)?, number(session, peer)?);
+        if device == peer {
+            return Err(INVALID_DEVICE);
+        }
+        let answer = match attribute {
+            1 | 3 | 4 => 0,
+            2 => c_int::from(reaches(session, device, peer)?),
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(value, answer) }
+    })
 }
 
 /// The range of priorities of streams: least and greatest.

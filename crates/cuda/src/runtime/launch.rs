@@ -7,7 +7,7 @@ use hinterland_proto::gpu::command::launch_flags;
 
 use super::give;
 use super::register::Dim3;
-use crate::code::{Code, INVALID_FUNCTION, INVALID_VALUE, NOT_SUPPORTED};
+use crate::code::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::handle::Kind;
 use crate::core::launch::{Geometry, Parameters};
 use crate::core::module::{Kernel, REGISTRY, Registered};
@@ -30,7 +30,7 @@ pub(crate) fn kernel(session: &Session, function: *const c_void, device: u32) ->
     session.kernel(&*registered(session, function)?, device)
 }
 
-/// Launches a kernel that a program names, by either interface.
+/// Launches a kernel that a program names, by either interface. With the runtime the stream has to be of the current device (`of_current`).
 ///
 /// # Errors
 /// There is no such kernel or stream; as [`Session::launch`].
@@ -43,9 +43,13 @@ pub(crate) unsafe fn launch_named(
     geometry: &Geometry,
     parameters: Parameters,
     stream: *mut c_void,
+    of_current: bool,
 ) -> Result<(), Code> {
     let find = || {
         let stream = session.stream(stream)?;
+        if of_current && stream.device != device() {
+            return Err(INVALID_HANDLE);
+        }
         Ok((kernel(session, function, stream.device)?, stream))
     };
     session.with_launched(function, stream, find, |kernel, stream| {
@@ -64,7 +68,7 @@ unsafe fn launch(
 ) -> Code {
     // SAFETY: the caller's promise.
     with_session(|session| unsafe {
-        launch_named(session, function, geometry, Parameters::Each(arguments), stream)
+        launch_named(session, function, geometry, Parameters::Each(arguments), stream, true)
     })
 }
 

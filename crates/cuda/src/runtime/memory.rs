@@ -260,16 +260,35 @@ pub unsafe extern "C" fn hl_cudaMemcpyAsync(
     with_session(|session| session.copy(&session.stream(stream)?, to, from, bytes))
 }
 
-/// Copies between devices.
+/// Copies between devices, behind all work of both and of the current one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemcpyPeer(
     to: *mut c_void,
-    _to_device: c_int,
+    to_device: c_int,
     from: *const c_void,
-    _from_device: c_int,
+    from_device: c_int,
     bytes: usize,
 ) -> Code {
-    with_session(|session| copy_now(session, to, from, bytes))
+    with_session(|session| copy_peer(session, (to, to_device), (from, from_device), bytes))
+}
+
+/// # Errors
+/// There is no such device; as a copy.
+pub(crate) fn copy_peer(
+    session: &Session,
+    (to, to_device): (*mut c_void, c_int),
+    (from, from_device): (*const c_void, c_int),
+    bytes: usize,
+) -> Result<(), Code> {
+    let (to_device, from_device) =
+        (super::device::number(session, to_device)?, super::device::number(session, from_device)?);
+    for one in [to_device, from_device] {
+        if one != device() {
+            session.synchronize_device(one)?;
+        }
+    }
+    session.synchronize_device(device())?;
+    copy_now(session, to, from, bytes)
 }
 
 /// The same in the order of a stream.

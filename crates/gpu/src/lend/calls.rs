@@ -92,6 +92,7 @@ functions! {
         device_bus = c"cuDeviceGetPCIBusId" (*mut c_char, c_int, c_int);
         device_uuid = c"cuDeviceGetUuid" (*mut u8, c_int);
         device_memory = c"cuDeviceTotalMem_v2" (*mut usize, c_int);
+        can_reach = c"cuDeviceCanAccessPeer" (*mut c_int, c_int, c_int);
         granularity = c"cuMemGetAllocationGranularity" (*mut usize, *const Kind, c_int);
         reserve = c"cuMemAddressReserve" (*mut Address, usize, usize, Address, u64);
         create = c"cuMemCreate" (*mut u64, usize, *const Kind, u64);

@@ -28,6 +28,8 @@ const WINDOW: u64 = 0x0a00_0000_0000;
 const WINDOW_BYTES: u64 = 1 << 40;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIME: u32 = 2;
+/// Attributes that the node cannot keep for a program elsewhere: it maps no host memory, and has no managed memory and no pools.
+const NOT_KEPT: [i32; 8] = [19, 83, 88, 89, 91, 100, 101, 115];
 /// The queue of the watcher for what belongs to no stream.
 const NO_STREAM: u64 = u64::MAX;
 
@@ -85,6 +87,8 @@ pub struct CudaMachine {
     backings: HashMap<u64, (u32, Backing)>,
     pub(super) streams: HashMap<u32, OneStream>,
     events: HashMap<u32, OneEvent>,
+    /// Ends of streams that are gone, by device.
+    orphans: Vec<(u32, Arc<Event>)>,
     pub(super) programs: Programs,
     pub(super) blases: Blases,
     pub(super) execs: Execs,
@@ -112,8 +116,6 @@ impl CudaMachine {
             let value = |wanted: i32| {
                 about.attributes.iter().find(|(name, _)| *name == wanted).map_or(0, |(_, value)| *value)
             };
-            // Attributes that the node cannot keep for a program elsewhere: it maps no host memory, and has no managed memory and no pools.
-            const NOT_KEPT: [i32; 8] = [19, 83, 88, 89, 91, 100, 101, 115];
             let facts = DeviceFacts {
                 name: about.name.clone(),
                 uuid: about.uuid,
@@ -127,11 +129,13 @@ impl CudaMachine {
                     .filter(|(name, _)| !NOT_KEPT.contains(name))
                     .copied()
                     .collect(),
+                peers: 0,
                 needs_assembly: false,
             };
             let watcher = Watcher::start(Arc::clone(&lent), Arc::clone(&outbox));
             devices.push(OneDevice { lent, facts, watcher, spare: CaptureStreams::default() });
         }
+        note_peers(&mut devices);
         let Some(first) = devices.first() else {
             return Err(Failure::new(number::INVALID_DEVICE, "the session has no devices"));
         };
@@ -156,6 +160,7 @@ impl CudaMachine {
             backings: HashMap::new(),
             streams,
             events: HashMap::new(),
+            orphans: Vec::new(),
             programs: Programs::default(),
             blases: Blases::default(),
             execs: Execs::default(),
@@ -216,19 +221,38 @@ impl CudaMachine {
         Ok(())
     }
 
-    /// An event behind all work of a device.
-    fn behind_all(&mut self, device: u32) -> Result<Arc<Event>, Failure> {
+    /// An event of a device behind all of its work, or behind that of all devices: any of them may use memory of this one.
+    fn behind_all(&mut self, device: u32, of_all: bool) -> Result<Arc<Event>, Failure> {
         let lent = Arc::clone(&self.devices[device as usize].lent);
         let joint = lent.stream(true, 0).map_err(failed)?;
-        let mut events = Vec::new();
-        for known in self.streams.values().filter(|known| known.device == device) {
-            let event = self.behind(device, &known.stream)?;
+        for known in self.streams.values().filter(|known| of_all || known.device == device) {
+            let event = self.behind(known.device, &known.stream)?;
             lent.wait(&joint, &event).map_err(failed)?;
-            events.push(event);
+            // What waits for its record does so whatever it is used for next.
+            self.shared(known.device).free(event);
+        }
+        for (_, event) in self.orphans.iter().filter(|(of, _)| of_all || *of == device) {
+            lent.wait(&joint, event).map_err(failed)?;
         }
         let last = self.behind(device, &joint)?;
         lent.end_stream(joint);
         Ok(last)
+    }
+
+    /// Remembers the work of a stream that ends.
+    fn keep_end(&mut self, known: &OneStream) {
+        let Self { devices, orphans, .. } = self;
+        orphans.retain(|(of, event)| {
+            let one = &devices[*of as usize];
+            let is_done = one.lent.is_done(event).unwrap_or(true);
+            if is_done {
+                one.watcher.shared.free(Arc::clone(event));
+            }
+            !is_done
+        });
+        if let Ok(event) = self.behind(known.device, &known.stream) {
+            self.orphans.push((known.device, event));
+        }
     }
 
     pub(super) fn copy_in(
@@ -349,6 +373,15 @@ impl CudaMachine {
     }
 }
 
+/// Asks the driver which devices reach which.
+fn note_peers(devices: &mut [OneDevice]) {
+    let all: Vec<Arc<Lent>> = devices.iter().map(|device| Arc::clone(&device.lent)).collect();
+    for device in devices {
+        let reached = all.iter().enumerate().filter(|(_, other)| device.lent.reaches(other));
+        device.facts.peers = reached.fold(0, |bits, (index, _)| bits | 1 << index);
+    }
+}
+
 impl Device for CudaMachine {
     fn facts(&self) -> Facts {
         Facts {
@@ -376,7 +409,7 @@ impl Device for CudaMachine {
         let Some((device, backing)) = self.backings.remove(&address) else {
             return Err(Failure::value(format!("nothing is mapped at {address:#x}")));
         };
-        let event = self.behind_all(device)?;
+        let event = self.behind_all(device, true)?;
         let what = What::Unmap { address, bytes, backing };
         self.shared(device).watch_for(NO_STREAM, Pending { event, is_own: true, what });
         Ok(())
@@ -418,6 +451,7 @@ impl Device for CudaMachine {
 
     fn drop_stream(&mut self, stream: u32) {
         if let Some(known) = self.streams.remove(&stream) {
+            self.keep_end(&known);
             self.devices[known.device as usize].lent.end_stream(known.stream);
         }
     }
@@ -512,7 +546,7 @@ impl Device for CudaMachine {
                 let known = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
                 (Arc::clone(&known.event), false)
             }
-            MarkOf::Device(device) => (self.behind_all(device)?, true),
+            MarkOf::Device(device) => (self.behind_all(device, false)?, true),
         };
         self.shared(device).watch_for(queue, Pending { event, is_own, what: What::Mark(mark) });
         Ok(())

@@ -118,6 +118,11 @@ impl Shared {
         }
     }
 
+    /// Takes an event of ours back.
+    pub(super) fn free(&self, event: Arc<Event>) {
+        self.lock().free_events.push(event);
+    }
+
     /// Has something done when an event is; what is in one queue is done in order.
     pub(super) fn watch_for(&self, queue: u64, pending: Pending) {
         if let What::Unmap { .. } = pending.what {

@@ -119,6 +119,8 @@ pub(super) fn device(options: &SoftwareOptions, index: u32, grant: u64) -> Devic
         capability: options.capability,
         bus: format!("0000:00:{:02x}.0", 1 + index),
         attributes,
+        // All memory is memory of the node.
+        peers: ((1 << options.devices) - 1) & !(1 << index),
         needs_assembly: options.kernels == Kernels::Ptx,
     }
 }

@@ -59,6 +59,8 @@ pub struct DeviceFacts {
     pub bus: String,
     /// Attributes by the driver's numbers.
     pub attributes: Vec<(i32, i32)>,
+    /// The devices of the session whose memory its kernels reach, a bit each.
+    pub peers: u32,
     /// Whether it takes PTX in place of machine code: the device in software that runs kernels.
     pub needs_assembly: bool,
 }
