@@ -8,6 +8,7 @@ mod error;
 mod intake;
 mod memory_service;
 mod part;
+pub mod rdma;
 mod service;
 pub mod shm;
 pub mod sim;

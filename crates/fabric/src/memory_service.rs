@@ -4,7 +4,7 @@ use crate::service::Service;
 use crate::slice::Slice;
 use hinterland_proto::{ErrorCode, PeerHello, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Serves one piece of memory to everybody: for tests, examples and measurements of a fabric alone.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub struct MemoryService {
     rights: Rights,
     session_next: AtomicU64,
     open: AtomicUsize,
+    revoked: AtomicBool,
 }
 
 impl MemoryService {
@@ -21,12 +22,24 @@ impl MemoryService {
 
     /// Offers `memory` under [`MemoryService::HANDLE`].
     pub fn new(memory: Slice, rights: Rights) -> Self {
-        Self { memory, rights, session_next: AtomicU64::new(1), open: AtomicUsize::new(0) }
+        Self {
+            memory,
+            rights,
+            session_next: AtomicU64::new(1),
+            open: AtomicUsize::new(0),
+            revoked: AtomicBool::new(false),
+        }
     }
 
     /// The memory that is offered.
     pub fn memory(&self) -> &Slice {
         &self.memory
+    }
+
+    /// Takes back what devices may reach without asking; messages go on. It holds from the next call on.
+    pub fn revoke(&self) {
+        // Relaxed: as in `one_sided`.
+        self.revoked.store(true, Ordering::Relaxed);
     }
 
     /// Sessions that were opened and not closed.
@@ -78,6 +91,22 @@ impl Service for MemoryService {
                 );
                 RemoteError::new(ErrorCode::RANGE, text)
             })
+    }
+
+    fn one_sided(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Option<(ByteRange, Slice)>, RemoteError> {
+        self.resolve(session, handle, range, needed)?;
+        // Relaxed: a switch of tests; nothing is published through it.
+        if self.revoked.load(Ordering::Relaxed) {
+            return Err(RemoteError::new(ErrorCode::REVOKED, "it was revoked (hint: ask for a new handle)"));
+        }
+        let whole = ByteRange::within(0, self.memory.len() as u64, u64::MAX);
+        Ok(whole.ok().map(|whole| (whole, self.memory.clone())))
     }
 
     fn call(&self, _session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {

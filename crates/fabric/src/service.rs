@@ -31,6 +31,26 @@ pub trait Service: Send + Sync {
         needed: Rights,
     ) -> Result<Slice, RemoteError>;
 
+    /// The memory behind a handle that a peer may reach by RDMA, without asking again: the widest part of the handle
+    /// around `range` (the slice has its length), or `None` for memory that is reached by messages only.
+    ///
+    /// Whoever says `Some` for reading vouches that the bytes do not move and do not change until the handle is closed or
+    /// revoked; for writing also that nobody else may come to own or seal them while the handle lives, and that their words
+    /// are swapped by devices only. It is asked again after every call of the session: what is refused then is taken back.
+    ///
+    /// # Errors
+    /// As [`resolve`](Self::resolve).
+    fn one_sided(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Option<(ByteRange, Slice)>, RemoteError> {
+        let _ = (session, handle, range, needed);
+        Ok(None)
+    }
+
     /// Answers a message.
     ///
     /// # Errors

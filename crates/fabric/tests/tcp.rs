@@ -1,6 +1,7 @@
 //! Reads, writes, swaps and calls over real sockets, against a plain buffer.
 #![allow(clippy::unwrap_used)]
 
+use hinterland_fabric::rdma::{Host, HostOptions, RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, Mode, Server, ServerOptions, TcpEndpoint};
 use hinterland_fabric::{Destination, Endpoint, FabricError, Intake, MemoryService, Outcome, Slice, Source};
 use hinterland_os::{MapOptions, MemoryFile, PageKind};
@@ -18,16 +19,33 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()[7]).collect()
 }
 
+/// With this variable, which the lab sets where there is an RDMA device, the same tests run over RDMA.
+fn by_rdma() -> bool {
+    std::env::var_os("HINTERLAND_TEST_RDMA").is_some()
+}
+
 fn serve(memory: Slice, rights: Rights) -> (Server, Arc<MemoryService>) {
     let service = Arc::new(MemoryService::new(memory, rights));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = ServerOptions { spin: Duration::from_micros(20), ..ServerOptions::default() };
+    let host = || Arc::new(Host::open(HostOptions { writes: true, ..HostOptions::default() }).unwrap());
+    let rdma = by_rdma().then(host);
+    let options = ServerOptions { spin: Duration::from_micros(20), rdma, ..ServerOptions::default() };
     (Server::start(listener, service.clone(), options).unwrap(), service)
 }
 
-fn connect(server: &Server, streams: usize, mode: Mode) -> TcpEndpoint {
-    TcpEndpoint::connect(server.address(), ClientOptions { streams, mode, ..ClientOptions::default() })
-        .unwrap()
+fn connect(server: &Server, streams: usize, mode: Mode) -> Arc<dyn Endpoint> {
+    let options = ClientOptions { streams, mode, ..ClientOptions::default() };
+    if by_rdma() {
+        let endpoint = RdmaEndpoint::connect(server.address(), options, RdmaOptions::default()).unwrap();
+        assert_eq!(endpoint.why_not(), None);
+        return Arc::new(endpoint);
+    }
+    Arc::new(TcpEndpoint::connect(server.address(), options).unwrap())
+}
+
+/// For what is only true of TCP.
+fn connect_tcp(server: &Server, streams: usize) -> TcpEndpoint {
+    TcpEndpoint::connect(server.address(), ClientOptions { streams, ..ClientOptions::default() }).unwrap()
 }
 
 fn run(offset: u64, bytes: u64) -> ByteRange {
@@ -156,7 +174,7 @@ fn calls_return_what_the_service_answers() {
 #[test]
 fn the_last_stream_closes_the_session() {
     let (server, service) = serve(Slice::zeroed(4 << 20), Rights::ALL);
-    let endpoint = connect(&server, 4, Mode::Blocking);
+    let endpoint = connect_tcp(&server, 4);
     endpoint.read(HANDLE, &[run(0, 4 << 20)], &mut vec![0; 4 << 20]).unwrap();
     assert_eq!((server.sessions(), service.open_sessions()), (1, 1));
     assert_eq!(server.connections(), 4);
@@ -193,7 +211,7 @@ fn threads_that_share_an_endpoint_each_get_their_own_bytes() {
         let endpoint = connect(&server, 3, mode);
         std::thread::scope(|scope| {
             for thread in 0..6u64 {
-                let (endpoint, bytes) = (&endpoint, &bytes);
+                let (endpoint, bytes) = (&*endpoint, &bytes);
                 scope.spawn(move || {
                     let mut state = thread + 1;
                     for _ in 0..60 {
@@ -289,7 +307,7 @@ fn an_intake_reads_from_two_peers_at_once_and_starts_anew_after_one_has_gone() {
     let (mut gone, _) = serve(Slice::copied(&first), Rights::ALL);
     let (stays, _) = serve(Slice::copied(&second), Rights::ALL);
     let endpoints: [Arc<dyn Endpoint>; 2] =
-        [Arc::new(connect(&gone, 2, Mode::Blocking)), Arc::new(connect(&stays, 2, Mode::Blocking))];
+        [connect(&gone, 2, Mode::Blocking), connect(&stays, 2, Mode::Blocking)];
     let mut intake = Intake::new(4 << 20, 1).unwrap();
     let mut completions = Vec::new();
     for tag in 0..16u64 {
@@ -423,7 +441,7 @@ fn memory_whose_file_is_cut_off_is_refused_and_the_server_lives() {
         file.resize(1 << 20).unwrap();
         // The kernel may be the first to miss the pages, in the middle of an answer: then the connection is what ends.
         let _ = endpoint.read(HANDLE, &[place], &mut into).unwrap_err();
-        let again = connect(&server, 1, Mode::Blocking);
+        let again = connect_tcp(&server, 1);
         let error = again.read(HANDLE, &[run(0, 8)], &mut [0; 8]).unwrap_err();
         assert!(error.to_string().contains("cut off"), "{error}");
         assert!(again.write(HANDLE, &[run(0, 8)], &[1; 8]).is_err());

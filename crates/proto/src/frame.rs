@@ -28,6 +28,7 @@
 //! | AtomicReply | 0 | the word as it was before: 8 bytes |
 //! | Error | 0 | code: 4 bytes, then text in UTF-8 |
 //! | Close | 0 | none |
+//! | Verbs, VerbsReply | 0 | a message of [`verbs`](crate::verbs), at most 4 KiB |
 //!
 //! A run is `offset: u64, bytes: u32, zero: u32`. Answers come in the order of their requests.
 
@@ -54,6 +55,8 @@ pub const HEADER_BYTES: usize = 48;
 pub const PROTOCOL_VERSION: u16 = 1;
 
 pub(crate) const MAGIC: u32 = u32::from_le_bytes(*b"HNTL");
+/// Longest message about RDMA: eight ports, or keys for as many.
+const VERBS_BYTES_MAX: u32 = 4096;
 const FLAG_BODY_CRC: u8 = 1;
 const FLAG_WANT_CRC: u8 = 2;
 /// Bytes of the header that `header_crc` covers.
@@ -116,6 +119,10 @@ pub enum FrameKind {
     Error = 10,
     /// The sender will send nothing more.
     Close = 11,
+    /// Sets up or ends what is reached by RDMA; sent only where both sides have [`Features::RDMA`](crate::Features::RDMA).
+    Verbs = 12,
+    /// The answer to a [`FrameKind::Verbs`].
+    VerbsReply = 13,
 }
 
 impl FrameKind {
@@ -133,6 +140,8 @@ impl FrameKind {
             9 => Self::AtomicReply,
             10 => Self::Error,
             11 => Self::Close,
+            12 => Self::Verbs,
+            13 => Self::VerbsReply,
             _ => return None,
         })
     }
@@ -372,6 +381,7 @@ impl FrameHeader {
             FrameKind::FetchAdd | FrameKind::AtomicReply => 8,
             FrameKind::Error => 4 + ERROR_TEXT_BYTES_MAX as u32,
             FrameKind::WriteReply | FrameKind::Close => 0,
+            FrameKind::Verbs | FrameKind::VerbsReply => VERBS_BYTES_MAX,
         };
         if self.body_bytes <= limit {
             Ok(())

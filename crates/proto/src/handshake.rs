@@ -100,6 +100,13 @@ pub struct Features(pub u64);
 impl Features {
     /// The client polls for answers: the server sizes its buffers for latency.
     pub const POLLING: Self = Self(1);
+    /// The side has RDMA devices and speaks [`verbs`](crate::verbs).
+    pub const RDMA: Self = Self(2);
+
+    /// These and those.
+    pub const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether every feature of `needed` is here.
     pub const fn has(self, needed: Self) -> bool {

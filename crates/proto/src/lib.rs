@@ -9,6 +9,7 @@ mod handshake;
 pub mod machine;
 pub mod object_header;
 pub mod ring_message;
+pub mod verbs;
 
 pub use frame::{
     ERROR_TEXT_BYTES_MAX, ErrorCode, Frame, FrameDecoder, FrameError, FrameHeader, FrameKind, FrameReceiver,

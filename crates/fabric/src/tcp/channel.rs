@@ -294,7 +294,7 @@ impl Channel {
                 let word = self.body.first_chunk().copied().unwrap_or_default();
                 Answer::Word(u64::from_le_bytes(word))
             }
-            FrameKind::Reply => Answer::Reply(std::mem::take(&mut self.body)),
+            FrameKind::Reply | FrameKind::VerbsReply => Answer::Reply(std::mem::take(&mut self.body)),
             _ => Answer::Done,
         };
         self.spare_parts.push(pending.into);
@@ -433,6 +433,7 @@ const fn answer_kind(request: FrameKind) -> FrameKind {
         FrameKind::Read => FrameKind::ReadReply,
         FrameKind::Write => FrameKind::WriteReply,
         FrameKind::CompareSwap | FrameKind::FetchAdd => FrameKind::AtomicReply,
+        FrameKind::Verbs => FrameKind::VerbsReply,
         _ => FrameKind::Reply,
     }
 }

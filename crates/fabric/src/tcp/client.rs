@@ -52,6 +52,8 @@ pub struct ClientOptions {
     pub pool: PoolId,
     /// The key of the pool.
     pub key: Option<PoolKey>,
+    /// Whether this side has RDMA devices and says so.
+    pub rdma: bool,
 }
 
 impl Default for ClientOptions {
@@ -68,6 +70,7 @@ impl Default for ClientOptions {
             node: NodeId(0),
             pool: PoolId::ANY,
             key: None,
+            rdma: false,
         }
     }
 }
@@ -117,7 +120,7 @@ impl TcpEndpoint {
             node: options.node,
             pool: options.pool,
             key: options.key.clone(),
-            features: if options.mode == Mode::Polling { Features::POLLING } else { Features::default() },
+            features: features(&options),
             join: None,
         };
         let limits = PeerLimits { body_bytes_max: 1, runs_max: 1, streams_max: 1 };
@@ -147,6 +150,24 @@ impl TcpEndpoint {
     /// The pool of that node.
     pub fn pool(&self) -> PoolId {
         self.established.pool
+    }
+
+    /// Whether both sides have RDMA devices.
+    pub fn has_rdma(&self) -> bool {
+        self.established.features.has(Features::RDMA)
+    }
+
+    /// What both sides were told to do.
+    pub fn options(&self) -> &ClientOptions {
+        &self.connector.options
+    }
+
+    /// Asks the peer's fabric about RDMA.
+    pub(crate) fn verbs(&self, body: &[u8]) -> Result<Vec<u8>, FabricError> {
+        match self.exchange(&plain(FrameKind::Verbs, body), self.connector.options.timeout)? {
+            Answer::Reply(reply) => Ok(reply),
+            other => Err(self.connector.unexpected(other, "a question about RDMA")),
+        }
     }
 
     /// The session that the node gave us.
@@ -412,6 +433,11 @@ impl Connector {
             }
         }
     }
+}
+
+fn features(options: &ClientOptions) -> Features {
+    let polling = if options.mode == Mode::Polling { Features::POLLING } else { Features::default() };
+    if options.rdma { polling.with(Features::RDMA) } else { polling }
 }
 
 pub(super) fn plain(kind: FrameKind, body: &[u8]) -> Request<'_> {

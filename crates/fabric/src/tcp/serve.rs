@@ -5,6 +5,7 @@ use super::server::Shared;
 use super::socket::{Socket, Spinner, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::part::Part;
+use crate::rdma::SessionHost;
 use crate::slice::Slice;
 use hinterland_proto::checksum::crc32c;
 use hinterland_proto::{
@@ -44,6 +45,8 @@ pub(super) struct Stream<'a> {
     socket: &'a Socket,
     shared: &'a Arc<Shared>,
     session: SessionId,
+    /// What the session reaches by RDMA, if this node has devices.
+    rdma: Option<Arc<SessionHost>>,
     sender: FrameSender,
     receiver: FrameReceiver,
     staging: Box<[u8]>,
@@ -66,6 +69,7 @@ pub(super) struct Stream<'a> {
 impl<'a> Stream<'a> {
     pub fn new(socket: &'a Socket, shared: &'a Arc<Shared>, established: &Established) -> Self {
         Self {
+            rdma: shared.rdma_of(established.ticket.session),
             socket,
             shared,
             session: established.ticket.session,
@@ -98,7 +102,18 @@ impl<'a> Stream<'a> {
             FrameKind::Call => {
                 self.receive_body(&header, header.body_bytes as usize)?;
                 let reply = self.shared.service.call(self.session, &self.body);
+                if let Some(rdma) = &self.rdma {
+                    // What the call revoked is closed to the device before the caller hears that it is revoked.
+                    rdma.revalidate(&*self.shared.service);
+                }
                 self.answer_call(&header, reply)
+            }
+            FrameKind::Verbs => {
+                self.receive_body(&header, header.body_bytes as usize)?;
+                match self.verbs() {
+                    Ok(body) => self.answer(FrameKind::VerbsReply, &header, &body),
+                    Err(error) => self.answer_error(&header, &error),
+                }
             }
             FrameKind::Read => {
                 self.receive_body(&header, header.body_bytes as usize)?;
@@ -116,8 +131,17 @@ impl<'a> Stream<'a> {
             | FrameKind::ReadReply
             | FrameKind::WriteReply
             | FrameKind::AtomicReply
+            | FrameKind::VerbsReply
             | FrameKind::Error => Err(End::Frame),
         }
+    }
+
+    fn verbs(&self) -> Result<Vec<u8>, RemoteError> {
+        let Some(rdma) = &self.rdma else {
+            let text = "this node has no RDMA devices (hint: use TCP)";
+            return Err(RemoteError::new(ErrorCode::MALFORMED, text));
+        };
+        rdma.answer(&self.shared.service, &self.body)
     }
 
     fn read(&mut self, header: &FrameHeader) -> Result<(), End> {

@@ -4,6 +4,7 @@ use super::greeting::{answer, refuse, send_all};
 use super::serve::Stream;
 use super::socket::{Interest, Socket, random_bytes, wait_for};
 use crate::error::FabricError;
+use crate::rdma::{Host, SessionHost};
 use crate::service::Service;
 use hinterland_proto::{
     Established, Features, PeerHello, PeerLimits, PoolId, PoolKey, RUNS_MAX, Refusal, RefusalCode,
@@ -51,6 +52,8 @@ pub struct ServerOptions {
     pub stall_timeout: Duration,
     /// Socket buffers in bytes, each direction; without it 1 MiB within a machine, else what the kernel chooses.
     pub buffer_bytes: Option<usize>,
+    /// The RDMA devices that peers may use, if there are any.
+    pub rdma: Option<Arc<Host>>,
 }
 
 impl Default for ServerOptions {
@@ -67,6 +70,7 @@ impl Default for ServerOptions {
             handshake_timeout: Duration::from_secs(3),
             stall_timeout: Duration::from_secs(10),
             buffer_bytes: None,
+            rdma: None,
         }
     }
 }
@@ -107,6 +111,7 @@ struct Connection {
 struct Session {
     secret: [u8; 32],
     streams: usize,
+    rdma: Option<Arc<SessionHost>>,
 }
 
 impl Server {
@@ -285,7 +290,10 @@ impl Shared {
             node: self.options.node,
             pool: self.options.pool,
             key: self.options.key.clone(),
-            features: Features::POLLING,
+            features: match self.options.rdma {
+                Some(_) => Features::POLLING.with(Features::RDMA),
+                None => Features::POLLING,
+            },
             limits: PeerLimits {
                 body_bytes_max: FRAME_BODY_BYTES_MAX,
                 runs_max: RUNS_MAX as u32,
@@ -337,7 +345,8 @@ impl Shared {
         };
         let secret = random_bytes().map_err(broken)?;
         let session = self.service.opened(peer)?;
-        self.state().sessions.insert(session, Session { secret, streams: 1 });
+        let rdma = self.options.rdma.as_ref().map(|host| SessionHost::new(host, session));
+        self.state().sessions.insert(session, Session { secret, streams: 1, rdma });
         Ok(Ticket { session, secret })
     }
 
@@ -368,10 +377,19 @@ impl Shared {
         let Some(entry) = state.sessions.get_mut(&session) else { return };
         entry.streams -= 1;
         if entry.streams == 0 {
-            state.sessions.remove(&session);
+            let ended = state.sessions.remove(&session);
             drop(state);
+            // Before the service lets go of the memory: no device may reach it any more.
+            if let Some(rdma) = ended.and_then(|ended| ended.rdma) {
+                rdma.end();
+            }
             self.service.closed(session);
         }
+    }
+
+    /// What a session reaches by RDMA.
+    pub fn rdma_of(&self, session: SessionId) -> Option<Arc<SessionHost>> {
+        self.state().sessions.get(&session).and_then(|session| session.rdma.clone())
     }
 
     fn disconnect(&self, session: SessionId) {

@@ -83,7 +83,7 @@ fn the_header_stands_on_the_wire_as_its_table_says() {
 #[test]
 fn every_kind_survives_the_wire() {
     let run = [7u8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0];
-    let shapes: [(FrameKind, u64, usize); 11] = [
+    let shapes: [(FrameKind, u64, usize); 13] = [
         (FrameKind::Call, 0, 5),
         (FrameKind::Reply, 0, 0),
         (FrameKind::Read, 1, 16),
@@ -95,6 +95,8 @@ fn every_kind_survives_the_wire() {
         (FrameKind::AtomicReply, 0, 8),
         (FrameKind::Error, 0, 9),
         (FrameKind::Close, 0, 0),
+        (FrameKind::Verbs, 0, 9),
+        (FrameKind::VerbsReply, 0, 4096),
     ];
     for (kind, argument, body_bytes) in shapes {
         let body: Vec<u8> = run.iter().copied().cycle().take(body_bytes).collect();
@@ -103,7 +105,7 @@ fn every_kind_survives_the_wire() {
         assert_eq!(FrameKind::from_number(kind as u8), Some(kind));
     }
     assert_eq!(FrameKind::from_number(0), None);
-    assert_eq!(FrameKind::from_number(12), None);
+    assert_eq!(FrameKind::from_number(14), None);
 }
 
 /// Writes a valid checksum, so that what is behind it is reached.

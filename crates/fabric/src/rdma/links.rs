@@ -1,0 +1,300 @@
+//! All queue pairs to one peer, what the peer granted over them, and how they are made again.
+
+use super::device::{Port, open_ports};
+use super::endpoint::RdmaOptions;
+use super::link::{COMPLETIONS, Link, SENDS};
+use super::pair::{Completions, Domain, QueuePair, Receives};
+use super::{BITS_24, INLINE_BYTES, LINKS_MAX, MESSAGE_BYTES, RECEIVES, random_word, registration_words};
+use crate::error::FabricError;
+use crate::tcp::TcpEndpoint;
+use hinterland_proto::control::{decode, encode};
+use hinterland_proto::verbs::{PairAddress, PortAddress, RemoteKey, VERBS_VERSION, VerbsReply, VerbsRequest};
+use hinterland_types::{ByteRange, Handle};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+/// Pause before links that failed are made again, and before memory that was not granted is asked for again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Handles whose grants are remembered.
+const HANDLES_MAX: usize = 4096;
+
+/// What an endpoint has done, for tests and for people.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Counts {
+    /// Queue pairs that work now.
+    pub links: u64,
+    /// Queue pairs that failed.
+    pub failed: u64,
+    /// Chunks that were read, written or swapped one-sidedly.
+    pub one_sided: u64,
+    /// Requests to devices for those; several go with one ring of the doorbell.
+    pub requests: u64,
+    /// Calls that went by messages of a queue pair.
+    pub calls: u64,
+    /// Reads and writes that went by TCP instead.
+    pub by_message: u64,
+}
+
+/// Memory that the peer granted.
+#[derive(Clone)]
+pub(super) struct Granted {
+    pub range: ByteRange,
+    pub write: bool,
+    pub keys: Arc<[RemoteKey]>,
+}
+
+#[derive(Default)]
+struct Handles {
+    granted: Vec<Granted>,
+    /// No grant is asked for before, reading and writing apart.
+    refused: [Option<Instant>; 2],
+}
+
+pub(super) struct Links {
+    pub tcp: TcpEndpoint,
+    pub options: RdmaOptions,
+    links: RwLock<Arc<[Arc<Link>]>>,
+    grants: Mutex<HashMap<Handle, Handles>>,
+    setup: Mutex<Setup>,
+    failed: AtomicU64,
+    pub one_sided: AtomicU64,
+    pub requests: AtomicU64,
+    pub calls: AtomicU64,
+    pub by_message: AtomicU64,
+}
+
+#[derive(Default)]
+struct Setup {
+    tried: Option<Instant>,
+    why: Option<String>,
+}
+
+impl Links {
+    pub fn new(tcp: TcpEndpoint, options: RdmaOptions) -> Self {
+        let zero = || AtomicU64::new(0);
+        let links = Self {
+            tcp,
+            options,
+            links: RwLock::new(Arc::from([])),
+            grants: Mutex::default(),
+            setup: Mutex::default(),
+            failed: zero(),
+            one_sided: zero(),
+            requests: zero(),
+            calls: zero(),
+            by_message: zero(),
+        };
+        drop(links.healthy());
+        links
+    }
+
+    /// Why there are no links, in words.
+    pub fn why_not(&self) -> Option<String> {
+        self.setup.lock().unwrap_or_else(PoisonError::into_inner).why.clone()
+    }
+
+    pub fn counts(&self) -> Counts {
+        // Relaxed: counts; nothing is published through them.
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let links = self.current().iter().filter(|link| !link.has_failed()).count() as u64;
+        Counts {
+            links,
+            failed: read(&self.failed),
+            one_sided: read(&self.one_sided),
+            requests: read(&self.requests),
+            calls: read(&self.calls),
+            by_message: read(&self.by_message),
+        }
+    }
+
+    fn current(&self) -> Arc<[Arc<Link>]> {
+        Arc::clone(&self.links.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The links that work; made (again) if there are none and it is time to try.
+    pub fn healthy(&self) -> Arc<[Arc<Link>]> {
+        let current = self.current();
+        if !current.is_empty() && current.iter().all(|link| !link.has_failed()) {
+            return current;
+        }
+        // Somebody else is at it: meanwhile by TCP.
+        let Ok(mut setup) = self.setup.try_lock() else { return Arc::from([]) };
+        let working: Arc<[Arc<Link>]> = current.iter().filter(|link| !link.has_failed()).cloned().collect();
+        // Relaxed: a count.
+        self.failed.fetch_add((current.len() - working.len()) as u64, Ordering::Relaxed);
+        for link in current.iter().filter(|link| link.has_failed()) {
+            self.disconnect(link);
+        }
+        self.put(&working);
+        let due = setup.tried.is_none_or(|tried| tried.elapsed() >= AGAIN);
+        if !working.is_empty() || !due || !self.tcp.has_rdma() {
+            return working;
+        }
+        setup.tried = Some(Instant::now());
+        self.grants.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        match self.connect() {
+            Ok(links) => {
+                setup.why = None;
+                let links: Arc<[Arc<Link>]> = Arc::from(links);
+                self.put(&links);
+                links
+            }
+            Err(why) => {
+                setup.why = Some(why);
+                working
+            }
+        }
+    }
+
+    fn put(&self, links: &Arc<[Arc<Link>]>) {
+        *self.links.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(links);
+    }
+
+    /// Ends the peer's end of a link: what is late on the network reaches no memory after this has returned. `false` if
+    /// that is not known.
+    pub fn disconnect(&self, link: &Link) -> bool {
+        link.fail();
+        self.ask(&VerbsRequest::Disconnect { pair: link.peer_pair }).is_ok()
+    }
+
+    fn ask(&self, request: &VerbsRequest) -> Result<VerbsReply, FabricError> {
+        let wrong =
+            |what| FabricError::WrongAnswer { peer: self.tcp.node(), during: "a question about RDMA", what };
+        let body = encode(request).map_err(|_| wrong("it is too long"))?;
+        decode(&self.tcp.verbs(&body)?).map_err(|_| wrong("it is no message about RDMA"))
+    }
+
+    /// Connects a pair for every two ports that belong together.
+    fn connect(&self) -> Result<Vec<Arc<Link>>, String> {
+        let ours = open_ports(&self.options.devices)?;
+        let said =
+            self.ask(&VerbsRequest::Ports { version: VERBS_VERSION }).map_err(|error| error.to_string())?;
+        let VerbsReply::Ports { version, ports: theirs } = said else {
+            return Err("the peer did not say which ports it has".to_owned());
+        };
+        if version != VERBS_VERSION {
+            return Err(format!(
+                "the peer speaks version {version} over RDMA and this side {VERBS_VERSION} (hint: run the same release on both sides)"
+            ));
+        }
+        let mut why = "the peer has no active RDMA port of our kind".to_owned();
+        let mut links = Vec::new();
+        for (port, place) in matched(&ours, &theirs).into_iter().take(LINKS_MAX) {
+            match self.connect_one(port, place) {
+                Ok(link) => links.push(Arc::new(link)),
+                Err(error) => why = error,
+            }
+        }
+        if links.is_empty() { Err(why) } else { Ok(links) }
+    }
+
+    fn connect_one(&self, port: &Port, place: usize) -> Result<Link, String> {
+        let words = |error: std::io::Error| {
+            let bytes = super::link::CHUNKS * super::link::CHUNK_BYTES;
+            format!("{}: {}", port.device.name, registration_words(&error, bytes as u64))
+        };
+        let domain = Arc::new(Domain::new(&port.device).map_err(words)?);
+        let receives = Arc::new(Receives::new(&domain, RECEIVES, MESSAGE_BYTES).map_err(words)?);
+        let completions = Arc::new(Completions::new(&port.device, COMPLETIONS).map_err(words)?);
+        let pair = QueuePair::new(&domain, &receives, &completions, SENDS, INLINE_BYTES).map_err(words)?;
+        let sequence = (random_word().map_err(words)? as u32) & BITS_24;
+        let frames = random_word().map_err(words)?;
+        let from = PairAddress { port: port.address.clone(), pair: pair.number(), sequence, frames };
+        let said = self.ask(&VerbsRequest::Connect { port: u8::try_from(place).unwrap_or(u8::MAX), from });
+        let VerbsReply::Connected { to } = said.map_err(|error| error.to_string())? else {
+            return Err("the peer connected no queue pair".to_owned());
+        };
+        let valid = to.pair <= BITS_24 && to.sequence <= BITS_24 && (1..=5).contains(&to.port.mtu);
+        if !valid {
+            return Err("the address of the peer's queue pair makes no sense".to_owned());
+        }
+        // The peer gets no right to our memory: it only answers.
+        pair.connect(port, sequence, &to, 0).map_err(words)?;
+        Link::new(pair, place, to.pair, (frames, to.frames)).map_err(words)
+    }
+
+    /// What opens `range` of a handle, asked for if it is not known; `None` if it goes by messages.
+    pub fn grant(&self, handle: Handle, range: ByteRange, write: bool) -> Option<Granted> {
+        let find = |handles: &Handles| {
+            handles
+                .granted
+                .iter()
+                .find(|known| known.range.contains(range) && (known.write || !write))
+                .cloned()
+        };
+        {
+            let grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(handles) = grants.get(&handle) {
+                if let Some(known) = find(handles) {
+                    return Some(known);
+                }
+                if handles.refused[usize::from(write)].is_some_and(|refused| refused.elapsed() < AGAIN) {
+                    return None;
+                }
+            }
+        }
+        let said = self.ask(&VerbsRequest::Grant { handle, range, write });
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        if grants.len() >= HANDLES_MAX {
+            grants.clear();
+        }
+        let handles = grants.entry(handle).or_default();
+        if let Ok(VerbsReply::Granted { range: given, write: writable, keys }) = said
+            && ByteRange::new(given.offset(), given.bytes()).is_ok_and(|given| given.contains(range))
+            && (writable || !write)
+        {
+            let granted = Granted { range: given, write: writable, keys: keys.into() };
+            handles.granted.push(granted.clone());
+            return Some(granted);
+        }
+        handles.refused[usize::from(write)] = Some(Instant::now());
+        None
+    }
+
+    /// Forgets what was granted of a handle: the peer's device refused it.
+    pub fn forget(&self, handle: Handle) {
+        let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
+        let refused = [Some(Instant::now()); 2];
+        grants.insert(handle, Handles { granted: Vec::new(), refused });
+    }
+}
+
+/// Which of our ports talks to which of theirs: each to the one whose address is nearest, and all of theirs are used.
+fn matched<'a>(ours: &'a [Port], theirs: &[PortAddress]) -> Vec<(&'a Port, usize)> {
+    let mut used = vec![false; theirs.len()];
+    let mut pairs = Vec::new();
+    for turn in 0..ours.len().max(theirs.len()) {
+        let Some(port) = ours.get(turn % ours.len().max(1)) else { break };
+        let candidates = theirs.iter().enumerate().filter(|(_, their)| their.kind == port.address.kind);
+        let best = candidates.max_by_key(|(place, their)| {
+            (!used[*place], near(&port.address.gid, &their.gid), usize::MAX - place)
+        });
+        if let Some((place, _)) = best {
+            used[place] = true;
+            pairs.push((port, place));
+        }
+    }
+    pairs
+}
+
+/// How many leading bits two addresses have in common.
+fn near(a: &[u8; 16], b: &[u8; 16]) -> u32 {
+    (u128::from_be_bytes(*a) ^ u128::from_be_bytes(*b)).leading_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::near;
+
+    #[test]
+    fn addresses_of_one_network_are_nearer_than_others() {
+        let address = |net: u8, host: u8| {
+            let mut gid = [0; 16];
+            gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, net, host]);
+            gid
+        };
+        assert!(near(&address(1, 1), &address(1, 2)) > near(&address(1, 1), &address(2, 2)));
+    }
+}
