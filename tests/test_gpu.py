@@ -125,7 +125,7 @@ def test_a_program_whose_default_stream_is_each_threads_own_is_right(gpu_node, f
     assert (outcome.returncode, outcome.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("switch", ["HINTERLAND_NO_FENCE", "HINTERLAND_NO_GRAPH_EDITS", "HINTERLAND_NO_IMAGE_FACTS", "HINTERLAND_NO_RECENT_LAUNCHES"])
+@pytest.mark.parametrize("switch", ["HINTERLAND_NO_FENCE", "HINTERLAND_NO_GRAPH_EDITS", "HINTERLAND_NO_IMAGE_FACTS", "HINTERLAND_NO_RECENT_LAUNCHES", "HINTERLAND_NO_BIAS"])
 def test_results_are_the_same_without_an_optimisation(gpu_node, program, switch):
     outcome = gpu_node().run(program, "streams", "graphs", "errors", **{switch: "1"})
     assert outcome.returncode == 0, outcome.stderr

@@ -47,11 +47,14 @@
 //! channel ([`ChannelError::Broken`]). Bodies are copied before anybody looks at them. A peer that fakes doorbells can make
 //! us look in vain, or sleep until our time is over or its socket closes.
 
+pub mod bias;
 pub mod lane;
 pub mod sync;
 
 #[cfg(not(loom))]
 mod address;
+#[cfg(not(loom))]
+mod biased_lock;
 #[cfg(not(loom))]
 mod channel;
 #[cfg(not(loom))]
@@ -92,6 +95,8 @@ mod sender;
 #[cfg(not(loom))]
 pub use address::Address;
 #[cfg(not(loom))]
+pub use biased_lock::{BiasedGuard, BiasedLock};
+#[cfg(not(loom))]
 pub use channel::{Channel, pair};
 #[cfg(not(loom))]
 pub use connect::connect;
@@ -112,7 +117,7 @@ pub use options::ChannelOptions;
 #[cfg(not(loom))]
 pub use receiver::Receiver;
 #[cfg(not(loom))]
-pub use room::Room;
+pub use room::{Part, Room};
 #[cfg(not(loom))]
 pub use sender::Sender;
 

@@ -4,6 +4,7 @@ use crate::error::ChannelError;
 use crate::sender::Sender;
 use crate::{FRAME_HEADER_BYTES, frame_bytes};
 use hinterland_os::shared_slice::copy_racing;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Room for the body of a frame. Dropped without a commit, it was never there.
@@ -86,6 +87,20 @@ impl<'sender> Room<'sender> {
         Ok(())
     }
 
+    /// The body from an offset on.
+    ///
+    /// # Errors
+    /// [`ChannelError::OutOfBody`].
+    #[inline(always)]
+    pub fn part(&mut self, offset: usize) -> Result<Part<'_>, ChannelError> {
+        if offset > self.body_bytes {
+            return Err(out_of_body(offset, 0, self.body_bytes));
+        }
+        // SAFETY: the offset was checked to lie in the body.
+        let start = unsafe { self.body.add(offset) };
+        Ok(Part { start, bytes: self.body_bytes - offset, _body: PhantomData })
+    }
+
     /// The first byte of the body, for system calls and foreign code that write there: valid for writes of
     /// [`len`](Self::len) bytes until the room is committed or dropped. What is read through it may be of the peer's making.
     #[inline]
@@ -106,6 +121,49 @@ impl<'sender> Room<'sender> {
     #[inline]
     pub fn commit_quietly(self) {
         self.sender.publish(frame_bytes(self.body_bytes));
+    }
+}
+
+/// Bytes that are to be written and cannot be read: a part of the body of a frame, or memory of a program's own.
+#[derive(Debug)]
+pub struct Part<'body> {
+    start: *mut u8,
+    bytes: usize,
+    _body: PhantomData<&'body mut [u8]>,
+}
+
+impl<'body> Part<'body> {
+    /// Memory that nobody else reaches.
+    pub fn of(bytes: &'body mut [u8]) -> Self {
+        Self { start: bytes.as_mut_ptr(), bytes: bytes.len(), _body: PhantomData }
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Errors
+    /// [`ChannelError::OutOfBody`].
+    #[inline]
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<(), ChannelError> {
+        if offset > self.bytes || bytes.len() > self.bytes - offset {
+            return Err(out_of_body(offset, bytes.len(), self.bytes));
+        }
+        // SAFETY: the range was checked to lie in the part, which is ours to write; a `&[u8]` never lies in a ring.
+        unsafe { copy_racing(bytes.as_ptr(), self.start.add(offset), bytes.len()) };
+        Ok(())
+    }
+
+    /// Writes a value of a known length at an offset, by one store where the processor has one of that length.
+    ///
+    /// # Errors
+    /// [`ChannelError::OutOfBody`].
+    #[inline(always)]
+    pub fn write_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) -> Result<(), ChannelError> {
+        if offset > self.bytes || N > self.bytes - offset {
+            return Err(out_of_body(offset, N, self.bytes));
+        }
+        // SAFETY: the range was checked to lie in the part, which is ours to write; an array of bytes has alignment one.
+        unsafe { self.start.add(offset).cast::<[u8; N]>().write(bytes) };
+        Ok(())
     }
 }
 

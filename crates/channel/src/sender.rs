@@ -79,7 +79,7 @@ impl Sender {
     ///
     /// # Errors
     /// [`ChannelError::TooLong`]; [`ChannelError::Closed`] soon after the peer has gone, and [`ChannelError::Broken`].
-    #[inline]
+    #[inline(always)]
     pub fn room(&mut self, word: u32, body_bytes: usize) -> Result<Option<Room<'_>>, ChannelError> {
         self.check_length(body_bytes)?;
         self.until_probe -= 1;

@@ -4,9 +4,10 @@
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+use hinterland_channel::bias::Bias;
 use hinterland_channel::lane::{Inlet, LaneWords, Outlet};
 use loom::cell::UnsafeCell;
-use loom::sync::Arc;
+use loom::sync::{Arc, Mutex};
 use loom::thread;
 
 /// A ring of two frames of 8 bytes, whose accesses the checker watches: a read of what is being written is an error.
@@ -119,4 +120,72 @@ fn a_sleeper_that_makes_the_barrier_for_both_is_not_left_asleep() {
 #[test]
 fn a_full_ring_is_used_again_only_after_it_was_read_and_wakes_its_writer() {
     all_arrive(4, false, 3);
+}
+
+/// Two threads of which the first has the bias, as `BiasedLock` does it: one number, which the checker watches.
+struct Biased {
+    bias: Bias,
+    turn: Mutex<()>,
+    value: UnsafeCell<u32>,
+}
+
+// SAFETY: not needed for soundness of anything real: the checker reports accesses that are not ordered.
+unsafe impl Sync for Biased {}
+
+impl Biased {
+    fn add(&self, me: u64, gives: bool) {
+        // SAFETY: the checker watches that nobody else is inside.
+        let work = || self.value.with_mut(|value| unsafe { *value += 1 });
+        if let Some(seat) = self.bias.enter(me) {
+            work();
+            seat.leave();
+            return;
+        }
+        let _turn = self.turn.lock().unwrap();
+        self.bias
+            .take_back(|| loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst), thread::yield_now);
+        if gives {
+            self.bias.give(me);
+        }
+        work();
+    }
+}
+
+fn biased(
+    first: impl Fn(&Biased) + Sync + Send + Copy + 'static,
+    second: impl Fn(&Biased) + Sync + Send + Copy + 'static,
+    sum: u32,
+) {
+    loom::model(move || {
+        let shared =
+            Arc::new(Biased { bias: Bias::default(), turn: Mutex::new(()), value: UnsafeCell::new(0) });
+        let other = shared.clone();
+        let other = thread::spawn(move || second(&other));
+        first(&shared);
+        other.join().unwrap();
+        // SAFETY: both threads are done.
+        assert_eq!(shared.value.with(|value| unsafe { *value }), sum);
+    });
+}
+
+#[test]
+fn nobody_is_inside_with_the_thread_that_has_the_bias() {
+    let usual = |shared: &Biased| {
+        shared.add(1, true);
+        shared.add(1, false);
+    };
+    biased(usual, |shared| shared.add(2, false), 3);
+}
+
+#[test]
+fn a_bias_that_goes_to_another_thread_leaves_nobody_inside() {
+    let usual = |shared: &Biased| {
+        shared.add(1, true);
+        shared.add(1, false);
+    };
+    let other = |shared: &Biased| {
+        shared.add(2, true);
+        shared.add(2, false);
+    };
+    biased(usual, other, 4);
 }

@@ -82,7 +82,7 @@ impl Session {
         stream: &Stream,
         message: &M,
         bytes: usize,
-        fill: impl FnOnce(&mut Tail<'_, '_>),
+        fill: impl FnOnce(&mut Tail<'_>),
     ) -> Result<(), Code> {
         let mut going = self.captures.going();
         let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;

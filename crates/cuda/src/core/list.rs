@@ -59,7 +59,7 @@ impl List {
         copy: Option<HostCopy>,
         message: &M,
         bytes: usize,
-        fill: impl FnOnce(&mut Tail<'_, '_>),
+        fill: impl FnOnce(&mut Tail<'_>),
     ) -> Result<(), Code> {
         let body = M::FIELD_BYTES + bytes;
         let at = self.bytes.len();

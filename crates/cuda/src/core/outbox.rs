@@ -1,9 +1,8 @@
 //! What goes to the node: commands of all threads, in one order.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
-use hinterland_channel::{Counters, Room, Sender};
+use hinterland_channel::{Part, Room, Sender};
 use hinterland_proto::gpu::Message;
 
 use super::session::Session;
@@ -15,36 +14,42 @@ const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Most bytes of the fields of a command.
 const FIELDS_MAX: usize = 256;
+/// Fields of so many bytes are most commands'.
+const FIELDS_FEW: usize = 64;
 
 /// Where the tail of a command is written: a frame on its way, or a list that is being captured.
 #[derive(Debug)]
-pub struct Tail<'place, 'room>(Place<'place, 'room>);
+pub struct Tail<'place>(Part<'place>);
 
-#[derive(Debug)]
-enum Place<'place, 'room> {
-    Room(&'place mut Room<'room>, usize),
-    List(&'place mut [u8]),
-}
-
-impl<'place> Tail<'place, '_> {
+impl<'place> Tail<'place> {
     pub(super) fn of_list(list: &'place mut [u8]) -> Self {
-        Tail(Place::List(list))
+        Tail(Part::of(list))
     }
 
     /// Writes at an offset of the tail; all of it must lie inside.
     #[inline]
     pub fn put(&mut self, offset: usize, bytes: &[u8]) {
-        match &mut self.0 {
-            Place::Room(room, fields) => {
-                let written = room.write_at(*fields + offset, bytes);
-                debug_assert!(written.is_ok(), "a tail is as long as was said");
-            }
-            Place::List(list) => list[offset..offset + bytes.len()].copy_from_slice(bytes),
-        }
+        let written = self.0.write_at(offset, bytes);
+        debug_assert!(written.is_ok(), "a tail is as long as was said");
+    }
+
+    /// Writes a value of a known length at an offset of the tail; all of it must lie inside.
+    #[inline(always)]
+    pub fn put_array<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
+        let written = self.0.write_array(offset, bytes);
+        debug_assert!(written.is_ok(), "a tail is as long as was said");
     }
 
     /// Writes zeros.
+    #[inline]
     pub fn put_zeros(&mut self, offset: usize, bytes: usize) {
+        if bytes > 0 {
+            self.put_some_zeros(offset, bytes);
+        }
+    }
+
+    #[cold]
+    fn put_some_zeros(&mut self, offset: usize, bytes: usize) {
         const ZEROS: [u8; 64] = [0; 64];
         for start in (0..bytes).step_by(ZEROS.len()) {
             self.put(offset + start, &ZEROS[..(bytes - start).min(ZEROS.len())]);
@@ -94,9 +99,9 @@ impl Session {
         &self,
         message: &M,
         bytes: usize,
-        fill: impl FnOnce(&mut Tail<'_, '_>),
+        fill: impl FnOnce(&mut Tail<'_>),
     ) -> Result<u64, Code> {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = self.outbox.lock();
         self.put_fences(&mut outbox, None)?;
         self.put(&mut outbox, message, bytes, Effect::Visible, fill)
     }
@@ -105,18 +110,19 @@ impl Session {
     ///
     /// # Errors
     /// The capture failed before, or the node is gone.
+    #[inline(always)]
     pub fn issue<M: Message>(
         &self,
         stream: &Stream,
         effect: Effect,
         message: &M,
         bytes: usize,
-        fill: impl FnOnce(&mut Tail<'_, '_>),
+        fill: impl FnOnce(&mut Tail<'_>),
     ) -> Result<u64, Code> {
         if stream.is_captured() {
             return self.capture(stream, message, bytes, fill).map(|()| 0);
         }
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = self.outbox.lock();
         self.put_fences(&mut outbox, Some(stream.number))?;
         let count = self.put(&mut outbox, message, bytes, effect, fill)?;
         stream.note(count, effect == Effect::Visible);
@@ -128,7 +134,7 @@ impl Session {
     /// # Errors
     /// The node is gone.
     pub(super) fn flush(&self) -> Result<(), Code> {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = self.outbox.lock();
         outbox.sender.flush().map_err(|error| self.inbox.lose(&error))
     }
 
@@ -140,7 +146,7 @@ impl Session {
 
     /// Remembers that a stream is to be fenced before other streams go on.
     pub(super) fn want_fence(&self, stream: u32) {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = self.outbox.lock();
         if !outbox.fences.contains(&stream) {
             outbox.fences.push(stream);
         }
@@ -148,7 +154,7 @@ impl Session {
 
     /// A stream ends: what was wanted of it goes out first.
     pub(super) fn forget_fence(&self, stream: u32) {
-        let mut outbox = self.outbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut outbox = self.outbox.lock();
         if outbox.fences.contains(&stream) {
             // A node that is gone is met by the command that follows.
             let _ = self.put_fences(&mut outbox, None);
@@ -159,14 +165,20 @@ impl Session {
     /// wake-ups within a host, and bytes of code.
     #[must_use]
     pub fn counters(&self) -> [u64; 5] {
-        let sent: Counters = self.outbox.lock().unwrap_or_else(PoisonError::into_inner).sender.counters();
+        let sent = self.sent.counters();
         [self.inbox.waits(), sent.frames, sent.bytes, sent.messages, self.modules.code_bytes()]
     }
 
+    #[inline]
     fn put_fences(&self, outbox: &mut Outbox, stream: Option<u32>) -> Result<(), Code> {
         if outbox.fences.is_empty() || stream.is_some_and(|stream| outbox.fences == [stream]) {
             return Ok(());
         }
+        self.put_all_fences(outbox, stream)
+    }
+
+    #[cold]
+    fn put_all_fences(&self, outbox: &mut Outbox, stream: Option<u32>) -> Result<(), Code> {
         for fenced in std::mem::take(&mut outbox.fences) {
             if Some(fenced) == stream {
                 outbox.fences.push(fenced);
@@ -177,13 +189,14 @@ impl Session {
         Ok(())
     }
 
+    #[inline(always)]
     fn put<M: Message>(
         &self,
         outbox: &mut Outbox,
         message: &M,
         bytes: usize,
         effect: Effect,
-        fill: impl FnOnce(&mut Tail<'_, '_>),
+        fill: impl FnOnce(&mut Tail<'_>),
     ) -> Result<u64, Code> {
         let body = M::FIELD_BYTES + bytes;
         if body > self.body_max || M::FIELD_BYTES > FIELDS_MAX {
@@ -193,11 +206,10 @@ impl Session {
             if let Some(mut room) =
                 outbox.sender.room(M::NUMBER, body).map_err(|error| self.inbox.lose(&error))?
             {
-                let mut fields = [0; FIELDS_MAX];
-                message.write(&mut fields);
-                let mut tail = Tail(Place::Room(&mut room, 0));
-                tail.put(0, &fields[..M::FIELD_BYTES]);
-                fill(&mut Tail(Place::Room(&mut room, M::FIELD_BYTES)));
+                write_fields(message, &mut room);
+                if let Ok(tail) = room.part(M::FIELD_BYTES) {
+                    fill(&mut Tail(tail));
+                }
                 match effect {
                     Effect::Visible => room.commit(),
                     Effect::Quiet => room.commit_quietly(),
@@ -215,4 +227,19 @@ impl Session {
         self.inbox.drain()?;
         sender.wait_room(body, Some(PATIENCE)).map(drop).map_err(|error| self.inbox.lose(&error))
     }
+}
+
+/// Writes fields at the start of a body. Which of the two is known for each kind of command when this is compiled.
+#[inline(always)]
+fn write_fields<M: Message>(message: &M, room: &mut Room<'_>) {
+    let written = if M::FIELD_BYTES <= FIELDS_FEW {
+        let mut fields = [0; FIELDS_FEW];
+        message.write(&mut fields);
+        room.write_at(0, &fields[..M::FIELD_BYTES])
+    } else {
+        let mut fields = [0; FIELDS_MAX];
+        message.write(&mut fields);
+        room.write_at(0, &fields[..M::FIELD_BYTES])
+    };
+    debug_assert!(written.is_ok(), "a body holds its fields");
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hinterland_channel::{Address, Channel, ChannelError, ChannelOptions};
+use hinterland_channel::{Address, BiasedLock, Channel, ChannelError, ChannelOptions, Meter};
 use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, HELLO, Hello, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
 use hinterland_types::NodeId;
@@ -41,6 +41,8 @@ const NO_GRAPH_EDITS: &str = "HINTERLAND_NO_GRAPH_EDITS";
 const NO_IMAGE_FACTS: &str = "HINTERLAND_NO_IMAGE_FACTS";
 /// Set to 1: each launch looks its kernel and stream up.
 const NO_RECENT: &str = "HINTERLAND_NO_RECENT_LAUNCHES";
+/// Set to 1: all threads take turns at sending by an ordinary lock.
+const NO_BIAS: &str = "HINTERLAND_NO_BIAS";
 /// How long the node may take to answer the first message: it makes a context meanwhile.
 const START_MAX: Duration = Duration::from_secs(60);
 
@@ -49,7 +51,9 @@ const START_MAX: Duration = Duration::from_secs(60);
 pub struct Session {
     /// What the node said of itself.
     pub welcome: Welcome,
-    pub(super) outbox: Mutex<Outbox>,
+    pub(super) outbox: BiasedLock<Outbox>,
+    /// Counts of what went over, readable without the lock.
+    pub(super) sent: Arc<Meter>,
     pub(super) inbox: Inbox,
     pub(super) body_max: usize,
     /// Whether each wait is told.
@@ -184,7 +188,8 @@ impl Session {
                 image_facts: is_set(NO_IMAGE_FACTS),
                 recent: is_set(NO_RECENT),
             },
-            outbox: Mutex::new(Outbox::new(sender)),
+            sent: sender.meter(),
+            outbox: BiasedLock::new(Outbox::new(sender), !is_set(NO_BIAS)),
             inbox: Inbox::new(receiver),
             streams: Table::new(DEFAULT_STREAMS),
             default_streams: (0..devices).map(|device| Arc::new(Stream::new(device, device, 0, 0))).collect(),
