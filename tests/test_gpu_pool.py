@@ -204,3 +204,39 @@ def test_a_node_of_the_pool_that_comes_back_is_found_again(ground, pooled, data)
         told, words = process.communicate("go\n", timeout=SECONDS)
     assert process.returncode == 0, words
     assert [line.split()[2] for line in told.splitlines()] == ["1", "1"]
+
+
+def test_a_model_is_fetched_by_the_node_before_anything_is_copied(ground, pooled, data):
+    here = ground("other")
+    here.a.run("put", data, "--name", "models/data", "--rack", "b")
+    before = received(here.beside)
+    outcome = here.run(pooled, "pool:models/data", data, "buffer", options=["--model", "pool:models/data", "--no-preload"])
+    assert outcome[0]["buffer"][1] == 0, "the program itself copied nothing by name"
+    end = time.monotonic() + 20
+    while received(here.beside) - before < BYTES:
+        assert time.monotonic() < end, "the node's rack did not fetch the model"
+        time.sleep(0.05)
+
+
+def test_a_model_that_the_pool_does_not_have_is_told_before_the_program_starts(ground):
+    here = ground()
+    outcome = subprocess.run(here.words("echo", "started", options=["--model", "pool:nothing"]), capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.returncode != 0 and "nothing" in outcome.stderr and "hint:" in outcome.stderr and outcome.stdout == ""
+
+
+@needs_llama
+def test_the_weights_of_llama_cpp_go_from_the_pool_to_the_gpu_and_its_words_stay_the_same(ground):
+    here = ground("other")
+    here.a.run("put", LLAMA / "test.gguf", "--name", "test.gguf", "--rack", "b")
+    runs = []
+    for options, environment in (["--model", "pool:test.gguf"], {}), ([], {"HINTERLAND_NO_POOL_COPIES": "1"}):
+        words = here.words(LLAMA / "tokens", LLAMA / "libraries", "pool:test.gguf" if options else "/pool/test.gguf", 4, 2, options=options)
+        outcome = subprocess.run(words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert outcome.returncode == 0, outcome.stderr
+        runs.append([line.split() for line in outcome.stdout.splitlines()])
+    named, sent = runs
+    assert [row[1] for row in named] == [row[1] for row in sent], "the same tokens"
+    # Bytes of commands up to the end of loading. Four matrices of a layer have fewer than 64 KiB in a model this small, and are sent.
+    small = 4 * 32 * 256 * 256 * 18 // 32
+    loaded = [int(run[0][5]) for run in runs]
+    assert loaded[0] < small + 200_000 < 16_000_000 < loaded[1], loaded

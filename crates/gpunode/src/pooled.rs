@@ -1,14 +1,15 @@
 //! Objects of a pool that the node reads by itself, in place of bytes that the client would send.
 //!
-//! A client names an object by its identifier, its pool and its digest. The node's own session with its pool may read every object of it; what the
-//! client may read is shown by the digest, which the pool tells whoever may read the object and nobody else. A wrong digest and an object
-//! that is not there are the same answer.
+//! A client names an object by its identifier and its pool. The node's own session with its pool may read every object of it; that the client may
+//! is shown by what the pool tells of an object only to those who may read it. A wrong one and an object that is not there are the same
+//! answer, and who shows too many wrong ones is asked no more.
 
 use crate::failure::{Failure, number};
 use hinterland_pool::{Object, Pool, PoolError};
 use hinterland_proto::PoolId;
 use hinterland_proto::control::{Advice, ObjectState, Request};
 use hinterland_proto::gpu::command::AskPooled;
+use hinterland_proto::right::is_same_right;
 use hinterland_types::{ByteRange, ObjectId};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const PIECE_BYTES: usize = 1 << 20;
 /// Objects of one session.
 pub(crate) const OBJECTS_MAX: usize = 4096;
+/// Rights that a session may show in vain: objects do go, and a right of a pool without a key could else be guessed.
+const WRONG_MAX: u32 = 64;
 /// CUDA's number for devices that are not to be had.
 const DEVICES_UNAVAILABLE: i32 = 46;
 
@@ -56,12 +59,13 @@ impl ObjectStore for NoPool {
 pub struct PoolObjects {
     socket: PathBuf,
     pool: Option<Pool>,
+    wrong: u32,
 }
 
 impl PoolObjects {
     /// The pool whose node listens on `socket`; it is connected to when an object is asked for.
     pub const fn new(socket: PathBuf) -> Self {
-        Self { socket, pool: None }
+        Self { socket, pool: None, wrong: 0 }
     }
 
     fn pool(&mut self) -> Result<Pool, PoolError> {
@@ -80,9 +84,15 @@ impl ObjectStore for PoolObjects {
                 format!("object {:x} cannot be read here: {error}", wanted.object),
             )
         };
+        if self.wrong >= WRONG_MAX {
+            let words =
+                format!("{WRONG_MAX} rights to read were wrong: this session gets no object any more");
+            return Err(Failure::unsupported(words));
+        }
         let pool = self.pool().map_err(|error| Failure::unsupported(error.to_string()))?;
         let opened = open(&pool, wanted).map_err(refused)?;
         let object = opened.ok_or_else(|| {
+            self.wrong += 1;
             Failure::new(
                 number::NOT_FOUND,
                 format!("there is no such object as {:x} is said to be", wanted.object),
@@ -101,11 +111,8 @@ fn open(pool: &Pool, wanted: &AskPooled) -> Result<Option<Object>, PoolError> {
     }
     let object = pool.open_id(ObjectId(wanted.object))?;
     let info = object.info();
-    let is_same = info.state == ObjectState::Sealed
-        && info.bytes == wanted.bytes
-        && info.digest == wanted.digest
-        && info.digest != [0; 32];
-    if !is_same {
+    let is_whole = info.state == ObjectState::Sealed && info.bytes == wanted.bytes;
+    if !is_whole || !is_same_right(&object.right()?, &wanted.right) {
         return Ok(None);
     }
     if object.is_local() {

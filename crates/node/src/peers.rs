@@ -4,8 +4,9 @@ use crate::refused::{Refused, errno};
 use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::right::right_to_read;
 use hinterland_proto::{PoolId, PoolKey, Role};
-use hinterland_types::NodeId;
+use hinterland_types::{NodeId, ObjectId};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -38,6 +39,11 @@ impl Peers {
     /// No connections yet.
     pub fn new(identity: PeerIdentity) -> Self {
         Self { identity, endpoints: Mutex::default() }
+    }
+
+    /// What shows, in this pool, that somebody may read an object.
+    pub fn right_to_read(&self, object: ObjectId, digest: &[u8; 32]) -> [u8; 32] {
+        right_to_read(self.identity.key.as_ref(), self.identity.pool, object, digest)
     }
 
     /// The connection to `HOST:PORT`.

@@ -195,6 +195,22 @@ impl Session {
         }
     }
 
+    /// What shows others that this session may read all of a sealed object.
+    fn right(&self, core: &Core, handle: Handle) -> Result<[u8; 32], Refused> {
+        let range = self.lock().table.get(handle)?.range;
+        let object = match self.check(handle, range.offset(), range.bytes(), Rights::READ)? {
+            Resource::Held(holding) => holding.object,
+            Resource::Remote(info) => info.object,
+            Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
+        };
+        let info = describe(&core.directory.lookup_object(object)?, core.own);
+        if info.state != ObjectState::Sealed || range.offset() != 0 || range.bytes() != info.bytes {
+            let text = format!("{} is not sealed, or the handle is for a part of it", info.name);
+            return Err(Refused::new(errno::EACCES, text));
+        }
+        Ok(core.peers.right_to_read(object, &info.digest))
+    }
+
     /// The cache file that a handle reads from; the first read opens it.
     fn reading(&self, core: &Core, handle: Handle, info: &ObjectInfo) -> Result<Arc<CacheFile>, Refused> {
         let (known, preference) = {
@@ -282,6 +298,7 @@ impl Session {
                 let rack = Placement::Rack(rack.unwrap_or_else(|| core.membership.rack.clone()));
                 Reply::Object(create_region(core, name, bytes, rack)?)
             }
+            Request::Right { handle } => Reply::Right(self.right(core, handle)?),
             Request::Resolve { address } => {
                 let info = describe(&core.directory.lookup_page(address.page())?, core.own);
                 let first = info.address.map_or(0, hinterland_types::GlobalAddress::raw);

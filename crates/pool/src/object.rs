@@ -51,6 +51,17 @@ impl Object {
         self.opened.local
     }
 
+    /// What shows, to others who may read the sealed object too, that this connection may.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if it is not sealed (any more).
+    pub fn right(&self) -> Result<[u8; 32], PoolError> {
+        match self.pool.session().call(&Request::Right { handle: self.opened.handle })? {
+            Reply::Right(right) => Ok(right),
+            other => Err(unexpected("Right", &other)),
+        }
+    }
+
     /// The file behind the object, for mapping. A cache file ([`Mapped::armed`]) must be armed before it is touched:
     /// `hinterland-region` does that.
     ///

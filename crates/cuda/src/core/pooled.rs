@@ -244,6 +244,13 @@ impl Session {
         if info.state != ObjectState::Sealed {
             return None;
         }
+        let right = match object.right() {
+            Ok(right) => right,
+            Err(error) => {
+                self.say_pooled(&format!("{}: its bytes are sent: {error}", info.name));
+                return None;
+            }
+        };
         found.next += 1;
         let number = found.next;
         let answer = self.ask(&[], |question| AskPooled {
@@ -253,7 +260,7 @@ impl Session {
             bytes: info.bytes,
             object: info.object.0,
             pool: object.session().pool().0.to_le_bytes(),
-            digest: info.digest,
+            right,
         });
         let known = match answer {
             Ok(_) => {

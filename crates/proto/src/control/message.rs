@@ -239,6 +239,11 @@ pub enum Request {
     },
     /// About KV blocks → `Kv`.
     Kv(KvRequest),
+    /// What shows that this session may read a sealed object → `Right`.
+    Right {
+        /// Capability with `READ`.
+        handle: Handle,
+    },
 }
 
 /// What a put may write to.
@@ -365,6 +370,8 @@ pub enum Reply {
     },
     /// See [`Request::Kv`].
     Kv(KvReply),
+    /// See [`Request::Right`]; as [`right_to_read`](crate::right::right_to_read) has it.
+    Right([u8; 32]),
 }
 
 /// One range of a program's memory that the node wants to know about.

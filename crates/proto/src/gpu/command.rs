@@ -114,9 +114,9 @@ messages! {
         /// Asks how many groups of a cooperative or clustered launch fit: `Answer` with a u32.
         0x64 AskClusters { question: u32, function: u32, grid: [u32; 3], block: [u32; 3], cluster: [u32; 3], shared: u32 }
 
-        /// Asks whether the node can read a sealed object of a pool, and names it: `Answer` without a tail. The digest is what the pool says of the
-        /// object's bytes to whoever may read them, and shows that the client may. Flag 1: all of it will be wanted soon.
-        0x65 AskPooled { question: u32, pooled: u32, flags: u32, bytes: u64, object: u64, pool: [u8; 16], digest: [u8; 32] }
+        /// Asks whether the node can read a sealed object of a pool, and names it: `Answer` without a tail. The right is what the pool
+        /// tells those who may read the object (`crates/proto/src/right.rs`). Flag 1: all of it will be wanted soon.
+        0x65 AskPooled { question: u32, pooled: u32, flags: u32, bytes: u64, object: u64, pool: [u8; 16], right: [u8; 32] }
 
         /// Makes a handle of cuBLAS.
         0x70 BlasCreate { handle: u32, device: u32 }
