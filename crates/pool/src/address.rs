@@ -365,6 +365,24 @@ impl Pool {
         }
     }
 
+    /// Runs an operation on the word at an address, once: after a failure nobody knows whether it happened.
+    pub(crate) fn on_word(
+        &self,
+        address: u64,
+        operation: impl Fn(&Object, u64) -> Result<u64, PoolError>,
+    ) -> Result<u64, PoolError> {
+        let entry = self.entry(address, Rights::WRITE)?;
+        // An object is as long as it was asked to be, which may end within a word.
+        if entry.bytes - (address - entry.first) < 8 {
+            let text =
+                format!("the word at {address:#x} reaches behind the end of {}", entry.object.info().name);
+            return Err(PoolError::Refused { code: EINVAL, text });
+        }
+        operation(&entry.object, address - entry.first).inspect_err(|_| {
+            self.addresses().retain(|other| !Arc::ptr_eq(other, &entry));
+        })
+    }
+
     /// Puts the memory of an object of this host where the thread finds it at once.
     fn take_in_hand(&self, entry: &Arc<Entry>) {
         if !entry.object.is_local() {

@@ -14,6 +14,7 @@
 //! ```
 
 mod address;
+mod atomic;
 mod error;
 mod kv;
 pub mod local;

@@ -3,8 +3,8 @@
 use crate::remote::call_for_handle;
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::TcpEndpoint;
+use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Mapped, ObjectInfo, Opened, Reply, Request};
 use hinterland_types::{ByteRange, Handle, Rights};
@@ -135,6 +135,53 @@ impl Object {
         }
         let run = self.within(offset, from.len() as u64)?;
         self.on_a_home(|attached| Ok(attached.endpoint.write(attached.handle, &[run], from)?))
+    }
+
+    /// Replaces the word at `offset` of a region if it is `expected`; returns what it was.
+    ///
+    /// # Errors
+    /// As [`Pool::compare_and_swap`].
+    pub fn compare_and_swap(&self, offset: u64, expected: u64, desired: u64) -> Result<u64, PoolError> {
+        if self.opened.local {
+            return Ok(self.memory()?.compare_swap_u64(offset as usize, expected, desired)?);
+        }
+        self.once(|attached| attached.endpoint.compare_and_swap(attached.handle, offset, expected, desired))
+    }
+
+    /// Adds to the word at `offset` of a region, wrapping; returns what it was.
+    ///
+    /// # Errors
+    /// As [`Pool::compare_and_swap`].
+    pub fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, PoolError> {
+        if self.opened.local {
+            return Ok(self.memory()?.fetch_add_u64(offset as usize, addend)?);
+        }
+        self.once(|attached| attached.endpoint.fetch_and_add(attached.handle, offset, addend))
+    }
+
+    /// Runs an operation that must not run twice: it is tried again only if the home has said that it did not run it.
+    fn once(&self, operation: impl Fn(&Attached) -> Result<u64, FabricError>) -> Result<u64, PoolError> {
+        let current = self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(attached) = current {
+            match operation(&attached) {
+                Ok(before) => return Ok(before),
+                // The handle was of a session that is gone; a new one may do.
+                Err(FabricError::Remote { .. }) => {}
+                Err(error) => {
+                    *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    self.pool.remotes().forget(&attached.address);
+                    return Err(error.into());
+                }
+            }
+        }
+        let home = self.info().homes.first().ok_or_else(|| PoolError::Unreachable {
+            name: self.info().name.to_string(),
+            reasons: "it has no home that is up".to_owned(),
+        })?;
+        let attached = self.attach(&home.address)?;
+        let before = operation(&attached)?;
+        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
+        Ok(before)
     }
 
     fn within(&self, offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {

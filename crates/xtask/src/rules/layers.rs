@@ -40,7 +40,7 @@ const HOUSE: &[Layer] = &[
         within: Within::Only(&[("preload", "region")]),
     },
     Layer { name: "faces", crates: &["cli", "c", "python"], within: Within::Only(&[]) },
-    Layer { name: "dev", crates: &["sim", "xtask"], within: Within::Any },
+    Layer { name: "dev", crates: &["sim", "xtask", "table"], within: Within::Any },
 ];
 
 /// The only crates that may run an asynchronous runtime.

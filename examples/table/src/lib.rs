@@ -1,0 +1,24 @@
+//! A hash table in the memory of a pool: an example of what the pool API is for.
+//!
+//! Any number of programs in any number of racks read and write the same table, without a server for it and without a
+//! lock. What they do to memory is four things: read bytes, write bytes, swap a word, add to a word.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`memory`] | those four things, on a region of a pool or in one process |
+//! | [`layout`] | where what lies: header, buckets, entries |
+//! | [`heap`] | room for entries |
+//! | [`table`] | get, set, remove |
+//! | [`server`] | the table for Redis clients |
+//!
+//! How it works, and why no reader ever sees half of a value, is told in [`table`].
+#![forbid(unsafe_code)]
+
+pub mod heap;
+pub mod layout;
+pub mod memory;
+pub mod server;
+pub mod table;
+
+pub use memory::{Memory, PoolMemory, ProcessMemory};
+pub use table::{Table, TableError};
