@@ -37,6 +37,7 @@ mod reader;
 pub mod redis;
 pub mod report;
 mod resp;
+mod rings;
 pub mod rounds;
 mod rpc;
 mod scan;
@@ -52,6 +53,7 @@ use std::path::PathBuf;
 /// Every bench, in the order of `hinterland bench list`.
 pub const BENCHES: &[&dyn Bench] = &[
     &rpc::Rpc,
+    &rings::Rings,
     &read::Read,
     &scan::Scan,
     &fault::Fault,

@@ -1,5 +1,6 @@
 //! Why a command failed: a sentence, the next step, and the exit status.
 
+use hinterland_fabric::FabricError;
 use hinterland_fuse::MountError;
 use hinterland_gpu::GpuError;
 use hinterland_os::OsError;
@@ -96,6 +97,12 @@ impl From<MountError> for Failure {
 
 impl From<GpuError> for Failure {
     fn from(error: GpuError) -> Self {
+        Self::of(&error)
+    }
+}
+
+impl From<FabricError> for Failure {
+    fn from(error: FabricError) -> Self {
         Self::of(&error)
     }
 }

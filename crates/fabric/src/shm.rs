@@ -20,16 +20,20 @@
 //! A form of 16 or more is a short request of the service's own making; what follows the first byte is its own
 //! affair, in the response too (see `hinterland_proto::ring_message`).
 //!
+//! Calls that may take long go over a [two-layer ring](hinterland_ring::two_layer) of their own: [`FarEndpoint`].
+//!
 //! A request names the cell that belongs to it until its response is taken; a longer response goes to the same
 //! cell. Everything is copied once and checked then. Reads, writes and atomics ask nobody: they are loads and
 //! stores on memory that [`ShmEndpoint::attach`] was given with a handle.
 
 mod client;
+mod far;
 mod server;
 #[cfg(test)]
 mod tests;
 
 pub use client::ShmEndpoint;
+pub use far::{FAR_DATA_BYTES, FAR_SLOTS, FarEndpoint, FarServer};
 pub use server::{ShmServer, serve_until};
 
 use crate::error::FabricError;

@@ -1,19 +1,21 @@
-//! The ring of a session: one thread answers requests without a system call a request.
+//! The rings of a session: one thread answers what stays in the rack without a system call a request, others what leaves it.
 //!
-//! Short requests have a fixed form and cost nothing but their work; any other request of a session comes as
-//! a message of the shared-memory fabric.
+//! On the first ring short requests have a fixed form and cost nothing but their work; any other request of a session comes as
+//! a message of the shared-memory fabric, and is served in its turn. The second, the far ring, has messages only; up to
+//! [`FAR_THREADS_MAX`] threads serve it, so that a request that waits for another node holds up neither those that stay here
+//! nor, while threads are left, those that leave as well.
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use crate::session::{Answer, Session};
-use hinterland_fabric::shm::{SLOTS, ShmServer, serve_until};
+use hinterland_fabric::shm::{FAR_DATA_BYTES, FAR_SLOTS, FarServer, SLOTS, ShmServer, serve_until};
 use hinterland_fabric::{Service, Slice};
 use hinterland_os::process;
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::ring_message::{RingRequest, RingResponse};
 use hinterland_proto::{PeerHello, Refusal, RefusalCode, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Makes a ring for a session and starts its thread.
@@ -30,6 +32,80 @@ pub fn open(core: &Core, session: &Arc<Session>) -> Answer {
         .spawn(move || serve(&core, &session, server, &ended))
         .map_err(|error| Refused::new(errno::EIO, format!("no thread for a ring: {error}")))?;
     Ok((Reply::RingOpened { slots: SLOTS }, vec![descriptor]))
+}
+
+/// Threads of one session that may wait for other nodes at once; a thread that waits costs a stack, and nothing else.
+const FAR_THREADS_MAX: usize = 16;
+
+/// Makes a far ring for a session and starts its first thread; others follow when all are busy.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_far(core: &Core, session: &Arc<Session>) -> Answer {
+    let ended = session.ring_flag()?;
+    let (server, descriptor) = FarServer::new()?;
+    let far = FarRing {
+        server,
+        core: core.shared(),
+        session: Arc::downgrade(session),
+        ended,
+        threads: AtomicUsize::new(0),
+    };
+    Arc::new(far)
+        .add_thread()
+        .map_err(|error| Refused::new(errno::EIO, format!("no thread for a ring: {error}")))?;
+    // At most 64 MiB: the cast loses nothing.
+    Ok((Reply::FarRingOpened { slots: FAR_SLOTS, data_bytes: FAR_DATA_BYTES as u32 }, vec![descriptor]))
+}
+
+/// A far ring and the threads that serve it.
+struct FarRing {
+    server: FarServer,
+    core: Weak<Core>,
+    session: Weak<Session>,
+    ended: Arc<AtomicBool>,
+    threads: AtomicUsize,
+}
+
+impl FarRing {
+    fn add_thread(self: Arc<Self>) -> std::io::Result<()> {
+        // Relaxed: a count that nothing is ordered by.
+        if self.threads.fetch_add(1, Ordering::Relaxed) >= FAR_THREADS_MAX {
+            // Relaxed: as above.
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+            return Ok(());
+        }
+        let far = Arc::clone(&self);
+        let spawned = std::thread::Builder::new()
+            .name("far-ring".to_owned())
+            .stack_size(512 << 10)
+            .spawn(move || far.serve());
+        if spawned.is_err() {
+            // Relaxed: as above.
+            self.threads.fetch_sub(1, Ordering::Relaxed);
+        }
+        spawned.map(drop)
+    }
+
+    fn serve(self: Arc<Self>) {
+        process::name_thread("far-ring");
+        let (Some(core), Some(session)) = (self.core.upgrade(), self.session.upgrade()) else { return };
+        let id = session.id;
+        let service = RingService { core: Arc::clone(&core), session };
+        let took = |threads_left| {
+            // Relaxed: a counter that nothing is ordered by.
+            core.ring_requests.fetch_add(1, Ordering::Relaxed);
+            if threads_left == 0 {
+                // Without another thread the next request waits until this one is answered.
+                drop(Arc::clone(&self).add_thread());
+            }
+        };
+        self.server.serve_until(&service, id, || self.ended.load(Ordering::Acquire), took);
+        if self.ended.load(Ordering::Acquire) {
+            // As for the other ring: what the last requests took goes too.
+            service.session.end(&core);
+        }
+    }
 }
 
 fn serve(core: &Weak<Core>, session: &Weak<Session>, server: ShmServer, ended: &AtomicBool) {

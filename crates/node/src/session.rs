@@ -89,6 +89,7 @@ impl Session {
             Request::Watch => return self.watch(),
             Request::Kv(request) => return self.kv(core, request),
             Request::OpenRing => return crate::ring_server::open(core, self),
+            Request::OpenFarRing => return crate::ring_server::open_far(core, self),
             Request::Register { handle, pointer, offset, bytes } => {
                 self.register(core, handle, pointer, offset, bytes, descriptors.pop())?
             }

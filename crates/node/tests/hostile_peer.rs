@@ -47,6 +47,7 @@ fn a_client_of_another_host_gets_nothing_that_only_the_own_host_may() {
         Request::Register { handle, pointer: 4096, offset: 0, bytes: 4096 },
         Request::Watch,
         Request::OpenRing,
+        Request::OpenFarRing,
         Request::PutBegin { name: ground::name("new"), bytes: None, copies: 1, placement: Placement::Policy },
         Request::PutAttach { object: opened.info.object, ticket: [0; 16] },
         Request::PutSeal { object: opened.info.object, bytes: 1, digest: [0; 32] },

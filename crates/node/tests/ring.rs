@@ -3,7 +3,7 @@
 
 use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_pool::Pool;
+use hinterland_pool::{Pool, Rings};
 use hinterland_proto::control::{LockMode, Reply, Request, decode, encode};
 use hinterland_types::{GlobalAddress, RackName};
 use std::path::PathBuf;
@@ -67,4 +67,75 @@ fn a_lock_taken_over_the_ring_ends_with_the_session() {
     assert!(other.lock(address, LockMode::Read, 0).is_err());
     drop((ring, holder));
     other.lock(address, LockMode::Read, 1000).unwrap();
+}
+
+/// A request that waits: for a lock that somebody else has.
+fn waiting_lock(address: GlobalAddress, wait_ms: u32) -> Request {
+    Request::Lock { address, mode: LockMode::Write, wait_ms }
+}
+
+#[test]
+fn requests_that_stay_are_answered_while_one_that_takes_long_waits() {
+    let ground = Ground::new("ring-far");
+    let (holder, waiter) = (ground.pool(), ground.pool());
+    let rings = &waiter.rings().unwrap();
+    // More than one thread of the node has to wait.
+    let addresses = [4096, 8192, 12288].map(|raw| GlobalAddress::new(raw).unwrap());
+    for address in addresses {
+        holder.lock(address, LockMode::Write, 0).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let waits = addresses.map(|address| scope.spawn(move || rings.call(&waiting_lock(address, 20_000))));
+        while rings.far().unwrap().outstanding() < 3 {
+            std::thread::yield_now();
+        }
+        for _ in 0..100 {
+            assert_eq!(rings.call(&Request::Ping).unwrap(), Reply::Done);
+        }
+        // A request that takes long and is not held up by those that wait, answered out of their order.
+        let listed = Request::List { prefix: String::new(), after: None, limit: 10 };
+        assert!(matches!(rings.call(&listed).unwrap(), Reply::Objects { .. }));
+        assert_eq!(rings.far().unwrap().outstanding(), 3);
+        addresses.iter().for_each(|&address| holder.unlock(address).unwrap());
+        for wait in waits {
+            assert_eq!(wait.join().unwrap().unwrap(), Reply::Done);
+        }
+    });
+}
+
+#[test]
+fn on_a_single_ring_they_wait_in_turn() {
+    let ground = Ground::new("ring-single");
+    let (holder, waiter) = (ground.pool(), ground.pool());
+    let single = Rings::open_single(&waiter).unwrap();
+    let address = GlobalAddress::new(4096).unwrap();
+    holder.lock(address, LockMode::Write, 0).unwrap();
+    let lock = encode(&waiting_lock(address, 20_000)).unwrap();
+    let mut queue = single.near().queue(0).unwrap();
+    queue.post_call(1, &lock).unwrap();
+    queue.post_call(2, &encode(&Request::Ping).unwrap()).unwrap();
+    let mut done = Vec::new();
+    queue.poll(&mut done, std::time::Duration::from_millis(100)).unwrap();
+    assert!(done.is_empty(), "{done:?}");
+    holder.unlock(address).unwrap();
+    while done.len() < 2 {
+        queue.poll(&mut done, std::time::Duration::from_secs(5)).unwrap();
+    }
+    assert_eq!(done.iter().map(|done| done.tag).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn a_session_that_ends_takes_the_threads_of_its_far_ring_along() {
+    let ground = Ground::new("ring-far-end");
+    let (holder, waiter) = (ground.pool(), ground.pool());
+    let rings = waiter.rings().unwrap();
+    let address = GlobalAddress::new(4096).unwrap();
+    holder.lock(address, LockMode::Write, 0).unwrap();
+    let body = encode(&waiting_lock(address, 60_000)).unwrap();
+    let late = rings.far().unwrap().call_within(&body, 100, std::time::Duration::from_millis(50));
+    assert!(matches!(late, Err(FabricError::Timeout { .. })), "{late:?}");
+    drop((rings, waiter));
+    holder.unlock(address).unwrap();
+    // Whatever the waiting thread still got was given back with its session.
+    ground.pool().lock(address, LockMode::Write, 5000).unwrap();
 }

@@ -22,6 +22,7 @@ mod object;
 mod pool;
 mod put;
 mod remote;
+mod rings;
 mod session;
 
 pub use error::PoolError;
@@ -34,4 +35,5 @@ pub use kv::{
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use put::PutWriter;
+pub use rings::Rings;
 pub use session::{Line, Session, default_socket};

@@ -3,6 +3,7 @@
 use crate::address::Addresses;
 use crate::object::Object;
 use crate::remote::Remotes;
+use crate::rings::Rings;
 use crate::session::unexpected;
 use crate::{PoolError, Session};
 use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
@@ -208,6 +209,14 @@ impl Pool {
             }
             (other, _) => Err(unexpected("RingOpened with a descriptor", &other)),
         }
+    }
+
+    /// Both rings of this session: requests that stay in the rack never wait behind those that leave it.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node cannot make them.
+    pub fn rings(&self) -> Result<Rings, PoolError> {
+        Rings::open(self)
     }
 
     /// All members of the pool.

@@ -29,6 +29,8 @@
 //! | 4 | 4 | tag: names the request; the response carries the tag of its request |
 //! | 8 | 56 | body |
 //!
+//! Requests that take long go over a ring of their own, see [`two_layer`].
+//!
 //! # Why no head or tail is shared
 //!
 //! Message `p` lies in slot `p mod N` and is there when the slot's sequence is `p + 1`. A requester has at most `N`
@@ -48,6 +50,7 @@
 //! its time is over; no more.
 
 pub mod doorbell;
+pub mod extents;
 pub mod lines;
 pub mod ring;
 pub mod slot;
@@ -59,11 +62,13 @@ mod layout;
 mod requester;
 #[cfg(not(loom))]
 mod responder;
+#[cfg(not(loom))]
+pub mod two_layer;
 
 #[cfg(not(loom))]
 pub use layout::{Session, session_bytes};
 #[cfg(not(loom))]
-pub use requester::{Requester, Response, Ticket};
+pub use requester::{Listener, Requester, Response, Ticket};
 #[cfg(not(loom))]
 pub use responder::{Request, Responder, WakeBy};
 pub use slot::{BODY_BYTES, Body};
@@ -79,6 +84,20 @@ pub enum RingError {
     BadSlots {
         /// The number asked for.
         slots: u32,
+    },
+    /// A data buffer has no bytes, more than 64 MiB, or no whole number of lines.
+    #[error("a data buffer of {bytes} bytes (hint: a multiple of 64, up to 64 MiB)")]
+    BadData {
+        /// The size asked for.
+        bytes: usize,
+    },
+    /// A message, or the room for its answer, is too long.
+    #[error("a message of {bytes} bytes, at most {limit} fit (hint: ask over the socket)")]
+    TooLong {
+        /// Bytes asked for.
+        bytes: usize,
+        /// Bytes that fit.
+        limit: usize,
     },
     /// The memory is too small, misaligned or mapped read-only.
     #[error("memory for a ring: {source}")]

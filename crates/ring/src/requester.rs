@@ -22,6 +22,23 @@ pub struct Response {
     pub body: Body,
 }
 
+/// Waits for a response while its requester submits more, maybe from another thread.
+#[derive(Debug)]
+pub struct Listener {
+    session: Session,
+    inlet: Inlet,
+    budget: SpinBudget,
+}
+
+impl Listener {
+    /// Waits until the next response is there: spins, yields, then sleeps. `false` when the time is over first.
+    pub fn wait(&mut self, timeout: Duration) -> bool {
+        let (session, inlet) = (&self.session, &self.inlet);
+        let ready = || session.has_response(inlet);
+        wait_until(ready, session.audible(session.requester_bell()), &mut self.budget, timeout)
+    }
+}
+
 /// Submits requests and takes their responses. For one thread; nothing here allocates after [`new`](Self::new).
 #[derive(Debug)]
 pub struct Requester {
@@ -162,6 +179,22 @@ impl Requester {
         }
     }
 
+    /// Waits in the place of this end, as it is: for the response that it takes next. It may sleep on while this end takes
+    /// responses, so nobody should.
+    pub fn listener(&self) -> Listener {
+        Listener { session: self.session.clone(), inlet: self.inlet.clone(), budget: self.budget }
+    }
+
+    /// Takes over what a listener learned about waiting.
+    pub fn learn_from(&mut self, listener: &Listener) {
+        self.budget = listener.budget;
+    }
+
+    /// The number, below the number of slots, that a request is out under.
+    pub(crate) fn number_of(&self, ticket: Ticket) -> usize {
+        (ticket.0 & (self.session.slots() - 1)) as usize
+    }
+
     #[inline]
     fn check(&self) -> Result<(), RingError> {
         match self.broken {
@@ -171,7 +204,7 @@ impl Requester {
     }
 
     #[cold]
-    fn break_off(&mut self, reason: &'static str) -> RingError {
+    pub(crate) fn break_off(&mut self, reason: &'static str) -> RingError {
         self.broken = Some(reason);
         RingError::Broken { reason }
     }

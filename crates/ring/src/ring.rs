@@ -13,7 +13,7 @@ pub struct Outlet {
 }
 
 /// The reading end of a ring: its position, which is nobody else's.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Inlet {
     position: u32,
     /// How many slots were last worth being looked at together, where copies are dropped by hand.

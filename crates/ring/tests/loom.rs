@@ -155,3 +155,53 @@ fn both_sides_may_sleep_in_turn() {
         responder.join().unwrap();
     });
 }
+
+/// A request of the two-layer ring: words of data that its entry stands for, and two threads that take turns.
+struct TwoLayer {
+    shared: Arc<Shared>,
+    data: Vec<loom::sync::atomic::AtomicU64>,
+    taker: loom::sync::Mutex<Inlet>,
+    answerer: loom::sync::Mutex<Outlet>,
+}
+
+/// All interleavings with up to two preemptions: three threads and two locks have too many without a bound.
+#[test]
+fn threads_that_take_turns_see_the_data_of_what_they_took() {
+    // Relaxed everywhere: the point is that the entries order the data.
+    use loom::sync::atomic::Ordering::Relaxed;
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let two = Arc::new(TwoLayer {
+            shared: Shared::new(2),
+            data: (0..2).map(|_| loom::sync::atomic::AtomicU64::new(0)).collect(),
+            taker: loom::sync::Mutex::new(Inlet::default()),
+            answerer: loom::sync::Mutex::new(Outlet::default()),
+        });
+        let workers: Vec<_> = (0..2)
+            .map(|_| {
+                let two = Arc::clone(&two);
+                thread::spawn(move || {
+                    let taken = take_spinning(&mut two.taker.lock().unwrap(), &two.shared.requests);
+                    let place = &two.data[taken.0 as usize];
+                    let asked = place.load(Relaxed);
+                    assert_eq!(asked, u64::from(taken.0) + 10);
+                    place.store(asked + 100, Relaxed);
+                    two.answerer.lock().unwrap().push(&two.shared.responses[..], taken.0, &body(taken.0));
+                })
+            })
+            .collect();
+        let (mut inlet, mut outlet) = (Inlet::default(), Outlet::default());
+        for tag in 0..2 {
+            two.data[tag as usize].store(u64::from(tag) + 10, Relaxed);
+            outlet.push(&two.shared.requests[..], tag, &body(tag));
+        }
+        for _ in 0..2 {
+            let (tag, _) = take_spinning(&mut inlet, &two.shared.responses);
+            assert_eq!(two.data[tag as usize].load(Relaxed), u64::from(tag) + 110);
+        }
+        for worker in workers {
+            worker.join().unwrap();
+        }
+    });
+}

@@ -244,6 +244,32 @@ pub enum Request {
         /// Capability with `READ`.
         handle: Handle,
     },
+    /// The ring of this session for requests that may leave the rack (one descriptor: a memory file) → `FarRingOpened`.
+    OpenFarRing,
+}
+
+impl Request {
+    /// Whether the node may have to ask other nodes, or wait for somebody, before it can answer. Such requests go over a ring of
+    /// their own, so that others do not wait behind them.
+    pub fn may_take_long(&self) -> bool {
+        match self {
+            Self::Ping
+            | Self::Status
+            | Self::Diminish { .. }
+            | Self::Revoke { .. }
+            | Self::Close { .. }
+            | Self::Advise { .. }
+            | Self::Prefer { .. }
+            | Self::Allocate { .. }
+            | Self::Free { .. }
+            | Self::Unlock { .. } => false,
+            Self::Lock { wait_ms, .. } => *wait_ms > 0,
+            Self::Kv(request) => {
+                matches!(request, KvRequest::Match { .. } | KvRequest::Fetch { .. } | KvRequest::Clear { .. })
+            }
+            _ => true,
+        }
+    }
 }
 
 /// What a put may write to.
@@ -372,6 +398,13 @@ pub enum Reply {
     Kv(KvReply),
     /// See [`Request::Right`]; as [`right_to_read`](crate::right::right_to_read) has it.
     Right([u8; 32]),
+    /// See [`Request::OpenFarRing`].
+    FarRingOpened {
+        /// Slots of each direction.
+        slots: u32,
+        /// Bytes of the data buffer.
+        data_bytes: u32,
+    },
 }
 
 /// One range of a program's memory that the node wants to know about.
