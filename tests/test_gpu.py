@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -288,6 +289,42 @@ def test_what_killed_processes_left_is_removed_by_the_next_one_and_what_is_in_us
     living.terminate()
     living.wait(20)
     assert not list(temporary.iterdir())
+
+
+@pytest.fixture
+def forks(binary, folder):
+    """A program that forks, linked with the libraries that stand in for CUDA's."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    subprocess.run([binary, "gpu", "libraries", folder / "libraries"], check=True, capture_output=True)
+    path = folder / "forks"
+    subprocess.run(["cc", "-O1", "-pthread", TREE / "tests/programs/gpu_forks.c", "-o", path, f"-L{folder}/libraries", "-l:libcudart.so.13",
+                    f"-Wl,-rpath-link,{folder}/libraries"], check=True)
+    return path
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_child_of_a_fork_is_told_that_it_has_no_gpu_and_its_parent_goes_on(gpu_node, forks, fabric):
+    node = gpu_node()
+    outcome = node.run(forks, "children", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "right\n", "")
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_children_that_go_on_do_not_keep_the_session_of_a_dead_parent(gpu_node, forks, fabric):
+    node = gpu_node()
+    command, environment = node.program(forks, "orphans", address=getattr(node, fabric))
+    running = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    children = [int(word) for word in running.stdout.readline().split()]
+    try:
+        assert len(children) == 2 and len(node.sessions()) == 1
+        running.kill()
+        running.wait()
+        wait_until(lambda: not node.sessions(), seconds=3)
+        assert all(pathlib.Path(f"/proc/{child}").exists() for child in children)
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

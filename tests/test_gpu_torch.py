@@ -28,6 +28,13 @@ def test_a_step_of_training_calls_nothing_that_is_missing(gpu_node):  # noqa: F8
     assert "not supported" not in outcome.stderr
 
 
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_children_of_a_program_with_pytorch_are_told_and_the_program_goes_on(gpu_node, fabric):  # noqa: F811
+    node = gpu_node("software:memory=1G")
+    outcome = node.run(PYTHON, TREE / "tests/programs/gpu_torch_forks.py", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
 def test_kernels_without_ptx_are_refused_in_words(gpu_node):  # noqa: F811
     outcome = gpu_node("software:memory=1G").run(PYTHON, PROGRAM, "kernels")
     assert outcome.returncode == 1

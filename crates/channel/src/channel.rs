@@ -14,6 +14,7 @@ use crate::sender::{Reader, Sender};
 use hinterland_os::OsError;
 use hinterland_os::socket::UnixStream;
 use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,18 @@ impl Channel {
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.means, Means::Shared { .. })
+    }
+
+    /// Numbers of the sockets whose end tells the other side that this one is gone. They stay the same when the channel is split, for as long
+    /// as either half lives: a child of a fork closes them, since it would keep the other side waiting.
+    #[must_use]
+    pub fn sockets(&self) -> Vec<RawFd> {
+        match &self.means {
+            Means::Shared { outward, inward, .. } => {
+                [outward, inward].map(|socket| socket.as_fd().as_raw_fd()).to_vec()
+            }
+            Means::Network { stream, .. } => vec![stream.as_raw_fd()],
+        }
     }
 
     /// The two halves, which different threads may use. Over a network this starts the thread that sends.

@@ -4,6 +4,7 @@ pub mod attribute;
 pub mod capture;
 pub mod device;
 pub mod event;
+mod fork;
 pub mod graph;
 pub mod handle;
 pub mod inbox;

@@ -1,6 +1,6 @@
 //! The one session of a process with its GPU node: made by the first call that needs a device, ended with the process.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use hinterland_types::NodeId;
 
 use super::capture::Captures;
 use super::event::Event;
+use super::fork;
 use super::handle::Table;
 use super::inbox::{Inbox, Target};
 use super::instance::Instances;
@@ -90,20 +91,13 @@ pub(super) struct Without {
 }
 
 static SESSION: OnceLock<Result<Session, Code>> = OnceLock::new();
-/// Set in a child of a fork: its parent's channel is not its own.
-static IS_FORKED: AtomicBool = AtomicBool::new(false);
-
-extern "C" fn mark_forked() {
-    IS_FORKED.store(true, Ordering::Relaxed);
-}
-
 /// The session, made now if it does not exist.
 ///
 /// # Errors
 /// No node can be reached (said on standard error, once), the process is the child of a fork, or the node or its device is of no
 /// use any more.
 pub fn session() -> Result<&'static Session, Code> {
-    if IS_FORKED.load(Ordering::Relaxed) {
+    if fork::is_child() {
         return Err(NOT_INITIALIZED);
     }
     let session = SESSION.get_or_init(|| {
@@ -121,8 +115,11 @@ pub fn session() -> Result<&'static Session, Code> {
     }
 }
 
-/// The session if there is one: for calls that must not make one.
+/// The session if there is one that is this process's own: for calls that must not make one.
 pub fn present() -> Option<&'static Session> {
+    if fork::is_child() {
+        return None;
+    }
     SESSION.get().and_then(|session| session.as_ref().ok())
 }
 
@@ -133,8 +130,11 @@ impl Session {
                 "{NODE} is not set (hint: start the program with `hinterland run --gpu ADDRESS -- PROGRAM`)"
             )
         })?;
+        // Before there is anything that a child could inherit.
+        fork::watch()?;
         let channel =
             connect(&node).map_err(|error| format!("the GPU node at {node} does not answer: {error}"))?;
+        fork::set_sockets(&channel.sockets());
         let (mut sender, mut receiver) = channel
             .split()
             .map_err(|error| format!("the channel to the GPU node cannot be used: {error}"))?;
@@ -151,10 +151,6 @@ impl Session {
         say(&mut sender, &body).map_err(|error| format!("the GPU node at {node} went away: {error}"))?;
         let welcome = hear(&mut receiver)
             .map_err(|error| format!("the GPU node at {node} did not let us in: {error}"))?;
-        // SAFETY: the function only sets a flag, which is allowed between fork and exec.
-        if unsafe { libc::pthread_atfork(None, None, Some(mark_forked)) } != 0 {
-            return Err("the process cannot tell us of its forks".into());
-        }
         let session = Self::new(welcome, sender, receiver)?;
         session.fetch_models();
         Ok(session)
