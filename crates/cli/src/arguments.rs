@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, gpu, kv, ls, metrics, mount, node, put, resp, rm, run, stat,
-    status, top, up, verify,
+    bench, completions, doctor, generate, get, gpu, kv, ls, metrics, mount, node, put, region, resp, rm, run,
+    stat, status, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ pub enum Command {
     Get(get::Arguments),
     /// List objects
     Ls(ls::Arguments),
-    /// Show an object: its size, digest and homes
+    /// Show an object: its size, digest and homes, and of a region where its pages lie
     Stat(stat::Arguments),
     /// Remove objects
     Rm(rm::Arguments),
@@ -77,6 +77,8 @@ pub enum Command {
     Run(run::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),
+    /// Make regions, memory that is read and written in place, and move their pages
+    Region(region::Arguments),
     /// Show KV blocks that programs of this host share
     Kv(kv::Arguments),
     /// GPUs for programs of other machines: serving them, and what programs need

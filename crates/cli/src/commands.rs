@@ -12,6 +12,7 @@ pub mod metrics;
 pub mod mount;
 pub mod node;
 pub mod put;
+pub mod region;
 pub mod resp;
 pub mod rm;
 pub mod run;

@@ -47,6 +47,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Get(arguments) => command::get::run(&arguments, context),
         Command::Ls(arguments) => command::ls::run(&arguments, context),
         Command::Stat(arguments) => command::stat::run(&arguments, context),
+        Command::Region(arguments) => command::region::run(&arguments, context),
         Command::Rm(arguments) => command::rm::run(&arguments, context),
         Command::Verify(arguments) => command::verify::run(&arguments, context),
         Command::Mount(arguments) => command::mount::run(&arguments, context),

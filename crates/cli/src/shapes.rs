@@ -1,7 +1,7 @@
 //! The JSON of objects, members and nodes. Identifiers are words, because they do not fit the numbers of JSON.
 
 use hinterland_proto::control::{
-    CacheStatus, Home, MemberInfo, NodeStatus, ObjectInfo, ObjectState, Problem,
+    CacheStatus, Home, MemberInfo, NodeStatus, ObjectInfo, ObjectState, PagesOn, Problem,
 };
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -46,6 +46,43 @@ fn home(home: &Home) -> Value {
         "address": home.address,
         "up": home.up,
     })
+}
+
+/// Whether it is written in place.
+pub fn is_region(info: &ObjectInfo) -> bool {
+    info.state == ObjectState::Mutable
+}
+
+/// A region with where its pages lie.
+pub fn region(info: &ObjectInfo, pages: &[PagesOn]) -> Value {
+    let mut shape = object(info);
+    let on = |on: &PagesOn| {
+        json!({
+            "node": on.home.as_ref().map(|home| home.node.to_string()),
+            "rack": on.home.as_ref().map(|home| home.rack.as_str().to_owned()),
+            "up": on.home.as_ref().is_some_and(|home| home.up),
+            "pages": on.pages,
+            "moved": on.moved,
+        })
+    };
+    shape["pages"] = Value::Array(pages.iter().map(on).collect());
+    shape
+}
+
+/// Where pages of a region lie, a line for each node.
+pub fn page_lines(pages: &[PagesOn]) -> Vec<String> {
+    let line = |on: &PagesOn| {
+        let place = match &on.home {
+            Some(home) => {
+                let state = if home.up { "up" } else { "down" };
+                format!("on {} in rack {}, {state}", home.node, home.rack)
+            }
+            None => "lost with their node".to_owned(),
+        };
+        let moved = if on.moved > 0 { format!("; {} moved there", on.moved) } else { String::new() };
+        format!("pages    {} {place}{moved}", on.pages)
+    };
+    pages.iter().map(line).collect()
 }
 
 /// A member of the pool.

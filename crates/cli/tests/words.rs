@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 27] = [
     "",
     "up",
     "node",
@@ -20,6 +20,9 @@ const COMMANDS: [&str; 24] = [
     "mount",
     "run",
     "status",
+    "region",
+    "region create",
+    "region pull",
     "gpu",
     "gpu coverage",
     "gpu libraries",
@@ -35,7 +38,7 @@ const COMMANDS: [&str; 24] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 25] = [
+const FAILING: [&[&str]; 26] = [
     &["ls"],
     &["ls", "--json"],
     &["stat", "models/small"],
@@ -58,6 +61,7 @@ const FAILING: [&[&str]; 25] = [
     &["gpu", "coverage", "no-such-file"],
     &["gpu", "coverage", "tests/words.rs"],
     &["gpu", "libraries"],
+    &["region", "create", "a", "1G", "--rack", "b", "--spread"],
     &["node", "--name", "a b"],
     &["node", "--name", "a", "--listen", "here"],
     &["node", "--name", "a", "--eviction", "random"],

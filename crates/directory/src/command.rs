@@ -38,6 +38,8 @@ pub enum Placement {
     Policy,
     /// The first copy in this rack, further copies by policy.
     Rack(RackName),
+    /// For a region: over all nodes that are up and have room, page by page, by a hash. For an object as [`Placement::Policy`].
+    Spread,
 }
 
 /// How a member leaves.
@@ -150,7 +152,7 @@ pub enum Command {
         /// The object.
         object: ObjectId,
     },
-    /// Makes a mutable region. Answer: [`Reply::Reserved`](crate::Reply::Reserved) with one home.
+    /// Makes a mutable region. Answer: [`Reply::Reserved`](crate::Reply::Reserved) with one home, or with one for each part.
     CreateRegion {
         /// The name.
         name: ObjectName,
@@ -235,6 +237,48 @@ pub enum Command {
     },
     /// All members. Answer: [`Reply::Members`](crate::Reply::Members).
     Members,
+    /// A node wants a page of a region. Answer: [`Reply::Move`](crate::Reply::Move).
+    ///
+    /// The page stays where it is until [`Command::CommitMove`]; until then one other node may not ask for it.
+    BeginMove {
+        /// The page.
+        page: PageNumber,
+        /// The node that wants it.
+        to: NodeId,
+        /// Its incarnation.
+        incarnation: u64,
+    },
+    /// The node holds all bytes of the page, and the home before serves none: from here on the page lies there.
+    /// Answer: [`Reply::PageHome`](crate::Reply::PageHome).
+    CommitMove {
+        /// The page.
+        page: PageNumber,
+        /// The new home.
+        to: NodeId,
+        /// Its incarnation.
+        incarnation: u64,
+        /// The epoch from [`Reply::Move`](crate::Reply::Move).
+        epoch: Epoch,
+    },
+    /// Gives a move up, whoever asks; one that was committed stays so. Answer: [`Reply::PageHome`](crate::Reply::PageHome).
+    CancelMove {
+        /// The page.
+        page: PageNumber,
+        /// The epoch of the move; another move of the page is left alone.
+        epoch: Epoch,
+    },
+    /// Where a page of a region lies. Answer: [`Reply::PageHome`](crate::Reply::PageHome).
+    LookupHome {
+        /// The page.
+        page: PageNumber,
+    },
+    /// Where all pages of a region lie. Answer: [`Reply::Pages`](crate::Reply::Pages).
+    PageHomes {
+        /// The region.
+        object: ObjectId,
+        /// Pages that have moved are listed behind this one; `None` from the first on.
+        after: Option<PageNumber>,
+    },
     /// Nothing but the passing of time: leases run out. Answer: [`Reply::Ticked`](crate::Reply::Ticked).
     Tick,
 }

@@ -220,6 +220,13 @@ impl Draft<'_> {
             Command::LookupObject { object } => self.lookup_object(*object),
             Command::LookupPage { page } => self.lookup_page(*page),
             Command::List { prefix, after, limit } => Ok(self.list(prefix, after.as_ref(), *limit)),
+            Command::BeginMove { page, to, incarnation } => self.begin_move(*page, *to, *incarnation),
+            Command::CommitMove { page, to, incarnation, epoch } => {
+                self.commit_move(*page, *to, *incarnation, *epoch)
+            }
+            Command::CancelMove { page, epoch } => self.cancel_move(*page, *epoch),
+            Command::LookupHome { page } => self.lookup_home(*page),
+            Command::PageHomes { object, after } => self.list_homes(*object, *after),
             Command::Members => Ok(self.list_members()),
             Command::Tick => Ok(Reply::Ticked { down }),
         }

@@ -2,7 +2,10 @@
 
 use crate::directory::{Lease, Settings};
 use crate::error::DirectoryError;
-use crate::record::{Change, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageRecord, Stage};
+use crate::record::{
+    Change, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord,
+    RegionRecord, Stage,
+};
 use crate::reply::HomeInfo;
 use crate::state::State;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber};
@@ -17,6 +20,9 @@ pub(crate) struct Draft<'a> {
     meta: MetaRecord,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
     objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
+    regions: BTreeMap<ObjectId, Option<RegionRecord>>,
+    page_homes: BTreeMap<PageNumber, Option<PageHomeRecord>>,
+    page_moves: BTreeMap<PageNumber, Option<PageMoveRecord>>,
     lease_changes: BTreeMap<NodeId, Option<Lease>>,
 }
 
@@ -35,6 +41,9 @@ impl<'a> Draft<'a> {
             meta: state.meta,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            page_homes: BTreeMap::new(),
+            page_moves: BTreeMap::new(),
             lease_changes: BTreeMap::new(),
         }
     }
@@ -84,6 +93,39 @@ impl<'a> Draft<'a> {
 
     pub(crate) fn set_object(&mut self, id: ObjectId, object: Option<ObjectRecord>) {
         self.objects.insert(id, object);
+    }
+
+    pub(crate) fn region(&self, id: ObjectId) -> Option<&RegionRecord> {
+        match self.regions.get(&id) {
+            Some(changed) => changed.as_ref(),
+            None => self.state.regions.get(&id),
+        }
+    }
+
+    pub(crate) fn set_region(&mut self, id: ObjectId, region: Option<RegionRecord>) {
+        self.regions.insert(id, region);
+    }
+
+    pub(crate) fn page_home(&self, page: PageNumber) -> Option<&PageHomeRecord> {
+        match self.page_homes.get(&page) {
+            Some(changed) => changed.as_ref(),
+            None => self.state.page_homes.get(&page),
+        }
+    }
+
+    pub(crate) fn set_page_home(&mut self, page: PageNumber, home: Option<PageHomeRecord>) {
+        self.page_homes.insert(page, home);
+    }
+
+    pub(crate) fn page_move(&self, page: PageNumber) -> Option<&PageMoveRecord> {
+        match self.page_moves.get(&page) {
+            Some(changed) => changed.as_ref(),
+            None => self.state.page_moves.get(&page),
+        }
+    }
+
+    pub(crate) fn set_page_move(&mut self, page: PageNumber, going: Option<PageMoveRecord>) {
+        self.page_moves.insert(page, going);
     }
 
     /// The object that has the name.
@@ -155,11 +197,15 @@ impl<'a> Draft<'a> {
     pub(crate) fn drop_home(&mut self, id: ObjectId, node: NodeId) {
         let Some(mut object) = self.object(id).cloned() else { return };
         object.homes.retain(|home| home.node != node);
+        self.lose_part(id, node);
         self.set_or_drop(id, object);
     }
 
     fn set_or_drop(&mut self, id: ObjectId, object: ObjectRecord) {
         let over = matches!(object.stage, Stage::Removing { .. }) && object.homes.is_empty();
+        if over {
+            self.drop_pages(id, &object);
+        }
         self.set_object(id, (!over).then_some(object));
     }
 
@@ -188,6 +234,21 @@ impl<'a> Draft<'a> {
                 come.extend(pages.map(|(first, owner)| Change::Pages(first, Some(owner))));
             }
             come.push(Change::Object(id, object));
+        }
+        for (id, region) in self.regions {
+            if self.state.regions.get(&id) != region.as_ref() {
+                come.push(Change::Region(id, region));
+            }
+        }
+        for (page, home) in self.page_homes {
+            if self.state.page_homes.get(&page) != home.as_ref() {
+                come.push(Change::PageHome(page, home));
+            }
+        }
+        for (page, going) in self.page_moves {
+            if self.state.page_moves.get(&page) != going.as_ref() {
+                come.push(Change::PageMove(page, going));
+            }
         }
         gone.append(&mut come);
         if self.meta != self.state.meta || (!gone.is_empty() && !self.state.stored) {

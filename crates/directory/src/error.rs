@@ -285,6 +285,44 @@ pub enum DirectoryError {
         /// The node.
         node: NodeId,
     },
+    /// The page lies there already.
+    #[error("page {} lies on {node} (hint: nothing has to be moved)", page.raw())]
+    PageAtHome {
+        /// The page.
+        page: PageNumber,
+        /// The node.
+        node: NodeId,
+    },
+    /// Another node is taking the page.
+    #[error("page {} is being moved to {node} (hint: ask again when that is over)", page.raw())]
+    PageMoving {
+        /// The page.
+        page: PageNumber,
+        /// Where to.
+        node: NodeId,
+    },
+    /// The bytes of the page are gone, or their node is down.
+    #[error("page {} cannot be had: its home is gone or down (hint: `hinterland status` shows the nodes)", page.raw())]
+    PageLost {
+        /// The page.
+        page: PageNumber,
+    },
+    /// A region below the size of a page.
+    #[error("page {} of {object} stays where it is (hint: regions of less than 2 MiB do not move)", page.raw())]
+    PageFixed {
+        /// The page.
+        page: PageNumber,
+        /// The region.
+        object: ObjectId,
+    },
+    /// The move was given up, or there is another by now.
+    #[error("the move of page {} under epoch {} is over (hint: look where the page lies, and begin again)", page.raw(), epoch.0)]
+    MoveOver {
+        /// The page.
+        page: PageNumber,
+        /// The epoch of the message.
+        epoch: Epoch,
+    },
 }
 
 /// Records that contradict each other: a broken store or a bug, never a consequence of a crash.
@@ -360,6 +398,14 @@ pub enum Contradiction {
         /// The object.
         object: ObjectId,
     },
+    /// Records of the pages of a region that do not fit to it or to each other.
+    #[error("the records of the pages of {object} do not fit together: {what}")]
+    BadRegion {
+        /// The object that they name.
+        object: ObjectId,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// A counter would give an id a second time.
     #[error("{object} is not below the counters, which would give its id or epoch again")]
     CounterBehind {
@@ -392,7 +438,7 @@ pub enum RecoverError {
     NoMeta,
     /// Another version wrote the store.
     #[error(
-        "the store has format {found}, this program reads {} (hint: run the version that wrote it)",
+        "the store has format {found}, this program reads up to {} (hint: run the version that wrote it)",
         crate::record::FORMAT
     )]
     OtherFormat {

@@ -57,6 +57,11 @@ impl PageRun {
         page.raw() >= self.first.raw() && page.raw() < self.end()
     }
 
+    /// Every page, ascending.
+    pub fn iter(self) -> impl Iterator<Item = PageNumber> {
+        (self.first.raw()..self.end()).filter_map(PageNumber::new)
+    }
+
     const fn end(self) -> u32 {
         self.first.raw() + self.count
     }

@@ -43,6 +43,7 @@ mod placement;
 mod queries;
 mod record;
 mod recover;
+mod regions;
 mod replicas;
 mod reply;
 mod state;
@@ -51,8 +52,8 @@ pub use command::{Command, ContentDigest, Departure, Held, Placement, Writer};
 pub use directory::{Directory, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
-pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes};
-pub use reply::{HomeInfo, MemberInfo, ObjectInfo, ObjectState, Repair, Reply};
+pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes, spread};
+pub use reply::{HomeInfo, MemberInfo, MovedPage, ObjectInfo, ObjectState, PageHome, Repair, Reply};
 
 /// Most entries of one [`Command::List`] answer: a screen is smaller, and the caller can go on.
 pub const LIST_MAX: u32 = 1000;
@@ -62,6 +63,8 @@ pub const LIST_BYTES_MAX: usize = 768 << 10;
 pub const HOMES_MAX: usize = 2 * hinterland_types::limits::COPIES_MAX as usize;
 /// Most objects in one part of a [`Command::NodeObjects`]: 16384 entries of 52 bytes fit in a control message.
 pub const HELD_MAX: usize = 16 << 10;
+/// Most pages of one [`Command::PageHomes`] answer: three numbers of at most ten bytes each fit in a control message.
+pub const PAGES_MAX: usize = 16 << 10;
 /// Most entries of one [`Command::RepairList`] answer: copying that many objects takes longer than asking again.
 pub const REPAIRS_MAX: u32 = 64;
 /// Most objects that one [`Command::RepairList`] looks at: a few milliseconds, for others wait meanwhile.

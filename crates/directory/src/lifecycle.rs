@@ -4,9 +4,10 @@ use crate::draft::Draft;
 use crate::error::DirectoryError;
 use crate::extent::pages_for;
 use crate::record::{Home, ObjectRecord, Stage, charged_bytes};
+use crate::regions::region_of;
 use crate::reply::{ObjectState, Reply};
 use crate::{ContentDigest, PageRun, Placement, WRITES_PER_NODE_MAX, Writer};
-use hinterland_types::limits::{BASE_PAGE_BYTES, COPIES_MAX, OBJECT_BYTES_MAX};
+use hinterland_types::limits::{BASE_PAGE_BYTES, COPIES_MAX, OBJECT_BYTES_MAX, PAGE_BYTES};
 use hinterland_types::{NodeId, ObjectId, ObjectName};
 
 impl Draft<'_> {
@@ -130,11 +131,17 @@ impl Draft<'_> {
     ) -> Result<Reply, DirectoryError> {
         check_size(size)?;
         self.check_name_is_free(name)?;
-        let nodes = self.choose_homes(charged_bytes(size), 1, placement, local)?;
         let pages = self.find_pages(size)?;
+        let nodes = match placement {
+            Placement::Spread if size >= PAGE_BYTES => self.choose_parts(pages)?,
+            _ => self.choose_homes(charged_bytes(size), 1, placement, local)?,
+        };
         let homes = nodes.into_iter().map(|node| Home { node, epoch: self.next_epoch(), complete: true });
-        let homes = homes.collect();
+        let homes: Vec<_> = homes.collect();
         let object = self.next_object();
+        if homes.len() > 1 {
+            self.set_region(object, Some(region_of(pages, &homes)));
+        }
         let stage = Stage::Mutable { pages };
         self.set_object(
             object,

@@ -74,6 +74,7 @@ impl Draft<'_> {
             Some(_) | None => {}
         }
         self.give_up_writes_of(node);
+        self.give_up_moves_of(node);
         let state = MemberState::Joining { through: ObjectId(0) };
         let (rack, address) = (rack.clone(), address.to_owned());
         self.set_member(node, Some(MemberRecord { rack, address, capacity_bytes, incarnation, state }));
@@ -225,10 +226,11 @@ impl Draft<'_> {
         self.take_down(node);
         let mut lost = Vec::new();
         for id in self.state.held.get(&node).into_iter().flatten() {
+            let had_pages = self.region(*id).is_some_and(|region| region.pages_on(node) > 0);
             self.drop_home(*id, node);
             let readable = |object: &ObjectRecord| object.homes.iter().any(|home| home.complete);
             let named = self.object(*id).filter(|object| object.pages().is_some() && object.claims_name());
-            if named.is_some_and(|object| !readable(object)) {
+            if named.is_some_and(|object| had_pages || !readable(object)) {
                 lost.push(*id);
             }
         }
@@ -242,7 +244,12 @@ impl Draft<'_> {
                 self.object(*id).filter(|object| object.claims_name() && object.pages().is_some())?;
             let here = object.home(node)?.complete;
             let elsewhere = object.homes.iter().any(|h| h.complete && h.node != node && self.is_up(h.node));
-            (here && !elsewhere).then_some(&object.name)
+            let is_last = match self.region(*id) {
+                // Each page of a region lies on one node.
+                Some(region) => region.pages_on(node) > 0,
+                None => here && !elsewhere,
+            };
+            is_last.then_some(&object.name)
         });
         match last.next() {
             Some(first) => {

@@ -1,9 +1,10 @@
 //! Which nodes get the copies of an object.
 
-use crate::Placement;
 use crate::draft::Draft;
 use crate::error::{DirectoryError, Room};
 use crate::record::MemberState;
+use crate::{PageRun, Placement, spread};
+use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{NodeId, RackName};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ impl Draft<'_> {
                     && !chosen.iter().any(|other| other.node == c.node)
                     && match placement {
                         Placement::Rack(rack) if first => c.rack == rack,
-                        Placement::Rack(_) | Placement::Policy => true,
+                        Placement::Rack(_) | Placement::Policy | Placement::Spread => true,
                     }
             };
             let used: BTreeSet<_> = chosen.iter().map(|c| c.rack).collect();
@@ -51,6 +52,25 @@ impl Draft<'_> {
             chosen.push(best);
         }
         Ok(chosen.iter().map(|c| c.node).collect())
+    }
+
+    /// Nodes over which the pages of a region are spread, ascending: all that have room for their share.
+    pub(crate) fn choose_parts(&self, pages: PageRun) -> Result<Vec<NodeId>, DirectoryError> {
+        let candidates = self.candidates();
+        let bytes = u64::from(pages.count()) * PAGE_BYTES;
+        if candidates.is_empty() {
+            return Err(DirectoryError::NoNodes);
+        }
+        let mut chosen: Vec<&Candidate> = candidates.iter().collect();
+        while !chosen.is_empty() {
+            let shares = shares(pages, chosen.len());
+            let fits: Vec<_> = chosen.iter().zip(shares).map(|(c, pages)| c.free_bytes >= pages).collect();
+            if fits.iter().all(|fits| *fits) {
+                return Ok(chosen.iter().map(|c| c.node).collect());
+            }
+            chosen = chosen.into_iter().zip(fits).filter(|(_, fits)| *fits).map(|(c, _)| c).collect();
+        }
+        Err(DirectoryError::NotEnoughRoom { bytes, copies: 1, room: room(&candidates) })
     }
 
     /// A node for one more copy beside those on `homes`, if one has room.
@@ -90,6 +110,17 @@ impl Draft<'_> {
         });
         up.collect()
     }
+}
+
+/// Bytes of a region that fall on each of so many nodes.
+fn shares(pages: PageRun, nodes: usize) -> Vec<u64> {
+    let mut shares = vec![0; nodes];
+    for page in pages.iter() {
+        if let Some(share) = spread(page, nodes).and_then(|place| shares.get_mut(place)) {
+            *share += PAGE_BYTES;
+        }
+    }
+    shares
 }
 
 /// What no removal of objects could help against.

@@ -10,17 +10,23 @@
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, complete), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
 //! | `pages` | first page number, 4 bytes | page count, object id |
+//! | `regions` | object id, 8 bytes | base rule: nodes with the epochs of their parts; pages charged to each node |
+//! | `homes` | page number, 4 bytes | object id, node, epoch: a page that is not where the base rule says |
+//! | `moves` | page number, 4 bytes | object id, from node, to node, epoch, incarnation of the latter |
 //!
 //! `names` and `pages` follow from `objects` and are kept so that recovery can compare them: a store in
-//! which they disagree is refused.
+//! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
+//! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is.
 
 use crate::{ContentDigest, PageRun, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
-/// Version of the records; another one is refused at recovery.
-pub(crate) const FORMAT: u32 = 1;
+/// Version of the records that is written.
+pub(crate) const FORMAT: u32 = 2;
+/// Oldest version that can be read; what is older or newer is refused at recovery.
+pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// First object identifier: identifiers are inode numbers in mounts, where 1 is the root.
 const OBJECT_FIRST: u64 = 16;
 /// Key of the only record in [`Table::Meta`].
@@ -39,11 +45,26 @@ pub enum Table {
     Names,
     /// First page to page count and owner.
     Pages,
+    /// Object id to the base rule of a region.
+    Regions,
+    /// Page to the node that it has moved to.
+    Homes,
+    /// Page to the move that is going on.
+    Moves,
 }
 
 impl Table {
     /// All tables, in the order of the enum.
-    pub const ALL: [Self; 5] = [Self::Meta, Self::Members, Self::Objects, Self::Names, Self::Pages];
+    pub const ALL: [Self; 8] = [
+        Self::Meta,
+        Self::Members,
+        Self::Objects,
+        Self::Names,
+        Self::Pages,
+        Self::Regions,
+        Self::Homes,
+        Self::Moves,
+    ];
 
     /// The table's name in the store.
     pub const fn name(self) -> &'static str {
@@ -53,6 +74,9 @@ impl Table {
             Self::Objects => "objects",
             Self::Names => "names",
             Self::Pages => "pages",
+            Self::Regions => "regions",
+            Self::Homes => "homes",
+            Self::Moves => "moves",
         }
     }
 }
@@ -180,6 +204,76 @@ pub(crate) struct PageRecord {
     pub(crate) object: ObjectId,
 }
 
+/// How a region lies: present as soon as it is on more nodes than one, or was.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct RegionRecord {
+    /// The nodes over which a hash spreads its pages, with the epochs of their parts.
+    pub(crate) base: Vec<(NodeId, Epoch)>,
+    /// Pages that are charged to each node, ascending by node: those that it has and those that are coming.
+    pub(crate) charged: Vec<(NodeId, u32)>,
+}
+
+impl RegionRecord {
+    /// Where a page lies that has never moved.
+    pub(crate) fn base_home(&self, page: PageNumber) -> Option<(NodeId, Epoch)> {
+        self.base.get(spread(page, self.base.len())?).copied()
+    }
+
+    pub(crate) fn pages_on(&self, node: NodeId) -> u32 {
+        self.charged.iter().find(|(other, _)| *other == node).map_or(0, |(_, pages)| *pages)
+    }
+
+    /// Charges a page more to a node.
+    pub(crate) fn add(&mut self, node: NodeId) {
+        match self.charged.binary_search_by_key(&node, |(other, _)| *other) {
+            Ok(place) => self.charged[place].1 += 1,
+            Err(place) => self.charged.insert(place, (node, 1)),
+        }
+    }
+
+    /// Charges a page less to a node.
+    pub(crate) fn take(&mut self, node: NodeId) {
+        if let Ok(place) = self.charged.binary_search_by_key(&node, |(other, _)| *other) {
+            self.charged[place].1 = self.charged[place].1.saturating_sub(1);
+            if self.charged[place].1 == 0 {
+                self.charged.remove(place);
+            }
+        }
+    }
+}
+
+/// Which of `nodes` nodes a page of a region lies on that is spread over them: a hash of its number, so that neither a
+/// sequence nor a stride falls on one node. `None` without nodes.
+pub fn spread(page: PageNumber, nodes: usize) -> Option<usize> {
+    // The mixer of the generator that is known as splitmix64.
+    let mut hash = u64::from(page.raw()).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^= hash >> 31;
+    // A remainder of a count fits the count's type.
+    (hash % 1.max(nodes as u64)).try_into().ok().filter(|_| nodes > 0)
+}
+
+/// Where a page lies that has moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PageHomeRecord {
+    pub(crate) object: ObjectId,
+    pub(crate) node: NodeId,
+    pub(crate) epoch: Epoch,
+}
+
+/// A move that is going on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PageMoveRecord {
+    pub(crate) object: ObjectId,
+    pub(crate) from: NodeId,
+    pub(crate) to: NodeId,
+    /// What the page will have at its new home.
+    pub(crate) epoch: Epoch,
+    /// The life of the new home that asked for it.
+    pub(crate) incarnation: u64,
+}
+
 /// Format and counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct MetaRecord {
@@ -203,6 +297,9 @@ pub(crate) enum Change {
     Object(ObjectId, Option<ObjectRecord>),
     Name(ObjectName, Option<ObjectId>),
     Pages(PageNumber, Option<PageRecord>),
+    Region(ObjectId, Option<RegionRecord>),
+    PageHome(PageNumber, Option<PageHomeRecord>),
+    PageMove(PageNumber, Option<PageMoveRecord>),
 }
 
 impl Change {
@@ -220,6 +317,15 @@ impl Change {
             }
             Self::Pages(first, owner) => {
                 (Table::Pages, first.raw().to_be_bytes().to_vec(), owner.as_ref().map(encode))
+            }
+            Self::Region(id, region) => {
+                (Table::Regions, id.0.to_be_bytes().to_vec(), region.as_ref().map(encode))
+            }
+            Self::PageHome(page, home) => {
+                (Table::Homes, page.raw().to_be_bytes().to_vec(), home.as_ref().map(encode))
+            }
+            Self::PageMove(page, going) => {
+                (Table::Moves, page.raw().to_be_bytes().to_vec(), going.as_ref().map(encode))
             }
         };
         Mutation { table, key, value }

@@ -1,14 +1,14 @@
 //! Rebuilds the state from the records of the store, and refuses records that contradict each other.
 
 use crate::error::{Contradiction, RecoverError};
-use crate::record::{FORMAT, META_KEY, MetaRecord, Record, Table};
+use crate::record::{FORMAT, FORMAT_OLDEST, META_KEY, MetaRecord, Record, Table};
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-use crate::record::{MemberRecord, ObjectRecord, PageRecord};
+use crate::record::{MemberRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord, RegionRecord};
 
 /// The tables as they stand in the store, before they are compared with each other.
 #[derive(Default)]
@@ -18,6 +18,9 @@ struct Tables {
     objects: BTreeMap<ObjectId, ObjectRecord>,
     names: BTreeMap<ObjectName, ObjectId>,
     pages: BTreeMap<PageNumber, PageRecord>,
+    regions: BTreeMap<ObjectId, RegionRecord>,
+    homes: BTreeMap<PageNumber, PageHomeRecord>,
+    moves: BTreeMap<PageNumber, PageMoveRecord>,
 }
 
 /// Rebuilds the state; no record at all is the state of a pool that has just begun.
@@ -34,8 +37,13 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
         None => return Ok(state),
         Some(meta) => state.meta = meta,
     }
-    state.stored = true;
+    // A meta record of an older format is written anew with the first change.
+    state.stored = state.meta.format == FORMAT;
+    state.meta.format = FORMAT;
     state.members = tables.members;
+    state.regions = tables.regions;
+    state.page_homes = tables.homes;
+    state.page_moves = tables.moves;
     for (id, object) in tables.objects {
         state.put_in(id, object)?;
     }
@@ -54,7 +62,7 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
             }
             // The format comes first in the record in every format, so it can be read alone.
             let (found, _) = postcard::take_from_bytes::<u32>(&record.value).map_err(|_| unreadable())?;
-            if found != FORMAT {
+            if !(FORMAT_OLDEST..=FORMAT).contains(&found) {
                 return Err(RecoverError::OtherFormat { found });
             }
             tables.meta = Some(value(record)?);
@@ -74,9 +82,16 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
             tables.names.insert(name.ok_or_else(unreadable)?, value(record)?);
         }
         Table::Pages => {
-            let bytes = <[u8; 4]>::try_from(record.key.as_slice()).map_err(|_| unreadable())?;
-            let first = PageNumber::new(u32::from_be_bytes(bytes)).ok_or_else(unreadable)?;
-            tables.pages.insert(first, value(record)?);
+            tables.pages.insert(page(record)?, value(record)?);
+        }
+        Table::Regions => {
+            tables.regions.insert(ObjectId(number(record)?), value(record)?);
+        }
+        Table::Homes => {
+            tables.homes.insert(page(record)?, value(record)?);
+        }
+        Table::Moves => {
+            tables.moves.insert(page(record)?, value(record)?);
         }
     }
     Ok(())
@@ -86,6 +101,13 @@ fn number(record: &Record) -> Result<u64, RecoverError> {
     let bytes = <[u8; 8]>::try_from(record.key.as_slice())
         .map_err(|_| RecoverError::Unreadable { table: record.table, key: record.key.clone() })?;
     Ok(u64::from_be_bytes(bytes))
+}
+
+fn page(record: &Record) -> Result<PageNumber, RecoverError> {
+    let bytes = <[u8; 4]>::try_from(record.key.as_slice()).ok();
+    bytes
+        .and_then(|bytes| PageNumber::new(u32::from_be_bytes(bytes)))
+        .ok_or_else(|| RecoverError::Unreadable { table: record.table, key: record.key.clone() })
 }
 
 fn value<T: DeserializeOwned>(record: &Record) -> Result<T, RecoverError> {

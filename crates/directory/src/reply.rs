@@ -1,7 +1,7 @@
 //! What the directory answers.
 
 use crate::{ContentDigest, MemberState, PageRun};
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
 
 /// A home of an object, with what is needed to reach it.
@@ -51,6 +51,30 @@ pub struct ObjectInfo {
     pub homes: Vec<HomeInfo>,
     /// Homes that hold it and are down or not yet back.
     pub homes_down: Vec<HomeInfo>,
+}
+
+/// Where a page of a region lies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PageHome {
+    /// The region.
+    pub object: ObjectId,
+    /// The node that has it; `None` if the bytes are lost.
+    pub home: Option<HomeInfo>,
+    /// Whether that node is up.
+    pub is_up: bool,
+    /// The epoch under which the page came there.
+    pub epoch: Epoch,
+}
+
+/// A page that is not where its region's rule says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MovedPage {
+    /// The page.
+    pub page: PageNumber,
+    /// The node that has it.
+    pub node: NodeId,
+    /// The epoch under which it came there.
+    pub epoch: Epoch,
 }
 
 /// A member as people see it.
@@ -197,5 +221,27 @@ pub enum Reply {
     Ticked {
         /// Members whose lease ran out just now.
         down: Vec<NodeId>,
+    },
+    /// The page may be taken from its home.
+    Move {
+        /// The epoch that it will have.
+        epoch: Epoch,
+        /// The epoch of the part of the region on the node that asked.
+        part: Epoch,
+        /// Where it lies, and since which epoch.
+        from: PageHome,
+    },
+    /// One page.
+    PageHome(PageHome),
+    /// All pages of a region.
+    Pages {
+        /// Nodes over which pages that never moved are spread, see [`spread`](crate::spread), with the epochs of their parts.
+        base: Vec<(NodeId, Epoch)>,
+        /// Every node that has a part, and whether it is up. A page whose epoch is below that of the part is lost.
+        parts: Vec<(HomeInfo, bool)>,
+        /// Pages that have moved, ascending.
+        moved: Vec<MovedPage>,
+        /// Whether there are more behind the last.
+        more: bool,
     },
 }

@@ -2,12 +2,16 @@
 
 use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
-use crate::record::{Change, MemberRecord, MetaRecord, ObjectRecord, PageRecord, Stage};
+use crate::record::{
+    Change, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord, RegionRecord,
+    Stage,
+};
 use crate::{PageRun, charged_bytes};
+use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `stored`, `members` and `objects` follows from `objects`.
+/// Every field but `meta`, `stored`, `members`, `objects` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
@@ -15,6 +19,9 @@ pub(crate) struct State {
     pub(crate) stored: bool,
     pub(crate) members: BTreeMap<NodeId, MemberRecord>,
     pub(crate) objects: BTreeMap<ObjectId, ObjectRecord>,
+    pub(crate) regions: BTreeMap<ObjectId, RegionRecord>,
+    pub(crate) page_homes: BTreeMap<PageNumber, PageHomeRecord>,
+    pub(crate) page_moves: BTreeMap<PageNumber, PageMoveRecord>,
     pub(crate) names: BTreeMap<ObjectName, ObjectId>,
     pub(crate) pages: BTreeMap<PageNumber, PageRecord>,
     pub(crate) free: FreePages,
@@ -37,6 +44,9 @@ impl State {
             stored: false,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            page_homes: BTreeMap::new(),
+            page_moves: BTreeMap::new(),
             names: BTreeMap::new(),
             pages: BTreeMap::new(),
             free: FreePages::all(),
@@ -65,10 +75,22 @@ impl State {
     /// Names and pages follow from the objects, so their changes are only for the store. What goes makes
     /// room first: one plan may take a name from one object and give it to another.
     pub(crate) fn commit(&mut self, changes: Vec<Change>) {
+        let mut unchanged = BTreeMap::new();
+        for change in &changes {
+            if let Change::Object(id, _) | Change::Region(id, _) = change
+                && let Some(object) = self.take_out(*id)
+            {
+                unchanged.insert(*id, object);
+            }
+        }
         for change in &changes {
             if let Change::Object(id, _) = change {
-                self.take_out(*id);
+                unchanged.remove(id);
             }
+        }
+        // What an object is charged for stands in its region, so that comes first.
+        for change in &changes {
+            self.commit_pages(change);
         }
         for change in changes {
             match change {
@@ -85,8 +107,16 @@ impl State {
                 Change::Object(id, Some(object)) => {
                     self.put_in(id, object).expect("a plan gives no page to two objects"); // else it is our bug
                 }
-                Change::Object(_, None) | Change::Name(..) | Change::Pages(..) => {}
+                Change::Object(_, None)
+                | Change::Name(..)
+                | Change::Pages(..)
+                | Change::Region(..)
+                | Change::PageHome(..)
+                | Change::PageMove(..) => {}
             }
+        }
+        for (id, object) in unchanged {
+            self.put_in(id, object).expect("it had its pages before"); // else it is our bug
         }
     }
 
@@ -105,7 +135,7 @@ impl State {
             self.writing.entry(writer.node).or_default().insert(id);
         }
         for home in &object.homes {
-            *self.reserved.entry(home.node).or_default() += charged_bytes(object.bytes);
+            *self.reserved.entry(home.node).or_default() += self.charge(id, &object, home.node);
             self.held.entry(home.node).or_default().insert(id);
             if !object.claims_name() {
                 self.removing.entry(home.node).or_default().insert(id);
@@ -118,8 +148,28 @@ impl State {
         Ok(())
     }
 
-    fn take_out(&mut self, id: ObjectId) {
-        let Some(object) = self.objects.remove(&id) else { return };
+    /// Bytes that the object has reserved on one of its homes.
+    fn charge(&self, id: ObjectId, object: &ObjectRecord, node: NodeId) -> u64 {
+        match self.regions.get(&id) {
+            Some(region) => u64::from(region.pages_on(node)) * PAGE_BYTES,
+            None => charged_bytes(object.bytes),
+        }
+    }
+
+    fn commit_pages(&mut self, change: &Change) {
+        match change {
+            Change::Region(id, Some(region)) => drop(self.regions.insert(*id, region.clone())),
+            Change::Region(id, None) => drop(self.regions.remove(id)),
+            Change::PageHome(page, Some(home)) => drop(self.page_homes.insert(*page, *home)),
+            Change::PageHome(page, None) => drop(self.page_homes.remove(page)),
+            Change::PageMove(page, Some(going)) => drop(self.page_moves.insert(*page, *going)),
+            Change::PageMove(page, None) => drop(self.page_moves.remove(page)),
+            _ => {}
+        }
+    }
+
+    fn take_out(&mut self, id: ObjectId) -> Option<ObjectRecord> {
+        let object = self.objects.remove(&id)?;
         if let Some(pages) = object.pages() {
             self.free.release(pages);
             self.pages.remove(&pages.first());
@@ -134,18 +184,20 @@ impl State {
             drop_from(&mut self.held, home.node, id);
             drop_from(&mut self.removing, home.node, id);
             drop_from(&mut self.copying, home.node, id);
-            let left = self.reserved_bytes(home.node) - charged_bytes(object.bytes);
+            let left = self.reserved_bytes(home.node) - self.charge(id, &object, home.node);
             self.reserved.insert(home.node, left);
             if !self.held.contains_key(&home.node) {
                 self.reserved.remove(&home.node);
             }
         }
+        Some(object)
     }
 
     /// Checks every rule that holds between records, and that all indexes and sums are right.
     pub(crate) fn check(&self) -> Result<(), Contradiction> {
         self.check_objects()?;
         let mut fresh = Self::empty();
+        fresh.regions = self.regions.clone();
         for (id, object) in &self.objects {
             fresh.put_in(*id, object.clone())?;
         }
@@ -167,7 +219,8 @@ impl State {
 
     /// Checks every rule between records; indexes and sums are taken to be right.
     pub(crate) fn check_objects(&self) -> Result<(), Contradiction> {
-        self.objects.iter().try_for_each(|(id, object)| self.check_object(*id, object))
+        self.objects.iter().try_for_each(|(id, object)| self.check_object(*id, object))?;
+        self.check_regions()
     }
 
     fn check_object(&self, id: ObjectId, object: &ObjectRecord) -> Result<(), Contradiction> {

@@ -75,6 +75,12 @@ impl Slice {
         slice
     }
 
+    /// The same memory with one more guard, dropped with the last part of the slice: something that counts who uses it.
+    #[must_use]
+    pub fn guarded(self, guard: impl Send + Sync + 'static) -> Self {
+        Self { guard: Arc::new((self.guard, guard)), ..self }
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.bytes

@@ -8,6 +8,7 @@ use crate::locks::LockTable;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
+use crate::regions::{Region, Regions};
 use crate::repair::Repairs;
 use crate::segment::Segment;
 use hinterland_kv::Namespace;
@@ -51,6 +52,8 @@ pub struct Core {
     pub kv_elsewhere: Arc<KvElsewhere>,
     /// Locks of this rack.
     pub locks: LockTable,
+    /// Regions and where their pages lie.
+    pub regions: Regions,
     /// Small allocations.
     pub segment: Segment,
     /// What its memory is made of.
@@ -72,6 +75,8 @@ pub struct Core {
 pub enum Resource {
     /// Bytes that this node holds.
     Held(Arc<Holding>),
+    /// A region, wherever its pages lie.
+    Region(Arc<Region>),
     /// An object that other nodes hold.
     Remote(Arc<ObjectInfo>),
     /// A namespace of KV blocks of this host.

@@ -4,7 +4,12 @@
 //! in `STATE/objects/ID.object`, written whole and renamed into place when the object is sealed. A file
 //! of bytes without a header is half a put and goes at the next start.
 
+mod parts;
+
+pub use parts::Life;
+
 use crate::fault_point;
+use crate::regions::Region;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
@@ -15,7 +20,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 /// Bytes that are copied out of shared memory at once to be checked.
 const CHECK_BYTES: usize = 256 << 10;
@@ -82,6 +87,8 @@ pub struct Holding {
     state: Mutex<State>,
     memory: RwLock<Memory>,
     blocks: Mutex<Arc<Vec<u32>>>,
+    /// The pages of a region, as soon as somebody uses them.
+    region: OnceLock<Weak<Region>>,
     /// Who may attach as a writer.
     pub ticket: [u8; 16],
 }
@@ -346,6 +353,9 @@ impl Holdings {
         let _ = fs::remove_file(self.header_path(object));
         fault_point::reach("object-header-removed");
         if let Some(holding) = removed {
+            if let Some(region) = holding.region.get().and_then(Weak::upgrade) {
+                region.close();
+            }
             let memory = holding.memory.read().unwrap_or_else(PoisonError::into_inner);
             self.give_room(memory.room);
             if let Err(error) = memory.file.remove() {
@@ -397,6 +407,20 @@ impl Holdings {
         let file = self.make_file(object, bytes)?;
         fault_point::reach("object-file-made");
         let room = file.len();
+        self.insert_file(object, epoch, name, bytes, ticket, state, (file, room))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what a holding is made of")]
+    fn insert_file(
+        &self,
+        object: ObjectId,
+        epoch: Epoch,
+        name: ObjectName,
+        bytes: u64,
+        ticket: [u8; 16],
+        state: State,
+        (file, room): (MemoryFile, u64),
+    ) -> Result<Arc<Holding>, HoldingError> {
         let mapping = Arc::new(map_whole(&file).inspect_err(|_| {
             self.give_room(room);
             // The error that matters is the one of mapping.
@@ -410,6 +434,7 @@ impl Holdings {
             state: Mutex::new(state),
             memory: RwLock::new(Memory { file, mapping, room }),
             blocks: Mutex::default(),
+            region: OnceLock::new(),
             ticket,
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
@@ -531,8 +556,9 @@ impl Holdings {
             epoch: AtomicU64::new(header.epoch.0),
             bytes: AtomicU64::new(header.bytes),
             state: Mutex::new(state),
-            memory: RwLock::new(Memory { file, mapping, room: room_of(header.bytes) }),
+            memory: RwLock::new(Memory { room: found_room(&file, header.bytes, state), file, mapping }),
             blocks: Mutex::new(Arc::new(blocks)),
+            region: OnceLock::new(),
             ticket: [0; 16],
         })
     }
@@ -562,6 +588,14 @@ impl Holdings {
 fn room_of(bytes: u64) -> u64 {
     let unit = if bytes < PAGE_BYTES { PageKind::Base4K } else { PageKind::Huge2M };
     rounded(bytes.max(1), unit)
+}
+
+/// Room that a found object takes. A region may have let go of pages: what it has of the file counts until its pages are known.
+fn found_room(file: &MemoryFile, bytes: u64, state: State) -> u64 {
+    match file.held_bytes() {
+        Ok(held) if state == State::Region && bytes >= PAGE_BYTES => rounded(held, PageKind::Huge2M),
+        _ => room_of(bytes),
+    }
 }
 
 /// Whole pages; a size that another node made up and that no memory has stays larger than every capacity.

@@ -22,6 +22,7 @@ mod peer_service;
 mod peers;
 mod put;
 mod refused;
+mod regions;
 mod remote_service;
 mod repair;
 mod ring_server;

@@ -14,6 +14,7 @@ use crate::options::{BackingChoice, NodeOptions};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::put::Puts;
 use crate::refused::Refused;
+use crate::regions::Regions;
 use crate::remote_service::RemoteService;
 use crate::repair::Repairs;
 use crate::segment::Segment;
@@ -37,6 +38,9 @@ use std::time::{Duration, Instant};
 
 /// Caches of removed objects are looked for at this pace.
 const SWEEP_PAUSE: Duration = Duration::from_secs(5);
+
+/// Moves that fell silent are looked for at this pace.
+const PAGES_PAUSE: Duration = Duration::from_millis(100);
 
 /// Descriptors without which a node serves nobody: its own, and those of a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
@@ -175,10 +179,17 @@ impl Node {
         let server = Server::start(listener, service, server_options)?;
         // Others may ask as soon as the directory knows the address, so joining comes last.
         let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
+        core.regions.joined(&core);
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
         let heartbeat = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
-        let threads = vec![accepting, heartbeat, core.kv_racks.start()?, spawn_repairs(&core)?];
+        let threads = vec![
+            accepting,
+            heartbeat,
+            core.kv_racks.start()?,
+            spawn_repairs(&core)?,
+            spawn_pages(Arc::clone(&core), Arc::clone(&bell))?,
+        ];
         let cache_threads = Some(cache_threads);
         Ok(Self { core, server, local, threads, cache_threads, bell, backing, folders, messages })
     }
@@ -212,6 +223,7 @@ impl Node {
         }
         self.core.membership.leave(&self.core.directory);
         self.server.stop();
+        self.core.regions.stop();
         self.core.kv.stop();
         if let Some(threads) = self.cache_threads.take() {
             self.core.cache.stop(threads);
@@ -322,6 +334,7 @@ fn build(
         kv_racks: Arc::clone(&kv_racks),
         kv,
         locks: LockTable::default(),
+        regions: Regions::new(&small),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),
         started: Instant::now(),
@@ -395,6 +408,27 @@ fn spawn_repairs(core: &Arc<Core>) -> Result<JoinHandle<()>, NodeError> {
         .spawn(move || repairs.run())
         .map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?;
     Ok(thread)
+}
+
+/// Watches over pages that move.
+fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
+    let watch = move || {
+        process::name_thread("pages");
+        loop {
+            let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stopping, _) = bell
+                .changed
+                .wait_timeout_while(stopping, PAGES_PAUSE, |stopping| !*stopping)
+                .unwrap_or_else(PoisonError::into_inner);
+            if *stopping {
+                return;
+            }
+            drop(stopping);
+            core.regions.end_silent_moves(&core);
+        }
+    };
+    let thread = std::thread::Builder::new().name("pages".to_owned()).spawn(watch);
+    Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 
 /// Renews the lease, tells the directory that time passes, and forgets caches of removed objects.

@@ -5,12 +5,13 @@ use crate::core::{Core, Resource};
 use crate::directory_link::{DirectoryLink, answer};
 use crate::fault_point;
 use crate::refused::{Refused, errno};
+use crate::regions::Region;
 use crate::verify;
 use hinterland_fabric::Slice;
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Epoch, Handle, NodeId, ObjectId, ObjectName, Rights};
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Checksums in one answer: 128 KiB of postcard-encoded numbers, five bytes each at the most.
 const CHECKSUMS_MAX: usize = 100_000;
@@ -21,6 +22,8 @@ pub struct PeerSession {
     table: Mutex<CapabilityTable<Resource>>,
     /// The capability to each user's KV blocks: one for all questions.
     kv: Mutex<HashMap<u32, Handle>>,
+    /// The capability to each region's frozen pages.
+    frozen: Mutex<HashMap<ObjectId, (Handle, Arc<Region>)>>,
 }
 
 impl PeerSession {
@@ -52,6 +55,27 @@ impl PeerSession {
                 core.holdings.create_region(object, epoch, name, bytes)?;
                 Ok(PeerReply::Done)
             }
+            PeerRequest::HomePart { object, epoch, name, bytes } => {
+                core.holdings.create_part(object, epoch, name, bytes)?;
+                fault_point::reach("home-part-made");
+                core.regions.get(core, object)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::PageFreeze { object, index, epoch, .. } => {
+                let region = core.regions.get(core, object)?;
+                let crc = core.regions.freeze(&region, index, epoch)?;
+                Ok(PeerReply::PageFrozen { handle: self.frozen(&region)?, crc })
+            }
+            PeerRequest::PageMoved { object, index, epoch } => {
+                let region = core.regions.get(core, object)?;
+                core.regions.moved(core, &region, index, epoch)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::PageTake { object, index } => {
+                let region = core.regions.get(core, object)?;
+                core.regions.pull(core, &region, index, None)?;
+                Ok(PeerReply::Done)
+            }
             PeerRequest::Checksums { object, first } => checksums(core, object, first),
             PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
             PeerRequest::Attach { object } => self.attach(core, peer, object),
@@ -76,6 +100,7 @@ impl PeerSession {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         match table.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Region(region) => region.frozen_slice(range),
             Resource::Remote(info) => {
                 Err(Refused::new(errno::ENOTSUP, format!("{} is not held by this node", info.name)))
             }
@@ -83,6 +108,24 @@ impl PeerSession {
             // No node grants it to another.
             Resource::Kv(..) => Err(Refused::new(errno::ENOTSUP, "KV blocks are read in their own rack")),
         }
+    }
+
+    /// The capability to the frozen pages of a region: one for all moves.
+    fn frozen(&self, region: &Arc<Region>) -> Result<Handle, Refused> {
+        let mut frozen = self.frozen.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((handle, known)) = frozen.get(&region.object)
+            && Arc::ptr_eq(known, region)
+        {
+            return Ok(*handle);
+        }
+        let range = ByteRange::new(0, region.bytes)
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let handle = table.grant(Resource::Region(Arc::clone(region)), Rights::READ, range)?;
+        if let Some((before, _)) = frozen.insert(region.object, (handle, Arc::clone(region))) {
+            table.close(before)?;
+        }
+        Ok(handle)
     }
 
     fn kv_find(

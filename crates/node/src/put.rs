@@ -259,6 +259,7 @@ pub fn placement(placement: control::Placement) -> Placement {
     match placement {
         control::Placement::Policy => Placement::Policy,
         control::Placement::Rack(rack) => Placement::Rack(rack),
+        control::Placement::Spread => Placement::Spread,
     }
 }
 

@@ -43,6 +43,12 @@ pub mod errno {
     pub const ENOENT: i32 = 2;
     /// Bytes are lost or wrong.
     pub const EIO: i32 = 5;
+    /// Not at this moment.
+    pub const EAGAIN: i32 = 11;
+    /// Somebody is using it.
+    pub const EBUSY: i32 = 16;
+    /// It lies elsewhere.
+    pub const EREMCHG: i32 = 78;
     /// No such handle.
     pub const EBADF: i32 = 9;
     /// No memory.
@@ -151,6 +157,8 @@ impl From<Refused> for RemoteError {
             errno::EINVAL => ErrorCode::RANGE,
             errno::ENOTSUP => ErrorCode::UNSUPPORTED,
             errno::ENOSPC => ErrorCode::LIMIT,
+            errno::EREMCHG => ErrorCode::PAGE_MOVED,
+            errno::EAGAIN => ErrorCode::PAGE_MOVING,
             _ => ErrorCode::INTERNAL,
         };
         Self::new(code, refused.text)

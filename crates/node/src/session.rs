@@ -9,8 +9,9 @@ use crate::kv::UserStore;
 use crate::notices::NoticeChannel;
 use crate::put::{NewPut, placement};
 use crate::refused::{Refused, errno};
+use crate::regions::Region;
 use crate::verify;
-use hinterland_directory::{Command, Reply as DirectoryReply};
+use hinterland_directory::{Command, HomeInfo, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
@@ -19,8 +20,8 @@ use hinterland_os::userfault::Scope;
 use hinterland_os::{OsError, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
-    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted,
-    PutTarget, Reply, Request,
+    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, PeerRequest, Placement,
+    PutStarted, PutTarget, Reply, Request,
 };
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
@@ -34,6 +35,9 @@ use std::time::Duration;
 const RINGS_MAX: usize = 16;
 /// Mappings that a session may have served: each costs the node a descriptor.
 const REGISTRATIONS_MAX: usize = 4096;
+/// How often a mapping waits for a page that is moving, and how long each time.
+const MAP_TRIES: u32 = 200;
+const MAP_PAUSE: Duration = Duration::from_millis(10);
 /// Behind every address that a program can have.
 const POINTER_END: u64 = 1 << 57;
 
@@ -86,6 +90,8 @@ impl Session {
     pub fn answer(self: &Arc<Self>, core: &Core, request: Request, mut descriptors: Vec<OwnedFd>) -> Answer {
         let reply = match request {
             Request::Map { handle } => return self.map(core, handle),
+            Request::OpenPages { handle } => return self.open_pages(handle),
+            Request::OpenSlots => return self.open_slots(core),
             Request::Watch => return self.watch(),
             Request::Kv(request) => return self.kv(core, request),
             Request::OpenRing => return crate::ring_server::open(core, self),
@@ -157,6 +163,7 @@ impl Session {
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Region(region) => region.slice(range),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
@@ -202,6 +209,7 @@ impl Session {
         let object = match self.check(handle, range.offset(), range.bytes(), Rights::READ)? {
             Resource::Held(holding) => holding.object,
             Resource::Remote(info) => info.object,
+            Resource::Region(region) => region.object,
             Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
         };
         let info = describe(&core.directory.lookup_object(object)?, core.own);
@@ -254,6 +262,7 @@ impl Session {
         // By the user and not by what is held: a ring may have reserved while this was going on, and ends it again.
         core.kv.release(self.user, self.id);
         held.puts.into_iter().for_each(|object| core.puts.abandon(object));
+        core.regions.end_session(self.id);
         core.locks.release_all(self.id);
         core.segment.release_all(self.id);
     }
@@ -295,10 +304,6 @@ impl Session {
                 Reply::Done
             }
             Request::Verify { name, mend } => verify::verify(core, &name, mend)?,
-            Request::CreateRegion { name, bytes, rack } => {
-                let rack = Placement::Rack(rack.unwrap_or_else(|| core.membership.rack.clone()));
-                Reply::Object(create_region(core, name, bytes, rack)?)
-            }
             Request::Right { handle } => Reply::Right(self.right(core, handle)?),
             Request::Resolve { address } => {
                 let info = describe(&core.directory.lookup_page(address.page())?, core.own);
@@ -309,6 +314,37 @@ impl Session {
                 let info = describe(&core.directory.lookup(&name)?, core.own);
                 core.cache.drop_filled(&info);
                 Reply::Done
+            }
+            other => self.answer_about_regions(core, other)?,
+        })
+    }
+
+    fn answer_about_regions(&self, core: &Core, request: Request) -> Result<Reply, Refused> {
+        Ok(match request {
+            Request::CreateRegion { name, bytes, rack } => Reply::Object(match rack {
+                Some(rack) => create_region(core, name, bytes, Placement::Rack(rack))?,
+                None => create_near(core, &name, bytes)?,
+            }),
+            Request::CreateSpread { name, bytes } => {
+                Reply::Object(create_region(core, name, bytes, Placement::Spread)?)
+            }
+            Request::AwaitPage { handle, index } => {
+                let Resource::Region(region) = self.check(handle, 0, 0, Rights::NONE)? else {
+                    return Err(not_a_region());
+                };
+                core.regions.find(core, &region, index)?;
+                Reply::Done
+            }
+            Request::PullPage { address } => {
+                let info = core.directory.lookup_page(address.page())?;
+                let region = core.regions.get(core, info.object)?;
+                let index = address.page().raw().wrapping_sub(region.pages.first().raw());
+                core.regions.pull(core, &region, index, None)?;
+                Reply::Done
+            }
+            Request::PagesAt { name } => {
+                let info = core.directory.lookup(&name)?;
+                Reply::PagesAt(core.regions.pages_at(core, info.object)?)
             }
             other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
         })
@@ -331,6 +367,15 @@ impl Session {
         }
         let range = ByteRange::within(0, info.bytes, OBJECT_BYTES_MAX)
             .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        if info.state == ObjectState::Mutable {
+            let region = core.regions.get(core, info.object)?;
+            if self.socket.is_none() && region.part().is_none() {
+                return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name)));
+            }
+            let local = region.is_whole();
+            let handle = self.lock().table.grant(Resource::Region(region), rights, range)?;
+            return Ok(Reply::Opened(Opened { handle, rights, info, local }));
+        }
         let holding = core.holdings.find(info.object).ok().filter(|holding| !holding.is_writing());
         let local = holding.is_some();
         let resource = match holding {
@@ -382,6 +427,7 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
             }
+            Resource::Region(region) => map_region(&region),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
@@ -391,6 +437,26 @@ impl Session {
                 ),
             )),
         }
+    }
+
+    fn open_pages(&self, handle: Handle) -> Answer {
+        self.needs_host("map memory")?;
+        let (resource, rights) = {
+            let held = self.lock();
+            let capability = held.table.get(handle)?;
+            (capability.resource.clone(), capability.rights)
+        };
+        let Resource::Region(region) = resource else { return Err(not_a_region()) };
+        if region.is_gone() {
+            return Err(Refused::new(errno::ENOENT, format!("{} was removed", region.name)));
+        }
+        let (opened, descriptors) = region.open(rights.allows(Rights::WRITE))?;
+        Ok((Reply::PagesOpened(opened), descriptors))
+    }
+
+    fn open_slots(&self, core: &Core) -> Answer {
+        self.needs_host("share slots")?;
+        Ok((Reply::Done, vec![core.regions.slots(self.id)?.descriptor()?]))
     }
 
     fn register(
@@ -677,6 +743,43 @@ pub fn kept(slice: &Slice) -> Result<(), Refused> {
     Ok(())
 }
 
+/// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
+fn map_region(region: &Arc<Region>) -> Answer {
+    let give = || {
+        let part = region.part().filter(|_| region.is_whole());
+        let part = part.ok_or_else(|| {
+            let text = format!(
+                "pages of region {} lie in another rack, so it cannot be mapped (hint: read and write it through the pool API)",
+                region.name
+            );
+            Refused::new(errno::ENOTSUP, text)
+        })?;
+        let descriptor = part.pinning_descriptor()?;
+        let (file_bytes, kind) = part.file_shape();
+        let mapped = Mapped {
+            bytes: region.bytes,
+            file_bytes,
+            address: region.pages.address(),
+            armed: false,
+            minor: false,
+            page_bytes: kind.page_bytes(),
+            writable: true,
+        };
+        Ok((Reply::Mapped(mapped), vec![descriptor]))
+    };
+    for _ in 0..MAP_TRIES {
+        if let Some(answer) = region.while_still(give)? {
+            return Ok(answer);
+        }
+        std::thread::sleep(MAP_PAUSE);
+    }
+    Err(Refused::new(errno::EAGAIN, format!("pages of {} are being moved (hint: try again)", region.name)))
+}
+
+fn not_a_region() -> Refused {
+    Refused::new(errno::EINVAL, "that is no region (hint: only regions have pages that move)")
+}
+
 fn not_an_object() -> Refused {
     Refused::new(errno::ENOTSUP, "KV blocks are no object (hint: read them through the files that Open gave)")
 }
@@ -708,7 +811,18 @@ fn list(core: &Core, prefix: String, after: Option<ObjectName>, limit: u32) -> R
     }
 }
 
-/// Makes a region and its home's memory.
+/// Makes a region near: in this rack, or if it has no room over all nodes that have.
+fn create_near(core: &Core, name: &ObjectName, bytes: u64) -> Result<ObjectInfo, Refused> {
+    let rack = Placement::Rack(core.membership.rack.clone());
+    match create_region(core, name.clone(), bytes, rack) {
+        Err(refused) if refused.code == errno::ENOSPC => {
+            create_region(core, name.clone(), bytes, Placement::Spread).map_err(|_| refused)
+        }
+        other => other,
+    }
+}
+
+/// Makes a region and the memory of its homes.
 ///
 /// # Errors
 /// [`Refused`]; nothing is left behind.
@@ -727,19 +841,17 @@ pub fn create_region(
     let DirectoryReply::Reserved { object, homes } = core.directory.apply(&command)? else {
         return Err(Refused::new(errno::EIO, "the directory did not place the region"));
     };
+    let is_spread = homes.len() > 1;
     for home in &homes {
-        let made = if home.node == core.own {
+        let made = if is_spread {
+            make_part(core, object, home, &name, bytes)
+        } else if home.node == core.own {
             core.holdings
                 .create_region(object, home.epoch, name.clone(), bytes)
                 .map(drop)
                 .map_err(Refused::from)
         } else {
-            let request = hinterland_proto::control::PeerRequest::HomeRegion {
-                object,
-                epoch: home.epoch,
-                name: name.clone(),
-                bytes,
-            };
+            let request = PeerRequest::HomeRegion { object, epoch: home.epoch, name: name.clone(), bytes };
             core.peers.call(&home.address, &request).map(drop)
         };
         if let Err(refused) = made {
@@ -748,4 +860,19 @@ pub fn create_region(
         }
     }
     Ok(describe(&core.directory.lookup_object(object)?, core.own))
+}
+
+fn make_part(
+    core: &Core,
+    object: ObjectId,
+    home: &HomeInfo,
+    name: &ObjectName,
+    bytes: u64,
+) -> Result<(), Refused> {
+    let (epoch, name) = (home.epoch, name.clone());
+    if home.node == core.own {
+        core.holdings.create_part(object, epoch, name, bytes)?;
+        return core.regions.get(core, object).map(drop);
+    }
+    core.peers.call(&home.address, &PeerRequest::HomePart { object, epoch, name, bytes }).map(drop)
 }

@@ -20,6 +20,7 @@
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
+//! | [`fork_mark`] | a word that a child of `fork` finds zero |
 //! | [`futex`], [`SpinBudget`] | waiting on a word of shared memory, and how long to spin before |
 //! | [`affinity`], [`clock`], [`limits`], [`process`] | cores, time, resource limits, processes |
 //! | [`probe`] | what this machine offers and the command that mends what is missing |
@@ -39,6 +40,7 @@ mod error;
 pub mod fault_point;
 pub mod file_lock;
 pub mod filler;
+pub mod fork_mark;
 pub mod futex;
 mod guard;
 pub mod huge_pages;

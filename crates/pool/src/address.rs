@@ -2,19 +2,24 @@
 //!
 //! What is remembered stands in two places. The table of a pool has every object that was reached by address, open. Each
 //! thread has a few pieces of memory of this host at hand, found by comparing, without a lock or an atomic write; a hit
-//! costs a look at the coarse clock and the copy. Both believe what they know for [`BELIEF_NS`]; then the node is asked again,
-//! because the object may have been removed and its addresses given to another (paper 004, section 5.1: the client's
-//! cached page table).
+//! costs little beside the copy. What is known of a region is believed as long as the words of its pages say so, which its node
+//! keeps. Sealed objects have no words: what is known of them is believed for [`BELIEF_NS`]; then the node is asked again, because
+//! the object may have been removed and its addresses given to another (paper 004, section 5.1: the client's cached page
+//! table).
 
+use crate::region::{RegionPages, has_pages};
 use crate::session::unexpected;
+use crate::slots::Slots;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
 use hinterland_os::shared_slice::copy_racing;
 use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
-use hinterland_types::{GlobalAddress, Rights};
+use hinterland_proto::pages::{AccessSample, PageWord, SAMPLE_COUNT_AT, SAMPLES, SAMPLES_AT};
+use hinterland_types::limits::{PAGE_BYTES, PAGE_SHIFT};
+use hinterland_types::{GlobalAddress, PageNumber, Rights};
 use std::cell::{Cell, RefCell};
 use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +30,8 @@ const OBJECTS_MAX: usize = 4096;
 /// Pieces of memory that a thread has at hand: enough for a copy between two objects beside a few others, and still
 /// compared in less time than a lock takes.
 const PIECES_MAX: usize = 8;
+/// One in so many accesses of a thread to memory of this host is told to the node, which multiplies by it.
+const SAMPLE_EVERY: u32 = 64;
 /// How long the node waits for a lock before the session is let go for a moment.
 const LOCK_SLICE: Duration = Duration::from_millis(20);
 /// How long the session is let go.
@@ -60,6 +67,14 @@ struct Piece {
     first: u64,
     believed_until_ns: u64,
     memory: SharedSlice,
+    /// Of a region: the words of its pages.
+    pages: Option<PagesAtHand>,
+}
+
+/// What a thread needs to use the pages of a region without asking.
+struct PagesAtHand {
+    region: Arc<RegionPages>,
+    slots: Arc<Slots>,
 }
 
 /// All pieces that a thread has at hand, the latest first.
@@ -83,6 +98,14 @@ struct Latest {
     start: Cell<*mut u8>,
     is_writable: Cell<bool>,
     believed_until_ns: Cell<u64>,
+    /// Of a region, the words of its pages; else null.
+    words: Cell<*const AtomicU64>,
+    /// The thread's slot.
+    slot: Cell<*const AtomicU64>,
+    /// 1, but 0 in a child of the process.
+    mark: Cell<*const AtomicU32>,
+    /// Accesses until the next one that is sampled.
+    until_sample: Cell<u32>,
 }
 
 thread_local! {
@@ -96,6 +119,10 @@ thread_local! {
             start: Cell::new(ptr::null_mut()),
             is_writable: Cell::new(false),
             believed_until_ns: Cell::new(0),
+            words: Cell::new(ptr::null()),
+            slot: Cell::new(ptr::null()),
+            mark: Cell::new(ptr::null()),
+            until_sample: Cell::new(SAMPLE_EVERY),
         }
     };
 }
@@ -109,9 +136,9 @@ impl Pool {
     /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
     /// [`PoolError::Unreachable`] if no home answers.
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
-        if let Some(from) = self.latest(address.raw(), into.len(), false) {
-            // SAFETY: `latest` found the range in live memory; `into` is an exclusive borrow of as many bytes.
-            unsafe { copy_racing(from, into.as_mut_ptr(), into.len()) };
+        let (start, bytes) = (into.as_mut_ptr(), into.len());
+        // SAFETY: `latest` found the range in live memory; `into` is an exclusive borrow of as many bytes.
+        if self.latest(address.raw(), bytes, false, |from| unsafe { copy_racing(from, start, bytes) }) {
             return Ok(());
         }
         let at_hand = self.at_hand(address.raw(), into.len(), |memory, offset| {
@@ -127,10 +154,10 @@ impl Pool {
     /// # Errors
     /// As [`read`](Self::read), and [`PoolError::Refused`] with `EACCES` for a sealed object.
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<(), PoolError> {
-        if let Some(into) = self.latest(address.raw(), from.len(), true) {
-            // SAFETY: `latest` found the range in live, writable memory; nobody holds references into shared memory, so
-            // `from` is apart from it.
-            unsafe { copy_racing(from.as_ptr(), into, from.len()) };
+        let (start, bytes) = (from.as_ptr(), from.len());
+        // SAFETY: `latest` found the range in live, writable memory; nobody holds references into shared memory, so
+        // `from` is apart from it.
+        if self.latest(address.raw(), bytes, true, |into| unsafe { copy_racing(start, into, bytes) }) {
             return Ok(());
         }
         let at_hand = self.at_hand(address.raw(), from.len(), |memory, offset| {
@@ -193,10 +220,9 @@ impl Pool {
         })
     }
 
-    /// Where the range lies, if it lies in the memory that this thread took in hand last. Valid until this thread uses a
-    /// pool again.
+    /// Runs `access` on the range if it lies in the memory that this thread took in hand last; says whether it did.
     #[inline]
-    fn latest(&self, start: u64, bytes: usize, for_write: bool) -> Option<*mut u8> {
+    fn latest(&self, start: u64, bytes: usize, for_write: bool, access: impl FnOnce(*mut u8)) -> bool {
         let owner = Arc::as_ptr(self.addresses());
         LATEST.with(|latest| {
             let offset = start.wrapping_sub(latest.first.get());
@@ -206,10 +232,20 @@ impl Pool {
                 && latest.owner.get() == owner
                 && (latest.is_writable.get() || !for_write)
                 // Acquire: pairs with the Release in `take_out`.
-                && latest.forgotten.get() == self.addresses().forgotten.load(Ordering::Acquire)
-                && coarse_ns() < latest.believed_until_ns.get();
+                && latest.forgotten.get() == self.addresses().forgotten.load(Ordering::Acquire);
+            if !is_sound {
+                return false;
+            }
             // SAFETY: the offset lies inside the piece, by the first comparison.
-            is_sound.then(|| unsafe { latest.start.get().add(offset as usize) })
+            let place = unsafe { latest.start.get().add(offset as usize) };
+            if latest.words.get().is_null() {
+                let is_believed = coarse_ns() < latest.believed_until_ns.get();
+                if is_believed {
+                    access(place);
+                }
+                return is_believed;
+            }
+            latest.in_page(offset, bytes, for_write, || access(place))
         })
     }
 
@@ -227,8 +263,14 @@ impl Pool {
             })?;
             // Acquire: pairs with the Release in `take_out`.
             let is_sound = piece.forgotten == self.addresses().forgotten.load(Ordering::Acquire)
-                && coarse_ns() < piece.believed_until_ns;
-            is_sound.then(|| access(&piece.memory, (start - piece.first) as usize))
+                && (piece.pages.is_some() || coarse_ns() < piece.believed_until_ns);
+            let offset = start - piece.first;
+            let on_memory = |memory: &SharedSlice| access(memory, offset as usize);
+            match &piece.pages {
+                _ if !is_sound => None,
+                None => Some(on_memory(&piece.memory)),
+                Some(pages) => pages.region.at_once(offset, bytes, on_memory),
+            }
         });
         matches!(found, Ok(Some(true)))
     }
@@ -305,6 +347,10 @@ impl Pool {
 
     /// Whether an object may be believed to be there; asks the node when it is time.
     fn is_still_there(&self, entry: &Arc<Entry>) -> Result<bool, PoolError> {
+        if has_pages(entry.object.info()) {
+            // The words of its pages say so.
+            return Ok(true);
+        }
         // Relaxed: a time that nothing is ordered by; an old value asks the node once more.
         let confirmed_ns = entry.confirmed_ns.load(Ordering::Relaxed);
         let now_ns = coarse_ns();
@@ -378,17 +424,20 @@ impl Pool {
                 format!("the word at {address:#x} reaches behind the end of {}", entry.object.info().name);
             return Err(PoolError::Refused { code: EINVAL, text });
         }
-        operation(&entry.object, address - entry.first).inspect_err(|_| {
-            self.addresses().retain(|other| !Arc::ptr_eq(other, &entry));
-        })
+        match operation(&entry.object, address - entry.first) {
+            // The object was removed, and another may have its addresses; nothing was done.
+            Err(PoolError::Refused { code: ENOENT, .. }) => {
+                self.addresses().retain(|other| !Arc::ptr_eq(other, &entry));
+                let entry = self.entry(address, Rights::WRITE)?;
+                operation(&entry.object, address - entry.first)
+            }
+            other => other,
+        }
     }
 
     /// Puts the memory of an object of this host where the thread finds it at once.
     fn take_in_hand(&self, entry: &Arc<Entry>) {
-        if !entry.object.is_local() {
-            return;
-        }
-        let Ok(memory) = entry.object.memory() else { return };
+        let Some((memory, pages)) = at_hand_of(&entry.object) else { return };
         // Acquire: pairs with the Release in `take_out`.
         let forgotten = self.addresses().forgotten.load(Ordering::Acquire);
         if !self.addresses().find(entry.first).is_some_and(|found| Arc::ptr_eq(&found, entry)) {
@@ -400,7 +449,8 @@ impl Pool {
             first: entry.first,
             // Relaxed: a time that nothing is ordered by.
             believed_until_ns: entry.confirmed_ns.load(Ordering::Relaxed) + BELIEF_NS,
-            memory: memory.clone(),
+            memory,
+            pages,
         };
         // A thread that is ending, or that is here already, does without.
         let _ = AT_HAND.try_with(|at_hand| {
@@ -486,7 +536,95 @@ impl Latest {
         self.start.set(piece.memory.as_ptr());
         self.is_writable.set(piece.memory.is_writable());
         self.believed_until_ns.set(piece.believed_until_ns);
+        self.words.set(ptr::null());
+        let Some(pages) = &piece.pages else { return };
+        let slot = pages.slots.with(|slot| slot.word().map(ptr::from_ref)).flatten();
+        match slot {
+            Some(slot) => {
+                self.words.set(pages.region.words().as_ptr().cast_const().cast());
+                self.slot.set(slot);
+                self.mark.set(pages.slots.mark());
+            }
+            // More threads than slots: nothing is at hand.
+            None => self.bytes.set(0),
+        }
     }
+
+    /// Runs `access` if the range lies in one page that is here, and keeps the page here meanwhile.
+    #[inline]
+    fn in_page(&self, offset: u64, bytes: usize, is_write: bool, access: impl FnOnce()) -> bool {
+        let index = offset >> PAGE_SHIFT;
+        if (offset & (PAGE_BYTES - 1)) + bytes as u64 > PAGE_BYTES {
+            return false;
+        }
+        let page = (self.first.get() >> PAGE_SHIFT) + index;
+        // SAFETY: the piece that was taken in hand last keeps slots and words mapped, and has a word for each page of its
+        // memory, inside of which the offset lies; the mark is never unmapped.
+        let (slot, word, mark) =
+            unsafe { (&*self.slot.get(), &*self.words.get().add(index as usize), &*self.mark.get()) };
+        // Relaxed: a process is a child from its first instruction on.
+        if mark.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        // Relaxed: ordered with the load of the word by the barrier that a node runs on all processors before it moves a page.
+        slot.store(page + 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst);
+        // Acquire: pairs with the node's Release, which comes after the bytes of a page that has arrived.
+        let is_here = PageWord(word.load(Ordering::Acquire)).is_plainly_here();
+        if is_here {
+            access();
+        }
+        // Release: the access comes before, for a mover who loads with Acquire.
+        slot.store(0, Ordering::Release);
+        let left = self.until_sample.get();
+        if left == 0 {
+            self.sample(page, is_write);
+        } else {
+            self.until_sample.set(left - 1);
+        }
+        is_here
+    }
+
+    /// Tells the node of the accesses since the last time, as if all had been like this one.
+    #[cold]
+    #[inline(never)]
+    fn sample(&self, page: u64, is_write: bool) {
+        self.until_sample.set(SAMPLE_EVERY - 1);
+        // The number of a page of a live region fits.
+        let Some(page) = PageNumber::new(page as u32) else { return };
+        // A small constant.
+        let sample = AccessSample { page, is_write, weight: SAMPLE_EVERY as u16 };
+        let slot = self.slot.get().cast::<u8>();
+        // SAFETY: a slot is aligned and has its samples at these offsets; the piece in hand keeps it mapped, and all of it is
+        // reached as atomics.
+        let (count, samples) = unsafe {
+            (&*slot.add(SAMPLE_COUNT_AT).cast::<AtomicU64>(), slot.add(SAMPLES_AT).cast::<AtomicU64>())
+        };
+        // Relaxed: only this thread writes it.
+        let number = count.load(Ordering::Relaxed);
+        // SAFETY: below the number of samples that a slot has.
+        let place = unsafe { &*samples.add((number % SAMPLES) as usize) };
+        // Relaxed: published by the store below.
+        place.store(sample.to_word(), Ordering::Relaxed);
+        // Release: pairs with the node's Acquire of the count.
+        count.store(number.wrapping_add(1), Ordering::Release);
+    }
+}
+
+/// The memory of an object that can be used without asking, and for a region what that takes.
+fn at_hand_of(object: &Object) -> Option<(SharedSlice, Option<PagesAtHand>)> {
+    let Some(region) = object.pages().ok()? else {
+        return object.is_local().then(|| object.memory().ok().cloned())?.map(|memory| (memory, None));
+    };
+    // Where threads must fence themselves they take the longer way.
+    let slots = region.slots.as_ref().filter(|slots| !slots.fences())?;
+    let pages = PagesAtHand { region: Arc::clone(region), slots: Arc::clone(slots) };
+    Some((region.part()?.clone(), Some(pages)))
+}
+
+/// The thread has given its slot back: nothing is at hand any more.
+pub(crate) fn let_go_of_latest() {
+    LATEST.with(|latest| latest.bytes.set(0));
 }
 
 /// Nanoseconds since some moment of this boot, as of the last tick of the kernel: a few milliseconds behind. It costs 4 ns,

@@ -21,9 +21,11 @@ pub mod local;
 mod object;
 mod pool;
 mod put;
+mod region;
 mod remote;
 mod rings;
 mod session;
+mod slots;
 
 pub use error::PoolError;
 pub use hinterland_kv::{Found, class_bytes as slot_bytes};

@@ -1,34 +1,38 @@
 //! An open object: reads that fall over to another home, writes to a region, its file for mapping.
 
+use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
 use crate::remote::call_for_handle;
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
+use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::TcpEndpoint;
-use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Mapped, ObjectInfo, Opened, Reply, Request};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+const EACCES: i32 = 13;
+
 /// An open object or region.
 pub struct Object {
     pool: Pool,
     opened: Opened,
     local: OnceLock<SharedSlice>,
+    pages: OnceLock<Arc<RegionPages>>,
     remote: Mutex<Option<Attached>>,
 }
 
 #[derive(Clone)]
-struct Attached {
-    endpoint: Arc<TcpEndpoint>,
-    handle: Handle,
-    address: String,
+pub(crate) struct Attached {
+    pub(crate) endpoint: Arc<TcpEndpoint>,
+    pub(crate) handle: Handle,
+    pub(crate) address: String,
 }
 
 impl Object {
     pub(crate) const fn new(pool: Pool, opened: Opened) -> Self {
-        Self { pool, opened, local: OnceLock::new(), remote: Mutex::new(None) }
+        Self { pool, opened, local: OnceLock::new(), pages: OnceLock::new(), remote: Mutex::new(None) }
     }
 
     /// What it is.
@@ -46,7 +50,7 @@ impl Object {
         self.opened.handle
     }
 
-    /// Whether the local node holds the bytes.
+    /// Whether the local node holds the bytes; of a region, whether it held every page when it was opened.
     pub const fn is_local(&self) -> bool {
         self.opened.local
     }
@@ -66,7 +70,7 @@ impl Object {
     /// `hinterland-region` does that.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] for a region of another rack.
+    /// [`PoolError::Refused`] for a region of which pages lie elsewhere.
     pub fn file(&self) -> Result<(Mapped, OwnedFd), PoolError> {
         let request = Request::Map { handle: self.opened.handle };
         match self.pool.session().call_with(&request, &[])? {
@@ -78,7 +82,8 @@ impl Object {
         }
     }
 
-    /// The memory of an object that the local node holds, mapped into this process: loads and stores, no requests.
+    /// The memory of an object that the local node holds, mapped into this process: loads and stores, no requests. Pages of a
+    /// region do not move to other nodes for as long as anybody has it mapped so.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the object lies in another rack.
@@ -87,7 +92,8 @@ impl Object {
             return Ok(slice);
         }
         const ENOTSUP: i32 = 95;
-        if !self.opened.local {
+        // The node says whether all pages of a region are here now.
+        if !self.opened.local && !has_pages(self.info()) {
             let text = format!(
                 "{} lies in another rack (hint: read it with read_at, or map it as a region)",
                 self.info().name
@@ -109,6 +115,9 @@ impl Object {
     /// # Errors
     /// [`PoolError::Unreachable`] with one reason a home.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        if let Some(pages) = self.pages()? {
+            return pages.access(&self.pool, &self.opened, offset, Buffer::Into(into));
+        }
         if self.opened.local {
             return Ok(self.memory()?.read_at(offset as usize, into)?);
         }
@@ -130,58 +139,58 @@ impl Object {
     /// # Errors
     /// [`PoolError::Refused`] for a sealed object.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), PoolError> {
-        if self.opened.local {
-            return Ok(self.memory()?.write_at(offset as usize, from)?);
+        if let Some(pages) = self.pages()? {
+            return pages.access(&self.pool, &self.opened, offset, Buffer::From(from));
         }
-        let run = self.within(offset, from.len() as u64)?;
-        self.on_a_home(|attached| Ok(attached.endpoint.write(attached.handle, &[run], from)?))
+        let text = format!(
+            "{} is sealed: it can be read and nothing else (hint: put a new object)",
+            self.info().name
+        );
+        Err(PoolError::Refused { code: EACCES, text })
     }
 
-    /// Replaces the word at `offset` of a region if it is `expected`; returns what it was.
+    /// Adds to the 8-byte word at `offset` of a region, wrapping, wherever it lies; returns what it was.
     ///
     /// # Errors
-    /// As [`Pool::compare_and_swap`].
-    pub fn compare_and_swap(&self, offset: u64, expected: u64, desired: u64) -> Result<u64, PoolError> {
-        if self.opened.local {
-            return Ok(self.memory()?.compare_swap_u64(offset as usize, expected, desired)?);
-        }
-        self.once(|attached| attached.endpoint.compare_and_swap(attached.handle, offset, expected, desired))
-    }
-
-    /// Adds to the word at `offset` of a region, wrapping; returns what it was.
-    ///
-    /// # Errors
-    /// As [`Pool::compare_and_swap`].
+    /// As [`write_at`](Self::write_at); `EINVAL` for an offset that is no multiple of 8. After a lost connection nobody knows
+    /// whether it happened.
     pub fn fetch_and_add(&self, offset: u64, addend: u64) -> Result<u64, PoolError> {
-        if self.opened.local {
-            return Ok(self.memory()?.fetch_add_u64(offset as usize, addend)?);
-        }
-        self.once(|attached| attached.endpoint.fetch_and_add(attached.handle, offset, addend))
+        self.word(offset, WordOperation::Add(addend))
     }
 
-    /// Runs an operation that must not run twice: it is tried again only if the home has said that it did not run it.
-    fn once(&self, operation: impl Fn(&Attached) -> Result<u64, FabricError>) -> Result<u64, PoolError> {
-        let current = self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(attached) = current {
-            match operation(&attached) {
-                Ok(before) => return Ok(before),
-                // The handle was of a session that is gone; a new one may do.
-                Err(FabricError::Remote { .. }) => {}
-                Err(error) => {
-                    *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = None;
-                    self.pool.remotes().forget(&attached.address);
-                    return Err(error.into());
-                }
-            }
+    /// Replaces the 8-byte word at `offset` of a region if it is `expected`, wherever it lies; returns what it was.
+    ///
+    /// # Errors
+    /// As [`fetch_and_add`](Self::fetch_and_add).
+    pub fn compare_and_swap(&self, offset: u64, expected: u64, desired: u64) -> Result<u64, PoolError> {
+        self.word(offset, WordOperation::Swap { expected, desired })
+    }
+
+    fn word(&self, offset: u64, operation: WordOperation) -> Result<u64, PoolError> {
+        let Some(pages) = self.pages()? else {
+            let text = format!(
+                "{} is sealed: it can be read and nothing else (hint: use a region)",
+                self.info().name
+            );
+            return Err(PoolError::Refused { code: EACCES, text });
+        };
+        if !self.opened.rights.allows(Rights::READ | Rights::WRITE) {
+            let text = format!("{} was not opened for reading and writing", self.info().name);
+            return Err(PoolError::Refused { code: EACCES, text });
         }
-        let home = self.info().homes.first().ok_or_else(|| PoolError::Unreachable {
-            name: self.info().name.to_string(),
-            reasons: "it has no home that is up".to_owned(),
-        })?;
-        let attached = self.attach(&home.address)?;
-        let before = operation(&attached)?;
-        *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
-        Ok(before)
+        pages.word(&self.pool, &self.opened, offset, operation)
+    }
+
+    /// The pages of a region; `None` for a sealed object.
+    pub(crate) fn pages(&self) -> Result<Option<&Arc<RegionPages>>, PoolError> {
+        if !has_pages(self.info()) {
+            return Ok(None);
+        }
+        if let Some(pages) = self.pages.get() {
+            return Ok(Some(pages));
+        }
+        let pages = Arc::new(RegionPages::open(&self.pool, &self.opened)?);
+        Ok(Some(self.pages.get_or_init(|| pages)))
     }
 
     fn within(&self, offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {

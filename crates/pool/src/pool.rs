@@ -5,10 +5,11 @@ use crate::object::Object;
 use crate::remote::Remotes;
 use crate::rings::Rings;
 use crate::session::unexpected;
+use crate::slots::{Slots, SlotsOfPool};
 use crate::{PoolError, Session};
 use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
 use hinterland_proto::control::{
-    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, Placement, Reply, Request,
+    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, PagesOn, Placement, Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
@@ -23,6 +24,7 @@ pub struct Pool {
     session: Arc<Session>,
     remotes: Arc<Remotes>,
     addresses: Arc<Addresses>,
+    slots: Arc<SlotsOfPool>,
 }
 
 /// What `verify` found.
@@ -61,7 +63,7 @@ impl Pool {
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
         let session = Arc::new(Session::connect(socket)?);
         let remotes = Arc::new(Remotes::new(session.pool())?);
-        Ok(Self { session, remotes, addresses: Arc::default() })
+        Ok(Self { session, remotes, addresses: Arc::default(), slots: Arc::default() })
     }
 
     /// The session, for requests that have no method here.
@@ -75,6 +77,11 @@ impl Pool {
 
     pub(crate) const fn addresses(&self) -> &Arc<Addresses> {
         &self.addresses
+    }
+
+    /// The slots of this process, if the node and the kernel give any.
+    pub(crate) fn slots(&self) -> Result<Option<Arc<Slots>>, PoolError> {
+        self.slots.get(&self.session)
     }
 
     /// The same connection with a table of addresses of its own, empty.
@@ -241,6 +248,33 @@ impl Pool {
         rack: Option<RackName>,
     ) -> Result<ObjectInfo, PoolError> {
         self.object(&Request::CreateRegion { name: name.clone(), bytes, rack })
+    }
+
+    /// Makes a region of zeros whose pages are spread over all nodes with room, by a hash.
+    ///
+    /// # Errors
+    /// As [`create_region`](Self::create_region).
+    pub fn create_spread(&self, name: &ObjectName, bytes: u64) -> Result<ObjectInfo, PoolError> {
+        self.object(&Request::CreateSpread { name: name.clone(), bytes })
+    }
+
+    /// Where the pages of a region lie.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no such region.
+    pub fn pages_at(&self, name: &ObjectName) -> Result<Vec<PagesOn>, PoolError> {
+        match self.session.call(&Request::PagesAt { name: name.clone() })? {
+            Reply::PagesAt(pages) => Ok(pages),
+            other => Err(unexpected("PagesAt", &other)),
+        }
+    }
+
+    /// Brings the page of an address to the local node, whatever its heat elsewhere.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if there is no room, a program has it mapped at its home, or it is being moved.
+    pub fn pull_page(&self, address: GlobalAddress) -> Result<(), PoolError> {
+        self.done(&Request::PullPage { address })
     }
 
     /// Takes `bytes` bytes of the local node's segment; returns the address and the size of the piece.

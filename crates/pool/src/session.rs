@@ -246,6 +246,8 @@ pub(crate) fn refused(error: &RemoteError) -> PoolError {
 /// The `errno` value that fits what kind of failure a node reports of a read or a write.
 const fn errno_of(code: ErrorCode) -> i32 {
     const EIO: i32 = 5;
+    const EAGAIN: i32 = 11;
+    const EREMCHG: i32 = 78;
     const EBADF: i32 = 9;
     const EACCES: i32 = 13;
     const EINVAL: i32 = 22;
@@ -254,6 +256,8 @@ const fn errno_of(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::UNKNOWN_HANDLE | ErrorCode::REVOKED => EBADF,
         ErrorCode::RIGHTS => EACCES,
+        ErrorCode::PAGE_MOVED => EREMCHG,
+        ErrorCode::PAGE_MOVING => EAGAIN,
         ErrorCode::RANGE | ErrorCode::MALFORMED => EINVAL,
         ErrorCode::LIMIT => ENOSPC,
         ErrorCode::UNSUPPORTED => ENOTSUP,

@@ -8,6 +8,7 @@ pub mod gpu;
 mod handshake;
 pub mod machine;
 pub mod object_header;
+pub mod pages;
 pub mod right;
 pub mod ring_message;
 pub mod verbs;

@@ -20,7 +20,14 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`], also if there is no such object.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let info = context.pool()?.stat(&arguments.name)?;
+    let pool = context.pool()?;
+    let info = pool.stat(&arguments.name)?;
+    if shapes::is_region(&info) {
+        let pages = pool.pages_at(&arguments.name)?;
+        let text = || [vec![words(&info)], shapes::page_lines(&pages)].concat().join("\n");
+        context.output.either(&shapes::region(&info, &pages), text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     context.output.either(&shapes::object(&info), || words(&info))?;
     Ok(ExitCode::SUCCESS)
 }

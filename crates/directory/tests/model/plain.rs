@@ -119,7 +119,7 @@ impl Plain {
         };
         let fitting: Vec<_> = self.members.iter().filter(with_room).collect();
         let in_rack = match placement {
-            Placement::Policy => true,
+            Placement::Policy | Placement::Spread => true,
             Placement::Rack(rack) => fitting.iter().any(|(_, member)| member.rack == *rack),
         };
         in_rack && !fitting.is_empty() && fitting.len() >= usize::from(copies)

@@ -246,6 +246,38 @@ pub enum Request {
     },
     /// The ring of this session for requests that may leave the rack (one descriptor: a memory file) → `FarRingOpened`.
     OpenFarRing,
+    /// A region whose pages are spread over all nodes with room → `Object`.
+    CreateSpread {
+        /// Name.
+        name: ObjectName,
+        /// Size; rounded up to pages.
+        bytes: u64,
+    },
+    /// The words of a region's pages → `PagesOpened` with a descriptor of the words, to be mapped read-only, and if the node
+    /// has a part of the region one of that, for accesses under a slot.
+    OpenPages {
+        /// Capability to a region.
+        handle: Handle,
+    },
+    /// The slots of this session (one descriptor) → `Done`.
+    OpenSlots,
+    /// The word of a page was of no use: look where it lies, wait a moment if it moves → `Done`, and the word says it.
+    AwaitPage {
+        /// Capability to a region.
+        handle: Handle,
+        /// Which page of the region, from 0.
+        index: u32,
+    },
+    /// Brings a page of a region to this node → `Done`.
+    PullPage {
+        /// An address in it.
+        address: GlobalAddress,
+    },
+    /// Where the pages of a region lie → `PagesAt`.
+    PagesAt {
+        /// Name.
+        name: ObjectName,
+    },
 }
 
 impl Request {
@@ -270,6 +302,30 @@ impl Request {
             _ => true,
         }
     }
+}
+
+/// The pages of a region as a session sees them.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PagesOpened {
+    /// Address of the first page.
+    pub first: GlobalAddress,
+    /// Size of the region.
+    pub bytes: u64,
+    /// The homes that words name by their place.
+    pub homes: Vec<Home>,
+    /// Length of the file of the part that the node has, if it has one; then a second descriptor came.
+    pub part_bytes: Option<u64>,
+}
+
+/// Pages of a region on one node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PagesOn {
+    /// The node; `None` for pages that are lost.
+    pub home: Option<Home>,
+    /// How many.
+    pub pages: u64,
+    /// How many of them have moved there.
+    pub moved: u64,
 }
 
 /// What a put may write to.
@@ -405,6 +461,10 @@ pub enum Reply {
         /// Bytes of the data buffer.
         data_bytes: u32,
     },
+    /// See [`Request::OpenPages`].
+    PagesOpened(PagesOpened),
+    /// See [`Request::PagesAt`].
+    PagesAt(Vec<PagesOn>),
 }
 
 /// One range of a program's memory that the node wants to know about.
@@ -532,6 +592,45 @@ pub enum PeerRequest {
         /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
         keys: Vec<KvKey>,
     },
+    /// A part of a region that is spread: the pages that the rule gives to this node → `Done`.
+    HomePart {
+        /// Object.
+        object: ObjectId,
+        /// Epoch of the part, from the directory.
+        epoch: Epoch,
+        /// Name.
+        name: ObjectName,
+        /// Size of the whole region.
+        bytes: u64,
+    },
+    /// Nobody may touch a page from here on, until the directory says where it lies → `PageFrozen`, or it is refused and
+    /// stays as it is.
+    PageFreeze {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it, from 0.
+        index: u32,
+        /// The epoch of the move.
+        epoch: Epoch,
+        /// Heat of the page in the rack that wants it, in thousandths; none if it comes by order.
+        heat_milli: Option<u64>,
+    },
+    /// The move is committed: let go of the page → `Done`.
+    PageMoved {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+        /// The epoch of the move.
+        epoch: Epoch,
+    },
+    /// Please take this page → `Done`.
+    PageTake {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+    },
     /// Whether blocks that were read are still what they were, and their checksums → `KvChecked`.
     KvCheck {
         /// User id whose store is asked.
@@ -578,6 +677,13 @@ pub enum PeerReply {
     Granted {
         /// Handle.
         handle: Handle,
+    },
+    /// See [`PeerRequest::PageFreeze`].
+    PageFrozen {
+        /// For reading the region's frozen pages, in this connection's session.
+        handle: Handle,
+        /// crc32c of the page.
+        crc: u32,
     },
     /// See [`PeerRequest::KvFind`].
     KvFound {

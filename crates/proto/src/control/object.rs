@@ -56,4 +56,6 @@ pub enum Placement {
     Policy,
     /// The first copy into this rack.
     Rack(RackName),
+    /// For a region: its pages over all nodes with room.
+    Spread,
 }

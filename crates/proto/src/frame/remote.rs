@@ -30,6 +30,10 @@ impl ErrorCode {
     pub const STOPPING: Self = Self(9);
     /// First code that a service may define for itself.
     pub const APPLICATION: Self = Self(1024);
+    /// The page lies on another node: ask your own node where, and go there. Nothing was done.
+    pub const PAGE_MOVED: Self = Self(1025);
+    /// The page cannot be used for the moment: ask again. Nothing was done.
+    pub const PAGE_MOVING: Self = Self(1026);
 }
 
 impl fmt::Display for ErrorCode {

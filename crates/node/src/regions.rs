@@ -1,0 +1,187 @@
+//! Regions as this node knows them: where each page lies, who uses it, and how it moves.
+//!
+//! A region is known here as soon as a program of this host opens it or the node has a part of it. Each has a word a page,
+//! which programs map read-only; see [`hinterland_proto::pages`].
+
+mod known;
+mod moving;
+mod slots;
+
+pub use known::Region;
+pub use slots::SlotFile;
+
+use crate::core::Core;
+use crate::refused::{Refused, errno};
+use hinterland_directory::{Command, ObjectState, Reply};
+use hinterland_os::barrier;
+use hinterland_proto::control::PagesOn;
+use hinterland_types::{ObjectId, SessionId};
+use known::Layout;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// Regions that are known without a part of them here: each costs 8 bytes a page. Those that nobody has open go first.
+const KNOWN_MAX: usize = 4096;
+
+/// All regions that this node knows.
+pub struct Regions {
+    folder: PathBuf,
+    known: RwLock<HashMap<ObjectId, Arc<Region>>>,
+    making: Mutex<()>,
+    slots: Mutex<Vec<Arc<SlotFile>>>,
+    /// Whether accesses fence themselves, because the kernel does not do it for them.
+    fences: bool,
+    /// Set when the directory knows this life of the node, so that no move of an earlier one can still be committed.
+    joined: AtomicBool,
+}
+
+impl Regions {
+    /// Knows none yet. Words of an earlier life are made to say nothing, so that programs which still read them ask.
+    pub fn new(folder: &Path) -> Self {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|extension| extension == "words") {
+                known::silence(&entry.path());
+            }
+        }
+        Self {
+            folder: folder.to_path_buf(),
+            known: RwLock::default(),
+            making: Mutex::default(),
+            slots: Mutex::default(),
+            fences: !barrier::register(),
+            joined: AtomicBool::new(false),
+        }
+    }
+
+    /// From here on pages are served: the directory knows this life. Finds out about every part that is here.
+    pub fn joined(&self, core: &Core) {
+        self.joined.store(true, Ordering::Release);
+        for holding in core.holdings.all().into_iter().filter(|holding| holding.is_region()) {
+            if let Err(refused) = self.get(core, holding.object) {
+                tracing::warn!(%refused, "the pages of {} are found out about when they are used", holding.name);
+            }
+        }
+    }
+
+    /// The region, found out about if it is not known yet.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no such region, or the directory cannot be asked.
+    pub fn get(&self, core: &Core, object: ObjectId) -> Result<Arc<Region>, Refused> {
+        if let Some(region) = self.known(object) {
+            return Ok(region);
+        }
+        let _making = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(region) = self.known(object) {
+            return Ok(region);
+        }
+        if !self.joined.load(Ordering::Acquire) {
+            return Err(Refused::new(errno::EAGAIN, "this node is starting (hint: try again)"));
+        }
+        let layout = layout(core, object)?;
+        let region = Arc::new(Region::new(core, layout, &self.folder, self.fences)?);
+        if let Some(part) = region.part() {
+            part.attach(&region);
+        }
+        self.insert(Arc::clone(&region));
+        Ok(region)
+    }
+
+    /// The region, if it is known.
+    pub fn known(&self, object: ObjectId) -> Option<Arc<Region>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.get(&object).filter(|region| !region.is_gone()).cloned()
+    }
+
+    /// Every region that is known, in no order.
+    pub fn all(&self) -> Vec<Arc<Region>> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
+        known.values().filter(|region| !region.is_gone()).cloned().collect()
+    }
+
+    fn insert(&self, region: Arc<Region>) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, other| !other.is_gone());
+        if known.len() >= KNOWN_MAX {
+            known.retain(|_, other| other.part().is_some() || Arc::strong_count(other) > 1);
+        }
+        known.insert(region.object, region);
+    }
+
+    /// The slots of a session, made when they are first asked for.
+    ///
+    /// # Errors
+    /// [`Refused`] without memory.
+    pub fn slots(&self, session: SessionId) -> Result<Arc<SlotFile>, Refused> {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slots) = all.iter().find(|slots| slots.session == session) {
+            return Ok(Arc::clone(slots));
+        }
+        let slots = Arc::new(SlotFile::new(session)?);
+        all.push(Arc::clone(&slots));
+        Ok(slots)
+    }
+
+    /// The session is over. Its program may be in the middle of an access: its slots count until nobody has them mapped.
+    pub fn end_session(&self, session: SessionId) {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter(|slots| slots.session == session).for_each(|slots| slots.end());
+        all.retain(|slots| slots.is_in_use());
+    }
+
+    /// All slots that threads may be in.
+    pub(crate) fn all_slots(&self) -> Vec<Arc<SlotFile>> {
+        let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|slots| slots.is_in_use());
+        all.clone()
+    }
+
+    /// Where the pages of a region lie, as the directory says.
+    ///
+    /// # Errors
+    /// [`Refused`] if there is no such region, or the directory cannot be asked.
+    pub fn pages_at(&self, core: &Core, object: ObjectId) -> Result<Vec<PagesOn>, Refused> {
+        Ok(known::pages_at(&layout(core, object)?))
+    }
+
+    /// Makes all words say nothing, for the node ends.
+    pub fn stop(&self) {
+        for region in self.all() {
+            region.silence();
+        }
+    }
+}
+
+/// Asks the directory all about a region.
+fn layout(core: &Core, object: ObjectId) -> Result<Layout, Refused> {
+    let info = core.directory.lookup_object(object)?;
+    let (ObjectState::Mutable, Some(pages)) = (info.state, info.pages) else {
+        return Err(Refused::new(errno::ENOENT, format!("{} is no region", info.name)));
+    };
+    let mut layout = Layout {
+        object,
+        name: info.name,
+        bytes: info.size,
+        pages,
+        base: Vec::new(),
+        parts: Vec::new(),
+        moved: Vec::new(),
+    };
+    let mut after = None;
+    loop {
+        let answer = core.directory.apply(&Command::PageHomes { object, after })?;
+        let Reply::Pages { base, parts, moved, more } = answer else {
+            return Err(Refused::new(errno::EIO, format!("the directory answered {answer:?}")));
+        };
+        (layout.base, layout.parts) = (base, parts);
+        after = moved.last().map(|moved| moved.page).or(after);
+        let is_over = !more || moved.is_empty();
+        layout.moved.extend(moved);
+        if is_over {
+            return Ok(layout);
+        }
+    }
+}

@@ -1,0 +1,401 @@
+//! One region as this node knows it: its words, who uses its pages over the network, its part.
+
+use crate::core::Core;
+use crate::holdings::{Holding, Life};
+use crate::refused::{Refused, errno};
+use crate::regions::moving::Moves;
+use hinterland_directory::{HomeInfo, MovedPage, PageRun, spread};
+use hinterland_fabric::Slice;
+use hinterland_os::{MapOptions, MemoryFile, SharedSlice};
+use hinterland_proto::control::{Home, PagesOn, PagesOpened};
+use hinterland_proto::pages::{PageWord, WORD_HOMES_MAX};
+use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
+use hinterland_types::{ByteRange, Epoch, NodeId, ObjectId, ObjectName, PageNumber};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// What the directory says of a region.
+pub struct Layout {
+    pub object: ObjectId,
+    pub name: ObjectName,
+    pub bytes: u64,
+    pub pages: PageRun,
+    pub base: Vec<(NodeId, Epoch)>,
+    pub parts: Vec<(HomeInfo, bool)>,
+    pub moved: Vec<MovedPage>,
+}
+
+/// A region.
+pub struct Region {
+    /// Identifier.
+    pub object: ObjectId,
+    /// Name.
+    pub name: ObjectName,
+    /// Size.
+    pub bytes: u64,
+    /// Its pages.
+    pub pages: PageRun,
+    words: Words,
+    /// Requests of other nodes and of sessions that are using each page.
+    users: Box<[AtomicU32]>,
+    homes: RwLock<Vec<Home>>,
+    part: RwLock<Option<(Arc<Holding>, Life)>>,
+    pub(super) moves: Moves,
+    fences: bool,
+    is_gone: AtomicBool,
+}
+
+/// The words of a region, in a file with a name, so that the next life of the node can make them say nothing.
+struct Words {
+    file: MemoryFile,
+    memory: SharedSlice,
+}
+
+/// Requests that use pages; they are counted until it is dropped.
+struct PageUse {
+    region: Arc<Region>,
+    first: u32,
+    end: u32,
+}
+
+impl Drop for PageUse {
+    fn drop(&mut self) {
+        for index in self.first..self.end {
+            // Release: what was copied is seen by the mover, whose load of the count is an Acquire.
+            self.region.users[index as usize].fetch_sub(1, Ordering::Release);
+        }
+    }
+}
+
+impl Words {
+    fn new(path: &Path, pages: u32) -> Result<Self, Refused> {
+        let bytes = (u64::from(pages) * 8).next_multiple_of(BASE_PAGE_BYTES);
+        silence(path);
+        let file = MemoryFile::create(path, bytes)?;
+        file.allocate(0, bytes)?;
+        // 64-bit only.
+        let mapping = file.map(0, bytes as usize, MapOptions { write: true, ..MapOptions::default() })?;
+        Ok(Self { memory: Arc::new(mapping).slice(), file })
+    }
+
+    fn get(&self, index: u32) -> PageWord {
+        // The index was checked against the number of pages, for which there is room.
+        PageWord(self.memory.load_u64(index as usize * 8).unwrap_or(0))
+    }
+
+    fn set(&self, index: u32, word: PageWord) {
+        // As above; the mapping is writable.
+        let _ = self.memory.store_u64(index as usize * 8, word.0);
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        // The whole of a writable mapping; nobody keeps these words up to date any more.
+        let _ = self.memory.fill(0, self.memory.len(), 0);
+        // It may have gone with its folder.
+        let _ = self.file.remove();
+    }
+}
+
+/// Makes words that another life of the node, or another region of this one, has left say nothing, and removes them.
+pub fn silence(path: &Path) {
+    if let Ok(file) = MemoryFile::open(path, true)
+        && let Ok(mapping) =
+            file.map(0, file.len() as usize, MapOptions { write: true, ..MapOptions::default() })
+    {
+        let words = Arc::new(mapping).slice();
+        // In the mapping that was just made.
+        let _ = words.fill(0, words.len(), 0);
+    }
+    // What is not there is what is wanted.
+    let _ = std::fs::remove_file(path);
+}
+
+impl Region {
+    /// The region of a layout; the part that the node has gains and loses pages until it has exactly its own.
+    ///
+    /// # Errors
+    /// [`Refused`] without memory.
+    pub fn new(core: &Core, layout: Layout, folder: &Path, fences: bool) -> Result<Self, Refused> {
+        let count = layout.pages.count();
+        let words = Words::new(&folder.join(format!("{:016x}.words", layout.object.0)), count)?;
+        let region = Self {
+            object: layout.object,
+            name: layout.name.clone(),
+            bytes: layout.bytes,
+            pages: layout.pages,
+            words,
+            users: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            homes: RwLock::default(),
+            part: RwLock::default(),
+            moves: Moves::default(),
+            fences,
+            is_gone: AtomicBool::new(false),
+        };
+        let ours = layout.parts.iter().find(|(home, _)| home.node == core.own).map(|(home, _)| home.epoch);
+        let part = core.holdings.find(layout.object).ok();
+        let part = part.filter(|part| part.is_region() && Some(part.epoch()) == ours);
+        let lies = region.fill(core, &layout, part.is_some());
+        if let Some(part) = part {
+            core.holdings.settle_pages(&part, count, |index| lies[index as usize])?;
+            let life = part.new_life()?;
+            *region.part.write().unwrap_or_else(PoisonError::into_inner) = Some((part, life));
+        }
+        Ok(region)
+    }
+
+    /// Sets every word; returns which pages lie here.
+    fn fill(&self, core: &Core, layout: &Layout, has_part: bool) -> Vec<bool> {
+        let moved = layout.moved();
+        let places: HashMap<NodeId, usize> =
+            layout.parts.iter().map(|(home, up)| (home.node, self.place_of(home, *up))).collect();
+        let mut lies = vec![false; layout.pages.count() as usize];
+        for (index, page) in layout.pages.iter().enumerate() {
+            let Some((home, _, epoch)) = layout.home_of(page, &moved) else { continue };
+            lies[index] = home.node == core.own && has_part;
+            let word = match places.get(&home.node) {
+                _ if lies[index] => self.word_here(epoch),
+                Some(place) if home.node != core.own => PageWord::elsewhere(*place, epoch.0),
+                _ => PageWord::UNKNOWN,
+            };
+            // Regions have at most 2^25 pages. Nobody has the words yet, so their order is of no importance.
+            self.words.set(index as u32, word);
+        }
+        lies
+    }
+
+    fn word_here(&self, epoch: Epoch) -> PageWord {
+        let word = PageWord::here(epoch.0);
+        if self.fences { word.fenced() } else { word }
+    }
+
+    /// The place of a home in the list that words name; a home that is not there is appended.
+    pub fn place_of(&self, home: &HomeInfo, up: bool) -> usize {
+        let mut homes = self.homes.write().unwrap_or_else(PoisonError::into_inner);
+        let told = Home { node: home.node, rack: home.rack.clone(), address: home.address.clone(), up };
+        if let Some(place) =
+            homes.iter().position(|other| other.node == home.node && other.address == home.address)
+        {
+            homes[place].up = up;
+            return place;
+        }
+        if homes.len() < WORD_HOMES_MAX {
+            homes.push(told);
+        }
+        homes.len() - 1
+    }
+
+    /// The homes that words name.
+    pub fn homes(&self) -> Vec<Home> {
+        self.homes.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How many pages it has.
+    pub fn count(&self) -> u32 {
+        self.pages.count()
+    }
+
+    /// A page's number in the pool.
+    pub fn page(&self, index: u32) -> Option<PageNumber> {
+        PageNumber::new(self.pages.first().raw() + index).filter(|_| index < self.count())
+    }
+
+    /// What the node says of a page.
+    pub fn word(&self, index: u32) -> PageWord {
+        if index < self.count() { self.words.get(index) } else { PageWord::UNKNOWN }
+    }
+
+    pub(super) fn set_word(&self, index: u32, word: PageWord) {
+        if index < self.count() && !self.is_gone() {
+            self.words.set(index, word);
+            // What follows, a look at who uses the page, must not happen before the store.
+            fence(Ordering::SeqCst);
+        }
+    }
+
+    /// Says that a page is here.
+    pub(super) fn set_here(&self, index: u32, epoch: Epoch) {
+        self.set_word(index, self.word_here(epoch));
+    }
+
+    /// The part of it that this node has.
+    pub fn part(&self) -> Option<Arc<Holding>> {
+        self.part.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|(part, _)| Arc::clone(part))
+    }
+
+    /// Takes a part that was just made.
+    ///
+    /// # Errors
+    /// [`Refused`] if its file cannot be asked about.
+    pub fn set_part(&self, part: Arc<Holding>) -> Result<(), Refused> {
+        let life = part.new_life()?;
+        let mut own = self.part.write().unwrap_or_else(PoisonError::into_inner);
+        if own.is_none() {
+            *own = Some((part, life));
+        }
+        Ok(())
+    }
+
+    /// Whether programs may store into the part without asking words of this life of the node.
+    ///
+    /// # Errors
+    /// [`Refused`] if the kernel does not say.
+    pub fn is_pinned(&self) -> Result<bool, Refused> {
+        match &*self.part.read().unwrap_or_else(PoisonError::into_inner) {
+            Some((part, life)) => Ok(part.is_pinned(*life)?),
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the region was removed.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Acquire)
+    }
+
+    /// The region was removed: nobody finds anything through its words any more.
+    pub fn close(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        self.silence();
+    }
+
+    /// Makes all words say nothing.
+    pub fn silence(&self) {
+        // The whole of a writable mapping.
+        let _ = self.words.memory.fill(0, self.words.memory.len(), 0);
+    }
+
+    /// Whether every page is here, and none is about to go.
+    pub fn is_whole(&self) -> bool {
+        (0..self.count()).all(|index| self.words.get(index).is_here())
+    }
+
+    /// The memory of a range, all of which must be here; until the slice is dropped none of its pages goes.
+    ///
+    /// # Errors
+    /// [`Refused`] with `EREMCHG` or `EAGAIN`: nothing was done, see [`hinterland_proto::ErrorCode::PAGE_MOVED`].
+    pub fn slice(self: &Arc<Self>, range: ByteRange) -> Result<Slice, Refused> {
+        self.slice_where(range, PageWord::is_here)
+    }
+
+    /// The memory of frozen pages, for the node that takes them.
+    ///
+    /// # Errors
+    /// As [`slice`](Self::slice), if one of them is not frozen.
+    pub fn frozen_slice(self: &Arc<Self>, range: ByteRange) -> Result<Slice, Refused> {
+        self.slice_where(range, |word| word.is_held() && word.is_moving())
+    }
+
+    fn slice_where(
+        self: &Arc<Self>,
+        range: ByteRange,
+        is_fit: impl Fn(PageWord) -> bool,
+    ) -> Result<Slice, Refused> {
+        let range = ByteRange::within(range.offset(), range.bytes(), self.bytes)
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        // A region has at most 2^25 pages, and the range lies inside.
+        let first = (range.offset() / PAGE_BYTES) as u32;
+        let end = if range.bytes() == 0 { first } else { (range.end().div_ceil(PAGE_BYTES)) as u32 };
+        let used = self.use_pages(first, end);
+        for index in first..end {
+            let word = self.words.get(index);
+            if !is_fit(word) {
+                drop(used);
+                return Err(self.not_here(index, word));
+            }
+        }
+        let part = self.part().ok_or_else(|| self.not_here(first, PageWord::UNKNOWN))?;
+        Ok(Slice::from(part.slice(range.offset(), range.bytes())?).guarded(used))
+    }
+
+    fn use_pages(self: &Arc<Self>, first: u32, end: u32) -> PageUse {
+        for index in first..end {
+            // SeqCst: pairs with the fence behind the mover's store of the word, so that one of the two sees the other.
+            self.users[index as usize].fetch_add(1, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+        PageUse { region: Arc::clone(self), first, end }
+    }
+
+    /// Whether a request is using the page.
+    pub(super) fn is_used(&self, index: u32) -> bool {
+        // SeqCst: pairs with the addition of who begins; as an Acquire with the Release of who ends.
+        self.users[index as usize].load(Ordering::SeqCst) > 0
+    }
+
+    fn not_here(&self, index: u32, word: PageWord) -> Refused {
+        if word.is_moving() && !self.is_gone() {
+            return Refused::new(
+                errno::EAGAIN,
+                format!("page {index} of {} is being moved (hint: ask again)", self.name),
+            );
+        }
+        let text = format!("page {index} of {} is not here (hint: ask your own node where it is)", self.name);
+        Refused::new(errno::EREMCHG, text)
+    }
+
+    /// What a session needs to use the pages: the words, and the part if there is one.
+    ///
+    /// # Errors
+    /// [`Refused`] without descriptors left.
+    pub fn open(&self, write: bool) -> Result<(PagesOpened, Vec<OwnedFd>), Refused> {
+        let mut descriptors = vec![self.words.file.reopen_read_only()?];
+        let part = self.part.read().unwrap_or_else(PoisonError::into_inner);
+        let part_bytes = match &*part {
+            Some((part, life)) => {
+                descriptors.push(part.sharing_descriptor(*life, write)?);
+                Some(part.file_shape().0)
+            }
+            None => None,
+        };
+        let opened =
+            PagesOpened { first: self.pages.address(), bytes: self.bytes, homes: self.homes(), part_bytes };
+        Ok((opened, descriptors))
+    }
+}
+
+impl Layout {
+    /// Where a page lies that is not lost.
+    fn home_of(
+        &self,
+        page: PageNumber,
+        moved: &HashMap<PageNumber, (NodeId, Epoch)>,
+    ) -> Option<(&HomeInfo, bool, Epoch)> {
+        let based = spread(page, self.base.len()).map(|place| self.base[place]);
+        let (node, epoch) = moved.get(&page).copied().or(based)?;
+        let part = self.parts.iter().find(|(home, _)| home.node == node && home.epoch <= epoch)?;
+        Some((&part.0, part.1, epoch))
+    }
+
+    fn moved(&self) -> HashMap<PageNumber, (NodeId, Epoch)> {
+        self.moved.iter().map(|moved| (moved.page, (moved.node, moved.epoch))).collect()
+    }
+}
+
+/// How many pages each node has, and how many of them have moved there.
+pub fn pages_at(layout: &Layout) -> Vec<PagesOn> {
+    let moved = layout.moved();
+    let mut all: Vec<PagesOn> = layout
+        .parts
+        .iter()
+        .map(|(home, up)| {
+            let home =
+                Home { node: home.node, rack: home.rack.clone(), address: home.address.clone(), up: *up };
+            PagesOn { home: Some(home), pages: 0, moved: 0 }
+        })
+        .collect();
+    all.push(PagesOn { home: None, pages: 0, moved: 0 });
+    for page in layout.pages.iter() {
+        let node = layout.home_of(page, &moved).map(|(home, ..)| home.node);
+        let place = all.iter().position(|on| on.home.as_ref().map(|home| home.node) == node);
+        if let Some(on) = place.and_then(|place| all.get_mut(place)) {
+            on.pages += 1;
+            on.moved += u64::from(moved.contains_key(&page));
+        }
+    }
+    all.retain(|on| on.pages > 0);
+    all
+}

@@ -1,0 +1,428 @@
+//! Moves of pages: a node that wants one takes it from its home, and at any moment the directory knows whose it is.
+//!
+//! The steps, and what makes each safe, stand in the decision on racks. In short: the home freezes the page and serves nothing
+//! of it until the directory has said where it lies; the taker serves nothing of it before the directory has said that it is
+//! its own. Whoever is left in doubt takes the intent back, and the answer says who has the page.
+
+use crate::core::Core;
+use crate::fault_point;
+use crate::refused::{Refused, errno};
+use crate::regions::{Region, Regions};
+use hinterland_directory::{Command, PageHome, Reply};
+use hinterland_fabric::Slice;
+use hinterland_os::barrier;
+use hinterland_proto::checksum::crc32c;
+use hinterland_proto::control::{PeerReply, PeerRequest};
+use hinterland_proto::pages::PageWord;
+use hinterland_types::limits::PAGE_BYTES;
+use hinterland_types::{ByteRange, Epoch, NodeId};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long a home waits for those who are in a page: far longer than any copy of one takes, short for who waits to write.
+const FREEZE_WAIT: Duration = Duration::from_millis(50);
+/// How long a frozen page waits to hear from its mover before the directory is asked: longer than a page takes to travel.
+const SILENCE: Duration = Duration::from_millis(1500);
+/// How often somebody who waits for a page looks again.
+const LOOK_PAUSE: Duration = Duration::from_micros(200);
+/// How long a request waits for a page that is moving before it is answered, so that its session can do other things.
+const AWAIT_SLICE: Duration = Duration::from_millis(20);
+
+/// The moves of one region that this node takes part in.
+#[derive(Default)]
+pub struct Moves {
+    going: Mutex<HashMap<u32, Move>>,
+    /// One page after the other is frozen, so that a request that was sent twice is not served twice at once.
+    pub(super) freezing: Mutex<()>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// It is frozen here.
+    Leaving { epoch: Epoch, since: Instant },
+    /// It is coming; the epoch is known once the directory has answered.
+    Coming(Coming),
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Coming {
+    epoch: Option<Epoch>,
+    /// Whether the page has room and memory here.
+    has_room: bool,
+    /// Whether nobody works on it any more, because the directory could not be asked.
+    in_doubt: bool,
+}
+
+impl Moves {
+    fn set_coming(&self, index: u32, coming: Coming) {
+        self.lock().insert(index, Move::Coming(coming));
+    }
+
+    fn coming(&self, index: u32) -> Option<Coming> {
+        match self.lock().get(&index) {
+            Some(Move::Coming(coming)) => Some(*coming),
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Move>> {
+        self.going.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Regions {
+    /// Brings a page here. `heat_milli` is how hot it is in this rack; `None` for an order, which no heat refuses.
+    ///
+    /// # Errors
+    /// [`Refused`]; the page is where it was, or the directory cannot be asked and it will be known later.
+    pub fn pull(
+        &self,
+        core: &Core,
+        region: &Arc<Region>,
+        index: u32,
+        heat_milli: Option<u64>,
+    ) -> Result<(), Refused> {
+        if region.page(index).is_none() || region.bytes < PAGE_BYTES {
+            return Err(Refused::new(
+                errno::EINVAL,
+                format!("{} has no page {index} that could move", region.name),
+            ));
+        }
+        if region.word(index).is_held() {
+            return Ok(());
+        }
+        {
+            let mut going = region.moves.lock();
+            if going.contains_key(&index) {
+                return Err(Refused::new(errno::EAGAIN, "the page is being moved already"));
+            }
+            going.insert(index, Move::Coming(Coming::default()));
+        }
+        let taken = self.take(core, region, index, heat_milli);
+        let Err(refused) = taken else { return Ok(()) };
+        tracing::debug!(%refused, "page {index} of {} did not come", region.name);
+        match region.moves.coming(index) {
+            Some(Coming { epoch: Some(epoch), .. }) => self.end_in_doubt(core, region, index, epoch),
+            _ => self.forget_coming(core, region, index),
+        }
+        if region.word(index).is_held() { Ok(()) } else { Err(refused) }
+    }
+
+    fn take(
+        &self,
+        core: &Core,
+        region: &Arc<Region>,
+        index: u32,
+        heat_milli: Option<u64>,
+    ) -> Result<(), Refused> {
+        let page = region.page(index).ok_or_else(|| Refused::new(errno::EINVAL, "there is no such page"))?;
+        let incarnation = core.membership.incarnation.get();
+        let command = Command::BeginMove { page, to: core.own, incarnation };
+        let Reply::Move { epoch, part, from, .. } = core.directory.apply(&command)? else {
+            return Err(Refused::new(errno::EIO, "the directory did not begin the move"));
+        };
+        let coming = Coming { epoch: Some(epoch), ..Coming::default() };
+        region.moves.set_coming(index, coming);
+        fault_point::reach("move-begun");
+        let holding = match region.part() {
+            Some(holding) => holding,
+            None => {
+                let holding =
+                    core.holdings.create_part(region.object, part, region.name.clone(), region.bytes)?;
+                holding.attach(region);
+                region.set_part(Arc::clone(&holding))?;
+                holding
+            }
+        };
+        core.holdings.add_page(&holding, index)?;
+        region.moves.set_coming(index, Coming { has_room: true, ..coming });
+        fault_point::reach("move-room-made");
+        self.copy(core, region, index, epoch, &from, heat_milli)?;
+        core.directory.apply(&Command::CommitMove { page, to: core.own, incarnation, epoch })?;
+        fault_point::reach("move-committed");
+        self.arrive(region, index, epoch);
+        if let Some(home) = from.home {
+            let request = PeerRequest::PageMoved { object: region.object, index, epoch };
+            if let Err(refused) = core.peers.call(&home.address, &request) {
+                tracing::debug!(%refused, "the home of before asks the directory");
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the page from its home into the room that was made for it.
+    fn copy(
+        &self,
+        core: &Core,
+        region: &Arc<Region>,
+        index: u32,
+        epoch: Epoch,
+        from: &PageHome,
+        heat_milli: Option<u64>,
+    ) -> Result<(), Refused> {
+        let lost = || Refused::new(errno::EIO, "the page has no home that is up");
+        let home = from.home.as_ref().filter(|_| from.is_up).ok_or_else(lost)?;
+        let request = PeerRequest::PageFreeze { object: region.object, index, epoch, heat_milli };
+        let PeerReply::PageFrozen { handle, crc } = core.peers.call(&home.address, &request)? else {
+            return Err(Refused::new(errno::EIO, "the home did not freeze the page"));
+        };
+        fault_point::reach("move-frozen");
+        let holding = region.part().ok_or_else(lost)?;
+        let offset = u64::from(index) * PAGE_BYTES;
+        // The last page of a region may be short; its file has whole pages.
+        let bytes = PAGE_BYTES.min(region.bytes - offset);
+        let into = Slice::from(holding.slice(offset, bytes)?);
+        let run =
+            ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        core.peers.endpoint(&home.address)?.read_shared(handle, &[run], &into)?;
+        fault_point::reach("move-copied");
+        if crc32c(&into.to_vec()) != crc || into.is_lost() {
+            return Err(Refused::new(errno::EIO, "the page did not arrive as it was sent"));
+        }
+        Ok(())
+    }
+
+    fn arrive(&self, region: &Region, index: u32, epoch: Epoch) {
+        region.set_here(index, epoch);
+        fault_point::reach("move-arrived");
+        region.moves.lock().remove(&index);
+    }
+
+    /// Takes the intent back, and finds out in the answer whether it was committed before.
+    fn end_in_doubt(&self, core: &Core, region: &Arc<Region>, index: u32, epoch: Epoch) {
+        let Some(page) = region.page(index) else { return };
+        match core.directory.ask(&Command::CancelMove { page, epoch }) {
+            Ok(Ok(Reply::PageHome(home))) => {
+                if is_at(&home, core.own) && home.epoch == epoch {
+                    self.arrive(region, index, epoch);
+                } else {
+                    self.forget_coming(core, region, index);
+                }
+            }
+            // The region is gone.
+            Ok(_) => self.forget_coming(core, region, index),
+            Err(_) => {
+                // Nobody knows: the page is neither served nor forgotten until the directory answers.
+                let coming = region.moves.coming(index).unwrap_or_default();
+                region.moves.set_coming(index, Coming { epoch: Some(epoch), in_doubt: true, ..coming });
+            }
+        }
+    }
+
+    fn forget_coming(&self, core: &Core, region: &Region, index: u32) {
+        let has_room = region.moves.coming(index).is_some_and(|coming| coming.has_room);
+        if let Some(holding) = region.part().filter(|_| has_room)
+            && let Err(error) = core.holdings.drop_page(&holding, index)
+        {
+            tracing::warn!(%error, "the memory of a page that did not come is given back at the next start");
+        }
+        region.moves.lock().remove(&index);
+    }
+
+    /// Freezes a page for another node; returns the checksum of its bytes.
+    ///
+    /// # Errors
+    /// [`Refused`]; the page is as it was.
+    pub fn freeze(&self, region: &Arc<Region>, index: u32, epoch: Epoch) -> Result<u32, Refused> {
+        let _freezing = region.moves.freezing.lock().unwrap_or_else(PoisonError::into_inner);
+        let page = region.page(index).ok_or_else(|| Refused::new(errno::EINVAL, "there is no such page"))?;
+        let word = region.word(index);
+        let going = region.moves.lock().get(&index).copied();
+        let is_frozen = matches!(going, Some(Move::Leaving { epoch: other, .. }) if other == epoch);
+        if !is_frozen {
+            if going.is_some() || !word.is_here() {
+                return Err(Refused::new(errno::EAGAIN, "the page is not here, or is being moved already"));
+            }
+            if region.is_pinned()? {
+                let text =
+                    "a program has the region mapped by plain pointers (hint: it moves when no program has)";
+                return Err(Refused::new(errno::EBUSY, text));
+            }
+            region.moves.lock().insert(index, Move::Leaving { epoch, since: Instant::now() });
+            region.set_word(index, word.moving());
+            fault_point::reach("home-page-marked");
+            if !self.wait_until_left(region, index, page) {
+                region.set_word(index, word);
+                region.moves.lock().remove(&index);
+                let text = "a program stays in the page (hint: it may have been stopped; the page moves when it goes on)";
+                return Err(Refused::new(errno::EBUSY, text));
+            }
+        }
+        let offset = u64::from(index) * PAGE_BYTES;
+        let range = ByteRange::new(offset, PAGE_BYTES.min(region.bytes - offset))
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let bytes = region.frozen_slice(range)?;
+        let crc = crc32c(&bytes.to_vec());
+        if bytes.is_lost() {
+            return Err(Refused::new(errno::EIO, "the memory was lost: a program has cut its file off"));
+        }
+        fault_point::reach("home-page-frozen");
+        Ok(crc)
+    }
+
+    /// Waits until neither a request nor a thread is in the page; false if that takes too long.
+    fn wait_until_left(&self, region: &Region, index: u32, page: hinterland_types::PageNumber) -> bool {
+        if !self.fences && !barrier::all_processors() {
+            return false;
+        }
+        let deadline = Instant::now() + FREEZE_WAIT;
+        loop {
+            let slots = self.all_slots();
+            if !region.is_used(index) && !slots.iter().any(|slots| slots.names(page)) {
+                return true;
+            }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    /// Lets go of a page whose move is committed, or says so if it is not.
+    ///
+    /// # Errors
+    /// [`Refused`] if the directory cannot be asked.
+    pub fn moved(&self, core: &Core, region: &Arc<Region>, index: u32, epoch: Epoch) -> Result<(), Refused> {
+        let going = region.moves.lock().get(&index).copied();
+        match going {
+            Some(Move::Leaving { epoch: other, .. }) if other == epoch => {
+                self.settle_leaving(core, region, index, epoch)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the directory where a frozen page lies, and lets go of it or thaws it.
+    fn settle_leaving(
+        &self,
+        core: &Core,
+        region: &Arc<Region>,
+        index: u32,
+        epoch: Epoch,
+    ) -> Result<(), Refused> {
+        let _freezing = region.moves.freezing.lock().unwrap_or_else(PoisonError::into_inner);
+        let going = region.moves.lock().get(&index).copied();
+        if !matches!(going, Some(Move::Leaving { epoch: other, .. }) if other == epoch) {
+            return Ok(());
+        }
+        let Some(page) = region.page(index) else { return Ok(()) };
+        let home = match core.directory.ask(&Command::CancelMove { page, epoch })? {
+            Ok(Reply::PageHome(home)) => home,
+            // The region is gone: its end is told otherwise, and nothing of it is served.
+            _ => return Ok(()),
+        };
+        fault_point::reach("home-page-decided");
+        if is_at(&home, core.own) {
+            let word = region.word(index);
+            region.set_here(index, Epoch(u64::from(word.epoch())));
+            region.moves.lock().remove(&index);
+            return Ok(());
+        }
+        self.point(region, index, &home);
+        if let Some(holding) = region.part()
+            && let Err(error) = core.holdings.drop_page(&holding, index)
+        {
+            tracing::warn!(%error, "the memory of a page that went is given back at the next start");
+        }
+        fault_point::reach("home-page-gone");
+        region.moves.lock().remove(&index);
+        Ok(())
+    }
+
+    /// Says in the word where a page lies.
+    fn point(&self, region: &Region, index: u32, home: &PageHome) {
+        let word = match &home.home {
+            Some(info) => PageWord::elsewhere(region.place_of(info, home.is_up), home.epoch.0),
+            None => PageWord::UNKNOWN,
+        };
+        region.set_word(index, word);
+    }
+
+    /// Looks where a page lies for a session that did not find it; waits a little if it is moving.
+    ///
+    /// # Errors
+    /// [`Refused`] if the region or the page is gone, or its home is down.
+    pub fn find(&self, core: &Core, region: &Arc<Region>, index: u32) -> Result<(), Refused> {
+        let Some(page) = region.page(index) else {
+            return Err(Refused::new(errno::EINVAL, format!("{} has no page {index}", region.name)));
+        };
+        let deadline = Instant::now() + AWAIT_SLICE;
+        loop {
+            let is_going = region.moves.lock().contains_key(&index);
+            if !is_going || region.word(index).is_here() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Ok(());
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        }
+        if region.word(index).is_here() {
+            return Ok(());
+        }
+        let home = match core.directory.ask(&Command::LookupHome { page })? {
+            Ok(Reply::PageHome(home)) if home.object == region.object => home,
+            Ok(_) => {
+                region.close();
+                return Err(Refused::new(errno::ENOENT, format!("{} was removed", region.name)));
+            }
+            Err(error) => {
+                region.close();
+                return Err(error.into());
+            }
+        };
+        if home.home.is_none() || !home.is_up {
+            let text = format!(
+                "page {index} of {} cannot be reached: its home is down or has lost it (hint: `hinterland status` shows the nodes)",
+                region.name
+            );
+            return Err(Refused::new(errno::EIO, text));
+        }
+        let going = region.moves.lock();
+        // What was decided here since the question is newer than the answer.
+        if !going.contains_key(&index) && !region.word(index).is_held() && !is_at(&home, core.own) {
+            self.point(region, index, &home);
+        }
+        Ok(())
+    }
+
+    /// Ends moves that nobody goes on with. Called every now and then.
+    pub fn end_silent_moves(&self, core: &Core) {
+        for region in self.all() {
+            let going: Vec<(u32, Move)> =
+                region.moves.lock().iter().map(|(index, going)| (*index, *going)).collect();
+            for (index, going) in going {
+                match going {
+                    Move::Leaving { epoch, since } if since.elapsed() >= SILENCE => {
+                        if let Err(refused) = self.settle_leaving(core, &region, index, epoch) {
+                            tracing::debug!(%refused, "a frozen page waits for the directory");
+                        }
+                    }
+                    Move::Coming(Coming { epoch: Some(epoch), in_doubt: true, .. }) => {
+                        self.end_in_doubt(core, &region, index, epoch);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+impl Region {
+    /// Runs something while no page of the region is being frozen; `None` if one is on its way.
+    ///
+    /// # Errors
+    /// What `then` says.
+    pub fn while_still<T>(&self, then: impl FnOnce() -> Result<T, Refused>) -> Result<Option<T>, Refused> {
+        let _freezing = self.moves.freezing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.moves.lock().is_empty() {
+            return Ok(None);
+        }
+        then().map(Some)
+    }
+}
+
+fn is_at(home: &PageHome, node: NodeId) -> bool {
+    home.home.as_ref().is_some_and(|info| info.node == node)
+}

@@ -1,0 +1,90 @@
+//! The slots of a session: which pages its threads are in, and samples of what they have accessed.
+
+use crate::refused::Refused;
+use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
+use hinterland_os::{MapOptions, MemoryFile, PageKind, SharedSlice};
+use hinterland_proto::pages::{
+    AccessSample, SAMPLE_COUNT_AT, SAMPLES, SAMPLES_AT, SLOT_BYTES, SLOTS, SLOTS_BYTES,
+};
+use hinterland_types::{PageNumber, SessionId};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The byte that is locked as long as a program has the file open or mapped.
+const IN_USE: u64 = 1 << 40;
+
+/// Memory that a session shares with its node. The program may write anything into it: that can keep pages where they
+/// are, and make them look hot, and nothing else.
+pub struct SlotFile {
+    /// Whose.
+    pub session: SessionId,
+    file: MemoryFile,
+    memory: SharedSlice,
+    has_ended: AtomicBool,
+    /// Samples of each slot that were looked at.
+    #[allow(dead_code, reason = "as `drain`")]
+    seen: Mutex<Box<[u64; SLOTS]>>,
+}
+
+impl SlotFile {
+    /// Slots that nobody is in.
+    ///
+    /// # Errors
+    /// [`Refused`] without memory.
+    pub fn new(session: SessionId) -> Result<Self, Refused> {
+        let file = MemoryFile::anonymous("hinterland-slots", SLOTS_BYTES as u64, PageKind::Base4K)?;
+        file.allocate(0, SLOTS_BYTES as u64)?;
+        // Guarded: the program has a descriptor with which it can cut the file off.
+        let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
+        let memory = Arc::new(file.map(0, SLOTS_BYTES, options)?).slice();
+        let seen = Mutex::new(Box::new([0; SLOTS]));
+        Ok(Self { session, file, memory, has_ended: AtomicBool::new(false), seen })
+    }
+
+    /// A descriptor for the program.
+    ///
+    /// # Errors
+    /// [`Refused`] without descriptors left.
+    pub fn descriptor(&self) -> Result<OwnedFd, Refused> {
+        let file = self.file.reopen()?;
+        lock_byte(&file, IN_USE, ByteLock::Shared)?;
+        Ok(file)
+    }
+
+    /// The session is over.
+    pub fn end(&self) {
+        self.has_ended.store(true, Ordering::Release);
+    }
+
+    /// Whether a thread may be in one of the slots: until the session is over and nobody has them mapped.
+    pub fn is_in_use(&self) -> bool {
+        !self.has_ended.load(Ordering::Acquire) || is_byte_locked(&self.file, IN_USE).unwrap_or(true)
+    }
+
+    /// Whether a thread is in the page, or may be: a program that has cut its slots off cannot be asked any more.
+    pub fn names(&self, page: PageNumber) -> bool {
+        let word = u64::from(page.raw()) + 1;
+        let is_named =
+            (0..SLOTS).any(|slot| self.memory.load_u64(slot * SLOT_BYTES).is_ok_and(|there| there == word));
+        is_named || self.memory.mapping().is_lost()
+    }
+
+    #[allow(dead_code, reason = "read by who decides which pages move")]
+    /// What was sampled since the last call. Samples that were overwritten in between are lost.
+    pub fn drain(&self, mut take: impl FnMut(AccessSample)) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        for (slot, seen) in seen.iter_mut().enumerate() {
+            let start = slot * SLOT_BYTES;
+            let Ok(count) = self.memory.load_u64(start + SAMPLE_COUNT_AT) else { return };
+            // A program may have written any number.
+            let fresh = count.wrapping_sub(*seen).min(SAMPLES);
+            for number in 0..fresh {
+                let place = (count.wrapping_sub(1 + number) % SAMPLES) as usize;
+                let word = self.memory.load_u64(start + SAMPLES_AT + place * 8).unwrap_or(0);
+                AccessSample::from_word(word).into_iter().for_each(&mut take);
+            }
+            *seen = count;
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Regions over several racks, between real nodes: pages have homes, and move to others while programs use them.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "regions/nodes.rs"]
+mod nodes;
+
+use hinterland_pool::{Pool, PoolError};
+use hinterland_types::{GlobalAddress, Rights};
+use nodes::{Nodes, PAGE, name, pattern};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+fn at(first: GlobalAddress, offset: u64) -> GlobalAddress {
+    first.checked_add(offset).unwrap()
+}
+
+/// Pages on each of the nodes, in their order.
+fn pages_on(pool: &Pool, nodes: &Nodes, region: &str) -> Vec<u64> {
+    let told = pool.pages_at(&name(region)).unwrap();
+    let on = |address: String| {
+        let of = told.iter().filter(|on| on.home.as_ref().is_some_and(|home| home.address == address));
+        of.map(|on| on.pages).sum()
+    };
+    nodes.all.iter().map(|member| on(member.address())).collect()
+}
+
+#[test]
+fn a_spread_region_is_read_and_written_whole_from_everywhere() {
+    let nodes = Nodes::new("spread", 3, 32);
+    let pools = nodes.pools();
+    let bytes = 12 * PAGE - 5000;
+    let first = pools[0].create_spread(&name("r"), bytes).unwrap().address.unwrap();
+    let on = pages_on(&pools[1], &nodes, "r");
+    assert!(on.iter().sum::<u64>() == 12 && on.iter().all(|pages| *pages > 0), "{on:?}");
+    for (member, pages) in nodes.all.iter().zip(&on) {
+        assert_eq!(member.pool().status().unwrap().used_bytes, pages * PAGE);
+    }
+    let all = pattern(0, bytes as usize);
+    pools[1].write(first, &all).unwrap();
+    for pool in &pools {
+        let mut found = vec![0; bytes as usize];
+        pool.read(first, &mut found).unwrap();
+        assert!(found == all);
+        let object = pool.open(&name("r"), Rights::READ | Rights::WRITE).unwrap();
+        let mut few = vec![0; 3 * PAGE as usize];
+        object.read_at(PAGE - 77, &mut few).unwrap();
+        assert!(few == all[PAGE as usize - 77..][..few.len()]);
+        assert!(object.memory().is_err(), "not all of it is here");
+    }
+    // What one writes the others read at once, at any place.
+    for (number, pool) in pools.iter().enumerate() {
+        for page in 0..12 {
+            let place = at(first, page * PAGE + number as u64 * 64);
+            pool.write(place, &[number as u8 + 7; 64]).unwrap();
+            for other in &pools {
+                let mut found = [0; 64];
+                other.read(place, &mut found).unwrap();
+                assert_eq!(found, [number as u8 + 7; 64]);
+            }
+        }
+    }
+    assert!(pools[0].read(at(first, bytes - 3), &mut [0; 4]).is_err(), "behind the end");
+    pools[2].remove(&name("r")).unwrap();
+    for member in &nodes.all {
+        assert_eq!(member.pool().status().unwrap().used_bytes, 0);
+    }
+    assert!(matches!(pools[0].read(first, &mut [0; 4]), Err(PoolError::Refused { code: 2, .. })));
+    assert!(matches!(pools[1].write(first, &[0; 4]), Err(PoolError::Refused { code: 2, .. })));
+}
+
+#[test]
+fn a_region_without_room_near_is_spread_over_those_who_have() {
+    let nodes = Nodes::new("near", 3, 8);
+    let pools = nodes.pools();
+    pools[0].create_region(&name("small"), 4 * PAGE, None).unwrap();
+    assert_eq!(pages_on(&pools[0], &nodes, "small"), [4, 0, 0]);
+    pools[0].create_region(&name("large"), 10 * PAGE, None).unwrap();
+    assert_eq!(pages_on(&pools[0], &nodes, "large").iter().sum::<u64>(), 10);
+    let rack = Some(hinterland_types::RackName::parse("r1").unwrap());
+    let refused = pools[0].create_region(&name("there"), 10 * PAGE, rack).unwrap_err();
+    assert!(refused.to_string().contains("hint:"), "{refused}");
+}
+
+#[test]
+fn all_nodes_start_again_and_every_page_is_where_it_was() {
+    let mut nodes = Nodes::new("restart", 3, 32);
+    let bytes = 9 * PAGE;
+    let all = pattern(3, bytes as usize);
+    let (first, before) = {
+        let pools = nodes.pools();
+        let first = pools[0].create_spread(&name("r"), bytes).unwrap().address.unwrap();
+        pools[0].write(first, &all).unwrap();
+        (0..4).for_each(|page| pools[2].pull_page(at(first, page * PAGE)).unwrap());
+        (first, pages_on(&pools[0], &nodes, "r"))
+    };
+    for number in [2, 1, 0, 0, 1, 2] {
+        nodes.all[number].stop();
+        nodes.all[number].start();
+    }
+    let pools = nodes.pools();
+    assert_eq!(pages_on(&pools[1], &nodes, "r"), before);
+    for (pool, pages) in pools.iter().zip(&before) {
+        let mut found = vec![0; bytes as usize];
+        pool.read(first, &mut found).unwrap();
+        assert!(found == all);
+        assert_eq!(pool.status().unwrap().used_bytes, pages * PAGE);
+    }
+}
+
+#[test]
+fn a_page_moves_with_its_bytes_and_its_room() {
+    let nodes = Nodes::new("move", 3, 16);
+    let pools = nodes.pools();
+    let first = pools[0].create_region(&name("r"), 4 * PAGE, None).unwrap().address.unwrap();
+    let all = pattern(9, 4 * PAGE as usize);
+    pools[0].write(first, &all).unwrap();
+    for (number, target) in [(1, 1), (2, 2), (3, 1), (4, 0), (5, 2), (6, 1)] {
+        let page = number % 3;
+        pools[target].pull_page(at(first, page * PAGE)).unwrap();
+        for pool in &pools {
+            let mut found = vec![0; 4 * PAGE as usize];
+            pool.read(first, &mut found).unwrap();
+            assert!(found == all, "after move {number}");
+        }
+    }
+    let on = pages_on(&pools[0], &nodes, "r");
+    assert_eq!(on.iter().sum::<u64>(), 4);
+    for (pool, pages) in pools.iter().zip(&on) {
+        assert_eq!(pool.status().unwrap().used_bytes, pages * PAGE);
+    }
+    pools[1].remove(&name("r")).unwrap();
+    for pool in &pools {
+        assert_eq!(pool.status().unwrap().used_bytes, 0);
+    }
+}
+
+#[test]
+fn a_mapped_region_does_not_move_until_nobody_has_it_mapped() {
+    let nodes = Nodes::new("pinned", 2, 16);
+    let pools = nodes.pools();
+    let first = pools[0].create_region(&name("r"), 2 * PAGE, None).unwrap().address.unwrap();
+    let object = pools[0].open(&name("r"), Rights::READ | Rights::WRITE).unwrap();
+    let memory = object.memory().unwrap().clone();
+    drop(object);
+    let refused = pools[1].pull_page(first).unwrap_err();
+    assert!(refused.to_string().contains("mapped"), "{refused}");
+    memory.write_at(0, &[5; 8]).unwrap();
+    let mut found = [0; 8];
+    pools[1].read(first, &mut found).unwrap();
+    assert_eq!(found, [5; 8]);
+    drop(memory);
+    pools[1].pull_page(first).unwrap();
+    pools[0].read(first, &mut found).unwrap();
+    assert_eq!(found, [5; 8]);
+    let object = pools[0].open(&name("r"), Rights::READ).unwrap();
+    assert!(object.memory().is_err(), "a page of it lies elsewhere");
+}
+
+#[test]
+fn no_increment_is_lost_or_doubled_while_the_page_moves() {
+    let nodes = Nodes::new("add", 3, 16);
+    let first = nodes.all[0].pool().create_region(&name("r"), PAGE, None).unwrap().address.unwrap();
+    let stop = AtomicBool::new(false);
+    let added = [const { AtomicU64::new(0) }; 6];
+    let moves = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for (thread, added) in added.iter().enumerate() {
+            let (nodes, stop) = (&nodes, &stop);
+            scope.spawn(move || {
+                let pool = nodes.all[thread % 3].pool();
+                let own = at(first, 4096 + thread as u64 * 8);
+                let mut count = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    pool.fetch_and_add(first, 1).unwrap();
+                    count += 1;
+                    // A word of its own, of which both halves are equal: it is never torn, and it is what was written.
+                    pool.write(own, &(count << 32 | count).to_le_bytes()).unwrap();
+                    let mut found = [0; 8];
+                    pool.read(own, &mut found).unwrap();
+                    assert_eq!(u64::from_le_bytes(found), count << 32 | count);
+                    let other = at(first, 4096 + (thread as u64 + 1) % 6 * 8);
+                    pool.read(other, &mut found).unwrap();
+                    let word = u64::from_le_bytes(found);
+                    assert_eq!(word >> 32, word & 0xffff_ffff, "a torn word");
+                }
+                added.store(count, Ordering::Relaxed);
+            });
+        }
+        let pools = nodes.pools();
+        let until = Instant::now() + Duration::from_secs(4);
+        while Instant::now() < until {
+            for pool in &pools {
+                if pool.pull_page(first).is_ok() {
+                    moves.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    let mut found = [0; 8];
+    nodes.all[1].pool().read(first, &mut found).unwrap();
+    let sum: u64 = added.iter().map(|added| added.load(Ordering::Relaxed)).sum();
+    println!("{} moves, {sum} increments", moves.load(Ordering::Relaxed));
+    assert!(moves.load(Ordering::Relaxed) > 10);
+    assert_eq!(u64::from_le_bytes(found), sum);
+}
+
+#[test]
+fn words_are_swapped_wherever_their_page_lies() {
+    let nodes = Nodes::new("swap", 2, 16);
+    let pools = nodes.pools();
+    let first = pools[0].create_region(&name("r"), PAGE, None).unwrap().address.unwrap();
+    for (number, pool) in [&pools[1], &pools[0], &pools[1]].into_iter().enumerate() {
+        let before = number as u64;
+        assert_eq!(pool.compare_and_swap(at(first, 8), before, before + 1).unwrap(), before);
+        assert_eq!(pool.compare_and_swap(at(first, 8), before, 77).unwrap(), before + 1);
+        pools[number % 2].pull_page(first).unwrap();
+    }
+    assert!(pools[0].fetch_and_add(at(first, 4), 1).unwrap_err().to_string().contains("multiple of 8"));
+    assert!(pools[0].fetch_and_add(at(first, PAGE - 4), 1).is_err());
+}
+
+#[test]
+fn a_program_of_a_life_before_keeps_pages_where_they_are_and_finds_out() {
+    let mut nodes = Nodes::new("lives", 2, 16);
+    let old = nodes.all[0].pool();
+    let first = old.create_region(&name("r"), PAGE, None).unwrap().address.unwrap();
+    old.write(first, &[1; 8]).unwrap();
+    old.read(first, &mut [0; 8]).unwrap();
+    nodes.all[0].stop();
+    nodes.all[0].start();
+    let other = nodes.all[1].pool();
+    let refused = other.pull_page(first).unwrap_err();
+    assert!(refused.to_string().contains("mapped"), "{refused}");
+    // Its session is gone, and it does not go on with words that nobody keeps.
+    assert!(old.write(first, &[2; 8]).is_err());
+    assert!(old.read(first, &mut [0; 8]).is_err());
+    drop(old);
+    let fresh = nodes.all[0].pool();
+    let mut found = [0; 8];
+    fresh.read(first, &mut found).unwrap();
+    assert_eq!(found, [1; 8]);
+    other.pull_page(first).unwrap();
+    fresh.read(first, &mut found).unwrap();
+    assert_eq!(found, [1; 8]);
+}
