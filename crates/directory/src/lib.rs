@@ -1,4 +1,4 @@
-//! The directory: pages to objects, objects to home nodes, names to objects, and the members of the pool.
+//! The directory: pages to objects, objects to home nodes, names to objects, and the members of the pool; and [`locks`].
 //!
 //! It is a pure state machine: no I/O, no clock, no randomness. A command is *planned* on the state as it
 //! is, the plan's mutations are made durable in one transaction, and only then is the plan *committed*, so
@@ -38,6 +38,7 @@ mod draft;
 mod error;
 mod extent;
 mod lifecycle;
+pub mod locks;
 mod members;
 mod placement;
 mod queries;

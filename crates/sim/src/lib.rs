@@ -14,6 +14,8 @@
 
 mod chaos;
 mod directory_host;
+pub mod history;
+mod locks;
 mod message;
 mod network;
 mod node;
@@ -23,6 +25,7 @@ mod settled;
 mod truth;
 mod world;
 
+pub use locks::{BrokenLockRule, LockReport, run_locks};
 use message::{Address, Message};
 use truth::Fact;
 use world::World;
@@ -73,7 +76,7 @@ impl std::fmt::Display for Broken {
         let Self { seed, reason } = self;
         write!(
             f,
-            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed} cargo test -p hinterland-sim -- --nocapture)"
+            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed}, for locks HINTERLAND_LOCK_SEED={seed}, with cargo test -p hinterland-sim -- --nocapture)"
         )
     }
 }

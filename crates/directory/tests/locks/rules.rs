@@ -1,0 +1,252 @@
+//! The rules of locks one by one: order, upgrades, fences over restarts, leases, what page homes are told.
+
+use hinterland_directory::locks::{
+    ClaimState, Fence, Fences, Gate, HomeAction, LockAnswer, LockAsk, LockHolder, LockHome, LockMode,
+    LockRefusal, LockRequest, LockSettings,
+};
+use hinterland_types::{GlobalAddress, NodeId, SessionId};
+
+const HOME: NodeId = NodeId(1);
+const A: NodeId = NodeId(2);
+const B: NodeId = NodeId(3);
+const PAGES: NodeId = NodeId(4);
+
+fn address() -> GlobalAddress {
+    GlobalAddress::new(1 << 21).unwrap()
+}
+
+fn home(given: Option<Fence>, now_ms: u64) -> (LockHome, Option<Fence>) {
+    let mut home =
+        LockHome::new(HOME, LockSettings { fence_step: 1 << 9, ..LockSettings::default() }, given, now_ms);
+    let last = act(&mut home).0;
+    (home, last)
+}
+
+/// What was made durable last, and who is to be told.
+fn act(home: &mut LockHome) -> (Option<Fence>, Vec<(NodeId, u64)>) {
+    let (mut durable, mut tells) = (None, Vec::new());
+    for action in home.take_actions() {
+        match action {
+            HomeAction::Persist(fence) => {
+                home.persisted(fence);
+                durable = Some(fence);
+            }
+            HomeAction::Tell(node, _, number) => tells.push((node, number)),
+            HomeAction::Changed(_) => {}
+        }
+    }
+    (durable, tells)
+}
+
+fn acquire(request: u64, mode: LockMode, replaces: Option<u64>) -> LockAsk {
+    LockAsk::Acquire {
+        request: LockRequest(request),
+        session: SessionId(request % 10),
+        pid: 1,
+        address: address(),
+        mode,
+        replaces: replaces.map(LockRequest),
+        wait: true,
+    }
+}
+
+fn fence(answer: LockAnswer) -> Fence {
+    match answer {
+        LockAnswer::Granted { fence } => fence,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn granted(home: &mut LockHome, now_ms: u64, node: NodeId, request: u64) -> Option<Fence> {
+    let LockAnswer::Claims(claims) = home.answer(now_ms, node, 1, &LockAsk::Renew) else { panic!() };
+    claims.iter().find(|claim| claim.request == LockRequest(request)).and_then(|claim| claim.fence)
+}
+
+fn release(home: &mut LockHome, node: NodeId, request: u64, clean: bool) {
+    home.answer(0, node, 1, &LockAsk::Release { request: LockRequest(request), clean });
+}
+
+#[test]
+fn a_writer_that_waits_goes_before_readers_that_come_later() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Read, None)));
+    assert_eq!(home.answer(0, B, 1, &acquire(2, LockMode::Write, None)), LockAnswer::Waiting);
+    assert_eq!(home.answer(0, A, 1, &acquire(3, LockMode::Read, None)), LockAnswer::Waiting);
+    release(&mut home, A, 1, true);
+    assert!(granted(&mut home, 0, B, 2).is_some());
+    assert_eq!(granted(&mut home, 0, A, 3), None);
+    release(&mut home, B, 2, true);
+    assert!(granted(&mut home, 0, A, 3).is_some());
+}
+
+#[test]
+fn of_two_readers_that_want_to_write_the_second_is_refused() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Read, None)));
+    fence(home.answer(0, B, 1, &acquire(2, LockMode::Read, None)));
+    assert_eq!(home.answer(0, A, 1, &acquire(11, LockMode::Write, Some(1))), LockAnswer::Waiting);
+    let refused = home.answer(0, B, 1, &acquire(12, LockMode::Write, Some(2)));
+    assert_eq!(refused, LockAnswer::Refused(LockRefusal::UpgradeConflict));
+    // The second still has its read lock; once it lets go, the first writes.
+    assert_eq!(granted(&mut home, 0, A, 11), None);
+    release(&mut home, B, 2, true);
+    assert!(granted(&mut home, 0, A, 11).is_some());
+    assert_eq!(granted(&mut home, 0, A, 1), None, "the read lock became the write lock");
+}
+
+#[test]
+fn fences_grow_over_restarts_and_none_is_given_before_it_is_durable() {
+    let mut given = None;
+    let mut last = Fence(0);
+    for life in 0..5 {
+        let now_ms = 100_000 * life;
+        let (mut one, durable) = home(given, now_ms);
+        let mut known = durable;
+        // A restarted home is quiet for a lease: holders from before may still believe.
+        let now_ms = now_ms + 3000;
+        one.tick(now_ms);
+        for request in 0..3000 {
+            let got = fence(one.answer(now_ms, A, 1, &acquire(request, LockMode::Write, None)));
+            assert!(got > last, "{got} after {last}");
+            assert!(known.is_some_and(|durable| got < durable), "{got} was not durable");
+            last = got;
+            one.answer(now_ms, A, 1, &LockAsk::Release { request: LockRequest(request), clean: true });
+            known = act(&mut one).0.or(known);
+        }
+        given = known;
+    }
+}
+
+#[test]
+fn a_restarted_home_grants_nothing_before_every_lease_of_before_is_over() {
+    let (mut home, _) = home(Some(Fence(50)), 1000);
+    assert_eq!(home.answer(1001, A, 1, &acquire(1, LockMode::Read, None)), LockAnswer::Waiting);
+    home.tick(2000);
+    home.tick(3999);
+    assert_eq!(granted(&mut home, 3999, A, 1), None);
+    home.tick(4000);
+    assert!(granted(&mut home, 4000, A, 1).is_some_and(|fence| fence >= Fence(50)));
+}
+
+#[test]
+fn a_silent_writer_loses_its_lock_only_after_the_page_homes_forgot_its_fence() {
+    let (mut home, _) = home(None, 0);
+    let old = fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
+    let check = |fence| LockAsk::Check { address: address(), fence };
+    assert_eq!(home.answer(0, PAGES, 1, &check(old)), LockAnswer::Current);
+    assert_eq!(home.answer(0, B, 1, &acquire(2, LockMode::Write, None)), LockAnswer::Waiting);
+    for now_ms in [700, 1400, 2100, 2800] {
+        home.answer(now_ms, B, 1, &LockAsk::Renew);
+        home.answer(now_ms, PAGES, 1, &LockAsk::Renew);
+        home.tick(now_ms);
+        assert_eq!(act(&mut home).1, []);
+    }
+    home.tick(3000);
+    let (_, tells) = act(&mut home);
+    assert_eq!(tells.iter().map(|(node, _)| *node).collect::<Vec<_>>(), [PAGES]);
+    assert_eq!(granted(&mut home, 3000, B, 2), None, "the page home has not forgotten yet");
+    assert_eq!(
+        home.answer(3000, PAGES, 1, &check(old)),
+        LockAnswer::Refused(LockRefusal::Lost),
+        "the old fence counts no more"
+    );
+    home.told(3001, PAGES, address(), tells[0].1 + 7);
+    assert_eq!(granted(&mut home, 3001, B, 2), None, "an answer to something else");
+    home.told(3002, PAGES, address(), tells[0].1);
+    assert!(granted(&mut home, 3002, B, 2).is_some_and(|fence| fence > old));
+}
+
+#[test]
+fn a_page_home_that_stays_silent_is_waited_for_until_its_own_lease_is_over() {
+    let (mut home, _) = home(None, 0);
+    let old = fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
+    home.answer(1000, PAGES, 1, &LockAsk::Check { address: address(), fence: old });
+    home.answer(1000, B, 1, &acquire(2, LockMode::Write, None));
+    home.answer(1000, A, 1, &LockAsk::Release { request: LockRequest(1), clean: false });
+    for now_ms in [1500, 2500, 3500] {
+        home.answer(now_ms, B, 1, &LockAsk::Renew);
+        home.tick(now_ms);
+        assert_eq!(granted(&mut home, now_ms, B, 2), None);
+    }
+    home.tick(4000);
+    assert!(granted(&mut home, 4000, B, 2).is_some());
+}
+
+#[test]
+fn a_clean_unlock_asks_no_page_home_and_leaves_nothing_behind() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
+    release(&mut home, A, 1, true);
+    assert_eq!(act(&mut home).1, []);
+    assert_eq!(home.answer(0, A, 1, &LockAsk::List), LockAnswer::Rows(Vec::new()));
+    // A copy of the question that was on its way does not bring the lock back.
+    let late = home.answer(0, A, 1, &acquire(1, LockMode::Write, None));
+    assert_eq!(late, LockAnswer::Refused(LockRefusal::Lost));
+}
+
+#[test]
+fn a_home_that_was_stopped_itself_takes_nobodys_lock_for_it() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
+    home.tick(30_000);
+    assert!(granted(&mut home, 30_001, A, 1).is_some());
+}
+
+#[test]
+fn a_holder_stops_believing_an_eighth_of_a_lease_before_the_home_does() {
+    let mut holder = LockHolder::new(800);
+    let (request, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Write, None, true);
+    holder.answered(request, (HOME, 1), (100, 150), &LockAnswer::Granted { fence: Fence(9) });
+    let state = holder.state(request);
+    assert_eq!(state, Some(ClaimState::Held { fence: Fence(9), until_ms: 800 }));
+    // The home heard of it at 100 by this clock at the earliest, and waits until 900.
+}
+
+#[test]
+fn a_holder_learns_from_a_renewal_what_it_lost_and_what_it_never_knew() {
+    use hinterland_directory::locks::LockClaim;
+    let mut holder = LockHolder::new(800);
+    let (kept, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Write, None, true);
+    holder.answered(kept, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(9) });
+    let number = holder.renewal(HOME);
+    let ghost = LockClaim { request: LockRequest(77), fence: Some(Fence(10)) };
+    let asks = holder.renewed((HOME, 1), number, (1, 2), &[ghost]);
+    assert_eq!(holder.state(kept), Some(ClaimState::Refused(LockRefusal::Lost)));
+    let give_back = LockAsk::Release { request: LockRequest(77), clean: false };
+    assert_eq!(asks, [(LockRequest(77), give_back)]);
+}
+
+#[test]
+fn an_answer_that_is_older_than_a_grant_does_not_take_the_grant_away() {
+    let mut holder = LockHolder::new(800);
+    let (first, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Read, None, true);
+    holder.answered(first, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(1) });
+    let number = holder.renewal(HOME);
+    let (late, _) = holder.begin((SessionId(2), 1), HOME, address(), LockMode::Read, None, true);
+    holder.answered(late, (HOME, 1), (5, 6), &LockAnswer::Granted { fence: Fence(1) });
+    let only_first = hinterland_directory::locks::LockClaim { request: first, fence: Some(Fence(1)) };
+    holder.renewed((HOME, 1), number, (4, 7), &[only_first]);
+    assert!(matches!(holder.state(late), Some(ClaimState::Held { .. })));
+}
+
+#[test]
+fn a_page_home_refuses_lower_fences_and_asks_after_a_broken_lease() {
+    let mut fences = Fences::default();
+    let term = Some((0, 100));
+    let Gate::Ask(number) = fences.gate(1, HOME, address(), Fence(5), term) else { panic!() };
+    assert!(fences.learned(number, HOME, address(), Fence(5), 0));
+    assert_eq!(fences.gate(2, HOME, address(), Fence(5), term), Gate::Open);
+    assert_eq!(fences.gate(3, HOME, address(), Fence(8), term), Gate::Open);
+    assert_eq!(fences.gate(4, HOME, address(), Fence(5), term), Gate::Old);
+    assert!(matches!(fences.gate(101, HOME, address(), Fence(8), term), Gate::Ask(_)));
+    assert!(matches!(fences.gate(102, HOME, address(), Fence(8), Some((1, 200))), Gate::Ask(_)));
+}
+
+#[test]
+fn an_answer_that_was_taken_back_on_its_way_is_not_believed() {
+    let mut fences = Fences::default();
+    let Gate::Ask(number) = fences.gate(1, HOME, address(), Fence(5), Some((0, 100))) else { panic!() };
+    fences.forget(address());
+    assert!(!fences.learned(number, HOME, address(), Fence(5), 0));
+    assert!(matches!(fences.gate(2, HOME, address(), Fence(5), Some((0, 100))), Gate::Ask(_)));
+}
