@@ -10,7 +10,8 @@ from test_gpu import NVCC, gpu_node  # noqa: F401
 TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
 PROGRAMS = {
-    "gpu_graphs": ("replays", "round_trip", "large"),
+    "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
+    "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
 }
 

@@ -41,6 +41,8 @@ pub const ALREADY_REGISTERED: Code = 712;
 pub const NOT_REGISTERED: Code = 713;
 /// A stream, event, graph or module that does not exist (any more).
 pub const INVALID_HANDLE: Code = 400;
+/// Not in this state.
+pub const ILLEGAL_STATE: Code = 401;
 /// Nothing has this name.
 pub const NOT_FOUND: Code = 500;
 /// Not done yet; no error.

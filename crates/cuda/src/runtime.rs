@@ -6,10 +6,13 @@ pub mod event;
 pub mod graph;
 pub mod launch;
 pub mod memory;
+pub mod node;
 pub mod per_thread;
+pub mod pool;
 pub mod properties;
 pub mod register;
 pub mod stream;
+pub mod volume;
 
 use crate::code::{Code, INVALID_VALUE};
 

@@ -48,6 +48,7 @@ pub mod numbers {
     pub const PERSISTING_L2: i32 = 108;
     pub const ACCESS_POLICY_WINDOW: i32 = 109;
     pub const RESERVED_SHARED: i32 = 111;
+    pub const MEMORY_POOLS: i32 = 115;
     pub const CLUSTER_LAUNCH: i32 = 120;
 }
 
@@ -73,7 +74,6 @@ const HERE: &[(i32, i32)] = &[
     (105, 0),
     (110, 0),
     (114, 0),
-    (115, 0),
     (116, 0),
     (119, 0),
     (122, 0),
@@ -84,6 +84,8 @@ const HERE: &[(i32, i32)] = &[
     (UNIFIED_ADDRESSING, 1),
     (HOST_REGISTER, 1),
     (102, 1),
+    // Pools of memory.
+    (MEMORY_POOLS, 1),
 ];
 
 impl Session {

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::Message;
 
-use super::graph::Graph;
-use super::handle::Table;
-use super::list::{HostCopy, List};
+use super::graph::{Graph, NodePlace};
+use super::handle::{NumberMap, Table};
+use super::list::HostCopy;
 use super::outbox::Tail;
 use super::session::Session;
 use super::stream::Stream;
@@ -23,7 +23,10 @@ use crate::code::{
 struct Capture {
     origin: u32,
     streams: Vec<Arc<Stream>>,
-    list: List,
+    /// Where commands go.
+    graph: Arc<Graph>,
+    /// Whether the graph was made for it.
+    is_own: bool,
     is_invalid: bool,
 }
 
@@ -39,11 +42,23 @@ pub struct Captures {
     going: Mutex<BTreeMap<u32, Capture>>,
     next: AtomicU32,
     pub(super) graphs: Table<Graph>,
+    pub(super) nodes: Table<NodePlace>,
+    /// The event that commands of two streams of a graph wait by.
+    pub(super) edge: Mutex<Option<u32>>,
+    /// Kernels of the program by the names that launches have.
+    launched: Mutex<NumberMap<u32, usize>>,
 }
 
 impl Captures {
     pub(super) fn new() -> Self {
-        Self { going: Mutex::default(), next: AtomicU32::new(1), graphs: Table::new(1) }
+        Self {
+            going: Mutex::default(),
+            next: AtomicU32::new(1),
+            graphs: Table::new(1),
+            nodes: Table::new(1),
+            edge: Mutex::default(),
+            launched: Mutex::default(),
+        }
     }
 
     fn going(&self) -> MutexGuard<'_, BTreeMap<u32, Capture>> {
@@ -52,11 +67,28 @@ impl Captures {
 }
 
 impl Session {
-    /// Begins to capture a stream.
+    /// Begins to capture a stream into a graph of its own.
     ///
     /// # Errors
     /// It is the default stream, or is being captured.
     pub fn begin_capture(&self, stream: &Arc<Stream>) -> Result<(), Code> {
+        if stream.is_default() || stream.is_captured() {
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let graph = self.add_graph(stream.number)?;
+        self.begin_capture_into(stream, &graph, true)
+    }
+
+    /// Begins to capture a stream into a graph, which was made for it or not (`is_own`).
+    ///
+    /// # Errors
+    /// It is the default stream, or is being captured.
+    pub fn begin_capture_into(
+        &self,
+        stream: &Arc<Stream>,
+        graph: &Arc<Graph>,
+        is_own: bool,
+    ) -> Result<(), Code> {
         if stream.is_default() {
             return Err(CAPTURE_UNSUPPORTED);
         }
@@ -64,16 +96,57 @@ impl Session {
         if stream.is_captured() {
             return Err(CAPTURE_UNSUPPORTED);
         }
-        let number = self.captures.next.fetch_add(1, Ordering::Relaxed);
-        let capture = Capture {
-            origin: stream.number,
-            streams: vec![stream.clone()],
-            list: List::default(),
-            is_invalid: false,
-        };
-        going.insert(number, capture);
-        stream.capture.store(number, Ordering::Relaxed);
+        self.begin(&mut going, stream, graph.clone(), is_own);
         Ok(())
+    }
+
+    fn begin(
+        &self,
+        going: &mut BTreeMap<u32, Capture>,
+        stream: &Arc<Stream>,
+        graph: Arc<Graph>,
+        is_own: bool,
+    ) {
+        let number = self.captures.next.fetch_add(1, Ordering::Relaxed);
+        let (origin, streams) = (stream.number, vec![stream.clone()]);
+        going.insert(number, Capture { origin, streams, graph, is_own, is_invalid: false });
+        stream.capture.store(number, Ordering::Relaxed);
+    }
+
+    /// A stream that nobody else has, and the graph that takes what is put on it.
+    pub(super) fn begin_hidden_capture(&self, device: u32) -> Result<(Arc<Stream>, Arc<Graph>), Code> {
+        let stream = Arc::new(Stream::new(device, device, 0, 0));
+        let graph = self.add_graph(device)?;
+        self.begin(&mut self.captures.going(), &stream, graph.clone(), true);
+        Ok((stream, graph))
+    }
+
+    /// Nothing more is put on it.
+    pub(super) fn end_hidden_capture(&self, stream: &Stream) {
+        self.captures.going().remove(&stream.capture.load(Ordering::Relaxed));
+    }
+
+    /// The graph that a stream is being captured into.
+    ///
+    /// # Errors
+    /// The capture has failed.
+    pub fn captured_graph(&self, stream: &Stream) -> Result<Option<Arc<Graph>>, Code> {
+        let going = self.captures.going();
+        match going.get(&stream.capture.load(Ordering::Relaxed)) {
+            None => Ok(None),
+            Some(capture) => capture.check().map(|()| Some(capture.graph.clone())),
+        }
+    }
+
+    /// Remembers what the program calls a kernel that it launches.
+    pub fn note_kernel(&self, function: u32, name: usize) {
+        let mut launched = self.captures.launched.lock().unwrap_or_else(PoisonError::into_inner);
+        launched.insert(function, name);
+    }
+
+    /// What the program calls a kernel.
+    pub(super) fn noted_kernel(&self, function: u32) -> Option<usize> {
+        self.captures.launched.lock().unwrap_or_else(PoisonError::into_inner).get(&function).copied()
     }
 
     /// Takes a command into the capture of its stream.
@@ -87,7 +160,7 @@ impl Session {
         let mut going = self.captures.going();
         let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
         capture.check()?;
-        let pushed = capture.list.push(stream.number, None, message, bytes, fill);
+        let pushed = capture.graph.state().list.push(stream.number, None, message, bytes, fill);
         pushed.inspect_err(|_| capture.is_invalid = true)
     }
 
@@ -105,7 +178,7 @@ impl Session {
         let capture = going.get_mut(&stream.capture.load(Ordering::Relaxed)).ok_or(CAPTURE_INVALIDATED)?;
         capture.check()?;
         if let HostCopy::In(from) = &copy
-            && capture.list.lands_in(from)
+            && capture.graph.state().list.lands_in(from)
         {
             eprintln!(
                 "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
@@ -113,7 +186,7 @@ impl Session {
             capture.is_invalid = true;
             return Err(CAPTURE_UNSUPPORTED);
         }
-        let pushed = capture.list.push(stream.number, Some(copy), message, 0, |_| ());
+        let pushed = capture.graph.state().list.push(stream.number, Some(copy), message, 0, |_| ());
         pushed.inspect_err(|_| capture.is_invalid = true)
     }
 
@@ -166,8 +239,12 @@ impl Session {
         capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
         drop(going);
         if capture.is_invalid {
+            // One that the program had before stays, as far as it came.
+            if capture.is_own {
+                self.destroy_graph(capture.graph.number)?;
+            }
             return Err(CAPTURE_INVALIDATED);
         }
-        self.add_graph(origin, capture.list)
+        Ok(capture.graph)
     }
 }

@@ -1,11 +1,28 @@
-//! Graphs of the program: lists that were captured, under handles.
+//! Graphs of the program: captured, put together node by node, or both.
+//!
+//! A graph has a list of what was captured into it, and nodes. Nodes of the list are made when the program first asks for them. As long as it only looks, the list
+//! is sent as it was captured; once it has added or changed something, its commands are sent one by one, in an order that all
+//! dependencies allow.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
+
+use super::handle::Kind;
 use super::instance::Definition;
+use super::launch::Geometry;
 use super::list::List;
+use super::node::{Arguments, Content, Given, Node, NodeKind, Piece};
+use super::outbox::Tail;
 use super::session::Session;
-use crate::code::Code;
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED};
+
+/// Most nodes of a graph: as many as the node takes commands.
+const NODES_MAX: usize = 1 << 20;
+
+/// Flag of a record that others than the graph see.
+const EXTERNAL: u32 = 1;
 
 /// A graph.
 #[derive(Debug)]
@@ -15,35 +32,179 @@ pub struct Graph {
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
-struct State {
-    origin: u32,
-    list: List,
-    /// The list as it is sent.
+/// What a graph is made of.
+#[derive(Debug, Default, Clone)]
+pub struct State {
+    /// A stream of its device.
+    pub(super) origin: u32,
+    /// What was captured.
+    pub(super) list: List,
+    /// Entries of the list that are nodes already.
+    seen: usize,
+    /// The last nodes of each stream of the capture.
+    frontiers: HashMap<u32, Vec<usize>>,
+    events: HashMap<u32, Vec<usize>>,
+    pub(super) nodes: Vec<Node>,
+    /// Whether there is more than the list.
+    is_changed: bool,
     definition: Option<Arc<Definition>>,
 }
 
-impl Graph {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The node with a number of a session: its graph, and which one it is there.
+#[derive(Debug, Clone, Copy)]
+pub struct NodePlace {
+    graph: u32,
+    index: usize,
+}
 
-    /// Commands in it.
-    #[must_use]
-    pub fn command_count(&self) -> usize {
-        self.state().list.entries.len()
+impl Graph {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl State {
+    /// Makes nodes of what was captured since the last time.
+    fn see(&mut self) {
+        let mut front = Vec::new();
+        while self.seen < self.list.entries.len() {
+            let index = self.seen;
+            self.seen += 1;
+            let stream = self.list.entries[index].stream;
+            let (word, body) = self.list.frame(index);
+            match word {
+                EventRecord::WORD if EventRecord::take(body).flags & EXTERNAL == 0 => {
+                    let event = EventRecord::take(body).event;
+                    let frontier = self.frontiers.get(&stream).cloned().unwrap_or_default();
+                    self.events.insert(event, frontier);
+                }
+                StreamWait::WORD => {
+                    let event = StreamWait::take(body).event;
+                    let more = self.events.get(&event).cloned().unwrap_or_default();
+                    let frontier = self.frontiers.entry(stream).or_default();
+                    frontier.extend(more);
+                    frontier.sort_unstable();
+                    frontier.dedup();
+                }
+                // A setting holds for what follows.
+                BlasSet::WORD => front.push(index),
+                _ => {
+                    let mut entries = std::mem::take(&mut front);
+                    entries.push(index);
+                    let place = self.nodes.len();
+                    let dependencies = self.frontiers.insert(stream, vec![place]).unwrap_or_default();
+                    self.nodes.push(Node::captured(NodeKind::of_word(word), entries, dependencies));
+                }
+            }
+        }
+        if !front.is_empty()
+            && let Some(Node { content: Content::Captured(entries), .. }) =
+                self.nodes.iter_mut().rev().find(|node| matches!(node.content, Content::Captured(_)))
+        {
+            entries.extend(front);
+        }
+    }
+
+    /// Something is to be more than the list, or another list.
+    fn change(&mut self) {
+        self.see();
+        self.is_changed = true;
+        self.definition = None;
+    }
+
+    /// Nodes in an order that all dependencies allow, the first ones first.
+    ///
+    /// # Errors
+    /// They go round in a circle.
+    fn order(&self) -> Result<Vec<usize>, Code> {
+        let mut left: Vec<usize> = self.nodes.iter().map(|node| node.dependencies.len()).collect();
+        let mut behind = vec![Vec::new(); self.nodes.len()];
+        for (index, node) in self.nodes.iter().enumerate() {
+            node.dependencies.iter().for_each(|before| behind[*before].push(index));
+        }
+        let mut ready: std::collections::BTreeSet<usize> =
+            (0..self.nodes.len()).filter(|index| left[*index] == 0).collect();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(index) = ready.pop_first() {
+            order.push(index);
+            for next in &behind[index] {
+                left[*next] -= 1;
+                if left[*next] == 0 {
+                    ready.insert(*next);
+                }
+            }
+        }
+        if order.len() < self.nodes.len() {
+            return Err(INVALID_VALUE);
+        }
+        order.retain(|index| !self.nodes[*index].is_gone);
+        Ok(order)
+    }
+
+    /// What a node does.
+    #[must_use]
+    pub fn kind(&self, index: usize) -> NodeKind {
+        self.nodes[index].kind
+    }
+
+    /// What can be asked of a node of a kind.
+    ///
+    /// # Errors
+    /// It is of another kind.
+    pub fn given(&self, index: usize, kind: NodeKind) -> Result<&Given, Code> {
+        let node = &self.nodes[index];
+        if node.kind == kind { Ok(&node.given) } else { Err(INVALID_VALUE) }
+    }
+
+    /// The commands of a node.
+    fn commands(&self, index: usize) -> (&List, Vec<usize>) {
+        match &self.nodes[index].content {
+            Content::Captured(entries) => (&self.list, entries.clone()),
+            Content::Own(list) => (list, (0..list.entries.len()).collect()),
+        }
+    }
+
+    /// One list of all nodes, in which each command waits for the one in front of it; and where each node is there.
+    fn one_by_one(&self, event: u32) -> Result<(List, Vec<Piece>), Code> {
+        let (mut list, mut pieces) = (List::default(), Vec::new());
+        let mut lane = self.origin;
+        for index in self.order()? {
+            let (own, entries) = self.commands(index);
+            let mut first = None;
+            for entry in entries {
+                let stream = own.entries[entry].stream;
+                if stream != lane {
+                    switch(&mut list, event, lane, stream)?;
+                    lane = stream;
+                }
+                first.get_or_insert(list.entries.len());
+                list.push_frame(own, entry);
+            }
+            let first = first.unwrap_or(list.entries.len());
+            pieces.push(Piece { node: index, first, count: list.entries.len() - first });
+        }
+        if lane != self.origin {
+            switch(&mut list, event, lane, self.origin)?;
+        }
+        Ok((list, pieces))
+    }
+}
+
+/// What follows in a stream waits for what is in front of it in another.
+fn switch(list: &mut List, event: u32, from: u32, to: u32) -> Result<(), Code> {
+    let nothing = |_: &mut Tail<'_>| ();
+    list.push(from, None, &EventRecord { event, stream: from, flags: 0 }, 0, nothing)?;
+    list.push(to, None, &StreamWait { stream: to, event, flags: 0 }, 0, nothing)
+}
+
 impl Session {
-    /// A graph of a list.
+    /// An empty graph of a device.
     ///
     /// # Errors
     /// All names were given.
-    pub fn add_graph(&self, origin: u32, list: List) -> Result<Arc<Graph>, Code> {
-        self.captures
-            .graphs
-            .add(|number| Ok(Graph { number, state: Mutex::new(State { origin, list, definition: None }) }))
+    pub fn add_graph(&self, origin: u32) -> Result<Arc<Graph>, Code> {
+        let state = State { origin, ..State::default() };
+        self.captures.graphs.add(|number| Ok(Graph { number, state: Mutex::new(state) }))
     }
 
     /// The graph with a number.
@@ -60,34 +221,409 @@ impl Session {
     /// There is none (any more), or the node is gone.
     pub fn destroy_graph(&self, number: u32) -> Result<(), Code> {
         let graph = self.captures.graphs.remove(number)?;
-        let definition = graph.state().definition.take();
-        definition.map_or(Ok(()), |definition| self.drop_definition(&definition))
+        let mut state = graph.state();
+        for handle in state.nodes.iter().filter_map(|node| node.handle) {
+            // It is there: it was given to this node.
+            let _ = self.captures.nodes.remove(handle);
+        }
+        state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
+    }
+
+    /// A graph with the same nodes.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn clone_graph(&self, graph: &Graph) -> Result<Arc<Graph>, Code> {
+        let mut state = graph.state();
+        state.see();
+        let mut copy = State { definition: None, ..state.clone() };
+        copy.nodes.iter_mut().for_each(|node| node.handle = None);
+        self.captures.graphs.add(|number| Ok(Graph { number, state: Mutex::new(copy) }))
     }
 
     /// The graph as it is sent.
-    fn definition(&self, graph: &Graph) -> Arc<Definition> {
+    fn definition(&self, graph: &Graph) -> Result<Arc<Definition>, Code> {
         let mut state = graph.state();
         if let Some(definition) = &state.definition {
-            return definition.clone();
+            return Ok(definition.clone());
         }
-        let made = self.instances.define(state.origin, state.list.bytes.clone(), state.list.copies());
-        state.definition.insert(made).clone()
+        let made = if state.is_changed {
+            let (list, pieces) = state.one_by_one(self.edge_event()?)?;
+            if list.reads_what_landed() {
+                eprintln!(
+                    "hinterland: a graph cannot copy to a device what it copies out of one (hint: copy within the device)"
+                );
+                return Err(NOT_SUPPORTED);
+            }
+            self.instances.define(graph.number, state.origin, list, Some(pieces))
+        } else {
+            self.instances.define(graph.number, state.origin, state.list.clone(), None)
+        };
+        Ok(state.definition.insert(made).clone())
     }
 
     /// Makes a graph ready to be launched; returns the name of the instance.
     ///
     /// # Errors
-    /// The node is gone.
+    /// Its nodes go round in a circle, or the node is gone.
     pub fn instantiate(&self, graph: &Graph, flags: u64) -> Result<u32, Code> {
-        self.instantiate_definition(&self.definition(graph), flags)
+        self.instantiate_definition(&self.definition(graph)?, flags)
     }
 
     /// Makes an instance do what a graph says.
     ///
     /// # Errors
-    /// There is no such instance, or the node is gone.
+    /// There is no such instance; as [`instantiate`](Self::instantiate).
     pub fn update_exec(&self, exec: u32, graph: &Graph) -> Result<(), Code> {
         self.known_exec(exec)?;
-        self.update_instance(exec, &self.definition(graph))
+        self.update_instance(exec, &self.definition(graph)?)
     }
+
+    /// The handles of all nodes of a graph.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn nodes(&self, graph: &Graph) -> Result<Vec<u32>, Code> {
+        let mut state = graph.state();
+        state.see();
+        let count = state.nodes.len();
+        (0..count)
+            .filter(|index| !state.nodes[*index].is_gone)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|index| self.node_handle(graph.number, &mut state, index))
+            .collect()
+    }
+
+    /// How many nodes a graph has.
+    #[must_use]
+    pub fn node_count(&self, graph: &Graph) -> usize {
+        let mut state = graph.state();
+        state.see();
+        state.nodes.iter().filter(|node| !node.is_gone).count()
+    }
+
+    fn node_handle(&self, graph: u32, state: &mut State, index: usize) -> Result<u32, Code> {
+        if let Some(handle) = state.nodes[index].handle {
+            return Ok(handle);
+        }
+        let mut name = 0;
+        self.captures.nodes.add(|number| {
+            name = number;
+            Ok(NodePlace { graph, index })
+        })?;
+        state.nodes[index].handle = Some(name);
+        Ok(name)
+    }
+
+    /// Calls `work` with the graph of a node and which one it is.
+    ///
+    /// # Errors
+    /// There is no such node (any more), or what `work` says.
+    pub fn with_node<T>(
+        &self,
+        node: u32,
+        work: impl FnOnce(&Arc<Graph>, &mut State, usize) -> Result<T, Code>,
+    ) -> Result<T, Code> {
+        let place = *self.captures.nodes.get(node)?;
+        let graph = self.graph(place.graph)?;
+        let mut state = graph.state();
+        if state.nodes.get(place.index).is_none_or(|node| node.is_gone) {
+            return Err(INVALID_VALUE);
+        }
+        work(&graph, &mut state, place.index)
+    }
+
+    /// Which nodes of a graph these are.
+    fn indices(&self, graph: &Graph, nodes: &[u32]) -> Result<Vec<usize>, Code> {
+        let index = |node: &u32| {
+            let place = *self.captures.nodes.get(*node)?;
+            if place.graph == graph.number { Ok(place.index) } else { Err(INVALID_VALUE) }
+        };
+        nodes.iter().map(index).collect()
+    }
+
+    /// Adds a node behind others; returns its handle.
+    ///
+    /// # Errors
+    /// The others are not of this graph, or there are too many.
+    pub fn add_node(&self, graph: &Graph, behind: &[u32], node: Node) -> Result<u32, Code> {
+        let dependencies = self.indices(graph, behind)?;
+        let mut state = graph.state();
+        state.change();
+        if dependencies.iter().any(|index| state.nodes[*index].is_gone) || state.nodes.len() >= NODES_MAX {
+            return Err(INVALID_VALUE);
+        }
+        let index = state.nodes.len();
+        state.nodes.push(Node { dependencies, ..node });
+        self.node_handle(graph.number, &mut state, index)
+    }
+
+    /// Gives a node other commands.
+    ///
+    /// # Errors
+    /// There is no such node, or it is of another kind.
+    pub fn change_node(&self, node: u32, with: Node) -> Result<(), Code> {
+        self.with_node(node, |_, state, index| {
+            if state.nodes[index].kind != with.kind {
+                return Err(INVALID_VALUE);
+            }
+            state.change();
+            let Node { handle, dependencies, .. } = state.nodes[index].clone();
+            state.nodes[index] = Node { handle, dependencies, ..with };
+            Ok(())
+        })
+    }
+
+    /// Gives a node of an instance other commands; the graph stays as it is.
+    ///
+    /// # Errors
+    /// There is no such node in the instance, or it is of another kind.
+    pub fn change_exec_node(&self, exec: u32, node: u32, with: &Node) -> Result<(), Code> {
+        let place = *self.captures.nodes.get(node)?;
+        let kind = self.with_node(node, |_, state, index| Ok(state.nodes[index].kind))?;
+        let Content::Own(list) = &with.content else { return Err(INVALID_VALUE) };
+        if kind != with.kind {
+            return Err(INVALID_VALUE);
+        }
+        let does = self.definition_of(exec)?;
+        let of_list = |definition: &Definition| {
+            let mut state = State { list: definition.list.clone(), ..State::default() };
+            state.see();
+            let piece = |(node, one): (usize, &Node)| match &one.content {
+                // The command itself stands behind the settings that it takes with it.
+                Content::Captured(entries) => entries
+                    .iter()
+                    .find(|entry| definition.list.frame(**entry).0 != BlasSet::WORD)
+                    .map(|first| Piece { node, first: *first, count: 1 }),
+                Content::Own(_) => None,
+            };
+            state.nodes.iter().enumerate().filter_map(piece).collect::<Vec<_>>()
+        };
+        if does.graph != place.graph {
+            return Err(INVALID_VALUE);
+        }
+        let pieces = does.pieces.clone().unwrap_or_else(|| of_list(&does));
+        let piece = *pieces.iter().find(|piece| piece.node == place.index).ok_or(INVALID_VALUE)?;
+        let mut new = List::default();
+        (0..piece.first).for_each(|entry| new.push_frame(&does.list, entry));
+        let lane = does.list.entries.get(piece.first).map_or(does.origin, |entry| entry.stream);
+        let event = self.edge_event()?;
+        for entry in 0..list.entries.len() {
+            let stream = list.entries[entry].stream;
+            if stream != lane {
+                switch(&mut new, event, lane, stream)?;
+            }
+            new.push_frame(list, entry);
+            if stream != lane {
+                switch(&mut new, event, stream, lane)?;
+            }
+        }
+        let grown = new.entries.len() as isize - (piece.first + piece.count) as isize;
+        (piece.first + piece.count..does.list.entries.len())
+            .for_each(|entry| new.push_frame(&does.list, entry));
+        let moved = pieces.iter().map(|one| {
+            if one.first > piece.first {
+                Piece { first: one.first.saturating_add_signed(grown), ..*one }
+            } else if one.node == piece.node {
+                Piece { count: piece.count.saturating_add_signed(grown), ..*one }
+            } else {
+                *one
+            }
+        });
+        let definition = self.instances.define(does.graph, does.origin, new, Some(moved.collect()));
+        self.update_instance(exec, &definition)?;
+        self.drop_definition(&definition)
+    }
+
+    /// Puts nodes behind others, or takes that back (`is_removal`).
+    ///
+    /// # Errors
+    /// They are not of this graph, or, to be removed, not there.
+    pub fn change_edges(
+        &self,
+        graph: &Graph,
+        from: &[u32],
+        to: &[u32],
+        is_removal: bool,
+    ) -> Result<(), Code> {
+        let (from, to) = (self.indices(graph, from)?, self.indices(graph, to)?);
+        let mut state = graph.state();
+        state.change();
+        for (before, after) in from.into_iter().zip(to) {
+            let dependencies = &mut state.nodes[after].dependencies;
+            let place = dependencies.iter().position(|one| *one == before);
+            match (place, is_removal) {
+                (Some(place), true) => drop(dependencies.swap_remove(place)),
+                (None, false) if before != after => dependencies.push(before),
+                _ => return Err(INVALID_VALUE),
+            }
+        }
+        Ok(())
+    }
+
+    /// Pairs of nodes, of which the second one is behind the first.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn edges(&self, graph: &Graph) -> Result<Vec<(u32, u32)>, Code> {
+        let mut state = graph.state();
+        state.see();
+        let mut pairs = Vec::new();
+        for (index, node) in state.nodes.iter().enumerate().filter(|(_, node)| !node.is_gone) {
+            pairs.extend(node.dependencies.iter().map(|before| (*before, index)));
+        }
+        pairs
+            .into_iter()
+            .map(|(before, after)| {
+                let first = self.node_handle(graph.number, &mut state, before)?;
+                Ok((first, self.node_handle(graph.number, &mut state, after)?))
+            })
+            .collect()
+    }
+
+    /// Takes a node out; what was behind it is behind nothing of it any more.
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn destroy_node(&self, node: u32) -> Result<(), Code> {
+        self.with_node(node, |_, state, index| {
+            state.change();
+            state.nodes[index].is_gone = true;
+            state.nodes[index].dependencies.clear();
+            state.nodes.iter_mut().for_each(|one| one.dependencies.retain(|before| *before != index));
+            Ok(())
+        })?;
+        self.captures.nodes.remove(node).map(drop)
+    }
+
+    /// The node of a copy of a graph that a node of the original has become.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn node_in_clone(&self, node: u32, clone: &Graph) -> Result<u32, Code> {
+        let place = *self.captures.nodes.get(node)?;
+        let mut state = clone.state();
+        if place.index >= state.nodes.len() || place.graph == clone.number {
+            return Err(INVALID_VALUE);
+        }
+        self.node_handle(clone.number, &mut state, place.index)
+    }
+
+    /// What the next command of a captured stream will be behind.
+    ///
+    /// # Errors
+    /// All names were given.
+    pub fn frontier(&self, graph: &Graph, stream: u32) -> Result<Vec<u32>, Code> {
+        let mut state = graph.state();
+        state.see();
+        let frontier = state.frontiers.get(&stream).cloned().unwrap_or_default();
+        frontier.into_iter().map(|index| self.node_handle(graph.number, &mut state, index)).collect()
+    }
+
+    /// Says what the next command of a captured stream will be behind: these besides, or these alone.
+    ///
+    /// # Errors
+    /// They are not of this graph.
+    pub fn set_frontier(&self, graph: &Graph, stream: u32, nodes: &[u32], is_all: bool) -> Result<(), Code> {
+        let mut more = self.indices(graph, nodes)?;
+        let mut state = graph.state();
+        state.change();
+        let frontier = state.frontiers.entry(stream).or_default();
+        if !is_all {
+            more.append(frontier);
+        }
+        more.sort_unstable();
+        more.dedup();
+        *frontier = more;
+        Ok(())
+    }
+
+    /// All commands of a graph as they are sent.
+    ///
+    /// # Errors
+    /// As [`instantiate`](Self::instantiate).
+    pub fn list_of(&self, graph: &Graph) -> Result<List, Code> {
+        self.definition(graph).map(|definition| definition.list.clone())
+    }
+
+    /// The kernel that a node launches: what the program calls it, how, and with which arguments.
+    ///
+    /// # Errors
+    /// The node is no kernel of the program's.
+    pub fn kernel_of_node(&self, node: u32) -> Result<(usize, Geometry, Arc<Arguments>), Code> {
+        let captured =
+            self.with_node(node, |_, state, index| match state.given(index, NodeKind::Kernel)? {
+                Given::Kernel(function, geometry, arguments) => {
+                    Ok(Err((*function, *geometry, arguments.clone())))
+                }
+                _ => {
+                    let (list, entries) = state.commands(index);
+                    let last = entries
+                        .iter()
+                        .map(|entry| list.frame(*entry))
+                        .find(|(word, _)| *word == Launch::WORD);
+                    Ok(Ok(last.map(|(_, body)| body.to_vec()).ok_or(NOT_SUPPORTED)?))
+                }
+            })?;
+        let body = match captured {
+            Err(given) => return Ok(given),
+            Ok(body) => body,
+        };
+        let fields = Launch::take(&body);
+        let function = self.noted_kernel(fields.function).ok_or(NOT_SUPPORTED)?;
+        let named = std::ptr::with_exposed_provenance(function);
+        let kernel = crate::runtime::launch::kernel(self, named, crate::core::thread::device())?;
+        let geometry = Geometry {
+            grid: fields.grid,
+            block: fields.block,
+            shared: fields.shared as usize,
+            cluster: fields.cluster,
+            flags: fields.flags,
+        };
+        let arguments = Arc::new(Arguments::of_block(&kernel, &body[Launch::BYTES..]));
+        let given = Given::Kernel(function, geometry, arguments.clone());
+        self.with_node(node, |_, state, index| {
+            state.nodes[index].given = given;
+            Ok(())
+        })?;
+        Ok((function, geometry, arguments))
+    }
+
+    /// The event that commands of two streams of a graph wait by.
+    fn edge_event(&self) -> Result<u32, Code> {
+        let mut event = self.captures.edge.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(event) = *event {
+            return Ok(event);
+        }
+        let made = self.create_event(0, super::event::WITHOUT_TIME)?.number;
+        Ok(*event.insert(made))
+    }
+
+    /// The commands that `work` would send on a device, as a list.
+    ///
+    /// # Errors
+    /// What `work` says.
+    pub fn commands_of(
+        &self,
+        device: u32,
+        work: impl FnOnce(&Arc<super::stream::Stream>) -> Result<(), Code>,
+    ) -> Result<List, Code> {
+        let (stream, graph) = self.begin_hidden_capture(device)?;
+        let done = work(&stream);
+        self.end_hidden_capture(&stream);
+        self.captures.graphs.remove(graph.number)?;
+        // What no capture can hold, no node can.
+        done.map_err(|code| if code == CAPTURE_UNSUPPORTED { NOT_SUPPORTED } else { code })?;
+        let list = std::mem::take(&mut graph.state().list);
+        Ok(list)
+    }
+}
+
+/// The number of a node's handle.
+///
+/// # Errors
+/// It is something else.
+pub fn node_number(handle: *const std::ffi::c_void) -> Result<u32, Code> {
+    Kind::Node.of(handle)
 }

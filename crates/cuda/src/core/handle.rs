@@ -27,6 +27,10 @@ pub enum Kind {
     Context = 0x5e07,
     /// `CUmemGenericAllocationHandle`
     Memory = 0x5e08,
+    /// `cudaGraphNode_t`
+    Node = 0x5e09,
+    /// `cudaMemPool_t`
+    Pool = 0x5e0a,
 }
 
 const SHIFT: u32 = 44;

@@ -14,7 +14,8 @@ use hinterland_proto::gpu::write_edits;
 
 use super::handle::Table;
 use super::inbox::{Destination, Target};
-use super::list::HostCopy;
+use super::list::{HostCopy, List};
+use super::node::Piece;
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
@@ -27,9 +28,13 @@ const BASES_MAX: usize = 8;
 #[derive(Debug)]
 pub struct Definition {
     number: u32,
-    origin: u32,
-    bytes: Vec<u8>,
+    /// The program's graph that it was made of.
+    pub(super) graph: u32,
+    pub(super) origin: u32,
+    pub(super) list: List,
     copies: Vec<HostCopy>,
+    /// Where nodes of the graph are in the list, if it is not the list as it was captured.
+    pub(super) pieces: Option<Vec<Piece>>,
     was_sent: AtomicBool,
     was_dropped: AtomicBool,
 }
@@ -56,12 +61,20 @@ impl Instances {
     }
 
     /// Names a list.
-    pub(super) fn define(&self, origin: u32, bytes: Vec<u8>, copies: Vec<HostCopy>) -> Arc<Definition> {
+    pub(super) fn define(
+        &self,
+        graph: u32,
+        origin: u32,
+        list: List,
+        pieces: Option<Vec<Piece>>,
+    ) -> Arc<Definition> {
         Arc::new(Definition {
             number: self.next.fetch_add(1, Ordering::Relaxed),
+            graph,
             origin,
-            bytes,
-            copies,
+            copies: list.copies(),
+            list,
+            pieces,
             was_sent: AtomicBool::new(false),
             was_dropped: AtomicBool::new(false),
         })
@@ -79,19 +92,19 @@ impl Session {
         let base = bases.iter().rev().find(|base| {
             edits.clear();
             !self.without.graph_edits
-                && write_edits(&base.bytes, &graph.bytes, &mut edits)
-                && edits.len() < graph.bytes.len()
+                && write_edits(&base.list.bytes, &graph.list.bytes, &mut edits)
+                && edits.len() < graph.list.bytes.len()
         });
         let (base, bytes) = match base {
             Some(base) => (base.number, &edits),
-            None => (0, &graph.bytes),
+            None => (0, &graph.list.bytes),
         };
         self.send(&GraphCommand {
             graph: graph.number,
             base,
             stream: graph.origin,
             flags: 0,
-            bytes: graph.bytes.len() as u64,
+            bytes: graph.list.bytes.len() as u64,
             sent: bytes.len() as u64,
         })?;
         for part in bytes.chunks(self.tail_max(GraphPart::BYTES)) {
@@ -147,6 +160,16 @@ impl Session {
         self.send(&GraphUpdate { exec: exec.number, graph: graph.number })?;
         *does = graph.clone();
         Ok(())
+    }
+
+    /// What an instance does.
+    ///
+    /// # Errors
+    /// There is no such instance.
+    pub(super) fn definition_of(&self, exec: u32) -> Result<Arc<Definition>, Code> {
+        let exec = self.instances.execs.get(exec)?;
+        let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(does.clone())
     }
 
     /// Whether there is such an instance.

@@ -1,5 +1,6 @@
 //! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
 
+use hinterland_proto::gpu::command::Launch;
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
 use super::inbox::Destination;
@@ -100,6 +101,32 @@ impl List {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(other.whole_frame(index));
         self.entries.push(Entry { at, ..other.entries[index] });
+    }
+
+    /// Whether a copy to a device begins where bytes land that an earlier copy brings.
+    #[must_use]
+    pub fn reads_what_landed(&self) -> bool {
+        let mut landed: Vec<(usize, usize)> = Vec::new();
+        self.entries.iter().any(|entry| match &entry.copy {
+            Some(HostCopy::Out(to)) => {
+                landed.push(to.range());
+                false
+            }
+            Some(HostCopy::In(from)) => {
+                let (start, end) = from.range();
+                landed.iter().any(|place| place.0 < end && start < place.1)
+            }
+            None => false,
+        })
+    }
+
+    /// The parameters of the launch that this list is.
+    #[must_use]
+    pub fn launch_block(&self) -> &[u8] {
+        if self.entries.is_empty() {
+            return &[];
+        }
+        self.frame(0).1.get(Launch::BYTES..).unwrap_or_default()
     }
 
     /// Copies with the program's memory, in order.

@@ -231,6 +231,12 @@ impl Session {
         if address == 0 {
             return Ok(());
         }
+        self.free_range(address)?;
+        self.forget_owner(address);
+        Ok(())
+    }
+
+    fn free_range(&self, address: u64) -> Result<(), Code> {
         let mut memory = self.memory();
         let range = *memory.ranges.get(&address).ok_or(INVALID_VALUE)?;
         match range.holder {

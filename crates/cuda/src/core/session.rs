@@ -20,6 +20,7 @@ use super::memory::Memory;
 use super::module::Modules;
 use super::outbox::Outbox;
 use super::pooled::Pooled;
+use super::pools::Pools;
 use super::stream::Stream;
 use super::window::Window;
 use crate::code::{Code, INVALID_DEVICE, NO_DEVICE, NOT_INITIALIZED};
@@ -71,6 +72,7 @@ pub struct Session {
     pub(super) captures: Captures,
     pub(super) instances: Instances,
     pub(super) landing: Landing,
+    pub(super) pools: Pools,
     /// Devices that the program has let reach others: a bit for each other one.
     pub peers: Vec<AtomicU32>,
     pub(super) memory: Mutex<Memory>,
@@ -194,6 +196,7 @@ impl Session {
             captures: Captures::new(),
             instances: Instances::new(),
             landing: Landing::default(),
+            pools: Pools::new(devices),
             peers: (0..devices).map(|_| AtomicU32::new(0)).collect(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),

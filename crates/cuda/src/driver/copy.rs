@@ -28,11 +28,17 @@ pub unsafe extern "C" fn hl_cuMemAlloc_v2(place: *mut u64, bytes: usize) -> Code
     })
 }
 
-/// The same: the order of commands is that of the calls.
+/// Allocates from the pool of the stream's device.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, _stream: *mut c_void) -> Code {
-    // SAFETY: as documented.
-    unsafe { hl_cuMemAlloc_v2(place, bytes) }
+pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, stream: *mut c_void) -> Code {
+    driver(|session| {
+        if place.is_null() || bytes == 0 {
+            return Err(INVALID_VALUE);
+        }
+        let pool = session.current_pool(session.stream(stream)?.device)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, session.allocate_from(pool, bytes as u64)?) }
+    })
 }
 
 /// Frees memory of a device.
@@ -43,8 +49,8 @@ pub extern "C" fn hl_cuMemFree_v2(address: u64) -> Code {
 
 /// The same: what was sent before still has the memory.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cuMemFreeAsync(address: u64, _stream: *mut c_void) -> Code {
-    hl_cuMemFree_v2(address)
+pub extern "C" fn hl_cuMemFreeAsync(address: u64, stream: *mut c_void) -> Code {
+    driver(|session| session.free_in(&*session.stream(stream)?, address))
 }
 
 /// Free and all memory of the current device, as far as this session may use it.

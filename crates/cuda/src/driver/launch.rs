@@ -14,7 +14,7 @@ use crate::runtime::launch::{Attribute, kernel, launch_named, take_attributes};
 ///
 /// # Safety
 /// As `cuLaunchKernel` is documented.
-unsafe fn parameters(each: *mut *mut c_void, extra: *mut *mut c_void) -> Result<Parameters, Code> {
+pub(crate) unsafe fn parameters(each: *mut *mut c_void, extra: *mut *mut c_void) -> Result<Parameters, Code> {
     const END: usize = 0;
     const BLOCK: usize = 1;
     const BYTES: usize = 2;

@@ -1,12 +1,11 @@
-//! Graphs that were captured. Graphs that a program puts together node by node are not supported.
+//! Graphs and instances of them.
 
 use std::ffi::{c_int, c_uint, c_void};
 
 use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::handle::Kind;
-use crate::core::list::List;
-use crate::core::thread::with_session;
+use crate::core::thread::{device, with_session};
 
 /// `cudaGraphExecUpdateResultInfo`
 #[repr(C)]
@@ -21,7 +20,7 @@ pub struct UpdateResult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
     with_session(|session| {
-        let graph = session.add_graph(0, List::default())?;
+        let graph = session.add_graph(device())?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Graph.handle(graph.number)) }
     })
@@ -100,19 +99,30 @@ pub extern "C" fn hl_cudaGraphExecDestroy(exec: *mut c_void) -> Code {
     with_session(|session| session.destroy_exec(Kind::GraphExec.of(exec)?))
 }
 
-/// How many commands a graph has; the nodes themselves are not shown.
+/// `cudaGraphInstantiateParams`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct InstantiateParameters {
+    flags: u64,
+    upload: *mut c_void,
+    wrong: *mut c_void,
+    result: c_int,
+}
+
+/// Makes a graph ready to be launched.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaGraphGetNodes(
+pub unsafe extern "C" fn hl_cudaGraphInstantiateWithParams(
+    place: *mut *mut c_void,
     graph: *mut c_void,
-    nodes: *mut *mut c_void,
-    count: *mut usize,
+    parameters: *mut InstantiateParameters,
 ) -> Code {
-    with_session(|session| {
-        let graph = session.graph(Kind::Graph.of(graph)?)?;
-        if !nodes.is_null() {
-            return Err(crate::code::NOT_SUPPORTED);
-        }
-        // SAFETY: a place for a result, as documented.
-        unsafe { give(count, graph.command_count()) }
-    })
+    // SAFETY: as documented.
+    let flags = unsafe { parameters.as_ref() }.map_or(0, |given| given.flags);
+    // SAFETY: as documented.
+    let code = unsafe { hl_cudaGraphInstantiate(place, graph, flags) };
+    // SAFETY: as documented.
+    if let Some(given) = unsafe { parameters.as_mut() } {
+        (given.wrong, given.result) = (std::ptr::null_mut(), c_int::from(code != 0));
+    }
+    code
 }

@@ -3,11 +3,12 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use hinterland_proto::gpu::command::launch_flags;
+use hinterland_proto::gpu::command::{AskClusters, launch_flags};
 
 use super::give;
 use super::register::Dim3;
 use crate::code::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::core::attribute;
 use crate::core::handle::Kind;
 use crate::core::launch::{Geometry, Parameters};
 use crate::core::module::{Kernel, REGISTRY, Registered};
@@ -50,7 +51,9 @@ pub(crate) unsafe fn launch_named(
         if of_current && stream.device != device() {
             return Err(INVALID_HANDLE);
         }
-        Ok((kernel(session, function, stream.device)?, stream))
+        let kernel = kernel(session, function, stream.device)?;
+        session.note_kernel(kernel.function, function.expose_provenance());
+        Ok((kernel, stream))
     };
     session.with_launched(function, stream, find, |kernel, stream| {
         // SAFETY: the caller's promise.
@@ -330,6 +333,58 @@ pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveBlocksPerMultiprocessor(
 ) -> Code {
     // SAFETY: as documented.
     unsafe { hl_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(place, function, threads, shared, 0) }
+}
+
+/// Bytes of dynamic shared memory that so many groups of a kernel leave for each of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaOccupancyAvailableDynamicSMemPerBlock(
+    place: *mut usize,
+    function: *const c_void,
+    groups: c_int,
+    threads: c_int,
+) -> Code {
+    with_session(|session| {
+        let of = |number| i64::from(session.attribute_or_zero(device(), number));
+        if groups < 1 || threads < 1 {
+            return Err(INVALID_VALUE);
+        }
+        let own = i64::try_from(session.facts(&*kernel(session, function, device())?)?.shared).unwrap_or(0);
+        let reserved = of(attribute::RESERVED_SHARED);
+        let share = of(attribute::SHARED_PER_MULTIPROCESSOR) / i64::from(groups) - reserved;
+        let most = of(attribute::SHARED_PER_BLOCK_OPTIN).max(of(attribute::SHARED_PER_BLOCK));
+        let left = share.min(most) - own;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, usize::try_from(left).unwrap_or(0)) }
+    })
+}
+
+/// How many clusters of a launch fit at once. The node is asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveClusters(
+    place: *mut c_int,
+    function: *const c_void,
+    config: *const Config,
+) -> Code {
+    with_session(|session| {
+        // SAFETY: as documented.
+        let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
+        let mut geometry = Geometry::default();
+        // SAFETY: as documented.
+        unsafe { take_attributes(&mut geometry, config.attributes, config.attribute_count)? };
+        let kernel = kernel(session, function, device())?;
+        let answer = session.ask(&[], |question| AskClusters {
+            question,
+            function: kernel.function,
+            grid: config.grid.into(),
+            block: config.block.into(),
+            cluster: geometry.cluster.map(|size| size.max(1)),
+            // As in a launch, which has 32 bits.
+            shared: config.shared as u32,
+        })?;
+        let groups = answer.try_into().map(u32::from_le_bytes).map_err(|_| INVALID_VALUE)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, groups as c_int) }
+    })
 }
 
 #[cfg(test)]

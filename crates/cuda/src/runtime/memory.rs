@@ -28,21 +28,6 @@ pub unsafe extern "C" fn hl_cudaMalloc(place: *mut *mut c_void, bytes: usize) ->
     })
 }
 
-/// The same: the order of commands is that of the calls, so memory is there for whatever comes later.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaMallocAsync(
-    place: *mut *mut c_void,
-    bytes: usize,
-    stream: *mut c_void,
-) -> Code {
-    with_session(|session| {
-        let device = session.stream(stream)?.device;
-        let address = session.allocate(device, bytes as u64)?;
-        // SAFETY: a place for a result, as documented.
-        unsafe { give(place, without_provenance_mut(address as usize)) }
-    })
-}
-
 /// Allocates rows whose starts are multiples of 512.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMallocPitch(
@@ -77,15 +62,6 @@ pub unsafe extern "C" fn hl_cudaMallocManaged(
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
     with_session(|session| session.free(address.addr() as u64))
-}
-
-/// The same: what was sent before still has the memory.
-#[unsafe(no_mangle)]
-pub extern "C" fn hl_cudaFreeAsync(address: *mut c_void, stream: *mut c_void) -> Code {
-    with_session(|session| {
-        session.stream(stream)?;
-        session.free(address.addr() as u64)
-    })
 }
 
 /// Allocates memory of the host from which copies need not wait. Devices do not see it.

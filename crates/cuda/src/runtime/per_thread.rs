@@ -7,7 +7,8 @@ use std::ffi::{c_int, c_uint, c_void};
 
 use super::launch::{Config, hl_cudaLaunchKernelExC};
 use super::register::Dim3;
-use super::{event, graph, launch, memory, stream};
+use super::volume::{Copy3D, Pitched, Place};
+use super::{event, graph, launch, memory, node, pool, stream, volume};
 use crate::code::Code;
 
 /// `cudaStreamPerThread`, where the program names none.
@@ -32,14 +33,19 @@ per_thread! {
     hl___cudaLaunchKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl___cudaLaunchKernel;
     hl_cudaEventRecord_ptsz[stream](event: *mut c_void, stream: *mut c_void) = event::hl_cudaEventRecord;
     hl_cudaEventRecordWithFlags_ptsz[stream](event: *mut c_void, stream: *mut c_void, flags: c_uint) = event::hl_cudaEventRecordWithFlags;
-    hl_cudaFreeAsync_ptsz[stream](address: *mut c_void, stream: *mut c_void) = memory::hl_cudaFreeAsync;
+    hl_cudaFreeAsync_ptsz[stream](address: *mut c_void, stream: *mut c_void) = pool::hl_cudaFreeAsync;
     hl_cudaGraphLaunch_ptsz[stream](exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphLaunch;
     hl_cudaGraphUpload_ptsz[stream](exec: *mut c_void, stream: *mut c_void) = graph::hl_cudaGraphUpload;
     hl_cudaLaunchCooperativeKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl_cudaLaunchCooperativeKernel;
     hl_cudaLaunchHostFunc_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void)>, data: *mut c_void) = stream::hl_cudaLaunchHostFunc;
     hl_cudaLaunchKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl_cudaLaunchKernel;
-    hl_cudaMallocAsync_ptsz[stream](place: *mut *mut c_void, bytes: usize, stream: *mut c_void) = memory::hl_cudaMallocAsync;
+    hl_cudaMallocAsync_ptsz[stream](place: *mut *mut c_void, bytes: usize, stream: *mut c_void) = pool::hl_cudaMallocAsync;
     hl_cudaMemcpy2DAsync_ptsz[stream](to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpy2DAsync;
+    hl_cudaMallocFromPoolAsync_ptsz[stream](place: *mut *mut c_void, bytes: usize, pool: *mut c_void, stream: *mut c_void) = pool::hl_cudaMallocFromPoolAsync;
+    hl_cudaMemcpy3DAsync_ptsz[stream](copy: *const Copy3D, stream: *mut c_void) = volume::hl_cudaMemcpy3DAsync;
+    hl_cudaMemset3DAsync_ptsz[stream](place: Pitched, value: c_int, extent: Place, stream: *mut c_void) = volume::hl_cudaMemset3DAsync;
+    hl_cudaStreamBeginCaptureToGraph_ptsz[stream](stream: *mut c_void, graph: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, mode: c_int) = node::hl_cudaStreamBeginCaptureToGraph;
+    hl_cudaStreamUpdateCaptureDependencies_ptsz[stream](stream: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, flags: c_uint) = node::hl_cudaStreamUpdateCaptureDependencies;
     hl_cudaMemcpyAsync_ptsz[stream](to: *mut c_void, from: *const c_void, bytes: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpyAsync;
     hl_cudaMemcpyToSymbolAsync_ptsz[stream](shadow: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpyToSymbolAsync;
     hl_cudaMemset2DAsync_ptsz[stream](address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize, stream: *mut c_void) = memory::hl_cudaMemset2DAsync;
@@ -47,7 +53,7 @@ per_thread! {
     hl_cudaStreamAddCallback_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
     hl_cudaStreamBeginCapture_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cudaStreamBeginCapture;
     hl_cudaStreamEndCapture_ptsz[stream](stream: *mut c_void, place: *mut *mut c_void) = stream::hl_cudaStreamEndCapture;
-    hl_cudaStreamGetCaptureInfo_ptsz[stream](stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = stream::hl_cudaStreamGetCaptureInfo;
+    hl_cudaStreamGetCaptureInfo_ptsz[stream](stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = node::hl_cudaStreamGetCaptureInfo;
     hl_cudaStreamGetDevice_ptsz[stream](stream: *mut c_void, device: *mut c_int) = stream::hl_cudaStreamGetDevice;
     hl_cudaStreamGetFlags_ptsz[stream](stream: *mut c_void, flags: *mut c_uint) = stream::hl_cudaStreamGetFlags;
     hl_cudaStreamGetId_ptsz[stream](stream: *mut c_void, number: *mut u64) = stream::hl_cudaStreamGetId;
@@ -175,4 +181,21 @@ pub extern "C" fn hl_cudaMemset2D_ptds(
     height: usize,
 ) -> Code {
     memory::hl_cudaMemset2DAsync(address, pitch, value, width, height, own(std::ptr::null_mut()))
+}
+
+/// `cudaMemcpy3D` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy3D_ptds(copy: *const Copy3D) -> Code {
+    let stream = own(std::ptr::null_mut());
+    // SAFETY: as documented.
+    match unsafe { volume::hl_cudaMemcpy3DAsync(copy, stream) } {
+        0 => stream::hl_cudaStreamSynchronize(stream),
+        code => code,
+    }
+}
+
+/// `cudaMemset3D` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaMemset3D_ptds(place: Pitched, value: c_int, extent: Place) -> Code {
+    volume::hl_cudaMemset3DAsync(place, value, extent, own(std::ptr::null_mut()))
 }

@@ -142,6 +142,7 @@ impl Properties {
         all.access_policy_max_window_size = of(at::ACCESS_POLICY_WINDOW);
         all.reserved_shared_mem_per_block = size(at::RESERVED_SHARED);
         all.host_register_supported = of(at::HOST_REGISTER);
+        all.memory_pools_supported = of(at::MEMORY_POOLS);
         all.cluster_launch = of(at::CLUSTER_LAUNCH);
         all.device_numa_id = -1;
         all.host_numa_id = -1;

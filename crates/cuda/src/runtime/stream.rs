@@ -2,8 +2,8 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use super::{give, give_if};
-use crate::code::{Code, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use super::give;
+use crate::code::{Code, INVALID_VALUE, NOT_READY};
 use crate::core::handle::Kind;
 use crate::core::thread::{device, with_session};
 
@@ -131,36 +131,6 @@ pub unsafe extern "C" fn hl_cudaStreamIsCapturing(stream: *mut c_void, status: *
         let state = if number == 0 { 0 } else { 1 + c_int::from(failed) };
         // SAFETY: a place for a result, as documented.
         unsafe { give(status, state) }
-    })
-}
-
-/// The capture of a stream: whether, and its number. Its graph and what it depends on are not shown before it ends.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
-    stream: *mut c_void,
-    status: *mut c_int,
-    number: *mut u64,
-    graph: *mut *mut c_void,
-    dependencies: *mut *const c_void,
-    edges: *mut *const c_void,
-    count: *mut usize,
-) -> Code {
-    with_session(|session| {
-        let (capture, failed) = session.capture_of(&*session.stream(stream)?);
-        let state = if capture == 0 { 0 } else { 1 + c_int::from(failed) };
-        if capture != 0 && !(graph.is_null() && dependencies.is_null()) {
-            return Err(NOT_SUPPORTED);
-        }
-        // SAFETY: places for results or null, as documented.
-        unsafe {
-            give(status, state)?;
-            give_if(number, u64::from(capture));
-            give_if(graph, std::ptr::null_mut());
-            give_if(dependencies, std::ptr::null());
-            give_if(edges, std::ptr::null());
-            give_if(count, 0);
-        }
-        Ok(())
     })
 }
 

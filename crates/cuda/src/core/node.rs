@@ -1,0 +1,134 @@
+//! Nodes of graphs: commands, what they are behind, and what the program gave or can ask of them.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use hinterland_proto::gpu::command::{
+    BlasGemm, BlasGemmPointers, BlasTrsmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul,
+};
+
+use super::launch::Geometry;
+use super::list::List;
+use super::module::Kernel;
+
+/// What a node does, by `cudaGraphNodeType`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
+pub enum NodeKind {
+    /// A kernel, or a function of cuBLAS.
+    Kernel = 0,
+    /// A copy.
+    Copy = 1,
+    /// A fill.
+    Fill = 2,
+    /// The nodes of another graph.
+    Graph = 4,
+    /// Nothing, for others to be behind.
+    Empty = 5,
+    /// A record of an event that others see.
+    Record = 7,
+}
+
+impl NodeKind {
+    /// The kind of a command that was captured.
+    pub(super) fn of_word(word: u32) -> Self {
+        match word {
+            Launch::WORD
+            | BlasGemm::WORD
+            | BlasGemmPointers::WORD
+            | BlasTrsmPointers::WORD
+            | LtMatmul::WORD => Self::Kernel,
+            Fill::WORD | FillRows::WORD => Self::Fill,
+            EventRecord::WORD => Self::Record,
+            _ => Self::Copy,
+        }
+    }
+}
+
+/// Where the commands of a node are.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// These entries of the graph's list.
+    Captured(Vec<usize>),
+    /// A list of its own.
+    Own(List),
+}
+
+/// Arguments of a kernel: the block of them, and where in it each one lies.
+#[derive(Debug)]
+pub struct Arguments {
+    block: Box<[u8]>,
+    places: Box<[usize]>,
+}
+
+impl Arguments {
+    /// The arguments of a launch, laid out as its kernel says.
+    #[must_use]
+    pub fn of_block(kernel: &Kernel, block: &[u8]) -> Self {
+        let mut own = vec![0; block.len().max(kernel.layout.parameter_bytes as usize)].into_boxed_slice();
+        own[..block.len()].copy_from_slice(block);
+        let start = own.as_ptr().expose_provenance();
+        let places = kernel.layout.parameters.iter().map(|one| start + one.offset as usize).collect();
+        Self { block: own, places }
+    }
+
+    /// An address for each, as a program gives them to a launch; valid as long as these arguments.
+    #[must_use]
+    pub fn each(&self) -> *mut *mut c_void {
+        debug_assert!(self.places.iter().all(|place| *place >= self.block.as_ptr().addr()));
+        self.places.as_ptr().cast_mut().cast()
+    }
+}
+
+/// What a program can ask of a node.
+#[derive(Debug, Clone)]
+pub enum Given {
+    /// Nothing that was given.
+    Nothing,
+    /// A kernel by the address of its stub or its handle.
+    Kernel(usize, Geometry, Arc<Arguments>),
+    /// A structure, as it was given.
+    Bytes(Vec<u8>),
+}
+
+/// A node.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// The number of its handle, if the program has one.
+    pub(super) handle: Option<u32>,
+    /// What it does.
+    pub kind: NodeKind,
+    /// Nodes of its graph that it is behind.
+    pub(super) dependencies: Vec<usize>,
+    /// Its commands.
+    pub(super) content: Content,
+    /// What can be asked of it.
+    pub given: Given,
+    /// Whether the program took it out.
+    pub(super) is_gone: bool,
+}
+
+impl Node {
+    /// A node with a list of its own.
+    #[must_use]
+    pub fn own(kind: NodeKind, list: List, given: Given) -> Self {
+        let content = Content::Own(list);
+        Self { handle: None, kind, dependencies: Vec::new(), content, given, is_gone: false }
+    }
+
+    pub(super) fn captured(kind: NodeKind, entries: Vec<usize>, dependencies: Vec<usize>) -> Self {
+        let content = Content::Captured(entries);
+        Self { handle: None, kind, dependencies, content, given: Given::Nothing, is_gone: false }
+    }
+}
+
+/// Where the commands of a node are in the list that was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Piece {
+    /// Which node of its graph.
+    pub node: usize,
+    /// Its first entry.
+    pub first: usize,
+    /// How many it has.
+    pub count: usize,
+}

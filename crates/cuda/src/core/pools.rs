@@ -1,0 +1,171 @@
+//! Pools of memory: what a program sets of them and asks of them. Memory of all pools of a device comes from one place, where what is freed is anybody's again at
+//! once, so a pool keeps nothing, whatever its threshold says.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::handle::NumberMap;
+use super::session::Session;
+use super::stream::Stream;
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE};
+
+/// A pool.
+#[derive(Debug, Clone, Copy)]
+pub struct Pool {
+    /// Its device.
+    pub device: u32,
+    /// Whether each of the three ways of using memory again is allowed.
+    pub reuse: [i32; 3],
+    /// Bytes from which on memory is given back.
+    pub threshold: u64,
+    /// Bytes that are allocated from it.
+    pub used: u64,
+    /// The most there were since it was last set to zero.
+    pub used_max: u64,
+}
+
+impl Pool {
+    fn of(device: u32) -> Self {
+        Self { device, reuse: [1; 3], threshold: 0, used: 0, used_max: 0 }
+    }
+}
+
+/// The pools of a session. Pool `n` is the default pool of device `n`.
+#[derive(Debug)]
+pub struct Pools(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    pools: BTreeMap<u32, Pool>,
+    next: u32,
+    /// The pool that each device allocates from.
+    current: Vec<u32>,
+    /// Pool and bytes of what was allocated.
+    owners: NumberMap<u64, (u32, u64)>,
+}
+
+impl Pools {
+    pub(super) fn new(devices: u32) -> Self {
+        Self(Mutex::new(State {
+            pools: (0..devices).map(|device| (device, Pool::of(device))).collect(),
+            next: devices,
+            current: (0..devices).collect(),
+            owners: NumberMap::default(),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    /// Makes a pool of a device.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn create_pool(&self, device: u32) -> Result<u32, Code> {
+        self.device(device)?;
+        let mut state = self.pools.state();
+        let number = state.next;
+        state.next += 1;
+        state.pools.insert(number, Pool::of(device));
+        Ok(number)
+    }
+
+    /// Ends a pool; what was allocated from it stays. A device that allocated from it allocates from its default pool again.
+    ///
+    /// # Errors
+    /// It is a default pool, or there is none.
+    pub fn destroy_pool(&self, pool: u32) -> Result<(), Code> {
+        let mut state = self.pools.state();
+        if (pool as usize) < state.current.len() {
+            return Err(INVALID_VALUE);
+        }
+        state.pools.remove(&pool).ok_or(INVALID_VALUE)?;
+        for (device, current) in state.current.iter_mut().enumerate().filter(|(_, of)| **of == pool) {
+            // At most sixteen devices.
+            *current = device as u32;
+        }
+        Ok(())
+    }
+
+    /// Calls `work` with a pool.
+    ///
+    /// # Errors
+    /// There is none, or what `work` says.
+    pub fn with_pool<T>(
+        &self,
+        pool: u32,
+        work: impl FnOnce(&mut Pool) -> Result<T, Code>,
+    ) -> Result<T, Code> {
+        work(self.pools.state().pools.get_mut(&pool).ok_or(INVALID_VALUE)?)
+    }
+
+    /// The pool that a device allocates from.
+    ///
+    /// # Errors
+    /// There is no such device.
+    pub fn current_pool(&self, device: u32) -> Result<u32, Code> {
+        self.device(device)?;
+        Ok(self.pools.state().current[device as usize])
+    }
+
+    /// Has a device allocate from a pool of its own.
+    ///
+    /// # Errors
+    /// There is no such pool, or it is of another device.
+    pub fn set_current_pool(&self, device: u32, pool: u32) -> Result<(), Code> {
+        self.device(device)?;
+        let mut state = self.pools.state();
+        if state.pools.get(&pool).is_none_or(|pool| pool.device != device) {
+            return Err(INVALID_VALUE);
+        }
+        state.current[device as usize] = pool;
+        Ok(())
+    }
+
+    /// Allocates from a pool in the order of a stream: of calls, which is stricter. What a capture allocates stays until the program ends, because each launch
+    /// of the graph uses it.
+    ///
+    /// # Errors
+    /// There is no such pool, or no memory is left.
+    pub fn allocate_from(&self, pool: u32, bytes: u64) -> Result<u64, Code> {
+        let device = self.with_pool(pool, |pool| Ok(pool.device))?;
+        let address = self.allocate(device, bytes)?;
+        let mut state = self.pools.state();
+        if address != 0 {
+            state.owners.insert(address, (pool, bytes));
+        }
+        if let Some(pool) = state.pools.get_mut(&pool) {
+            pool.used += bytes;
+            pool.used_max = pool.used_max.max(pool.used);
+        }
+        Ok(address)
+    }
+
+    /// Frees in the order of a stream. In a capture nothing is given back: the graph uses the memory at each launch.
+    ///
+    /// # Errors
+    /// Nothing was allocated at this address, or not from a pool in a capture.
+    pub fn free_in(&self, stream: &Stream, address: u64) -> Result<(), Code> {
+        if address == 0 {
+            return Ok(());
+        }
+        if stream.is_captured() {
+            let is_known = self.pools.state().owners.contains_key(&address);
+            return if is_known { Ok(()) } else { Err(CAPTURE_UNSUPPORTED) };
+        }
+        self.free(address)
+    }
+
+    /// Memory was freed, which may be of a pool.
+    pub(super) fn forget_owner(&self, address: u64) {
+        let mut state = self.pools.state();
+        if let Some((pool, bytes)) = state.owners.remove(&address)
+            && let Some(pool) = state.pools.get_mut(&pool)
+        {
+            pool.used = pool.used.saturating_sub(bytes);
+        }
+    }
+}
