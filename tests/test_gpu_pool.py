@@ -1,6 +1,8 @@
 """Copies to a GPU elsewhere of what is mapped from the pool: the GPU's node reads the bytes by itself, and every byte is the one that the program sees."""
 
+import json
 import os
+import shutil
 import subprocess
 import time
 
@@ -240,3 +242,17 @@ def test_the_weights_of_llama_cpp_go_from_the_pool_to_the_gpu_and_its_words_stay
     small = 4 * 32 * 256 * 256 * 18 // 32
     loaded = [int(run[0][5]) for run in runs]
     assert loaded[0] < small + 200_000 < 16_000_000 < loaded[1], loaded
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_the_bench_of_loads_says_what_passes_through_the_client(binary):
+    if not all((binary.parent / f"libhinterland_{name}.so").exists() for name in ("cuda", "preload")):
+        pytest.skip("a library is missing (hint: cargo build -p hinterland-cuda -p hinterland-preload)")
+    words = [binary, "bench", "gpu-load", "--quick", "--rounds", "1", "--json"]
+    told = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=True, env={**os.environ, "HINTERLAND_NO_POOL_COPIES": "1"})
+    rows = {row["case"]: row for row in json.loads(told.stdout)["rows"]}
+    assert rows.keys() == {"home-time", "warm-time", "cold-time", "channel-bytes", "client-rack-bytes"}
+    assert all("why" not in row for row in rows.values()), rows
+    channel, rack = rows["channel-bytes"], rows["client-rack-bytes"]
+    assert channel["limit"] == 2 * 40 <= channel["ours"] < 1000 < 24 * MEBIBYTE < channel["peer"]
+    assert rack["ours"] == 0 and rack["peer"] >= 24 * MEBIBYTE

@@ -21,6 +21,7 @@ pub mod content;
 mod experts;
 mod fault;
 mod gpu_calls;
+mod gpu_load;
 pub mod ground;
 mod kv;
 mod kv_gpu;
@@ -69,6 +70,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv_gpu::KvGpuBench,
     &kv_trace::KvTrace,
     &gpu_calls::GpuCalls,
+    &gpu_load::GpuLoad,
     &resp::Resp,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,

@@ -12,7 +12,9 @@ use hinterland_proto::gpu::command::AskPooled;
 use hinterland_proto::right::is_same_right;
 use hinterland_types::{ByteRange, ObjectId};
 use std::path::PathBuf;
+use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Bytes that are read at once.
 pub const PIECE_BYTES: usize = 1 << 20;
@@ -20,6 +22,10 @@ pub const PIECE_BYTES: usize = 1 << 20;
 pub(crate) const OBJECTS_MAX: usize = 4096;
 /// Rights that a session may show in vain: objects do go, and a right of a pool without a key could else be guessed.
 const WRONG_MAX: u32 = 64;
+/// How long a pool may take to open an object; then bytes are sent in place of names.
+const OPEN_TIME: Duration = Duration::from_secs(10);
+/// How long it may take for a piece, other homes and a node that is started again included.
+const READ_TIME: Duration = Duration::from_secs(60);
 /// CUDA's number for devices that are not to be had.
 const DEVICES_UNAVAILABLE: i32 = 46;
 
@@ -32,6 +38,8 @@ pub trait ObjectBytes: Send + Sync {
     /// # Errors
     /// The bytes are not to be had any more. The failure is sticky: whoever asked for the copy has gone on.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Failure>;
+    /// Whether all of it is memory of this host, so that reads wait for nobody.
+    fn is_here(&self) -> bool;
     /// A range that will be read soon.
     fn will_need(&self, offset: u64, bytes: u64);
 }
@@ -90,7 +98,12 @@ impl ObjectStore for PoolObjects {
             return Err(Failure::unsupported(words));
         }
         let pool = self.pool().map_err(|error| Failure::unsupported(error.to_string()))?;
-        let opened = open(&pool, wanted).map_err(refused)?;
+        let Some(opened) = within(OPEN_TIME, move |wanted| open(&pool, wanted), *wanted) else {
+            self.pool = None;
+            let words = format!("the pool did not answer within {} s", OPEN_TIME.as_secs());
+            return Err(Failure::unsupported(words));
+        };
+        let opened = opened.map_err(refused)?;
         let object = opened.ok_or_else(|| {
             self.wrong += 1;
             Failure::new(
@@ -102,6 +115,19 @@ impl ObjectStore for PoolObjects {
             PoolObject { socket: self.socket.clone(), wanted: *wanted, object: Mutex::new(Arc::new(object)) };
         Ok(Arc::new(found))
     }
+}
+
+/// What a thread of its own finds, if it does within a time; it is left to itself when it does not.
+fn within<T: Send + 'static>(
+    time: Duration,
+    find: impl FnOnce(&AskPooled) -> T + Send + 'static,
+    wanted: AskPooled,
+) -> Option<T> {
+    let (tell, found) = channel();
+    // Nobody listens any more if it comes too late.
+    let run = move || drop(tell.send(find(&wanted)));
+    std::thread::Builder::new().name("pool".to_owned()).spawn(run).ok()?;
+    found.recv_timeout(time).ok()
 }
 
 /// An object, if it is the one that is wanted: of this pool, sealed, and with these bytes.
@@ -164,12 +190,12 @@ impl ObjectBytes for PoolObject {
         let again = self.open_again().and_then(|object| read(&object, offset, into));
         again.map_err(|error| {
             tracing::warn!("{first}; then {error}");
-            let words = format!(
-                "bytes of object {:x} are lost to a copy that was promised: {first} (hint: `hinterland doctor` on the GPU node's host; HINTERLAND_NO_POOL_COPIES=1 sends bytes instead)",
-                self.wanted.object
-            );
-            Failure::new(DEVICES_UNAVAILABLE, words).sticky()
+            lost(first.to_string())
         })
+    }
+
+    fn is_here(&self) -> bool {
+        self.object().is_local()
     }
 
     fn will_need(&self, offset: u64, bytes: u64) {
@@ -183,25 +209,65 @@ impl ObjectBytes for PoolObject {
     }
 }
 
-/// Reads a range piece by piece; `each` gets where in the range a piece lies, and its bytes.
+/// Reads a range piece by piece; `each` gets where in the range a piece lies, and its bytes. What is not on this host is read by a thread, which is
+/// a piece ahead, and which nobody waits for when the pool does not answer any more.
 ///
 /// # Errors
 /// Those of the object, or of `each`.
 pub fn in_pieces(
-    object: &dyn ObjectBytes,
+    object: &Arc<dyn ObjectBytes>,
     offset: u64,
     bytes: u64,
     mut each: impl FnMut(u64, &[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
+    let places = (0..bytes).step_by(PIECE_BYTES);
     // At most the length of a piece.
-    let mut piece = vec![0; bytes.min(PIECE_BYTES as u64) as usize];
-    let mut done = 0;
-    while done < bytes {
-        let length = (bytes - done).min(PIECE_BYTES as u64);
-        let part = &mut piece[..length as usize];
-        object.read(offset + done, part)?;
-        each(done, part)?;
-        done += length;
+    let length = move |done: u64| (bytes - done).min(PIECE_BYTES as u64) as usize;
+    if object.is_here() {
+        let mut piece = vec![0; length(0)];
+        return places.into_iter().try_for_each(|done| {
+            let part = &mut piece[..length(done)];
+            object.read(offset + done, part)?;
+            each(done, part)
+        });
+    }
+    let (full, pieces) = sync_channel(1);
+    let (give_back, empty) = channel::<Vec<u8>>();
+    let reader = Arc::clone(object);
+    let ahead = places.clone();
+    let read = move || {
+        reader.will_need(offset, bytes);
+        for done in ahead {
+            let mut piece = empty.try_recv().unwrap_or_default();
+            piece.resize(length(done), 0);
+            let outcome = reader.read(offset + done, &mut piece).map(|()| piece);
+            // Whoever waited has given up, or has got a failure.
+            if outcome.is_err() | full.send(outcome).is_err() {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new()
+        .name("pool".to_owned())
+        .spawn(read)
+        .map_err(|error| lost(error.to_string()))?;
+    for done in places {
+        let silent = |_| lost(format!("the pool did not answer within {} s", READ_TIME.as_secs()));
+        let piece = pieces.recv_timeout(READ_TIME).map_err(silent)??;
+        each(done, &piece)?;
+        // The reader may have ended: this was the last piece.
+        let _ = give_back.send(piece);
     }
     Ok(())
 }
+
+/// Bytes that were promised and do not come: the device is of no more use, because whoever asked for them has gone on.
+fn lost(why: String) -> Failure {
+    let words = format!(
+        "bytes of the pool are lost to a copy that was promised: {why} (hint: `hinterland doctor` on the GPU node's host; HINTERLAND_NO_POOL_COPIES=1 sends bytes instead)"
+    );
+    Failure::new(DEVICES_UNAVAILABLE, words).sticky()
+}
+
+#[cfg(test)]
+mod tests;

@@ -163,11 +163,27 @@ impl Ground {
     /// # Errors
     /// [`Failure`] if it does not get ready.
     pub fn gpu_node(&self, devices: &str) -> Result<BenchNode, Failure> {
-        let socket = self.folder.join("gpu.sock");
+        self.gpu_node_of("gpu", devices, None)
+    }
+
+    /// The same under a name of its own, reading objects through a node of the pool.
+    ///
+    /// # Errors
+    /// As [`gpu_node`](Self::gpu_node).
+    pub fn gpu_node_of(
+        &self,
+        name: &str,
+        devices: &str,
+        pool: Option<&BenchNode>,
+    ) -> Result<BenchNode, Failure> {
+        let socket = self.folder.join(format!("{name}.sock"));
         let mut command = self.own();
         command.args(["--json", "--quiet", "gpu", "serve", "--device", devices, "--listen"]);
         command.arg(format!("unix:{}", socket.display())).args(["--listen", "tcp:127.0.0.1:0", "--cache"]);
-        command.arg(self.folder.join("gpu-cache"));
+        command.arg(self.folder.join(format!("{name}-cache")));
+        if let Some(node) = pool {
+            command.arg("--pool").arg(&node.socket);
+        }
         self.start("the GPU node", command, socket, |ready| &ready["listen"][1]).map(|(node, _)| node)
     }
 

@@ -642,9 +642,8 @@ impl Device for CudaMachine {
             return Ok(());
         }
         let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
-        object.will_need(offset, to.bytes());
         // Each piece is read while the device copies the ones before it.
-        let outcome = in_pieces(&*object, offset, to.bytes(), |done, piece| {
+        let outcome = in_pieces(&object, offset, to.bytes(), |done, piece| {
             let part = Rows::one(to.address + done, piece.len() as u64);
             self.copy_in(at.stream, part, crate::body::Body::Own(piece))
         });

@@ -725,9 +725,7 @@ impl Device for SoftwareMachine {
         self.gather(at.stream, None);
         // Always a task: who reads commands does not wait for a pool.
         self.queue_job(at.stream, None, job, 0, move |view| {
-            object.will_need(offset, to.bytes());
-            let mut write = |at: u64, piece: &[u8]| view.write(to.address + at, piece);
-            in_pieces(&*object, offset, to.bytes(), &mut write)
+            in_pieces(&object, offset, to.bytes(), |at, piece| view.write(to.address + at, piece))
         });
         Ok(())
     }
