@@ -7,6 +7,8 @@ pub mod event;
 mod fork;
 pub mod graph;
 pub mod handle;
+#[cfg(test)]
+mod hostile;
 pub mod inbox;
 pub mod instance;
 pub mod landing;

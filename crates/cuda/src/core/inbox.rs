@@ -393,6 +393,8 @@ impl Inbox {
     }
 
     fn take_fault(&self, error: Code, from: u32, sticky: bool, text: &str) {
+        // A node does not get to steer the terminal.
+        let text: String = text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect();
         eprintln!("hinterland: the GPU node says: {text}");
         let error = match from {
             library::DRIVER if error > 0 => error,

@@ -158,7 +158,8 @@ impl Session {
         Ok(session)
     }
 
-    fn new(
+    /// A session behind its greeting.
+    pub(super) fn new(
         welcome: Welcome,
         sender: hinterland_channel::Sender,
         receiver: hinterland_channel::Receiver,

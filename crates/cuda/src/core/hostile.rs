@@ -1,0 +1,342 @@
+//! Tests against a node that sends anything: a program's calls end, with the right bytes or an error, and write nowhere else.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use hinterland_channel::{
+    Address, Channel, ChannelOptions, Listener, Receiver, Rings, Sender, connect, pair,
+};
+use hinterland_os::Mapping;
+use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached};
+use hinterland_proto::gpu::command::Command;
+use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
+use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
+use hinterland_types::NodeId;
+
+use super::session::Session;
+use crate::code::{INVALID_HANDLE, UNAVAILABLE};
+
+#[path = "../../../proto/tests/mutate/mod.rs"]
+#[allow(dead_code, reason = "other targets use the rest")]
+mod mutate;
+use mutate::{Random, mutate as change, rounds};
+
+const GRANULE: u64 = 2 << 20;
+/// Device memory of a session, and bytes on each side of a buffer that nobody may touch.
+const MEMORY: u64 = 8 * GRANULE;
+const GUARD: usize = 4096;
+const BUFFER: usize = 40_000;
+/// How long a node is silent before it goes: a program that waits for an answer that was lost waits as long.
+const SILENCE: Duration = Duration::from_millis(3);
+/// The same of an honest one, which a loaded machine may keep from running.
+const SILENCE_HONEST: Duration = Duration::from_secs(5);
+/// A round that takes longer hangs.
+const STUCK: Duration = Duration::from_secs(60);
+
+/// What a node makes of an answer.
+fn spoil(random: &mut Random, word: &mut u32, body: &mut Vec<u8>) {
+    match random.below(6) {
+        0 => *word = random.below(5) as u32,
+        1 => *word = random.number() as u32,
+        2 => body.truncate(random.below(body.len() + 1)),
+        3 => body.extend(vec![0xee; random.below(300)]),
+        _ => change(random, body),
+    }
+    // What kernels print goes to the standard output of the test.
+    if *word == 5 {
+        *word = 6;
+    }
+}
+
+fn answer<M: Message>(message: &M, tail: &[u8]) -> (u32, Vec<u8>) {
+    let mut body = vec![0; M::FIELD_BYTES];
+    message.write(&mut body);
+    body.extend_from_slice(tail);
+    (M::NUMBER, body)
+}
+
+/// What an honest node answers; bytes that come back are all of one value.
+fn honest(command: &Command) -> Vec<(u32, Vec<u8>)> {
+    let bytes_out = |transfer: u32, bytes: u64| {
+        let mut all = Vec::new();
+        let mut offset = 0;
+        while offset < bytes.min(BUFFER as u64) {
+            let piece = (bytes - offset).min(9000);
+            all.push(answer(&Bytes { transfer, error: 0, offset }, &vec![0xab; piece as usize]));
+            offset += piece;
+        }
+        all
+    };
+    match command {
+        Command::MarkStream(c) => vec![answer(&Reached { mark: c.mark, error: 0 }, &[])],
+        Command::MarkDevice(c) => vec![answer(&Reached { mark: c.mark, error: 0 }, &[])],
+        Command::MarkEvent(c) => vec![answer(&Reached { mark: c.mark, error: 0 }, &[])],
+        Command::CopyOut(c) => bytes_out(c.transfer, c.bytes),
+        Command::CopyOutRows(c) => bytes_out(c.transfer, c.width * c.rows),
+        Command::EventElapsed(c) => {
+            vec![answer(&Answer { question: c.question, error: 0 }, &1.5_f32.to_bits().to_le_bytes())]
+        }
+        Command::AskGrant(c) => {
+            vec![answer(&Answer { question: c.question, error: 0 }, &(2 * MEMORY).to_le_bytes())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Takes commands and answers as `random` has it, until the program goes or it loses patience.
+fn be_node(mut random: Random, (mut sender, mut receiver): (Sender, Receiver), hostility: usize) {
+    let mut kept: Vec<(u32, Vec<u8>)> = Vec::new();
+    let mut say = |word: u32, body: &[u8]| -> bool {
+        let body = &body[..body.len().min(sender.body_max())];
+        let Ok(true) = sender.wait_room(body.len(), Some(SILENCE)) else { return false };
+        let Ok(Some(mut room)) = sender.room(word, body.len()) else { return false };
+        let written = room.append(body);
+        room.commit();
+        written.is_ok() && sender.flush().is_ok()
+    };
+    loop {
+        match receiver.wait(Some(if hostility == 0 { SILENCE_HONEST } else { SILENCE })) {
+            Ok(true) => {}
+            _ => return,
+        }
+        let Ok(Some(frame)) = receiver.next() else { return };
+        let Ok(command) = Command::read(frame.word(), frame.head(), frame.len()) else { continue };
+        drop(frame);
+        for (mut word, mut body) in honest(&command) {
+            if random.below(100) < hostility {
+                match random.below(8) {
+                    0 => continue,
+                    1 => kept.push((word, body.clone())),
+                    2 => {
+                        let fault = Fault {
+                            error: random.number() as i32,
+                            library: random.below(3) as u32,
+                            sticky: random.below(2) as u32,
+                            command: random.number(),
+                        };
+                        (word, body) = answer(&fault, b"a \x1b[31mfault\xff");
+                    }
+                    3 => return,
+                    _ => spoil(&mut random, &mut word, &mut body),
+                }
+            }
+            if !say(word, &body) {
+                return;
+            }
+            // What was said before, once more and out of its order.
+            if random.below(100) < hostility && !kept.is_empty() {
+                let (word, body) = kept.swap_remove(random.below(kept.len()));
+                if !say(word, &body) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn device() -> DeviceFacts {
+    DeviceFacts {
+        name: "hostile".to_owned(),
+        uuid: [7; 16],
+        memory: 2 * MEMORY,
+        grant: MEMORY,
+        capability: (9, 0),
+        bus: "0000:00:00.0".to_owned(),
+        attributes: vec![(1, 1024), (16, 132)],
+        peers: 0,
+        needs_assembly: false,
+    }
+}
+
+fn welcome() -> Welcome {
+    let place = Mapping::reserve(None, (MEMORY * 4) as usize).unwrap();
+    let window = place.address().next_multiple_of(GRANULE);
+    Welcome {
+        version: GPU_VERSION,
+        session: 1,
+        driver: 13_000,
+        blas: 130_000,
+        window,
+        window_bytes: MEMORY * 2,
+        granularity: GRANULE,
+        devices: vec![device()],
+        modules: Vec::new(),
+    }
+}
+
+/// A buffer of a program with bytes around it that must stay.
+struct Guarded(Vec<u8>);
+
+impl Guarded {
+    fn new() -> Self {
+        Self(vec![0x5a; BUFFER + 2 * GUARD])
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        self.0[GUARD..].as_mut_ptr()
+    }
+
+    /// Looks that nothing but `bytes` bytes from the start of the buffer on was written.
+    fn check(&self, bytes: usize) {
+        assert!(self.0[..GUARD].iter().all(|byte| *byte == 0x5a), "something was written before the buffer");
+        assert!(
+            self.0[GUARD + bytes..].iter().all(|byte| *byte == 0x5a),
+            "something was written behind the buffer"
+        );
+    }
+}
+
+/// Calls of a program, in an order of `random`'s; some fail, and all end. Returns how many had an error.
+fn be_program(random: &mut Random, session: &Session) -> usize {
+    let mut errors = 0;
+    let mut guarded = Guarded::new();
+    let Ok(stream) = session.create_stream(0, 0, 0) else { return 1 };
+    let (Ok(start), Ok(end)) = (session.create_event(0, 0), session.create_event(0, 0)) else { return 1 };
+    let Ok(memory) = session.allocate(0, BUFFER as u64) else { return 1 };
+    let far = std::ptr::with_exposed_provenance_mut(memory as usize);
+    let from = [3_u8; 5000];
+    let mut written = 0;
+    for _ in 0..4 + random.below(12) {
+        // As each function of CUDA begins.
+        if session.sticky() != 0 {
+            return errors + 1;
+        }
+        let bytes = 1 + random.below(BUFFER);
+        let outcome = match random.below(10) {
+            0..3 => {
+                written = written.max(bytes);
+                let outcome = session.copy(&stream, guarded.start().cast(), far, bytes);
+                if outcome.is_ok() && random.below(2) == 0 {
+                    session.synchronize_stream(&stream)
+                } else {
+                    outcome
+                }
+            }
+            3 => session.copy(&stream, far, from.as_ptr().cast(), from.len()),
+            4 => session.synchronize_stream(&stream),
+            5 => session.synchronize_device(0),
+            6 => {
+                session.record_event(&start, &stream, 0).and_then(|()| session.record_event(&end, &stream, 0))
+            }
+            7 => session.synchronize_event(&end).and_then(|()| match session.elapsed(&start, &end) {
+                // Nothing was recorded yet.
+                Err(INVALID_HANDLE) => Ok(()),
+                other => other.map(drop),
+            }),
+            8 => session.is_stream_done(&stream).map(drop),
+            // More than the grant: the node is asked.
+            _ => session.allocate(0, MEMORY - GRANULE / 2).and_then(|address| session.free(address)),
+        };
+        errors += usize::from(outcome.is_err());
+        guarded.check(written);
+    }
+    errors
+}
+
+/// Ends the tests if a round hangs.
+fn watch(round: &Arc<AtomicU64>) {
+    let round = Arc::clone(round);
+    std::thread::spawn(move || {
+        loop {
+            // Relaxed: a count alone.
+            let before = round.load(Ordering::Relaxed);
+            std::thread::sleep(STUCK);
+            let now = round.load(Ordering::Relaxed);
+            if now == u64::MAX {
+                return;
+            }
+            if now == before {
+                eprintln!("round {now} hangs");
+                std::process::abort();
+            }
+        }
+    });
+}
+
+fn run(mut ends: impl FnMut() -> (Channel, Channel)) {
+    let count = Arc::new(AtomicU64::new(0));
+    watch(&count);
+    let (mut calm, mut failed) = (0, 0);
+    rounds(|random, round| {
+        count.store(round, Ordering::Relaxed);
+        let (ours, theirs) = ends();
+        let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+        // Now and then an honest one: the calls of this test are right.
+        let hostility = [0, 3, 10, 40][random.below(4)];
+        let seed = Random::new(random.number());
+        std::thread::scope(|scope| {
+            let node = scope.spawn(move || be_node(seed, theirs, hostility));
+            let session = Session::new(welcome(), sender, receiver).unwrap();
+            let errors = be_program(random, &session);
+            if hostility == 0 && session.sticky() != UNAVAILABLE {
+                assert_eq!(errors, 0, "an honest node");
+                calm += 1;
+            }
+            failed += usize::from(errors > 0);
+            drop(session);
+            node.join().unwrap();
+        });
+    });
+    count.store(u64::MAX, Ordering::Relaxed);
+    assert!(calm > 0 && failed > 0, "{calm} rounds went well, {failed} did not");
+}
+
+#[test]
+fn a_node_that_sends_anything_over_shared_memory_harms_no_program() {
+    let rings = Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 };
+    run(|| pair(rings).unwrap());
+}
+
+#[test]
+fn a_node_that_sends_anything_over_tcp_harms_no_program() {
+    let limits = PeerLimits { body_bytes_max: 0, runs_max: 1, streams_max: 1 };
+    let identity =
+        ServerIdentity { node: NodeId(0), pool: PoolId::ANY, key: None, features: Features(0), limits };
+    let address: Address = "tcp:127.0.0.1:0".parse().unwrap();
+    let listener = Listener::bind(&address, identity, ChannelOptions::default()).unwrap();
+    let place = listener.address();
+    let client = ClientIdentity {
+        role: Role::Client,
+        node: NodeId(0),
+        pool: PoolId::ANY,
+        key: None,
+        features: Features(0),
+        join: None,
+    };
+    run(|| {
+        std::thread::scope(|scope| {
+            let admitted = scope
+                .spawn(|| listener.accept(Some(STUCK)).unwrap().expect("a client comes").admit().unwrap().0);
+            let ours = connect(&place, &client, ChannelOptions::default()).unwrap();
+            (ours, admitted.join().unwrap())
+        })
+    });
+}
+
+#[test]
+fn a_node_that_greets_with_anything_is_believed_or_refused() {
+    let seed = postcard::to_allocvec(&welcome()).unwrap();
+    let rings = Rings { ring_bytes: 64 << 10, body_bytes_max: 16 << 10 };
+    let (mut believed, mut refused) = (0, 0);
+    mutate::fuzz(&[seed], |random, bytes| {
+        let Ok(greeting) = postcard::from_bytes::<Welcome>(&bytes) else { return };
+        let (ours, theirs) = pair(rings).unwrap();
+        let (sender, receiver) = ours.split().unwrap();
+        let Ok(session) = Session::new(greeting, sender, receiver) else {
+            refused += 1;
+            return;
+        };
+        believed += 1;
+        drop(theirs);
+        // The node is gone; what it said of itself is looked at all the same.
+        for number in 0..3 {
+            let _ = (session.device(number).is_ok(), session.attribute(number, random.below(120) as i32));
+            let _ = session.memory_left(number);
+            let _ = session.allocate(number, random.number() >> random.below(64));
+        }
+        let _ = session.synchronize_all();
+    });
+    assert!(believed > 0 && refused > 0);
+}
