@@ -243,6 +243,7 @@ fn watch(round: &Arc<AtomicU64>) {
             // Relaxed: a count alone.
             let before = round.load(Ordering::Relaxed);
             std::thread::sleep(STUCK);
+            // Relaxed: as above.
             let now = round.load(Ordering::Relaxed);
             if now == u64::MAX {
                 return;
@@ -260,6 +261,7 @@ fn run(mut ends: impl FnMut() -> (Channel, Channel)) {
     watch(&count);
     let (mut calm, mut failed) = (0, 0);
     rounds(|random, round| {
+        // Relaxed: a count alone.
         count.store(round, Ordering::Relaxed);
         let (ours, theirs) = ends();
         let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
@@ -279,6 +281,7 @@ fn run(mut ends: impl FnMut() -> (Channel, Channel)) {
             node.join().unwrap();
         });
     });
+    // Relaxed: as above.
     count.store(u64::MAX, Ordering::Relaxed);
     assert!(calm > 0 && failed > 0, "{calm} rounds went well, {failed} did not");
 }
