@@ -45,6 +45,7 @@ mod scan;
 pub mod trace;
 mod vllm;
 pub mod worker;
+mod ycsb;
 
 use crate::failure::Failure;
 use kv_trace::options::TraceOptions;
@@ -72,6 +73,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &gpu_calls::GpuCalls,
     &gpu_load::GpuLoad,
     &resp::Resp,
+    &ycsb::Ycsb,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
 ];

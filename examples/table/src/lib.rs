@@ -10,15 +10,18 @@
 //! | [`heap`] | room for entries |
 //! | [`table`] | get, set, remove |
 //! | [`server`] | the table for Redis clients |
+//! | [`workload`], [`drive`] | YCSB's workloads, on a table or on Redis servers |
 //!
 //! How it works, and why no reader ever sees half of a value, is told in [`table`].
 #![forbid(unsafe_code)]
 
+pub mod drive;
 pub mod heap;
 pub mod layout;
 pub mod memory;
 pub mod server;
 pub mod table;
+pub mod workload;
 
 pub use memory::{Memory, PoolMemory, ProcessMemory};
 pub use table::{Table, TableError};

@@ -2,6 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use hinterland_pool::{Pool, PoolError};
+use hinterland_table::drive::{self, OfRedis, OfTable, Records};
+use hinterland_table::workload::{Operations, Workload};
 use hinterland_table::{PoolMemory, Table, server};
 use hinterland_types::{GlobalAddress, ObjectName, RackName};
 use std::error::Error;
@@ -10,6 +12,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A hash table in a pool's memory: every rack reads and writes it without a server for it.
 #[derive(Parser)]
@@ -48,6 +51,48 @@ enum Command {
         #[arg(long)]
         forgetful: bool,
     },
+    /// Runs a workload of YCSB and says how many operations were done: {"operations":N,"seconds":S}
+    Drive(Drive),
+}
+
+#[derive(clap::Args)]
+struct Drive {
+    /// The table's name in the pool
+    #[arg(value_parser = ObjectName::from_str, required_unless_present = "redis", conflicts_with = "redis")]
+    name: Option<ObjectName>,
+    /// Servers of Redis instead of a table
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    redis: Vec<String>,
+    /// Which workload; without one, the records are loaded
+    #[arg(long, value_enum)]
+    workload: Option<Workload>,
+    /// Records
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    records: u64,
+    /// Bytes of a value
+    #[arg(long, default_value_t = 64, value_name = "BYTES")]
+    value_bytes: usize,
+    /// All records are as popular, instead of zipfian with 0.99
+    #[arg(long)]
+    uniform: bool,
+    /// How long
+    #[arg(long, default_value_t = 3, value_name = "SECONDS")]
+    seconds: u64,
+    /// Which of how many drivers this is, such as 0/2
+    #[arg(long, default_value = "0/1", value_name = "PART/PARTS", value_parser = part)]
+    part: (u64, u64),
+    /// Do not remember where keys were found
+    #[arg(long)]
+    forgetful: bool,
+}
+
+/// Reads `0/2`.
+fn part(text: &str) -> Result<(u64, u64), String> {
+    let numbers =
+        text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
+    numbers
+        .filter(|(part, parts)| part < parts)
+        .ok_or_else(|| "two numbers, the first one smaller, such as 0/2".to_owned())
 }
 
 fn main() -> ExitCode {
@@ -61,8 +106,13 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
+    match &arguments.command {
+        Command::Drive(drive) => return run_drive(arguments, drive),
+        Command::Create { .. } | Command::Serve { .. } => {}
+    }
     let pool = Pool::connect(arguments.socket.as_deref())?;
     match &arguments.command {
+        Command::Drive(_) => {}
         Command::Create { name, mebibytes, rack } => {
             let bytes = mebibytes << 20;
             let region = pool.create_region(name, bytes, rack.clone())?;
@@ -78,6 +128,27 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             server::serve(&listener, &table)?;
         }
     }
+    Ok(())
+}
+
+fn run_drive(arguments: &Arguments, plan: &Drive) -> Result<(), Box<dyn Error>> {
+    let Some(name) = &plan.name else {
+        return drive_records(&mut OfRedis::connect(&plan.redis)?, plan);
+    };
+    let pool = Pool::connect(arguments.socket.as_deref())?;
+    let region = pool.open_object(name)?;
+    let memory = PoolMemory::new(pool.clone(), address(region.info().address)?);
+    let table = Table::open(memory, !plan.forgetful)?;
+    drive_records(&mut OfTable(&table, Vec::new()), plan)
+}
+
+fn drive_records(on: &mut impl Records, plan: &Drive) -> Result<(), Box<dyn Error>> {
+    let Some(workload) = plan.workload else {
+        return Ok(drive::load(on, plan.records, plan.value_bytes, plan.part)?);
+    };
+    let mut operations = Operations::new(workload, plan.records, plan.uniform, plan.part);
+    let done = drive::drive(on, &mut operations, plan.value_bytes, Duration::from_secs(plan.seconds))?;
+    println!("{{\"operations\":{},\"seconds\":{:.6}}}", done.operations, done.taken.as_secs_f64());
     Ok(())
 }
 

@@ -38,10 +38,10 @@ impl Redis {
     /// # Errors
     /// [`Failure`] if Redis is not installed.
     pub fn start(ground: &Ground) -> Result<Self, Failure> {
-        let socket = ground.folder().join("redis.sock");
         // The port is free again at once; nobody else asks for one of the bench's.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let port = port.map_err(|error| broken(&error))?.port();
+        let socket = ground.folder().join(format!("redis-{port}.sock"));
         let mut command = Command::new("redis-server");
         command.args([
             "--bind",
@@ -69,6 +69,11 @@ impl Redis {
             std::thread::sleep(PAUSE);
         }
         Ok(redis)
+    }
+
+    /// Its port on this host.
+    pub const fn port(&self) -> u16 {
+        self.port
     }
 
     /// Its unix socket.
