@@ -41,6 +41,7 @@ mod resp;
 mod rings;
 pub mod rounds;
 mod rpc;
+mod rpc_adaptive;
 mod scan;
 pub mod trace;
 mod vllm;
@@ -56,6 +57,7 @@ use std::path::PathBuf;
 pub const BENCHES: &[&dyn Bench] = &[
     &rpc::Rpc,
     &rings::Rings,
+    &rpc_adaptive::RpcAdaptive,
     &read::Read,
     &scan::Scan,
     &fault::Fault,

@@ -73,6 +73,16 @@ pub trait Endpoint: Send + Sync {
     /// As [`call_within`](Self::call_within).
     fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError>;
 
+    /// Asks the peer's service a question that bytes of unknown number answer. As many of them as fit are placed in `into`,
+    /// in one round trip and without a copy in between where the fabric can.
+    ///
+    /// # Errors
+    /// [`FabricError`]; the content of `into` is then undefined. [`FabricError::Unsupported`] on fabrics without it.
+    fn fetch(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
+        let _ = (question, into);
+        Err(FabricError::Unsupported { what: "fetch" })
+    }
+
     /// Opens a queue for many operations at once. A queue belongs to one thread at a time and has `streams` streams of its
     /// own; 0: as many as the endpoint. Fabrics without streams take no notice.
     ///
@@ -122,6 +132,17 @@ pub trait Endpoint: Send + Sync {
         // SAFETY: the borrow of the slice keeps its memory alive.
         self.write_from(handle, runs, unsafe { Source::from_parts(&parts) })
     }
+}
+
+/// What a question was answered with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    /// Reaches all bytes, from offset 0 on, if the service gave one.
+    pub handle: Option<Handle>,
+    /// Bytes that there are.
+    pub bytes: u64,
+    /// Of those, bytes that were placed.
+    pub placed: usize,
 }
 
 /// The result of one posted operation.

@@ -3,6 +3,7 @@
 //! A node offers memory and calls by implementing [`Service`]; whoever holds an [`Endpoint`] to it reads, writes,
 //! swaps and calls. Every request names a handle; the service checks rights and range of every one.
 
+pub mod adaptive;
 mod endpoint;
 mod error;
 mod intake;
@@ -15,7 +16,7 @@ pub mod sim;
 mod slice;
 pub mod tcp;
 
-pub use endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
+pub use endpoint::{Capabilities, Completion, Endpoint, Found, Outcome, Queue};
 pub use error::FabricError;
 pub use intake::Intake;
 pub use memory_service::MemoryService;

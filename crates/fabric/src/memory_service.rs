@@ -50,6 +50,15 @@ impl MemoryService {
 }
 
 impl Service for MemoryService {
+    /// A question is how many bytes from the start, a little-endian `u64`.
+    fn fetch(&self, _session: SessionId, question: &[u8]) -> Result<(Handle, Slice), RemoteError> {
+        let malformed = || RemoteError::new(ErrorCode::MALFORMED, "a question has 8 bytes");
+        let bytes = u64::from_le_bytes(question.try_into().map_err(|_| malformed())?);
+        let slice = usize::try_from(bytes).ok().and_then(|bytes| self.memory.sub(0, bytes));
+        let slice = slice.ok_or_else(|| RemoteError::new(ErrorCode::RANGE, "there are not so many bytes"))?;
+        Ok((Self::HANDLE, slice))
+    }
+
     fn opened(&self, _peer: &PeerHello) -> Result<SessionId, Refusal> {
         // Relaxed: counts; nothing is published through them.
         self.open.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! What a node offers to its peers: memory behind handles, and calls.
 
 use crate::slice::Slice;
-use hinterland_proto::{PeerHello, Refusal, RemoteError};
+use hinterland_proto::{ErrorCode, PeerHello, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 
 /// The node's side of every connection. Called from many threads at once, one call a stream at a time.
@@ -49,6 +49,16 @@ pub trait Service: Send + Sync {
     ) -> Result<Option<(ByteRange, Slice)>, RemoteError> {
         let _ = (session, handle, range, needed);
         Ok(None)
+    }
+
+    /// Finds the memory that a question asks for, and a handle under which the session may read all of it from offset 0 on
+    /// later, or handle 0 for none. What is sent with the answer is as it is at that moment, so it should be sealed.
+    ///
+    /// # Errors
+    /// A [`RemoteError`] that the peer is told.
+    fn fetch(&self, session: SessionId, question: &[u8]) -> Result<(Handle, Slice), RemoteError> {
+        let _ = (session, question);
+        Err(RemoteError::new(ErrorCode::UNSUPPORTED, "this service finds nothing (hint: call, then read)"))
     }
 
     /// Answers a message.

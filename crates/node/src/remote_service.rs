@@ -88,6 +88,17 @@ impl Service for RemoteService {
         Ok(slice)
     }
 
+    fn fetch(&self, session: SessionId, question: &[u8]) -> Result<(Handle, Slice), RemoteError> {
+        let remote = self.find(session)?;
+        let Remote::Client(session) = &*remote else {
+            return Err(Refused::new(crate::refused::errno::ENOTSUP, "nodes attach and read").into());
+        };
+        let found = session.fetch(&self.core, decode::<Request>(question).map_err(Refused::from)?)?;
+        // Relaxed: a counter that nothing is ordered by.
+        self.core.sent_bytes.fetch_add(found.1.len() as u64, Ordering::Relaxed);
+        Ok(found)
+    }
+
     fn call(&self, session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
         let remote = self.find(session)?;
         let encoded = match &*remote {

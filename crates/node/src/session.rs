@@ -350,6 +350,33 @@ impl Session {
         })
     }
 
+    /// Bytes of a sealed object that this node holds, without a look at the directory; and a handle to all of it, or 0.
+    ///
+    /// # Errors
+    /// [`Refused`] if the node does not hold it sealed, or it has not so many bytes.
+    pub fn fetch(&self, core: &Core, question: Request) -> Result<(Handle, Slice), Refused> {
+        let Request::FetchObject { object, offset, bytes, keep } = question else {
+            return Err(Refused::new(errno::EINVAL, "only bytes of objects can be fetched (hint: call)"));
+        };
+        let holding = core.holdings.find(object)?;
+        if !holding.is_sealed() {
+            return Err(Refused::new(
+                errno::EACCES,
+                format!("{object} is not sealed here, so it is not fetched"),
+            ));
+        }
+        let whole = ByteRange::within(0, holding.bytes(), OBJECT_BYTES_MAX)
+            .and_then(|whole| ByteRange::within(offset, bytes, whole.bytes()).map(|_| whole))
+            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let slice = Slice::from(holding.slice(offset, bytes)?);
+        let handle = if keep {
+            self.lock().table.grant(Resource::Held(holding), Rights::READ, whole)?
+        } else {
+            Handle(0)
+        };
+        Ok((handle, slice))
+    }
+
     fn open(&self, core: &Core, info: ObjectInfo, rights: Rights) -> Result<Reply, Refused> {
         let most = match info.state {
             ObjectState::Sealed => Rights::READ,

@@ -146,3 +146,38 @@ fn bodies_with_flipped_bytes_are_answered_or_refused() {
     ground.settles(&pool, 1);
     assert_eq!(pool.verify(&ground::name("held")).unwrap().bad, []);
 }
+
+#[test]
+fn a_fetch_gives_bytes_of_sealed_objects_that_are_here_and_nothing_else() {
+    let ground = Ground::new("fetching-client");
+    let pool = ground.pool();
+    ground.put(&pool, "held", 100_000);
+    let region = pool.create_region(&ground::name("region"), 1 << 20, None).unwrap();
+    let held = pool.stat(&ground::name("held")).unwrap().object;
+    let client = connect(&ground, Role::Client);
+    let fetch = |object, offset, bytes, keep, into: &mut [u8]| {
+        client.fetch(&encode(&Request::FetchObject { object, offset, bytes, keep }).unwrap(), into)
+    };
+    let mut into = vec![0; 100_000];
+    let found = fetch(held, 0, 100_000, true, &mut into).unwrap();
+    assert!(into.iter().all(|&byte| byte == 1) && found.placed == into.len());
+    // What was granted reaches the object and no byte behind its file.
+    let handle = found.handle.unwrap();
+    client.read(handle, &[ByteRange::new(99_999, 1).unwrap()], &mut [0]).unwrap();
+    assert!(client.read(handle, &[ByteRange::new(1 << 30, 1).unwrap()], &mut [0]).is_err());
+    assert!(client.write(handle, &[ByteRange::new(0, 1).unwrap()], &[0]).is_err());
+    assert_eq!(fetch(held, 5, 7, false, &mut into).unwrap().handle, None);
+    for (object, offset, bytes) in [
+        (held, 0, u64::MAX),
+        (held, u64::MAX, 2),
+        (held, 1 << 40, 1),
+        (ObjectId(held.0 + 77), 0, 1),
+        (region.object, 0, 8),
+    ] {
+        assert!(fetch(object, offset, bytes, true, &mut into).is_err(), "{object} {offset} {bytes}");
+    }
+    assert!(client.fetch(&encode(&Request::Ping).unwrap(), &mut []).is_err());
+    assert!(client.fetch(&[0xff; 30], &mut []).is_err());
+    let node = connect(&ground, Role::Node);
+    assert!(node.fetch(&encode(&Request::Ping).unwrap(), &mut []).is_err());
+}

@@ -4,15 +4,17 @@ use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
 use crate::remote::call_for_handle;
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::TcpEndpoint;
+use hinterland_fabric::{Endpoint, FabricError, Found};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
-use hinterland_proto::control::{Mapped, ObjectInfo, Opened, Reply, Request};
+use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request, encode};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const EACCES: i32 = 13;
+/// Longest first read that comes with its handle; a longer one is spread over streams.
+const FETCH_FIRST_BYTES_MAX: usize = 256 << 10;
 
 /// An open object or region.
 pub struct Object {
@@ -21,6 +23,16 @@ pub struct Object {
     local: OnceLock<SharedSlice>,
     pages: OnceLock<Arc<RegionPages>>,
     remote: Mutex<Option<Attached>>,
+}
+
+/// What came of a first read.
+enum First {
+    /// The bytes are there, and the handle for the next.
+    Done,
+    /// It is not the first, or too long for it, or came in part.
+    Other,
+    /// The home at this address did not do it.
+    Failed(String),
 }
 
 #[derive(Clone)]
@@ -122,7 +134,48 @@ impl Object {
             return Ok(self.memory()?.read_at(offset as usize, into)?);
         }
         let run = self.within(offset, into.len() as u64)?;
-        self.on_a_home(|attached| Ok(attached.endpoint.read(attached.handle, &[run], into)?))
+        let first = match self.info().state {
+            ObjectState::Sealed => self.fetch_first(run, into),
+            _ => First::Other,
+        };
+        let avoid = match first {
+            First::Done => return Ok(()),
+            First::Failed(address) => Some(address),
+            First::Other => None,
+        };
+        self.on_a_home(avoid.as_deref(), |attached| {
+            Ok(attached.endpoint.read(attached.handle, &[run], into)?)
+        })
+    }
+
+    /// The first read of an object: bytes and handle in one round trip.
+    fn fetch_first(&self, run: ByteRange, into: &mut [u8]) -> First {
+        let is_attached = self.remote.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_attached || into.len() > FETCH_FIRST_BYTES_MAX {
+            return First::Other;
+        }
+        let Some(home) = self.info().homes.iter().find(|home| home.up) else { return First::Other };
+        let (object, offset, bytes) = (self.info().object, run.offset(), run.bytes());
+        let question = Request::FetchObject { object, offset, bytes, keep: true };
+        let address = home.address.clone();
+        let fetched = self.pool.remotes().endpoint(&address).and_then(|endpoint| {
+            let found = endpoint.fetch(&encode(&question)?, into)?;
+            Ok((endpoint, found))
+        });
+        match fetched {
+            Ok((endpoint, Found { handle: Some(handle), placed, .. })) => {
+                *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
+                    Some(Attached { endpoint, handle, address });
+                if placed == into.len() { First::Done } else { First::Other }
+            }
+            Ok(_) => First::Other,
+            // It answered, if with a refusal: attaching tells why, in words.
+            Err(PoolError::Fabric(error)) if matches!(*error, FabricError::Remote { .. }) => First::Other,
+            Err(_) => {
+                self.pool.remotes().forget(&address);
+                First::Failed(address)
+            }
+        }
     }
 
     /// Reads `into.len()` bytes at `offset` of a sealed object through the cache of this host: what other programs of the
@@ -200,9 +253,10 @@ impl Object {
             .and_then(|run| range(run.offset(), run.bytes()))
     }
 
-    /// Tries the connection in use, then every home.
+    /// Tries the connection in use, then every home, the one at the address `last` after the others.
     fn on_a_home(
         &self,
+        last: Option<&str>,
         mut operation: impl FnMut(&Attached) -> Result<(), PoolError>,
     ) -> Result<(), PoolError> {
         let mut reasons = Vec::new();
@@ -216,7 +270,9 @@ impl Object {
                 }
             }
         }
-        for home in &self.info().homes {
+        let is_last = |home: &&Home| Some(home.address.as_str()) == last;
+        let (later, sooner): (Vec<_>, Vec<_>) = self.info().homes.iter().partition(is_last);
+        for home in sooner.into_iter().chain(later) {
             let tried = self.attach(&home.address).and_then(|attached| {
                 operation(&attached)?;
                 Ok(attached)

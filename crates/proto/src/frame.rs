@@ -28,6 +28,8 @@
 //! | AtomicReply | 0 | the word as it was before: 8 bytes |
 //! | Error | 0 | code: 4 bytes, then text in UTF-8 |
 //! | Close | 0 | none |
+//! | Fetch | most bytes to send | a question to the service, at most 4 KiB |
+//! | FetchReply | bytes that there are | as many of them as were asked for; `handle` reaches them all, if it is not 0 |
 //! | Verbs, VerbsReply | 0 | a message of [`verbs`](crate::verbs), at most 4 KiB |
 //!
 //! A run is `offset: u64, bytes: u32, zero: u32`. Answers come in the order of their requests.
@@ -49,6 +51,8 @@ use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Longest question of a [`FrameKind::Fetch`].
+pub const FETCH_BYTES_MAX: u32 = 4096;
 /// Bytes of a frame header.
 pub const HEADER_BYTES: usize = 48;
 /// The version of the wire that this crate speaks.
@@ -123,6 +127,10 @@ pub enum FrameKind {
     Verbs = 12,
     /// The answer to a [`FrameKind::Verbs`].
     VerbsReply = 13,
+    /// Asks the service for bytes that it finds by itself, a first part of them with the answer.
+    Fetch = 14,
+    /// The answer to a [`FrameKind::Fetch`].
+    FetchReply = 15,
 }
 
 impl FrameKind {
@@ -142,6 +150,8 @@ impl FrameKind {
             11 => Self::Close,
             12 => Self::Verbs,
             13 => Self::VerbsReply,
+            14 => Self::Fetch,
+            15 => Self::FetchReply,
             _ => return None,
         })
     }
@@ -382,6 +392,8 @@ impl FrameHeader {
             FrameKind::Error => 4 + ERROR_TEXT_BYTES_MAX as u32,
             FrameKind::WriteReply | FrameKind::Close => 0,
             FrameKind::Verbs | FrameKind::VerbsReply => VERBS_BYTES_MAX,
+            FrameKind::Fetch => FETCH_BYTES_MAX,
+            FrameKind::FetchReply => FRAME_BODY_BYTES_MAX,
         };
         if self.body_bytes <= limit {
             Ok(())
@@ -408,6 +420,8 @@ impl FrameHeader {
             FrameKind::CompareSwap => body_bytes == 16 && self.argument.is_multiple_of(8),
             FrameKind::FetchAdd => body_bytes == 8 && self.argument.is_multiple_of(8),
             FrameKind::AtomicReply => body_bytes == 8 && self.argument == 0,
+            FrameKind::Fetch => self.argument <= u64::from(FRAME_BODY_BYTES_MAX),
+            FrameKind::FetchReply => body_bytes <= self.argument,
             FrameKind::Error => body_bytes >= 4 && self.argument == 0,
             _ => self.argument == 0,
         };

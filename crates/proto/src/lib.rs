@@ -14,8 +14,9 @@ pub mod ring_message;
 pub mod verbs;
 
 pub use frame::{
-    ERROR_TEXT_BYTES_MAX, ErrorCode, Frame, FrameDecoder, FrameError, FrameHeader, FrameKind, FrameReceiver,
-    FrameSender, HEADER_BYTES, PROTOCOL_VERSION, RUN_BYTES, RUNS_MAX, RemoteError, RunTable, encode_runs,
+    ERROR_TEXT_BYTES_MAX, ErrorCode, FETCH_BYTES_MAX, Frame, FrameDecoder, FrameError, FrameHeader,
+    FrameKind, FrameReceiver, FrameSender, HEADER_BYTES, PROTOCOL_VERSION, RUN_BYTES, RUNS_MAX, RemoteError,
+    RunTable, encode_runs,
 };
 pub use handshake::{
     ClientHandshake, ClientIdentity, ClientStep, Established, Features, HandshakeError, NotAKey, PeerHello,

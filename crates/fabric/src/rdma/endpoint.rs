@@ -5,7 +5,7 @@ use super::link::{Answer, Fate, Link, Order};
 use super::links::{Counts, Links};
 use super::mover::{Ending, Job, Mover, sleep_on};
 use super::queue::RdmaQueue;
-use crate::endpoint::{Capabilities, Endpoint, Queue};
+use crate::endpoint::{Capabilities, Endpoint, Found, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
 use crate::tcp::{ClientOptions, Mode, TcpEndpoint};
@@ -267,6 +267,10 @@ impl Endpoint for RdmaEndpoint {
             return self.device_atomic(abi::FETCH_ADD, handle, offset, [addend, 0]);
         }
         self.links.tcp.fetch_and_add(handle, offset, addend)
+    }
+
+    fn fetch(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
+        self.links.tcp.fetch(question, into)
     }
 
     fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {

@@ -46,6 +46,8 @@ pub(super) enum Answer {
     Word(u64),
     /// The body of a reply.
     Reply(Vec<u8>),
+    /// The first bytes of what was found are in memory; there are so many, and the handle reaches them.
+    Found(Handle, u64),
     /// The peer did not do it.
     Failed(RemoteError),
 }
@@ -67,6 +69,18 @@ struct Pending {
     answer: FrameKind,
     into: Vec<Part>,
     into_bytes: usize,
+}
+
+impl Pending {
+    /// Forgets all memory behind the first `bytes`.
+    fn keep_first(&mut self, bytes: usize) {
+        let mut left = bytes;
+        for part in &mut self.into {
+            *part = part.first(left.min(part.bytes()));
+            left -= part.bytes();
+        }
+        self.into_bytes = bytes;
+    }
 }
 
 /// One stream to a node.
@@ -227,7 +241,7 @@ impl Channel {
         let body_bytes = header.body_bytes as usize;
         let taken = (self.end - self.start).min(body_bytes - self.filled);
         let staged = &self.staging[self.start..self.start + taken];
-        if header.kind == FrameKind::ReadReply {
+        if is_placed(header.kind) {
             if let Some(pending) = self.pending.front()
                 && taken > 0
             {
@@ -255,8 +269,12 @@ impl Channel {
             return Err(FabricError::Closed { peer, during });
         }
         let Some(pending) = self.pending.front() else { return Ok(None) };
-        let right_length =
-            header.kind != FrameKind::ReadReply || header.body_bytes as usize == pending.into_bytes;
+        let body_bytes = header.body_bytes as usize;
+        let right_length = match header.kind {
+            FrameKind::ReadReply => body_bytes == pending.into_bytes,
+            FrameKind::FetchReply => body_bytes as u64 == header.argument.min(pending.into_bytes as u64),
+            _ => true,
+        };
         let wrong = if header.request != pending.request {
             Some("it answers another request")
         } else if header.kind != pending.answer && header.kind != FrameKind::Error {
@@ -268,6 +286,12 @@ impl Channel {
         };
         if let Some(what) = wrong {
             return Err(FabricError::WrongAnswer { peer, during, what });
+        }
+        if header.kind == FrameKind::FetchReply
+            && let Some(pending) = self.pending.front_mut()
+        {
+            // From here on it is like a read of as many bytes as there are.
+            pending.keep_first(body_bytes);
         }
         self.header = Some(header);
         self.filled = 0;
@@ -284,7 +308,7 @@ impl Channel {
         };
         let checksum = || match header.kind {
             // SAFETY: whoever began the request keeps the memory valid.
-            FrameKind::ReadReply => unsafe { checksum_parts(&pending.into) },
+            kind if is_placed(kind) => unsafe { checksum_parts(&pending.into) },
             _ => crc32c(&self.body),
         };
         header.check_body(checksum).map_err(|error| FabricError::Frame { peer, error })?;
@@ -295,6 +319,7 @@ impl Channel {
                 Answer::Word(u64::from_le_bytes(word))
             }
             FrameKind::Reply | FrameKind::VerbsReply => Answer::Reply(std::mem::take(&mut self.body)),
+            FrameKind::FetchReply => Answer::Found(header.handle, header.argument),
             _ => Answer::Done,
         };
         self.spare_parts.push(pending.into);
@@ -308,9 +333,14 @@ impl Channel {
             self.end = 0;
         }
         let staged = self.end - self.start;
-        let ahead = self.pending.front().map_or(0, |pending| pending.into_bytes);
+        // How long the answer to a fetch is, its header says; until then nothing can go to its place.
+        let ahead = self
+            .pending
+            .front()
+            .filter(|pending| pending.answer != FrameKind::FetchReply)
+            .map_or(0, |pending| pending.into_bytes);
         match self.header {
-            Some(header) if header.kind == FrameKind::ReadReply => self.fill_body(wait),
+            Some(header) if is_placed(header.kind) => self.fill_body(wait),
             None if staged == 0 && ahead >= DIRECT_BYTES_MIN => self.fill_frame(wait),
             _ => {
                 if self.staging.len() - self.end < HEADER_BYTES {
@@ -406,6 +436,7 @@ impl Channel {
     pub fn during(&self) -> &'static str {
         match self.pending.front().map(|pending| pending.answer) {
             Some(FrameKind::ReadReply) => "a read",
+            Some(FrameKind::FetchReply) => "a fetch",
             Some(FrameKind::WriteReply) => "a write",
             Some(FrameKind::AtomicReply) => "an atomic operation",
             Some(_) => "a call",
@@ -434,8 +465,14 @@ const fn answer_kind(request: FrameKind) -> FrameKind {
         FrameKind::Write => FrameKind::WriteReply,
         FrameKind::CompareSwap | FrameKind::FetchAdd => FrameKind::AtomicReply,
         FrameKind::Verbs => FrameKind::VerbsReply,
+        FrameKind::Fetch => FrameKind::FetchReply,
         _ => FrameKind::Reply,
     }
+}
+
+/// Whether the body of an answer goes into the caller's memory.
+const fn is_placed(kind: FrameKind) -> bool {
+    matches!(kind, FrameKind::ReadReply | FrameKind::FetchReply)
 }
 
 /// Appends `parts` without their first `skip` bytes.

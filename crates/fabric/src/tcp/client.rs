@@ -7,14 +7,14 @@ use super::greeting::greet;
 use super::queue::TcpQueue;
 use super::socket::{Socket, Spinner, Wait};
 use super::stripes::{FrameDraft, Work};
-use crate::endpoint::{Capabilities, Endpoint, Queue};
+use crate::endpoint::{Capabilities, Endpoint, Found, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
 use hinterland_proto::{
-    ClientIdentity, Established, Features, FrameKind, HandshakeError, PeerLimits, PoolId, PoolKey, RUN_BYTES,
-    RefusalCode, Role,
+    ClientIdentity, Established, FETCH_BYTES_MAX, Features, FrameKind, HandshakeError, PeerLimits, PoolId,
+    PoolKey, RUN_BYTES, RefusalCode, Role,
 };
-use hinterland_types::limits::{CONTROL_BYTES_MAX, STREAMS_MAX};
+use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX, STREAMS_MAX};
 use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -331,6 +331,26 @@ impl Endpoint for TcpEndpoint {
 
     fn fetch_and_add(&self, handle: Handle, offset: u64, addend: u64) -> Result<u64, FabricError> {
         self.atomic(FrameKind::FetchAdd, handle, offset, &addend.to_le_bytes())
+    }
+
+    fn fetch(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
+        if question.len() > FETCH_BYTES_MAX as usize {
+            let (value, limit) = (question.len() as u64, u64::from(FETCH_BYTES_MAX));
+            return Err(FabricError::Limit { what: "question of a fetch", value, limit });
+        }
+        let room = into.len().min(FRAME_BODY_BYTES_MAX as usize);
+        let request = Request {
+            argument: room as u64,
+            into: &[Part::of_mut(&mut into[..room])],
+            ..plain(FrameKind::Fetch, question)
+        };
+        match self.exchange(&request, self.connector.options.timeout)? {
+            Answer::Found(handle, bytes) => {
+                let handle = (handle != Handle(0)).then_some(handle);
+                Ok(Found { handle, bytes, placed: usize::try_from(bytes).unwrap_or(usize::MAX).min(room) })
+            }
+            other => Err(self.connector.unexpected(other, "a fetch")),
+        }
     }
 
     fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {

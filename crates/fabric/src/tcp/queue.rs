@@ -147,7 +147,9 @@ impl TcpQueue {
             Answer::Done => Ok(Outcome::Done),
             Answer::Word(word) => Ok(Outcome::Word(word)),
             Answer::Reply(reply) => Ok(Outcome::Reply(reply)),
-            failed @ Answer::Failed(_) => Err(self.connector.unexpected(failed, "a posted operation")),
+            failed @ (Answer::Failed(_) | Answer::Found(..)) => {
+                Err(self.connector.unexpected(failed, "a posted operation"))
+            }
         };
         self.frame_done(operation, result);
     }

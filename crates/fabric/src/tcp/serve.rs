@@ -119,6 +119,10 @@ impl<'a> Stream<'a> {
                 self.receive_body(&header, header.body_bytes as usize)?;
                 self.read(&header)
             }
+            FrameKind::Fetch => {
+                self.receive_body(&header, header.body_bytes as usize)?;
+                self.fetch(&header)
+            }
             FrameKind::Write => self.write(&header),
             FrameKind::CompareSwap | FrameKind::FetchAdd => {
                 self.receive_body(&header, header.body_bytes as usize)?;
@@ -132,6 +136,7 @@ impl<'a> Stream<'a> {
             | FrameKind::WriteReply
             | FrameKind::AtomicReply
             | FrameKind::VerbsReply
+            | FrameKind::FetchReply
             | FrameKind::Error => Err(End::Frame),
         }
     }
@@ -155,7 +160,26 @@ impl<'a> Stream<'a> {
         if let Err(error) = resolved {
             return self.answer_error(header, &error);
         }
-        let mut reply = FrameHeader::new(FrameKind::ReadReply, header.request, bytes as u32);
+        self.answer_slices(header, FrameHeader::new(FrameKind::ReadReply, header.request, bytes as u32))
+    }
+
+    fn fetch(&mut self, header: &FrameHeader) -> Result<(), End> {
+        let (handle, slice) = match self.shared.service.fetch(self.session, &self.body) {
+            Ok(found) => found,
+            Err(error) => return self.answer_error(header, &error),
+        };
+        // At most 4 MiB: the shape of the frame sees to it.
+        let bytes = slice.len().min(header.argument as usize);
+        let mut reply = FrameHeader::new(FrameKind::FetchReply, header.request, bytes as u32);
+        reply.handle = handle;
+        reply.argument = slice.len() as u64;
+        self.slices.extend(slice.sub(0, bytes));
+        self.answer_slices(header, reply)
+    }
+
+    /// Answers with the bytes of all slices, from where they lie unless they are short or to be checked.
+    fn answer_slices(&mut self, header: &FrameHeader, mut reply: FrameHeader) -> Result<(), End> {
+        let bytes = reply.body_bytes as usize;
         self.head.clear();
         self.head.resize(HEADER_BYTES, 0);
         self.parts.clear();

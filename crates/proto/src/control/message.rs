@@ -278,6 +278,18 @@ pub enum Request {
         /// Name.
         name: ObjectName,
     },
+    /// For a [`Fetch`](crate::FrameKind::Fetch) at a home: bytes of a sealed object, and a handle to all of it if asked for →
+    /// the bytes; in a call it is refused.
+    FetchObject {
+        /// Which.
+        object: ObjectId,
+        /// First byte.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+        /// Whether a capability is granted.
+        keep: bool,
+    },
 }
 
 impl Request {

@@ -83,7 +83,7 @@ fn the_header_stands_on_the_wire_as_its_table_says() {
 #[test]
 fn every_kind_survives_the_wire() {
     let run = [7u8, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0];
-    let shapes: [(FrameKind, u64, usize); 13] = [
+    let shapes: [(FrameKind, u64, usize); 15] = [
         (FrameKind::Call, 0, 5),
         (FrameKind::Reply, 0, 0),
         (FrameKind::Read, 1, 16),
@@ -97,6 +97,8 @@ fn every_kind_survives_the_wire() {
         (FrameKind::Close, 0, 0),
         (FrameKind::Verbs, 0, 9),
         (FrameKind::VerbsReply, 0, 4096),
+        (FrameKind::Fetch, 4 << 20, 9),
+        (FrameKind::FetchReply, 8, 8),
     ];
     for (kind, argument, body_bytes) in shapes {
         let body: Vec<u8> = run.iter().copied().cycle().take(body_bytes).collect();
@@ -105,7 +107,7 @@ fn every_kind_survives_the_wire() {
         assert_eq!(FrameKind::from_number(kind as u8), Some(kind));
     }
     assert_eq!(FrameKind::from_number(0), None);
-    assert_eq!(FrameKind::from_number(14), None);
+    assert_eq!(FrameKind::from_number(16), None);
 }
 
 /// Writes a valid checksum, so that what is behind it is reached.
@@ -170,6 +172,8 @@ fn fields_that_contradict_the_kind_are_refused() {
         (FrameKind::AtomicReply, 0, 0),
         (FrameKind::Error, 0, 3),
         (FrameKind::Call, 1, 0),
+        (FrameKind::Fetch, (4 << 20) + 1, 0),
+        (FrameKind::FetchReply, 7, 8),
     ];
     for (kind, argument, body_bytes) in wrong {
         let mut header = FrameHeader::new(kind, 0, body_bytes);

@@ -1,0 +1,132 @@
+//! `rpc-adaptive`: bytes that a service finds, fetched over TCP in each of three ways, and in the way that is chosen.
+
+use super::case::row;
+use super::report::{Better, Row};
+use super::rounds::Samples;
+use super::{Bench, Setting};
+use crate::failure::Failure;
+use hinterland_fabric::adaptive::{Adaptive, Way};
+use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint};
+use hinterland_fabric::{Endpoint, MemoryService, Slice};
+use hinterland_types::Rights;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Sizes with their names.
+const SIZES: [(&str, usize); 6] = [
+    ("64B", 64),
+    ("512B", 512),
+    ("4KiB", 4 << 10),
+    ("32KiB", 32 << 10),
+    ("256KiB", 256 << 10),
+    ("1MiB", 1 << 20),
+];
+/// The forced ways, and the choice, which comes last.
+const WAYS: [(&str, Option<Way>); 4] = [
+    ("message", Some(Way::Message)),
+    ("read", Some(Way::Read)),
+    ("direct", Some(Way::Direct)),
+    ("adaptive", None),
+];
+
+/// The bench.
+pub struct RpcAdaptive;
+
+impl Bench for RpcAdaptive {
+    fn name(&self) -> &'static str {
+        "rpc-adaptive"
+    }
+
+    fn subject(&self) -> &'static str {
+        "64 B to 1 MiB that another node finds: with the answer, read, placed, and as chosen"
+    }
+
+    fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
+        let memory = Slice::copied(&vec![7; 1 << 20]);
+        let service = Arc::new(MemoryService::new(memory, Rights::READ));
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| Failure::of(&error))?;
+        let server = Server::start(listener, service, ServerOptions::default())?;
+        let connect = || -> Result<Arc<dyn Endpoint>, Failure> {
+            Ok(Arc::new(TcpEndpoint::connect(server.address(), ClientOptions::default())?))
+        };
+        let endpoint = connect()?;
+        let ways = WAYS
+            .into_iter()
+            .map(|(name, way)| Ok((name, Adaptive::calibrated(Arc::clone(&endpoint), way, b"ping")?)))
+            .collect::<Result<Vec<_>, Failure>>()?;
+        if let Some(found) = ways[WAYS.len() - 1].1.calibration() {
+            let round_trip_us = found.round_trip_ns as f64 / 1e3;
+            (setting.say)(&format!(
+                "rpc-adaptive: a round trip of {round_trip_us:.1} us, guess {} bytes",
+                found.guess_bytes
+            ));
+        }
+        let count = if setting.quick { 50 } else { 1000 };
+        let mut rows = Vec::new();
+        for size in SIZES {
+            rows.extend(measure(size, &ways, setting.rounds, count)?);
+        }
+        Ok(rows)
+    }
+}
+
+/// The rows of one size: each forced way, then the choice beside the best of them.
+fn measure(
+    (size_name, size): (&str, usize),
+    ways: &[(&str, Adaptive)],
+    rounds: usize,
+    count: u64,
+) -> Result<Vec<Row>, Failure> {
+    let mut samples = vec![Samples::default(); ways.len()];
+    let mut asked = vec![0.0; ways.len()];
+    for round in 0..=rounds {
+        for (place, (_, adaptive)) in ways.iter().enumerate() {
+            let before = adaptive.counts();
+            let time_us = fetch_us(adaptive, size, count)?;
+            let after = adaptive.counts();
+            asked[place] =
+                (after.questions + after.reads - before.questions - before.reads) as f64 / count as f64;
+            if round > 0 {
+                samples[place].add(time_us);
+            }
+        }
+    }
+    let forced = samples.iter().take(ways.len() - 1).filter_map(Samples::median);
+    let best = forced.reduce(f64::min);
+    let rows = ways.iter().zip(&samples).zip(asked).map(|(((name, _), samples), asked)| {
+        let words = Some(format!("round trips each: {asked:.2}"));
+        let taken = row(
+            format!("{name}-{size_name}"),
+            "us",
+            Better::Lower,
+            std::slice::from_ref(samples),
+            [None, None],
+            words,
+        );
+        let is_choice = *name == "adaptive";
+        Row {
+            peer: best.filter(|_| is_choice),
+            peer_name: is_choice.then(|| "the best of the forced ways".to_owned()),
+            ..taken
+        }
+    });
+    Ok(rows.collect())
+}
+
+/// The mean of some fetches whose address is not learned.
+fn fetch_us(adaptive: &Adaptive, size: usize, count: u64) -> Result<f64, Failure> {
+    let question = (size as u64).to_le_bytes();
+    let mut into = vec![0; size];
+    let begin = Instant::now();
+    for _ in 0..count {
+        adaptive.fetch_into(&question, &mut into)?;
+        adaptive.forget(&question);
+    }
+    let time_us = begin.elapsed().as_secs_f64() * 1e6 / count as f64;
+    if into.iter().all(|&byte| byte == 7) {
+        Ok(time_us)
+    } else {
+        Err(Failure::new("fetched bytes are wrong", "report this"))
+    }
+}
