@@ -53,8 +53,8 @@ impl Drop for Service {
 /// A node of a pool with one object, and a GPU node that reads from it.
 struct Ground {
     folder: PathBuf,
-    /// Ended in this order.
-    _services: [Service; 2],
+    /// Ended in this order, and before the folder goes.
+    services: Vec<Service>,
     pool: Pool,
 }
 
@@ -67,6 +67,9 @@ impl Ground {
         let (socket, state, gpu) = (path("node.sock"), path("state"), format!("unix:{}", path("gpu.sock")));
         let mut arguments = vec!["node", "--json", "--name", "a", "--socket", &socket, "--state", &state];
         arguments.extend(["--listen", "127.0.0.1:0", "--capacity", "32M"]);
+        // Memory that goes with the folder.
+        let memory = path("memory");
+        arguments.extend(["--backing", &memory]);
         let key_file = path("key");
         if let Some(key) = key {
             std::fs::write(&key_file, key).unwrap();
@@ -79,7 +82,7 @@ impl Ground {
         ]);
         let pool = Pool::connect(Some(Path::new(&socket))).unwrap();
         pool.put(&mut contents().as_slice(), &object_name(), &PutOptions::default(), &mut |_| {}).unwrap();
-        Self { folder, _services: [served, node], pool }
+        Self { folder, services: vec![served, node], pool }
     }
 
     fn client(&self) -> Client {
@@ -103,6 +106,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
+        self.services.drain(..).for_each(drop);
         // What is left lies in the folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
