@@ -2,6 +2,7 @@
 
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
@@ -15,7 +16,7 @@ PROGRAMS = {
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
 }
 
-pytestmark = pytest.mark.skipif(not NVCC.exists(), reason="nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
+needs_nvcc = pytest.mark.skipif(not NVCC.exists(), reason="nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def compiled(tmp_path_factory):
     return compile_one
 
 
+@needs_nvcc
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_result_is_right(gpu_node, compiled, name, fabric):  # noqa: F811
@@ -45,7 +47,16 @@ def test_every_result_is_right(gpu_node, compiled, name, fabric):  # noqa: F811
     assert outcome.stdout.split() == list(PROGRAMS[name])
 
 
+@needs_nvcc
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_result_is_right_where_work_takes_time(gpu_node, compiled, name):  # noqa: F811
     outcome = gpu_node("software:memory=512M,devices=2,delay-us=300").run(compiled(name), *PROGRAMS[name])
     assert outcome.returncode == 0, outcome.stderr
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_functions_of_cublas_are_right_for_every_type_side_half_and_transpose(gpu_node, fabric):  # noqa: F811
+    node = gpu_node("software:memory=512M")
+    outcome = node.run(sys.executable, TREE / "tests/programs/gpu_blas.py", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+    assert outcome.stderr.count("not supported") == 1 and "cublasSrotg_v2" in outcome.stderr

@@ -1,8 +1,10 @@
 //! Functions of `libcublas`, as its documentation describes them: settings are kept here, products are sent.
 
+pub mod call;
 pub mod gemm;
 pub mod handle;
 pub mod lt;
+pub mod transfer;
 
 use std::ffi::c_int;
 

@@ -9,9 +9,11 @@
 //! | [`memory`] | the window of addresses, memory in it, pinned memory, copies and fills |
 //! | [`order`] | streams, events, captures and graphs |
 //! | [`program`] | modules, kernels and launches |
-//! | [`blas`] | cuBLAS |
+//! | [`blas`] | cuBLAS: handles and products |
+//! | [`blas_call`] | its other functions |
 
 pub mod blas;
+pub mod blas_call;
 mod calls;
 pub mod memory;
 pub mod order;

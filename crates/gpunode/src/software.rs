@@ -19,6 +19,7 @@ mod facts;
 mod faults;
 mod kernels;
 mod lanes;
+mod linear;
 mod lt;
 mod machine;
 mod options;

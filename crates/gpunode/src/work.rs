@@ -129,8 +129,8 @@ pub enum Work<'body> {
     Gemm(command::BlasGemm),
     /// Products of many matrices.
     GemmPointers(command::BlasGemmPointers),
-    /// Triangular systems.
-    Trsm(command::BlasTrsmPointers),
+    /// Another function of cuBLAS.
+    BlasCall(command::BlasCall),
     /// `cublasLtMatmul`, described in postcard's form.
     LtMatmul(Body<'body>),
 }
@@ -199,7 +199,7 @@ pub fn work_of(command: Command, body: Body<'_>) -> Result<Option<(Place, Work<'
         Command::BlasGemmPointers(c) => {
             return Ok(Some((Place::Handle(c.handle), Work::GemmPointers(c))));
         }
-        Command::BlasTrsmPointers(c) => return Ok(Some((Place::Handle(c.handle), Work::Trsm(c)))),
+        Command::BlasCall(c) => return Ok(Some((Place::Handle(c.handle), Work::BlasCall(c)))),
         Command::LtMatmul(c) => (c.stream, Work::LtMatmul(body.tail(command::LtMatmul::BYTES))),
         _ => return Ok(None),
     };

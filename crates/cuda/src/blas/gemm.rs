@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_longlong, c_void};
 
 use hinterland_proto::gpu::Message;
-use hinterland_proto::gpu::command::{BlasGemm, BlasGemmPointers, BlasTrsmPointers};
+use hinterland_proto::gpu::command::{BlasGemm, BlasGemmPointers};
 
 use super::handle::{Handle, Settings};
 use super::{INVALID_VALUE, NOT_SUPPORTED, Status, blas, status};
@@ -14,6 +14,9 @@ use crate::core::session::Session;
 const F32: c_int = 0;
 const F64: c_int = 1;
 const F16: c_int = 2;
+/// Complex numbers.
+const C32: c_int = 4;
+const C64: c_int = 5;
 /// `cublasComputeType_t`
 const COMPUTE_F16: c_int = 64;
 const COMPUTE_F16_PEDANTIC: c_int = 65;
@@ -71,7 +74,11 @@ fn scalar_bytes(compute: c_int, result: c_int) -> Result<usize, Status> {
 ///
 /// # Safety
 /// In pointer mode 0, `place` has `bytes` bytes.
-unsafe fn scalar(settings: &Settings, place: *const c_void, bytes: usize) -> Result<[u8; 16], Status> {
+pub(super) unsafe fn scalar(
+    settings: &Settings,
+    place: *const c_void,
+    bytes: usize,
+) -> Result<[u8; 16], Status> {
     if place.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -97,13 +104,16 @@ fn issue<M: Message>(session: &Session, settings: &Settings, message: &M) -> Res
     session.issue(&settings.stream, Effect::Visible, message, 0, |_| ()).map(drop).map_err(status)
 }
 
+/// Sends products; with `are_pointers`, the matrices are given by arrays of addresses in device memory.
+///
 /// # Safety
-/// As `cublasGemmStridedBatchedEx` is documented.
-unsafe fn gemm(
+/// As `cublasGemmStridedBatchedEx` and `cublasGemmBatchedEx` are documented.
+unsafe fn multiply(
     handle: *mut Handle,
     shape: Shape,
     scalars: (*const c_void, *const c_void),
     [a, b, c]: [Matrix; 3],
+    are_pointers: bool,
 ) -> Status {
     blas(|session| {
         // SAFETY: as documented.
@@ -113,7 +123,7 @@ unsafe fn gemm(
             return Ok(());
         }
         let bytes = scalar_bytes(shape.compute, c.kind)?;
-        let message = BlasGemm {
+        let p = BlasGemm {
             handle: handle.number,
             transpose_a: shape.transpose.0 as u32,
             transpose_b: shape.transpose.1 as u32,
@@ -140,54 +150,34 @@ unsafe fn gemm(
             // SAFETY: as documented.
             beta: unsafe { scalar(&settings, scalars.1, bytes)? },
         };
-        issue(session, &settings, &message)
+        if are_pointers { issue(session, &settings, &of_pointers(&p)) } else { issue(session, &settings, &p) }
     })
 }
 
-/// The same for arrays of addresses in device memory.
-///
-/// # Safety
-/// As `cublasGemmBatchedEx` is documented.
-unsafe fn gemm_pointers(
-    handle: *mut Handle,
-    shape: Shape,
-    scalars: (*const c_void, *const c_void),
-    [a, b, c]: [Matrix; 3],
-) -> Status {
-    blas(|session| {
-        // SAFETY: as documented.
-        let handle = unsafe { Handle::of(handle)? };
-        let settings = handle.settings();
-        if !sizes(&shape)? {
-            return Ok(());
-        }
-        let bytes = scalar_bytes(shape.compute, c.kind)?;
-        let message = BlasGemmPointers {
-            handle: handle.number,
-            transpose_a: shape.transpose.0 as u32,
-            transpose_b: shape.transpose.1 as u32,
-            compute: shape.compute as u32,
-            m: i64::from(shape.m),
-            n: i64::from(shape.n),
-            k: i64::from(shape.k),
-            a: a.number(),
-            a_type: a.kind as u32,
-            b_type: b.kind as u32,
-            a_lead: i64::from(a.lead),
-            b: b.number(),
-            b_lead: i64::from(b.lead),
-            c: c.number(),
-            c_type: c.kind as u32,
-            algorithm: shape.algorithm,
-            c_lead: i64::from(c.lead),
-            count: i64::from(shape.count),
-            // SAFETY: as documented.
-            alpha: unsafe { scalar(&settings, scalars.0, bytes)? },
-            // SAFETY: as documented.
-            beta: unsafe { scalar(&settings, scalars.1, bytes)? },
-        };
-        issue(session, &settings, &message)
-    })
+/// The same products for arrays of addresses, which have no strides.
+fn of_pointers(p: &BlasGemm) -> BlasGemmPointers {
+    BlasGemmPointers {
+        handle: p.handle,
+        transpose_a: p.transpose_a,
+        transpose_b: p.transpose_b,
+        compute: p.compute,
+        m: p.m,
+        n: p.n,
+        k: p.k,
+        a: p.a,
+        a_type: p.a_type,
+        b_type: p.b_type,
+        a_lead: p.a_lead,
+        b: p.b,
+        b_lead: p.b_lead,
+        c: p.c,
+        c_type: p.c_type,
+        algorithm: p.algorithm,
+        c_lead: p.c_lead,
+        count: p.count,
+        alpha: p.alpha,
+        beta: p.beta,
+    }
 }
 
 /// Products whose matrices lie at equal distances.
@@ -224,7 +214,7 @@ pub unsafe extern "C" fn hl_cublasGemmStridedBatchedEx(
         Matrix::new(c, c_type, c_lead, c_stride),
     ];
     // SAFETY: as documented.
-    unsafe { gemm(handle, shape, (alpha, beta), matrices) }
+    unsafe { multiply(handle, shape, (alpha, beta), matrices, false) }
 }
 
 /// One product.
@@ -257,7 +247,7 @@ pub unsafe extern "C" fn hl_cublasGemmEx(
         Matrix::new(c, c_type, c_lead, 0),
     ];
     // SAFETY: as documented.
-    unsafe { gemm(handle, shape, (alpha, beta), matrices) }
+    unsafe { multiply(handle, shape, (alpha, beta), matrices, false) }
 }
 
 /// Products whose matrices are given by arrays of addresses.
@@ -291,7 +281,7 @@ pub unsafe extern "C" fn hl_cublasGemmBatchedEx(
         Matrix::new(c.cast(), c_type, c_lead, 0),
     ];
     // SAFETY: as documented.
-    unsafe { gemm_pointers(handle, shape, (alpha, beta), matrices) }
+    unsafe { multiply(handle, shape, (alpha, beta), matrices, true) }
 }
 
 /// Functions of one type each: alike but for the type and how results are computed.
@@ -313,7 +303,7 @@ macro_rules! typed {
                 Matrix::new(c.cast(), $kind, c_lead, 0),
             ];
             // SAFETY: as documented.
-            unsafe { gemm(handle, shape, (alpha.cast(), beta.cast()), matrices) }
+            unsafe { multiply(handle, shape, (alpha.cast(), beta.cast()), matrices, false) }
         }
 
         #[doc = concat!("Products of ", $words, " whose matrices lie at equal distances.")]
@@ -333,7 +323,7 @@ macro_rules! typed {
                 Matrix::new(c.cast(), $kind, c_lead, c_stride),
             ];
             // SAFETY: as documented.
-            unsafe { gemm(handle, shape, (alpha.cast(), beta.cast()), matrices) }
+            unsafe { multiply(handle, shape, (alpha.cast(), beta.cast()), matrices, false) }
         }
 
         #[doc = concat!("Products of ", $words, " whose matrices are given by arrays of addresses.")]
@@ -352,57 +342,53 @@ macro_rules! typed {
                 Matrix::new(c.cast(), $kind, c_lead, 0),
             ];
             // SAFETY: as documented.
-            unsafe { gemm_pointers(handle, shape, (alpha.cast(), beta.cast()), matrices) }
+            unsafe { multiply(handle, shape, (alpha.cast(), beta.cast()), matrices, true) }
         }
     )*};
 }
 typed! {
     "f32" hl_cublasSgemm_v2 hl_cublasSgemmStridedBatched hl_cublasSgemmBatched f32, F32, COMPUTE_F32;
     "f64" hl_cublasDgemm_v2 hl_cublasDgemmStridedBatched hl_cublasDgemmBatched f64, F64, COMPUTE_F64;
+    "complex f32" hl_cublasCgemm_v2 hl_cublasCgemmStridedBatched hl_cublasCgemmBatched [f32; 2], C32, COMPUTE_F32;
+    "complex f64" hl_cublasZgemm_v2 hl_cublasZgemmStridedBatched hl_cublasZgemmBatched [f64; 2], C64, COMPUTE_F64;
     "f16" hl_cublasHgemm hl_cublasHgemmStridedBatched hl_cublasHgemmBatched u16, F16, COMPUTE_F16;
 }
 
-/// Solves triangular systems of f32 whose matrices are given by arrays of addresses.
+/// One product of matrices of any type, summed in single precision.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cublasStrsmBatched(
+pub unsafe extern "C" fn hl_cublasSgemmEx(
     handle: *mut Handle,
-    side: c_int,
-    fill: c_int,
-    transpose: c_int,
-    diagonal: c_int,
+    transpose_a: c_int,
+    transpose_b: c_int,
     m: c_int,
     n: c_int,
+    k: c_int,
     alpha: *const f32,
-    a: *const *const f32,
+    a: *const c_void,
+    a_type: c_int,
     a_lead: c_int,
-    b: *const *mut f32,
+    b: *const c_void,
+    b_type: c_int,
     b_lead: c_int,
-    count: c_int,
+    beta: *const f32,
+    c: *mut c_void,
+    c_type: c_int,
+    c_lead: c_int,
 ) -> Status {
-    blas(|session| {
-        // SAFETY: as documented.
-        let handle = unsafe { Handle::of(handle)? };
-        let settings = handle.settings();
-        if [m, n, count].iter().any(|size| *size < 0) {
-            return Err(INVALID_VALUE);
-        }
-        let message = BlasTrsmPointers {
-            handle: handle.number,
-            side: side as u32,
-            fill: fill as u32,
-            transpose: transpose as u32,
-            diagonal: diagonal as u32,
-            kind: F32 as u32,
-            m: i64::from(m),
-            n: i64::from(n),
-            a: a.addr() as u64,
-            a_lead: i64::from(a_lead),
-            b: b.addr() as u64,
-            b_lead: i64::from(b_lead),
-            count: i64::from(count),
-            // SAFETY: as documented.
-            alpha: unsafe { scalar(&settings, alpha.cast(), 4)? },
-        };
-        issue(session, &settings, &message)
-    })
+    let shape = Shape {
+        transpose: (transpose_a, transpose_b),
+        m,
+        n,
+        k,
+        count: 1,
+        compute: COMPUTE_F32,
+        algorithm: DEFAULT,
+    };
+    let matrices = [
+        Matrix::new(a, a_type, a_lead, 0),
+        Matrix::new(b, b_type, b_lead, 0),
+        Matrix::new(c, c_type, c_lead, 0),
+    ];
+    // SAFETY: as documented.
+    unsafe { multiply(handle, shape, (alpha.cast(), beta.cast()), matrices, false) }
 }

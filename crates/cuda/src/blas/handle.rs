@@ -39,6 +39,9 @@ pub struct Handle {
     magic: u64,
     pub(super) number: u32,
     settings: Mutex<Settings>,
+    /// Memory of the device for a result that the host waits for.
+    scratch: std::sync::OnceLock<u64>,
+    device: u32,
 }
 
 const MAGIC: u64 = 0x7361_6c62_6c68_0001;
@@ -60,6 +63,21 @@ impl Handle {
 
     pub(super) fn settings(&self) -> MutexGuard<'_, Settings> {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory of the device for a result, made when it is first needed.
+    pub(super) fn scratch(&self, session: &Session) -> Result<u64, Status> {
+        /// No result is longer.
+        const BYTES: u64 = 16;
+        if let Some(address) = self.scratch.get() {
+            return Ok(*address);
+        }
+        let made = session.allocate(self.device, BYTES).map_err(status)?;
+        let kept = *self.scratch.get_or_init(|| made);
+        if kept != made {
+            session.free(made).map_err(status)?;
+        }
+        Ok(kept)
     }
 
     /// Tells the node of a setting, in the order of the handle's stream.
@@ -94,7 +112,13 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             pointer_mode: 0,
             atomics_mode: 0,
         };
-        let handle = Box::new(Handle { magic: MAGIC, number, settings: Mutex::new(settings) });
+        let handle = Box::new(Handle {
+            magic: MAGIC,
+            number,
+            settings: Mutex::new(settings),
+            scratch: std::sync::OnceLock::new(),
+            device,
+        });
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Box::into_raw(handle)) }.map_err(status)
     })
@@ -109,6 +133,9 @@ pub unsafe extern "C" fn hl_cublasDestroy_v2(handle: *mut Handle) -> Status {
         // SAFETY: made by `cublasCreate`; from here on it is not recognised any more.
         let mut handle = unsafe { Box::from_raw(handle) };
         handle.magic = 0;
+        if let Some(address) = handle.scratch.get() {
+            session.free(*address).map_err(status)?;
+        }
         session.send(&BlasDestroy { handle: number }).map(drop).map_err(status)
     })
 }

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use hinterland_proto::gpu::command::{
-    BlasGemm, BlasGemmPointers, BlasTrsmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul,
+    BlasCall, BlasGemm, BlasGemmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul,
 };
 
 use super::launch::Geometry;
@@ -33,11 +33,9 @@ impl NodeKind {
     /// The kind of a command that was captured.
     pub(super) fn of_word(word: u32) -> Self {
         match word {
-            Launch::WORD
-            | BlasGemm::WORD
-            | BlasGemmPointers::WORD
-            | BlasTrsmPointers::WORD
-            | LtMatmul::WORD => Self::Kernel,
+            Launch::WORD | BlasGemm::WORD | BlasGemmPointers::WORD | BlasCall::WORD | LtMatmul::WORD => {
+                Self::Kernel
+            }
             Fill::WORD | FillRows::WORD => Self::Fill,
             EventRecord::WORD => Self::Record,
             _ => Self::Copy,

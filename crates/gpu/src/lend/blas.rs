@@ -25,7 +25,6 @@ functions! {
         set_atomics = c"cublasSetAtomicsMode" (Handle, c_int);
         gemm = c"cublasGemmStridedBatchedEx_64" (Handle, c_int, c_int, i64, i64, i64, Any, u64, c_int, i64, i64, u64, c_int, i64, i64, Any, u64, c_int, i64, i64, i64, c_int, c_int);
         gemm_pointers = c"cublasGemmBatchedEx_64" (Handle, c_int, c_int, i64, i64, i64, Any, u64, c_int, i64, u64, c_int, i64, Any, u64, c_int, i64, i64, c_int, c_int);
-        trsm_pointers = c"cublasStrsmBatched_64" (Handle, c_int, c_int, c_int, c_int, i64, i64, Any, u64, i64, u64, i64, i64);
     }
 }
 
@@ -33,12 +32,19 @@ functions! {
 #[derive(Clone, Copy)]
 pub struct Blas {
     call: Calls,
+    library: Library,
 }
 
 /// A handle of cuBLAS.
 #[derive(Debug)]
 pub struct BlasHandle {
     handle: Handle,
+}
+
+impl BlasHandle {
+    pub(super) const fn number(&self) -> Handle {
+        self.handle
+    }
 }
 
 /// A setting of a handle.
@@ -98,14 +104,19 @@ impl Blas {
         }
         let library = Library::open(&names).map_err(missing)?;
         let call = Calls::of(library).map_err(|name| missing(format!("it has no function for `{name}`")))?;
-        Ok(Self { call })
+        Ok(Self { call, library })
     }
 
-    fn check(what: &'static str, code: c_int) -> Result<(), CallError> {
+    pub(super) fn check(what: &'static str, code: c_int) -> Result<(), CallError> {
         if code == 0 {
             return Ok(());
         }
         Err(CallError { what, code, words: "cuBLAS refuses it".to_owned(), is_blas: true })
+    }
+
+    /// The address of a function, never null.
+    pub(super) fn function(&self, name: &std::ffi::CStr) -> Option<*mut c_void> {
+        self.library.function(name)
     }
 
     /// Makes a handle on a device.
@@ -237,41 +248,6 @@ impl Blas {
             )
         };
         Self::check("multiplying", code)
-    }
-
-    /// Solves triangular systems of single precision, `[side, fill, transpose, diagonal]` by cuBLAS's numbers.
-    ///
-    /// # Errors
-    /// cuBLAS's.
-    pub fn solve_pointers(
-        &self,
-        device: &Lent,
-        handle: &BlasHandle,
-        how: [i32; 4],
-        product: &Product,
-    ) -> Result<(), CallError> {
-        device.enter()?;
-        let p = product;
-        let value = Aligned(p.factors[0]);
-        // SAFETY: as above.
-        let code = unsafe {
-            (self.call.trsm_pointers)(
-                handle.handle,
-                how[0],
-                how[1],
-                how[2],
-                how[3],
-                p.sizes[0],
-                p.sizes[1],
-                factor(&value, p.in_memory),
-                p.addresses[0],
-                p.leads[0],
-                p.addresses[1],
-                p.leads[1],
-                p.count,
-            )
-        };
-        Self::check("solving", code)
     }
 }
 

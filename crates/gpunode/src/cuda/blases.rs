@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::work::Work;
 use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::blas::{Blas, BlasHandle, Product, Setting};
+use hinterland_gpu::lend::blas_call::Call;
 use hinterland_gpu::lend::order::Stream;
 use hinterland_proto::gpu::command;
 use std::collections::HashMap;
@@ -49,7 +50,7 @@ impl Blases {
         let name = match work {
             Work::Gemm(c) => c.handle,
             Work::GemmPointers(c) => c.handle,
-            Work::Trsm(c) => c.handle,
+            Work::BlasCall(c) => c.handle,
             _ => return Ok(()),
         };
         let (blas, handle) = self.of(name)?;
@@ -88,24 +89,38 @@ impl Blases {
                 };
                 blas.multiply_pointers(device, handle, &product)
             }
-            Work::Trsm(c) => {
-                let product = Product {
-                    transposes: [0; 2],
-                    sizes: [c.m, c.n, 0],
-                    types: [0; 3],
-                    addresses: [c.a, c.b, 0],
-                    leads: [c.a_lead, c.b_lead, 0],
-                    strides: [0; 3],
-                    count: c.count,
-                    compute: [0; 2],
-                    factors: [c.alpha, [0; 16]],
-                    in_memory,
-                };
-                let how = [small(c.side), small(c.fill), small(c.transpose), small(c.diagonal)];
-                blas.solve_pointers(device, handle, how, &product)
+            Work::BlasCall(c) => {
+                // A result goes to memory whatever the handle's mode is.
+                let wanted = c.in_memory != 0;
+                blas.set(device, handle, Setting::Pointers(i32::from(wanted))).map_err(failed)?;
+                let done = call_of(c).map(|call| blas.call(device, handle, &call));
+                blas.set(device, handle, Setting::Pointers(i32::from(in_memory))).map_err(failed)?;
+                done?
             }
             _ => Ok(()),
         };
         done.map_err(failed)
     }
+}
+
+/// A command as a call.
+fn call_of(c: &command::BlasCall) -> Result<Call, Failure> {
+    let known = command::blas_functions::NAMES.iter().find(|(number, _)| *number == c.function);
+    let (_, name) = known
+        .ok_or_else(|| Failure::blas_unsupported(format!("there is no function {} of cuBLAS", c.function)))?;
+    let number = |number: i64| i32::try_from(number).map_err(|_| Failure::blas_value("a size is too large"));
+    let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
+    let [first, second, third] = c.options.map(small);
+    let mut info = [0; 8];
+    info.copy_from_slice(&c.alpha[..8]);
+    Ok(Call {
+        name,
+        kind: small(c.kind),
+        options: [first, second, third, small(c.more)],
+        sizes: [number(c.m)?, number(c.n)?, number(c.k)?, number(c.count)?],
+        places: [(c.a, number(c.a_step)?), (c.b, number(c.b_step)?), (c.c, number(c.c_step)?)],
+        info: u64::from_le_bytes(info),
+        factors: [c.alpha, c.beta],
+        in_memory: c.in_memory != 0,
+    })
 }

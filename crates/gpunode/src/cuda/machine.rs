@@ -348,7 +348,7 @@ impl CudaMachine {
                 let stream = u32::try_from(set.value).ok().and_then(|name| self.streams.get(&name));
                 self.blases.set(lent, &set, stream.map(|known| &known.stream))
             }
-            Work::Gemm(_) | Work::GemmPointers(_) | Work::Trsm(_) => {
+            Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
                 self.done.launches += 1;
                 self.blases.perform(lent, &known.stream, &work)
             }

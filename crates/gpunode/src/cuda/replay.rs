@@ -146,7 +146,7 @@ impl Replay<'_> {
                 None => Ok(()),
             },
             Work::BlasSet(set) => self.blases.set(device, &set, None),
-            Work::Gemm(_) | Work::GemmPointers(_) | Work::Trsm(_) => {
+            Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
                 self.blases.perform(device, self.stream(name)?, &work)
             }
             Work::LtMatmul(_) => Err(Failure::blas_unsupported("this node has no cublasLtMatmul")),

@@ -1,5 +1,6 @@
 //! Products of matrices, in plain loops. Matrices lie in columns.
 
+use super::linear;
 use super::space::View;
 use crate::failure::Failure;
 use hinterland_proto::gpu::command::{BlasGemm, BlasGemmPointers};
@@ -85,6 +86,14 @@ impl Precision {
     }
 }
 
+/// `CUDA_C_32F` and `CUDA_C_64F`.
+const COMPLEX_F32: u32 = 4;
+const COMPLEX_F64: u32 = 5;
+
+const fn is_complex(kind: u32) -> bool {
+    matches!(kind, COMPLEX_F32 | COMPLEX_F64)
+}
+
 /// What is the same for all products of a command.
 struct Product {
     transpose: [bool; 2],
@@ -99,6 +108,25 @@ struct Product {
 /// `cublasGemmStridedBatchedEx`. In `is_pointer_mode` the factors lie in device memory.
 pub(super) fn gemm(view: &View, command: &BlasGemm, is_pointer_mode: bool) -> Result<(), Failure> {
     let c = command;
+    if is_complex(c.c_type) {
+        let product = linear::Product {
+            transposes: [c.transpose_a, c.transpose_b],
+            sizes: [c.m, c.n, c.k],
+            kinds: [c.a_type, c.b_type, c.c_type],
+            leads: [c.a_lead, c.b_lead, c.c_lead],
+            factors: [c.alpha, c.beta],
+            in_memory: is_pointer_mode,
+        };
+        let bytes = if c.c_type == COMPLEX_F32 { 8 } else { 16 };
+        return (0..c.count).try_for_each(|index| {
+            // Looked at before: none of the matrices ends beyond all addresses.
+            let place = |start: u64, stride: i64| {
+                start.wrapping_add((index.wrapping_mul(stride) as u64).wrapping_mul(bytes))
+            };
+            let places = [place(c.a, c.a_stride), place(c.b, c.b_stride), place(c.c, c.c_stride)];
+            linear::multiply(view, &product, places)
+        });
+    }
     let product = Product::new(
         view,
         [c.transpose_a, c.transpose_b, c.compute],
@@ -129,6 +157,24 @@ pub(super) fn gemm_pointers(
     is_pointer_mode: bool,
 ) -> Result<(), Failure> {
     let c = command;
+    let pointer = |array: u64, index: u64| {
+        let mut bytes = [0; 8];
+        view.read(array + index * 8, &mut bytes).map(|()| u64::from_le_bytes(bytes))
+    };
+    if is_complex(c.c_type) {
+        let product = linear::Product {
+            transposes: [c.transpose_a, c.transpose_b],
+            sizes: [c.m, c.n, c.k],
+            kinds: [c.a_type, c.b_type, c.c_type],
+            leads: [c.a_lead, c.b_lead, c.c_lead],
+            factors: [c.alpha, c.beta],
+            in_memory: is_pointer_mode,
+        };
+        return (0..u64::try_from(c.count).unwrap_or(0)).try_for_each(|index| {
+            let places = [pointer(c.a, index)?, pointer(c.b, index)?, pointer(c.c, index)?];
+            linear::multiply(view, &product, places)
+        });
+    }
     let product = Product::new(
         view,
         [c.transpose_a, c.transpose_b, c.compute],
@@ -139,11 +185,7 @@ pub(super) fn gemm_pointers(
         is_pointer_mode,
     )?;
     for index in 0..u64::try_from(c.count).unwrap_or(0) {
-        let pointer = |array: u64| {
-            let mut bytes = [0; 8];
-            view.read(array + index * 8, &mut bytes).map(|()| u64::from_le_bytes(bytes))
-        };
-        product.multiply(view, [pointer(c.a)?, pointer(c.b)?, pointer(c.c)?])?;
+        product.multiply(view, [pointer(c.a, index)?, pointer(c.b, index)?, pointer(c.c, index)?])?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use super::kernels::Programs;
 use super::lanes::Lanes;
 use super::options::{Kernels, SoftwareOptions};
 use super::space::{GRANULARITY, Space, WINDOW_BYTES};
-use super::{blas, lt, space::View};
+use super::{blas, linear, lt, space::View};
 use crate::body::Body;
 use crate::device::{At, Device, Done, Facts, MarkOf};
 use crate::failure::{Failure, number};
@@ -272,9 +272,9 @@ impl SoftwareMachine {
                     blas::gemm_pointers(view, &gemm, in_memory)
                 });
             }
-            Work::Trsm(_) | Work::LtMatmul(_) if self.options.kernels == Kernels::None => {}
-            Work::Trsm(_) => {
-                return Err(Failure::blas_unsupported("the software device solves no triangular systems"));
+            Work::LtMatmul(_) if self.options.kernels == Kernels::None => {}
+            Work::BlasCall(call) => {
+                self.blas(stream, replay, job(Kind::Blas), move |view| linear::call(view, &call));
             }
             Work::LtMatmul(text) => {
                 let product: LtProduct = postcard::from_bytes(&text.to_vec()).map_err(|error| {

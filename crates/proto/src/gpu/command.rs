@@ -12,6 +12,71 @@ pub mod launch_flags {
     pub const CLUSTER: u32 = 4;
 }
 
+/// Functions of cuBLAS in a [`BlasCall`].
+#[allow(missing_docs)]
+pub mod blas_functions {
+    pub const DOT: u32 = 1;
+    pub const DOTC: u32 = 2;
+    pub const AXPY: u32 = 3;
+    pub const SCAL: u32 = 4;
+    pub const SCAL_REAL: u32 = 5;
+    pub const COPY: u32 = 6;
+    pub const SWAP: u32 = 7;
+    pub const NRM2: u32 = 8;
+    pub const ASUM: u32 = 9;
+    pub const IAMAX: u32 = 10;
+    pub const IAMIN: u32 = 11;
+    pub const GEMV: u32 = 20;
+    pub const GER: u32 = 21;
+    pub const GERC: u32 = 22;
+    pub const TRSM: u32 = 30;
+    pub const TRSM_POINTERS: u32 = 31;
+    pub const TRMM: u32 = 32;
+    pub const TRSV: u32 = 33;
+    pub const TRMV: u32 = 34;
+    pub const SYRK: u32 = 40;
+    pub const HERK: u32 = 41;
+    pub const SYMM: u32 = 42;
+    pub const HEMM: u32 = 43;
+    pub const GETRF: u32 = 50;
+    pub const GETRS: u32 = 51;
+    pub const GETRI: u32 = 52;
+    pub const GEQRF: u32 = 53;
+    pub const GELS: u32 = 54;
+
+    /// Names of the functions as cuBLAS has them, without type and version.
+    pub const NAMES: &[(u32, &str)] = &[
+        (DOT, "dot"),
+        (DOTC, "dotc"),
+        (AXPY, "axpy"),
+        (SCAL, "scal"),
+        (SCAL_REAL, "scal_real"),
+        (COPY, "copy"),
+        (SWAP, "swap"),
+        (NRM2, "nrm2"),
+        (ASUM, "asum"),
+        (IAMAX, "iamax"),
+        (IAMIN, "iamin"),
+        (GEMV, "gemv"),
+        (GER, "ger"),
+        (GERC, "gerc"),
+        (TRSM, "trsm"),
+        (TRSM_POINTERS, "trsmBatched"),
+        (TRMM, "trmm"),
+        (TRSV, "trsv"),
+        (TRMV, "trmv"),
+        (SYRK, "syrk"),
+        (HERK, "herk"),
+        (SYMM, "symm"),
+        (HEMM, "hemm"),
+        (GETRF, "getrfBatched"),
+        (GETRS, "getrsBatched"),
+        (GETRI, "getriBatched"),
+        (GEQRF, "geqrfBatched"),
+        (GELS, "gelsBatched"),
+    ];
+}
+
 messages! {
     /// Any command.
     Command {
@@ -137,10 +202,12 @@ messages! {
             a: u64, a_type: u32, b_type: u32, a_lead: i64, b: u64, b_lead: i64,
             c: u64, c_type: u32, algorithm: i32, c_lead: i64, count: i64, alpha: [u8; 16], beta: [u8; 16],
         }
-        /// Solves triangular systems as `cublasStrsmBatched` does, with arrays of addresses in device memory.
-        0x75 BlasTrsmPointers {
-            handle: u32, side: u32, fill: u32, transpose: u32, diagonal: u32, kind: u32, m: i64, n: i64,
-            a: u64, a_lead: i64, b: u64, b_lead: i64, count: i64, alpha: [u8; 16],
+        /// Does a function of cuBLAS by our number for it (`blas_functions`); `kind` is cuBLAS's number of the type. Options (side, half, transpose, and in
+        /// `more` diagonal), sizes and places are in the order of the function's own arguments, the written place is c; results are written there.
+        /// Scalars are values, or device addresses with `in_memory`.
+        0x75 BlasCall {
+            handle: u32, function: u32, kind: u32, in_memory: u32, options: [u32; 3], more: u32, m: i64, n: i64, k: i64,
+            a: u64, a_step: i64, b: u64, b_step: i64, c: u64, c_step: i64, count: i64, alpha: [u8; 16], beta: [u8; 16],
         }
         /// Multiplies matrices as `cublasLtMatmul` does: the tail is an `LtProduct` in postcard's form.
         0x78 LtMatmul + tail { stream: u32, flags: u32 }
