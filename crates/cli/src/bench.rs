@@ -23,6 +23,7 @@ mod fault;
 mod gpu_calls;
 mod gpu_load;
 pub mod ground;
+mod hot;
 mod kv;
 mod kv_gpu;
 mod kv_racks;
@@ -33,6 +34,7 @@ mod load;
 pub mod mooncake;
 pub mod plot;
 pub mod prepared;
+mod rack_rw;
 mod read;
 mod reader;
 pub mod redis;
@@ -74,6 +76,8 @@ pub const BENCHES: &[&dyn Bench] = &[
     &kv_trace::KvTrace,
     &gpu_calls::GpuCalls,
     &gpu_load::GpuLoad,
+    &rack_rw::RackRw,
+    &hot::Hot,
     &resp::Resp,
     &ycsb::Ycsb,
     &vllm::VllmTtft,

@@ -50,6 +50,7 @@ impl Nodes {
         command.args(["--json", "--quiet", "--socket"]).arg(self.socket(party)).arg("node");
         command.args(["--name", party, "--listen", &format!("127.0.0.1:{}", self.ports[party])]);
         command.arg("--state").arg(self.folder.join(party)).args(["--capacity", "32M", "--backing", "base"]);
+        command.args(["--hot", "off"]);
         if party != "d" {
             command.args(["--join", &format!("127.0.0.1:{}", self.ports["d"])]);
         }

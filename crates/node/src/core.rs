@@ -113,6 +113,7 @@ impl Core {
         // Relaxed: counters that nothing is ordered by.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tallies = &self.cache.tallies;
+        let [pages_taken, pages_given, pages_refused] = self.regions.tallies();
         let (copies_made, copied_bytes) = self.repairs.counts();
         NodeStatus {
             node: self.own,
@@ -130,6 +131,9 @@ impl Core {
             // Relaxed: a counter that nothing is ordered by.
             sessions: self.sessions.load(Ordering::Relaxed),
             counters: Counters {
+                pages_taken,
+                pages_given,
+                pages_refused,
                 network_received_bytes: received,
                 network_sent_bytes: read(&self.sent_bytes),
                 faults: read(&tallies.faults),

@@ -33,6 +33,7 @@ mod verify;
 use hinterland_os::fault_point;
 
 pub use cache::CacheSwitches;
+pub use hinterland_policy::heat::HeatSettings;
 pub use kv::{KvDisk, KvRemote, KvWatermarks};
 pub use node::{Node, NodeError, read_key};
 pub use options::{BackingChoice, NodeOptions};

@@ -14,7 +14,7 @@ use crate::options::{BackingChoice, NodeOptions};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::put::Puts;
 use crate::refused::Refused;
-use crate::regions::Regions;
+use crate::regions::{IDLE_PACE, PACE, Regions};
 use crate::remote_service::RemoteService;
 use crate::repair::Repairs;
 use crate::segment::Segment;
@@ -25,6 +25,7 @@ use hinterland_os::socket::UnixListener;
 use hinterland_os::{
     Backing, Coherence, LineMover, OsError, PageKind, choose_backing, huge_pages, limits, process,
 };
+use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
 use hinterland_proto::{PoolId, PoolKey};
 use hinterland_types::NodeId;
@@ -93,6 +94,9 @@ pub enum NodeError {
     /// The directory cannot start.
     #[error(transparent)]
     Directory(#[from] DirectoryHostError),
+    /// Page heat has parameters that make no sense.
+    #[error(transparent)]
+    Heat(#[from] HeatSettingsError),
     /// The objects cannot be opened.
     #[error(transparent)]
     Holdings(#[from] HoldingError),
@@ -189,6 +193,7 @@ impl Node {
             core.kv_racks.start()?,
             spawn_repairs(&core)?,
             spawn_pages(Arc::clone(&core), Arc::clone(&bell))?,
+            spawn_deciding(Arc::clone(&core), Arc::clone(&bell))?,
         ];
         let cache_threads = Some(cache_threads);
         Ok(Self { core, server, local, threads, cache_threads, bell, backing, folders, messages })
@@ -318,6 +323,7 @@ fn build(
     let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
+    let heat = options.heat.map(HeatRules::new).transpose()?;
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
@@ -334,7 +340,7 @@ fn build(
         kv_racks: Arc::clone(&kv_racks),
         kv,
         locks: LockTable::default(),
-        regions: Regions::new(&small),
+        regions: Regions::new(&small, heat),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),
         started: Instant::now(),
@@ -428,6 +434,28 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
         }
     };
     let thread = std::thread::Builder::new().name("pages".to_owned()).spawn(watch);
+    Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
+}
+
+/// Brings pages that this rack uses.
+fn spawn_deciding(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
+    let decide = move || {
+        process::name_thread("heat");
+        let mut pace = IDLE_PACE;
+        loop {
+            let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
+            let (stopping, _) = bell
+                .changed
+                .wait_timeout_while(stopping, pace, |stopping| !*stopping)
+                .unwrap_or_else(PoisonError::into_inner);
+            if *stopping {
+                return;
+            }
+            drop(stopping);
+            pace = if core.regions.decide(&core) { PACE } else { IDLE_PACE };
+        }
+    };
+    let thread = std::thread::Builder::new().name("heat".to_owned()).spawn(decide);
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 

@@ -5,6 +5,7 @@ use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
+use hinterland_policy::heat::HeatSettings;
 use hinterland_types::RackName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -79,6 +80,8 @@ pub struct NodeOptions {
     pub switches: CacheSwitches,
     /// How long a member's lease lasts.
     pub lease: Duration,
+    /// When pages of regions move to the racks that use them; `None`: they do not by themselves.
+    pub heat: Option<HeatSettings>,
     /// When and how fast lost copies are made again.
     pub repair: RepairOptions,
 }
@@ -114,6 +117,7 @@ impl NodeOptions {
             eviction: EvictionKind::default(),
             switches: CacheSwitches::default(),
             lease: Duration::from_secs(3),
+            heat: Some(HeatSettings::default()),
             repair: RepairOptions::default(),
         }
     }

@@ -61,10 +61,16 @@ impl PeerSession {
                 core.regions.get(core, object)?;
                 Ok(PeerReply::Done)
             }
-            PeerRequest::PageFreeze { object, index, epoch, .. } => {
+            PeerRequest::PageFreeze { object, index, epoch, heat } => {
                 let region = core.regions.get(core, object)?;
+                core.regions.allows(&region, index, heat.as_ref())?;
                 let crc = core.regions.freeze(&region, index, epoch)?;
                 Ok(PeerReply::PageFrozen { handle: self.frozen(&region)?, crc })
+            }
+            PeerRequest::PageWanted { object, index, heat } => {
+                let region = core.regions.get(core, object)?;
+                core.regions.allows(&region, index, Some(&heat))?;
+                Ok(PeerReply::Done)
             }
             PeerRequest::PageMoved { object, index, epoch } => {
                 let region = core.regions.get(core, object)?;

@@ -3,17 +3,21 @@
 //! A region is known here as soon as a program of this host opens it or the node has a part of it. Each has a word a page,
 //! which programs map read-only; see [`hinterland_proto::pages`].
 
+mod deciding;
 mod known;
 mod moving;
 mod slots;
 
+pub use deciding::{IDLE_PACE, PACE};
 pub use known::Region;
 pub use slots::SlotFile;
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
+use deciding::Deciding;
 use hinterland_directory::{Command, ObjectState, Reply};
 use hinterland_os::barrier;
+use hinterland_policy::heat::HeatRules;
 use hinterland_proto::control::PagesOn;
 use hinterland_types::{ObjectId, SessionId};
 use known::Layout;
@@ -36,11 +40,13 @@ pub struct Regions {
     fences: bool,
     /// Set when the directory knows this life of the node, so that no move of an earlier one can still be committed.
     joined: AtomicBool,
+    /// Which pages come here by themselves; none if they do not.
+    deciding: Option<Deciding>,
 }
 
 impl Regions {
     /// Knows none yet. Words of an earlier life are made to say nothing, so that programs which still read them ask.
-    pub fn new(folder: &Path) -> Self {
+    pub fn new(folder: &Path, heat: Option<HeatRules>) -> Self {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "words") {
                 known::silence(&entry.path());
@@ -53,6 +59,7 @@ impl Regions {
             slots: Mutex::default(),
             fences: !barrier::register(),
             joined: AtomicBool::new(false),
+            deciding: heat.map(Deciding::new),
         }
     }
 

@@ -244,3 +244,85 @@ fn a_program_of_a_life_before_keeps_pages_where_they_are_and_finds_out() {
     fresh.read(first, &mut found).unwrap();
     assert_eq!(found, [1; 8]);
 }
+
+/// Short times and few accesses, so that a test sees what takes a minute otherwise.
+fn quick_heat(options: &mut hinterland_node::NodeOptions) {
+    options.heat = Some(hinterland_node::HeatSettings {
+        threshold: 1.0,
+        rest: Duration::from_millis(200),
+        pause: Duration::from_millis(50),
+        ..hinterland_node::HeatSettings::default()
+    });
+}
+
+#[test]
+fn a_page_moves_to_the_rack_that_uses_it_and_what_is_not_used_stays() {
+    let nodes = Nodes::with("hot", 2, 16, quick_heat);
+    let (home, user) = (nodes.all[0].pool(), nodes.all[1].pool());
+    let first = home.create_region(&name("r"), 4 * PAGE, None).unwrap().address.unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while pages_on(&home, &nodes, "r") != [3, 1] {
+        assert!(Instant::now() < deadline, "{:?}", user.status().unwrap().counters);
+        for number in 0..100u64 {
+            user.write(at(first, PAGE + number * 8), &number.to_le_bytes()).unwrap();
+        }
+    }
+    let counters = (user.status().unwrap().counters, home.status().unwrap().counters);
+    assert_eq!((counters.0.pages_taken, counters.1.pages_given), (1, 1));
+    let mut found = [0; 8];
+    home.read(at(first, PAGE + 99 * 8), &mut found).unwrap();
+    assert_eq!(found, 99u64.to_le_bytes());
+}
+
+#[test]
+fn two_racks_that_use_a_page_alike_do_not_send_it_back_and_forth() {
+    let nodes = Nodes::with("pingpong", 2, 16, quick_heat);
+    let first = nodes.all[0].pool().create_region(&name("r"), PAGE, None).unwrap().address.unwrap();
+    let stop = AtomicBool::new(false);
+    let turn = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for number in 0..2u64 {
+            let (nodes, stop, turn) = (&nodes, &stop, &turn);
+            scope.spawn(move || {
+                let pool = nodes.all[number as usize].pool();
+                // By turns, so that both make as many accesses.
+                while !stop.load(Ordering::Relaxed) {
+                    if turn.load(Ordering::Acquire) % 2 == number {
+                        (0..64u64).for_each(|place| pool.write(at(first, place * 8), &[1; 8]).unwrap());
+                        turn.fetch_add(1, Ordering::Release);
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_secs(4));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let taken: u64 = nodes.pools().iter().map(|pool| pool.status().unwrap().counters.pages_taken).sum();
+    println!("{taken} moves, {} turns", turn.load(Ordering::Relaxed));
+    assert!(turn.load(Ordering::Relaxed) > 50);
+    assert!(taken <= 2, "{taken} moves");
+}
+
+#[test]
+fn a_rack_without_room_sends_its_coldest_page_away_for_a_hot_one() {
+    let nodes = Nodes::with("victim", 2, 4, quick_heat);
+    let (home, user) = (nodes.all[0].pool(), nodes.all[1].pool());
+    let first = home.create_region(&name("far"), 3 * PAGE, None).unwrap().address.unwrap();
+    let own = user.create_region(&name("near"), 4 * PAGE, None).unwrap().address.unwrap();
+    for page in 0..4 {
+        user.write(at(own, page * PAGE), &[page as u8 + 1; 64]).unwrap();
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while pages_on(&home, &nodes, "far") != [2, 1] {
+        assert!(Instant::now() < deadline, "{:?}", user.status().unwrap().counters);
+        (0..100u64).for_each(|number| user.write(at(first, number * 8), &number.to_le_bytes()).unwrap());
+    }
+    assert_eq!(pages_on(&home, &nodes, "near"), [1, 3]);
+    for page in 0..4 {
+        let mut found = [0; 64];
+        user.read(at(own, page * PAGE), &mut found).unwrap();
+        assert_eq!(found, [page as u8 + 1; 64]);
+    }
+}

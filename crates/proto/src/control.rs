@@ -14,8 +14,8 @@ pub use kv::{
     KvSwap, KvSwapped,
 };
 pub use message::{
-    Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PagesOn, PagesOpened,
-    PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, Reply, Request,
+    Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PageHeat, PagesOn,
+    PagesOpened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, Reply, Request,
 };
 pub use object::{Home, ObjectInfo, ObjectState, Placement};
 pub use status::{CacheStatus, Counters, MemberInfo, NodeStatus, Problem};

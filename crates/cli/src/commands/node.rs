@@ -3,7 +3,9 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
-use hinterland_node::{BackingChoice, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RepairOptions};
+use hinterland_node::{
+    BackingChoice, HeatSettings, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RepairOptions,
+};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
@@ -113,6 +115,18 @@ pub struct Memory {
     /// How much it fetches for that in a second, at most; 0: as fast as it goes
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub repair_rate: Size,
+    /// Whether pages of regions move to the racks that use them most
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub hot: OnOff,
+    /// What a move of a page must gain, in moves: 4 means that it spares four times what it costs
+    #[arg(long, default_value_t = 4.0, value_name = "MOVES")]
+    pub hot_threshold: f64,
+    /// How long the accesses to a page count that nobody accesses any more, in seconds
+    #[arg(long, default_value_t = 100, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub hot_lifetime: u32,
+    /// How fast accesses stop counting: after t seconds one counts e^(-RATE t)
+    #[arg(long, default_value_t = 0.04, value_name = "RATE")]
+    pub hot_decay: f64,
     /// Go without an optimisation, to see what it is worth; may be repeated
     #[arg(long, value_name = "SWITCH", value_enum)]
     pub without: Vec<Switch>,
@@ -234,6 +248,12 @@ pub fn options(
         after: Duration::from_secs(u64::from(memory.repair_after)),
         bytes_per_second: memory.repair_rate.bytes,
     };
+    options.heat = (memory.hot == OnOff::On).then(|| HeatSettings {
+        threshold: memory.hot_threshold,
+        lifetime: Duration::from_secs(u64::from(memory.hot_lifetime)),
+        decay_per_s: memory.hot_decay,
+        ..HeatSettings::default()
+    });
     options.spin = Duration::from_micros(u64::from(memory.spin));
     for switch in &memory.without {
         let switches = &mut options.switches;

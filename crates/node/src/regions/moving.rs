@@ -12,7 +12,7 @@ use hinterland_directory::{Command, PageHome, Reply};
 use hinterland_fabric::Slice;
 use hinterland_os::barrier;
 use hinterland_proto::checksum::crc32c;
-use hinterland_proto::control::{PeerReply, PeerRequest};
+use hinterland_proto::control::{PageHeat, PeerReply, PeerRequest};
 use hinterland_proto::pages::PageWord;
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Epoch, NodeId};
@@ -72,7 +72,7 @@ impl Moves {
 }
 
 impl Regions {
-    /// Brings a page here. `heat_milli` is how hot it is in this rack; `None` for an order, which no heat refuses.
+    /// Brings a page here. `heat` is what it has in this rack; `None` for an order, which no heat refuses.
     ///
     /// # Errors
     /// [`Refused`]; the page is where it was, or the directory cannot be asked and it will be known later.
@@ -81,7 +81,7 @@ impl Regions {
         core: &Core,
         region: &Arc<Region>,
         index: u32,
-        heat_milli: Option<u64>,
+        heat: Option<PageHeat>,
     ) -> Result<(), Refused> {
         if region.page(index).is_none() || region.bytes < PAGE_BYTES {
             return Err(Refused::new(
@@ -99,7 +99,7 @@ impl Regions {
             }
             going.insert(index, Move::Coming(Coming::default()));
         }
-        let taken = self.take(core, region, index, heat_milli);
+        let taken = self.take(core, region, index, heat);
         let Err(refused) = taken else { return Ok(()) };
         tracing::debug!(%refused, "page {index} of {} did not come", region.name);
         match region.moves.coming(index) {
@@ -114,7 +114,7 @@ impl Regions {
         core: &Core,
         region: &Arc<Region>,
         index: u32,
-        heat_milli: Option<u64>,
+        heat: Option<PageHeat>,
     ) -> Result<(), Refused> {
         let page = region.page(index).ok_or_else(|| Refused::new(errno::EINVAL, "there is no such page"))?;
         let incarnation = core.membership.incarnation.get();
@@ -138,7 +138,7 @@ impl Regions {
         core.holdings.add_page(&holding, index)?;
         region.moves.set_coming(index, Coming { has_room: true, ..coming });
         fault_point::reach("move-room-made");
-        self.copy(core, region, index, epoch, &from, heat_milli)?;
+        self.copy(core, region, index, epoch, &from, heat)?;
         core.directory.apply(&Command::CommitMove { page, to: core.own, incarnation, epoch })?;
         fault_point::reach("move-committed");
         self.arrive(region, index, epoch);
@@ -159,11 +159,11 @@ impl Regions {
         index: u32,
         epoch: Epoch,
         from: &PageHome,
-        heat_milli: Option<u64>,
+        heat: Option<PageHeat>,
     ) -> Result<(), Refused> {
         let lost = || Refused::new(errno::EIO, "the page has no home that is up");
         let home = from.home.as_ref().filter(|_| from.is_up).ok_or_else(lost)?;
-        let request = PeerRequest::PageFreeze { object: region.object, index, epoch, heat_milli };
+        let request = PeerRequest::PageFreeze { object: region.object, index, epoch, heat };
         let PeerReply::PageFrozen { handle, crc } = core.peers.call(&home.address, &request)? else {
             return Err(Refused::new(errno::EIO, "the home did not freeze the page"));
         };
@@ -327,6 +327,7 @@ impl Regions {
         }
         fault_point::reach("home-page-gone");
         region.moves.lock().remove(&index);
+        self.count_given();
         Ok(())
     }
 

@@ -23,7 +23,6 @@ pub struct SlotFile {
     memory: SharedSlice,
     has_ended: AtomicBool,
     /// Samples of each slot that were looked at.
-    #[allow(dead_code, reason = "as `drain`")]
     seen: Mutex<Box<[u64; SLOTS]>>,
 }
 
@@ -70,7 +69,6 @@ impl SlotFile {
         is_named || self.memory.mapping().is_lost()
     }
 
-    #[allow(dead_code, reason = "read by who decides which pages move")]
     /// What was sampled since the last call. Samples that were overwritten in between are lost.
     pub fn drain(&self, mut take: impl FnMut(AccessSample)) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);

@@ -329,6 +329,17 @@ pub struct PagesOpened {
     pub part_bytes: Option<u64>,
 }
 
+/// Accesses of a rack to a page that still count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PageHeat {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// The same of the page that must leave for it, if one must: reads and writes.
+    pub victim: Option<(u64, u64)>,
+}
+
 /// Pages of a region on one node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PagesOn {
@@ -624,8 +635,17 @@ pub enum PeerRequest {
         index: u32,
         /// The epoch of the move.
         epoch: Epoch,
-        /// Heat of the page in the rack that wants it, in thousandths; none if it comes by order.
-        heat_milli: Option<u64>,
+        /// Heat of the page in the rack that wants it; none if it comes by order.
+        heat: Option<PageHeat>,
+    },
+    /// Whether the home would let a page go that has this heat → `Done`, or it is refused.
+    PageWanted {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+        /// Its heat in the rack that wants it.
+        heat: PageHeat,
     },
     /// The move is committed: let go of the page → `Done`.
     PageMoved {

@@ -36,6 +36,12 @@ pub struct Counters {
     pub copies_made: u64,
     /// Their bytes.
     pub copied_bytes: u64,
+    /// Pages of regions that came here because this rack uses them.
+    pub pages_taken: u64,
+    /// Pages of regions that other nodes took from this one.
+    pub pages_given: u64,
+    /// Pages of regions that this rack asked for and their homes kept.
+    pub pages_refused: u64,
 }
 
 /// One member of the pool as the directory knows it.

@@ -1,0 +1,87 @@
+//! `rack-rw`: reads and writes by address of a region in another rack, beside a bare socket.
+
+use super::case::Case;
+use super::ground::{Ground, NodePlan};
+use super::report::{Better, Row};
+use super::{Bench, Setting};
+use crate::failure::Failure;
+use hinterland_pool::Pool;
+use hinterland_types::{GlobalAddress, ObjectName};
+use std::cell::RefCell;
+use std::time::Instant;
+
+/// Bytes of the region.
+const REGION_BYTES: u64 = 16 << 20;
+/// Sizes of an access.
+const SIZES: [(&str, usize); 4] = [("64B", 64), ("256B", 256), ("1KiB", 1 << 10), ("4KiB", 4 << 10)];
+
+/// The bench.
+pub struct RackRw;
+
+impl Bench for RackRw {
+    fn name(&self) -> &'static str {
+        "rack-rw"
+    }
+
+    fn subject(&self) -> &'static str {
+        "reads and writes by address of a region in another rack over TCP"
+    }
+
+    fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
+        let ground = Ground::new(setting, 64 << 20)?;
+        let plan = NodePlan {
+            capacity_bytes: 64 << 20,
+            cache_bytes: 4 << 20,
+            more: &["--hot", "off"],
+            ..NodePlan::default()
+        };
+        let home = ground.node(NodePlan { name: "home", ..plan })?;
+        let near = ground.node(NodePlan { name: "near", join: Some(&home.address), ..plan })?;
+        let name = ObjectName::parse("bench/rack-rw").map_err(|error| Failure::of(&error))?;
+        let first = home.pool()?.create_region(&name, REGION_BYTES, None)?.address.unwrap_or_default();
+        let pool = near.pool()?;
+        let wire = RefCell::new(ground.machine()?);
+        wire.borrow_mut().ask(&format!("serve {REGION_BYTES}"))?;
+        let count = if setting.quick { 200 } else { 5_000 };
+        let mut rows = Vec::new();
+        for (words, is_write) in [("read", false), ("write", true)] {
+            for (size, bytes) in SIZES {
+                (setting.say)(&format!("rack-rw: {words} of {size}"));
+                let case = Case::new(format!("{words}-{size}"), "us", Better::Lower, || {
+                    latency_us(&pool, first, bytes, count, is_write)
+                })
+                .limit("bare TCP socket, both ends sleeping", || {
+                    wire.borrow_mut().figure(&format!("latency {bytes} {count} 0 0"))
+                });
+                rows.push(case.measure(setting.rounds));
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// The median of `count` accesses at places all over the region, in microseconds.
+fn latency_us(
+    pool: &Pool,
+    first: GlobalAddress,
+    bytes: usize,
+    count: usize,
+    is_write: bool,
+) -> Result<f64, Failure> {
+    let mut buffer = vec![7; bytes];
+    let mut times = Vec::with_capacity(count);
+    let places = REGION_BYTES / bytes as u64;
+    for number in 0..count as u64 {
+        let offset = number.wrapping_mul(7919) % places * bytes as u64;
+        let address = first.checked_add(offset).unwrap_or_default();
+        let begin = Instant::now();
+        if is_write {
+            pool.write(address, &buffer)?;
+        } else {
+            pool.read(address, &mut buffer)?;
+        }
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times[count / 2])
+}
