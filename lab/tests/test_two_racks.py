@@ -9,7 +9,7 @@ network_up || exit 1
 printf '10.0.0.1 first.lan\\n10.0.0.2 second.lan\\n' >>/etc/hosts
 export PATH="{folder}:$PATH" XDG_RUNTIME_DIR=/tmp/run XDG_STATE_HOME=/tmp/state HOME=/tmp/home
 mkdir -p /tmp/run /tmp/state /tmp/home && cd /tmp/home || exit 1
-follow() {{ set -e; eval "$1"; }}
+follow() {{ bash -e -c "$1"; }}
 members() {{ for _ in $(seq 400); do [ $(hinterland status --json 2>/dev/null | grep -o '"rack":"\\(north\\|south\\)"' | sort -u | wc -l) = 2 ] && return; sleep 0.1; done; hinterland status; cat node.log; return 1; }}
 """
 
@@ -48,6 +48,6 @@ await verified 90 || {{ tell done; exit 1; }}
 expect "the other rack is read" follow {get}
 tell done; tested
 """
-    outcomes = boot(Guest("first", north), Guest("second", south))
+    outcomes = boot(Guest("first", north, modules=("fuse",)), Guest("second", south, modules=("fuse",)))
     assert "4 right, 0 wrong" in outcomes["first"].output, outcomes["first"].output
     assert "3 right, 0 wrong" in outcomes["second"].output, outcomes["second"].output
