@@ -72,7 +72,7 @@ int hl_create_region(hl_pool *pool, const char *name, uint64_t bytes, const char
 int hl_read(hl_pool *pool, hl_address address, void *buffer, size_t bytes);
 int hl_write(hl_pool *pool, hl_address address, const void *buffer, size_t bytes);
 
-/* Takes a lock on an address of this rack: together with other readers, or alone. Waits at most `wait_ms` milliseconds,
+/* Takes a lock on an address of any rack: together with other readers, or alone. Waits at most `wait_ms` milliseconds,
  * then -ETIMEDOUT. It is a name that pools agree on: reads and writes do not ask for it. -EINVAL: this pool has it. */
 int hl_rlock(hl_pool *pool, hl_address address, uint32_t wait_ms);
 int hl_wlock(hl_pool *pool, hl_address address, uint32_t wait_ms);

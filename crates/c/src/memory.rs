@@ -113,7 +113,7 @@ pub unsafe extern "C" fn hl_write(
     })
 }
 
-/// Takes a lock on an address of this rack together with other readers.
+/// Takes a lock on an address of any rack together with other readers.
 ///
 /// # Safety
 /// `pool` came from `hl_open`.
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn hl_rlock(pool: *mut PoolHandle, address: u64, wait_ms: 
     unsafe { lock(pool, address, wait_ms, LockMode::Read) }
 }
 
-/// Takes a lock on an address of this rack alone.
+/// Takes a lock on an address of any rack alone.
 ///
 /// # Safety
 /// `pool` came from `hl_open`.

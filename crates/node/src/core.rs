@@ -4,7 +4,7 @@ use crate::cache::Cache;
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{Holding, Holdings};
 use crate::kv::{KvElsewhere, KvRacks, KvStores, UserStore};
-use crate::locks::LockTable;
+use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
@@ -50,8 +50,8 @@ pub struct Core {
     pub kv_racks: Arc<KvRacks>,
     /// What brings blocks here that are not in memory.
     pub kv_elsewhere: Arc<KvElsewhere>,
-    /// Locks of this rack.
-    pub locks: LockTable,
+    /// Locks, of this rack and of others.
+    pub locks: Locks,
     /// Regions and where their pages lie.
     pub regions: Regions,
     /// Small allocations.

@@ -1,217 +1,511 @@
-//! Read and write locks on addresses, held by sessions and given back when a session ends.
+//! Locks across racks: this node as the home of some, as the asker for its programs, and as a home of pages.
+//!
+//! The rules are those of [`hinterland_directory::locks`]; here are the clock, the threads, the messages and the disk. A thread looks
+//! at the clock for all of it. Each lock home that something is wanted of has a thread that sends it, one message after the
+//! other, so that a home that hangs holds up nobody else.
 
-use hinterland_proto::control::LockMode;
-use hinterland_types::{GlobalAddress, SessionId};
-use std::collections::HashMap;
-use std::sync::{Condvar, Mutex, PoisonError};
+mod gate;
+mod kept;
+mod link;
+
+use crate::core::Core;
+use crate::refused::{Refused, errno};
+use gate::Gates;
+use hinterland_directory::locks::{
+    ClaimState, HomeAction, LockAnswer, LockAsk, LockHolder, LockHome, LockMode, LockRefusal, LockRequest,
+    LockSettings,
+};
+use hinterland_directory::{Command, HomeInfo, ObjectInfo, Reply as DirectoryReply, spread};
+use hinterland_os::{clock, process};
+use hinterland_proto::control::Reply;
+use hinterland_types::{GlobalAddress, NodeId, PageNumber, SessionId};
+pub use kept::KeptFences;
+use link::{Links, Out};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a request that waits looks whether its client is still there.
 const CLIENT_PAUSE: Duration = Duration::from_millis(100);
+/// How long it is believed where the lock of an address is kept.
+const PLACE_BELIEF: Duration = Duration::from_secs(1);
+/// Pages whose lock homes are remembered.
+const PLACES_MAX: usize = 4096;
 
-/// Why a lock was not taken or given back.
-#[derive(Debug, thiserror::Error, PartialEq, Eq, Clone, Copy)]
-pub enum LockError {
-    /// Others held it for the whole wait.
-    #[error(
-        "the lock on {address} was not free within {wait_ms} ms (hint: wait longer, or look at `hinterland top` for who holds it)"
-    )]
-    Timeout {
-        /// What should be locked.
-        address: GlobalAddress,
-        /// How long the request waited.
-        wait_ms: u32,
-    },
-    /// This session holds it already, in a mode that does not go with the request.
-    #[error("this session already holds a lock on {0} (hint: unlock it first; locks are not re-entrant)")]
-    Held(GlobalAddress),
-    /// The session has no lock there.
-    #[error("this session holds no lock on {0}")]
-    NotHeld(GlobalAddress),
+/// What a program wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// Its session.
+    pub session: SessionId,
+    /// Its process; 0 if that is not known.
+    pub pid: u32,
+    /// On what.
+    pub address: GlobalAddress,
+    /// How.
+    pub mode: LockMode,
+    /// Whether a read lock becomes it.
+    pub upgrade: bool,
+    /// Whether to stand in the queue.
+    pub queue: bool,
+    /// Whether to stay there when the wait is over.
+    pub stay: bool,
 }
 
-#[derive(Default)]
-struct Lock {
-    writer: Option<SessionId>,
-    readers: Vec<SessionId>,
-    /// Writers that wait; readers queue behind them so that no writer starves.
-    writers_waiting: u32,
+/// Where a lock is kept.
+#[derive(Clone, Debug)]
+struct Place {
+    home: NodeId,
+    address: String,
+    since: Instant,
 }
 
-/// The lock table of a node.
-#[derive(Default)]
-pub struct LockTable {
-    locks: Mutex<HashMap<GlobalAddress, Lock>>,
+/// All that a node has to do with locks.
+pub struct Locks {
+    own: NodeId,
+    lease_ms: u64,
+    kept: KeptFences,
+    home: Mutex<LockHome>,
+    wants: Mutex<Wants>,
+    /// A wish has got further.
     changed: Condvar,
+    gates: Gates,
+    places: Mutex<HashMap<PageNumber, Place>>,
+    links: Links,
+    is_stopping: AtomicBool,
 }
 
-impl LockTable {
-    /// Takes a lock, waiting up to `wait_ms` milliseconds, but no longer than `is_wanted`: a client that has died must
-    /// not keep its session, and with it other locks, for as long as it meant to wait.
+struct Wants {
+    holder: LockHolder,
+    /// The wish of a session for an address.
+    requests: HashMap<(SessionId, GlobalAddress), LockRequest>,
+    /// Wishes that stay in the queue between two questions of their program, which has not heard yet what came of them.
+    unheard: HashSet<LockRequest>,
+}
+
+impl Locks {
+    /// Nothing is held; what `kept` says was given before is never given again.
     ///
     /// # Errors
-    /// [`LockError::Timeout`], or [`LockError::Held`] if the session has the lock already.
+    /// [`std::io::Error`] if a new life cannot be noted on the disk.
+    pub fn new(own: NodeId, lease: Duration, kept: KeptFences) -> std::io::Result<Self> {
+        // A lease is seconds: the cast loses nothing.
+        let lease_ms = (lease.as_millis() as u64).max(8);
+        let settings = LockSettings { lease_ms, ..LockSettings::default() };
+        let mut home = LockHome::new(own, settings, kept.given(), now_ms());
+        for action in home.take_actions() {
+            if let HomeAction::Persist(fence) = action {
+                kept.keep(fence)?;
+                home.persisted(fence);
+            }
+        }
+        Ok(Self {
+            own,
+            lease_ms,
+            kept,
+            home: Mutex::new(home),
+            wants: Mutex::new(Wants {
+                holder: LockHolder::new(lease_ms),
+                requests: HashMap::new(),
+                unheard: HashSet::new(),
+            }),
+            changed: Condvar::new(),
+            gates: Gates::default(),
+            places: Mutex::default(),
+            links: Links::default(),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Looks at the clock from here on; the thread ends with [`stop`](Self::stop).
+    ///
+    /// # Errors
+    /// [`Refused`] if no thread can be started.
+    pub fn start(core: &Arc<Core>) -> Result<JoinHandle<()>, Refused> {
+        let core = Arc::clone(core);
+        std::thread::Builder::new()
+            .name("locks".to_owned())
+            .spawn(move || core.locks.keep_time(&core))
+            .map_err(|error| Refused::new(errno::EIO, error.to_string()))
+    }
+
+    /// Ends its threads.
+    pub fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        self.links.wake_all();
+        self.changed.notify_all();
+    }
+
+    /// Takes a lock, waiting up to `wait_ms` milliseconds, but no longer than `is_wanted`: a client that has died must not keep
+    /// its session, and with it other locks, for as long as it meant to wait. Gives `Locked` or, to one who stays in the queue,
+    /// `LockWaiting`.
+    ///
+    /// # Errors
+    /// [`Refused`] with `ETIMEDOUT`, or what the lock home said.
     pub fn lock(
         &self,
-        session: SessionId,
-        address: GlobalAddress,
-        mode: LockMode,
+        core: &Core,
+        wish: &Wish,
         wait_ms: u32,
         is_wanted: &dyn Fn() -> bool,
-    ) -> Result<(), LockError> {
+    ) -> Result<Reply, Refused> {
         let deadline = Instant::now() + Duration::from_millis(u64::from(wait_ms));
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let lock = locks.entry(address).or_default();
-        if lock.writer == Some(session) || lock.readers.contains(&session) {
-            return Err(LockError::Held(address));
-        }
-        if mode == LockMode::Write {
-            lock.writers_waiting += 1;
-        }
+        let (request, is_new) = self.begin(core, wish)?;
+        // One who only tries waits for the lock home's word, which a silent home never gives.
+        let asks_once = is_new && !wish.queue;
+        let patience = if asks_once { deadline + Duration::from_millis(self.lease_ms) } else { deadline };
+        let mut wants = self.wants();
         loop {
-            let lock = locks.entry(address).or_default();
-            let free = match mode {
-                LockMode::Read => lock.writer.is_none() && lock.writers_waiting == 0,
-                LockMode::Write => lock.writer.is_none() && lock.readers.is_empty(),
-            };
-            if free {
-                match mode {
-                    LockMode::Read => lock.readers.push(session),
-                    LockMode::Write => {
-                        lock.writers_waiting -= 1;
-                        lock.writer = Some(session);
-                    }
+            match wants.holder.state(request) {
+                Some(ClaimState::Held { fence, until_ms }) => {
+                    wants.unheard.remove(&request);
+                    return Ok(Reply::Locked { fence: fence.0, until_ms });
                 }
-                return Ok(());
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() || !is_wanted() {
-                if mode == LockMode::Write {
-                    lock.writers_waiting -= 1;
-                    self.changed.notify_all();
+                Some(ClaimState::Waiting) => {}
+                Some(ClaimState::Refused(refusal)) => {
+                    wants.forget(wish, request);
+                    return Err(refused(refusal, wish.address, wait_ms));
                 }
-                forget_if_idle(&mut locks, address);
-                return Err(LockError::Timeout { address, wait_ms });
+                None => return Err(LockRefusal::Lost.into()),
             }
-            locks = self
+            let left = patience.saturating_duration_since(Instant::now());
+            let is_wanted = is_wanted() && !self.is_stopping.load(Ordering::Acquire);
+            if is_wanted && left.is_zero() && wish.stay {
+                wants.unheard.insert(request);
+                return Ok(Reply::LockWaiting);
+            }
+            if left.is_zero() || !is_wanted {
+                let place = wants.holder.place(request);
+                let replaced = wants.holder.replaced(request);
+                let ask = wants.holder.release(request, true);
+                wants.unheard.remove(&request);
+                // A read lock that was to be upgraded is held as before.
+                match replaced {
+                    Some(old) => wants.requests.insert((wish.session, wish.address), old),
+                    None => wants.requests.remove(&(wish.session, wish.address)),
+                };
+                drop(wants);
+                if let (Some(ask), Some((home, _))) = (ask, place) {
+                    self.send(core, home, request, ask);
+                }
+                return Err(self.timed_out(place.map(|(home, _)| home), wish.address, wait_ms));
+            }
+            wants = self
                 .changed
-                .wait_timeout(locks, left.min(CLIENT_PAUSE))
+                .wait_timeout(wants, left.min(CLIENT_PAUSE))
                 .unwrap_or_else(PoisonError::into_inner)
                 .0;
         }
     }
 
-    /// Gives a lock back.
+    /// What became of a lock.
     ///
     /// # Errors
-    /// [`LockError::NotHeld`].
-    pub fn unlock(&self, session: SessionId, address: GlobalAddress) -> Result<(), LockError> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let lock = locks.get_mut(&address).ok_or(LockError::NotHeld(address))?;
-        if !release(lock, session) {
-            return Err(LockError::NotHeld(address));
+    /// [`Refused`] if the session has none, or has lost it.
+    pub fn state(&self, session: SessionId, address: GlobalAddress) -> Result<Reply, Refused> {
+        let wants = self.wants();
+        let request = wants.requests.get(&(session, address)).ok_or_else(|| not_held(address))?;
+        match wants.holder.state(*request) {
+            Some(ClaimState::Held { fence, until_ms }) => Ok(Reply::Locked { fence: fence.0, until_ms }),
+            Some(ClaimState::Waiting) => Ok(Reply::LockWaiting),
+            Some(ClaimState::Refused(refusal)) => Err(refusal.into()),
+            None => Err(LockRefusal::Lost.into()),
         }
-        forget_if_idle(&mut locks, address);
-        self.changed.notify_all();
-        Ok(())
     }
 
-    /// Gives back everything that a session held.
-    pub fn release_all(&self, session: SessionId) {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        for lock in locks.values_mut() {
-            release(lock, session);
+    /// Gives a lock back, or leaves the queue.
+    ///
+    /// # Errors
+    /// [`Refused`] if the session has none, or had lost it.
+    pub fn unlock(
+        &self,
+        core: &Core,
+        session: SessionId,
+        address: GlobalAddress,
+        clean: bool,
+    ) -> Result<(), Refused> {
+        let mut wants = self.wants();
+        let request = wants.requests.remove(&(session, address)).ok_or_else(|| not_held(address))?;
+        let state = wants.holder.state(request);
+        let mut asks = Vec::new();
+        for request in wants.holder.replaced(request).into_iter().chain([request]) {
+            let place = wants.holder.place(request);
+            let ask = wants.holder.release(request, clean);
+            wants.unheard.remove(&request);
+            asks.extend(ask.zip(place).map(|(ask, (home, _))| (home, request, ask)));
         }
-        locks.retain(|_, lock| !lock.is_idle());
+        drop(wants);
+        for (home, request, ask) in asks {
+            self.send(core, home, request, ask);
+        }
+        match state {
+            Some(ClaimState::Refused(refusal)) => Err(refusal.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives back everything that a session held or wanted. What it wrote may still be on its way.
+    pub fn release_all(&self, core: &Core, session: SessionId) {
+        let mut wants = self.wants();
+        wants.requests.retain(|(owner, _), _| *owner != session);
+        let asks = wants.holder.end_session(session);
+        for (_, request, _) in &asks {
+            wants.unheard.remove(request);
+        }
+        drop(wants);
+        for (home, request, ask) in asks {
+            self.send(core, home, request, ask);
+        }
+    }
+
+    /// Answers another node's question about locks of this one; both are encoded.
+    ///
+    /// # Errors
+    /// [`Refused`] for what is no question.
+    pub fn answer(&self, core: &Core, peer: NodeId, body: &[u8]) -> Result<Vec<u8>, Refused> {
+        let (life, ask): (u64, LockAsk) = hinterland_proto::control::decode(body)?;
+        let answer = self.ask_own_home(core, peer, life, &ask);
+        Ok(hinterland_proto::control::encode(&(self.kept.life(), self.lease_ms, answer))?)
+    }
+
+    /// Forgets a lock as a page home: when it returns, no access under an older fence happens any more.
+    pub fn forget(&self, address: GlobalAddress) {
+        self.gates.forget(address);
+    }
+
+    fn ask_own_home(&self, core: &Core, node: NodeId, life: u64, ask: &LockAsk) -> LockAnswer {
+        let answer = {
+            let mut home = self.home();
+            home.set_cut_off(!self.holds_lease(core));
+            home.answer(now_ms(), node, life, ask)
+        };
+        self.act(core);
+        answer
+    }
+
+    /// Whether the directory keeps this node's place; it does if this node is the directory.
+    fn holds_lease(&self, core: &Core) -> bool {
+        core.directory.is_embedded() || core.membership.lease.is_held()
+    }
+
+    /// Does what the lock home wants done.
+    fn act(&self, core: &Core) {
+        loop {
+            let actions = self.home().take_actions();
+            if actions.is_empty() {
+                return;
+            }
+            for action in actions {
+                match action {
+                    HomeAction::Persist(fence) => match self.kept.keep(fence) {
+                        Ok(()) => self.home().persisted(fence),
+                        Err(error) => core.cache.problem(&format!(
+                            "locks cannot be given: their fences cannot be kept: {error} (hint: is the disk of --state full?)"
+                        )),
+                    },
+                    HomeAction::Tell(node, address, number) if node == self.own => {
+                        self.gates.forget(address);
+                        self.home().told(now_ms(), node, address, number);
+                    }
+                    HomeAction::Tell(node, address, number) => {
+                        self.links.push(core, node, Out::Tell(address, number));
+                    }
+                    HomeAction::Changed(node) if node == self.own => self.links.own_changed(),
+                    HomeAction::Changed(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The wish of a session for an address: the one that stands, or a new one, and whether it is new.
+    fn begin(&self, core: &Core, wish: &Wish) -> Result<(LockRequest, bool), Refused> {
+        let key = (wish.session, wish.address);
+        let place = self.place(core, wish.address)?;
+        self.links.know(place.home, &place.address);
+        let mut wants = self.wants();
+        let mut replaces = None;
+        if let Some(request) = wants.requests.get(&key).copied() {
+            match wants.holder.state(request) {
+                Some(ClaimState::Waiting) => return Ok((request, false)),
+                Some(ClaimState::Held { .. }) if wants.unheard.contains(&request) => {
+                    return Ok((request, false));
+                }
+                Some(ClaimState::Held { .. }) if wish.upgrade => replaces = Some(request),
+                Some(ClaimState::Held { .. }) => return Err(held(wish.address)),
+                Some(ClaimState::Refused(refusal)) => {
+                    wants.forget(wish, request);
+                    return Err(refused(refusal, wish.address, 0));
+                }
+                None => {}
+            }
+        } else if wish.upgrade {
+            return Err(not_held(wish.address));
+        }
+        let owner = (wish.session, wish.pid);
+        let (request, ask) =
+            wants.holder.begin(owner, place.home, wish.address, wish.mode, replaces, wish.queue);
+        wants.requests.insert(key, request);
+        drop(wants);
+        self.send(core, place.home, request, ask);
+        Ok((request, true))
+    }
+
+    fn send(&self, core: &Core, home: NodeId, request: LockRequest, ask: LockAsk) {
+        if home != self.own {
+            self.links.push(core, home, Out::Ask(request, ask));
+            return;
+        }
+        let sent_ms = now_ms();
+        let life = self.kept.life();
+        let answer = self.ask_own_home(core, self.own, life, &ask);
+        self.wants().holder.answered(request, (self.own, life), (sent_ms, now_ms()), &answer);
+        self.renew_own(core);
+    }
+
+    /// Hears from this node's own lock home what became of its own wishes.
+    fn renew_own(&self, core: &Core) {
+        while self.links.take_own_changed() {
+            let life = self.kept.life();
+            let number = self.wants().holder.renewal(self.own);
+            let sent_ms = now_ms();
+            let answer = self.ask_own_home(core, self.own, life, &LockAsk::Renew);
+            let LockAnswer::Claims(claims) = answer else { return };
+            let asks = self.wants().holder.renewed((self.own, life), number, (sent_ms, now_ms()), &claims);
+            self.changed.notify_all();
+            for (request, ask) in asks {
+                let answer = self.ask_own_home(core, self.own, life, &ask);
+                self.wants().holder.answered(request, (self.own, life), (sent_ms, now_ms()), &answer);
+            }
+        }
         self.changed.notify_all();
     }
-}
 
-impl Lock {
-    fn is_idle(&self) -> bool {
-        self.writer.is_none() && self.readers.is_empty() && self.writers_waiting == 0
-    }
-}
-
-fn release(lock: &mut Lock, session: SessionId) -> bool {
-    if lock.writer == Some(session) {
-        lock.writer = None;
-        return true;
-    }
-    let before = lock.readers.len();
-    lock.readers.retain(|&reader| reader != session);
-    lock.readers.len() < before
-}
-
-fn forget_if_idle(locks: &mut HashMap<GlobalAddress, Lock>, address: GlobalAddress) {
-    if locks.get(&address).is_some_and(Lock::is_idle) {
-        locks.remove(&address);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Arc;
-
-    const A: SessionId = SessionId(1);
-    const B: SessionId = SessionId(2);
-
-    fn address() -> GlobalAddress {
-        GlobalAddress::new(4096).unwrap()
+    fn keep_time(&self, core: &Core) {
+        process::name_thread("locks");
+        let pause = Duration::from_millis((self.lease_ms / 8).clamp(5, 500));
+        while !self.is_stopping.load(Ordering::Acquire) {
+            {
+                let mut home = self.home();
+                home.set_cut_off(!self.holds_lease(core));
+                home.tick(now_ms());
+                home.tell_again();
+            }
+            self.act(core);
+            self.links.own_changed();
+            self.renew_own(core);
+            let homes = self.wants().holder.homes();
+            for home in homes.into_iter().filter(|home| *home != self.own) {
+                self.links.run(core, home);
+            }
+            self.links.wait_own(pause);
+        }
     }
 
-    #[test]
-    fn readers_share_and_a_writer_waits_for_all_of_them() {
-        let table = LockTable::default();
-        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
-        table.lock(B, address(), LockMode::Read, 0, &|| true).unwrap();
-        let c = SessionId(3);
-        assert!(matches!(
-            table.lock(c, address(), LockMode::Write, 10, &|| true),
-            Err(LockError::Timeout { .. })
-        ));
-        table.unlock(A, address()).unwrap();
-        table.unlock(B, address()).unwrap();
-        table.lock(c, address(), LockMode::Write, 0, &|| true).unwrap();
-        assert!(matches!(
-            table.lock(A, address(), LockMode::Read, 0, &|| true),
-            Err(LockError::Timeout { .. })
-        ));
-    }
-
-    #[test]
-    fn a_session_that_ends_gives_its_locks_to_those_who_wait() {
-        let table = Arc::new(LockTable::default());
-        table.lock(A, address(), LockMode::Write, 0, &|| true).unwrap();
-        let waiter = {
-            let table = Arc::clone(&table);
-            std::thread::spawn(move || table.lock(B, address(), LockMode::Write, 10_000, &|| true))
+    /// Where the lock of an address is kept: at the base home of its page.
+    fn place(&self, core: &Core, address: GlobalAddress) -> Result<Place, Refused> {
+        let page = address.page();
+        let known = self.places.lock().unwrap_or_else(PoisonError::into_inner).get(&page).cloned();
+        if let Some(place) = known.as_ref().filter(|place| place.since.elapsed() < PLACE_BELIEF) {
+            return Ok(place.clone());
+        }
+        let info = match core.directory.lookup_page(page) {
+            Ok(info) => info,
+            // The directory cannot be asked: what was known goes on being used.
+            Err(refused) if refused.code == errno::EHOSTUNREACH => return known.ok_or(refused),
+            Err(refused) => return Err(refused),
         };
-        table.release_all(A);
-        assert_eq!(waiter.join().unwrap(), Ok(()));
-        assert_eq!(table.unlock(A, address()), Err(LockError::NotHeld(address())));
-        table.unlock(B, address()).unwrap();
-        assert!(table.locks.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_client_that_is_gone_waits_no_longer_and_lets_readers_pass() {
-        let table = LockTable::default();
-        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
-        let asked = std::cell::Cell::new(0);
-        let leaves = || {
-            asked.set(asked.get() + 1);
-            asked.get() < 3
+        let Some(home) = base_home(core, &info, page)? else {
+            let text = format!(
+                "the node that keeps the lock on {address} is down (hint: start it again; `hinterland stat {}` says which)",
+                info.name
+            );
+            return known.ok_or_else(|| Refused::new(errno::EHOSTUNREACH, text));
         };
-        assert!(table.lock(B, address(), LockMode::Write, u32::MAX, &leaves).is_err());
-        table.lock(SessionId(3), address(), LockMode::Read, 0, &|| true).unwrap();
+        let place = Place { home: home.node, address: home.address.clone(), since: Instant::now() };
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if places.len() >= PLACES_MAX {
+            places.clear();
+        }
+        places.insert(page, place.clone());
+        Ok(place)
     }
 
-    #[test]
-    fn a_lock_is_not_taken_twice_by_one_session() {
-        let table = LockTable::default();
-        table.lock(A, address(), LockMode::Read, 0, &|| true).unwrap();
-        assert_eq!(table.lock(A, address(), LockMode::Write, 0, &|| true), Err(LockError::Held(address())));
+    fn timed_out(&self, home: Option<NodeId>, address: GlobalAddress, wait_ms: u32) -> Refused {
+        match home {
+            Some(home) if home != self.own && !self.links.is_heard(home, self.lease_ms) => {
+                let text = format!(
+                    "the lock on {address} was not given within {wait_ms} ms: {home}, which keeps it, does not answer (hint: it is down or cut off; see `hinterland status`)"
+                );
+                Refused::new(errno::ETIMEDOUT, text)
+            }
+            _ => refused(LockRefusal::Busy, address, wait_ms),
+        }
     }
+
+    fn home(&self) -> MutexGuard<'_, LockHome> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wants(&self) -> MutexGuard<'_, Wants> {
+        self.wants.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wants {
+    /// A wish came to nothing. What it would have replaced is held as before.
+    fn forget(&mut self, wish: &Wish, request: LockRequest) {
+        let replaced = self.holder.replaced(request);
+        self.unheard.remove(&request);
+        self.holder.release(request, true);
+        match replaced {
+            Some(old) => self.requests.insert((wish.session, wish.address), old),
+            None => self.requests.remove(&(wish.session, wish.address)),
+        };
+    }
+}
+
+/// The base home of a page, which keeps its locks wherever the page has moved; none if it is down.
+fn base_home(core: &Core, info: &ObjectInfo, page: PageNumber) -> Result<Option<HomeInfo>, Refused> {
+    if info.homes.len() + info.homes_down.len() <= 1 {
+        return Ok(info.homes.first().cloned());
+    }
+    let command = Command::PageHomes { object: info.object, after: Some(page) };
+    let DirectoryReply::Pages { base, .. } = core.directory.apply(&command)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not say how the region lies"));
+    };
+    let node = spread(page, base.len()).map(|place| base[place].0);
+    Ok(info.homes.iter().find(|home| Some(home.node) == node).cloned())
+}
+
+/// The mode of a control message.
+pub const fn mode(mode: hinterland_proto::control::LockMode) -> LockMode {
+    match mode {
+        hinterland_proto::control::LockMode::Read => LockMode::Read,
+        hinterland_proto::control::LockMode::Write => LockMode::Write,
+    }
+}
+
+/// Milliseconds of this host's monotonic clock.
+fn now_ms() -> u64 {
+    clock::monotonic_ns() / 1_000_000
+}
+
+fn refused(refusal: LockRefusal, address: GlobalAddress, wait_ms: u32) -> Refused {
+    if refusal == LockRefusal::Busy {
+        let text = format!(
+            "the lock on {address} was not free within {wait_ms} ms (hint: wait longer; it is free at the latest when its holder ends)"
+        );
+        return Refused::new(errno::ETIMEDOUT, text);
+    }
+    let Refused { code, text } = refusal.into();
+    Refused::new(code, format!("the lock on {address}: {text}"))
+}
+
+fn held(address: GlobalAddress) -> Refused {
+    refused(LockRefusal::Held, address, 0)
+}
+
+fn not_held(address: GlobalAddress) -> Refused {
+    refused(LockRefusal::NotHeld, address, 0)
 }

@@ -43,15 +43,39 @@ pub struct Membership {
     pub address: String,
     /// This life.
     pub incarnation: Incarnation,
+    /// Until when the lease counts.
+    pub lease: LeaseClock,
+}
+
+/// Until when the directory keeps this node's place, by the own clock.
+#[derive(Clone, Debug, Default)]
+pub struct LeaseClock(Arc<AtomicU64>);
+
+impl LeaseClock {
+    /// Whether it does now.
+    pub fn is_held(&self) -> bool {
+        clock::monotonic_ns() / 1_000_000 < self.0.load(Ordering::Acquire)
+    }
+
+    /// The directory has renewed it, asked at `sent_ms`. An eighth is left to clocks that run at different speeds.
+    fn renewed(&self, sent_ms: u64, lease_ms: u64) {
+        self.0.fetch_max(sent_ms + lease_ms - lease_ms / 8, Ordering::AcqRel);
+    }
 }
 
 impl Membership {
+    /// A node that the directory has not heard of in this life.
+    pub fn new(node: NodeId, rack: RackName, address: String, incarnation: Incarnation) -> Self {
+        Self { node, rack, address, incarnation, lease: LeaseClock::default() }
+    }
+
     /// Joins, says what is held, and drops what the directory does not want; returns the lease in milliseconds.
     ///
     /// # Errors
     /// [`Refused`] if the directory cannot be reached or does not take the node.
     pub fn join(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<u64, Refused> {
         let lease_ms = loop {
+            let sent_ms = clock::monotonic_ns() / 1_000_000;
             let command = Command::Join {
                 node: self.node,
                 rack: self.rack.clone(),
@@ -60,7 +84,10 @@ impl Membership {
                 incarnation: self.incarnation.get(),
             };
             match directory.ask(&command)? {
-                Ok(Reply::Joined { lease_ms }) => break lease_ms,
+                Ok(Reply::Joined { lease_ms }) => {
+                    self.lease.renewed(sent_ms, lease_ms);
+                    break lease_ms;
+                }
                 Err(DirectoryError::StaleIncarnation { known, .. }) => self.incarnation.raise_above(known),
                 Ok(other) => {
                     return Err(Refused::new(errno::EIO, format!("the directory answered {other:?}")));
@@ -84,6 +111,7 @@ impl Membership {
         puts: &Puts,
         repairs: &Repairs,
     ) -> Result<u64, Refused> {
+        let sent_ms = clock::monotonic_ns() / 1_000_000;
         let command = Command::Heartbeat {
             node: self.node,
             incarnation: self.incarnation.get(),
@@ -91,6 +119,7 @@ impl Membership {
         };
         match directory.ask(&command)? {
             Ok(Reply::Beat { lease_ms, forget, copying, writing }) => {
+                self.lease.renewed(sent_ms, lease_ms);
                 for (object, epoch) in forget {
                     self.let_go(directory, holdings, object, epoch);
                 }

@@ -8,7 +8,7 @@ use crate::holdings::{HoldingError, Holdings};
 use crate::kv::{KvElsewhere, KvFolders, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
-use crate::locks::LockTable;
+use crate::locks::{KeptFences, Locks};
 use crate::membership::{Incarnation, Membership};
 use crate::options::{BackingChoice, NodeOptions};
 use crate::peers::{PeerIdentity, Peers, pool_of};
@@ -190,6 +190,7 @@ impl Node {
         let threads = vec![
             accepting,
             heartbeat,
+            Locks::start(&core)?,
             core.kv_racks.start()?,
             spawn_repairs(&core)?,
             spawn_pages(Arc::clone(&core), Arc::clone(&bell))?,
@@ -220,6 +221,7 @@ impl Node {
         *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
         self.bell.changed.notify_all();
         self.core.kv_racks.stop();
+        self.core.locks.stop();
         self.core.repairs.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -308,22 +310,17 @@ fn build(
     messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
     let holdings = Arc::new(holdings);
     let incarnation = Incarnation::fresh();
-    let membership =
-        Membership { node: own, rack: options.rack.clone(), address, incarnation: incarnation.clone() };
+    let membership = Membership::new(own, options.rack.clone(), address, incarnation.clone());
     let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
     let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
-    let cache_options = CacheOptions {
-        budget_bytes: options.cache_budget_bytes,
-        workers: options.fill_workers,
-        eviction: options.eviction,
-        switches: options.switches,
-    };
-    let (cache, threads) = Cache::start(cache_options, Arc::clone(&peers), Arc::clone(&directory), own)?;
+    let (cache, threads) =
+        Cache::start(cache_options(options), Arc::clone(&peers), Arc::clone(&directory), own)?;
     let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
     let heat = options.heat.map(HeatRules::new).transpose()?;
+    let locks = open_locks(options, own)?;
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
@@ -339,7 +336,7 @@ fn build(
         kv_elsewhere: Arc::new(KvElsewhere::new(Arc::clone(&kv_racks))),
         kv_racks: Arc::clone(&kv_racks),
         kv,
-        locks: LockTable::default(),
+        locks,
         regions: Regions::new(&small, heat),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),
@@ -350,6 +347,23 @@ fn build(
         ring_requests: AtomicU64::new(0),
     });
     Ok((core, threads))
+}
+
+/// How the cache is to be.
+fn cache_options(options: &NodeOptions) -> CacheOptions {
+    CacheOptions {
+        budget_bytes: options.cache_budget_bytes,
+        workers: options.fill_workers,
+        eviction: options.eviction,
+        switches: options.switches,
+    }
+}
+
+/// Locks of this node, whose fences go on above those of the life before.
+fn open_locks(options: &NodeOptions, own: NodeId) -> Result<Locks, NodeError> {
+    KeptFences::open(&options.state)
+        .and_then(|kept| Locks::new(own, options.lease, kept))
+        .map_err(|source| NodeError::State { path: options.state.join("locks"), source })
 }
 
 /// The way to the directory: to another node, or to this one.

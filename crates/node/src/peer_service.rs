@@ -85,6 +85,8 @@ impl PeerSession {
             PeerRequest::Checksums { object, first } => checksums(core, object, first),
             PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
             PeerRequest::Attach { object } => self.attach(core, peer, object),
+            PeerRequest::Locks(body) => Ok(PeerReply::Locks(core.locks.answer(core, peer, &body)?)),
+            PeerRequest::LockForget { address } => Ok(forget_lock(core, address)),
             PeerRequest::KvFind { user, fingerprint, keys } => self.kv_find(core, user, &fingerprint, &keys),
             PeerRequest::KvCheck { user, fingerprint, blocks } => {
                 let store = core.kv.existing(user).filter(|_| core.kv_racks.is_on());
@@ -174,6 +176,11 @@ impl PeerSession {
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(PeerReply::Granted { handle: table.grant(Resource::Held(holding), Rights::READ, range)? })
     }
+}
+
+fn forget_lock(core: &Core, address: hinterland_types::GlobalAddress) -> PeerReply {
+    core.locks.forget(address);
+    PeerReply::Done
 }
 
 fn directory(core: &Core, command: &[u8]) -> Result<PeerReply, Refused> {

@@ -59,13 +59,26 @@ impl Peers {
     /// # Errors
     /// [`Refused`] with the node's words, or that it cannot be reached.
     pub fn call(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
+        self.call_within(address, request, CALL_TIMEOUT)
+    }
+
+    /// The same, waiting no longer than this for an answer.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_within(
+        &self,
+        address: &str,
+        request: &PeerRequest,
+        within: Duration,
+    ) -> Result<PeerReply, Refused> {
         let body = encode(request)?;
         let mut endpoint = self.tcp(address)?;
-        let mut answer = endpoint.call_within(&body, CALL_TIMEOUT);
+        let mut answer = endpoint.call_within(&body, within);
         if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
             self.forget(address);
             endpoint = self.tcp(address)?;
-            answer = endpoint.call_within(&body, CALL_TIMEOUT);
+            answer = endpoint.call_within(&body, within);
         }
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {

@@ -2,8 +2,8 @@
 
 use crate::capability::CapabilityError;
 use crate::holdings::HoldingError;
-use crate::locks::LockError;
 use hinterland_directory::DirectoryError;
+use hinterland_directory::locks::LockRefusal;
 use hinterland_fabric::FabricError;
 use hinterland_os::OsError;
 use hinterland_pool::PoolError;
@@ -59,6 +59,10 @@ pub mod errno {
     pub const EEXIST: i32 = 17;
     /// The request makes no sense.
     pub const EINVAL: i32 = 22;
+    /// Both would wait for ever.
+    pub const EDEADLK: i32 = 35;
+    /// Whoever held it is taken for dead.
+    pub const EOWNERDEAD: i32 = 130;
     /// No room.
     pub const ENOSPC: i32 = 28;
     /// Cannot be done here.
@@ -94,11 +98,15 @@ impl From<HoldingError> for Refused {
     }
 }
 
-impl From<LockError> for Refused {
-    fn from(error: LockError) -> Self {
+impl From<LockRefusal> for Refused {
+    fn from(error: LockRefusal) -> Self {
         let code = match error {
-            LockError::Timeout { .. } => errno::ETIMEDOUT,
-            LockError::Held(_) | LockError::NotHeld(_) => errno::EINVAL,
+            LockRefusal::Busy => errno::ETIMEDOUT,
+            LockRefusal::Held | LockRefusal::NotHeld => errno::EINVAL,
+            LockRefusal::UpgradeConflict => errno::EDEADLK,
+            LockRefusal::Full(_) => errno::ENOSPC,
+            LockRefusal::CutOff | LockRefusal::Stranger => errno::EHOSTUNREACH,
+            LockRefusal::Lost => errno::EOWNERDEAD,
         };
         Self::new(code, error.to_string())
     }

@@ -6,6 +6,7 @@
 //! nor, while threads are left, those that leave as well.
 
 use crate::core::Core;
+use crate::locks::Wish;
 use crate::refused::{Refused, errno};
 use crate::session::{Answer, Session};
 use hinterland_fabric::shm::{FAR_DATA_BYTES, FAR_SLOTS, FarServer, SLOTS, ShmServer, serve_until};
@@ -174,11 +175,12 @@ fn answer(core: &Core, session: SessionId, body: &hinterland_ring::Body) -> hint
         }
         RingRequest::Free(address) => core.segment.free(session, address).map(|()| (0, 0)),
         RingRequest::Lock(address, mode) => {
-            core.locks.lock(session, address, mode, 0, &|| true).map(|()| (0, 0)).map_err(Refused::from)
+            let mode = crate::locks::mode(mode);
+            let (upgrade, queue, stay) = (false, false, false);
+            let wish = Wish { session, pid: 0, address, mode, upgrade, queue, stay };
+            core.locks.lock(core, &wish, 0, &|| true).map(|_| (0, 0))
         }
-        RingRequest::Unlock(address) => {
-            core.locks.unlock(session, address).map(|()| (0, 0)).map_err(Refused::from)
-        }
+        RingRequest::Unlock(address) => core.locks.unlock(core, session, address, true).map(|()| (0, 0)),
     };
     let response = match result {
         Ok((value, bytes)) => RingResponse { code: 0, value, bytes },

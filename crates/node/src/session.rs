@@ -1,5 +1,7 @@
 //! One client's session: what it holds, and the answers to its requests.
 
+mod locking;
+
 use crate::cache::{CacheFile, CachePreference, NewRegistration};
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
@@ -142,15 +144,13 @@ impl Session {
                 core.segment.free(self.id, address)?;
                 Reply::Done
             }
-            Request::Lock { address, mode, wait_ms } => {
-                self.needs_host("wait for a lock")?;
-                core.locks.lock(self.id, address, mode, wait_ms, &|| self.is_connected())?;
-                Reply::Done
-            }
-            Request::Unlock { address } => {
-                core.locks.unlock(self.id, address)?;
-                Reply::Done
-            }
+            Request::Lock { .. }
+            | Request::LockWait { .. }
+            | Request::LockState { .. }
+            | Request::UnlockAs { .. }
+            | Request::WriteLocked { .. }
+            | Request::ReadLocked { .. }
+            | Request::Unlock { .. } => self.answer_about_locks(core, request)?,
             other => self.answer_about_objects(core, other)?,
         };
         Ok((reply, Vec::new()))
@@ -263,7 +263,7 @@ impl Session {
         core.kv.release(self.user, self.id);
         held.puts.into_iter().for_each(|object| core.puts.abandon(object));
         core.regions.end_session(self.id);
-        core.locks.release_all(self.id);
+        core.locks.release_all(core, self.id);
         core.segment.release_all(self.id);
     }
 

@@ -4,7 +4,7 @@
 use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_pool::{Pool, Rings};
-use hinterland_proto::control::{LockMode, Reply, Request, decode, encode};
+use hinterland_proto::control::{AllocationKind, LockMode, Reply, Request, decode, encode};
 use hinterland_types::{GlobalAddress, RackName};
 use std::path::PathBuf;
 
@@ -57,7 +57,7 @@ fn any_request_goes_through_the_ring_and_what_needs_a_descriptor_is_refused() {
 #[test]
 fn a_lock_taken_over_the_ring_ends_with_the_session() {
     let ground = Ground::new("ring-lock");
-    let address = GlobalAddress::new(4096).unwrap();
+    let address = place(&ground);
     let holder = ground.pool();
     let ring = holder.ring().unwrap();
     let lock = Request::Lock { address, mode: LockMode::Write, wait_ms: 0 };
@@ -70,6 +70,11 @@ fn a_lock_taken_over_the_ring_ends_with_the_session() {
 }
 
 /// A request that waits: for a lock that somebody else has.
+/// An address that somebody owns: only these can be locked.
+fn place(ground: &Ground) -> GlobalAddress {
+    ground.pool().allocate(64, AllocationKind::Kept).unwrap().0
+}
+
 fn waiting_lock(address: GlobalAddress, wait_ms: u32) -> Request {
     Request::Lock { address, mode: LockMode::Write, wait_ms }
 }
@@ -80,7 +85,7 @@ fn requests_that_stay_are_answered_while_one_that_takes_long_waits() {
     let (holder, waiter) = (ground.pool(), ground.pool());
     let rings = &waiter.rings().unwrap();
     // More than one thread of the node has to wait.
-    let addresses = [4096, 8192, 12288].map(|raw| GlobalAddress::new(raw).unwrap());
+    let addresses = [(); 3].map(|()| place(&ground));
     for address in addresses {
         holder.lock(address, LockMode::Write, 0).unwrap();
     }
@@ -108,7 +113,7 @@ fn on_a_single_ring_they_wait_in_turn() {
     let ground = Ground::new("ring-single");
     let (holder, waiter) = (ground.pool(), ground.pool());
     let single = Rings::open_single(&waiter).unwrap();
-    let address = GlobalAddress::new(4096).unwrap();
+    let address = place(&ground);
     holder.lock(address, LockMode::Write, 0).unwrap();
     let lock = encode(&waiting_lock(address, 20_000)).unwrap();
     let mut queue = single.near().queue(0).unwrap();
@@ -129,7 +134,7 @@ fn a_session_that_ends_takes_the_threads_of_its_far_ring_along() {
     let ground = Ground::new("ring-far-end");
     let (holder, waiter) = (ground.pool(), ground.pool());
     let rings = waiter.rings().unwrap();
-    let address = GlobalAddress::new(4096).unwrap();
+    let address = place(&ground);
     holder.lock(address, LockMode::Write, 0).unwrap();
     let body = encode(&waiting_lock(address, 60_000)).unwrap();
     let late = rings.far().unwrap().call_within(&body, 100, std::time::Duration::from_millis(50));

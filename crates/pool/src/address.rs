@@ -176,24 +176,49 @@ impl Pool {
         mode: LockMode,
         wait: Duration,
     ) -> Result<(), PoolError> {
+        self.lock_as(address, mode, false, wait).map(drop)
+    }
+
+    /// Takes a lock, or makes one of a read lock; gives its fence and until when that counts.
+    pub(crate) fn lock_as(
+        &self,
+        address: GlobalAddress,
+        mode: LockMode,
+        upgrade: bool,
+        wait: Duration,
+    ) -> Result<(u64, u64), PoolError> {
         let start = Instant::now();
         loop {
             let left = wait.saturating_sub(start.elapsed());
             // At most 20: the cast loses nothing.
-            let slice_ms = left.min(LOCK_SLICE).as_millis() as u32;
-            match self.lock(address, mode, slice_ms) {
-                Err(PoolError::Refused { code: ETIMEDOUT, .. }) if start.elapsed() < wait => {
-                    std::thread::sleep(LOCK_PAUSE);
-                }
-                Err(PoolError::Refused { code: ETIMEDOUT, .. }) => {
-                    let text = format!(
-                        "the lock on {address} was not free within {} ms (hint: wait longer; it is free at the latest when its holder ends)",
-                        wait.as_millis()
-                    );
-                    return Err(PoolError::Refused { code: ETIMEDOUT, text });
-                }
-                other => return other,
+            let wait_ms = left.min(LOCK_SLICE).as_millis() as u32;
+            let request = Request::LockWait { address, mode, upgrade, queue: !wait.is_zero(), wait_ms };
+            match self.session().call(&request)? {
+                Reply::Locked { fence, until_ms } => return Ok((fence, until_ms)),
+                Reply::LockWaiting if start.elapsed() < wait => std::thread::sleep(LOCK_PAUSE),
+                Reply::LockWaiting => return self.leave_queue(address, mode, upgrade, wait),
+                other => return Err(unexpected("Locked", &other)),
             }
+        }
+    }
+
+    /// The wait is over: the node takes the wish out of the queue, unless it was granted in this moment.
+    fn leave_queue(
+        &self,
+        address: GlobalAddress,
+        mode: LockMode,
+        upgrade: bool,
+        wait: Duration,
+    ) -> Result<(u64, u64), PoolError> {
+        let request = Request::LockWait { address, mode, upgrade, queue: false, wait_ms: 0 };
+        match self.session().call(&request) {
+            Ok(Reply::Locked { fence, until_ms }) => Ok((fence, until_ms)),
+            Ok(other) => Err(unexpected("Locked", &other)),
+            Err(PoolError::Refused { code: ETIMEDOUT, text }) => {
+                let text = text.replace(" within 0 ms", &format!(" within {} ms", wait.as_millis()));
+                Err(PoolError::Refused { code: ETIMEDOUT, text })
+            }
+            Err(error) => Err(error),
         }
     }
 

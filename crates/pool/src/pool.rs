@@ -296,7 +296,7 @@ impl Pool {
         self.done(&Request::Free { address })
     }
 
-    /// Takes a lock on an address of this rack, waiting up to `wait_ms` milliseconds. It is released when the
+    /// Takes a lock on an address of any rack, waiting up to `wait_ms` milliseconds. It is released when the
     /// session ends. While one thread waits, other requests of this session wait too.
     ///
     /// # Errors

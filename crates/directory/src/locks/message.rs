@@ -130,7 +130,7 @@ pub struct LockWaiter {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
 pub enum LockRefusal {
     /// Somebody else has it, and nobody wanted to wait.
-    #[error("others hold it (hint: wait longer, or see who with `hinterland locks`)")]
+    #[error("others hold it (hint: wait longer; it is free at the latest when they end)")]
     Busy,
     /// The session holds or wants it already.
     #[error(

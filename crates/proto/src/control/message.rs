@@ -213,7 +213,7 @@ pub enum Request {
     },
     /// Takes a lock, waiting up to `wait_ms` → `Done` or `Error` → released when the session ends.
     Lock {
-        /// Any address of this rack; the lock is on the address itself.
+        /// Any address of an object or region; the lock is on the address itself, and kept by the base home of its page.
         address: GlobalAddress,
         /// Mode.
         mode: LockMode,
@@ -290,6 +290,56 @@ pub enum Request {
         /// Whether a capability is granted.
         keep: bool,
     },
+    /// Takes a lock as `Lock` does, but keeps the place in the queue when `wait_ms` is over: ask again with the same words, or
+    /// `Unlock` → `Locked` or `LockWaiting`.
+    LockWait {
+        /// The lock.
+        address: GlobalAddress,
+        /// Mode.
+        mode: LockMode,
+        /// Whether a read lock that is held becomes this one.
+        upgrade: bool,
+        /// Whether to stand in the queue at all.
+        queue: bool,
+        /// How long the node waits before it answers.
+        wait_ms: u32,
+    },
+    /// Whether a lock is still held, and until when that counts → `Locked`.
+    LockState {
+        /// What was locked.
+        address: GlobalAddress,
+    },
+    /// Gives a lock back → `Done`; unlike `Unlock` it says whether all that was written under it is known to have arrived.
+    UnlockAs {
+        /// What was locked.
+        address: GlobalAddress,
+        /// Whether all that was written has arrived.
+        clean: bool,
+    },
+    /// Writes under a lock, to its page home → `Done`.
+    WriteLocked {
+        /// Capability with `WRITE`.
+        handle: Handle,
+        /// The lock.
+        lock: GlobalAddress,
+        /// From `Locked`.
+        fence: u64,
+        /// Where the bytes go, one range after the other.
+        runs: Vec<ByteRange>,
+        /// The bytes of all ranges.
+        bytes: Vec<u8>,
+    },
+    /// Reads under a lock, from its page home → `Bytes`.
+    ReadLocked {
+        /// Capability with `READ`.
+        handle: Handle,
+        /// The lock.
+        lock: GlobalAddress,
+        /// From `Locked`.
+        fence: u64,
+        /// What to read.
+        range: ByteRange,
+    },
 }
 
 impl Request {
@@ -306,7 +356,9 @@ impl Request {
             | Self::Prefer { .. }
             | Self::Allocate { .. }
             | Self::Free { .. }
-            | Self::Unlock { .. } => false,
+            | Self::Unlock { .. }
+            | Self::UnlockAs { .. }
+            | Self::LockState { .. } => false,
             Self::Lock { wait_ms, .. } => *wait_ms > 0,
             Self::Kv(request) => {
                 matches!(request, KvRequest::Match { .. } | KvRequest::Fetch { .. } | KvRequest::Clear { .. })
@@ -488,6 +540,17 @@ pub enum Reply {
     PagesOpened(PagesOpened),
     /// See [`Request::PagesAt`].
     PagesAt(Vec<PagesOn>),
+    /// See [`Request::LockWait`].
+    Locked {
+        /// Goes with every access under the lock.
+        fence: u64,
+        /// It counts until this moment of the host's monotonic clock, in milliseconds; `LockState` says when that moves on.
+        until_ms: u64,
+    },
+    /// It stands in the queue.
+    LockWaiting,
+    /// See [`Request::ReadLocked`].
+    Bytes(Vec<u8>),
 }
 
 /// One range of a program's memory that the node wants to know about.
@@ -672,6 +735,13 @@ pub enum PeerRequest {
         /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
         blocks: Vec<KvHeld>,
     },
+    /// About locks, encoded as the `directory` crate has it: the life of the node that asks, and what → `Locks`.
+    Locks(Vec<u8>),
+    /// Forget what is known of a lock, and let no access under an older fence finish later → `Done`.
+    LockForget {
+        /// The lock.
+        address: GlobalAddress,
+    },
 }
 
 /// What a node answers to another.
@@ -730,4 +800,6 @@ pub enum PeerReply {
         /// and the crc32c of its bytes (4); none if another block lies there by now.
         sums: Vec<Option<u32>>,
     },
+    /// See [`PeerRequest::Locks`]: the life of the lock home, and its answer.
+    Locks(Vec<u8>),
 }

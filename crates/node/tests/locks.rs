@@ -1,0 +1,262 @@
+//! Locks between two racks: two nodes in this process, and programs at each.
+
+#![allow(clippy::unwrap_used)] // a test says by its panic where it failed
+
+use hinterland_fabric::Endpoint;
+use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
+use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_os::PageKind;
+use hinterland_pool::{Pool, PoolError};
+use hinterland_proto::Role;
+use hinterland_proto::control::{LockMode, Reply, Request, decode, encode};
+use hinterland_types::{ByteRange, GlobalAddress, ObjectName, RackName, Rights};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+const ETIMEDOUT: i32 = 110;
+const EDEADLK: i32 = 35;
+const EOWNERDEAD: i32 = 130;
+
+/// Two nodes, each its own rack; the first hosts the directory.
+struct Pair {
+    nodes: Vec<Option<Node>>,
+    options: Vec<NodeOptions>,
+    folder: PathBuf,
+}
+
+impl Pair {
+    fn new(name: &str, lease: Duration) -> Self {
+        let folder = std::env::temp_dir().join(format!("hl-locks-{name}-{}", std::process::id()));
+        let mut pair = Self { nodes: Vec::new(), options: Vec::new(), folder };
+        for rack in ["a", "b"] {
+            let root = pair.folder.join(rack);
+            let listen = "127.0.0.1:0".parse().unwrap();
+            let name = RackName::parse(rack).unwrap();
+            let mut options = NodeOptions::new(rack, name, root.join("socket"), root.join("state"), listen);
+            options.capacity_bytes = 16 << 20;
+            options.backing = BackingChoice::Pages(PageKind::Base4K);
+            options.lease = lease;
+            options.join = pair.nodes.first().and_then(Option::as_ref).map(Node::core_address);
+            pair.nodes.push(Some(Node::start(options.clone()).unwrap()));
+            pair.options.push(options);
+        }
+        pair
+    }
+
+    fn pool(&self, rack: usize) -> Pool {
+        Pool::connect(Some(&self.options[rack].socket)).unwrap()
+    }
+
+    /// A region of one rack; its address.
+    fn region(&self, rack: usize) -> GlobalAddress {
+        let name = ObjectName::parse(&format!("region-{rack}")).unwrap();
+        let at = RackName::parse(["a", "b"][rack]).unwrap();
+        self.pool(rack).create_region(&name, 4 << 20, Some(at)).unwrap().address.unwrap()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for node in self.nodes.iter_mut().rev().filter_map(Option::take) {
+            node.stop();
+        }
+        for rack in ["a", "b"] {
+            let state = self.folder.join(rack).join("state/node.id");
+            let number = std::fs::read_to_string(state).unwrap_or_default();
+            // Whatever is left of it is of no use to anybody.
+            for kind in ["hinterland", "memory"] {
+                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> i32 {
+    result.unwrap_err().code()
+}
+
+fn upgrade(pool: &Pool, address: GlobalAddress, wait_ms: u32) -> Result<Reply, PoolError> {
+    let mode = LockMode::Write;
+    pool.session().call(&Request::LockWait { address, mode, upgrade: true, queue: true, wait_ms })
+}
+
+#[test]
+fn two_racks_exclude_each_other_wherever_the_lock_is_kept() {
+    let pair = Pair::new("exclude", LONG);
+    for rack in [0, 1] {
+        let address = pair.region(rack);
+        let (a, b) = (pair.pool(0), pair.pool(1));
+        a.lock_within(address, LockMode::Write, LONG).unwrap();
+        assert_eq!(code(b.lock_within(address, LockMode::Read, Duration::ZERO)), ETIMEDOUT);
+        assert_eq!(code(b.lock_within(address, LockMode::Write, Duration::from_millis(50))), ETIMEDOUT);
+        a.unlock(address).unwrap();
+        b.lock_within(address, LockMode::Write, LONG).unwrap();
+        assert_eq!(code(a.lock_within(address, LockMode::Write, Duration::ZERO)), ETIMEDOUT);
+        b.unlock(address).unwrap();
+        a.lock_within(address, LockMode::Read, LONG).unwrap();
+        b.lock_within(address, LockMode::Read, LONG).unwrap();
+    }
+}
+
+#[test]
+fn counters_under_a_lock_lose_no_addition() {
+    let pair = Pair::new("count", LONG);
+    let address = pair.region(1);
+    let each = 40;
+    std::thread::scope(|scope| {
+        for rack in [0, 1, 0, 1] {
+            let pool = pair.pool(rack);
+            scope.spawn(move || {
+                for _ in 0..each {
+                    pool.lock_within(address, LockMode::Write, LONG).unwrap();
+                    let mut word = [0; 8];
+                    pool.read(address, &mut word).unwrap();
+                    let next = u64::from_le_bytes(word) + 1;
+                    pool.write(address, &next.to_le_bytes()).unwrap();
+                    pool.unlock(address).unwrap();
+                }
+            });
+        }
+    });
+    let mut word = [0; 8];
+    pair.pool(0).read(address, &mut word).unwrap();
+    assert_eq!(u64::from_le_bytes(word), 4 * each);
+}
+
+#[test]
+fn a_program_that_ends_leaves_its_locks_to_those_who_wait_in_another_rack() {
+    let pair = Pair::new("ends", LONG);
+    let address = pair.region(1);
+    let (holder, waiter) = (pair.pool(0), pair.pool(1));
+    holder.lock_within(address, LockMode::Write, LONG).unwrap();
+    let waits = std::thread::spawn(move || waiter.lock_within(address, LockMode::Write, LONG));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(holder);
+    waits.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_waiter_that_gives_up_leaves_the_queue_to_readers() {
+    let pair = Pair::new("leaves", LONG);
+    let address = pair.region(1);
+    let (reader, writer, other) = (pair.pool(0), pair.pool(0), pair.pool(1));
+    reader.lock_within(address, LockMode::Read, LONG).unwrap();
+    assert_eq!(code(writer.lock_within(address, LockMode::Write, Duration::from_millis(80))), ETIMEDOUT);
+    other.lock_within(address, LockMode::Read, LONG).unwrap();
+}
+
+#[test]
+fn a_read_lock_becomes_a_write_lock_and_of_two_that_want_that_one_is_refused() {
+    let pair = Pair::new("upgrade", LONG);
+    let address = pair.region(0);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    a.lock_within(address, LockMode::Read, LONG).unwrap();
+    b.lock_within(address, LockMode::Read, LONG).unwrap();
+    assert!(matches!(upgrade(&a, address, 10), Ok(Reply::LockWaiting)));
+    assert_eq!(code(upgrade(&b, address, 2000)), EDEADLK);
+    // It still reads; once it lets go, the first writes.
+    b.unlock(address).unwrap();
+    let deadline = Instant::now() + LONG;
+    while !matches!(upgrade(&a, address, 50), Ok(Reply::Locked { .. })) {
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(code(b.lock_within(address, LockMode::Read, Duration::ZERO)), ETIMEDOUT);
+}
+
+#[test]
+fn a_lock_is_not_taken_twice_nor_given_back_by_another() {
+    let pair = Pair::new("twice", LONG);
+    let address = pair.region(1);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    a.lock_within(address, LockMode::Read, LONG).unwrap();
+    assert_eq!(code(a.lock_within(address, LockMode::Write, LONG)), 22);
+    assert_eq!(code(b.unlock(address)), 22);
+    a.unlock(address).unwrap();
+    assert_eq!(code(a.unlock(address)), 22);
+}
+
+#[test]
+fn a_home_that_is_started_again_gives_nothing_before_the_leases_of_before_are_over() {
+    let lease = Duration::from_secs(2);
+    let mut pair = Pair::new("again", lease);
+    let address = pair.region(1);
+    let a = pair.pool(0);
+    a.lock_within(address, LockMode::Write, LONG).unwrap();
+    pair.nodes[1].take().unwrap().stop();
+    let started = Instant::now();
+    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+    let b = pair.pool(1);
+    b.lock_within(address, LockMode::Write, LONG).unwrap();
+    assert!(started.elapsed() >= lease, "the holder of before might have written");
+    // Whoever had it is told.
+    let deadline = Instant::now() + LONG;
+    loop {
+        match a.session().call(&Request::LockState { address }) {
+            Err(error) if error.code() == EOWNERDEAD => break,
+            other => assert!(Instant::now() < deadline, "{other:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_write_that_comes_after_its_lock_was_given_away_is_refused_at_the_page_home() {
+    let pair = Pair::new("late", LONG);
+    let address = pair.region(1);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    let options = ClientOptions { role: Role::Client, pool: a.session().pool(), ..ClientOptions::default() };
+    let address_b = pair.nodes[1].as_ref().unwrap().core_address();
+    let home = TcpEndpoint::connect(&address_b, options).unwrap();
+    let ask = |request: &Request| decode::<Reply>(&home.call(&encode(request).unwrap()).unwrap()).unwrap();
+    let object = b.stat(&ObjectName::parse("region-1").unwrap()).unwrap().object;
+    let opened = ask(&Request::OpenObject { object, rights: Rights::READ | Rights::WRITE });
+    let Reply::Opened(opened) = opened else { panic!("{opened:?}") };
+    let handle = opened.handle;
+    let lock = |pool: &Pool| {
+        let mode = LockMode::Write;
+        let request = Request::LockWait { address, mode, upgrade: false, queue: true, wait_ms: 20_000 };
+        match pool.session().call(&request).unwrap() {
+            Reply::Locked { fence, .. } => fence,
+            other => panic!("{other:?}"),
+        }
+    };
+    let write = |fence, text: &[u8]| {
+        let runs = vec![ByteRange::new(0, 2).unwrap(), ByteRange::new(100, 3).unwrap()];
+        ask(&Request::WriteLocked { handle, lock: address, fence, runs, bytes: text.to_vec() })
+    };
+    let old = lock(&a);
+    assert_eq!(write(old, b"01234"), Reply::Done);
+    // It ends without saying that all has arrived, as when its program dies.
+    a.session().call(&Request::UnlockAs { address, clean: false }).unwrap();
+    let fresh = lock(&b);
+    assert!(fresh > old);
+    match write(old, b"56789") {
+        Reply::Error { code: EOWNERDEAD, text } => assert!(text.contains("hint:"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    let range = ByteRange::new(100, 3).unwrap();
+    let read = |fence| ask(&Request::ReadLocked { handle, lock: address, fence, range });
+    assert_eq!(read(fresh), Reply::Bytes(b"234".to_vec()));
+    assert!(matches!(read(old), Reply::Error { code: EOWNERDEAD, .. }));
+    // Lengths that do not fit are refused before anything is written.
+    let runs = vec![ByteRange::new(0, 8).unwrap()];
+    let short = Request::WriteLocked { handle, lock: address, fence: fresh, runs, bytes: vec![1] };
+    assert!(matches!(ask(&short), Reply::Error { code: 22, .. }));
+    assert_eq!(write(fresh, b"abcde"), Reply::Done);
+}
+
+#[test]
+fn a_node_that_stops_leaves_its_locks_to_others() {
+    let mut pair = Pair::new("gone", Duration::from_secs(2));
+    let address = pair.region(0);
+    let b = pair.pool(1);
+    b.lock_within(address, LockMode::Write, LONG).unwrap();
+    let a = pair.pool(0);
+    assert_eq!(code(a.lock_within(address, LockMode::Write, Duration::from_millis(50))), ETIMEDOUT);
+    // With a session open: what it held ends with the session, or else with the lease.
+    pair.nodes[1].take().unwrap().stop();
+    a.lock_within(address, LockMode::Write, LONG).unwrap();
+    drop(b);
+}
