@@ -1,4 +1,4 @@
-/* Stands in for libcuda.so.1 and libnvrtc.so in tests: the driver's functions over plain memory.
+/* Stands in for libcuda.so.1, libnvrtc.so, and libcublas.so and libcublasLt.so for a few functions, in tests: the driver's functions over plain memory.
  *
  * Copies and launches happen later, on a thread for each stream, as on a GPU, so that what is done too early or freed too soon
  * shows. The kernel is the one of crates/gpu/src/copy.cu, compiled for the processor. Where a driver would forgive (it waits
@@ -310,6 +310,7 @@ FACE int cuLaunchKernel(size_t, unsigned groups, unsigned, unsigned, unsigned th
 }
 
 #include "lend.h"
+#include "blas.h"
 
 /* --- the compiler: it takes the source that is compiled in here, and no other --- */
 

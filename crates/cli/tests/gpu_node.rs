@@ -6,11 +6,11 @@ use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, Fence, Function, Graph, GraphInstantiate, GraphLaunch,
-    GraphPart, GraphUpdate, Launch, LaunchContent, MapMemory, MarkDevice, MarkStream, Module, ModulePart,
-    StreamCreate, StreamDestroy, UnmapMemory,
+    BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, Fence, Function, Graph,
+    GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory,
+    MarkDevice, MarkStream, Module, ModulePart, StreamCreate, StreamDestroy, UnmapMemory, blas_functions,
 };
-use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, WELCOME, Welcome};
+use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LtMatrix, LtProduct, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
 use hinterland_types::NodeId;
 use std::io::{BufRead, BufReader};
@@ -48,7 +48,8 @@ impl Node {
             .arg(folder.join("cache"))
             .args(arguments)
             .env("HINTERLAND_CUDA", driver)
-            .env("HINTERLAND_CUBLAS", "/nowhere/libcublas.so")
+            .env("HINTERLAND_CUBLAS", if driver.is_empty() { "/nowhere/libcublas.so" } else { driver })
+            .env("HINTERLAND_CUBLASLT", driver)
             .env("STAND_IN_GPUS", "2")
             .stdout(Stdio::piped())
             .spawn()
@@ -560,6 +561,118 @@ fn memory_stays_until_no_device_uses_it_and_streams_that_ended_count() {
     client.send::<{ MarkDevice::BYTES }>(MarkDevice::WORD, |body| mark.put(body), &[]);
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
     client.settle();
+}
+
+/// A product of cuBLASLt of matrices of single precision: two rows and columns everywhere, the first matrix transposed.
+fn lt_product(a: u64, b: u64, d: u64) -> LtProduct {
+    let layout = |address| {
+        let attributes = vec![
+            (0, 0_u32.to_le_bytes().to_vec()),
+            (2, 2_u64.to_le_bytes().to_vec()),
+            (3, 2_u64.to_le_bytes().to_vec()),
+            (4, 2_i64.to_le_bytes().to_vec()),
+        ];
+        LtMatrix { address, attributes }
+    };
+    let number = |value: u32| value.to_le_bytes().to_vec();
+    let mut factor = [0; 16];
+    factor[..4].copy_from_slice(&2_f32.to_le_bytes());
+    LtProduct {
+        attributes: vec![(0, number(68)), (1, number(0)), (3, number(1))],
+        matrices: [layout(a), layout(b), layout(d), layout(d)],
+        alpha: factor,
+        beta: [0; 16],
+        workspace: 0,
+        workspace_bytes: 0,
+    }
+}
+
+/// A function of two vectors of four numbers that lie one behind the other, with a factor of ten.
+fn blas_call(function: u32, in_memory: u32, address: u64, c: u64) -> BlasCall {
+    let mut alpha = [0; 16];
+    alpha[..4].copy_from_slice(&10_f32.to_le_bytes());
+    BlasCall {
+        handle: 1,
+        function,
+        kind: 0,
+        in_memory,
+        options: [0; 3],
+        more: 0,
+        m: 4,
+        n: 0,
+        k: 0,
+        a: address,
+        a_step: 1,
+        b: address + 16,
+        b_step: 1,
+        c,
+        c_step: 1,
+        count: 1,
+        alpha,
+        beta: [0; 16],
+    }
+}
+
+#[test]
+fn functions_of_cublas_and_products_of_cublaslt_reach_the_libraries_of_the_node() {
+    let driver = stand_in();
+    let node = Node::with_driver("blas", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    let address = client.map(1);
+    let make = BlasCreate { handle: 1, device: 0 };
+    client.send::<{ BlasCreate::BYTES }>(BlasCreate::WORD, |body| make.put(body), &[]);
+    let stream = StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 };
+    client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+    let set = BlasSet { handle: 1, property: 1, value: 20, more: 0 };
+    client.send::<{ BlasSet::BYTES }>(BlasSet::WORD, |body| set.put(body), &[]);
+    let numbers: Vec<u8> =
+        [1_f32, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &numbers);
+    // y += 10 x; the sum of products into memory; then a product of cuBLASLt, here and in a graph.
+    let add = blas_call(blas_functions::AXPY, 0, address, address + 16);
+    client.send::<{ BlasCall::BYTES }>(BlasCall::WORD, |body| add.put(body), &[]);
+    let dot = blas_call(blas_functions::DOT, 1, address, address + 64);
+    client.send::<{ BlasCall::BYTES }>(BlasCall::WORD, |body| dot.put(body), &[]);
+    let text = postcard::to_stdvec(&lt_product(address, address + 16, address + 80)).unwrap();
+    let lt = LtMatmul { stream: 20, flags: 0 };
+    client.send::<{ LtMatmul::BYTES }>(LtMatmul::WORD, |body| lt.put(body), &text);
+    let mut body = vec![0; LtMatmul::BYTES];
+    lt.put(&mut body);
+    body.extend(postcard::to_stdvec(&lt_product(address, address + 80, address + 96)).unwrap());
+    let mut list = (body.len() as u32).to_le_bytes().to_vec();
+    list.extend(LtMatmul::WORD.to_le_bytes());
+    list.extend(&body);
+    list.resize(list.len().next_multiple_of(8), 0);
+    let bytes = list.len() as u64;
+    let graph = Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
+    client.send::<{ Graph::BYTES }>(Graph::WORD, |body| graph.put(body), &[]);
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    let make = GraphInstantiate { exec: 1, graph: 1, flags: 0 };
+    client.send::<{ GraphInstantiate::BYTES }>(GraphInstantiate::WORD, |body| make.put(body), &[]);
+    let run = GraphLaunch { exec: 1, stream: 20 };
+    client.send::<{ GraphLaunch::BYTES }>(GraphLaunch::WORD, |body| run.put(body), &[]);
+    let copy = CopyOut { stream: 20, transfer: 3, address: address + 16, bytes: 96 };
+    client.send::<{ CopyOut::BYTES }>(CopyOut::WORD, |body| copy.put(body), &[]);
+    let (message, tail) = client.next().unwrap();
+    let words = String::from_utf8_lossy(&tail).into_owned();
+    assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 3, error: 0, offset: 0 }), "{words}");
+    let seen: Vec<f32> = tail.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+    let y = [15.0, 26.0, 37.0, 48.0];
+    let product = |b: [f32; 4]| {
+        [
+            2.0 * (b[0] + 2.0 * b[1]),
+            2.0 * (3.0 * b[0] + 4.0 * b[1]),
+            2.0 * (b[2] + 2.0 * b[3]),
+            2.0 * (3.0 * b[2] + 4.0 * b[3]),
+        ]
+    };
+    assert_eq!(seen[..4], y);
+    assert_eq!(seen[12], 15.0 + 2.0 * 26.0 + 3.0 * 37.0 + 4.0 * 48.0);
+    assert_eq!(seen[16..20], product(y));
+    assert_eq!(seen[20..24], product(product(y)));
+    client.settle();
+    std::fs::remove_file(&driver).unwrap();
 }
 
 #[test]

@@ -11,10 +11,12 @@
 //! | [`program`] | modules, kernels and launches |
 //! | [`blas`] | cuBLAS: handles and products |
 //! | [`blas_call`] | its other functions |
+//! | [`lt`] | cuBLASLt |
 
 pub mod blas;
 pub mod blas_call;
 mod calls;
+pub mod lt;
 pub mod memory;
 pub mod order;
 pub mod program;

@@ -1,14 +1,18 @@
 //! Handles of cuBLAS, and what their commands ask of it.
 
 use super::failed;
+use crate::body::Body;
 use crate::failure::Failure;
 use crate::work::Work;
 use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::blas::{Blas, BlasHandle, Product, Setting};
 use hinterland_gpu::lend::blas_call::Call;
+use hinterland_gpu::lend::lt::{self, Lt};
 use hinterland_gpu::lend::order::Stream;
-use hinterland_proto::gpu::command;
+use hinterland_proto::gpu::{LtProduct, command};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, PoisonError};
 
 /// Handles of cuBLAS by the client's names.
 #[derive(Default)]
@@ -16,6 +20,8 @@ pub(super) struct Blases {
     pub(super) blas: Option<Blas>,
     pub(super) handles: HashMap<u32, BlasHandle>,
     pub(super) in_memory: HashMap<u32, bool>,
+    /// cuBLASLt by device, which has an address as long as the session.
+    lts: Mutex<HashMap<usize, Lt>>,
 }
 
 impl Blases {
@@ -44,6 +50,36 @@ impl Blases {
             _ => return Ok(()),
         };
         blas.set(device, handle, setting).map_err(failed)
+    }
+
+    /// Multiplies as `cublasLtMatmul` does; the description is in postcard's form.
+    pub(super) fn multiply_lt(&self, device: &Lent, stream: &Stream, text: Body<'_>) -> Result<(), Failure> {
+        const POINTER_MODE: u32 = 2;
+        /// Factors for each row in memory, and one by value: what came does not say which is which.
+        const MIXED: u8 = 4;
+        let given: LtProduct = postcard::from_bytes(&text.to_vec())
+            .map_err(|error| Failure::blas_value(format!("a product of cuBLASLt makes no sense: {error}")))?;
+        let mode = given.attributes.iter().find(|(number, _)| *number == POINTER_MODE);
+        let mode = mode.and_then(|(_, value)| value.first()).copied().unwrap_or(0);
+        if mode >= MIXED {
+            return Err(Failure::blas_unsupported(format!("cublasLtMatmul has no pointer mode {mode} here")));
+        }
+        let lt = {
+            let mut all = self.lts.lock().unwrap_or_else(PoisonError::into_inner);
+            match all.entry(std::ptr::from_ref(device).addr()) {
+                Entry::Occupied(known) => *known.get(),
+                Entry::Vacant(place) => *place.insert(Lt::open(device).map_err(failed)?),
+            }
+        };
+        let [a, b, c, d] = &given.matrices;
+        let product = lt::LtProduct {
+            attributes: &given.attributes,
+            matrices: [a, b, c, d].map(|matrix| (matrix.address, matrix.attributes.as_slice())),
+            factors: [given.alpha, given.beta],
+            in_memory: mode != 0,
+            workspace: (given.workspace, given.workspace_bytes),
+        };
+        lt.multiply(device, stream, &product).map_err(failed)
     }
 
     pub(super) fn perform(&self, device: &Lent, stream: &Stream, work: &Work<'_>) -> Result<(), Failure> {

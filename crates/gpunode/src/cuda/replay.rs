@@ -149,7 +149,7 @@ impl Replay<'_> {
             Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
                 self.blases.perform(device, self.stream(name)?, &work)
             }
-            Work::LtMatmul(_) => Err(Failure::blas_unsupported("this node has no cublasLtMatmul")),
+            Work::LtMatmul(text) => self.blases.multiply_lt(device, self.stream(name)?, text),
         }
     }
 }
