@@ -53,6 +53,17 @@ pub enum Departure {
     GoneWithLastCopies,
 }
 
+/// What becomes of an object whose name another one is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum OnTarget {
+    /// It is removed.
+    Replace,
+    /// It stays, and the request is refused.
+    Refuse,
+    /// It gets the name that the other one had. Nothing happens if it is not this one.
+    Exchange(ObjectId),
+}
+
 /// A copy that a node holds, as its object header says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Held {
@@ -281,4 +292,37 @@ pub enum Command {
     },
     /// Nothing but the passing of time: leases run out. Answer: [`Reply::Ticked`](crate::Reply::Ticked).
     Tick,
+    /// Gives an object another name. Answer: [`Reply::Renamed`](crate::Reply::Renamed).
+    Rename {
+        /// Its name.
+        from: ObjectName,
+        /// The name that it is to have.
+        to: ObjectName,
+        /// The object: without it, a repeated request could rename a successor of the same name.
+        object: ObjectId,
+        /// What becomes of an object of that name.
+        target: OnTarget,
+    },
+    /// Renames all sealed objects and regions below a folder, at most [`RENAMES_MAX`](crate::RENAMES_MAX); nothing may have
+    /// the other name or lie below it. Answer: [`Reply::Renamed`](crate::Reply::Renamed).
+    RenameFolder {
+        /// The folder, without a slash at the end.
+        from: ObjectName,
+        /// The name that it is to have.
+        to: ObjectName,
+    },
+    /// [`Command::Seal`] under a name that may be another than the one that was reserved; an object that has it is removed
+    /// in the same moment. Answer: [`Reply::Renamed`](crate::Reply::Renamed).
+    Publish {
+        /// The object that is being written.
+        object: ObjectId,
+        /// Its final size in bytes.
+        size: u64,
+        /// Digest on which the writer and every home agree.
+        digest: ContentDigest,
+        /// The homes that have said that they hold it; must be all of those reserved.
+        homes: Vec<NodeId>,
+        /// The name.
+        name: ObjectName,
+    },
 }

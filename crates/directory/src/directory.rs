@@ -229,6 +229,11 @@ impl Draft<'_> {
             Command::PageHomes { object, after } => self.list_homes(*object, *after),
             Command::Members => Ok(self.list_members()),
             Command::Tick => Ok(Reply::Ticked { down }),
+            Command::Rename { from, to, object, target } => self.rename(from, to, *object, *target),
+            Command::RenameFolder { from, to } => self.rename_folder(from, to),
+            Command::Publish { object, size, digest, homes, name } => {
+                self.publish(*object, *size, *digest, homes, name)
+            }
         }
     }
 }

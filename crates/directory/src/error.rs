@@ -1,6 +1,6 @@
 //! Why the directory refuses a command, and why it refuses to start.
 
-use crate::{HOMES_MAX, ObjectState, Table};
+use crate::{HOMES_MAX, ObjectState, RENAMES_MAX, Table};
 use hinterland_types::limits::{COPIES_MAX, NODES_MAX, OBJECT_BYTES_MAX};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
@@ -322,6 +322,20 @@ pub enum DirectoryError {
         page: PageNumber,
         /// The epoch of the message.
         epoch: Epoch,
+    },
+    /// A folder with more objects than are renamed at once.
+    #[error(
+        "{name} holds more than {RENAMES_MAX} objects, the most that are renamed together (hint: rename its parts)"
+    )]
+    FolderTooLarge {
+        /// The folder.
+        name: ObjectName,
+    },
+    /// An object below a folder would have a name that is too long.
+    #[error("{name} would be too long below the other folder (hint: choose a shorter name)")]
+    NameTooLong {
+        /// The object.
+        name: ObjectName,
     },
 }
 

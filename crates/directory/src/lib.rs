@@ -45,15 +45,17 @@ mod queries;
 mod record;
 mod recover;
 mod regions;
+mod rename;
 mod replicas;
 mod reply;
 mod state;
 
-pub use command::{Command, ContentDigest, Departure, Held, Placement, Writer};
+pub use command::{Command, ContentDigest, Departure, Held, OnTarget, Placement, Writer};
 pub use directory::{Directory, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
 pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes, spread};
+pub use rename::RENAMES_MAX;
 pub use reply::{HomeInfo, MemberInfo, MovedPage, ObjectInfo, ObjectState, PageHome, Repair, Reply};
 
 /// Most entries of one [`Command::List`] answer: a screen is smaller, and the caller can go on.

@@ -174,7 +174,7 @@ impl Draft<'_> {
         Ok(Reply::Removed { object: id, homes })
     }
 
-    fn check_name_is_free(&self, name: &ObjectName) -> Result<(), DirectoryError> {
+    pub(crate) fn check_name_is_free(&self, name: &ObjectName) -> Result<(), DirectoryError> {
         if let Some(id) = self.name_owner(name) {
             return match self.known_object(id)?.stage {
                 Stage::Writing { writer } => {

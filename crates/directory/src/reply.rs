@@ -244,4 +244,11 @@ pub enum Reply {
         /// Whether there are more behind the last.
         more: bool,
     },
+    /// The object has its name.
+    Renamed {
+        /// The object that had it before.
+        removed: Option<ObjectId>,
+        /// Homes of that one to tell (they also hear it with their next heartbeat).
+        homes: Vec<HomeInfo>,
+    },
 }

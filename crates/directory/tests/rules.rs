@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Departure, Directory, DirectoryError, Held, ObjectInfo, ObjectState, Placement,
-    Reply, Settings, Writer,
+    Command, ContentDigest, Departure, Directory, DirectoryError, Held, ObjectInfo, ObjectState, OnTarget,
+    Placement, Reply, Settings, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 
@@ -451,4 +451,94 @@ fn a_list_of_repairs_goes_on_where_it_stopped() {
     assert_eq!(list(ObjectId(0)), (vec![ids[0], ids[1]], ids[1], true));
     assert_eq!(list(ids[1]), (vec![ids[2]], ids[2], false));
     assert_eq!(list(ids[2]), (vec![], ids[2], false));
+}
+
+impl Pool {
+    fn named(&mut self, text: &str) -> Option<ObjectId> {
+        match self.ask(Command::Lookup { name: name(text) }) {
+            Ok(Reply::Object(info)) => Some(info.object),
+            _ => None,
+        }
+    }
+
+    fn rename(
+        &mut self,
+        from: &str,
+        to: &str,
+        object: ObjectId,
+        target: OnTarget,
+    ) -> Result<Option<ObjectId>, DirectoryError> {
+        match self.ask(Command::Rename { from: name(from), to: name(to), object, target })? {
+            Reply::Renamed { removed, .. } => Ok(removed),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_renamed_object_is_found_by_its_name_only_and_what_it_replaces_is_removed() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let (one, other) = (pool.put("one", MIB, 1).0, pool.put("other", MIB, 1).0);
+    assert_eq!(pool.rename("one", "new", one, OnTarget::Refuse), Ok(None));
+    assert_eq!((pool.named("one"), pool.named("new")), (None, Some(one)));
+    // The same request again, and one that is late.
+    assert_eq!(pool.rename("one", "new", one, OnTarget::Refuse), Ok(None));
+    assert!(matches!(
+        pool.rename("one", "x", one, OnTarget::Replace),
+        Err(DirectoryError::UnknownName { .. })
+    ));
+    assert!(matches!(
+        pool.rename("new", "other", one, OnTarget::Refuse),
+        Err(DirectoryError::NameTaken { object, .. }) if object == other
+    ));
+    assert_eq!(pool.rename("new", "other", one, OnTarget::Replace), Ok(Some(other)));
+    assert_eq!((pool.named("new"), pool.named("other")), (None, Some(one)));
+}
+
+#[test]
+fn two_names_are_exchanged_in_one_step_and_only_if_they_are_those_two() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let (one, other) = (pool.put("d/one", MIB, 1).0, pool.put("other", MIB, 1).0);
+    assert_eq!(pool.rename("d/one", "other", one, OnTarget::Exchange(other)), Ok(None));
+    assert_eq!((pool.named("d/one"), pool.named("other")), (Some(other), Some(one)));
+    assert!(pool.rename("d/one", "other", other, OnTarget::Exchange(other)).is_err());
+    assert!(pool.rename("d/one", "none", other, OnTarget::Exchange(one)).is_err());
+}
+
+#[test]
+fn a_folder_takes_all_below_it_along_and_what_is_being_written_stays() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let (one, two) = (pool.put("d/one", MIB, 1).0, pool.put("d/e/two", MIB, 1).0);
+    let beside = pool.put("d.txt", MIB, 1).0;
+    let writing = pool.reserve("d/writing", MIB, 1, Placement::Policy).unwrap().0;
+    let rename = |from, to| Command::RenameFolder { from: name(from), to: name(to) };
+    assert!(matches!(pool.ask(rename("d", "d/e/f")), Err(DirectoryError::NameIsFolder { .. })));
+    assert!(matches!(pool.ask(rename("d", "d.txt")), Err(DirectoryError::NameTaken { .. })));
+    pool.ask(rename("d", "x/y")).unwrap();
+    assert_eq!((pool.named("x/y/one"), pool.named("x/y/e/two")), (Some(one), Some(two)));
+    assert_eq!((pool.named("d/one"), pool.named("d.txt")), (None, Some(beside)));
+    assert_eq!(pool.look(writing).name, name("d/writing"));
+    assert!(matches!(pool.ask(rename("none", "z")), Err(DirectoryError::UnknownName { .. })));
+}
+
+#[test]
+fn a_put_is_published_over_what_has_the_name_in_one_step() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let old = pool.put("m", MIB, 1).0;
+    let (new, homes) = pool.reserve("hidden", MIB, 1, Placement::Policy).unwrap();
+    let homes: Vec<_> = homes.iter().map(|node| NodeId(*node)).collect();
+    let publish = |digest| Command::Publish {
+        object: new,
+        size: MIB,
+        digest: ContentDigest([digest; 32]),
+        homes: homes.clone(),
+        name: name("m"),
+    };
+    assert!(matches!(
+        pool.ask(publish(1)),
+        Ok(Reply::Renamed { removed: Some(object), homes }) if object == old && homes.len() == 1
+    ));
+    assert_eq!((pool.named("m"), pool.named("hidden")), (Some(new), None));
+    assert!(matches!(pool.ask(publish(1)), Ok(Reply::Renamed { removed: None, .. })));
+    assert!(pool.ask(publish(2)).is_err());
 }

@@ -42,6 +42,14 @@ pub struct Begun {
     pub ticket: [u8; 16],
 }
 
+/// An object that lost its name to another.
+pub struct Removed {
+    /// The object.
+    pub object: ObjectId,
+    /// Homes that may let go of it.
+    pub homes: Vec<HomeInfo>,
+}
+
 /// What a session wants to put.
 pub struct NewPut {
     /// Name.
@@ -137,18 +145,51 @@ impl Puts {
     /// # Errors
     /// [`Refused`]; the put is abandoned.
     pub fn seal(&self, object: ObjectId, bytes: u64, digest: [u8; 32]) -> Result<ObjectInfo, Refused> {
+        self.finish(object, bytes, digest, None).map(|(info, _)| info)
+    }
+
+    /// As [`seal`](Self::seal) under a name that may be another than the one that was taken. Also returns the object that had the
+    /// name, with its homes.
+    ///
+    /// # Errors
+    /// [`Refused`]; the put is abandoned, and the object that has the name stays.
+    pub fn publish(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        digest: [u8; 32],
+        name: ObjectName,
+    ) -> Result<(ObjectInfo, Option<Removed>), Refused> {
+        self.finish(object, bytes, digest, Some(name))
+    }
+
+    fn finish(
+        &self,
+        object: ObjectId,
+        bytes: u64,
+        digest: [u8; 32],
+        name: Option<ObjectName>,
+    ) -> Result<(ObjectInfo, Option<Removed>), Refused> {
         let running = self.find(object)?;
         let result = self.seal_homes(&running, object, bytes, digest).and_then(|()| {
             fault_point::reach("put-homes-sealed");
             let homes = running.homes.iter().map(|home| home.node).collect();
-            let digest = ContentDigest(digest);
-            self.directory.apply(&Command::Seal { object, size: bytes, digest, homes })
+            let (size, digest) = (bytes, ContentDigest(digest));
+            self.directory.apply(&match name {
+                None => Command::Seal { object, size, digest, homes },
+                Some(name) => Command::Publish { object, size, digest, homes, name },
+            })
         });
         match result {
-            Ok(_) => {
+            Ok(reply) => {
                 fault_point::reach("put-sealed");
                 self.lock().remove(&object);
-                Ok(describe(&self.directory.lookup_object(object)?, self.own))
+                let info = describe(&self.directory.lookup_object(object)?, self.own);
+                let removed = match reply {
+                    Reply::Renamed { removed: Some(object), homes } => Some(Removed { object, homes }),
+                    _ => None,
+                };
+                Ok((info, removed))
             }
             Err(refused) => {
                 self.abandon(object);

@@ -57,6 +57,10 @@ pub mod errno {
     pub const EACCES: i32 = 13;
     /// The name is taken.
     pub const EEXIST: i32 = 17;
+    /// Not in one step.
+    pub const EXDEV: i32 = 18;
+    /// A name is too long.
+    pub const ENAMETOOLONG: i32 = 36;
     /// The request makes no sense.
     pub const EINVAL: i32 = 22;
     /// Both would wait for ever.
@@ -122,6 +126,8 @@ impl From<DirectoryError> for Refused {
             DirectoryError::NameTaken { .. }
             | DirectoryError::NameBeingWritten { .. }
             | DirectoryError::NameIsFolder { .. } => errno::EEXIST,
+            DirectoryError::FolderTooLarge { .. } => errno::EXDEV,
+            DirectoryError::NameTooLong { .. } => errno::ENAMETOOLONG,
             DirectoryError::LargerThanPool { .. }
             | DirectoryError::NotEnoughRoom { .. }
             | DirectoryError::NotEnoughNodes { .. }

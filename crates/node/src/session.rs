@@ -13,7 +13,7 @@ use crate::put::{NewPut, placement};
 use crate::refused::{Refused, errno};
 use crate::regions::Region;
 use crate::verify;
-use hinterland_directory::{Command, HomeInfo, Reply as DirectoryReply};
+use hinterland_directory::{Command, HomeInfo, OnTarget, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
@@ -115,27 +115,13 @@ impl Session {
                 }
                 Reply::Done
             }
-            Request::PutBegin { name, bytes, copies, placement } => {
-                self.put_begin(core, NewPut { name, bytes, copies, placement })?
-            }
-            Request::PutAttach { object, ticket } => self.put_attach(core, object, ticket)?,
-            Request::PutGrow { object, bytes } => {
-                self.owns_put(object)?;
-                core.puts.grow(object, bytes)?;
-                Reply::Done
-            }
-            Request::PutSeal { object, bytes, digest } => {
-                self.owns_put(object)?;
-                let sealed = core.puts.seal(object, bytes, digest);
-                self.lock().puts.remove(&object);
-                Reply::Object(sealed?)
-            }
-            Request::PutAbort { object } => {
-                self.owns_put(object)?;
-                core.puts.abandon(object);
-                self.lock().puts.remove(&object);
-                Reply::Done
-            }
+            Request::PutBegin { .. }
+            | Request::PutAttach { .. }
+            | Request::PutGrow { .. }
+            | Request::PutSeal { .. }
+            | Request::PutPublish { .. }
+            | Request::PutRename { .. }
+            | Request::PutAbort { .. } => self.answer_about_puts(core, request)?,
             Request::Allocate { bytes, kind } => {
                 let (address, bytes) = core.segment.allocate(core, self.id, bytes, kind)?;
                 Reply::Allocated { address, bytes }
@@ -267,6 +253,48 @@ impl Session {
         core.segment.release_all(self.id);
     }
 
+    fn answer_about_puts(&self, core: &Core, request: Request) -> Result<Reply, Refused> {
+        Ok(match request {
+            Request::PutBegin { name, bytes, copies, placement } => {
+                self.put_begin(core, NewPut { name, bytes, copies, placement })?
+            }
+            Request::PutAttach { object, ticket } => self.put_attach(core, object, ticket)?,
+            Request::PutGrow { object, bytes } => {
+                self.owns_put(object)?;
+                core.puts.grow(object, bytes)?;
+                Reply::Done
+            }
+            Request::PutSeal { object, bytes, digest } => {
+                self.owns_put(object)?;
+                let sealed = core.puts.seal(object, bytes, digest);
+                self.lock().puts.remove(&object);
+                Reply::Object(sealed?)
+            }
+            Request::PutPublish { object, bytes, digest, name } => {
+                self.owns_put(object)?;
+                let published = core.puts.publish(object, bytes, digest, name);
+                self.lock().puts.remove(&object);
+                let (info, removed) = published?;
+                if let Some(removed) = removed {
+                    verify::let_go(core, &removed);
+                }
+                Reply::Object(info)
+            }
+            Request::PutRename { object, from, to } => {
+                self.owns_put(object)?;
+                core.directory.apply(&Command::Rename { from, to, object, target: OnTarget::Refuse })?;
+                Reply::Done
+            }
+            Request::PutAbort { object } => {
+                self.owns_put(object)?;
+                core.puts.abandon(object);
+                self.lock().puts.remove(&object);
+                Reply::Done
+            }
+            other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
+        })
+    }
+
     fn answer_about_objects(&self, core: &Core, request: Request) -> Result<Reply, Refused> {
         Ok(match request {
             Request::Ping => Reply::Done,
@@ -301,6 +329,14 @@ impl Session {
             Request::List { prefix, after, limit } => list(core, prefix, after, limit)?,
             Request::Remove { name } => {
                 verify::remove(core, &name)?;
+                Reply::Done
+            }
+            Request::Rename { from, to, target } => {
+                verify::rename(core, from, to, target)?;
+                Reply::Done
+            }
+            Request::RenameFolder { from, to } => {
+                core.directory.apply(&Command::RenameFolder { from, to })?;
                 Reply::Done
             }
             Request::Verify { name, mend } => verify::verify(core, &name, mend)?,
@@ -560,7 +596,7 @@ impl Session {
             let handle = if home.node == core.own {
                 let holding = core.holdings.find(begun.object)?;
                 let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
-                Some(self.lock().table.grant(Resource::Held(holding), Rights::WRITE, range)?)
+                Some(self.lock().table.grant(Resource::Held(holding), Rights::READ | Rights::WRITE, range)?)
             } else {
                 None
             };
@@ -578,7 +614,7 @@ impl Session {
             return Err(Refused::new(errno::EACCES, text));
         }
         let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
-        let handle = self.lock().table.grant(Resource::Held(holding), Rights::WRITE, range)?;
+        let handle = self.lock().table.grant(Resource::Held(holding), Rights::READ | Rights::WRITE, range)?;
         Ok(Reply::Granted { handle })
     }
 

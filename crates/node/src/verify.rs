@@ -1,13 +1,14 @@
-//! Removing objects, and reading every copy to compare it with its checksums.
+//! Removing and renaming objects, and reading every copy to compare it with its checksums.
 
 use crate::core::Core;
 use crate::directory_link::describe;
 use crate::fault_point;
 use crate::peer_service;
+use crate::put::Removed;
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, DirectoryError, Reply as DirectoryReply};
+use hinterland_directory::{Command, DirectoryError, OnTarget, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
-use hinterland_proto::control::{Home, PeerReply, PeerRequest, Reply};
+use hinterland_proto::control::{Home, PeerReply, PeerRequest, RenameTarget, Reply};
 use hinterland_types::{ObjectId, ObjectName};
 
 /// Wrong blocks that are named; the rest is known by their number.
@@ -28,16 +29,46 @@ pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
         Err(error) => return Err(error.into()),
     };
     fault_point::reach("remove-committed");
-    for home in homes {
+    let_go(core, &Removed { object, homes });
+    Ok(())
+}
+
+/// Has every home drop an object that has no name any more. Those that do not hear it now hear it with their next heartbeat.
+pub fn let_go(core: &Core, removed: &Removed) {
+    let object = removed.object;
+    for home in &removed.homes {
         if home.node == core.own {
             core.holdings.drop_object(object);
             fault_point::reach("remove-dropped");
-            core.puts.forget(object, &home);
+            core.puts.forget(object, home);
         } else if let Err(refused) = core.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
             tracing::debug!(%refused, "a home hears of the removal with its next heartbeat");
         }
     }
-    Ok(())
+}
+
+/// Gives an object another name.
+///
+/// # Errors
+/// [`Refused`] if there is no such name, or something has the other one and is to keep it.
+pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarget) -> Result<(), Refused> {
+    // A request may be sent twice, when its connection breaks: it must not rename a successor of the same name.
+    let object = core.directory.lookup(&from)?.object;
+    let target = match target {
+        RenameTarget::Replace => OnTarget::Replace,
+        RenameTarget::Refuse => OnTarget::Refuse,
+        RenameTarget::Exchange => OnTarget::Exchange(core.directory.lookup(&to)?.object),
+    };
+    match core.directory.apply(&Command::Rename { from, to, object, target })? {
+        DirectoryReply::Renamed { removed, homes } => {
+            fault_point::reach("rename-committed");
+            if let Some(object) = removed {
+                let_go(core, &Removed { object, homes });
+            }
+            Ok(())
+        }
+        other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+    }
 }
 
 /// Reads every copy of an object and compares it with its checksums, and those with the directory's digest. With `mend`,

@@ -9,7 +9,8 @@ use crate::slots::{Slots, SlotsOfPool};
 use crate::{PoolError, Session};
 use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
 use hinterland_proto::control::{
-    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, PagesOn, Placement, Reply, Request,
+    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, PagesOn, Placement, RenameTarget,
+    Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
@@ -166,6 +167,26 @@ impl Pool {
         let removed = self.done(&Request::Remove { name: name.clone() });
         self.forget_addresses();
         removed
+    }
+
+    /// Gives an object another name, in one step for everybody.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`]: `ENOENT` if there is no such name, `EEXIST` if something has the other one and is to stay.
+    pub fn rename(&self, from: &ObjectName, to: &ObjectName, target: RenameTarget) -> Result<(), PoolError> {
+        let renamed = self.done(&Request::Rename { from: from.clone(), to: to.clone(), target });
+        self.forget_addresses();
+        renamed
+    }
+
+    /// Gives everything below a folder names below another one, in one step. Nothing may have the other name.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename); `EXDEV` if there are too many.
+    pub fn rename_folder(&self, from: &ObjectName, to: &ObjectName) -> Result<(), PoolError> {
+        let renamed = self.done(&Request::RenameFolder { from: from.clone(), to: to.clone() });
+        self.forget_addresses();
+        renamed
     }
 
     /// Lets every home read its copy and compare it with its checksums.

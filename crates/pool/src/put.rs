@@ -7,6 +7,7 @@ use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::TcpEndpoint;
 use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::control::{ObjectInfo, PutStarted, Reply, Request};
+use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName};
 use std::io::Read;
 use std::sync::Arc;
@@ -29,6 +30,8 @@ pub struct PutWriter {
     announced: Option<u64>,
     room: u64,
     checksums: BlockChecksums,
+    /// Bytes that were written before the last rewind.
+    written: u64,
     sealed: bool,
 }
 
@@ -80,6 +83,7 @@ impl Pool {
             announced: options.bytes,
             room: options.bytes.unwrap_or(0),
             checksums: BlockChecksums::default(),
+            written: 0,
             sealed: false,
         };
         for target in targets {
@@ -124,6 +128,77 @@ impl PutWriter {
         }
         self.send(offset, bytes)?;
         self.checksums.update(bytes);
+        Ok(())
+    }
+
+    /// Reads back what was written; the range must lie within it.
+    ///
+    /// # Errors
+    /// [`PoolError`] if no home answers.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        match self.targets.first() {
+            Some(Target::Local(handle)) => self.pool.session().read(*handle, offset, into),
+            Some(Target::Remote(endpoint, handle)) => {
+                let run = ByteRange::new(offset, into.len() as u64).unwrap_or_default();
+                Ok(endpoint.read(*handle, &[run], into)?)
+            }
+            None => Err(PoolError::Closed),
+        }
+    }
+
+    /// Gives back the name that the put has taken and takes another one, which must be free.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`]: the put has its name still.
+    pub fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), PoolError> {
+        self.pool.done(&Request::PutRename { object: self.object, from: from.clone(), to: to.clone() })
+    }
+
+    /// Starts again at the first byte; the room stays.
+    pub fn rewind(&mut self) {
+        self.written = self.written.max(self.bytes());
+        self.checksums = BlockChecksums::default();
+    }
+
+    /// Makes sure that there is room for so many bytes, and for some more if there is.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] with `ENOSPC` if there is none; the put goes on with the room that it has.
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), PoolError> {
+        if bytes > self.room {
+            self.room = self.grow(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the node that the put goes through has ended the session, as far as is known without asking it.
+    pub fn is_lost(&self) -> bool {
+        self.pool.session().is_lost()
+    }
+
+    /// As [`seal`](Self::seal), under a name that may be another than the one that the put took. An object that has it is
+    /// removed in the same moment: whoever looks for the name finds the one or the other.
+    ///
+    /// # Errors
+    /// As [`seal`](Self::seal).
+    pub fn publish(mut self, name: &ObjectName) -> Result<ObjectInfo, PoolError> {
+        let bytes = self.bytes();
+        self.blank_tail()?;
+        let digest = digest(bytes, &std::mem::take(&mut self.checksums).finish());
+        let request = Request::PutPublish { object: self.object, bytes, digest, name: name.clone() };
+        let info = self.pool.object(&request)?;
+        self.sealed = true;
+        self.pool.forget_addresses();
+        Ok(info)
+    }
+
+    /// Zeros behind the end, where bytes from before a rewind may stand on the last page.
+    fn blank_tail(&self) -> Result<(), PoolError> {
+        let bytes = self.bytes();
+        let end = self.written.min(bytes.next_multiple_of(PAGE_BYTES));
+        if end > bytes {
+            self.send(bytes, &vec![0; (end - bytes) as usize])?;
+        }
         Ok(())
     }
 

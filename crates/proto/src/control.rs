@@ -15,7 +15,7 @@ pub use kv::{
 };
 pub use message::{
     Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PageHeat, PagesOn,
-    PagesOpened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, Reply, Request,
+    PagesOpened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, RenameTarget, Reply, Request,
 };
 pub use object::{Home, ObjectInfo, ObjectState, Placement};
 pub use status::{CacheStatus, Counters, MemberInfo, NodeStatus, Problem};

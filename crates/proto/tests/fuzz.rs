@@ -7,7 +7,7 @@ mod mutate;
 
 use hinterland_proto::checksum::crc32c;
 use hinterland_proto::control::{
-    Notice, NoticeReply, PeerReply, PeerRequest, Placement, Reply, Request, decode, encode,
+    Notice, NoticeReply, PeerReply, PeerRequest, Placement, RenameTarget, Reply, Request, decode, encode,
 };
 use hinterland_proto::object_header::{HeaderContent, OBJECT_HEADER_BYTES, ObjectHeader};
 use hinterland_proto::ring_message::{RingRequest, RingResponse};
@@ -213,6 +213,8 @@ fn fuzz_control_messages_mean_what_they_meant() {
         Request::Open { name: name.clone(), rights: Rights::READ },
         Request::PutBegin { name: name.clone(), bytes: Some(9), copies: 2, placement: Placement::Policy },
         Request::PutSeal { object: ObjectId(7), bytes: 3, digest: [5; 32] },
+        Request::Rename { from: name.clone(), to: name.clone(), target: RenameTarget::Exchange },
+        Request::PutPublish { object: ObjectId(7), bytes: 3, digest: [5; 32], name: name.clone() },
         Request::List { prefix: "m".to_owned(), after: Some(name.clone()), limit: 3 },
         Request::Register { handle: Handle(1), pointer: 1 << 40, offset: 0, bytes: 1 << 21 },
     ];

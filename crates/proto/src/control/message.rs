@@ -162,7 +162,7 @@ pub enum Request {
         /// Placement.
         placement: Placement,
     },
-    /// A home's handle for a put that another node began → `Granted` with `WRITE`.
+    /// A home's handle for a put that another node began → `Granted` with `READ` and `WRITE`.
     PutAttach {
         /// Object.
         object: ObjectId,
@@ -340,6 +340,43 @@ pub enum Request {
         /// What to read.
         range: ByteRange,
     },
+    /// Gives a sealed object or a region another name → `Done`.
+    Rename {
+        /// Its name.
+        from: ObjectName,
+        /// The name that it is to have.
+        to: ObjectName,
+        /// What becomes of an object that has it.
+        target: RenameTarget,
+    },
+    /// Renames everything below a folder, at once → `Done`.
+    RenameFolder {
+        /// The folder, without a slash at the end.
+        from: ObjectName,
+        /// The name that it is to have; nothing may have it.
+        to: ObjectName,
+    },
+    /// `PutSeal` under a name that may be another than the one of `PutBegin`. An object that has the name is removed in the same
+    /// moment → `Object`.
+    PutPublish {
+        /// From `PutStarted`.
+        object: ObjectId,
+        /// Size in bytes.
+        bytes: u64,
+        /// As in `PutSeal`.
+        digest: [u8; 32],
+        /// The name.
+        name: ObjectName,
+    },
+    /// A put gives back the name that it has taken and takes another one, which must be free → `Done`.
+    PutRename {
+        /// From `PutStarted`.
+        object: ObjectId,
+        /// The name that it has.
+        from: ObjectName,
+        /// The name that it is to have.
+        to: ObjectName,
+    },
 }
 
 impl Request {
@@ -403,12 +440,23 @@ pub struct PagesOn {
     pub moved: u64,
 }
 
+/// What becomes of an object whose name another one is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameTarget {
+    /// It is removed.
+    Replace,
+    /// It stays, and the request is refused with `EEXIST`.
+    Refuse,
+    /// It gets the name that the other one had.
+    Exchange,
+}
+
 /// What a put may write to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PutTarget {
     /// The home.
     pub home: Home,
-    /// If the home is the node asked: a capability with `WRITE` in this session.
+    /// If the home is the node asked: a capability with `READ` and `WRITE` in this session.
     pub handle: Option<Handle>,
     /// Proof for `PutAttach` at any other home.
     pub ticket: [u8; 16],
