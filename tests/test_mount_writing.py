@@ -30,10 +30,28 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def waits(pid):
+    """What each thread of a process waits for, for the words of a failure."""
+    threads = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            where = [open(f"/proc/{pid}/task/{thread}/{name}").read().strip() for name in ("wchan", "syscall", "stack")]
+        except OSError as error:
+            where = [str(error)]
+        threads.append(f"{thread}: {' '.join(where)}")
+    return "\n".join(threads)
+
+
+def content(node, name):
+    """An object's bytes as another program gets them; nothing while it is being replaced."""
+    return subprocess.run(node.command("get", name, "-"), capture_output=True).stdout
+
+
 class Mount:
     """A `hinterland mount --writable` process."""
 
     def __init__(self, node, folder, name="pool", options=("--writable",)):
+        self.node = node
         self.folder = folder / name
         self.folder.mkdir(exist_ok=True)
         self.log = folder / f"{name}.log"
@@ -51,7 +69,10 @@ class Mount:
 
     def stop(self, how=signal.SIGINT):
         self.process.send_signal(how)
-        self.process.wait(30)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the mount does not end: {waits(self.process.pid)}\n{self.words()}") from None
         self.process.stdout.close()
         if how == signal.SIGKILL:
             subprocess.run(["umount", "--lazy", self.folder], check=False)
@@ -72,6 +93,12 @@ def names(node):
 
 def used(node):
     return node.json("status")["used_bytes"]
+
+
+def digest_of(node, name):
+    """The digest of an object; waits for it, for this process has children and does not wait when it closes a file."""
+    wait_until(lambda: name in names(node))
+    return node.json("stat", name)["digest"]
 
 
 def start_writer(path):
@@ -117,15 +144,25 @@ def test_a_name_is_there_as_soon_as_its_file_is_closed_and_with_all_bytes(mount)
     assert len(os.listdir(mount / "many")) == 60
 
 
-def test_nobody_sees_a_file_before_it_is_closed(mount, node):
+def test_the_pool_sees_a_file_when_it_is_closed_and_the_mount_as_it_grows(mount, node, folder):
     writer = start_writer(mount / "half")
-    assert not (mount / "half").exists() and os.listdir(mount.folder) == [] and "half" not in names(node)
+    other = Mount(node, folder, "other")
+    # Whoever opens it here shares what is written; everybody else finds nothing, and cannot take its name.
+    assert (mount / "half").stat().st_size == 3_000_000 and os.listdir(mount.folder) == ["half"]
+    assert (mount / "half").read_bytes() == b"a" * 3_000_000
+    assert "half" not in names(node) and not (other / "half").exists() and os.listdir(other.folder) == []
+    assert code_of(lambda: os.open(other / "half", os.O_WRONLY | os.O_CREAT | os.O_EXCL)) == errno.EEXIST
+    assert code_of(lambda: os.open(other / "half", os.O_WRONLY | os.O_CREAT)) == errno.EBUSY
     assert code_of(lambda: os.open(mount / "half", os.O_WRONLY | os.O_CREAT | os.O_EXCL)) == errno.EEXIST
     writer.stdin.write("go on\n")
     writer.stdin.flush()
     assert writer.stdout.readline() == "closed\n"
-    assert (mount / "half").read_bytes() == b"a" * 3_000_000 + b"b" * 3_000_000
+    whole = b"a" * 3_000_000 + b"b" * 3_000_000
+    assert (mount / "half").read_bytes() == whole
+    wait_until(lambda: (other / "half").exists())
+    assert (other / "half").read_bytes() == whole
     assert finish(writer) == 0
+    other.stop()
 
 
 def test_a_writer_that_is_killed_leaves_nothing_and_its_name_is_free(mount, node):
@@ -180,43 +217,263 @@ def test_a_full_pool_is_said_to_the_writer_and_nothing_leaks(start_node, folder)
         mounted.stop()
 
 
-def test_files_are_written_forwards_and_holes_are_zeros(mount, node):
+def test_files_are_written_anywhere_and_holes_are_zeros(mount, node):
     with open(mount / "holes", "wb", buffering=0) as target:
-        os.pwrite(target.fileno(), b"head", 0)
         os.pwrite(target.fileno(), b"tail", 200_000)
+        os.pwrite(target.fileno(), b"head", 0)
         os.ftruncate(target.fileno(), 200_010)
     assert (mount / "holes").read_bytes() == b"head" + bytes(199_996) + b"tail" + bytes(6)
-    target = os.open(mount / "backwards", os.O_WRONLY | os.O_CREAT)
-    os.write(target, b"0123456789")
-    assert code_of(lambda: os.pwrite(target, b"x", 3)) == errno.EOPNOTSUPP
-    with pytest.raises(OSError):
-        os.close(target)
-    assert not (mount / "backwards").exists()
-    wait_until(lambda: names(node) == ["holes"])
-    assert "copy it" in mount.words()
+    with open(mount / "backwards", "wb", buffering=0) as target:
+        for at in reversed(range(40)):
+            os.pwrite(target.fileno(), bytes([at]) * 50_000, at * 50_000)
+    assert (mount / "backwards").read_bytes() == b"".join(bytes([at]) * 50_000 for at in range(40))
     (mount / "empty").touch()
-    assert (mount / "empty").read_bytes() == b""
+    assert (mount / "empty").read_bytes() == b"" and names(node) == ["backwards", "empty", "holes"]
+    assert all(node.run("verify", name).returncode == 0 for name in names(node))
 
 
-def test_what_is_there_never_changes_but_can_be_removed(mount, node):
+def test_a_large_file_whose_header_is_written_last_is_whole(mount, node):
+    # More than stays in memory: its beginning has gone to the pool by then.
+    with open(mount / "large", "wb", buffering=0) as target:
+        for number in range(50):
+            target.write(bytes([number]) * MEBIBYTE)
+        os.pwrite(target.fileno(), b"header", 0)
+        target.write(b"end")
+    expected = b"header" + b"".join(bytes([number]) * MEBIBYTE for number in range(50))[6:] + b"end"
+    assert (mount / "large").read_bytes() == expected
+    assert node.run("verify", "large").returncode == 0
+
+
+def test_an_object_is_replaced_when_it_was_written_and_readers_keep_the_old_one(mount, node):
     path = mount / "folder/name"
     path.parent.mkdir()
-    path.write_bytes(b"first")
-    assert code_of(lambda: open(path, "wb")) == code_of(lambda: open(path, "ab")) == errno.EEXIST
-    assert code_of(lambda: os.truncate(path, 0)) in (errno.EPERM, errno.EEXIST)
-    assert path.read_bytes() == b"first"
-    assert code_of(lambda: path.parent.rmdir()) == errno.ENOTEMPTY
+    path.write_bytes(b"first " * 50_000)
+    digest = digest_of(node, "folder/name")
     with open(path, "rb") as reader:
-        path.unlink()
-        path.write_bytes(b"second")
-        assert reader.read() == b"first"
+        with open(path, "r+b", buffering=0) as writer:
+            writer.seek(100_000)
+            writer.write(b"SECOND")
+            assert digest_of(node, "folder/name") == digest
+            # Opened by its name it is the new one, opened before it is the old one.
+            assert path.read_bytes()[100_000:100_006] == b"SECOND"
+        assert reader.read() == b"first " * 50_000
+    wait_until(lambda: digest_of(node, "folder/name") != digest)
+    expected = bytearray(b"first " * 50_000)
+    expected[100_000:100_006] = b"SECOND"
+    assert path.read_bytes() == expected and node.run("verify", "folder/name").returncode == 0
+    with open(path, "ab") as writer:
+        writer.write(b"more")
+    assert path.read_bytes() == expected + b"more"
+    os.truncate(path, 5)
+    assert path.read_bytes() == b"first"
+    wait_until(lambda: content(node, "folder/name") == b"first")
+    path.write_bytes(b"anew")
+    assert path.read_bytes() == b"anew" and names(node) == ["folder/name"]
+
+
+def test_an_object_that_is_only_looked_at_for_writing_stays_the_same(mount, node):
+    (mount / "same").write_bytes(b"x" * 100_000)
+    digest_of(node, "same")
+    before = node.json("stat", "same")
+    with open(mount / "same", "r+b") as file:
+        assert file.read() == b"x" * 100_000
+    assert node.json("stat", "same") == before and (mount / "same").stat().st_ino == before["object"]
+
+
+def test_a_writer_that_is_killed_leaves_the_old_object(mount, node):
+    (mount / "kept").write_bytes(b"old " * 1000)
+    digest_of(node, "kept")
+    before, bytes_before = node.json("stat", "kept"), used(node)
+    script = "import os, sys, time; f = os.open(sys.argv[1], os.O_RDWR); os.write(f, b'new'); print('x', flush=True); time.sleep(60)"
+    writer = subprocess.Popen([sys.executable, "-c", script, mount / "kept"], stdout=subprocess.PIPE)
+    assert writer.stdout.readline() == b"x\n" and (mount / "kept").read_bytes()[:4] == b"new "
+    writer.kill()
+    writer.wait(30)
+    writer.stdout.close()
+    wait_until(lambda: (mount / "kept").read_bytes() == b"old " * 1000)
+    assert node.json("stat", "kept") == before
+    wait_until(lambda: used(node) == bytes_before)
+
+
+def test_names_change_in_one_step(mount, node):
+    (mount / "a/b").mkdir(parents=True)
+    for name in ("a/one", "a/b/two", "x"):
+        (mount / name).write_bytes(name.encode())
+    objects = {name: (mount / name).stat().st_ino for name in ("a/one", "a/b/two", "x")}
+    os.rename(mount / "x", mount / "a/one")
+    assert (mount / "a/one").read_bytes() == b"x" and names(node) == ["a/b/two", "a/one"]
+    assert (mount / "a/one").stat().st_ino == objects["x"]
+    os.rename(mount / "a", mount / "c")
+    assert names(node) == ["c/b/two", "c/one"] and (mount / "c/b/two").read_bytes() == b"a/b/two"
+    assert code_of(lambda: os.rename(mount / "c", mount / "c/b/inside")) == errno.EINVAL
+    (mount / "full").mkdir()
+    (mount / "full/file").touch()
+    assert code_of(lambda: os.rename(mount / "c", mount / "full")) in (errno.ENOTEMPTY, errno.EEXIST)
+    assert code_of(lambda: os.rename(mount / "c", mount / "full/file")) == errno.ENOTDIR
+    assert code_of(lambda: os.rename(mount / "full/file", mount / "c")) == errno.EISDIR
+    with open(mount / "open", "wb", buffering=0) as file:
+        file.write(b"written ")
+        os.rename(mount / "open", mount / "full/file")
+        file.write(b"on")
+    assert (mount / "full/file").read_bytes() == b"written on" and not (mount / "open").exists()
+    with open(mount / "full/file", "rb") as reader:
+        os.rename(mount / "c/one", mount / "full/file")
+        assert reader.read() == b"written on"
+    assert names(node) == ["c/b/two", "full/file"]
+    (mount / "c/b/two").unlink()
+    assert os.listdir(mount / "c/b") == [] and names(node) == ["full/file"]
+    (mount / "c/b").rmdir()
+    (mount / "c").rmdir()
+    assert os.listdir(mount.folder) == ["full"]
+
+
+def rename_with(flags, source, target):
+    """`renameat2`, for which Python has no function."""
+    import ctypes
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(-100, os.fsencode(source), -100, os.fsencode(target), flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def test_names_are_exchanged_or_kept_if_a_program_asks_for_that(mount, node):
+    (mount / "one").write_bytes(b"1")
+    (mount / "two").write_bytes(b"2")
+    assert code_of(lambda: rename_with(1, mount / "one", mount / "two")) == errno.EEXIST
+    rename_with(2, mount / "one", mount / "two")
+    assert (mount / "one").read_bytes() == b"2" and (mount / "two").read_bytes() == b"1"
+    rename_with(1, mount / "one", mount / "three")
+    assert names(node) == ["three", "two"]
+    (mount / "folder").mkdir()
+    assert code_of(lambda: rename_with(2, mount / "folder", mount / "two")) == errno.EINVAL
+
+
+def test_what_is_removed_is_read_on_and_its_room_is_back(mount, node):
+    before = used(node)
+    (mount / "sealed").write_bytes(b"s" * 3 * MEBIBYTE)
+    new = open(mount / "new", "w+b", buffering=0)
+    new.write(b"n" * 3 * MEBIBYTE)
+    sealed = open(mount / "sealed", "rb")
+    (mount / "sealed").unlink()
+    (mount / "new").unlink()
+    assert os.listdir(mount.folder) == [] and os.fstat(new.fileno()).st_nlink == 0
+    wait_until(lambda: used(node) == before)
+    assert sealed.read() == b"s" * 3 * MEBIBYTE
+    new.write(b"more")
+    new.seek(0)
+    assert new.read() == b"n" * 3 * MEBIBYTE + b"more"
+    sealed.close()
+    new.close()
+    assert names(node) == [] and used(node) == before
+
+
+def test_a_mapping_of_a_file_that_is_being_written_reaches_the_pool(mount, node):
+    import mmap
+    with open(mount / "mapped", "w+b") as file:
+        file.truncate(300_000)
+        with mmap.mmap(file.fileno(), 300_000) as mapping:
+            mapping[100_000:100_005] = b"hello"
+            mapping.flush()
+            mapping[299_999] = 7
+    expected = bytearray(300_000)
+    expected[100_000:100_005], expected[299_999] = b"hello", 7
+    assert (mount / "mapped").read_bytes() == expected
+    # The descriptor goes first, as numpy's memmap does it.
+    script = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+mapping = mmap.mmap(file, 300_000)
+os.close(file)
+mapping[0:4] = b"late"
+mapping.close()
+"""
+    subprocess.run([sys.executable, "-c", script, mount / "mapped"], check=True)
+    expected[0:4] = b"late"
+    wait_until(lambda: content(node, "mapped") == bytes(expected))
+
+
+def test_attributes_decide_where_a_file_lies(two_racks, folder):
+    a, _ = two_racks
+    mounted = Mount(a, folder)
+    try:
+        (mounted / "far").mkdir()
+        os.setxattr(mounted / "far", "user.hinterland.rack", b"b")
+        assert os.getxattr(mounted / "far", "user.hinterland.rack") == b"b"
+        (mounted / "far/one").write_bytes(b"1" * 100_000)
+        with open(mounted / "two", "wb", buffering=0) as file:
+            os.setxattr(file.fileno(), "user.hinterland.copies", b"2")
+            file.write(b"2" * 100_000)
+            assert code_of(lambda: os.setxattr(file.fileno(), "user.hinterland.copies", b"1")) == errno.EBUSY
+        (mounted / "near").write_bytes(b"3")
+        for name in ("far/one", "near", "two"):
+            digest_of(a, name)
+        racks = {entry["name"]: sorted(home["rack"] for home in entry["homes"]) for entry in a.json("ls")}
+        assert racks == {"far/one": ["b"], "near": ["a"], "two": ["a", "b"]}
+        assert os.getxattr(mounted / "two", "user.hinterland.copies") == b"2"
+        assert os.getxattr(mounted / "two", "user.hinterland.state") == b"sealed"
+        assert (mounted / "far/one").read_bytes() == b"1" * 100_000
+        for name, value, code in (("rack", b"none", errno.EBUSY), ("digest", b"x", errno.EPERM)):
+            assert code_of(lambda n=name, v=value: os.setxattr(mounted / "near", f"user.hinterland.{n}", v)) == code
+        assert code_of(lambda: os.setxattr(mounted / "near", "user.comment", b"x")) == errno.EOPNOTSUPP
+    finally:
+        mounted.stop()
+
+
+def test_modes_and_times_are_remembered_by_the_mount(mount):
+    (mount / "file").write_bytes(b"x")
+    os.chmod(mount / "file", 0o751)
+    os.utime(mount / "file", (1_000_000_000, 1_100_000_000))
+    status = (mount / "file").stat()
+    assert (status.st_mode & 0o7777, status.st_atime, status.st_mtime) == (0o751, 1_000_000_000, 1_100_000_000)
+    os.rename(mount / "file", mount / "moved")
+    assert (mount / "moved").stat().st_mtime == 1_100_000_000
+    with open(mount / "moved", "ab") as file:
+        file.write(b"y")
+    status = (mount / "moved").stat()
+    assert status.st_mode & 0o7777 == 0o751 and abs(status.st_mtime - time.time()) < 100
+
+
+def test_links_and_special_files_are_refused(mount):
+    (mount / "file").touch()
+    for what in (
+        lambda: os.link(mount / "file", mount / "other"),
+        lambda: os.symlink("file", mount / "other"),
+        lambda: os.mkfifo(mount / "other"),
+    ):
+        assert code_of(what) == errno.EPERM
+    assert code_of(lambda: os.open(mount.folder, os.O_TMPFILE | os.O_RDWR)) == errno.EOPNOTSUPP
+
+
+def test_two_writers_in_one_mount_share_the_file_and_in_two_the_last_close_wins(mount, node, folder):
+    other = Mount(node, folder, "other")
+    (mount / "file").write_bytes(b"0" * 10)
+    one, two = (open(mount / "file", "r+b", buffering=0) for _ in range(2))
+    os.pwrite(one.fileno(), b"1", 0)
+    os.pwrite(two.fileno(), b"2", 9)
+    one.close()
+    two.close()
+    wait_until(lambda: content(node, "file") == b"1000000002")
     time.sleep(1.1)
-    assert path.read_bytes() == b"second"
-    assert code_of(lambda: os.rename(path, mount / "other")) == errno.EXDEV
-    subprocess.run(["mv", path, mount / "other"], check=True)
-    assert (mount / "other").read_bytes() == b"second" and names(node) == ["other"]
-    path.parent.rmdir()
-    assert os.listdir(mount.folder) == ["other"]
+    here, there = open(mount / "file", "r+b", buffering=0), open(other / "file", "r+b", buffering=0)
+    os.pwrite(here.fileno(), b"h", 0)
+    os.pwrite(there.fileno(), b"t", 1)
+    here.close()
+    wait_until(lambda: content(node, "file") == b"h000000002")
+    there.close()
+    wait_until(lambda: content(node, "file") == b"1t00000002")
+    other.stop()
+
+
+def test_a_lost_node_fails_the_next_call_and_the_old_object_is_there_when_it_is_back(mount, node):
+    (mount / "kept").write_bytes(b"old")
+    file = open(mount / "kept", "r+b", buffering=0)
+    file.write(b"new")
+    node.kill()
+    assert code_of(lambda: file.write(b"x")) == errno.EIO
+    assert code_of(file.close) == errno.EIO
+    assert "kept was not published" in mount.words()
+    node.start()
+    wait_until(lambda: (mount / "kept").read_bytes() == b"old")
 
 
 def test_a_descriptor_that_a_child_has_keeps_the_file_open(mount):

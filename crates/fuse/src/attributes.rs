@@ -1,7 +1,11 @@
 //! What `stat` and extended attributes say of a file or folder.
 
-use fuser::{FileAttr, FileType, INodeNo};
+use crate::remembered::Marks;
+use crate::source::Placing;
+use fuser::{Errno, FileAttr, FileType, INodeNo};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
+use hinterland_types::RackName;
+use hinterland_types::limits::COPIES_MAX;
 use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,13 +15,17 @@ const FILE_TIME: Duration = Duration::from_secs(315_619_200);
 /// What programs should read at once: the largest request that the kernel makes.
 const READ_BYTES: u32 = 1 << 20;
 /// Names of the extended attributes.
-const ATTRIBUTE_NAMES: [&str; 5] = [
+const ATTRIBUTE_NAMES: [&str; 7] = [
     "user.hinterland.object",
     "user.hinterland.name",
+    "user.hinterland.state",
     "user.hinterland.digest",
     "user.hinterland.copies",
+    "user.hinterland.rack",
     "user.hinterland.homes",
 ];
+/// What all of them start with.
+const PREFIX: &str = "user.hinterland.";
 
 /// Whose files they are: the user that mounted.
 #[derive(Clone, Copy, Debug)]
@@ -31,59 +39,120 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// What `stat` says of an object's file.
-    pub(crate) fn file(self, inode: u64, info: &ObjectInfo) -> FileAttr {
-        self.draft(inode, info.bytes)
+    /// What `stat` says of a file, and what was set of it.
+    pub(crate) fn file(self, inode: u64, bytes: u64, marks: Option<Marks>) -> FileAttr {
+        attributes(inode, FileType::RegularFile, bytes, marks.unwrap_or_else(|| self.file_marks()))
     }
 
-    /// What `stat` says of a file that is being written.
-    pub(crate) fn draft(self, inode: u64, bytes: u64) -> FileAttr {
-        let perm = if self.writable { 0o644 } else { 0o444 };
-        self.attributes(inode, FileType::RegularFile, perm, bytes)
+    /// What `stat` says of a folder, and what was set of it.
+    pub(crate) fn folder(self, inode: u64, marks: Option<Marks>) -> FileAttr {
+        attributes(inode, FileType::Directory, 0, marks.unwrap_or_else(|| self.folder_marks()))
     }
 
-    /// What `stat` says of a folder.
-    pub(crate) fn folder(self, inode: u64) -> FileAttr {
-        let perm = if self.writable { 0o755 } else { 0o555 };
-        self.attributes(inode, FileType::Directory, perm, 0)
+    /// What holds of a file of which nothing was set.
+    pub(crate) fn file_marks(self) -> Marks {
+        self.marks(if self.writable { 0o644 } else { 0o444 })
     }
 
-    fn attributes(self, inode: u64, kind: FileType, perm: u16, size: u64) -> FileAttr {
+    /// What holds of a folder of which nothing was set.
+    pub(crate) fn folder_marks(self) -> Marks {
+        self.marks(if self.writable { 0o755 } else { 0o555 })
+    }
+
+    fn marks(self, mode: u16) -> Marks {
         let time: SystemTime = UNIX_EPOCH + FILE_TIME;
-        FileAttr {
-            ino: INodeNo(inode),
-            size,
-            blocks: size.div_ceil(512),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            crtime: time,
-            kind,
-            perm,
-            nlink: 1,
-            uid: self.user,
-            gid: self.group,
-            rdev: 0,
-            blksize: READ_BYTES,
-            flags: 0,
-        }
+        Marks { mode, user: self.user, group: self.group, accessed: time, modified: time, changed: time }
     }
 }
 
-/// The names of a file's extended attributes, each ended by a zero byte, as `listxattr` wants them.
-pub(crate) fn attribute_names() -> Vec<u8> {
-    ATTRIBUTE_NAMES.iter().flat_map(|name| name.bytes().chain([0])).collect()
+fn attributes(inode: u64, kind: FileType, size: u64, marks: Marks) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(inode),
+        size,
+        blocks: size.div_ceil(512),
+        atime: marks.accessed,
+        mtime: marks.modified,
+        ctime: marks.changed,
+        crtime: marks.modified,
+        kind,
+        perm: marks.mode,
+        nlink: 1,
+        uid: marks.user,
+        gid: marks.group,
+        rdev: 0,
+        blksize: READ_BYTES,
+        flags: 0,
+    }
+}
+
+/// The names of a file's extended attributes that have a value, each ended by a zero byte, as `listxattr` wants them.
+pub(crate) fn attribute_names(info: &ObjectInfo, placing: &Placing) -> Vec<u8> {
+    let has_value = |name: &&&str| attribute(info, placing, name).is_some();
+    ATTRIBUTE_NAMES.iter().filter(has_value).flat_map(|name| name.bytes().chain([0])).collect()
+}
+
+/// The same of a folder.
+pub(crate) fn folder_attribute_names(placing: &Placing) -> Vec<u8> {
+    let has_value = |name: &&&str| folder_attribute(placing, name).is_some();
+    ATTRIBUTE_NAMES.iter().filter(has_value).flat_map(|name| name.bytes().chain([0])).collect()
+}
+
+/// What was set of a folder for the files that are made in it.
+pub(crate) fn folder_attribute(placing: &Placing, name: &str) -> Option<String> {
+    match name.strip_prefix(PREFIX)? {
+        "copies" => placing.copies.map(|copies| copies.to_string()),
+        "rack" => placing.rack.as_ref().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// What a placing is when an attribute of it is set, or taken away by no value.
+///
+/// # Errors
+/// An `errno` value: `EOPNOTSUPP` for names that are not ours, `EPERM` for those that only tell, `EINVAL` for a value that makes no
+/// sense.
+pub(crate) fn placed(placing: &Placing, name: &str, value: Option<&[u8]>) -> Result<Placing, Errno> {
+    let mut placing = placing.clone();
+    let text = value
+        .map(|value| std::str::from_utf8(value).map(str::trim).map_err(|_| Errno::EINVAL))
+        .transpose()?;
+    match name.strip_prefix(PREFIX) {
+        None => return Err(Errno::EOPNOTSUPP),
+        Some("copies") => {
+            let number = |text: &str| text.parse().ok().filter(|copies| (1..=COPIES_MAX).contains(copies));
+            placing.copies = text.map(|text| number(text).ok_or(Errno::EINVAL)).transpose()?;
+        }
+        Some("rack") => {
+            placing.rack = text.map(|text| RackName::parse(text).map_err(|_| Errno::EINVAL)).transpose()?;
+        }
+        Some(_) => return Err(Errno::EPERM),
+    }
+    Ok(placing)
 }
 
 /// The value of an extended attribute; nothing for a name that a file does not have.
-pub(crate) fn attribute(info: &ObjectInfo, name: &str) -> Option<String> {
-    match name.strip_prefix("user.hinterland.")? {
+pub(crate) fn attribute(info: &ObjectInfo, placing: &Placing, name: &str) -> Option<String> {
+    match name.strip_prefix(PREFIX)? {
         "object" => Some(info.object.0.to_string()),
         "name" => Some(info.name.to_string()),
         "digest" if info.state == ObjectState::Sealed => Some(hexadecimal(&info.digest)),
         "copies" => Some(info.copies.to_string()),
-        "homes" => Some(homes(info)),
+        "homes" if !info.homes.is_empty() => Some(homes(info)),
+        "rack" => {
+            let home = info.homes.first().map(|home| &home.rack);
+            home.or(placing.rack.as_ref()).map(ToString::to_string)
+        }
+        "state" => Some(state(info.state).to_owned()),
         _ => None,
+    }
+}
+
+/// The word for a state.
+fn state(state: ObjectState) -> &'static str {
+    match state {
+        ObjectState::Sealed => "sealed",
+        ObjectState::Mutable => "mutable",
+        ObjectState::Writing => "writing",
     }
 }
 
@@ -114,15 +183,37 @@ mod tests {
     use hinterland_types::{NodeId, RackName};
 
     #[test]
-    fn every_named_attribute_has_a_value_and_no_other_has() {
+    fn a_listed_attribute_has_a_value_and_no_other_has() {
         let mut info = object(9, "models/a", 5);
+        let none = Placing::default();
         info.digest[0] = 0xab;
-        for name in ATTRIBUTE_NAMES {
-            assert!(attribute(&info, name).is_some(), "{name}");
+        let names = attribute_names(&info, &none);
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            assert!(attribute(&info, &none, std::str::from_utf8(name).unwrap()).is_some());
         }
-        assert!(attribute(&info, "user.hinterland.digest").unwrap().starts_with("ab00"));
-        assert_eq!(attribute(&info, "user.hinterland.secret"), None);
-        assert_eq!(attribute(&info, "security.capability"), None);
+        assert_eq!(names.iter().filter(|byte| **byte == 0).count(), 5);
+        assert!(attribute(&info, &none, "user.hinterland.digest").unwrap().starts_with("ab00"));
+        assert_eq!(attribute(&info, &none, "user.hinterland.secret"), None);
+        assert_eq!(attribute(&info, &none, "security.capability"), None);
+    }
+
+    #[test]
+    fn where_files_lie_is_set_by_two_attributes_and_no_other() {
+        let none = Placing::default();
+        let two = placed(&none, "user.hinterland.copies", Some(b"2")).unwrap();
+        let both = placed(&two, "user.hinterland.rack", Some(b"b\n")).unwrap();
+        assert_eq!((both.copies, both.rack.as_ref().map(RackName::as_str)), (Some(2), Some("b")));
+        assert_eq!(placed(&both, "user.hinterland.copies", None).unwrap().copies, None);
+        assert_eq!(folder_attribute_names(&two), b"user.hinterland.copies\0");
+        for (name, value, code) in [
+            ("user.hinterland.copies", "0", Errno::EINVAL),
+            ("user.hinterland.copies", "9", Errno::EINVAL),
+            ("user.hinterland.rack", "a b", Errno::EINVAL),
+            ("user.hinterland.digest", "ab", Errno::EPERM),
+            ("user.comment", "x", Errno::EOPNOTSUPP),
+        ] {
+            assert_eq!(i32::from(placed(&none, name, Some(value.as_bytes())).unwrap_err()), i32::from(code));
+        }
     }
 
     #[test]
@@ -136,14 +227,14 @@ mod tests {
                 up,
             });
         }
-        let text = attribute(&info, "user.hinterland.homes").unwrap();
+        let text = attribute(&info, &Placing::default(), "user.hinterland.homes").unwrap();
         assert_eq!(text, "node-1 b 127.0.0.1:1 up\nnode-2 b 127.0.0.1:1 down");
     }
 
     #[test]
     fn a_file_shows_its_whole_size_and_cannot_be_written() {
         let owner = Owner { user: 7, group: 8, writable: false };
-        let attributes = owner.file(9, &object(9, "a", 513));
+        let attributes = owner.file(9, 513, None);
         assert_eq!((attributes.size, attributes.blocks, attributes.perm), (513, 2, 0o444));
     }
 }

@@ -1,241 +1,126 @@
-//! Files that are being written: hidden until they are whole.
+//! All files that are being written, by inode number and by name.
 //!
-//! A file is published when the program that made it closes its only descriptor and has no children that could have another:
-//! then `close` hears of it. Otherwise it is published when the last descriptor is closed anywhere, which the kernel tells by
-//! `release`, and lets nobody wait for it; so whoever asks for a name that somebody has begun to close waits instead. A
-//! program that is killed while it writes leaves nothing: each of its descriptors is closed with a `flush`, and what makes
-//! that request is ending by a signal.
+//! Within the mount such a file is found by its name, as in any file system. The pool, and so every other mount and host, sees it when
+//! the last descriptor for writing is closed, whole. When the program that made it closes its only descriptor and has no children that
+//! could have another, `close` waits for that and hears of errors. Otherwise it happens when the kernel tells, by `release`, that nobody
+//! has the file open any more. A program that is killed while it writes leaves what was there before: each of its descriptors is
+//! closed with a `flush`, and what makes that request is ending by a signal.
 
-use crate::source::{NewObject, Source, SourceError};
-use crate::writer::Writer;
-use hinterland_proto::control::{ObjectInfo, ObjectState};
-use hinterland_types::ObjectName;
-use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use crate::draft::Draft;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long a name that is being closed is waited for until the kernel says that nobody has it open: another process may
-/// go on writing.
-const CLOSING_WAIT_MAX: Duration = Duration::from_millis(500);
-/// Bytes of a hole that are written at once.
-const HOLE_BYTES: usize = 64 << 10;
-const EIO: i32 = 5;
-const EOPNOTSUPP: i32 = 95;
+/// Set in the inode numbers of files that were objects before they were written; neither object identifiers nor folders reach it.
+pub(crate) const DRAFT_BIT: u64 = 1 << 62;
 
-enum State {
-    Writing(Box<dyn NewObject>),
-    /// Its publication is under way.
-    Sealing,
-    /// Nothing comes of it any more; why is for everybody who still writes.
-    Failed(i32),
+#[derive(Default)]
+struct Table {
+    by_inode: HashMap<u64, Arc<Draft>>,
+    by_name: BTreeMap<String, u64>,
+    /// Names that puts have taken, also those whose file has another name since.
+    taken: HashMap<u64, String>,
 }
 
-struct Inner {
-    state: State,
-    bytes: u64,
-    maker: Writer,
-    writer: Writer,
-    /// Whether its writer has closed a descriptor, and when.
-    closing: Option<Instant>,
-}
-
-/// One file that is being written.
-pub(crate) struct Draft {
-    name: ObjectName,
-    inner: Mutex<Inner>,
-}
-
-/// All of them, by inode number.
+/// All of them.
 #[derive(Default)]
 pub(crate) struct Drafts {
-    by_inode: Mutex<HashMap<u64, Arc<Draft>>>,
-    changed: Condvar,
+    table: Mutex<Table>,
+    count: AtomicU64,
 }
 
 impl Drafts {
-    /// Begins a file for the process of `thread`.
-    ///
-    /// # Errors
-    /// [`SourceError`] if the name is taken.
-    pub(crate) fn begin(
-        &self,
-        source: &dyn Source,
-        name: &ObjectName,
-        thread: u32,
-    ) -> Result<ObjectInfo, SourceError> {
-        let new = source.create(name)?;
-        let info = ObjectInfo {
-            object: new.object(),
-            name: name.clone(),
-            state: ObjectState::Writing,
-            bytes: 0,
-            address: None,
-            copies: 1,
-            homes: Vec::new(),
-            digest: [0; 32],
-        };
-        let maker = Writer::of(thread);
-        let inner = Inner { state: State::Writing(new), bytes: 0, maker, writer: maker, closing: None };
-        let draft = Arc::new(Draft { name: name.clone(), inner: Mutex::new(inner) });
-        self.lock().insert(info.object.0, draft);
-        Ok(info)
+    /// An inode number for a file that is no object yet.
+    pub(crate) fn next_inode(&self) -> u64 {
+        // Relaxed: only the uniqueness of the number matters.
+        DRAFT_BIT | (self.count.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// A file that is being written.
+    /// Adds a file under its name.
+    pub(crate) fn insert(&self, path: &str, taken: Option<&str>, draft: Arc<Draft>) {
+        let mut table = self.lock();
+        table.by_name.insert(path.to_owned(), draft.inode);
+        if let Some(taken) = taken {
+            table.taken.insert(draft.inode, taken.to_owned());
+        }
+        table.by_inode.insert(draft.inode, draft);
+    }
+
+    /// A file by its number.
     pub(crate) fn find(&self, inode: u64) -> Option<Arc<Draft>> {
-        self.lock().get(&inode).cloned()
+        self.lock().by_inode.get(&inode).cloned()
     }
 
-    /// Publishes a file that nobody has open any more; nothing if it failed before.
-    ///
-    /// # Errors
-    /// [`SourceError`]; nothing is left behind then.
-    pub(crate) fn publish(&self, inode: u64) -> Option<Result<ObjectInfo, SourceError>> {
-        let draft = self.find(inode)?;
-        let state = std::mem::replace(&mut draft.lock().state, State::Sealing);
-        let outcome = match state {
-            State::Writing(new) => Some(new.seal()),
-            State::Sealing | State::Failed(_) => None,
+    /// A file by its name.
+    pub(crate) fn at(&self, path: &str) -> Option<Arc<Draft>> {
+        let draft = {
+            let table = self.lock();
+            table.by_name.get(path).and_then(|inode| table.by_inode.get(inode)).cloned()?
         };
-        self.lock().remove(&inode);
-        self.changed.notify_all();
-        outcome
+        // Somebody who holds it is using it.
+        let is_idle = draft.inner_if_free().is_some_and(|inner| inner.is_idle());
+        if is_idle {
+            self.remove(&draft);
+            return None;
+        }
+        Some(draft)
     }
 
-    /// Waits while a name, or any name that starts with it and `/`, is about to be published.
-    pub(crate) fn wait_for(&self, path: &str) {
-        let mut drafts = self.lock();
-        loop {
-            let until =
-                drafts.values().filter(|draft| draft.is_at(path)).filter_map(|draft| draft.ready_by()).max();
-            let Some(left) = until.map(|until| until.saturating_duration_since(Instant::now())) else {
-                return;
-            };
-            if left.is_zero() {
-                return;
-            }
-            drafts = self.changed.wait_timeout(drafts, left).unwrap_or_else(PoisonError::into_inner).0;
+    /// Whether the put of some file has taken a name.
+    pub(crate) fn has_taken(&self, name: &str) -> bool {
+        self.lock().taken.values().any(|taken| taken == name)
+    }
+
+    /// Notes which name the put of a file has taken.
+    pub(crate) fn take(&self, inode: u64, taken: Option<&str>) {
+        let mut table = self.lock();
+        match taken {
+            Some(taken) => table.taken.insert(inode, taken.to_owned()),
+            None => table.taken.remove(&inode),
+        };
+    }
+
+    /// Forgets that the put of a file has taken a name.
+    pub(crate) fn give_back(&self, inode: u64) {
+        self.lock().taken.remove(&inode);
+    }
+
+    /// Gives a file another name.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let mut table = self.lock();
+        if let Some(inode) = table.by_name.remove(from) {
+            table.by_name.insert(to.to_owned(), inode);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Draft>>> {
-        self.by_inode.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Draft {
-    /// Bytes written so far.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.lock().bytes
-    }
-
-    /// Takes bytes at an offset that is not before the end. What lies between is zeros.
-    ///
-    /// # Errors
-    /// [`SourceError`]; nothing comes of the file then, and its room is free.
-    pub(crate) fn write(&self, thread: u32, offset: u64, data: &[u8]) -> Result<(), SourceError> {
-        let mut inner = self.lock();
-        inner.closing = None;
-        if !data.is_empty() {
-            inner.writer = Writer::of(thread);
-        }
-        let written = inner.extend(&self.name, offset).and_then(|()| inner.append(data));
-        if let Err(error) = &written {
-            inner.state = State::Failed(error.code);
-        }
-        written
-    }
-
-    /// Makes the file longer with zeros, or leaves it as it is.
-    ///
-    /// # Errors
-    /// As [`write`](Self::write); `EOPNOTSUPP` for a shorter one.
-    pub(crate) fn resize(&self, thread: u32, bytes: u64) -> Result<(), SourceError> {
-        self.write(thread, bytes, &[])
-    }
-
-    /// A descriptor was closed; whether it was certainly the last one. If a signal ends the process that wrote, nothing comes
-    /// of the file.
-    ///
-    /// # Errors
-    /// [`SourceError`] with what went wrong before, so that the program which closes hears of it.
-    pub(crate) fn flush(&self, thread: u32, inode: u64) -> Result<bool, SourceError> {
-        let who = Writer::of(thread);
-        let killed = Writer::is_killed(thread);
-        let mut inner = self.lock();
-        match &inner.state {
-            State::Failed(code) => Err(failed(&self.name, *code)),
-            State::Writing(_) if killed && who == inner.writer => {
-                inner.state = State::Failed(EIO);
-                tracing::info!("{} was not published: its writer was killed", self.name);
-                Ok(false)
-            }
-            State::Writing(new) if new.is_lost() => {
-                inner.state = State::Failed(EIO);
-                Err(failed(&self.name, EIO))
-            }
-            State::Writing(_) | State::Sealing => {
-                inner.closing = Some(Instant::now());
-                Ok(!killed && who == inner.maker && who.is_alone_without(inode))
-            }
+    /// Forgets the name of a file; it is still found by its number.
+    pub(crate) fn remove_name(&self, path: &str, inode: u64) {
+        let mut table = self.lock();
+        if table.by_name.get(path) == Some(&inode) {
+            table.by_name.remove(path);
         }
     }
 
-    fn is_at(&self, path: &str) -> bool {
-        let name = self.name.as_str();
-        name == path || path.is_empty() || name.strip_prefix(path).is_some_and(|rest| rest.starts_with('/'))
+    /// Forgets a file.
+    pub(crate) fn remove(&self, draft: &Draft) {
+        let mut table = self.lock();
+        table.by_name.retain(|_, inode| *inode != draft.inode);
+        table.taken.remove(&draft.inode);
+        table.by_inode.remove(&draft.inode);
     }
 
-    /// When at the latest it is published, as far as can be told; nothing if nobody has begun to close it.
-    fn ready_by(&self) -> Option<Instant> {
-        // Whoever holds it is writing.
-        let inner = self.inner.try_lock().ok()?;
-        match inner.state {
-            State::Failed(_) => None,
-            State::Sealing => Some(Instant::now() + CLOSING_WAIT_MAX),
-            State::Writing(_) => inner.closing.map(|since| since + CLOSING_WAIT_MAX),
-        }
+    /// Files below a folder, with the rest of their names behind it.
+    pub(crate) fn below(&self, folder: &str) -> Vec<(String, Arc<Draft>)> {
+        let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+        let table = self.lock();
+        let named = table.by_name.range(prefix.clone()..);
+        named
+            .map_while(|(name, inode)| Some((name.strip_prefix(&prefix)?, inode)))
+            .filter_map(|(rest, inode)| Some((rest.to_owned(), table.by_inode.get(inode)?.clone())))
+            .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Inner {
-    fn extend(&mut self, name: &ObjectName, offset: u64) -> Result<(), SourceError> {
-        if offset < self.bytes {
-            let text = format!(
-                "{name} was written at {offset}, before its end at {} (hint: files are written from their start to their end; write a file elsewhere and copy it)",
-                self.bytes
-            );
-            return Err(SourceError { code: EOPNOTSUPP, text });
-        }
-        let zeros = [0; HOLE_BYTES];
-        while self.bytes < offset {
-            let count = usize::try_from(offset - self.bytes).unwrap_or(usize::MAX).min(HOLE_BYTES);
-            self.append(&zeros[..count])?;
-        }
-        Ok(())
-    }
-
-    fn append(&mut self, data: &[u8]) -> Result<(), SourceError> {
-        match &mut self.state {
-            State::Writing(new) => new.write(data)?,
-            State::Failed(code) => {
-                let text = "it had failed before (hint: write it anew)".to_owned();
-                return Err(SourceError { code: *code, text });
-            }
-            State::Sealing => {
-                let text = "it is published already (hint: close it last)".to_owned();
-                return Err(SourceError { code: EIO, text });
-            }
-        }
-        self.bytes += data.len() as u64;
-        Ok(())
-    }
-}
-
-fn failed(name: &ObjectName, code: i32) -> SourceError {
-    SourceError { code, text: format!("{name} was not published (hint: write it anew)") }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Most folders that are remembered; who makes more has lost its way.
-const FOLDERS_MAX: usize = 10_000;
+const FOLDERS_MAX: usize = 100_000;
 
 /// Paths of folders, without slashes at the ends.
 #[derive(Default)]
@@ -16,7 +16,7 @@ impl Folders {
     /// Remembers a folder; false if there are too many.
     pub(crate) fn make(&self, path: &str) -> bool {
         let mut paths = self.lock();
-        if paths.len() >= FOLDERS_MAX {
+        if paths.len() >= FOLDERS_MAX && !paths.contains(path) {
             return false;
         }
         paths.insert(path.to_owned());
@@ -31,6 +31,18 @@ impl Folders {
     /// Forgets a folder; whether it was known.
     pub(crate) fn remove(&self, path: &str) -> bool {
         self.lock().remove(path)
+    }
+
+    /// A folder and all below it have another name.
+    pub(crate) fn rename(&self, from: &str, to: &str) {
+        let prefix = format!("{from}/");
+        let mut paths = self.lock();
+        let is_below = |path: &String| path == from || path.starts_with(&prefix);
+        let moved: Vec<String> = paths.iter().filter(|path| is_below(path)).cloned().collect();
+        for path in moved {
+            paths.remove(&path);
+            paths.insert(format!("{to}{}", &path[from.len()..]));
+        }
     }
 
     /// The names of those right in a folder.
@@ -58,6 +70,8 @@ mod tests {
         }
         assert_eq!(folders.within(""), ["a", "ab"]);
         assert_eq!(folders.within("a"), ["b", "d"]);
+        folders.rename("a/b", "x/y");
+        assert!(folders.has("x/y/c") && !folders.has("a/b"));
         assert!(folders.remove("a/d") && !folders.remove("a/d") && !folders.has("a/d"));
     }
 }

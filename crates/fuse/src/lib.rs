@@ -8,15 +8,25 @@
 //! | `listing` | one folder's entries out of sorted object names |
 //! | `attributes` | what `stat` and extended attributes say |
 //! | `open_files` | how the bytes of an open file are reached |
-//! | `drafts` | files that are being written |
+//! | `scratch` | memory for the bytes of a file that is being written |
+//! | `contents` | those bytes, together with what the file was and what has gone to the pool |
+//! | `draft` | one file that is being written |
+//! | `drafts` | all of them, by inode number and by name |
 //! | `writer` | who writes them, and how that ends |
 //! | `folders` | folders that were made and hold nothing yet |
-//! | `filesystem` | the kernel's requests |
+//! | `remembered` | modes, owners and times, which the pool does not keep |
+//! | `filesystem` | the tree of files: finding, listing, reading |
+//! | `opening` | opening, writing, closing and publishing |
+//! | `names` | removing and renaming |
+//! | `settings` | lengths, modes, owners, times and extended attributes that programs set |
+//! | `requests` | the kernel's requests |
 //! | [`mount`] | mounting, unmounting, and why it cannot be done |
 //! | [`machine`] | what this machine offers to FUSE |
 //!
 //! An object's file has the object's identifier as inode number, so a program that holds a descriptor
-//! can ask the node for the same object without knowing its name.
+//! can ask the node for the same object without knowing its name. An object that is opened for writing becomes a file with a number
+//! of its own: the kernel is told that what it has is stale, looks the name up again, and finds that one. So readers of the object keep
+//! it, and its pages in the page cache stay what they are.
 //!
 //! When the node that the mount talks to holds an object in a file of its own, the kernel is given that
 //! file and passes reads and mappings through to it (Linux 6.9 and root). Everything else is read through
@@ -30,18 +40,26 @@
 #![forbid(unsafe_code)]
 
 mod attributes;
+mod contents;
+mod draft;
 mod drafts;
 mod filesystem;
 mod folders;
 mod listing;
 pub mod machine;
 pub mod mount;
+mod names;
 mod open_files;
+mod opening;
 mod pool_source;
+mod remembered;
+mod requests;
+mod scratch;
+mod settings;
 pub mod source;
 mod tree;
 mod writer;
 
 pub use mount::{MountError, MountOptions, Mounted, Unmounted, mount};
 pub use pool_source::{PoolSource, ReadPreference};
-pub use source::{Contents, NewObject, ReadAt, Source, SourceError, Space};
+pub use source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};

@@ -1,8 +1,8 @@
 //! The pool of the local node as what the file system needs.
 
-use crate::source::{Contents, NewObject, ReadAt, Source, SourceError, Space};
+use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter};
-use hinterland_proto::control::{ObjectInfo, Reply, Request};
+use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ pub struct ReadPreference {
 /// A pool, asked through the node at a socket. A node that was restarted is connected to again.
 pub struct PoolSource {
     socket: PathBuf,
-    pool: Mutex<Pool>,
+    pool: Mutex<Option<Pool>>,
+    writing: [Mutex<Option<Pool>>; LANES],
     lanes: [Arc<Lane>; LANES],
     opened: AtomicUsize,
 }
@@ -50,7 +51,8 @@ impl PoolSource {
         let lane = || Arc::new(Lane { socket: socket.to_owned(), preference, pool: Mutex::default() });
         Ok(Self {
             socket: socket.to_owned(),
-            pool: Mutex::new(Pool::connect(Some(socket))?),
+            pool: Mutex::new(Some(Pool::connect(Some(socket))?)),
+            writing: Default::default(),
             lanes: std::array::from_fn(|_| lane()),
             opened: AtomicUsize::new(0),
         })
@@ -58,13 +60,30 @@ impl PoolSource {
 
     /// Asks the node; if it cannot be heard, once more over a new connection.
     fn ask<T>(&self, question: impl Fn(&Pool) -> Result<T, PoolError>) -> Result<T, PoolError> {
-        let pool = self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match question(&pool) {
-            Err(error) if is_lost(&error) => {}
-            answered => return answered,
+        self.ask_over(&self.pool, question)
+    }
+
+    /// The same over one of the connections that bytes are written over, apart from the one that names are asked over.
+    fn ask_for_writing<T>(&self, question: impl Fn(&Pool) -> Result<T, PoolError>) -> Result<T, PoolError> {
+        // Relaxed: it only spreads files over connections.
+        let turn = self.opened.fetch_add(1, Ordering::Relaxed);
+        self.ask_over(&self.writing[turn % LANES], question)
+    }
+
+    fn ask_over<T>(
+        &self,
+        connection: &Mutex<Option<Pool>>,
+        question: impl Fn(&Pool) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
+        let known = connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(pool) = known {
+            match question(&pool) {
+                Err(error) if is_lost(&error) => {}
+                answered => return answered,
+            }
         }
         let pool = Pool::connect(Some(&self.socket))?;
-        self.pool.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&pool);
+        *connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
         question(&pool)
     }
 }
@@ -121,11 +140,21 @@ impl Source for PoolSource {
         }))
     }
 
-    fn create(&self, name: &ObjectName) -> Result<Box<dyn NewObject>, SourceError> {
-        // A connection of its own: what is written waits for nobody, and nobody waits for it.
-        let pool = Pool::connect(Some(&self.socket))?;
-        let writer = pool.put_writer(name, &PutOptions::default())?;
-        Ok(Box::new(Draft { pool, writer }))
+    fn create(&self, name: &ObjectName, placing: &Placing) -> Result<Box<dyn NewObject>, SourceError> {
+        let options = PutOptions {
+            copies: placing.copies.unwrap_or(1),
+            placement: placing.rack.clone().map_or(Placement::Policy, Placement::Rack),
+            ..PutOptions::default()
+        };
+        Ok(Box::new(Draft { writer: self.ask_for_writing(|pool| pool.put_writer(name, &options))? }))
+    }
+
+    fn rename(&self, from: &ObjectName, to: &ObjectName, target: RenameTarget) -> Result<(), SourceError> {
+        Ok(self.ask(|pool| pool.rename(from, to, target))?)
+    }
+
+    fn rename_folder(&self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError> {
+        Ok(self.ask(|pool| pool.rename_folder(from, to))?)
     }
 
     fn remove(&self, name: &ObjectName) -> Result<(), SourceError> {
@@ -135,7 +164,6 @@ impl Source for PoolSource {
 
 /// An object that is being written.
 struct Draft {
-    pool: Pool,
     writer: PutWriter,
 }
 
@@ -148,12 +176,28 @@ impl NewObject for Draft {
         Ok(self.writer.write(bytes)?)
     }
 
-    fn is_lost(&self) -> bool {
-        self.pool.session().is_lost()
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        Ok(self.writer.read_at(offset, into)?)
     }
 
-    fn seal(self: Box<Self>) -> Result<ObjectInfo, SourceError> {
-        Ok(self.writer.seal()?)
+    fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError> {
+        Ok(self.writer.rename(from, to)?)
+    }
+
+    fn rewind(&mut self) {
+        self.writer.rewind();
+    }
+
+    fn reserve(&mut self, bytes: u64) -> Result<(), SourceError> {
+        Ok(self.writer.reserve(bytes)?)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.writer.is_lost()
+    }
+
+    fn publish(self: Box<Self>, name: &ObjectName) -> Result<ObjectInfo, SourceError> {
+        Ok(self.writer.publish(name)?)
     }
 }
 

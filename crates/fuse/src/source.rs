@@ -1,7 +1,7 @@
 //! What the file system needs of a pool: names, bytes and room.
 
-use hinterland_proto::control::ObjectInfo;
-use hinterland_types::{ObjectId, ObjectName};
+use hinterland_proto::control::{ObjectInfo, RenameTarget};
+use hinterland_types::{ObjectId, ObjectName, RackName};
 use std::fs::File;
 
 /// Why a pool could not answer.
@@ -40,6 +40,15 @@ pub enum Contents {
     Remote(Box<dyn ReadAt>),
 }
 
+/// Where an object is to lie; what is not said is the pool's choice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Placing {
+    /// Whole copies, on distinct nodes.
+    pub copies: Option<u8>,
+    /// The rack of the first one.
+    pub rack: Option<RackName>,
+}
+
 /// An object that is being written. Dropping it gives up its name and its room; so does the end of this process.
 pub trait NewObject: Send {
     /// The identifier that it has and keeps.
@@ -51,14 +60,35 @@ pub trait NewObject: Send {
     /// [`SourceError`], `ENOSPC` if there is no room; then nothing but dropping it makes sense.
     fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError>;
 
-    /// Whether the pool can still be reached, as far as is known without asking it.
-    fn is_lost(&self) -> bool;
-
-    /// Makes it visible, whole.
+    /// Reads back what was written.
     ///
     /// # Errors
-    /// [`SourceError`]; nothing is left behind then.
-    fn seal(self: Box<Self>) -> Result<ObjectInfo, SourceError>;
+    /// [`SourceError`] if no home answers.
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError>;
+
+    /// Gives back the name that it has taken and takes another one.
+    ///
+    /// # Errors
+    /// [`SourceError`]; it has its name still.
+    fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError>;
+
+    /// Starts again at the first byte; the room stays.
+    fn rewind(&mut self);
+
+    /// Makes sure that there is room for so many bytes.
+    ///
+    /// # Errors
+    /// [`SourceError`], `ENOSPC` if there is none.
+    fn reserve(&mut self, bytes: u64) -> Result<(), SourceError>;
+
+    /// Whether the pool can no longer be reached, as far as is known without asking it.
+    fn is_lost(&self) -> bool;
+
+    /// Makes it visible, whole, under a name that it need not have taken. What has the name is removed in the same moment.
+    ///
+    /// # Errors
+    /// [`SourceError`]; nothing is left behind then, and what has the name keeps it.
+    fn publish(self: Box<Self>, name: &ObjectName) -> Result<ObjectInfo, SourceError>;
 }
 
 /// A pool as the file system sees it.
@@ -98,8 +128,25 @@ pub trait Source: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`SourceError`], `EEXIST` if the name is taken; `EROFS` of a source that only reads.
-    fn create(&self, name: &ObjectName) -> Result<Box<dyn NewObject>, SourceError> {
+    fn create(&self, name: &ObjectName, _placing: &Placing) -> Result<Box<dyn NewObject>, SourceError> {
         Err(read_only(name))
+    }
+
+    /// Gives an object another name, in one step.
+    ///
+    /// # Errors
+    /// [`SourceError`], `ENOENT` if there is no such name, `EEXIST` if something has the other one and is to keep it;
+    /// `EROFS` of a source that only reads.
+    fn rename(&self, from: &ObjectName, _to: &ObjectName, _target: RenameTarget) -> Result<(), SourceError> {
+        Err(read_only(from))
+    }
+
+    /// Renames all objects below a folder, in one step. Nothing may have the other name.
+    ///
+    /// # Errors
+    /// As [`rename`](Self::rename).
+    fn rename_folder(&self, from: &ObjectName, _to: &ObjectName) -> Result<(), SourceError> {
+        Err(read_only(from))
     }
 
     /// Removes a name; who has it open keeps reading.

@@ -1,6 +1,10 @@
 //! Inode numbers: a file's is its object's identifier, a folder's has the high bit set.
+//!
+//! A file that was an object before it was written has a number of its own, which the kernel may go on using for the object that it
+//! becomes; whoever looks the name up again gets that one's identifier.
 
 use hinterland_proto::control::ObjectInfo;
+use hinterland_types::{ObjectId, ObjectName};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -69,11 +73,48 @@ impl Tree {
         Some(inode)
     }
 
-    /// Replaces what is known of an object, if the kernel was told of it.
-    pub(crate) fn renew(&mut self, info: Arc<ObjectInfo>) {
-        if let Some(node) = self.nodes.get_mut(&info.object.0) {
+    /// Replaces what is known of a file, if the kernel was told of it.
+    pub(crate) fn renew(&mut self, inode: u64, info: Arc<ObjectInfo>) {
+        if let Some(node) = self.nodes.get_mut(&inode) {
             node.entry = Entry::File(info);
         }
+    }
+
+    /// Gives every file of an object another name.
+    pub(crate) fn rename_file(&mut self, object: ObjectId, name: &ObjectName) {
+        for node in self.nodes.values_mut() {
+            if let Entry::File(info) = &mut node.entry
+                && info.object == object
+            {
+                Arc::make_mut(info).name = name.clone();
+            }
+        }
+    }
+
+    /// Gives a folder and all that lies below it names below another path.
+    pub(crate) fn rename_folder(&mut self, from: &str, to: &str) {
+        let prefix = format!("{from}/");
+        let moved = |path: &str| {
+            let is_below = path == from || path.starts_with(&prefix);
+            is_below.then(|| format!("{to}{}", &path[from.len()..]))
+        };
+        for node in self.nodes.values_mut() {
+            match &mut node.entry {
+                Entry::File(info) => {
+                    if let Some(Ok(name)) = moved(info.name.as_str()).map(|name| ObjectName::parse(&name)) {
+                        Arc::make_mut(info).name = name;
+                    }
+                }
+                Entry::Folder(path) => {
+                    if let Some(name) = moved(path) {
+                        *path = Arc::from(name);
+                    }
+                }
+            }
+        }
+        let known = std::mem::take(&mut self.folders);
+        let renamed = |(path, inode): (Arc<str>, u64)| (moved(&path).map_or(path, Arc::from), inode);
+        self.folders = known.into_iter().filter(|(path, _)| **path != *to).map(renamed).collect();
     }
 
     /// The inode number of a folder that the kernel was told of.
@@ -91,7 +132,9 @@ impl Tree {
         if node.lookups > 0 {
             return;
         }
-        if let Some(Node { entry: Entry::Folder(path), .. }) = self.nodes.remove(&inode) {
+        if let Some(Node { entry: Entry::Folder(path), .. }) = self.nodes.remove(&inode)
+            && self.folders.get(&path) == Some(&inode)
+        {
             self.folders.remove(&path);
         }
     }

@@ -25,8 +25,14 @@ impl Writer {
         exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
     }
 
-    /// Whether the process has no descriptor of a file with this inode number, and no children that could have one. False
-    /// when it cannot be told.
+    /// Whether a signal has ended the process, as far as can still be told.
+    pub(crate) fn was_killed(self) -> bool {
+        let Self(process) = self;
+        Self::is_killed(process)
+    }
+
+    /// Whether the process has no descriptor or mapping of a file with this inode number, and no children that could have one.
+    /// False when it cannot be told.
     pub(crate) fn is_alone_without(self, inode: u64) -> bool {
         let Self(process) = self;
         let open = entries(&format!("/proc/{process}/fdinfo"));
@@ -34,8 +40,10 @@ impl Writer {
         let has_none = |texts: Option<Vec<String>>, is_one: &dyn Fn(&str) -> bool| {
             texts.is_some_and(|texts| !texts.is_empty() && !texts.iter().any(|text| is_one(text)))
         };
+        let maps = fs::read_to_string(format!("/proc/{process}/maps"));
         has_none(open, &|text| inode_of(text) == Some(inode))
             && has_none(children, &|text| !text.trim().is_empty())
+            && maps.is_ok_and(|maps| !maps.lines().any(|line| mapped_inode(line) == Some(inode)))
     }
 }
 
@@ -57,6 +65,11 @@ fn entries(folder: &str) -> Option<Vec<String>> {
 /// The inode number in the text about a descriptor.
 fn inode_of(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("ino:"))?.trim().parse().ok()
+}
+
+/// The inode number in a line about a mapping; nothing for memory without a file.
+fn mapped_inode(line: &str) -> Option<u64> {
+    line.split_whitespace().nth(4)?.parse().ok().filter(|inode| *inode != 0)
 }
 
 fn group(status: &str) -> Option<u32> {
@@ -100,6 +113,13 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!sleeper.is_alone_without(u64::MAX));
+    }
+
+    #[test]
+    fn a_mapping_counts_as_long_as_it_is_there() {
+        let line = "7f00-7f01 rw-s 00000000 00:2f 4611686018427387905            /pool/x";
+        assert_eq!(mapped_inode(line), Some(4_611_686_018_427_387_905));
+        assert_eq!(mapped_inode("7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);
     }
 
     #[test]

@@ -1,0 +1,436 @@
+//! One file that is being written: its bytes, who has it open, and what is to become of it.
+
+use crate::contents::Contents;
+use crate::open_files::OpenFile;
+use crate::source::{NewObject, Placing, Source, SourceError};
+use crate::writer::Writer;
+use hinterland_proto::control::ObjectInfo;
+use hinterland_types::limits::OBJECT_BYTES_MAX;
+use hinterland_types::{ObjectId, ObjectName};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long a draft waits for the program that it was made for to open it.
+const UNCLAIMED_MAX: Duration = Duration::from_secs(5);
+
+/// What is to become of a file.
+pub(crate) enum Fate {
+    /// It is being written.
+    Open,
+    /// It is this object.
+    Published(Arc<ObjectInfo>),
+    /// Nothing comes of it any more; the error is for everybody who still uses it.
+    Failed(i32),
+}
+
+/// A file that is being written, under the lock of its [`Draft`].
+pub(crate) struct Inner {
+    /// Its name; none once it was removed.
+    pub(crate) name: Option<ObjectName>,
+    pub(crate) contents: Contents,
+    /// The room for it in the pool, from the first change on.
+    pub(crate) put: Option<Box<dyn NewObject>>,
+    /// The name that the put took.
+    pub(crate) taken: Option<ObjectName>,
+    pub(crate) placing: Placing,
+    pub(crate) fate: Fate,
+    /// Whether it is not what it was when it was opened.
+    pub(crate) changed: bool,
+    /// The object that it was, if it was one.
+    pub(crate) before: Option<Arc<ObjectInfo>>,
+    maker: Writer,
+    writer: Writer,
+    /// Open handles, and those of them for writing.
+    pub(crate) handles: u64,
+    pub(crate) writers: u64,
+    made: Instant,
+}
+
+/// One file that is being written.
+pub(crate) struct Draft {
+    /// Its inode number.
+    pub(crate) inode: u64,
+    inner: Mutex<Inner>,
+}
+
+impl Draft {
+    /// A new file, made by a thread's process, whose put has begun.
+    pub(crate) fn new(
+        inode: u64,
+        name: &ObjectName,
+        taken: ObjectName,
+        put: Box<dyn NewObject>,
+        placing: Placing,
+        thread: u32,
+    ) -> Self {
+        let mut inner = Inner::of(name, Contents::empty(), thread);
+        (inner.put, inner.taken, inner.placing, inner.changed) = (Some(put), Some(taken), placing, true);
+        Self { inode, inner: Mutex::new(inner) }
+    }
+
+    /// An object that a thread's process is to write.
+    pub(crate) fn reopened(inode: u64, info: Arc<ObjectInfo>, file: OpenFile, thread: u32) -> Self {
+        let mut inner = Inner::of(&info.name, Contents::of(file, info.bytes), thread);
+        let rack = info.homes.first().map(|home| home.rack.clone());
+        inner.placing = Placing { copies: Some(info.copies), rack };
+        inner.before = Some(info);
+        Self { inode, inner: Mutex::new(inner) }
+    }
+
+    /// The file, unless somebody is using it at this moment.
+    pub(crate) fn inner_if_free(&self) -> Option<MutexGuard<'_, Inner>> {
+        match self.inner.try_lock() {
+            Ok(inner) => Some(inner),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// The file, for one request.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn of(name: &ObjectName, contents: Contents, thread: u32) -> Self {
+        let maker = Writer::of(thread);
+        Self {
+            name: Some(name.clone()),
+            contents,
+            put: None,
+            taken: None,
+            placing: Placing::default(),
+            fate: Fate::Open,
+            changed: false,
+            before: None,
+            maker,
+            writer: maker,
+            handles: 0,
+            writers: 0,
+            made: Instant::now(),
+        }
+    }
+
+    /// Whether nobody uses it and nothing would be lost without it.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_over = !matches!(self.fate, Fate::Open) || self.name.is_none();
+        let is_unclaimed = !self.changed && self.made.elapsed() > UNCLAIMED_MAX;
+        self.handles == 0 && (is_over || is_unclaimed)
+    }
+
+    /// Whether nothing comes of it any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        matches!(self.fate, Fate::Failed(_))
+    }
+
+    /// Whether it is not being written any more.
+    pub(crate) fn is_over(&self) -> bool {
+        !matches!(self.fate, Fate::Open)
+    }
+
+    /// Whether the pool has all its bytes.
+    pub(crate) fn is_pushed(&self) -> bool {
+        self.is_over() || self.contents.is_pushed()
+    }
+
+    /// What is known of it, as of an object, unless it has failed.
+    pub(crate) fn describe_unless_failed(&self, inode: u64) -> Option<ObjectInfo> {
+        if let Fate::Published(info) = &self.fate {
+            return Some(ObjectInfo::clone(info));
+        }
+        if self.has_failed() { None } else { self.describe(inode) }
+    }
+
+    /// How many bytes it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        match &self.fate {
+            Fate::Published(info) => info.bytes,
+            _ => self.contents.bytes(),
+        }
+    }
+
+    /// Counts a handle; `writes` if it is for writing.
+    pub(crate) fn open(&mut self, thread: u32, writes: bool) {
+        self.handles += 1;
+        self.writers += u64::from(writes);
+        if writes && self.writers == 1 && !self.changed {
+            self.maker = Writer::of(thread);
+            self.writer = self.maker;
+        }
+    }
+
+    /// Reads within the file; how many bytes there were.
+    ///
+    /// # Errors
+    /// [`SourceError`] if they cannot be had, or nothing comes of the file any more.
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<usize, SourceError> {
+        self.check()?;
+        let left = usize::try_from(self.contents.bytes().saturating_sub(offset)).unwrap_or(usize::MAX);
+        let count = into.len().min(left);
+        self.contents.read(self.put.as_deref(), offset, &mut into[..count])?;
+        Ok(count)
+    }
+
+    /// Writes anywhere. After an error nothing comes of the file any more.
+    ///
+    /// # Errors
+    /// [`SourceError`], `ENOSPC` without room.
+    pub(crate) fn write(&mut self, source: &dyn Source, offset: u64, data: &[u8]) -> Result<(), SourceError> {
+        let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
+        let end = end.ok_or_else(|| too_large(offset))?;
+        self.change(source, |inner, source| {
+            inner.make_room(source, end)?;
+            inner.contents.write(inner.put.as_deref_mut(), offset, data)?;
+            match &mut inner.put {
+                Some(put) if inner.name.is_some() => inner.contents.drain(&mut **put),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// Makes it shorter, or longer with zeros.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); without room the file stays as it is.
+    pub(crate) fn resize(&mut self, source: &dyn Source, bytes: u64) -> Result<(), SourceError> {
+        if bytes > OBJECT_BYTES_MAX {
+            return Err(too_large(bytes));
+        }
+        if bytes == self.contents.bytes() {
+            return self.check();
+        }
+        if bytes > self.contents.bytes() {
+            self.check()?;
+            self.make_room(source, bytes)?;
+        }
+        self.change(source, |inner, source| {
+            inner.make_room(source, bytes)?;
+            inner.contents.resize(inner.put.as_deref_mut(), bytes)
+        })
+    }
+
+    /// Makes a range within the file zeros.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn blank(&mut self, source: &dyn Source, offset: u64, bytes: u64) -> Result<(), SourceError> {
+        self.change(source, |inner, source| {
+            inner.make_room(source, inner.contents.bytes())?;
+            inner.contents.blank(inner.put.as_deref_mut(), offset, bytes)
+        })
+    }
+
+    /// Notes who wrote, if a program did and not the kernel by itself.
+    pub(crate) fn written_by(&mut self, thread: u32) {
+        self.writer = Writer::of(thread);
+    }
+
+    /// Whether anything can still come of it.
+    ///
+    /// # Errors
+    /// [`SourceError`] with the error that it failed with.
+    pub(crate) fn check(&self) -> Result<(), SourceError> {
+        match self.fate {
+            Fate::Failed(code) => Err(failed(self.name.as_ref(), code)),
+            Fate::Open if self.put.as_ref().is_some_and(|put| put.is_lost()) => {
+                Err(failed(self.name.as_ref(), nix::libc::EIO))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that nothing comes of it.
+    pub(crate) fn fail(&mut self, code: i32) {
+        if let Fate::Open = self.fate {
+            self.fate = Fate::Failed(code);
+            self.put = None;
+        }
+    }
+
+    /// A descriptor for writing was closed; whether it was certainly the last way to the file. If a signal ends the process that
+    /// wrote, nothing comes of the file.
+    ///
+    /// # Errors
+    /// [`SourceError`] with what went wrong before, so that the program which closes hears of it.
+    pub(crate) fn flush(&mut self, thread: u32, inode: u64) -> Result<bool, SourceError> {
+        let who = Writer::of(thread);
+        let is_killed = Writer::is_killed(thread);
+        if let Err(error) = self.check() {
+            self.fail(error.code);
+            return Err(error);
+        }
+        if is_killed && who == self.writer && self.changed {
+            self.note_killed();
+        }
+        let is_open = matches!(self.fate, Fate::Open);
+        let is_last = !is_killed && self.writers == 1 && who == self.maker;
+        Ok(is_open && is_last && who.is_alone_without(inode))
+    }
+
+    /// Looks whether a signal has ended the process that wrote last, now that nobody writes any more.
+    pub(crate) fn end_of_writing(&mut self) {
+        if matches!(self.fate, Fate::Open) && self.changed && self.writer.was_killed() {
+            self.note_killed();
+        }
+    }
+
+    fn note_killed(&mut self) {
+        if let Some(name) = &self.name {
+            tracing::info!("{name} was not published: its writer was killed");
+        }
+        self.fail(nix::libc::EIO);
+    }
+
+    /// Gives it another name. The one that its put has taken is free then.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool; it has its name still.
+    pub(crate) fn rename(&mut self, name: &ObjectName) -> Result<(), SourceError> {
+        if let (Some(put), Some(taken)) = (&mut self.put, &self.taken)
+            && Some(taken) == self.name.as_ref()
+        {
+            let hidden = hidden_name()?;
+            put.rename(taken, &hidden)?;
+            self.taken = Some(hidden);
+        }
+        self.name = Some(name.clone());
+        Ok(())
+    }
+
+    /// Forgets the name. The room is free again unless bytes of the file lie there.
+    pub(crate) fn remove_name(&mut self) {
+        self.name = None;
+        if !self.contents.needs_pool() {
+            (self.put, self.taken) = (None, None);
+        }
+    }
+
+    /// Begins the put anew, elsewhere or with other copies.
+    ///
+    /// # Errors
+    /// [`SourceError`]; `EBUSY` if bytes were written.
+    pub(crate) fn place(&mut self, source: &dyn Source, placing: Placing) -> Result<(), SourceError> {
+        self.check()?;
+        if self.contents.bytes() > 0 && (self.changed || self.put.is_some()) {
+            let text = "where a file lies is decided before its first byte (hint: set the attribute on an empty file or on the folder)";
+            return Err(SourceError { code: nix::libc::EBUSY, text: text.to_owned() });
+        }
+        if self.put.is_none() {
+            self.placing = placing;
+            return Ok(());
+        }
+        let hidden = hidden_name()?;
+        let put = source.create(&hidden, &placing)?;
+        (self.put, self.taken, self.placing) = (Some(put), Some(hidden), placing);
+        Ok(())
+    }
+
+    /// Hands all bytes to the pool, so that only the name is left to be given.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool; nothing comes of the file then.
+    pub(crate) fn push(&mut self, source: &dyn Source) -> Result<(), SourceError> {
+        self.change(source, |inner, source| {
+            inner.make_room(source, inner.contents.bytes())?;
+            match &mut inner.put {
+                Some(put) => inner.contents.push(&mut **put),
+                None => Ok(()),
+            }
+        })
+    }
+
+    /// Makes it an object under its name, whole.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool; nothing comes of the file then.
+    pub(crate) fn publish(&mut self) -> Result<Option<Arc<ObjectInfo>>, SourceError> {
+        let (Fate::Open, Some(name), Some(put)) = (&self.fate, self.name.clone(), self.put.take()) else {
+            return Ok(None);
+        };
+        match put.publish(&name) {
+            Ok(info) => {
+                let info = Arc::new(info);
+                self.fate = Fate::Published(info.clone());
+                Ok(Some(info))
+            }
+            Err(error) => {
+                self.fail(error.code);
+                Err(error)
+            }
+        }
+    }
+
+    fn change(
+        &mut self,
+        source: &dyn Source,
+        how: impl FnOnce(&mut Self, &dyn Source) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        if let Fate::Published(_) = self.fate {
+            let text = "it is published already (hint: close it last)".to_owned();
+            return Err(SourceError { code: nix::libc::EIO, text });
+        }
+        let outcome = self.check().and_then(|()| {
+            self.changed = true;
+            how(self, source)
+        });
+        if let Err(error) = &outcome {
+            self.fail(error.code);
+        }
+        outcome
+    }
+
+    /// Sees that the pool has room for so many bytes, so that a full pool is told to whoever writes.
+    fn make_room(&mut self, source: &dyn Source, bytes: u64) -> Result<(), SourceError> {
+        if self.name.is_none() {
+            return Ok(());
+        }
+        if self.put.is_none() {
+            let hidden = hidden_name()?;
+            self.put = Some(source.create(&hidden, &self.placing)?);
+            self.taken = Some(hidden);
+        }
+        match &mut self.put {
+            Some(put) => put.reserve(bytes),
+            None => Ok(()),
+        }
+    }
+
+    /// What is known of it, as of an object.
+    pub(crate) fn describe(&self, inode: u64) -> Option<ObjectInfo> {
+        use hinterland_proto::control::ObjectState;
+        Some(ObjectInfo {
+            object: ObjectId(inode),
+            name: self.name.clone()?,
+            state: ObjectState::Writing,
+            bytes: self.bytes(),
+            address: None,
+            copies: self.placing.copies.unwrap_or(1),
+            homes: Vec::new(),
+            digest: [0; 32],
+        })
+    }
+}
+
+/// A name for a put whose file has a name that something else still has. No object ever has it.
+pub(crate) fn hidden_name() -> Result<ObjectName, SourceError> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: only the uniqueness of the number matters.
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let random = hinterland_pool::local::random()
+        .map_err(|error| SourceError { code: nix::libc::EIO, text: error.to_string() })?;
+    let random = u128::from_le_bytes(random);
+    ObjectName::parse(&format!(".hinterland-drafts/{random:032x}-{count}"))
+        .map_err(|error| SourceError { code: nix::libc::EIO, text: error.to_string() })
+}
+
+fn failed(name: Option<&ObjectName>, code: i32) -> SourceError {
+    let name = name.map_or("a file without a name", |name| name.as_str());
+    SourceError { code, text: format!("{name} was not published (hint: write it anew)") }
+}
+
+fn too_large(bytes: u64) -> SourceError {
+    let text = format!("{bytes} bytes are more than an object may have (hint: split it)");
+    SourceError { code: nix::libc::EFBIG, text }
+}

@@ -1,0 +1,244 @@
+//! Removing and renaming files, and making, removing and renaming folders.
+
+use crate::draft::Draft;
+use crate::filesystem::{Found, PoolFiles, logged};
+use crate::listing::is_folder;
+use crate::opening::Opening;
+use crate::source::SourceError;
+use fuser::{Errno, INodeNo, RenameFlags};
+use hinterland_proto::control::{ObjectInfo, RenameTarget};
+use hinterland_types::ObjectName;
+use nix::libc;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// What stands under a name.
+enum Thing {
+    Folder,
+    /// A file that is being written, perhaps in the place of an object.
+    Draft(Arc<Draft>),
+    Object(ObjectInfo),
+}
+
+impl PoolFiles {
+    pub(crate) fn new_name(&self, path: &str) -> Result<ObjectName, Errno> {
+        if !self.owner.writable {
+            return Err(Errno::EROFS);
+        }
+        ObjectName::parse(path).map_err(|error| {
+            tracing::info!("{path:?} can be no file: {error}");
+            let is_long = matches!(error, hinterland_types::NameError::TooLong { .. });
+            if is_long { Errno::ENAMETOOLONG } else { Errno::EINVAL }
+        })
+    }
+
+    pub(crate) fn remove_file(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+        let path = self.path(parent, name)?;
+        let name = self.new_name(&path)?;
+        let _names = self.names();
+        let draft = self.drafts.at(&path).filter(|draft| !draft.lock().has_failed());
+        let mut found = draft.is_some();
+        if let Some(draft) = draft {
+            draft.lock().remove_name();
+            self.drafts.remove_name(&path, draft.inode);
+            self.drafts.give_back(draft.inode);
+        }
+        match self.source.remove(&name) {
+            Ok(()) => found = true,
+            // Nothing is there, or only what another mount is writing.
+            Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
+            Err(error) => return Err(logged("removing", &path, &error)),
+        }
+        self.keep_folder_of(&path);
+        if found { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    pub(crate) fn make_folder(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        opening: Opening<'_>,
+    ) -> Result<Found, Errno> {
+        let path = self.path(parent, name)?;
+        let object = self.new_name(&path)?;
+        let _names = self.names();
+        if self.thing(&path, &object)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        if !self.folders.make(&path) {
+            return Err(Errno::ENOSPC);
+        }
+        self.remembered.set_folder(&path, opening.marks());
+        self.keep_folder_of(&path);
+        Ok(self.enter_folder(&path))
+    }
+
+    pub(crate) fn remove_folder(&self, parent: INodeNo, name: &OsStr) -> Result<(), Errno> {
+        let path = self.path(parent, name)?;
+        self.new_name(&path)?;
+        let _names = self.names();
+        if !self.is_empty_folder(&path)? {
+            return Err(Errno::ENOTEMPTY);
+        }
+        // One whose last object has gone is gone already.
+        self.folders.remove(&path);
+        self.remembered.forget_folder(&path);
+        self.keep_folder_of(&path);
+        Ok(())
+    }
+
+    /// Gives a file or a folder another name.
+    pub(crate) fn rename_entry(
+        &self,
+        from: (INodeNo, &OsStr),
+        to: (INodeNo, &OsStr),
+        flags: RenameFlags,
+    ) -> Result<(), Errno> {
+        let (from, to) = (self.path(from.0, from.1)?, self.path(to.0, to.1)?);
+        let names = (self.new_name(&from)?, self.new_name(&to)?);
+        if flags.contains(RenameFlags::RENAME_WHITEOUT) {
+            return Err(Errno::EINVAL);
+        }
+        let exchanges = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        let _names = self.names();
+        let here = self.thing(&from, &names.0)?.ok_or(Errno::ENOENT)?;
+        let there = self.thing(&to, &names.1)?;
+        if there.is_some() && flags.contains(RenameFlags::RENAME_NOREPLACE) {
+            return Err(Errno::EEXIST);
+        }
+        let outcome = match (here, there) {
+            (Thing::Object(one), Some(Thing::Object(other))) if exchanges => self.exchange(&one, &other),
+            // Folders and files that are being written are not exchanged.
+            _ if exchanges => Err(Errno::EINVAL),
+            (Thing::Folder, Some(Thing::Object(_) | Thing::Draft(_))) => Err(Errno::ENOTDIR),
+            (Thing::Folder, there) => self.move_folder((&from, &names.0), (&to, &names.1), there.is_some()),
+            (_, Some(Thing::Folder)) => Err(Errno::EISDIR),
+            (here, there) => self.move_file((&from, &names.0), here, (&to, &names.1), there),
+        };
+        outcome?;
+        self.keep_folder_of(&from);
+        self.keep_folder_of(&to);
+        Ok(())
+    }
+
+    fn exchange(&self, one: &ObjectInfo, other: &ObjectInfo) -> Result<(), Errno> {
+        let exchanged = self.source.rename(&one.name, &other.name, RenameTarget::Exchange);
+        exchanged.map_err(|error| logged("exchanging", one.name.as_str(), &error))?;
+        let mut tree = self.tree();
+        tree.rename_file(one.object, &other.name);
+        tree.rename_file(other.object, &one.name);
+        Ok(())
+    }
+
+    fn move_file(
+        &self,
+        from: (&str, &ObjectName),
+        here: Thing,
+        to: (&str, &ObjectName),
+        there: Option<Thing>,
+    ) -> Result<(), Errno> {
+        let said = |error: SourceError| logged("renaming", from.0, &error);
+        // What is replaced is open somewhere perhaps: it goes on without a name.
+        let replaced = match there {
+            Some(Thing::Draft(draft)) => Some(draft),
+            _ => None,
+        };
+        if let Some(draft) = &replaced {
+            draft.lock().remove_name();
+            self.drafts.remove_name(to.0, draft.inode);
+            self.drafts.give_back(draft.inode);
+        }
+        let moves = |object| match self.source.rename(from.1, to.1, RenameTarget::Replace) {
+            Ok(()) => {
+                self.tree().rename_file(object, to.1);
+                Ok(())
+            }
+            // Another mount is writing it.
+            Err(error) if error.code == libc::EEXIST => Err(SourceError { code: libc::EBUSY, ..error }),
+            Err(error) => Err(error),
+        };
+        match here {
+            Thing::Draft(draft) => {
+                let mut inner = draft.lock();
+                // What was nothing before has no name in the pool; what has the other name there goes when this is closed.
+                match inner.before.as_ref().map_or(Ok(()), |before| moves(before.object)) {
+                    Err(error) if error.code != libc::ENOENT => return Err(said(error)),
+                    _ => {}
+                }
+                inner.rename(to.1).map_err(said)?;
+                self.drafts.rename(from.0, to.0);
+                self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
+                Ok(())
+            }
+            Thing::Object(info) => moves(info.object).map_err(said),
+            Thing::Folder => Err(Errno::EISDIR),
+        }
+    }
+
+    fn move_folder(
+        &self,
+        from: (&str, &ObjectName),
+        to: (&str, &ObjectName),
+        replaces: bool,
+    ) -> Result<(), Errno> {
+        if replaces && !self.is_empty_folder(to.0)? {
+            return Err(Errno::ENOTEMPTY);
+        }
+        match self.source.rename_folder(from.1, to.1) {
+            Ok(()) => {}
+            // Nothing of it is in the pool.
+            Err(error) if error.code == libc::ENOENT => {}
+            Err(error) => return Err(logged("renaming", from.0, &error)),
+        }
+        self.folders.remove(to.0);
+        self.remembered.forget_folder(to.0);
+        for (rest, draft) in self.drafts.below(from.0) {
+            let path = format!("{}/{rest}", to.0);
+            let name = self.new_name(&path)?;
+            let mut inner = draft.lock();
+            inner.rename(&name).map_err(|error| logged("renaming", from.0, &error))?;
+            self.drafts.rename(&format!("{}/{rest}", from.0), &path);
+            self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
+        }
+        self.folders.rename(from.0, to.0);
+        self.folders.make(to.0);
+        self.remembered.rename_folder(from.0, to.0);
+        self.tree().rename_folder(from.0, to.0);
+        Ok(())
+    }
+
+    fn thing(&self, path: &str, name: &ObjectName) -> Result<Option<Thing>, Errno> {
+        if let Some(draft) = self.drafts.at(path).filter(|draft| !draft.lock().has_failed()) {
+            return Ok(Some(Thing::Draft(draft)));
+        }
+        let known = self.source.stat(name).map_err(|error| logged("lookup", path, &error))?;
+        if let Some(info) = known {
+            // A region is no file, but its name is taken.
+            return Ok(Some(Thing::Object(info)));
+        }
+        Ok(self.has_folder(path)?.then_some(Thing::Folder))
+    }
+
+    fn is_empty_folder(&self, path: &str) -> Result<bool, Errno> {
+        let filled = is_folder(&*self.source, path).map_err(|error| logged("lookup", path, &error))?;
+        Ok(!filled && self.folders.within(path).is_empty() && self.drafts.below(path).is_empty())
+    }
+
+    /// Notes that a folder has changed; it stays if its last file has gone.
+    fn keep_folder_of(&self, path: &str) {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        if !folder.is_empty() {
+            self.folders.make(folder);
+        }
+        self.touch_folder(folder);
+    }
+
+    /// Notes when a folder has changed.
+    pub(crate) fn touch_folder(&self, folder: &str) {
+        let mut marks = self.remembered.folder(folder).unwrap_or_else(|| self.owner.folder_marks());
+        marks.modified = SystemTime::now();
+        marks.changed = marks.modified;
+        self.remembered.set_folder(folder, marks);
+    }
+}

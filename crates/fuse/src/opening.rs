@@ -1,0 +1,328 @@
+//! Opening, writing, closing and publishing files.
+
+use crate::draft::{Draft, Fate, hidden_name};
+use crate::filesystem::{Found, PoolFiles, logged};
+use crate::open_files::OpenFile;
+use crate::remembered::Marks;
+use crate::source::SourceError;
+use crate::tree::Entry;
+use fuser::{Errno, INodeNo, Request};
+use hinterland_proto::control::{ObjectInfo, ObjectState};
+use hinterland_types::ObjectName;
+use nix::libc;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The handle of a file that is being written, for writing.
+pub(crate) const DRAFT_WRITING: u64 = 1;
+/// The same for reading. Handles of objects are 0.
+pub(crate) const DRAFT_READING: u64 = 2;
+
+/// Who makes or opens something, and how.
+pub(crate) struct Opening<'request> {
+    pub(crate) request: &'request Request,
+    pub(crate) mode: u32,
+    pub(crate) flags: i32,
+}
+
+impl Opening<'_> {
+    /// What is remembered of what is made.
+    pub(crate) fn marks(&self) -> Marks {
+        let time = SystemTime::now();
+        Marks {
+            // Cut to the bits of permissions.
+            mode: (self.mode & 0o7777) as u16,
+            user: self.request.uid(),
+            group: self.request.gid(),
+            accessed: time,
+            modified: time,
+            changed: time,
+        }
+    }
+}
+
+impl PoolFiles {
+    /// Begins a file, or opens the one that somebody has begun meanwhile.
+    pub(crate) fn begin_file(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        opening: Opening<'_>,
+    ) -> Result<Found, Errno> {
+        let path = self.path(parent, name)?;
+        let name = self.new_name(&path)?;
+        let _names = self.names();
+        let is_exclusive = opening.flags & libc::O_EXCL != 0;
+        let draft = match self.drafts.at(&path) {
+            Some(_) if is_exclusive => return Err(Errno::EEXIST),
+            Some(draft) if !draft.lock().has_failed() => draft,
+            Some(failed) => {
+                self.drafts.remove_name(&path, failed.inode);
+                self.make_draft(&path, &name, &opening)?
+            }
+            None => self.make_draft(&path, &name, &opening)?,
+        };
+        let found = self.enter_draft(&draft).ok_or(Errno::EIO)?;
+        draft.lock().open(opening.request.pid(), true);
+        Ok(found)
+    }
+
+    /// Makes an empty object.
+    pub(crate) fn make_empty_file(
+        &self,
+        parent: INodeNo,
+        name: &OsStr,
+        opening: Opening<'_>,
+    ) -> Result<Found, Errno> {
+        let found = self.begin_file(parent, name, opening)?;
+        self.release_draft(found.attributes.ino, true);
+        Ok(found)
+    }
+
+    fn make_draft(&self, path: &str, name: &ObjectName, opening: &Opening<'_>) -> Result<Arc<Draft>, Errno> {
+        let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let placing = self.remembered.placing(folder);
+        let (taken, put) = match self.source.create(name, &placing) {
+            Ok(put) => (name.clone(), put),
+            Err(error) if error.code == libc::EEXIST && self.drafts.has_taken(path) => {
+                let hidden = hidden_name().map_err(|error| logged("making", path, &error))?;
+                let put = self.source.create(&hidden, &placing);
+                (hidden, put.map_err(|error| logged("making", path, &error))?)
+            }
+            // Another host has made it since the kernel asked: it looks again.
+            Err(error) if error.code == libc::EEXIST && opening.flags & libc::O_EXCL == 0 => {
+                let known = self.source.stat(name).ok().flatten();
+                let is_there = known.is_some_and(|info| info.state == ObjectState::Sealed);
+                let code = if is_there { libc::ESTALE } else { libc::EBUSY };
+                return Err(logged("making", path, &SourceError { code, ..error }));
+            }
+            Err(error) => return Err(logged("making", path, &error)),
+        };
+        let inode = put.object().0;
+        self.remembered.set_file(inode, opening.marks());
+        self.touch_folder(folder);
+        let thread = opening.request.pid();
+        let draft = Arc::new(Draft::new(inode, name, taken.clone(), put, placing, thread));
+        self.drafts.insert(path, Some(taken.as_str()), draft.clone());
+        Ok(draft)
+    }
+
+    /// Opens a file that is being written; false if it is an object that is to be read. An object that is to be written becomes a file
+    /// of another number, which the kernel finds when it looks the name up again.
+    pub(crate) fn open_draft(
+        &self,
+        thread: u32,
+        inode: INodeNo,
+        writes: bool,
+        truncates: bool,
+    ) -> Result<bool, Errno> {
+        if let Some(draft) = self.drafts.find(inode.0) {
+            let mut inner = draft.lock();
+            match inner.fate {
+                Fate::Failed(_) => return Err(Errno::ESTALE),
+                Fate::Published(_) if writes => {}
+                _ => {
+                    inner.open(thread, writes);
+                    let cut = if truncates && writes { inner.resize(&*self.source, 0) } else { Ok(()) };
+                    if cut.is_err() {
+                        inner.handles -= 1;
+                        inner.writers -= 1;
+                    } else if truncates {
+                        self.remembered.written(inode.0);
+                    }
+                    return cut.map(|()| true).map_err(|error| logged("opening", "a file", &error));
+                }
+            }
+        }
+        if !writes {
+            return Ok(false);
+        }
+        self.reopen(thread, inode)?;
+        Err(Errno::ESTALE)
+    }
+
+    /// Makes an object a file that can be written, under its name.
+    pub(crate) fn reopen(&self, thread: u32, inode: INodeNo) -> Result<(), Errno> {
+        let info = self.file(inode)?;
+        let path = info.name.as_str();
+        let _names = self.names();
+        if self.drafts.at(path).is_some_and(|draft| !draft.lock().is_over()) {
+            return Ok(());
+        }
+        let known = self.source.stat(&info.name).map_err(|error| logged("opening", path, &error))?;
+        let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) else { return Ok(()) };
+        let contents = self.source.open(&info).map_err(|error| logged("opening", path, &error))?;
+        let number = self.drafts.next_inode();
+        let info = Arc::new(info);
+        self.remembered.goes_on(info.object.0, number);
+        let draft = Draft::reopened(number, info.clone(), OpenFile::plain(contents), thread);
+        self.drafts.insert(path, None, Arc::new(draft));
+        Ok(())
+    }
+
+    /// Writes to a file; `thread` is who asks, if that is a program.
+    pub(crate) fn write_file(
+        &self,
+        thread: Option<u32>,
+        inode: INodeNo,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), Errno> {
+        let draft = self.drafts.find(inode.0).ok_or(Errno::EBADF)?;
+        let mut inner = draft.lock();
+        if let Some(thread) = thread {
+            inner.written_by(thread);
+        }
+        inner.write(&*self.source, offset, data).map_err(|error| logged("writing", "a file", &error))?;
+        self.remembered.written(inode.0);
+        Ok(())
+    }
+
+    /// Makes a file longer, or a part of it zeros.
+    pub(crate) fn allocate(&self, inode: INodeNo, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
+        let draft = self.drafts.find(inode.0).ok_or(Errno::EBADF)?;
+        let mut inner = draft.lock();
+        let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
+        let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let blanks = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
+        if mode & !(libc::FALLOC_FL_KEEP_SIZE | blanks) != 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let mut outcome = inner.check();
+        if outcome.is_ok() && !keeps && end > inner.bytes() {
+            outcome = inner.resize(&*self.source, end);
+        }
+        if outcome.is_ok() && mode & blanks != 0 {
+            outcome = inner.blank(&*self.source, offset, length);
+        }
+        self.remembered.written(inode.0);
+        outcome.map_err(|error| logged("allocating", "a file", &error))
+    }
+
+    /// Whether a file that is being written can still become an object.
+    pub(crate) fn check_draft(&self, inode: INodeNo) -> Result<(), Errno> {
+        let Some(draft) = self.drafts.find(inode.0) else { return Ok(()) };
+        let checked = draft.lock().check();
+        checked.map_err(|error| logged("fsync", "a file", &error))
+    }
+
+    /// A descriptor for writing is closed.
+    pub(crate) fn close(&self, thread: u32, inode: INodeNo) -> Result<(), Errno> {
+        let Some(draft) = self.drafts.find(inode.0) else { return Ok(()) };
+        let is_last = draft.lock().flush(thread, inode.0);
+        let is_last = is_last.map_err(|error| {
+            self.forget_failed(&draft);
+            logged("closing", "a file", &error)
+        })?;
+        self.forget_failed(&draft);
+        if is_last { self.publish(&draft, 1) } else { Ok(()) }
+    }
+
+    /// A handle is not used any more.
+    pub(crate) fn release_draft(&self, inode: INodeNo, writes: bool) {
+        let Some(draft) = self.drafts.find(inode.0) else { return };
+        let writers = {
+            let mut inner = draft.lock();
+            inner.writers -= u64::from(writes);
+            if writes && inner.writers == 0 {
+                inner.end_of_writing();
+            }
+            inner.writers
+        };
+        self.forget_failed(&draft);
+        if writes && writers == 0 {
+            // Nobody hears of it but the log.
+            let _ = self.publish(&draft, 0);
+        }
+        let is_over = {
+            let mut inner = draft.lock();
+            inner.handles -= 1;
+            inner.handles == 0 && (inner.is_over() || inner.name.is_none() || !inner.changed)
+        };
+        if is_over {
+            self.end_draft(&draft);
+        }
+    }
+
+    /// Makes a file an object, if it is to be one and has changed, unless it has been opened for writing again: it has at most
+    /// `writers` handles of those, which are being closed.
+    pub(crate) fn publish(&self, draft: &Draft, writers: u64) -> Result<(), Errno> {
+        let said = |error: &SourceError| logged("publishing", "a file", error);
+        loop {
+            {
+                let mut inner = draft.lock();
+                if inner.is_over() || inner.name.is_none() || !inner.changed || inner.writers > writers {
+                    return Ok(());
+                }
+                let pushed = inner.push(&*self.source);
+                if let Err(error) = pushed {
+                    drop(inner);
+                    self.forget_failed(draft);
+                    return Err(said(&error));
+                }
+            }
+            let _names = self.names();
+            let mut inner = draft.lock();
+            if !inner.is_pushed() || inner.writers > writers || inner.name.is_none() {
+                // Somebody has written or opened it meanwhile, or removed it.
+                continue;
+            }
+            let name = inner.name.clone();
+            let published = inner.publish();
+            if let (Ok(Some(info)), true) = (&published, inner.handles > 1) {
+                self.read_published(&mut inner, info);
+            }
+            if let Ok(Some(info)) = &published {
+                self.remembered.goes_on(draft.inode, info.object.0);
+                self.tree().renew(draft.inode, info.clone());
+            }
+            drop(inner);
+            if let Some(name) = name {
+                self.drafts.remove_name(name.as_str(), draft.inode);
+            }
+            self.drafts.give_back(draft.inode);
+            return published.map(drop).map_err(|error| said(&error));
+        }
+    }
+
+    /// Those who still read what was published read the object, so that the memory of the file is free.
+    fn read_published(&self, inner: &mut crate::draft::Inner, info: &ObjectInfo) {
+        match self.source.open(info) {
+            Ok(contents) => inner.contents.replace_by(OpenFile::plain(contents)),
+            // They go on with what is here.
+            Err(error) => tracing::warn!("{} cannot be read where it lies: {error}", info.name),
+        }
+    }
+
+    /// Takes the name from a file that failed: what has it in the pool is found again.
+    fn forget_failed(&self, draft: &Draft) {
+        let name = {
+            let inner = draft.lock();
+            inner.has_failed().then(|| inner.name.clone()).flatten()
+        };
+        if let Some(name) = name {
+            self.drafts.remove_name(name.as_str(), draft.inode);
+            self.drafts.give_back(draft.inode);
+        }
+    }
+
+    /// Nobody has the file open any more. If the kernel still knows its number, that is the object's, or one that it was.
+    fn end_draft(&self, draft: &Draft) {
+        let before = {
+            let inner = draft.lock();
+            match &inner.fate {
+                Fate::Open if !inner.changed => inner.before.clone(),
+                _ => None,
+            }
+        };
+        if let Some(before) = before {
+            self.tree().renew(draft.inode, before);
+        }
+        self.drafts.remove(draft);
+        let is_known = matches!(self.tree().entry(draft.inode), Some(Entry::File(info)) if info.state == ObjectState::Sealed);
+        if !is_known {
+            self.remembered.forget_file(draft.inode);
+        }
+    }
+}
