@@ -20,6 +20,7 @@ pub mod case;
 pub mod content;
 mod experts;
 mod fault;
+mod fs;
 mod gpu_calls;
 mod gpu_load;
 pub mod ground;
@@ -64,6 +65,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &scan::Scan,
     &fault::Fault,
     &load::Load,
+    &fs::Fs,
     &experts::Experts,
     &kv::KvGet,
     &kv::KvBatch,

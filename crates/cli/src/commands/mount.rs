@@ -1,4 +1,4 @@
-//! `hinterland mount`: shows the pool's objects as files.
+//! `hinterland mount`: shows the pool's objects as files, and makes objects of files.
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -13,14 +13,15 @@ use std::sync::mpsc::channel;
 /// Where and how to mount.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then a file
-that is written, from its start to its end, becomes an object when it is closed, and a removed one is removed from the pool.
-A file's extended attributes name its object, digest and homes: getfattr -d -m user.hinterland FILE")]
+It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then files
+are made, written, renamed and removed as in any file system, and the pool sees each as an object, whole, when it is closed.
+A file's extended attributes name its object, digest and homes: getfattr -d -m user.hinterland FILE. Two of them say, before
+its first byte or on its folder, where it lies: setfattr -n user.hinterland.rack -v RACK DIR, and user.hinterland.copies.")]
 pub struct Arguments {
     /// The folder to mount on
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Let files be made, which become objects when they are closed, and removed
+    /// Let files be made, written, renamed and removed; each becomes an object when it is closed
     #[arg(long)]
     writable: bool,
     /// Let other users look in too

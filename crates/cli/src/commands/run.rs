@@ -42,6 +42,9 @@ pub struct Arguments {
     /// The folder where the program sees the objects
     #[arg(long, default_value = "/pool", value_name = "DIR")]
     at: PathBuf,
+    /// Let the program make, write, rename and remove files there, as `hinterland mount --writable` does
+    #[arg(long)]
+    writable: bool,
     /// Do not preload the library: mapped files are then read through the mount
     #[arg(long)]
     no_preload: bool,
@@ -160,6 +163,7 @@ fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Fai
         // Nobody outside of the namespace sees it, and root may run parts of the program as others.
         allow_other: nix::unistd::getuid().is_root(),
         passthrough: !arguments.no_passthrough,
+        writable: arguments.writable,
         // The program of another `hinterland run` may start one of its own.
         cover: true,
         ..MountOptions::new(&arguments.at)
