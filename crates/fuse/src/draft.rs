@@ -44,6 +44,8 @@ pub(crate) struct Inner {
     /// Open handles, and those of them for writing.
     pub(crate) handles: u64,
     pub(crate) writers: u64,
+    /// Whether it is forgotten, so that nobody opens it who had found it just before.
+    pub(crate) has_ended: bool,
     made: Instant,
 }
 
@@ -109,6 +111,7 @@ impl Inner {
             writer: maker,
             handles: 0,
             writers: 0,
+            has_ended: false,
             made: Instant::now(),
         }
     }

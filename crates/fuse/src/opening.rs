@@ -121,7 +121,9 @@ impl PoolFiles {
             let mut inner = draft.lock();
             match inner.fate {
                 Fate::Failed(_) => return Err(Errno::ESTALE),
-                Fate::Published(_) if writes => {}
+                Fate::Published(_) if writes || inner.has_ended => {}
+                // It has no name any more, or is the object that it was: the kernel looks.
+                _ if inner.has_ended => return Err(Errno::ESTALE),
                 _ => {
                     inner.open(thread, writes);
                     let cut = if truncates && writes { inner.resize(&*self.source, 0) } else { Ok(()) };
@@ -238,7 +240,9 @@ impl PoolFiles {
         let is_over = {
             let mut inner = draft.lock();
             inner.handles -= 1;
-            inner.handles == 0 && (inner.is_over() || inner.name.is_none() || !inner.changed)
+            let is_over = inner.handles == 0 && (inner.is_over() || inner.name.is_none() || !inner.changed);
+            inner.has_ended |= is_over;
+            is_over
         };
         if is_over {
             self.end_draft(&draft);
