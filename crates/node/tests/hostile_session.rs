@@ -139,8 +139,12 @@ fn handles_and_objects_of_others_are_refused() {
     refused(thief.call(&Request::OpenObject { object, rights: Rights::READ }));
     refused(thief.write(handle, 0, b"mine"));
     refused(thief.read(handle, 0, &mut [0; 4]));
-    refused(owner.read(handle, 0, &mut [0; 4]));
     owner.write(handle, 0, b"theirs").unwrap();
+    // Who writes may read what it has written, and nobody else.
+    let mut back = [0; 6];
+    owner.read(handle, 0, &mut back).unwrap();
+    assert_eq!(&back, b"theirs");
+    refused(thief.read(handle, 0, &mut back));
     let allocated = owner.call(&Request::Allocate { bytes: 64, kind: AllocationKind::Session }).unwrap();
     let Reply::Allocated { address, .. } = allocated else { panic!("{allocated:?}") };
     refused(thief.call(&Request::Free { address }));
