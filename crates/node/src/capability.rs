@@ -146,6 +146,14 @@ impl<R: Clone> CapabilityTable<R> {
         Ok(&capability.resource)
     }
 
+    /// The range that a handle reaches.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Unknown`].
+    pub fn range(&self, handle: Handle) -> Result<ByteRange, CapabilityError> {
+        self.get(handle).map(|capability| capability.range)
+    }
+
     /// Lets a capability over the whole resource grow with it (an object that is being written).
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! What all parts of a running node share.
 
 use crate::cache::Cache;
+use crate::capability::CapabilityTable;
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{Holding, Holdings};
 use crate::kv::{KvElsewhere, KvRacks, KvStores, UserStore};
@@ -8,17 +9,44 @@ use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
+use crate::refused::Refused;
 use crate::regions::{Region, Regions};
 use crate::repair::Repairs;
 use crate::segment::Segment;
+use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
 use hinterland_proto::{Features, PeerLimits, PoolId, PoolKey, RUNS_MAX, ServerIdentity};
 use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
-use hinterland_types::{NodeId, SessionId};
+use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
+
+/// The memory of a handle that a device may read without asking: all that the handle reaches of a sealed object, which neither
+/// moves nor changes. `None` for everything else.
+///
+/// # Errors
+/// [`Refused`] if the handle does not allow it.
+pub fn one_sided(
+    table: &CapabilityTable<Resource>,
+    handle: Handle,
+    range: ByteRange,
+    needed: Rights,
+) -> Result<Option<(ByteRange, Slice)>, Refused> {
+    let Resource::Held(holding) = table.check(handle, range.offset(), range.bytes(), needed)? else {
+        return Ok(None);
+    };
+    if needed.allows(Rights::WRITE) || !holding.is_sealed() {
+        return Ok(None);
+    }
+    let allowed = table.range(handle)?;
+    let end = allowed.end().min(holding.bytes());
+    let Ok(whole) = ByteRange::new(allowed.offset(), end.saturating_sub(allowed.offset())) else {
+        return Ok(None);
+    };
+    Ok(Some((whole, Slice::from(holding.slice(whole.offset(), whole.bytes())?))))
+}
 
 /// A running node's parts.
 pub struct Core {

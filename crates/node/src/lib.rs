@@ -36,5 +36,5 @@ pub use cache::CacheSwitches;
 pub use hinterland_policy::heat::HeatSettings;
 pub use kv::{KvDisk, KvRemote, KvWatermarks};
 pub use node::{Node, NodeError, read_key};
-pub use options::{BackingChoice, NodeOptions};
+pub use options::{BackingChoice, NodeOptions, RdmaChoice};
 pub use repair::RepairOptions;

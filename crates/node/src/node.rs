@@ -20,6 +20,7 @@ use crate::repair::Repairs;
 use crate::segment::Segment;
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
+use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
@@ -172,11 +173,13 @@ impl Node {
         let folders = mark_folders(&options, &backing)?;
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
+        let rdma = open_rdma(&options, &mut messages);
         let server_options = ServerOptions {
             node: core.own,
             pool: core.pool,
             key,
             spin: options.spin,
+            rdma,
             ..ServerOptions::default()
         };
         let service = Arc::new(RemoteService::new(Arc::clone(&core)));
@@ -255,6 +258,38 @@ impl Node {
     }
 }
 
+/// The devices that peers read from, if there are any; says what becomes of those that there are.
+fn open_rdma(options: &NodeOptions, messages: &mut Vec<String>) -> Option<Arc<Host>> {
+    let devices = options.rdma.devices()?;
+    if devices.is_empty() && rdma::devices().is_empty() {
+        return None;
+    }
+    // What is lent and as much again: an object may be registered for two readers, or on two ports.
+    let registered_bytes_max = options.capacity_bytes.saturating_mul(2);
+    match Host::open(HostOptions { devices, registered_bytes_max, ..HostOptions::default() }) {
+        Ok(host) => {
+            messages.push("rdma: sealed objects are read by devices".to_owned());
+            Some(Arc::new(host))
+        }
+        Err(why) => {
+            messages.push(format!("rdma: {why}, so other racks use TCP (hint: `hinterland doctor`)"));
+            None
+        }
+    }
+}
+
+/// How this node reads others: devices read, calls and writes go over TCP.
+fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
+    let devices = options.rdma.devices();
+    RdmaOptions {
+        enabled: devices.is_some(),
+        devices: devices.unwrap_or_default(),
+        writes: false,
+        calls: false,
+        ..RdmaOptions::default()
+    }
+}
+
 fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
     let own = kept_number(&options.state.join("node.id"))?;
     // The name is the node's own, because 4 KiB pages lie in a folder of this name that all nodes of a host share.
@@ -301,6 +336,7 @@ fn build(
         key: key.clone(),
         streams: options.streams,
         timeout: options.fetch_timeout,
+        rdma: reading_by_rdma(options),
     };
     let peers = Arc::new(Peers::new(identity.clone()));
     let directory = Arc::new(directory_link(options, &peers)?);

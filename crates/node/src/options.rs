@@ -23,6 +23,29 @@ pub enum BackingChoice {
     Folder(PathBuf),
 }
 
+/// Which RDMA devices a node uses.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum RdmaChoice {
+    /// All that there are.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// Those with these names.
+    Devices(Vec<String>),
+}
+
+impl RdmaChoice {
+    /// Names of the devices, none of them for all; `None` if RDMA is not used.
+    pub fn devices(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Auto => Some(Vec::new()),
+            Self::Off => None,
+            Self::Devices(names) => Some(names.clone()),
+        }
+    }
+}
+
 /// How a node is started. Sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct NodeOptions {
@@ -68,6 +91,8 @@ pub struct NodeOptions {
     pub key_file: Option<PathBuf>,
     /// Streams to each peer.
     pub streams: usize,
+    /// Whether RDMA devices are used, and which.
+    pub rdma: RdmaChoice,
     /// Threads that fill caches.
     pub fill_workers: usize,
     /// How long a read from a home may take before another is asked.
@@ -111,6 +136,7 @@ impl NodeOptions {
             backing: BackingChoice::Auto,
             key_file: None,
             streams: 4,
+            rdma: RdmaChoice::default(),
             fill_workers: 3,
             fetch_timeout: Duration::from_secs(5),
             spin: Duration::ZERO,

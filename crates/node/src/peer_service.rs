@@ -136,6 +136,20 @@ impl PeerSession {
         Ok(handle)
     }
 
+    /// What a device may read of a handle without asking.
+    ///
+    /// # Errors
+    /// [`Refused`] if the handle does not allow it.
+    pub fn one_sided(
+        &self,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Option<(ByteRange, Slice)>, Refused> {
+        let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        crate::core::one_sided(&table, handle, range, needed)
+    }
+
     fn kv_find(
         &self,
         core: &Core,

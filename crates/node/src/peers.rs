@@ -2,6 +2,7 @@
 
 use crate::refused::{Refused, errno};
 use hinterland_fabric::Endpoint;
+use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::right::right_to_read;
@@ -27,12 +28,14 @@ pub struct PeerIdentity {
     pub streams: usize,
     /// How long a read may take before another home is asked.
     pub timeout: Duration,
+    /// Devices that read what peers hold; everything else goes over TCP.
+    pub rdma: RdmaOptions,
 }
 
 /// All connections of this node.
 pub struct Peers {
     identity: PeerIdentity,
-    endpoints: Mutex<HashMap<String, Arc<TcpEndpoint>>>,
+    endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
 }
 
 impl Peers {
@@ -51,7 +54,7 @@ impl Peers {
     /// # Errors
     /// [`Refused`] if it cannot be made.
     pub fn endpoint(&self, address: &str) -> Result<Arc<dyn Endpoint>, Refused> {
-        self.tcp(address).map(|endpoint| endpoint as Arc<dyn Endpoint>)
+        self.connected(address).map(|endpoint| endpoint as Arc<dyn Endpoint>)
     }
 
     /// Asks a node; a connection that turns out to be dead is made anew once (every request may be sent twice).
@@ -73,12 +76,13 @@ impl Peers {
         within: Duration,
     ) -> Result<PeerReply, Refused> {
         let body = encode(request)?;
-        let mut endpoint = self.tcp(address)?;
-        let mut answer = endpoint.call_within(&body, within);
+        let mut endpoint = self.connected(address)?;
+        // Over TCP always: some take seconds, and a queue pair has one at a time.
+        let mut answer = endpoint.tcp().call_within(&body, within);
         if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
             self.forget(address);
-            endpoint = self.tcp(address)?;
-            answer = endpoint.call_within(&body, within);
+            endpoint = self.connected(address)?;
+            answer = endpoint.tcp().call_within(&body, within);
         }
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {
@@ -101,7 +105,7 @@ impl Peers {
         &self.identity
     }
 
-    fn tcp(&self, address: &str) -> Result<Arc<TcpEndpoint>, Refused> {
+    fn connected(&self, address: &str) -> Result<Arc<RdmaEndpoint>, Refused> {
         let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
         if let Some(endpoint) = known {
             return Ok(endpoint);
@@ -116,7 +120,7 @@ impl Peers {
             key: self.identity.key.clone(),
             ..ClientOptions::default()
         };
-        let endpoint = Arc::new(TcpEndpoint::connect(address, options)?);
+        let endpoint = Arc::new(RdmaEndpoint::connect(address, options, self.identity.rdma.clone())?);
         let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
     }

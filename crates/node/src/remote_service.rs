@@ -99,6 +99,20 @@ impl Service for RemoteService {
         Ok(found)
     }
 
+    fn one_sided(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Option<(ByteRange, Slice)>, RemoteError> {
+        let remote = self.find(session)?;
+        Ok(match &*remote {
+            Remote::Client(session) => session.one_sided(handle, range, needed)?,
+            Remote::Node(_, peer) => peer.one_sided(handle, range, needed)?,
+        })
+    }
+
     fn call(&self, session: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
         let remote = self.find(session)?;
         let encoded = match &*remote {

@@ -161,6 +161,19 @@ impl Session {
         }
     }
 
+    /// What a device may read of a handle without asking.
+    ///
+    /// # Errors
+    /// [`Refused`] if the handle does not allow it.
+    pub fn one_sided(
+        &self,
+        handle: Handle,
+        range: ByteRange,
+        needed: Rights,
+    ) -> Result<Option<(ByteRange, Slice)>, Refused> {
+        crate::core::one_sided(&self.lock().table, handle, range, needed)
+    }
+
     /// Appends bytes of a handle to `into`; those of a sealed object of another rack come through the host's cache.
     ///
     /// # Errors

@@ -4,7 +4,7 @@ use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
 use crate::remote::call_for_handle;
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::tcp::TcpEndpoint;
+use hinterland_fabric::rdma::RdmaEndpoint;
 use hinterland_fabric::{Endpoint, FabricError, Found};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request, encode};
@@ -37,7 +37,7 @@ enum First {
 
 #[derive(Clone)]
 pub(crate) struct Attached {
-    pub(crate) endpoint: Arc<TcpEndpoint>,
+    pub(crate) endpoint: Arc<RdmaEndpoint>,
     pub(crate) handle: Handle,
     pub(crate) address: String,
 }

@@ -4,7 +4,7 @@ use crate::remote::call_for_handle;
 use crate::session::unexpected;
 use crate::{Pool, PoolError, PutOptions};
 use hinterland_fabric::Endpoint;
-use hinterland_fabric::tcp::TcpEndpoint;
+use hinterland_fabric::rdma::RdmaEndpoint;
 use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::control::{ObjectInfo, PutStarted, Reply, Request};
 use hinterland_types::limits::PAGE_BYTES;
@@ -19,7 +19,7 @@ const GROW_BYTES_MAX: u64 = 256 << 20;
 
 enum Target {
     Local(Handle),
-    Remote(Arc<TcpEndpoint>, Handle),
+    Remote(Arc<RdmaEndpoint>, Handle),
 }
 
 /// A put whose bytes are handed over one after the other. It is given up, with all its room, unless it is sealed.

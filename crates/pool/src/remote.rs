@@ -2,7 +2,8 @@
 
 use crate::PoolError;
 use crate::session::unexpected;
-use hinterland_fabric::tcp::{ClientOptions, Mode, TcpEndpoint};
+use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
+use hinterland_fabric::tcp::{ClientOptions, Mode};
 use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
@@ -21,12 +22,13 @@ pub struct Remotes {
     pool: PoolId,
     key: Option<PoolKey>,
     polling: bool,
-    endpoints: Mutex<HashMap<String, Arc<TcpEndpoint>>>,
+    rdma: bool,
+    endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
 }
 
 impl Remotes {
     /// No connections yet. The key of the pool is read from the file that `HINTERLAND_KEY_FILE` names;
-    /// `HINTERLAND_POLLING=1` spins for answers.
+    /// `HINTERLAND_POLLING=1` spins for answers; `HINTERLAND_NO_RDMA=1` leaves RDMA devices alone.
     ///
     /// # Errors
     /// [`PoolError::Stream`] if the file holds no key.
@@ -34,14 +36,15 @@ impl Remotes {
         let key =
             std::env::var_os("HINTERLAND_KEY_FILE").map(|path| read_key(Path::new(&path))).transpose()?;
         let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
-        Ok(Self { pool, key, polling, endpoints: Mutex::default() })
+        let rdma = std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
+        Ok(Self { pool, key, polling, rdma, endpoints: Mutex::default() })
     }
 
     /// The connection to `HOST:PORT`, made if there is none.
     ///
     /// # Errors
     /// [`PoolError::Fabric`].
-    pub fn endpoint(&self, address: &str) -> Result<Arc<TcpEndpoint>, PoolError> {
+    pub fn endpoint(&self, address: &str) -> Result<Arc<RdmaEndpoint>, PoolError> {
         let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
         if let Some(endpoint) = known {
             return Ok(endpoint);
@@ -55,7 +58,9 @@ impl Remotes {
             key: self.key.clone(),
             ..ClientOptions::default()
         };
-        let endpoint = Arc::new(TcpEndpoint::connect(address, options)?);
+        // Writes go by message: what is put must not change after it was sealed, and a region's page may move.
+        let rdma = RdmaOptions { enabled: self.rdma, writes: false, ..RdmaOptions::default() };
+        let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
         let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
     }
@@ -70,7 +75,7 @@ impl Remotes {
 ///
 /// # Errors
 /// [`PoolError::Refused`] with the node's words; [`PoolError::Fabric`].
-pub fn call(endpoint: &TcpEndpoint, request: &Request) -> Result<Reply, PoolError> {
+pub fn call(endpoint: &RdmaEndpoint, request: &Request) -> Result<Reply, PoolError> {
     match decode(&endpoint.call(&encode(request)?)?)? {
         Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
         reply => Ok(reply),
@@ -82,7 +87,7 @@ pub fn call(endpoint: &TcpEndpoint, request: &Request) -> Result<Reply, PoolErro
 /// # Errors
 /// As [`call`].
 pub fn call_for_handle(
-    endpoint: &TcpEndpoint,
+    endpoint: &RdmaEndpoint,
     request: &Request,
 ) -> Result<hinterland_types::Handle, PoolError> {
     match call(endpoint, request)? {

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::run::preload;
 use crate::size::human;
+use hinterland_fabric::rdma;
 use hinterland_gpu::{Compiler, Gpu, GpuError};
 use hinterland_os::probe::{FaultService, Machine, Works};
 use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
@@ -76,6 +77,7 @@ pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failur
     let parts = [
         ("machine", machine_checks(&machine)),
         ("programs", program_checks(&machine)),
+        ("rdma", rdma_checks(&machine)),
         ("pool", pool_checks(context)),
     ];
     let broken = parts.iter().flat_map(|(_, checks)| checks).any(|check| check.state == State::Broken);
@@ -129,6 +131,48 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
 fn is_broken(machine: &Machine, command: &str) -> bool {
     (command.contains("userfaultfd") && matches!(machine.fault_service, FaultService::Absent(_)))
         || (command.contains("fuse") && !machine.fuse.is_yes())
+}
+
+/// Locked memory below which a few queue pairs already run out: each has 1 MiB, and objects are registered beside them.
+const LOCKED_BYTES_FEW: u64 = 64 << 20;
+
+/// Devices, ports, addresses and limits; that there is none is no fault.
+fn rdma_checks(machine: &Machine) -> Vec<Check> {
+    let devices = rdma::devices();
+    if devices.is_empty() {
+        return vec![Check::good("there is no RDMA device: other racks are read over TCP")];
+    }
+    let mut checks = Vec::new();
+    if let Err(why) = rdma::loadable() {
+        checks.push(Check::warning(
+            format!("the library of RDMA cannot be loaded, so devices are not used: {why}"),
+            "sudo apt-get install ibverbs-providers",
+        ));
+    }
+    for (device, port) in
+        devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)))
+    {
+        let (number, state, addresses) = port;
+        let what = format!("{} port {number}: {state}", device.name);
+        checks.push(match (state.contains("ACTIVE"), addresses.is_empty()) {
+            (true, false) => Check::good(format!("{what}; addresses: {}", addresses.join(", "))),
+            (true, true) => Check::warning(
+                format!("{what}, without an address: it is not used"),
+                "ip address add ADDRESS/24 dev CARD",
+            ),
+            (false, _) => Check::warning(format!("{what}: it is not used"), "rdma link; ip link set CARD up"),
+        });
+    }
+    let limit = machine.locked_memory_bytes.soft;
+    checks.push(if machine.may_administrate || limit == u64::MAX {
+        Check::good("memory can be locked for devices without a limit")
+    } else if limit < LOCKED_BYTES_FEW {
+        let text = format!("only {} can be locked for devices; what is beyond goes over TCP", human(limit));
+        Check::warning(text, "ulimit -l unlimited, or LimitMEMLOCK=infinity in the service")
+    } else {
+        Check::good(format!("{} can be locked for devices", human(limit)))
+    });
+    checks
 }
 
 fn program_checks(machine: &Machine) -> Vec<Check> {

@@ -4,7 +4,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
 use hinterland_node::{
-    BackingChoice, HeatSettings, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RepairOptions,
+    BackingChoice, HeatSettings, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice,
+    RepairOptions,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
@@ -100,6 +101,9 @@ pub struct Memory {
     /// Connections to each other node
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=STREAMS_MAX as i64))]
     pub streams: u8,
+    /// RDMA devices to use: auto for all that there are, off, or their names with commas
+    #[arg(long, default_value = "auto", value_name = "DEVICES", value_parser = rdma)]
+    pub rdma: RdmaChoice,
     /// Order in which cached parts leave: lru, clock, s3fifo or fifo
     #[arg(long, default_value = "lru", value_name = "ORDER")]
     pub eviction: EvictionKind,
@@ -242,6 +246,7 @@ pub fn options(
     options.backing = memory.backing.clone();
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);
+    options.rdma = memory.rdma.clone();
     options.eviction = memory.eviction;
     options.repair = RepairOptions {
         is_on: memory.repair == OnOff::On,
@@ -320,6 +325,14 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{text:?} stands for no address {HINT}"))
 }
 
+fn rdma(text: &str) -> Result<RdmaChoice, Infallible> {
+    Ok(match text {
+        "auto" => RdmaChoice::Auto,
+        "off" => RdmaChoice::Off,
+        names => RdmaChoice::Devices(names.split(',').map(str::to_owned).collect()),
+    })
+}
+
 fn backing(text: &str) -> Result<BackingChoice, Infallible> {
     Ok(match text {
         "auto" => BackingChoice::Auto,
@@ -338,6 +351,13 @@ mod tests {
     fn an_address_has_a_port() {
         assert_eq!(address("127.0.0.1:7401"), Ok(SocketAddr::from(([127, 0, 0, 1], 7401))));
         assert!(address("127.0.0.1").unwrap_err().contains("hint: write HOST:PORT"));
+    }
+
+    #[test]
+    fn rdma_devices_are_all_or_none_or_named() {
+        assert_eq!(rdma("off"), Ok(RdmaChoice::Off));
+        assert_eq!(rdma("a,b").unwrap().devices().unwrap(), ["a", "b"]);
+        assert_eq!(rdma("auto").unwrap().devices().unwrap(), [""; 0]);
     }
 
     #[test]

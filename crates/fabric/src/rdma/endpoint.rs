@@ -25,6 +25,8 @@ pub struct RdmaOptions {
     pub enabled: bool,
     /// Names of the devices; empty for all.
     pub devices: Vec<String>,
+    /// Whether granted memory is asked for to write it; if not, writes go by message at once.
+    pub writes: bool,
     /// Whether calls go by messages of a queue pair, if they are short and the pair has none under way.
     pub calls: bool,
     /// Whether devices swap words. All who swap the same word must then do it so: a device and a processor do not see each
@@ -34,17 +36,17 @@ pub struct RdmaOptions {
 
 impl Default for RdmaOptions {
     fn default() -> Self {
-        Self { enabled: true, devices: Vec::new(), calls: true, device_atomics: false }
+        Self { enabled: true, devices: Vec::new(), writes: true, calls: true, device_atomics: false }
     }
 }
 
-/// A peer, reached by RDMA and TCP.
+/// A peer, reached by RDMA and TCP. Queue pairs are connected when they are first needed.
 pub struct RdmaEndpoint {
     links: Arc<Links>,
 }
 
 impl RdmaEndpoint {
-    /// Connects over TCP and opens a session, then connects queue pairs if both sides have devices.
+    /// Connects over TCP and opens a session; the first use that needs them connects queue pairs, if both sides have devices.
     ///
     /// # Errors
     /// As [`TcpEndpoint::connect`]. That there is no RDMA is no error: see [`why_not`](Self::why_not).
@@ -97,7 +99,11 @@ impl RdmaEndpoint {
     ) -> Result<bool, FabricError> {
         let bytes = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.bytes()));
         let buffer_bytes: u64 = parts.iter().map(|part| part.bytes() as u64).sum();
-        if bytes != buffer_bytes || bytes == 0 || self.links.healthy().is_empty() {
+        if bytes != buffer_bytes
+            || bytes == 0
+            || (write && !self.links.options.writes)
+            || self.links.healthy().is_empty()
+        {
             return Ok(false);
         }
         // SAFETY: the parts are borrowed by our caller until we return; the mover is gone by then, and with it the job.
@@ -207,7 +213,7 @@ impl RdmaEndpoint {
         if !self.links.options.calls {
             return None;
         }
-        let links = self.links.healthy();
+        let links = self.links.made();
         let link = links.iter().find(|link| link.call(body))?;
         // Relaxed: a count.
         self.links.calls.fetch_add(1, Ordering::Relaxed);

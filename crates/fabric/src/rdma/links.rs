@@ -74,7 +74,7 @@ struct Setup {
 impl Links {
     pub fn new(tcp: TcpEndpoint, options: RdmaOptions) -> Self {
         let zero = || AtomicU64::new(0);
-        let links = Self {
+        Self {
             tcp,
             options,
             links: RwLock::new(Arc::from([])),
@@ -85,9 +85,7 @@ impl Links {
             requests: zero(),
             calls: zero(),
             by_message: zero(),
-        };
-        drop(links.healthy());
-        links
+        }
     }
 
     /// Why there are no links, in words.
@@ -107,6 +105,12 @@ impl Links {
             calls: read(&self.calls),
             by_message: read(&self.by_message),
         }
+    }
+
+    /// The links that work, none of them made for this.
+    pub fn made(&self) -> Arc<[Arc<Link>]> {
+        let current = self.current();
+        if current.iter().any(|link| link.has_failed()) { self.healthy() } else { current }
     }
 
     fn current(&self) -> Arc<[Arc<Link>]> {

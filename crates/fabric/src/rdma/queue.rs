@@ -73,7 +73,8 @@ impl RdmaQueue {
         let bytes = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.bytes()));
         let room: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
         let writable = write || slices.iter().all(Slice::is_writable);
-        if bytes == room && bytes > 0 && writable && !self.links.healthy().is_empty() {
+        let wanted = !write || self.links.options.writes;
+        if bytes == room && bytes > 0 && writable && wanted && !self.links.healthy().is_empty() {
             let parts: Vec<Part> = slices.iter().map(Part::of_slice).collect();
             let number = self.next;
             // SAFETY: `asked` keeps the slices until the job has ended; dropped, the mover goes before them.

@@ -1,0 +1,121 @@
+"""Two racks whose nodes read each other by RDMA, and what happens when devices, addresses and limits go away under load."""
+
+import re
+
+from guests import RDMA_MODULES, Guest
+
+OBJECTS = 6
+OBJECT_BYTES = 1 << 20
+# Packets carry up to 4096 bytes: fewer than this, and the bytes did not come by RDMA.
+PACKETS = OBJECTS * OBJECT_BYTES // 4096
+# TCP has a wire of its own (eth0), so that devices and addresses of the others can be taken away.
+BEGIN = """
+network_up eth0 0 || exit 1
+network_up eth1 1 && rxe_up rxe0 eth1 || exit 1
+[ -z "{second}" ] || {{ network_up eth2 2 && rxe_up rxe1 eth2; }} || exit 1
+export PATH="{folder}:$PATH" XDG_RUNTIME_DIR=/tmp/run XDG_STATE_HOME=/tmp/state HOME=/tmp/home
+export HINTERLAND_KEY_FILE=/tmp/home/pool.key
+mkdir -p /tmp/run /tmp/state /tmp/home && cd /tmp/home || exit 1
+head -c 64 /dev/zero | tr '\\0' a >pool.key
+packets() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts 2>/dev/null || echo 0; }}
+until_members() {{ for _ in $(seq 400); do [ $(hinterland status --json 2>/dev/null | grep -o '"rack":"\\(north\\|south\\)"' | sort -u | wc -l) = 2 ] && return; sleep 0.1; done; cat node.log; return 1; }}
+at_least() {{ [ "$1" -ge "$2" ] || {{ echo "$1 is below $2"; return 1; }}; }}
+at_most() {{ [ "$1" -le "$2" ] || {{ echo "$1 is above $2"; return 1; }}; }}
+same() {{ # FIRST LAST: each object is fetched and compared
+    local number
+    for number in $(seq $1 $2); do
+        timeout 60 hinterland get try/$number copy --quiet && cmp copy /shared/object$number || return 1
+        rm -f copy
+    done
+}}
+"""
+HOME = """{begin}
+{before}
+hinterland node --name first --rack north --listen 0.0.0.0:7401 --advertise 10.0.0.1:7401 --key pool.key --capacity 96M --cache-budget 8M --kv-capacity 4M {options} >node.log 2>&1 &
+expect "both racks are members" until_members
+for number in $(seq {objects}); do
+    head -c {bytes} /dev/urandom >/shared/object$number
+    hinterland put /shared/object$number --name try/$number --rack north --quiet || cat node.log
+done
+before=$(packets rxe0)
+tell put
+{script}
+await done 120 >/dev/null
+{after}
+tell counted
+tested
+"""
+READER = """{begin}
+{before}
+hinterland node --name second --rack south --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401 --key pool.key --join 10.0.0.1:7401 --capacity 32M --cache-budget 64M --kv-capacity 4M {options} >node.log 2>&1 &
+expect "both racks are members" until_members
+await put 120 >/dev/null || exit 1
+{script}
+tell done; await counted 60 >/dev/null
+grep -i "panicked" node.log && exit 1
+tested
+"""
+
+
+def pair(binary, home, reader, second=False):
+    """Two guests with one or two RDMA wires; `home` and `reader` are words for their scripts."""
+    begin = BEGIN.format(folder=binary.parent, second="yes" if second else "")
+    wires = ("spine", "rdma", "other") if second else ("spine", "rdma")
+    empty = {"begin": begin, "objects": OBJECTS, "bytes": OBJECT_BYTES, "script": "", "before": "", "after": "", "options": ""}
+    return [
+        Guest(name, text.format(**{**empty, **words}), wires=wires, modules=(*RDMA_MODULES, "fuse"), memory_mib=512)
+        for name, text, words in (("first", HOME, home), ("second", READER, reader))
+    ]
+
+
+def right(outcomes):
+    """How many checks were right, in all guests."""
+    said = "".join(one.output for one in outcomes.values())
+    assert "WRONG" not in said, said
+    return sum(int(count) for count in re.findall(r"^(\d+) right, 0 wrong$", said, re.M))
+
+
+def test_objects_of_another_rack_come_by_rdma_and_every_byte_is_right(boot, binary):
+    counted = f'expect "the bytes came by RDMA" at_least $(($(packets rxe0) - before)) {PACKETS}'
+    read = f"""
+expect "every object is right" same 1 {OBJECTS}
+expect "a program reads them" hinterland run -- cmp /shared/object1 /pool/try/1
+expect "all copies are right" hinterland verify --all
+expect "the device is known to doctor" sh -c 'hinterland doctor | grep "rxe0 port 1: 4: ACTIVE"'
+"""
+    assert right(boot(*pair(binary, {"after": counted}, {"script": read}))) == 7
+
+
+def test_a_device_that_is_taken_away_under_load_leaves_tcp(boot, binary):
+    read = f"""
+(sleep 1; timeout 20 rdma link delete rxe0; echo "deleted: $?") & gone=$!
+expect "every object is right while the device goes" same 1 {OBJECTS}
+wait $gone
+expect "later reads are right" hinterland verify --all
+"""
+    assert right(boot(*pair(binary, {}, {"script": read}))) == 4
+
+
+def test_a_link_that_goes_down_at_the_home_leaves_tcp(boot, binary):
+    down = "await reading 60 >/dev/null; ip link set eth1 down"
+    read = f"""
+expect "first reads are right" same 1 2
+tell reading
+expect "every object is right while the link goes" same 3 {OBJECTS}
+"""
+    assert right(boot(*pair(binary, {"script": down}, {"script": read}))) == 4
+
+
+def test_an_address_that_changes_is_found_again(boot, binary):
+    change = """await reading 60 >/dev/null; ip address delete 10.0.1.1/24 dev eth1; ip address add 10.0.1.77/24 dev eth1
+tell changed; await settled 60 >/dev/null; before=$(packets rxe0)"""
+    counted = f'expect "later bytes came by RDMA" at_least $(($(packets rxe0) - before)) {4 * OBJECT_BYTES // 4096}'
+    read = f"""
+expect "first reads are right" same 1 2
+tell reading; await changed 60 >/dev/null
+expect "reads are right while the address changes" same 3 {OBJECTS - 5}
+sleep 3; expect "and after it" same {OBJECTS - 4} {OBJECTS - 4}
+tell settled; sleep 1
+expect "and by the address that is there" same {OBJECTS - 3} {OBJECTS}
+"""
+    assert right(boot(*pair(binary, {"script": change, "after": counted}, {"script": read}))) == 7
