@@ -86,6 +86,12 @@ expect "the device is known to doctor" sh -c 'hinterland doctor | grep "rxe0 por
     assert right(boot(*pair(binary, {"after": counted}, {"script": read}))) == 7
 
 
+def test_without_rdma_the_devices_are_left_alone(boot, binary):
+    counted = 'expect "no bytes came by RDMA" at_most $(($(packets rxe0) - before)) 50'
+    read = f'expect "every object is right" same 1 {OBJECTS}'
+    assert right(boot(*pair(binary, {"after": counted, "options": "--rdma off"}, {"script": read}))) == 4
+
+
 def test_a_device_that_is_taken_away_under_load_leaves_tcp(boot, binary):
     read = f"""
 (sleep 1; timeout 20 rdma link delete rxe0; echo "deleted: $?") & gone=$!
