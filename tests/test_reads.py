@@ -100,7 +100,8 @@ def test_readers_and_a_mapping_that_evict_each_other_see_right_bytes_and_keep_th
         assert outcome(a, MAPPED, "/pool/data", options=options) == sha(source)
         seen += [cache["resident_bytes"] for cache in a.json("status")["caches"]]
     assert [reader.stdout.read() for reader in running] == ["right\n"] * 3
-    assert seen and max(seen) <= 6 * MEBIBYTE
+    # A fill that a program waits for gets its unit even when all others are in use: one for each thread that fills.
+    assert seen and max(seen) <= 6 * MEBIBYTE + 3 * (256 << 10)
     assert a.json("status")["counters"]["evictions"] > 100
 
 
