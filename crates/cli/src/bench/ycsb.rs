@@ -16,6 +16,8 @@ const WORKLOADS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const RECORDS: u64 = 100_000;
 const QUICK_RECORDS: u64 = 10_000;
 const VALUE_BYTES: &str = "64";
+/// Seconds of a figure.
+const SECONDS: &str = "1";
 /// MiB of a table: several times the records.
 const TABLE_MEBIBYTES: &str = "256";
 
@@ -25,19 +27,21 @@ pub struct Ycsb;
 /// Where drivers run and what they drive.
 struct Field<'bench> {
     program: PathBuf,
-    nodes: [&'bench BenchNode; 2],
+    /// The nodes of two racks between which pages move.
+    moving: [&'bench BenchNode; 2],
+    /// Those of a pool of their own, where pages stay in the second rack.
+    still: [&'bench BenchNode; 2],
     records: String,
-    seconds: &'static str,
 }
 
 /// What is driven.
 #[derive(Clone, Copy)]
 enum Target<'bench> {
-    /// The table, whose memory lies in the second rack; each driver in a rack of its own.
+    /// The table, which was made in the second rack; each driver in a rack of its own.
     Racks,
-    /// The same without remembering where keys were found.
-    RacksForgetful,
-    /// The table, both drivers in its rack.
+    /// The same where no page moves, without remembering where keys were found.
+    Plain,
+    /// The table where no page moves, both drivers in its rack.
     Near,
     /// Redis servers.
     Redis(&'bench str),
@@ -48,18 +52,33 @@ impl Field<'_> {
     fn driver(&self, target: Target<'_>, part: usize) -> Command {
         let mut command = Command::new(&self.program);
         let node = match target {
-            Target::Near => self.nodes[1],
-            _ => self.nodes[part],
+            Target::Near => self.still[1],
+            Target::Plain => self.still[part],
+            Target::Racks | Target::Redis(_) => self.moving[part],
         };
         command.arg("--socket").arg(&node.socket).arg("drive");
         command.args(["--records", &self.records, "--value-bytes", VALUE_BYTES]);
         command.arg("--part").arg(format!("{part}/2"));
         match target {
             Target::Redis(servers) => command.args(["--redis", servers]),
-            Target::RacksForgetful => command.args(["table", "--forgetful"]),
+            Target::Plain => command.args(["table", "--forgetful"]),
             Target::Racks | Target::Near => command.arg("table"),
         };
         command
+    }
+
+    /// Makes the table in a rack.
+    fn create(&self, node: &BenchNode, rack: &str) -> Result<(), Failure> {
+        let made = Command::new(&self.program)
+            .arg("--socket")
+            .arg(&node.socket)
+            .args(["create", "table", "--mebibytes", TABLE_MEBIBYTES, "--rack", rack])
+            .output()
+            .map_err(|error| failed(&error.to_string()))?;
+        if made.status.success() {
+            return Ok(());
+        }
+        Err(failed(String::from_utf8_lossy(&made.stderr).trim()))
     }
 
     fn load(&self, target: Target<'_>) -> Result<(), Failure> {
@@ -68,7 +87,7 @@ impl Field<'_> {
 
     /// Thousands of operations a second of two drivers together.
     fn rate(&self, target: Target<'_>, workload: &str, popularity: &str) -> Result<f64, Failure> {
-        let mut words = vec!["--workload", workload, "--seconds", self.seconds];
+        let mut words = vec!["--workload", workload, "--seconds", SECONDS];
         if popularity == "uniform" {
             words.push("--uniform");
         }
@@ -122,19 +141,21 @@ impl Bench for Ycsb {
         let plan = NodePlan { capacity_bytes: 400 << 20, cache_bytes: 64 << 20, ..NodePlan::default() };
         let far = ground.node(NodePlan { name: "far", ..plan })?;
         let near = ground.node(NodePlan { name: "near", join: Some(&far.address), ..plan })?;
+        let plan = NodePlan { more: &["--hot", "off"], ..plan };
+        let still_far = ground.node(NodePlan { name: "still-far", ..plan })?;
+        let still_near =
+            ground.node(NodePlan { name: "still-near", join: Some(&still_far.address), ..plan })?;
         let records = if setting.quick { QUICK_RECORDS } else { RECORDS };
-        let seconds = if setting.quick { "1" } else { "3" };
-        let field = Field { program, nodes: [&near, &far], records: records.to_string(), seconds };
-        let create = Command::new(&field.program)
-            .arg("--socket")
-            .arg(&far.socket)
-            .args(["create", "table", "--mebibytes", TABLE_MEBIBYTES, "--rack", "far"])
-            .output()
-            .map_err(|error| failed(&error.to_string()))?;
-        if !create.status.success() {
-            return Err(failed(String::from_utf8_lossy(&create.stderr).trim()));
+        let field = Field {
+            program,
+            moving: [&near, &far],
+            still: [&still_near, &still_far],
+            records: records.to_string(),
+        };
+        for (node, rack, target) in [(&far, "far", Target::Racks), (&still_far, "still-far", Target::Plain)] {
+            field.create(node, rack)?;
+            field.load(target)?;
         }
-        field.load(Target::Racks)?;
         let redis = Redis::start(&ground).and_then(|one| Ok((one, Redis::start(&ground)?)));
         let servers =
             redis.as_ref().map(|(one, other)| format!("127.0.0.1:{},127.0.0.1:{}", one.port(), other.port()));
@@ -146,12 +167,12 @@ impl Bench for Ycsb {
         for popularity in ["zipfian", "uniform"] {
             for workload in WORKLOADS {
                 (setting.say)(&format!("ycsb: {workload} {popularity}"));
-                for (target, suffix) in [(Target::Racks, ""), (Target::RacksForgetful, "-plain")] {
+                for (target, suffix) in [(Target::Racks, ""), (Target::Plain, "-plain")] {
                     let name = format!("{workload}-{popularity}{suffix}");
                     let case = Case::new(name, "k operations/s", Better::Higher, || {
                         field.rate(target, workload, popularity)
                     })
-                    .limit("both programs in the rack of the table", || {
+                    .limit("both programs in the rack of the table, no page moves", || {
                         field.rate(Target::Near, workload, popularity)
                     });
                     let peer = servers
