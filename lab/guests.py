@@ -103,7 +103,7 @@ def _start(guest, row, guests, core, image, work, wires):
                "-cpu", "max", "-m", f"{guest.memory_mib}M", "-smp", str(guest.processors), "-nodefaults", "-no-user-config",
                "-display", "none", "-no-reboot", "-monitor", "none", "-serial", f"file:{folder}/console",
                "-serial", f"file:{folder}/output", "-serial", f"file:{folder}/status", "-kernel", core.image, "-initrd", first,
-               "-append", f"console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr audit=0 net.ifnames=0 {_clock()}",
+               "-append", f"console=ttyS0 loglevel=4 panic=-1 mitigations=off nokaslr audit=0 net.ifnames=0 no_timer_check {_clock()}",
                "-virtfs", f"{share},path={work}/shared,mount_tag=shared",
                "-virtfs", f"{share},path=/,mount_tag=host,readonly=on", *wires.cards(guest, row), *guest.machine]
     with open(folder / "qemu", "wb") as words:

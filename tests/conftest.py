@@ -69,7 +69,7 @@ def remove_folder(path):
 class Node:
     """One `hinterland node` process; it can be killed and started again on the same state."""
 
-    def __init__(self, binary, folder, name, rack=None, join=None, options=(), state=None, wrapper=()):
+    def __init__(self, binary, folder, name, rack=None, join=None, options=(), state=None, wrapper=(), listen="127.0.0.1:0"):
         self.binary = str(binary)
         self.wrapper = [str(word) for word in wrapper]
         self.folder = folder
@@ -78,7 +78,7 @@ class Node:
         self.socket = folder / f"{name}.sock"
         self.state = state or folder / f"state-{name}"
         self.log = folder / f"{name}.log"
-        self.address = "127.0.0.1:0"
+        self.address = listen
         self.join = join
         self.options = [str(word) for word in options]
         self.process = None

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from test_gpu import NVCC, gpu_node  # noqa: F401
+from test_gpu import NVCC, gpu_node, wait_until  # noqa: F401
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
@@ -15,6 +15,28 @@ PROGRAMS = {
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
 }
+
+# Allocates, says what is free and what the last call returned, and frees when it is told to.
+SHARES = """
+import ctypes, sys
+runtime = ctypes.CDLL("libcudart.so.13")
+held = []
+for line in sys.stdin:
+    word, mebibytes = line.split()
+    code = 0
+    if word == "take":
+        held.append(ctypes.c_void_p())
+        code = runtime.cudaMalloc(ctypes.byref(held[-1]), ctypes.c_size_t(int(mebibytes) << 20))
+        if code:
+            held.pop()
+            assert runtime.cudaGetLastError() == code
+    elif word == "give":
+        code = runtime.cudaFree(held.pop())
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    assert runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
+    assert runtime.cudaDeviceSynchronize() == 0
+    print(code, free.value >> 20, total.value >> 20, flush=True)
+"""
 
 needs_nvcc = pytest.mark.skipif(not NVCC.exists(), reason="nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
 
@@ -60,3 +82,35 @@ def test_functions_of_cublas_are_right_for_every_type_side_half_and_transpose(gp
     outcome = node.run(sys.executable, TREE / "tests/programs/gpu_blas.py", address=getattr(node, fabric))
     assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
     assert outcome.stderr.count("not supported") == 1 and "cublasSrotg_v2" in outcome.stderr
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_programs_of_one_device_have_together_what_it_has(gpu_node, fabric):  # noqa: F811
+    node = gpu_node("software:memory=512M")
+    command, environment = node.program(sys.executable, "-c", SHARES, address=getattr(node, fabric))
+    one, two = (
+        subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
+
+    def tell(program, line):
+        program.stdin.write(line + "\n")
+        program.stdin.flush()
+        return tuple(map(int, program.stdout.readline().split()))
+
+    assert tell(one, "look 0") == tell(two, "look 0") == (0, 512, 512)
+    assert tell(one, "take 300") == (0, 212, 512)
+    # What the first holds beyond its need, one part in 64, is not free to the second.
+    assert tell(two, "look 0") == (0, 204, 512)
+    assert tell(two, "take 205") == (2, 204, 512), "it is told at once, and goes on"
+    assert tell(two, "take 200") == (0, 4, 512)
+    assert tell(two, "take 5") == (2, 4, 512)
+    assert tell(one, "give 0")[0] == 0
+    assert tell(two, "take 250")[0] == 0, "what was freed is anybody's"
+    one.kill()
+    one.wait()
+    wait_until(lambda: tell(two, "look 0") == (0, 62, 512))
+    two.stdin.close()
+    assert two.wait(20) == 0
+    for program in (one, two):
+        program.stdout.close()
+    one.stdin.close()

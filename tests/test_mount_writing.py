@@ -96,7 +96,7 @@ def used(node):
 
 
 def digest_of(node, name):
-    """The digest of an object; waits for it, for this process has children and does not wait when it closes a file."""
+    """The digest of an object; waits for it, for threads of a test may start a child while it closes a file."""
     wait_until(lambda: name in names(node))
     return node.json("stat", name)["digest"]
 
@@ -122,7 +122,7 @@ def code_of(what):
 def test_what_tools_write_is_an_object_when_they_have_closed_it(mount, node, make_file):
     source = make_file("source", 9 * MEBIBYTE + 777)
     subprocess.run(["cp", source, mount / "copied"], check=True)
-    # Also for those who do not ask through the mount: what made it has closed it, and had no children.
+    # Also for those who do not ask through the mount: what made it has closed it.
     assert node.json("stat", "copied")["bytes"] == source.stat().st_size
     subprocess.run(["cp", "-p", source, mount / "kept"], check=True)
     subprocess.run(["dd", f"if={source}", f"of={mount / 'dd'}", "bs=100000", "status=none"], check=True)
@@ -474,6 +474,13 @@ def test_a_lost_node_fails_the_next_call_and_the_old_object_is_there_when_it_is_
     assert "kept was not published" in mount.words()
     node.start()
     wait_until(lambda: (mount / "kept").read_bytes() == b"old")
+
+
+def test_a_program_with_children_has_an_object_when_it_has_closed_the_file(mount, node):
+    """The node and the mount are children of this process."""
+    for number in range(20):
+        (mount / f"file-{number}").write_bytes(b"whole")
+        assert f"file-{number}" in names(node)
 
 
 def test_a_descriptor_that_a_child_has_keeps_the_file_open(mount):

@@ -31,7 +31,7 @@ same() {{ # FIRST LAST: each object is fetched and compared
 """
 HOME = """{begin}
 {before}
-hinterland node --name first --rack north --listen 0.0.0.0:7401 --advertise 10.0.0.1:7401 --key pool.key --capacity 96M --cache-budget 8M --kv-capacity 4M {options} >node.log 2>&1 &
+${{node_command:-hinterland}} node --name first --rack north --listen 0.0.0.0:7401 --advertise 10.0.0.1:7401 --key pool.key --capacity 96M --cache-budget 8M --kv-capacity 4M {options} >node.log 2>&1 &
 expect "both racks are members" until_members
 for number in $(seq {objects}); do
     head -c {bytes} /dev/urandom >/shared/object$number
@@ -47,7 +47,7 @@ tested
 """
 READER = """{begin}
 {before}
-hinterland node --name second --rack south --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401 --key pool.key --join 10.0.0.1:7401 --capacity 32M --cache-budget 64M --kv-capacity 4M {options} >node.log 2>&1 &
+${{node_command:-hinterland}} node --name second --rack south --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401 --key pool.key --join 10.0.0.1:7401 --capacity 32M --cache-budget 64M --kv-capacity 4M {options} >node.log 2>&1 &
 expect "both racks are members" until_members
 await put 120 >/dev/null || exit 1
 {script}
@@ -125,3 +125,47 @@ tell settled; sleep 1
 expect "and by the address that is there" same {OBJECTS - 3} {OBJECTS}
 """
     assert right(boot(*pair(binary, {"script": change, "after": counted}, {"script": read}))) == 7
+
+
+# A node that may lock little memory: root could lock any amount, so it goes without that right.
+LIMITED = """
+ulimit -l {kib}
+limited() {{ setpriv --bounding-set -ipc_lock "$(type -P hinterland)" "$@"; }}
+"""
+
+
+def limited(kib):
+    """Words before a node that make it run under this limit."""
+    return LIMITED.format(kib=kib) + "node_command=limited"
+
+
+def test_a_limit_on_locked_memory_at_the_home_is_said_and_bytes_come_by_tcp(boot, binary):
+    counted = """expect "no object came by RDMA" at_most $(($(packets rxe0) - before)) 200
+expect "the node says why" grep -q "rdma: .*KiB were asked for and the limit on locked memory is 1024 KiB (hint: raise it" node.log"""
+    read = f'expect "every object is right" same 1 {OBJECTS}'
+    assert right(boot(*pair(binary, {"before": limited(1024), "after": counted}, {"script": read}))) == 5
+
+
+def test_a_limit_on_locked_memory_at_the_reader_is_said_and_bytes_come_by_tcp(boot, binary):
+    counted = 'expect "no object came by RDMA" at_most $(($(packets rxe0) - before)) 200'
+    read = f"""
+expect "a program reads every byte" hinterland run -- sh -c 'for number in $(seq {OBJECTS}); do cmp /shared/object$number /pool/try/$number || exit 1; done'
+expect "the node says why" grep -q "rdma: .*the limit on locked memory is 256 KiB (hint: raise it" node.log
+"""
+    assert right(boot(*pair(binary, {"after": counted}, {"script": read, "before": limited(256)}))) == 5
+
+
+def test_a_device_that_is_named_and_missing_is_an_error(boot, binary):
+    script = BEGIN.format(folder=binary.parent, second="") + """
+node() { timeout 20 hinterland node --name first --listen 127.0.0.1:7401 --capacity 16M --cache-budget 8M --kv-capacity 4M --rdma "$1"; }
+refused() { ! node "$1" >said 2>&1 && grep -q "$2" said && grep -q "hint: .*doctor" said || { cat said; return 1; }; }
+expect "a name that is wrong" refused mlx5_7 'no RDMA device "mlx5_7"; this host has rxe0'
+expect "one of two that is wrong" refused rxe0,mlx5_7 'no RDMA device "mlx5_7"'
+ip link set eth1 down
+expect "a device without a port that works" refused rxe0 'no RDMA device of this host has an active port'
+rdma link delete rxe0
+expect "no device at all" refused rxe0 'this host has none'
+tested
+"""
+    guest = Guest("a", script, wires=("spine", "rdma"), modules=RDMA_MODULES, memory_mib=512)
+    assert right(boot(guest)) == 4

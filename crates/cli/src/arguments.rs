@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, gpu, kv, ls, metrics, mount, node, put, region, resp, rm, run,
-    stat, status, top, up, verify,
+    bench, completions, doctor, generate, get, gpu, kv, locks, ls, metrics, mount, node, put, region, resp,
+    rm, run, simulate, stat, status, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -79,6 +79,8 @@ pub enum Command {
     Status(status::Arguments),
     /// Make regions, memory that is read and written in place, and move their pages
     Region(region::Arguments),
+    /// Show who holds locks on regions, and who waits
+    Locks(locks::Arguments),
     /// Show KV blocks that programs of this host share
     Kv(kv::Arguments),
     /// GPUs for programs of other machines: serving them, and what programs need
@@ -93,6 +95,8 @@ pub enum Command {
     Doctor(doctor::Arguments),
     /// Measure, beside the limit of the machine and a peer
     Bench(bench::Arguments),
+    /// Simulate big clusters
+    Simulate(simulate::Arguments),
     /// Print the completions of a shell
     Completions(completions::Arguments),
     /// Write manual pages or the reference

@@ -18,7 +18,9 @@
 
 pub mod case;
 pub mod content;
+mod directory;
 mod experts;
+mod far;
 mod fault;
 mod fs;
 mod gpu_calls;
@@ -49,6 +51,7 @@ mod scan;
 pub mod trace;
 mod vllm;
 pub mod worker;
+mod write_buffer;
 mod ycsb;
 
 use crate::failure::Failure;
@@ -79,9 +82,13 @@ pub const BENCHES: &[&dyn Bench] = &[
     &gpu_calls::GpuCalls,
     &gpu_load::GpuLoad,
     &rack_rw::RackRw,
+    &write_buffer::WriteBuffer,
     &hot::Hot,
+    &directory::DirectoryBench,
     &resp::Resp,
     &ycsb::Ycsb,
+    &far::FarScan,
+    &far::FarRandom,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
 ];
@@ -89,8 +96,10 @@ pub const BENCHES: &[&dyn Bench] = &[
 /// Parts of benches that run as processes of their own; no list shows them.
 const WORKERS: &[&dyn Bench] = &[
     &reader::Reader,
+    &far::Toucher,
     &kv::KvReader,
     &kv_rpc::KvRpcAnswerer,
+    &rack_rw::rdma::RackRwPeer,
     &kv_trace::client::Client,
     &gpu_calls::answerer::Answerer,
 ];

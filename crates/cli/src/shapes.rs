@@ -1,7 +1,7 @@
 //! The JSON of objects, members and nodes. Identifiers are words, because they do not fit the numbers of JSON.
 
 use hinterland_proto::control::{
-    CacheStatus, Home, MemberInfo, NodeStatus, ObjectInfo, ObjectState, PagesOn, Problem,
+    CacheStatus, DirectoryLeader, Home, MemberInfo, NodeStatus, ObjectInfo, ObjectState, PagesOn, Problem,
 };
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -105,6 +105,9 @@ pub fn status(status: &NodeStatus, members: &[MemberInfo]) -> Value {
         "rack": status.rack.as_str(),
         "address": status.address,
         "directory": status.directory,
+        "directory_in": status.shared.as_ref().map(|shared| &shared.place),
+        "leader": status.shared.as_ref().and_then(|shared| shared.leader.as_ref()).map(leader),
+        "directory_trouble": status.shared.as_ref().and_then(|shared| shared.trouble.as_ref()),
         "pid": status.pid,
         "uptime_s": status.uptime_s,
         "capacity_bytes": status.capacity_bytes,
@@ -117,6 +120,16 @@ pub fn status(status: &NodeStatus, members: &[MemberInfo]) -> Value {
         "caches": status.caches.iter().map(cache).collect::<Vec<_>>(),
         "problems": status.problems.iter().map(problem).collect::<Vec<_>>(),
         "members": members.iter().map(member).collect::<Vec<_>>(),
+    })
+}
+
+fn leader(leader: &DirectoryLeader) -> Value {
+    json!({
+        "node": leader.node.to_string(),
+        "name": leader.name,
+        "address": leader.address,
+        "since_ms": leader.since_ms,
+        "term": leader.term,
     })
 }
 
@@ -184,6 +197,7 @@ pub mod samples {
             rack: RackName::parse("a").unwrap(),
             address: "127.0.0.1:7401".to_owned(),
             directory: true,
+            shared: None,
             pid: 4711,
             uptime_s: 3723,
             capacity_bytes: 1 << 30,

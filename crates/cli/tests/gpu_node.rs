@@ -4,10 +4,10 @@
 use hinterland_channel::{Address, ChannelOptions, Receiver, Sender, connect};
 use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
-use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
+use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, Fence, Function, Graph,
-    GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory,
+    AskGrant, BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, Fence, Function,
+    Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory,
     MarkDevice, MarkStream, Module, ModulePart, StreamCreate, StreamDestroy, UnmapMemory, blas_functions,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LtMatrix, LtProduct, WELCOME, Welcome};
@@ -140,8 +140,18 @@ impl Client {
         put(&mut self.sender, word, &[&body[..], tail].concat());
     }
 
+    /// A grant of so many bytes of a device, and what could be added.
+    fn grant(&mut self, device: u32, bytes: u64) -> [u64; 2] {
+        let ask = AskGrant { question: 9, device, least: bytes, wanted: bytes };
+        self.send::<{ AskGrant::BYTES }>(AskGrant::WORD, |body| ask.put(body), &[]);
+        let (answer, tail) = self.next().unwrap();
+        assert_eq!(answer, AnswerMessage::Answer(Answer { question: 9, error: 0 }));
+        [0, 8].map(|from| u64::from_le_bytes(tail[from..from + 8].try_into().unwrap()))
+    }
+
     fn map(&mut self, pieces: u64) -> u64 {
         let address = self.welcome.window;
+        self.grant(0, pieces * PIECE);
         let map = MapMemory { device: 0, flags: 0, address, bytes: pieces * PIECE };
         self.send::<{ MapMemory::BYTES }>(MapMemory::WORD, |body| map.put(body), &[]);
         address
@@ -275,6 +285,22 @@ fn a_client_is_told_that_no_memory_or_no_session_is_left() {
     let _client = Client::open(one.unix(), 0).unwrap();
     let words = Client::open(one.unix(), 0).err().unwrap();
     assert!(words.contains("serves 1 sessions already"), "{words}");
+}
+
+#[test]
+fn sessions_have_together_no_more_than_the_device_has() {
+    let node = Node::start("shared", &SOFTWARE);
+    let [mut first, mut second] = [(); 2].map(|()| Client::open(node.unix(), 0).unwrap());
+    assert_eq!(first.grant(0, 40 << 20), [40 << 20, 24 << 20]);
+    assert_eq!(second.grant(0, 30 << 20), [0, 24 << 20], "there is not as much");
+    assert_eq!(second.grant(0, 24 << 20), [24 << 20, 0]);
+    assert_eq!(node.status().devices[0].promised, 64 << 20);
+    first.map(8);
+    assert_eq!(first.grant(0, 0), [16 << 20, 24 << 20], "what is mapped stays");
+    assert_eq!(second.grant(0, 48 << 20), [48 << 20, 0]);
+    drop(second);
+    node.until("given back", |status| status.devices[0].promised == 16 << 20);
+    first.settle();
 }
 
 #[test]
@@ -536,6 +562,7 @@ fn memory_stays_until_no_device_uses_it_and_streams_that_ended_count() {
     assert_eq!(client.welcome.devices.iter().map(|device| device.peers).collect::<Vec<_>>(), [2, 1]);
     let (first, second) = (client.welcome.window, client.welcome.window + 8 * PIECE);
     let map = |client: &mut Client, device, address| {
+        client.grant(device, 2 * PIECE);
         let map = MapMemory { device, flags: 0, address, bytes: 2 * PIECE };
         client.send::<{ MapMemory::BYTES }>(MapMemory::WORD, |body| map.put(body), &[]);
     };

@@ -4,7 +4,7 @@
 use hinterland_channel::{Receiver, Sender, connect};
 use hinterland_pool::{Object, Pool, PutOptions};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Reached};
-use hinterland_proto::gpu::command::{AskPooled, CopyOut, CopyPooled, MapMemory, MarkStream};
+use hinterland_proto::gpu::command::{AskGrant, AskPooled, CopyOut, CopyPooled, MapMemory, MarkStream};
 use hinterland_proto::gpu::{GPU_VERSION, HELLO, Hello, Message, WELCOME, Welcome};
 use hinterland_proto::right::right_to_read;
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -143,6 +143,8 @@ impl Client {
         let welcome: Welcome = postcard::from_bytes(frame.bytes()).unwrap();
         drop(frame);
         let mut client = Self { sender, receiver, memory: welcome.window };
+        client.send(&AskGrant { question: 9, device: 0, least: PIECE, wanted: PIECE });
+        assert_eq!(client.next().0, AnswerMessage::Answer(Answer { question: 9, error: 0 }));
         client.send(&MapMemory { device: 0, flags: 0, address: welcome.window, bytes: PIECE });
         client
     }

@@ -2,140 +2,20 @@
 //! page, the node that has it, the node with the directory. No acknowledged byte is lost, and the page has one home.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "region_moves/nodes.rs"]
+mod nodes;
 #[path = "region_moves/programs.rs"]
 mod programs;
 
 use hinterland_os::{MapOptions, MemoryFile};
-use hinterland_pool::Pool;
 use hinterland_proto::control::{Reply, Request};
 use hinterland_proto::pages::SLOTS_BYTES;
-use hinterland_types::{GlobalAddress, ObjectName};
+use nodes::{DIRECTORY_STEPS, LONG, Nodes, PAGE, PARTIES, create, pull, region};
 use programs::Programs;
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-const PAGE: u64 = 2 << 20;
-/// How long anything may take that does not take long.
-const LONG: Duration = Duration::from_secs(30);
-/// The directory's node, the home, and the node that wants the page.
-const PARTIES: [&str; 3] = ["d", "a", "b"];
-/// Steps of the directory that every command passes, whose number tells which command it was.
-const DIRECTORY_STEPS: [&str; 3] = ["directory-planned", "directory-written", "directory-durable"];
-
-/// Three nodes, each a process.
-struct Nodes {
-    folder: PathBuf,
-    ports: BTreeMap<&'static str, u16>,
-    running: BTreeMap<&'static str, Child>,
-    /// Steps that each node has said on standard error, in order.
-    steps: Arc<Mutex<Vec<(&'static str, String)>>>,
-}
-
-impl Nodes {
-    fn new(name: &str, fault: impl Fn(&str) -> Option<String>) -> Self {
-        let folder = std::env::temp_dir().join(format!("hl-moves-{name}-{}", std::process::id()));
-        let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let ports = PARTIES.map(|party| (party, port())).into();
-        let mut nodes = Self { folder, ports, running: BTreeMap::new(), steps: Arc::default() };
-        PARTIES.into_iter().for_each(|party| nodes.start(party, fault(party)));
-        nodes
-    }
-
-    fn start(&mut self, party: &'static str, fault: Option<String>) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_hinterland"));
-        command.args(["--json", "--quiet", "--socket"]).arg(self.socket(party)).arg("node");
-        command.args(["--name", party, "--listen", &format!("127.0.0.1:{}", self.ports[party])]);
-        command.arg("--state").arg(self.folder.join(party)).args(["--capacity", "32M", "--backing", "base"]);
-        command.args(["--hot", "off"]);
-        if party != "d" {
-            command.args(["--join", &format!("127.0.0.1:{}", self.ports["d"])]);
-        }
-        if let Some(fault) = fault {
-            command.env("HINTERLAND_FAULT_POINT", fault);
-        }
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (errors, steps) = (child.stderr.take().unwrap(), Arc::clone(&self.steps));
-        std::thread::spawn(move || {
-            for line in BufReader::new(errors).lines().map_while(Result::ok) {
-                match line.strip_prefix("fault-point ") {
-                    Some(step) => steps.lock().unwrap().push((party, step.to_owned())),
-                    None => eprintln!("{party}: {line}"),
-                }
-            }
-        });
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        self.running.insert(party, child);
-    }
-
-    fn socket(&self, party: &str) -> PathBuf {
-        self.folder.join(format!("{party}.sock"))
-    }
-
-    fn pool(&self, party: &str) -> Pool {
-        Pool::connect(Some(&self.socket(party))).unwrap()
-    }
-
-    /// Waits until a node has killed itself, and starts it again.
-    fn revive(&mut self, party: &'static str) {
-        let deadline = Instant::now() + LONG;
-        while self.running.get_mut(party).unwrap().try_wait().unwrap().is_none() {
-            assert!(Instant::now() < deadline, "{party} did not reach its step");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.start(party, None);
-    }
-
-    fn steps(&self) -> Vec<(&'static str, String)> {
-        // What was said last is on its way.
-        std::thread::sleep(Duration::from_millis(100));
-        self.steps.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Nodes {
-    fn drop(&mut self) {
-        for child in self.running.values_mut() {
-            // It may have ended.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-        for party in PARTIES {
-            let number = std::fs::read_to_string(self.folder.join(party).join("node.id")).unwrap_or_default();
-            for kind in ["hinterland", "memory"] {
-                // Whatever is left of it is of no use to anybody.
-                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn region() -> ObjectName {
-    ObjectName::parse("r").unwrap()
-}
-
-/// A region of two pages on `a`.
-fn create(nodes: &Nodes) -> GlobalAddress {
-    nodes.pool("a").create_region(&region(), 2 * PAGE, None).unwrap().address.unwrap()
-}
-
-/// Pulls until it works.
-fn pull(nodes: &Nodes, party: &str, first: GlobalAddress) {
-    let deadline = Instant::now() + LONG;
-    loop {
-        let pulled = Pool::connect(Some(&nodes.socket(party))).and_then(|pool| pool.pull_page(first));
-        match pulled {
-            Ok(()) => return,
-            Err(error) => assert!(Instant::now() < deadline, "the page does not come to {party}: {error}"),
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
 
 /// Which steps a move passes, and at each how often it was passed before it.
 fn steps_of_a_move() -> Vec<(&'static str, String)> {
@@ -207,6 +87,70 @@ fn check_homes(nodes: &Nodes) {
         assert!(Instant::now() < deadline, "{on:?}: {:?}", PARTIES.map(used));
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// A program of its own, which the test below starts: reads a page for ever.
+#[test]
+#[ignore = "a test starts it as a process of its own"]
+fn reads_a_page_for_ever() {
+    let Ok(told) = std::env::var("REGION_READER") else { return };
+    let (socket, first) = told.split_once(' ').unwrap();
+    let pool = hinterland_pool::Pool::connect(Some(std::path::Path::new(socket))).unwrap();
+    let first = hinterland_types::GlobalAddress::new(first.parse().unwrap()).unwrap();
+    let mut found = vec![0; 1 << 20];
+    pool.read(first, &mut found).unwrap();
+    println!("reading");
+    loop {
+        pool.read(first, &mut found).unwrap();
+    }
+}
+
+#[test]
+fn a_program_that_is_stopped_in_the_middle_of_a_read_keeps_its_page_and_delays_nobody_else() {
+    let nodes = Nodes::new("sigstop", |_| None);
+    let first = create(&nodes);
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "reads_a_page_for_ever", "--ignored", "--nocapture"])
+        .env("REGION_READER", format!("{} {}", nodes.socket("a").display(), first.raw()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line.contains("reading")));
+    let signal = |signal: &str| {
+        assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    };
+    let taker = nodes.pool("b");
+    let deadline = Instant::now() + LONG;
+    // A copy of a MiB takes far longer than what is between two: it is stopped in one soon.
+    loop {
+        signal("-STOP");
+        match taker.pull_page(first) {
+            Err(refused) => {
+                assert!(refused.to_string().contains("stays in the page"), "{refused}");
+                break;
+            }
+            Ok(()) => nodes.pool("a").pull_page(first).unwrap(),
+        }
+        assert!(Instant::now() < deadline, "it was never in the page");
+        signal("-CONT");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // The page is as it was, for everybody.
+    taker.write(first, &[7; 8]).unwrap();
+    taker.pull_page(first.checked_add(PAGE).unwrap()).unwrap();
+    assert!(taker.copy_page(first).unwrap_err().to_string().contains("stays in the page"));
+    let mut found = [0; 8];
+    nodes.pool("a").read(first, &mut found).unwrap();
+    assert_eq!(found, [7; 8]);
+    signal("-CONT");
+    pull(&nodes, "b", first);
+    signal("-STOP");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    pull(&nodes, "a", first);
+    nodes.pool("d").read(first, &mut found).unwrap();
+    assert_eq!(found, [7; 8]);
 }
 
 #[test]

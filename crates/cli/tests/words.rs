@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 27] = [
+const COMMANDS: [&str; 31] = [
     "",
     "up",
     "node",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 27] = [
     "region",
     "region create",
     "region pull",
+    "locks",
     "gpu",
     "gpu coverage",
     "gpu libraries",
@@ -32,13 +33,16 @@ const COMMANDS: [&str; 27] = [
     "top",
     "doctor",
     "bench",
+    "simulate",
+    "simulate scale",
+    "simulate shards",
     "completions",
     "generate man",
     "generate reference",
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 26] = [
+const FAILING: [&[&str]; 27] = [
     &["ls"],
     &["ls", "--json"],
     &["stat", "models/small"],
@@ -62,6 +66,7 @@ const FAILING: [&[&str]; 26] = [
     &["gpu", "coverage", "tests/words.rs"],
     &["gpu", "libraries"],
     &["region", "create", "a", "1G", "--rack", "b", "--spread"],
+    &["locks", "a", "b"],
     &["node", "--name", "a b"],
     &["node", "--name", "a", "--listen", "here"],
     &["node", "--name", "a", "--eviction", "random"],

@@ -2,9 +2,9 @@
 
 use crate::draft::Draft;
 use crate::error::{Contradiction, DirectoryError, RecoverError};
-use crate::record::{Change, MemberState};
+use crate::record::{AnswerRecord, Change, MemberState};
 use crate::state::State;
-use crate::{Command, Mutation, Record, Reply};
+use crate::{Command, Mutation, Record, Reply, RequestId};
 use hinterland_types::NodeId;
 use std::collections::BTreeMap;
 
@@ -116,6 +116,33 @@ impl Directory {
         let reply = draft.execute(command, down)?;
         let (changes, leases) = draft.finish();
         Ok(Plan { revision: self.revision, now_ms, slept_ms, reply, changes, leases })
+    }
+
+    /// The same for a request with a number: asked again, it changes nothing and gives the answer of the first time.
+    ///
+    /// # Errors
+    /// [`DirectoryError`] if the command is refused, or a later request of its slot has come before.
+    pub fn plan_once(&self, now_ms: u64, id: RequestId, command: &Command) -> Result<Plan, DirectoryError> {
+        let slot = (id.node, id.slot);
+        let asked = (id.incarnation, id.number);
+        match self.state.answers.get(&slot) {
+            Some(last) if (last.incarnation, last.number) == asked => {
+                let plan = self.plan(now_ms, &Command::Tick)?;
+                return Ok(Plan { reply: last.reply.clone(), ..plan });
+            }
+            Some(last) if (last.incarnation, last.number) > asked => {
+                return Err(DirectoryError::OvertakenRequest { node: id.node });
+            }
+            Some(_) | None => {}
+        }
+        let mut plan = self.plan(now_ms, command)?;
+        let reply = plan.reply.clone();
+        let answer = AnswerRecord { incarnation: id.incarnation, number: id.number, reply };
+        plan.changes.push(Change::Answer(slot, Some(answer)));
+        if !self.state.stored && !plan.changes.iter().any(|change| matches!(change, Change::Meta(_))) {
+            plan.changes.push(Change::Meta(self.state.meta));
+        }
+        Ok(plan)
     }
 
     /// Makes a plan visible, after its mutations have become durable, and gives the answer.

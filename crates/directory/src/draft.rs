@@ -213,6 +213,9 @@ impl<'a> Draft<'a> {
     pub(crate) fn finish(self) -> (Vec<Change>, BTreeMap<NodeId, Option<Lease>>) {
         let mut gone = Vec::new();
         let mut come = Vec::new();
+        let is_gone = |node: &NodeId| matches!(self.members.get(node), Some(None));
+        let unasked = self.state.answers.keys().filter(|(node, _)| is_gone(node));
+        gone.extend(unasked.map(|slot| Change::Answer(*slot, None)));
         for (node, member) in self.members {
             if self.state.members.get(&node) != member.as_ref() {
                 come.push(Change::Member(node, member));

@@ -331,6 +331,14 @@ pub enum DirectoryError {
         /// The folder.
         name: ObjectName,
     },
+    /// A request that came after a later one of the same slot.
+    #[error(
+        "{node} has asked something else since it asked this (hint: nothing was changed by this message; look what the later request did)"
+    )]
+    OvertakenRequest {
+        /// The node.
+        node: NodeId,
+    },
     /// An object below a folder would have a name that is too long.
     #[error("{name} would be too long below the other folder (hint: choose a shorter name)")]
     NameTooLong {

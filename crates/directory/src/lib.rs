@@ -45,9 +45,11 @@ mod queries;
 mod record;
 mod recover;
 mod regions;
+mod reign;
 mod rename;
 mod replicas;
 mod reply;
+mod request;
 mod state;
 
 pub use command::{Command, ContentDigest, Departure, Held, OnTarget, Placement, Writer};
@@ -55,8 +57,10 @@ pub use directory::{Directory, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
 pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes, spread};
+pub use reign::{Batch, Ended, Judged, Reign, Standing, believed_until};
 pub use rename::RENAMES_MAX;
 pub use reply::{HomeInfo, MemberInfo, MovedPage, ObjectInfo, ObjectState, PageHome, Repair, Reply};
+pub use request::{RequestId, SLOTS};
 
 /// Most entries of one [`Command::List`] answer: a screen is smaller, and the caller can go on.
 pub const LIST_MAX: u32 = 1000;

@@ -23,7 +23,7 @@ mod home;
 mod message;
 
 pub use fences::{Fences, Gate};
-pub use holder::{ClaimState, LockHolder};
+pub use holder::{ClaimState, LockHolder, LockWish};
 pub use home::{HomeAction, LockHome, LockSettings};
 pub use message::{
     Fence, LockAnswer, LockAsk, LockClaim, LockMode, LockRefusal, LockRequest, LockRow, LockWaiter,

@@ -2,19 +2,26 @@
 
 use crate::draft::Draft;
 use crate::error::{DirectoryError, Room};
-use crate::record::MemberState;
+use crate::record::{MemberState, mix};
 use crate::{PageRun, Placement, spread};
 use hinterland_types::limits::PAGE_BYTES;
-use hinterland_types::{NodeId, RackName};
+use hinterland_types::{NodeId, ObjectId, RackName};
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Nodes that a hash tries for a copy, before the one with most room is taken: enough that only a pool with hardly any room comes to that.
+const TRIES: u64 = 16;
 
 /// A node that is up and offers memory.
-struct Candidate<'a> {
+pub(crate) struct Candidate<'a> {
     node: NodeId,
     rack: &'a RackName,
+    /// The same number for nodes of the same rack: comparing names of a thousand nodes takes time.
+    rack_number: usize,
     free_bytes: u64,
     capacity_bytes: u64,
+    /// Free bytes of all nodes of its rack that are up.
+    rack_bytes: u64,
 }
 
 impl Draft<'_> {
@@ -41,10 +48,10 @@ impl Draft<'_> {
                         Placement::Rack(_) | Placement::Policy | Placement::Spread => true,
                     }
             };
-            let used: BTreeSet<_> = chosen.iter().map(|c| c.rack).collect();
+            let used: Vec<usize> = chosen.iter().map(|c| c.rack_number).collect();
             let best = candidates.iter().filter(allowed).max_by_key(|c| {
                 let local = first && c.node == local;
-                (local, !used.contains(c.rack), rack_room(&candidates, c.rack), c.free_bytes, Reverse(c.node))
+                (local, !used.contains(&c.rack_number), c.rack_bytes, c.free_bytes, Reverse(c.node))
             });
             let Some(best) = best else {
                 return Err(DirectoryError::NotEnoughRoom { bytes, copies, room: room(&candidates) });
@@ -73,18 +80,6 @@ impl Draft<'_> {
         Err(DirectoryError::NotEnoughRoom { bytes, copies: 1, room: room(&candidates) })
     }
 
-    /// A node for one more copy beside those on `homes`, if one has room.
-    pub(crate) fn choose_another(&self, bytes: u64, homes: &[NodeId]) -> Option<NodeId> {
-        let candidates = self.candidates();
-        let used: BTreeSet<_> =
-            candidates.iter().filter(|c| homes.contains(&c.node)).map(|c| c.rack).collect();
-        let free = candidates.iter().filter(|c| !homes.contains(&c.node) && c.free_bytes >= bytes);
-        let best = free.max_by_key(|c| {
-            (!used.contains(c.rack), rack_room(&candidates, c.rack), c.free_bytes, Reverse(c.node))
-        });
-        best.map(|c| c.node)
-    }
-
     /// Bytes that are free on a node that is up.
     pub(crate) fn free_bytes(&self, node: NodeId) -> u64 {
         let capacity_bytes = self.member(node).map_or(0, |member| member.capacity_bytes);
@@ -96,7 +91,8 @@ impl Draft<'_> {
         room(&self.candidates())
     }
 
-    fn candidates(&self) -> Vec<Candidate<'_>> {
+    /// All nodes that are up and offer memory, ascending.
+    pub(crate) fn candidates(&self) -> Vec<Candidate<'_>> {
         let nodes = self.member_nodes().into_iter();
         let up = nodes.filter_map(|node| {
             let member = self.member(node)?;
@@ -104,12 +100,58 @@ impl Draft<'_> {
             offers.then(|| Candidate {
                 node,
                 rack: &member.rack,
+                rack_number: 0,
                 free_bytes: self.free_bytes(node),
                 capacity_bytes: member.capacity_bytes,
+                rack_bytes: 0,
             })
         });
-        up.collect()
+        let mut candidates: Vec<Candidate> = up.collect();
+        let mut racks: BTreeMap<&RackName, (usize, u64)> = BTreeMap::new();
+        for candidate in &candidates {
+            let number = racks.len();
+            racks.entry(candidate.rack).or_insert((number, 0)).1 += candidate.free_bytes;
+        }
+        for candidate in &mut candidates {
+            (candidate.rack_number, candidate.rack_bytes) = racks[candidate.rack];
+        }
+        candidates
     }
+}
+
+/// A node for one more copy of `object` beside those on `homes`, if one has room: in a rack without a copy if there is such.
+///
+/// A hash of the object tries nodes, and takes the first with at least half as much room as the one with `most`. So whoever asks hears the same node, and
+/// the copies that died with a rack are made by all others at once; the node with most room would be told to make all of them.
+pub(crate) fn choose_another(
+    candidates: &[Candidate<'_>],
+    most: u64,
+    (object, bytes): (ObjectId, u64),
+    homes: &[NodeId],
+) -> Option<NodeId> {
+    let has_room = |c: &&Candidate<'_>| c.free_bytes >= bytes && !homes.contains(&c.node);
+    // Candidates ascend by node.
+    let used = homes.iter().filter_map(|home| {
+        candidates.binary_search_by_key(home, |c| c.node).ok().map(|place| candidates[place].rack_number)
+    });
+    let used: Vec<usize> = used.collect();
+    let is_elsewhere = |c: &&Candidate<'_>| !used.contains(&c.rack_number);
+    let tried = (0..TRIES).filter_map(|number| {
+        let place = mix(object.0 ^ mix(number)) % 1.max(candidates.len() as u64);
+        // A remainder of a length.
+        candidates.get(place as usize)
+    });
+    let good = tried.filter(has_room).filter(is_elsewhere).find(|c| c.free_bytes >= most / 2);
+    let best = || {
+        let free = candidates.iter().filter(has_room);
+        free.max_by_key(|c| (is_elsewhere(c), c.rack_bytes, c.free_bytes, Reverse(c.node)))
+    };
+    good.or_else(best).map(|c| c.node)
+}
+
+/// The room of the node that has most.
+pub(crate) fn most_room(candidates: &[Candidate<'_>]) -> u64 {
+    candidates.iter().map(|c| c.free_bytes).max().unwrap_or(0)
 }
 
 /// Bytes of a region that fall on each of so many nodes.
@@ -146,10 +188,6 @@ fn check_possible(
         return Err(DirectoryError::LargerThanPool { bytes, room: room(candidates) });
     }
     Ok(())
-}
-
-fn rack_room(candidates: &[Candidate<'_>], rack: &RackName) -> u64 {
-    candidates.iter().filter(|c| c.rack == rack).map(|c| c.free_bytes).sum()
 }
 
 fn room(candidates: &[Candidate<'_>]) -> Room {

@@ -13,12 +13,13 @@
 //! | `regions` | object id, 8 bytes | base rule: nodes with the epochs of their parts; pages charged to each node |
 //! | `homes` | page number, 4 bytes | object id, node, epoch: a page that is not where the base rule says |
 //! | `moves` | page number, 4 bytes | object id, from node, to node, epoch, incarnation of the latter |
+//! | `answers` | node id, 8 bytes, slot, 2 bytes | incarnation and number of the request, the answer; only where several hosts share a store |
 //!
 //! `names` and `pages` follow from `objects` and are kept so that recovery can compare them: a store in
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
 //! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is.
 
-use crate::{ContentDigest, PageRun, Writer};
+use crate::{ContentDigest, PageRun, Reply, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use serde::{Deserialize, Serialize};
@@ -51,11 +52,13 @@ pub enum Table {
     Homes,
     /// Page to the move that is going on.
     Moves,
+    /// Node and slot to the last request that was carried out for it, with its answer.
+    Answers,
 }
 
 impl Table {
     /// All tables, in the order of the enum.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Meta,
         Self::Members,
         Self::Objects,
@@ -64,6 +67,7 @@ impl Table {
         Self::Regions,
         Self::Homes,
         Self::Moves,
+        Self::Answers,
     ];
 
     /// The table's name in the store.
@@ -77,6 +81,7 @@ impl Table {
             Self::Regions => "regions",
             Self::Homes => "homes",
             Self::Moves => "moves",
+            Self::Answers => "answers",
         }
     }
 }
@@ -220,7 +225,8 @@ impl RegionRecord {
     }
 
     pub(crate) fn pages_on(&self, node: NodeId) -> u32 {
-        self.charged.iter().find(|(other, _)| *other == node).map_or(0, |(_, pages)| *pages)
+        let place = self.charged.binary_search_by_key(&node, |(other, _)| *other);
+        place.map_or(0, |place| self.charged[place].1)
     }
 
     /// Charges a page more to a node.
@@ -245,13 +251,16 @@ impl RegionRecord {
 /// Which of `nodes` nodes a page of a region lies on that is spread over them: a hash of its number, so that neither a
 /// sequence nor a stride falls on one node. `None` without nodes.
 pub fn spread(page: PageNumber, nodes: usize) -> Option<usize> {
-    // The mixer of the generator that is known as splitmix64.
-    let mut hash = u64::from(page.raw()).wrapping_add(0x9e37_79b9_7f4a_7c15);
+    // A remainder of a count fits the count's type.
+    (mix(u64::from(page.raw())) % 1.max(nodes as u64)).try_into().ok().filter(|_| nodes > 0)
+}
+
+/// A number that depends on all bits of the input: the mixer of the generator that is known as splitmix64.
+pub(crate) fn mix(input: u64) -> u64 {
+    let mut hash = input.wrapping_add(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    hash ^= hash >> 31;
-    // A remainder of a count fits the count's type.
-    (hash % 1.max(nodes as u64)).try_into().ok().filter(|_| nodes > 0)
+    hash ^ (hash >> 31)
 }
 
 /// Where a page lies that has moved.
@@ -272,6 +281,14 @@ pub(crate) struct PageMoveRecord {
     pub(crate) epoch: Epoch,
     /// The life of the new home that asked for it.
     pub(crate) incarnation: u64,
+}
+
+/// The last request that was carried out for a slot of a node.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct AnswerRecord {
+    pub(crate) incarnation: u64,
+    pub(crate) number: u64,
+    pub(crate) reply: Reply,
 }
 
 /// Format and counters.
@@ -300,6 +317,7 @@ pub(crate) enum Change {
     Region(ObjectId, Option<RegionRecord>),
     PageHome(PageNumber, Option<PageHomeRecord>),
     PageMove(PageNumber, Option<PageMoveRecord>),
+    Answer((NodeId, u16), Option<AnswerRecord>),
 }
 
 impl Change {
@@ -326,6 +344,10 @@ impl Change {
             }
             Self::PageMove(page, going) => {
                 (Table::Moves, page.raw().to_be_bytes().to_vec(), going.as_ref().map(encode))
+            }
+            Self::Answer((node, slot), answer) => {
+                let key = [&node.0.to_be_bytes()[..], &slot.to_be_bytes()].concat();
+                (Table::Answers, key, answer.as_ref().map(encode))
             }
         };
         Mutation { table, key, value }

@@ -8,7 +8,9 @@ use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-use crate::record::{MemberRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord, RegionRecord};
+use crate::record::{
+    AnswerRecord, MemberRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord, RegionRecord,
+};
 
 /// The tables as they stand in the store, before they are compared with each other.
 #[derive(Default)]
@@ -21,6 +23,7 @@ struct Tables {
     regions: BTreeMap<ObjectId, RegionRecord>,
     homes: BTreeMap<PageNumber, PageHomeRecord>,
     moves: BTreeMap<PageNumber, PageMoveRecord>,
+    answers: BTreeMap<(NodeId, u16), AnswerRecord>,
 }
 
 /// Rebuilds the state; no record at all is the state of a pool that has just begun.
@@ -44,6 +47,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
     state.regions = tables.regions;
     state.page_homes = tables.homes;
     state.page_moves = tables.moves;
+    state.answers = tables.answers;
     for (id, object) in tables.objects {
         state.put_in(id, object)?;
     }
@@ -93,6 +97,9 @@ fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
         Table::Moves => {
             tables.moves.insert(page(record)?, value(record)?);
         }
+        Table::Answers => {
+            tables.answers.insert(slot(record)?, value(record)?);
+        }
     }
     Ok(())
 }
@@ -101,6 +108,13 @@ fn number(record: &Record) -> Result<u64, RecoverError> {
     let bytes = <[u8; 8]>::try_from(record.key.as_slice())
         .map_err(|_| RecoverError::Unreadable { table: record.table, key: record.key.clone() })?;
     Ok(u64::from_be_bytes(bytes))
+}
+
+fn slot(record: &Record) -> Result<(NodeId, u16), RecoverError> {
+    let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
+    let (node, slot) = record.key.split_first_chunk::<8>().ok_or_else(unreadable)?;
+    let slot = <[u8; 2]>::try_from(slot).map_err(|_| unreadable())?;
+    Ok((NodeId(u64::from_be_bytes(*node)), u16::from_be_bytes(slot)))
 }
 
 fn page(record: &Record) -> Result<PageNumber, RecoverError> {

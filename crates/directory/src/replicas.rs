@@ -3,10 +3,12 @@
 use crate::draft::Draft;
 use crate::error::DirectoryError;
 use crate::lifecycle::wrong_state;
+use crate::placement::{Candidate, choose_another, most_room};
 use crate::record::{Home, ObjectRecord, Stage, charged_bytes};
 use crate::reply::{Repair, Reply};
 use crate::{ContentDigest, HOMES_MAX, REPAIR_SCAN_MAX, REPAIRS_MAX};
 use hinterland_types::{Epoch, NodeId, ObjectId};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl Draft<'_> {
@@ -38,32 +40,51 @@ impl Draft<'_> {
 
     pub(crate) fn repair_list(&self, after: ObjectId, limit: u32) -> Reply {
         let limit = limit.clamp(1, REPAIRS_MAX) as usize;
-        let behind = self.state.objects.range((Bound::Excluded(after), Bound::Unbounded));
+        // Whoever lacks a copy has too few that are whole, or has one on a node that is not up.
+        let away = self.member_nodes().into_iter().filter(|node| !self.is_up(*node));
+        let mut lists: Vec<&BTreeSet<ObjectId>> =
+            away.filter_map(|node| self.state.held.get(&node)).collect();
+        lists.push(&self.state.short);
         let mut repairs = Vec::new();
         let mut through = after;
-        for (place, (id, _)) in behind.enumerate() {
+        // Found once: there may be a thousand of them.
+        let mut candidates = None;
+        for place in 0.. {
+            let behind = (Bound::Excluded(through), Bound::Unbounded);
+            let next = lists.iter().filter_map(|list| list.range(behind).next()).min();
+            let Some(id) = next else { break };
             if repairs.len() == limit || place == REPAIR_SCAN_MAX {
                 return Reply::Repairs { repairs, through, more: true };
             }
-            repairs.extend(self.repair(*id));
+            if self.lacks_copies(*id) {
+                let (candidates, most) = candidates.get_or_insert_with(|| {
+                    let candidates = self.candidates();
+                    let most = most_room(&candidates);
+                    (candidates, most)
+                });
+                repairs.extend(self.repair(*id, candidates, *most));
+            }
             through = *id;
         }
         Reply::Repairs { repairs, through, more: false }
     }
 
-    /// What the object needs, if it is sealed, readable, and has too few copies even with those being made.
-    fn repair(&self, id: ObjectId) -> Option<Repair> {
-        let object = self.object(id)?;
-        let Stage::Sealed { .. } = object.stage else { return None };
+    /// Whether the object is sealed, readable, and has too few copies even with those being made.
+    fn lacks_copies(&self, id: ObjectId) -> bool {
+        let Some(object) = self.object(id) else { return false };
         let live = self.live_copies(object);
         let coming = object.homes.iter().filter(|home| !home.complete && self.is_up(home.node)).count();
-        if live == 0 || live + coming >= usize::from(object.copies) {
-            return None;
-        }
+        matches!(object.stage, Stage::Sealed { .. }) && live > 0 && live + coming < usize::from(object.copies)
+    }
+
+    /// What an object that lacks copies needs.
+    fn repair(&self, id: ObjectId, candidates: &[Candidate<'_>], most: u64) -> Option<Repair> {
+        let object = self.object(id)?;
         let homes: Vec<_> = object.homes.iter().map(|home| home.node).collect();
-        let target = self.choose_another(charged_bytes(object.bytes), &homes);
+        let target = choose_another(candidates, most, (id, charged_bytes(object.bytes)), &homes);
         // Fewer than `copies`, which is a byte.
-        Some(Repair { object: id, size: object.bytes, live: live as u8, copies: object.copies, target })
+        let live = self.live_copies(object) as u8;
+        Some(Repair { object: id, size: object.bytes, live, copies: object.copies, target })
     }
 
     pub(crate) fn add_replica(

@@ -3,15 +3,15 @@
 use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
 use crate::record::{
-    Change, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord, RegionRecord,
-    Stage,
+    AnswerRecord, Change, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord,
+    RegionRecord, Stage,
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every field but `meta`, `stored`, `members`, `objects` and the three of regions follows from those.
+/// Every field but `meta`, `stored`, `members`, `objects`, `answers` and the three of regions follows from those.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
@@ -22,6 +22,7 @@ pub(crate) struct State {
     pub(crate) regions: BTreeMap<ObjectId, RegionRecord>,
     pub(crate) page_homes: BTreeMap<PageNumber, PageHomeRecord>,
     pub(crate) page_moves: BTreeMap<PageNumber, PageMoveRecord>,
+    pub(crate) answers: BTreeMap<(NodeId, u16), AnswerRecord>,
     pub(crate) names: BTreeMap<ObjectName, ObjectId>,
     pub(crate) pages: BTreeMap<PageNumber, PageRecord>,
     pub(crate) free: FreePages,
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub(crate) removing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Sealed objects of which each node is making a copy.
     pub(crate) copying: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Sealed objects with fewer whole copies than were asked for, wherever those are.
+    pub(crate) short: BTreeSet<ObjectId>,
     /// Objects that sessions of each node are writing.
     pub(crate) writing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
 }
@@ -47,6 +50,7 @@ impl State {
             regions: BTreeMap::new(),
             page_homes: BTreeMap::new(),
             page_moves: BTreeMap::new(),
+            answers: BTreeMap::new(),
             names: BTreeMap::new(),
             pages: BTreeMap::new(),
             free: FreePages::all(),
@@ -54,6 +58,7 @@ impl State {
             held: BTreeMap::new(),
             removing: BTreeMap::new(),
             copying: BTreeMap::new(),
+            short: BTreeSet::new(),
             writing: BTreeMap::new(),
         }
     }
@@ -77,6 +82,12 @@ impl State {
     pub(crate) fn commit(&mut self, changes: Vec<Change>) {
         let mut unchanged = BTreeMap::new();
         for change in &changes {
+            if let Change::Region(id, Some(region)) = change
+                && !changes.iter().any(|other| matches!(other, Change::Object(object, _) if object == id))
+                && self.recharge(*id, region)
+            {
+                continue;
+            }
             if let Change::Object(id, _) | Change::Region(id, _) = change
                 && let Some(object) = self.take_out(*id)
             {
@@ -106,6 +117,12 @@ impl State {
                 }
                 Change::Object(id, Some(object)) => {
                     self.put_in(id, object).expect("a plan gives no page to two objects"); // else it is our bug
+                }
+                Change::Answer(slot, Some(answer)) => {
+                    self.answers.insert(slot, answer);
+                }
+                Change::Answer(slot, None) => {
+                    self.answers.remove(&slot);
                 }
                 Change::Object(_, None)
                 | Change::Name(..)
@@ -144,6 +161,9 @@ impl State {
                 self.copying.entry(home.node).or_default().insert(id);
             }
         }
+        if is_short(&object) {
+            self.short.insert(id);
+        }
         self.objects.insert(id, object);
         Ok(())
     }
@@ -154,6 +174,25 @@ impl State {
             Some(region) => u64::from(region.pages_on(node)) * PAGE_BYTES,
             None => charged_bytes(object.bytes),
         }
+    }
+
+    /// Charges the homes of a region that stays as it is for the pages that they have in a changed record; false if it had no record before.
+    ///
+    /// A region can have hundreds of homes, and the move of a page concerns two.
+    fn recharge(&mut self, id: ObjectId, region: &RegionRecord) -> bool {
+        let (Some(before), Some(object)) = (self.regions.get(&id), self.objects.get(&id)) else {
+            return false;
+        };
+        let nodes = before.charged.iter().chain(&region.charged).map(|(node, _)| *node);
+        let differ = nodes.filter(|node| before.pages_on(*node) != region.pages_on(*node));
+        // A node that is in both lists comes twice.
+        let changed: BTreeSet<NodeId> = differ.filter(|node| object.home(*node).is_some()).collect();
+        for node in changed {
+            let bytes = |region: &RegionRecord| u64::from(region.pages_on(node)) * PAGE_BYTES;
+            let reserved = self.reserved.entry(node).or_default();
+            *reserved = *reserved + bytes(region) - bytes(before);
+        }
+        true
     }
 
     fn commit_pages(&mut self, change: &Change) {
@@ -170,6 +209,7 @@ impl State {
 
     fn take_out(&mut self, id: ObjectId) -> Option<ObjectRecord> {
         let object = self.objects.remove(&id)?;
+        self.short.remove(&id);
         if let Some(pages) = object.pages() {
             self.free.release(pages);
             self.pages.remove(&pages.first());
@@ -209,6 +249,7 @@ impl State {
             (self.held == fresh.held, "objects by home"),
             (self.removing == fresh.removing, "objects to forget"),
             (self.copying == fresh.copying, "copies in the making"),
+            (self.short == fresh.short, "objects that lack copies"),
             (self.writing == fresh.writing, "puts by node"),
         ];
         match sums.iter().find(|(right, _)| !right) {
@@ -252,6 +293,12 @@ impl State {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether it is sealed and has fewer whole copies than were asked for.
+fn is_short(object: &ObjectRecord) -> bool {
+    let whole = object.homes.iter().filter(|home| home.complete).count();
+    matches!(object.stage, Stage::Sealed { .. }) && whole < usize::from(object.copies)
 }
 
 fn drop_from(index: &mut BTreeMap<NodeId, BTreeSet<ObjectId>>, node: NodeId, id: ObjectId) {

@@ -542,3 +542,33 @@ fn a_put_is_published_over_what_has_the_name_in_one_step() {
     assert!(matches!(pool.ask(publish(1)), Ok(Reply::Renamed { removed: None, .. })));
     assert!(pool.ask(publish(2)).is_err());
 }
+
+#[test]
+fn copies_that_died_are_given_to_many_nodes_in_racks_without_one() {
+    let nodes: Vec<(&str, u64)> = (0..12).map(|node| (["a", "b", "c", "d"][node / 3], 64 * MIB)).collect();
+    let mut pool = Pool::with(&nodes);
+    let objects: Vec<_> = (0..24).map(|number| pool.put(&format!("m{number}"), MIB, 2)).collect();
+    let list = |pool: &mut Pool, after| match pool.ask(Command::RepairList { after, limit: 64 }) {
+        Ok(Reply::Repairs { repairs, more: false, .. }) => repairs,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(list(&mut pool, ObjectId(0)), [], "all are whole");
+    pool.ask(Command::Leave { node: NodeId(1), incarnation: 1, departure: Departure::ComesBack }).unwrap();
+    let repairs = list(&mut pool, ObjectId(0));
+    let died: Vec<_> = objects.iter().filter(|(_, homes)| homes.contains(&1)).collect();
+    assert_eq!(repairs.len(), died.len(), "every object with a copy there, and no other");
+    let mut targets: Vec<_> = repairs.iter().map(|repair| repair.target.unwrap().0).collect();
+    for (repair, (object, homes)) in repairs.iter().zip(died) {
+        let rack = |node: u64| (node - 1) / 3;
+        assert_eq!(repair.object, *object);
+        let left = homes.iter().find(|home| **home != 1).unwrap();
+        assert_ne!(rack(repair.target.unwrap().0), rack(*left), "another rack than the copy that is left");
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    assert!(targets.len() > 4, "one node does not make all of them: {targets:?}");
+    assert_eq!(list(&mut pool, objects[23].0), [], "nothing is behind the last");
+    // A home that is gone for good leaves an object that lacks a copy wherever its homes are.
+    pool.ask(Command::Leave { node: NodeId(1), incarnation: 1, departure: Departure::Gone }).unwrap();
+    assert_eq!(list(&mut pool, ObjectId(0)).len(), repairs.len());
+}

@@ -11,7 +11,8 @@
 //! The last needs memory before the answer, so it needs to know how much. What fits into memory that costs nothing to guess is
 //! fetched directly; of what is longer, the rest is read. The guess is *calibrated* when a connection is made: as many bytes as could be
 //! copied in the time of a round trip. Where reads do not need the peer's processor, what is longer than that is read even
-//! if there is memory for all of it.
+//! if there is memory for all of it. So is what the fabric reads over several streams at once ([`Endpoint::parallel_from`]): an answer
+//! comes over one.
 //!
 //! The address that an answer tells is *learned*: the next fetch of the same question is one one-sided read. So questions
 //! should name what never changes; a handle that the peer has taken back is forgotten, and the question asked again.
@@ -196,11 +197,8 @@ impl Adaptive {
         }
         let guess = self.calibration.map_or(GUESS_BYTES, |found| found.guess_bytes);
         let is_one_sided = self.endpoint.capabilities().one_sided;
-        let way = match self.forced {
-            Some(way) => way,
-            None if is_one_sided && into.len() > guess => Way::Read,
-            None => Way::Direct,
-        };
+        let is_read = is_one_sided && into.len() > guess || into.len() >= self.endpoint.parallel_from();
+        let way = self.forced.unwrap_or(if is_read { Way::Read } else { Way::Direct });
         let found = match way {
             Way::Message => {
                 let mut message = vec![0; into.len()];
@@ -209,7 +207,11 @@ impl Adaptive {
                 into.copy_from_slice(&message);
                 found
             }
-            Way::Read => self.ask(question, &mut [])?,
+            Way::Read => match self.ask(question, &mut [])? {
+                // It cannot be read: it comes with an answer after all.
+                found if found.handle.is_none() && self.forced.is_none() => self.ask(question, into)?,
+                found => found,
+            },
             Way::Direct => self.ask(question, into)?,
         };
         check_length(found, into.len())?;

@@ -83,6 +83,12 @@ pub trait Endpoint: Send + Sync {
         Err(FabricError::Unsupported { what: "fetch" })
     }
 
+    /// Bytes from which on a read is carried by several streams at once, and so is quicker than an answer of as many bytes, which one
+    /// stream carries. The greatest number on fabrics where it makes no difference.
+    fn parallel_from(&self) -> usize {
+        usize::MAX
+    }
+
     /// Opens a queue for many operations at once. A queue belongs to one thread at a time and has `streams` streams of its
     /// own; 0: as many as the endpoint. Fabrics without streams take no notice.
     ///
@@ -209,4 +215,9 @@ pub trait Queue: Send {
 
     /// Operations posted and not completed.
     fn in_flight(&self) -> usize;
+
+    /// Whether operations are served, and complete, in the order in which they were posted.
+    fn keeps_order(&self) -> bool {
+        false
+    }
 }

@@ -34,8 +34,8 @@ pub trait Service: Send + Sync {
     /// The memory behind a handle that a peer may reach by RDMA, without asking again: the widest part of the handle
     /// around `range` (the slice has its length), or `None` for memory that is reached by messages only.
     ///
-    /// Whoever says `Some` for reading vouches that the bytes do not move and do not change until the handle is closed or
-    /// revoked; for writing also that nobody else may come to own or seal them while the handle lives, and that their words
+    /// Whoever says `Some` for reading vouches that the bytes do not move until [`Host::revoke`](crate::rdma::Host::revoke) has taken
+    /// them back or the handle is closed, and that who reads them while they change notices or may see it; for writing also that nobody else may come to own or seal them while the handle lives, and that their words
     /// are swapped by devices only. It is asked again after every call of the session: what is refused then is taken back.
     ///
     /// # Errors

@@ -4,6 +4,8 @@ use std::fs;
 
 /// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
 const EXIT_CODE_FIELD: usize = 52 - 3;
+/// Processes of one family that are looked at when a file is closed; a larger one is not waited for.
+const FAMILY_MAX: u32 = 64;
 /// The part of that status which is the number of a signal.
 const SIGNAL_BITS: u32 = 0x7f;
 
@@ -31,20 +33,50 @@ impl Writer {
         Self::is_killed(process)
     }
 
-    /// Whether the process has no descriptor or mapping of a file with this inode number, and no children that could have one.
-    /// False when it cannot be told.
+    /// Whether neither the process nor any that descends from it has a descriptor or mapping of a file with this inode number. False
+    /// when it cannot be told.
     pub(crate) fn is_alone_without(self, inode: u64) -> bool {
         let Self(process) = self;
-        let open = entries(&format!("/proc/{process}/fdinfo"));
-        let children = entries(&format!("/proc/{process}/task"));
-        let has_none = |texts: Option<Vec<String>>, is_one: &dyn Fn(&str) -> bool| {
-            texts.is_some_and(|texts| !texts.is_empty() && !texts.iter().any(|text| is_one(text)))
-        };
-        let maps = fs::read_to_string(format!("/proc/{process}/maps"));
-        has_none(open, &|text| inode_of(text) == Some(inode))
-            && has_none(children, &|text| !text.trim().is_empty())
-            && maps.is_ok_and(|maps| !maps.lines().any(|line| mapped_inode(line) == Some(inode)))
+        if !fs::exists(format!("/proc/{process}")).is_ok_and(|is_there| is_there) {
+            return false;
+        }
+        let mut to_see = vec![process];
+        let mut seen = 0;
+        while let Some(process) = to_see.pop() {
+            seen += 1;
+            if seen > FAMILY_MAX {
+                return false;
+            }
+            match children_without(process, inode) {
+                Some(children) => to_see.extend(children),
+                None => return false,
+            }
+        }
+        true
     }
+}
+
+/// The children of a process that has no descriptor or mapping of a file with this inode number. Nothing if it has one, or it cannot
+/// be told.
+fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
+    let tasks = entries(&format!("/proc/{process}/task"));
+    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    match (&tasks, &status) {
+        // It has ended since its parent named it.
+        (None, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Some(Vec::new()),
+        // It has ended and is only waited for: the kernel has closed its files. With threads left they could be theirs.
+        (Some(tasks), Ok(status)) if tasks.len() == 1 && has_ended(status) => return Some(Vec::new()),
+        _ => {}
+    }
+    let open = entries(&format!("/proc/{process}/fdinfo"))?;
+    let maps = fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
+    let has_one = open.iter().any(|text| inode_of(text) == Some(inode))
+        || maps.lines().any(|line| mapped_inode(line) == Some(inode));
+    // One that is ending has none any more, and nothing says what its threads had.
+    if has_one || open.is_empty() {
+        return None;
+    }
+    tasks?.iter().flat_map(|task| task.split_whitespace()).map(|child| child.parse().ok()).collect()
 }
 
 /// What the files of a folder of descriptors say, or those of a folder of threads about their children. Nothing if one cannot
@@ -60,6 +92,11 @@ fn entries(folder: &str) -> Option<Vec<String>> {
         }
     };
     fs::read_dir(folder).ok()?.map(read).collect()
+}
+
+fn has_ended(status: &str) -> bool {
+    let state = status.lines().find_map(|line| line.strip_prefix("State:"));
+    state.is_some_and(|state| state.trim_start().starts_with('Z'))
 }
 
 /// The inode number in the text about a descriptor.
@@ -96,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_with_a_descriptor_or_a_child_is_not_alone() {
+    fn a_process_with_a_descriptor_is_not_alone() {
         use std::os::unix::fs::MetadataExt;
         let file = fs::File::open("/proc/version").unwrap();
         let inode = file.metadata().unwrap().ino();
@@ -113,6 +150,53 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!sleeper.is_alone_without(u64::MAX));
+    }
+
+    #[test]
+    fn a_child_counts_only_with_the_file() {
+        use std::os::unix::fs::MetadataExt;
+        let file = tempfile();
+        let inode = file.metadata().unwrap().ino();
+        // The shell waits for a child of its own, which has the file or has not.
+        let start = |line: &str| {
+            let input = std::process::Stdio::from(file.try_clone().unwrap());
+            std::process::Command::new("sh").args(["-c", line]).stdin(input).spawn().unwrap()
+        };
+        let wait_for = |shell: u32, expected: bool| {
+            let has_child = || {
+                fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).unwrap().split(' ').any(
+                    |child| {
+                        fs::read_to_string(format!("/proc/{}/comm", child.trim()))
+                            .is_ok_and(|name| name == "sleep\n")
+                    },
+                )
+            };
+            while !has_child() || Writer(shell).is_alone_without(inode) != expected {
+                std::thread::yield_now();
+            }
+        };
+        for (line, expected) in [
+            ("exec 3<&0 </dev/null; sleep 60 <&3 3<&- & exec 3<&-; wait", false),
+            ("exec </dev/null; sleep 60 & wait", true),
+        ] {
+            let mut shell = start(line);
+            wait_for(shell.id(), expected);
+            let child = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.id())).unwrap();
+            let kill = |process: i32| {
+                nix::sys::signal::kill(nix::unistd::Pid::from_raw(process), nix::sys::signal::SIGKILL)
+                    .unwrap();
+            };
+            kill(child.trim().parse().unwrap());
+            kill(shell.id() as i32);
+            shell.wait().unwrap();
+        }
+    }
+
+    fn tempfile() -> fs::File {
+        let path = std::env::temp_dir().join(format!("hinterland-writer-{}", std::process::id()));
+        let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        file
     }
 
     #[test]

@@ -30,12 +30,14 @@ pub enum FromSession {
     },
     /// How far it is.
     Progress(Progress),
-    /// More memory of a device is wanted, by its number at the node.
+    /// Another grant of memory of a device is wanted, by its number at the node.
     AskGrant {
         /// The device.
         device: u32,
-        /// Bytes.
-        bytes: u64,
+        /// Bytes in all without which it stays as it is.
+        least: u64,
+        /// Bytes in all.
+        wanted: u64,
     },
     /// What the node does is wanted.
     List,
@@ -58,8 +60,8 @@ pub enum ToSession {
         /// Why, and what to do.
         words: String,
     },
-    /// Bytes of a device that the session may use besides what it had.
-    Granted(u64),
+    /// Bytes of a device that the session may use, and those that could be added.
+    Granted(u64, u64),
     /// What the node does.
     Status(GpuStatus),
 }

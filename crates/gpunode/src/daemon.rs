@@ -296,9 +296,10 @@ fn answer(
             }
             None
         }
-        FromSession::AskGrant { device, bytes } => {
+        FromSession::AskGrant { device, least, wanted } => {
             let number = session.as_ref()?.number;
-            Some(ToSession::Granted(common.books().more(number, device, bytes)))
+            let (granted, left) = common.books().change(number, device, least, wanted);
+            Some(ToSession::Granted(granted, left))
         }
         FromSession::List => {
             let cache = common.options.cache.as_ref();

@@ -44,19 +44,20 @@ struct Handle {
     stream: u32,
 }
 
-/// Who gives more memory to a session.
+/// Who says how much memory a session may have.
 pub trait Grants: Send {
-    /// Asks for `bytes` more of a device; the bytes that are given now, which may be fewer, and 0.
-    fn ask(&mut self, device: u32, bytes: u64) -> u64;
+    /// Asks for `wanted` bytes of a device in all, or for what there is if that is at least `least`. The bytes that the session may have
+    /// from now on, and those that could be added; nothing if nobody can be asked.
+    fn ask(&mut self, device: u32, least: u64, wanted: u64) -> Option<(u64, u64)>;
 }
 
-/// Nobody gives more.
+/// What was given at the start stays.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoGrants;
 
 impl Grants for NoGrants {
-    fn ask(&mut self, _: u32, _: u64) -> u64 {
-        0
+    fn ask(&mut self, _: u32, _: u64, _: u64) -> Option<(u64, u64)> {
+        None
     }
 }
 

@@ -187,11 +187,11 @@ struct DaemonGrants {
 }
 
 impl Grants for DaemonGrants {
-    fn ask(&mut self, device: u32, bytes: u64) -> u64 {
-        let Some(device) = self.numbers.get(device as usize).copied() else { return 0 };
-        match lock(&self.daemon).ask(&FromSession::AskGrant { device, bytes }) {
-            Some(ToSession::Granted(bytes)) => bytes,
-            _ => 0,
+    fn ask(&mut self, device: u32, least: u64, wanted: u64) -> Option<(u64, u64)> {
+        let device = self.numbers.get(device as usize).copied()?;
+        match lock(&self.daemon).ask(&FromSession::AskGrant { device, least, wanted }) {
+            Some(ToSession::Granted(bytes, left)) => Some((bytes, left)),
+            _ => None,
         }
     }
 }

@@ -229,8 +229,8 @@ fn memory_is_mapped_once_within_the_window_and_the_grant() {
     let map = c::MapMemory { device: 1, flags: 0, address: address + 64 * PIECE, bytes: PIECE };
     let count = client.send(&Command::MapMemory(map));
     client.expect_fault(count, 101, "no device 1");
-    client.send(&Command::AskGrant(c::AskGrant { question: 4, device: 0, bytes: 1 << 30 }));
-    assert_eq!(client.expect_answer(4), Ok((4 * PIECE).to_le_bytes().to_vec()));
+    client.send(&Command::AskGrant(c::AskGrant { question: 4, device: 0, least: 0, wanted: 1 << 30 }));
+    assert_eq!(client.expect_answer(4), Ok([4 * PIECE, 0].map(u64::to_le_bytes).concat()));
 }
 
 #[test]

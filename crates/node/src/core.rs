@@ -23,8 +23,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-/// The memory of a handle that a device may read without asking: all that the handle reaches of a sealed object, which neither
-/// moves nor changes. `None` for everything else.
+/// The memory of a handle that a device may read without asking. `None` for everything else. It is
+///
+/// - all that the handle reaches of a sealed object, which neither moves nor changes;
+/// - one page of a region that is here: it is taken back before the page is frozen to move;
+/// - all KV blocks of a user: who reads them compares checksums, since slots are written again.
 ///
 /// # Errors
 /// [`Refused`] if the handle does not allow it.
@@ -34,12 +37,19 @@ pub fn one_sided(
     range: ByteRange,
     needed: Rights,
 ) -> Result<Option<(ByteRange, Slice)>, Refused> {
-    let Resource::Held(holding) = table.check(handle, range.offset(), range.bytes(), needed)? else {
-        return Ok(None);
-    };
-    if needed.allows(Rights::WRITE) || !holding.is_sealed() {
+    let resource = table.check(handle, range.offset(), range.bytes(), needed)?;
+    if needed.allows(Rights::WRITE) {
         return Ok(None);
     }
+    let holding = match resource {
+        Resource::Held(holding) if holding.is_sealed() => holding,
+        Resource::Region(region) => return region.one_sided(range),
+        Resource::KvBlocks(store) => {
+            let whole = ByteRange::new(0, store.blocks_bytes()).ok();
+            return whole.map(|whole| Ok((whole, store.block_bytes(whole)?))).transpose();
+        }
+        _ => return Ok(None),
+    };
     let allowed = table.range(handle)?;
     let end = allowed.end().min(holding.bytes());
     let Ok(whole) = ByteRange::new(allowed.offset(), end.saturating_sub(allowed.offset())) else {
@@ -148,7 +158,8 @@ impl Core {
             name: self.name.clone(),
             rack: self.membership.rack.clone(),
             address: self.membership.address.clone(),
-            directory: self.directory.is_embedded(),
+            directory: self.directory.answers_here(),
+            shared: self.directory.shared().map(|shared| shared.status()),
             pid: std::process::id(),
             uptime_s: self.started.elapsed().as_secs(),
             capacity_bytes: self.holdings.capacity_bytes(),
@@ -162,6 +173,8 @@ impl Core {
                 pages_taken,
                 pages_given,
                 pages_refused,
+                pages_copied: self.regions.copied(),
+                pages_recalled: self.regions.recalled(),
                 network_received_bytes: received,
                 network_sent_bytes: read(&self.sent_bytes),
                 faults: read(&tallies.faults),

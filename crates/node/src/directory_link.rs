@@ -1,5 +1,6 @@
 //! How a node reaches the directory: in its own process, or at the node that hosts it.
 
+use crate::directory_etcd::EtcdDirectory;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
@@ -19,6 +20,8 @@ pub enum DirectoryLink {
         /// Where the directory is.
         address: String,
     },
+    /// Several nodes may host it, and keep it in etcd.
+    Etcd(Arc<EtcdDirectory>),
 }
 
 /// What an encoded directory command comes back as.
@@ -40,6 +43,7 @@ impl DirectoryLink {
     pub fn ask(&self, command: &Command) -> Result<EncodedAnswer, Refused> {
         match self {
             Self::Embedded(host) => answer(host, command),
+            Self::Etcd(shared) => shared.ask(command),
             Self::Remote { peers, address } => {
                 let body = control::encode(command)?;
                 match peers.call(address, &PeerRequest::Directory(body))? {
@@ -74,9 +78,26 @@ impl DirectoryLink {
         object(self.apply(&Command::LookupPage { page })?)
     }
 
-    /// Whether this node hosts the directory.
+    /// Whether this node alone hosts the directory.
     pub const fn is_embedded(&self) -> bool {
         matches!(self, Self::Embedded(_))
+    }
+
+    /// Whether this node answers for the directory at this moment.
+    pub fn answers_here(&self) -> bool {
+        match self {
+            Self::Embedded(_) => true,
+            Self::Remote { .. } => false,
+            Self::Etcd(shared) => shared.leads(),
+        }
+    }
+
+    /// The directory that several nodes may host, if it is one.
+    pub const fn shared(&self) -> Option<&Arc<EtcdDirectory>> {
+        match self {
+            Self::Etcd(shared) => Some(shared),
+            Self::Embedded(_) | Self::Remote { .. } => None,
+        }
     }
 }
 

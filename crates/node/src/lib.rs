@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod capability;
 mod core;
+mod directory_etcd;
 mod directory_host;
 mod directory_link;
 mod holdings;
@@ -33,6 +34,8 @@ mod verify;
 use hinterland_os::fault_point;
 
 pub use cache::CacheSwitches;
+pub use directory_host::{DirectoryHost, DirectoryHostError};
+pub use hinterland_etcd::{EtcdError, Target as EtcdTarget, TargetError as EtcdTargetError};
 pub use hinterland_policy::heat::HeatSettings;
 pub use kv::{KvDisk, KvRemote, KvWatermarks};
 pub use node::{Node, NodeError, read_key};

@@ -5,15 +5,19 @@
 //! other, so that a home that hangs holds up nobody else.
 
 mod gate;
+mod guards;
 mod kept;
 mod link;
+mod list;
 
 use crate::core::Core;
+use crate::fault_point;
 use crate::refused::{Refused, errno};
 use gate::Gates;
+use guards::Guards;
 use hinterland_directory::locks::{
     ClaimState, HomeAction, LockAnswer, LockAsk, LockHolder, LockHome, LockMode, LockRefusal, LockRequest,
-    LockSettings,
+    LockSettings, LockWish,
 };
 use hinterland_directory::{Command, HomeInfo, ObjectInfo, Reply as DirectoryReply, spread};
 use hinterland_os::{clock, process};
@@ -43,6 +47,8 @@ pub struct Wish {
     pub pid: u32,
     /// On what.
     pub address: GlobalAddress,
+    /// Length of a guard's range, else 0.
+    pub bytes: u64,
     /// How.
     pub mode: LockMode,
     /// Whether a read lock becomes it.
@@ -71,6 +77,7 @@ pub struct Locks {
     /// A wish has got further.
     changed: Condvar,
     gates: Gates,
+    guards: Guards,
     places: Mutex<HashMap<PageNumber, Place>>,
     links: Links,
     is_stopping: AtomicBool,
@@ -92,11 +99,12 @@ impl Locks {
     pub fn new(own: NodeId, lease: Duration, kept: KeptFences) -> std::io::Result<Self> {
         // A lease is seconds: the cast loses nothing.
         let lease_ms = (lease.as_millis() as u64).max(8);
-        let settings = LockSettings { lease_ms, ..LockSettings::default() };
+        let lease_before_ms = kept.lease_before_ms();
+        let settings = LockSettings { lease_ms, lease_before_ms, ..LockSettings::default() };
         let mut home = LockHome::new(own, settings, kept.given(), now_ms());
         for action in home.take_actions() {
             if let HomeAction::Persist(fence) = action {
-                kept.keep(fence)?;
+                kept.keep(fence, home.lease_owed_ms())?;
                 home.persisted(fence);
             }
         }
@@ -112,6 +120,7 @@ impl Locks {
             }),
             changed: Condvar::new(),
             gates: Gates::default(),
+            guards: Guards::default(),
             places: Mutex::default(),
             links: Links::default(),
             is_stopping: AtomicBool::new(false),
@@ -204,6 +213,9 @@ impl Locks {
     /// # Errors
     /// [`Refused`] if the session has none, or has lost it.
     pub fn state(&self, session: SessionId, address: GlobalAddress) -> Result<Reply, Refused> {
+        if let Some(lost) = self.guards.why_lost(session, address) {
+            return Err(lost);
+        }
         let wants = self.wants();
         let request = wants.requests.get(&(session, address)).ok_or_else(|| not_held(address))?;
         match wants.holder.state(*request) {
@@ -219,6 +231,23 @@ impl Locks {
     /// # Errors
     /// [`Refused`] if the session has none, or had lost it.
     pub fn unlock(
+        &self,
+        core: &Core,
+        session: SessionId,
+        address: GlobalAddress,
+        clean: bool,
+    ) -> Result<(), Refused> {
+        let clean = self.guards.end(session, address)? && clean;
+        self.unlock_as(core, session, address, clean)
+    }
+
+    /// As [`unlock`](Self::unlock) for a program that cannot be asked whether all has arrived.
+    fn give_back(&self, core: &Core, session: SessionId, address: GlobalAddress) {
+        // It may have been lost meanwhile, which is as good.
+        drop(self.unlock_as(core, session, address, false));
+    }
+
+    fn unlock_as(
         &self,
         core: &Core,
         session: SessionId,
@@ -247,6 +276,15 @@ impl Locks {
 
     /// Gives back everything that a session held or wanted. What it wrote may still be on its way.
     pub fn release_all(&self, core: &Core, session: SessionId) {
+        if self.guards.orphan(session) {
+            // The thread that looks at the clock does it when no store can come any more.
+            self.links.own_changed();
+        } else {
+            self.release_now(core, session);
+        }
+    }
+
+    fn release_now(&self, core: &Core, session: SessionId) {
         let mut wants = self.wants();
         wants.requests.retain(|(owner, _), _| *owner != session);
         let asks = wants.holder.end_session(session);
@@ -265,21 +303,47 @@ impl Locks {
     /// [`Refused`] for what is no question.
     pub fn answer(&self, core: &Core, peer: NodeId, body: &[u8]) -> Result<Vec<u8>, Refused> {
         let (life, ask): (u64, LockAsk) = hinterland_proto::control::decode(body)?;
+        fault_point::reach(if matches!(ask, LockAsk::Renew) {
+            "lock-home-renewing"
+        } else {
+            "lock-home-asked"
+        });
         let answer = self.ask_own_home(core, peer, life, &ask);
+        fault_point::reach(match (&ask, &answer) {
+            (LockAsk::Renew, _) => "lock-home-renewed",
+            (LockAsk::Release { .. }, _) => "lock-home-released",
+            (LockAsk::Check { .. }, _) => "lock-home-checked",
+            (_, LockAnswer::Granted { .. }) => "lock-home-granted",
+            _ => "lock-home-answered",
+        });
         Ok(hinterland_proto::control::encode(&(self.kept.life(), self.lease_ms, answer))?)
+    }
+
+    /// A lock home says that something changed for wishes of this node.
+    pub fn news(&self, core: &Core, home: NodeId) {
+        self.links.hurry(home);
+        self.links.run(core, home);
     }
 
     /// Forgets a lock as a page home: when it returns, no access under an older fence happens any more.
     pub fn forget(&self, address: GlobalAddress) {
+        fault_point::reach("lock-told-to-forget");
         self.gates.forget(address);
+        fault_point::reach("lock-forgotten");
     }
 
     fn ask_own_home(&self, core: &Core, node: NodeId, life: u64, ask: &LockAsk) -> LockAnswer {
-        let answer = {
+        let (answer, mut actions) = {
             let mut home = self.home();
             home.set_cut_off(!self.holds_lease(core));
-            home.answer(now_ms(), node, life, ask)
+            let answer = home.answer(now_ms(), node, life, ask);
+            (answer, home.take_actions())
         };
+        if matches!(answer, LockAnswer::Granted { .. }) && node != self.own {
+            // The answer says it.
+            actions.retain(|action| *action != HomeAction::Changed(node));
+        }
+        self.perform(core, actions);
         self.act(core);
         answer
     }
@@ -296,24 +360,31 @@ impl Locks {
             if actions.is_empty() {
                 return;
             }
-            for action in actions {
-                match action {
-                    HomeAction::Persist(fence) => match self.kept.keep(fence) {
+            self.perform(core, actions);
+        }
+    }
+
+    fn perform(&self, core: &Core, actions: Vec<HomeAction>) {
+        for action in actions {
+            match action {
+                HomeAction::Persist(fence) => {
+                    let lease_ms = self.home().lease_owed_ms();
+                    match self.kept.keep(fence, lease_ms) {
                         Ok(()) => self.home().persisted(fence),
                         Err(error) => core.cache.problem(&format!(
                             "locks cannot be given: their fences cannot be kept: {error} (hint: is the disk of --state full?)"
                         )),
-                    },
-                    HomeAction::Tell(node, address, number) if node == self.own => {
-                        self.gates.forget(address);
-                        self.home().told(now_ms(), node, address, number);
                     }
-                    HomeAction::Tell(node, address, number) => {
-                        self.links.push(core, node, Out::Tell(address, number));
-                    }
-                    HomeAction::Changed(node) if node == self.own => self.links.own_changed(),
-                    HomeAction::Changed(_) => {}
                 }
+                HomeAction::Tell(node, address, number) if node == self.own => {
+                    self.gates.forget(address);
+                    self.home().told(now_ms(), node, address, number);
+                }
+                HomeAction::Tell(node, address, number) => {
+                    self.links.push(core, node, Out::Tell(address, number));
+                }
+                HomeAction::Changed(node) if node == self.own => self.links.own_changed(),
+                HomeAction::Changed(node) => self.links.push(core, node, Out::News),
             }
         }
     }
@@ -342,9 +413,14 @@ impl Locks {
         } else if wish.upgrade {
             return Err(not_held(wish.address));
         }
-        let owner = (wish.session, wish.pid);
-        let (request, ask) =
-            wants.holder.begin(owner, place.home, wish.address, wish.mode, replaces, wish.queue);
+        let asked = LockWish {
+            session: wish.session,
+            pid: wish.pid,
+            address: wish.address,
+            bytes: wish.bytes,
+            mode: wish.mode,
+        };
+        let (request, ask) = wants.holder.begin(asked, place.home, replaces, wish.queue);
         wants.requests.insert(key, request);
         drop(wants);
         self.send(core, place.home, request, ask);
@@ -398,7 +474,8 @@ impl Locks {
             for home in homes.into_iter().filter(|home| *home != self.own) {
                 self.links.run(core, home);
             }
-            self.links.wait_own(pause);
+            let waits = self.tend_guards(core);
+            self.links.wait_own(if waits { guards::TEND_PAUSE } else { pause });
         }
     }
 

@@ -2,6 +2,9 @@
 
 use crate::cache::{Cache, CacheOptions, CacheThreads};
 use crate::core::Core;
+use crate::directory_etcd::{
+    self, BelongingError, EtcdDirectory, OwnIdentity, check_belonging, noted_pool, refuse_foreign_state,
+};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
@@ -44,6 +47,9 @@ const SWEEP_PAUSE: Duration = Duration::from_secs(5);
 /// Moves that fell silent are looked for at this pace.
 const PAGES_PAUSE: Duration = Duration::from_millis(100);
 
+/// Reasons for bytes to go by TCP that are remembered as said.
+const REASONS_MAX: usize = 16;
+
 /// Descriptors without which a node serves nobody: its own, and those of a few sessions.
 const DESCRIPTORS_MIN: u64 = 64;
 
@@ -66,6 +72,9 @@ pub enum NodeError {
         /// Where it would listen.
         address: std::net::SocketAddr,
     },
+    /// RDMA devices were named and cannot be used.
+    #[error("{0} (hint: `hinterland doctor` lists devices; --rdma auto uses what there is, --rdma off none)")]
+    Rdma(String),
     /// The key file holds no key.
     #[error(
         "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)"
@@ -95,6 +104,12 @@ pub enum NodeError {
     /// The directory cannot start.
     #[error(transparent)]
     Directory(#[from] DirectoryHostError),
+    /// etcd cannot be used.
+    #[error(transparent)]
+    Etcd(#[from] hinterland_etcd::EtcdError),
+    /// The state belongs to another directory.
+    #[error(transparent)]
+    Belonging(#[from] BelongingError),
     /// Page heat has parameters that make no sense.
     #[error(transparent)]
     Heat(#[from] HeatSettingsError),
@@ -173,7 +188,10 @@ impl Node {
         let folders = mark_folders(&options, &backing)?;
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
-        let rdma = open_rdma(&options, &mut messages);
+        let rdma = open_rdma(&options, &mut messages)?;
+        if let Some(host) = &rdma {
+            core.regions.read_by(host);
+        }
         let server_options = ServerOptions {
             node: core.own,
             pool: core.pool,
@@ -184,6 +202,9 @@ impl Node {
         };
         let service = Arc::new(RemoteService::new(Arc::clone(&core)));
         let server = Server::start(listener, service, server_options)?;
+        if let Some(shared) = core.directory.shared() {
+            shared.begin()?;
+        }
         // Others may ask as soon as the directory knows the address, so joining comes last.
         let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
         core.regions.joined(&core);
@@ -210,7 +231,14 @@ impl Node {
 
     /// One line that says that the node is ready, and where.
     pub fn ready_line(&self) -> String {
-        let role = if self.core.directory.is_embedded() { ", hosts the directory" } else { "" };
+        let role = match &*self.core.directory {
+            DirectoryLink::Embedded(_) => ", hosts the directory".to_owned(),
+            DirectoryLink::Remote { .. } => String::new(),
+            DirectoryLink::Etcd(shared) => match shared.sight().leader {
+                Some(leader) => format!(", directory in {} led by {}", shared.target(), leader.name),
+                None => format!(", directory in {}", shared.target()),
+            },
+        };
         format!(
             "node {} ready: rack {}, fabric {}{role}",
             self.core.name, self.core.membership.rack, self.core.membership.address
@@ -219,6 +247,9 @@ impl Node {
 
     /// Ends the node in order: sessions, membership, fabric, cache. Objects stay for the next start.
     pub fn stop(mut self) {
+        if let Some(shared) = self.core.directory.shared() {
+            shared.hurry();
+        }
         self.core.kv.end_sessions();
         self.local.stop();
         *self.bell.stopping.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -232,6 +263,9 @@ impl Node {
             }
         }
         self.core.membership.leave(&self.core.directory);
+        if let Some(shared) = self.core.directory.shared() {
+            shared.stop();
+        }
         self.server.stop();
         self.core.regions.stop();
         self.core.kv.stop();
@@ -259,21 +293,30 @@ impl Node {
 }
 
 /// The devices that peers read from, if there are any; says what becomes of those that there are.
-fn open_rdma(options: &NodeOptions, messages: &mut Vec<String>) -> Option<Arc<Host>> {
-    let devices = options.rdma.devices()?;
-    if devices.is_empty() && rdma::devices().is_empty() {
-        return None;
+fn open_rdma(options: &NodeOptions, messages: &mut Vec<String>) -> Result<Option<Arc<Host>>, NodeError> {
+    let Some(devices) = options.rdma.devices() else { return Ok(None) };
+    let (are_named, there) = (!devices.is_empty(), rdma::devices());
+    if !are_named && there.is_empty() {
+        return Ok(None);
+    }
+    if let Some(missing) = devices.iter().find(|name| there.iter().all(|device| device.name != **name)) {
+        let names: Vec<&str> = there.iter().map(|device| device.name.as_str()).collect();
+        let names =
+            if names.is_empty() { "has none".to_owned() } else { format!("has {}", names.join(", ")) };
+        return Err(NodeError::Rdma(format!("there is no RDMA device {missing:?}; this host {names}")));
     }
     // What is lent and as much again: an object may be registered for two readers, or on two ports.
-    let registered_bytes_max = options.capacity_bytes.saturating_mul(2);
+    let registered_bytes_max =
+        options.capacity_bytes.saturating_add(options.kv_capacity_bytes).saturating_mul(2);
     match Host::open(HostOptions { devices, registered_bytes_max, ..HostOptions::default() }) {
         Ok(host) => {
-            messages.push("rdma: sealed objects are read by devices".to_owned());
-            Some(Arc::new(host))
+            messages.push("rdma: sealed objects, regions and KV blocks are read by devices".to_owned());
+            Ok(Some(Arc::new(host)))
         }
+        Err(why) if are_named => Err(NodeError::Rdma(why)),
         Err(why) => {
             messages.push(format!("rdma: {why}, so other racks use TCP (hint: `hinterland doctor`)"));
-            None
+            Ok(None)
         }
     }
 }
@@ -326,10 +369,7 @@ fn build(
     messages: &mut Vec<String>,
 ) -> Result<(Arc<Core>, CacheThreads), NodeError> {
     let own = NodeId(kept_number(&options.state.join("node.id"))?);
-    let pool = match &options.join {
-        Some(directory) => pool_of(directory, key.clone())?,
-        None => PoolId(u128::from(kept_number(&options.state.join("pool.id"))?)),
-    };
+    let (etcd, pool) = find_pool(options, key.clone())?;
     let identity = PeerIdentity {
         node: own,
         pool,
@@ -339,13 +379,20 @@ fn build(
         rdma: reading_by_rdma(options),
     };
     let peers = Arc::new(Peers::new(identity.clone()));
-    let directory = Arc::new(directory_link(options, &peers)?);
     let small = small_folder(options, backing, own)?;
     let (holdings, dropped) =
         Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
     messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
     let holdings = Arc::new(holdings);
+    check_state(options, pool, &holdings)?;
     let incarnation = Incarnation::fresh();
+    let itself = OwnIdentity {
+        node: own,
+        name: options.name.clone(),
+        address: address.clone(),
+        incarnation: incarnation.clone(),
+    };
+    let directory = Arc::new(directory_link(options, etcd, itself, &peers)?);
     let membership = Membership::new(own, options.rack.clone(), address, incarnation.clone());
     let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
@@ -373,7 +420,7 @@ fn build(
         kv_racks: Arc::clone(&kv_racks),
         kv,
         locks,
-        regions: Regions::new(&small, heat),
+        regions: Regions::new(&small, heat, options.share_pages),
         segment: Segment::new(options.segment_bytes),
         backing: backing.explanation.clone(),
         started: Instant::now(),
@@ -383,6 +430,40 @@ fn build(
         ring_requests: AtomicU64::new(0),
     });
     Ok((core, threads))
+}
+
+/// The pool that the node belongs to, and its directory if that is in etcd.
+fn find_pool(
+    options: &NodeOptions,
+    key: Option<PoolKey>,
+) -> Result<(Option<directory_etcd::Opened>, PoolId), NodeError> {
+    if let Some(target) = &options.etcd {
+        let noted = noted_pool(&options.state)?;
+        let drawn = PoolId(u128::from_le_bytes(random().map_err(Refused::from)?).max(1));
+        // A pool that this state belongs to is not made again where it is missing.
+        let opened = directory_etcd::open(target.clone(), options.lease, noted.is_none().then_some(drawn))?;
+        let pool = opened.pool.ok_or_else(|| BelongingError::NoPool {
+            state: options.state.clone(),
+            own: noted.unwrap_or(drawn),
+            directory: target.to_string(),
+        })?;
+        return Ok((Some(opened), pool));
+    }
+    let pool = match &options.join {
+        Some(directory) => pool_of(directory, key)?,
+        None => PoolId(u128::from(kept_number(&options.state.join("pool.id"))?)),
+    };
+    Ok((None, pool))
+}
+
+/// Refuses a state that belongs to another directory, before anything in it is touched.
+fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Result<(), BelongingError> {
+    match &options.etcd {
+        Some(target) => {
+            check_belonging(&options.state, &target.to_string(), pool, !holdings.all().is_empty())
+        }
+        None => refuse_foreign_state(&options.state),
+    }
 }
 
 /// How the cache is to be.
@@ -402,13 +483,23 @@ fn open_locks(options: &NodeOptions, own: NodeId) -> Result<Locks, NodeError> {
         .map_err(|source| NodeError::State { path: options.state.join("locks"), source })
 }
 
-/// The way to the directory: to another node, or to this one.
-fn directory_link(options: &NodeOptions, peers: &Arc<Peers>) -> Result<DirectoryLink, NodeError> {
+/// The way to the directory: to etcd and who leads, to another node, or to this one.
+fn directory_link(
+    options: &NodeOptions,
+    etcd: Option<directory_etcd::Opened>,
+    itself: OwnIdentity,
+    peers: &Arc<Peers>,
+) -> Result<DirectoryLink, NodeError> {
+    // A lease of days is the longest that anybody sets: the cast loses nothing.
+    let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
+    if let Some(etcd) = etcd {
+        let hosts = options.hosts_directory;
+        let shared = EtcdDirectory::new(etcd, itself, settings, hosts, Arc::clone(peers));
+        return Ok(DirectoryLink::Etcd(Arc::new(shared)));
+    }
     Ok(match &options.join {
         Some(address) => DirectoryLink::Remote { peers: Arc::clone(peers), address: address.clone() },
         None => {
-            // A lease of days is the longest that anybody sets: the cast loses nothing.
-            let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
             let path = options.state.join("directory.redb");
             DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
         }
@@ -470,6 +561,7 @@ fn spawn_repairs(core: &Arc<Core>) -> Result<JoinHandle<()>, NodeError> {
 fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeError> {
     let watch = move || {
         process::name_thread("pages");
+        let mut said = Vec::new();
         loop {
             let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
             let (stopping, _) = bell
@@ -481,10 +573,27 @@ fn spawn_pages(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, NodeE
             }
             drop(stopping);
             core.regions.end_silent_moves(&core);
+            core.regions.recall_wanted(&core);
+            core.regions.tend_copies(&core);
+            say_why_no_rdma(&core, &mut said);
         }
     };
     let thread = std::thread::Builder::new().name("pages".to_owned()).spawn(watch);
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
+}
+
+/// Says each reason once for which bytes that devices could move go by TCP.
+fn say_why_no_rdma(core: &Core, said: &mut Vec<String>) {
+    for why in core.regions.refusal().into_iter().chain(core.peers.why_no_rdma()) {
+        if !said.contains(&why) {
+            core.cache.problem(&format!("rdma: {why}"));
+            // Words with numbers in them may differ each time: the first few say enough.
+            if said.len() == REASONS_MAX {
+                said.remove(0);
+            }
+            said.push(why);
+        }
+    }
 }
 
 /// Brings pages that this rack uses.
@@ -537,7 +646,7 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
                 was_lost = true;
             }
         }
-        if core.directory.is_embedded()
+        if core.directory.answers_here()
             && let Err(refused) = core.directory.apply(&Command::Tick)
         {
             core.cache.problem(&format!("the directory cannot go on: {refused}"));

@@ -3,6 +3,7 @@
 use crate::cache::CacheSwitches;
 use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
+use hinterland_etcd::Target as EtcdTarget;
 use hinterland_os::{Coherence, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_policy::heat::HeatSettings;
@@ -63,6 +64,10 @@ pub struct NodeOptions {
     pub advertise: Option<String>,
     /// `HOST:PORT` of the node that hosts the directory; `None` to host it here.
     pub join: Option<String>,
+    /// etcd, where the hosts of the directory keep it and choose who leads; `None` if one node hosts it.
+    pub etcd: Option<EtcdTarget>,
+    /// Whether this node may lead a directory in etcd.
+    pub hosts_directory: bool,
     /// Memory that it lends.
     pub capacity_bytes: u64,
     /// Memory for caches of other racks' objects.
@@ -107,6 +112,8 @@ pub struct NodeOptions {
     pub lease: Duration,
     /// When pages of regions move to the racks that use them; `None`: they do not by themselves.
     pub heat: Option<HeatSettings>,
+    /// Whether pages that are read much and hardly ever written are copied to the racks that read them.
+    pub share_pages: bool,
     /// When and how fast lost copies are made again.
     pub repair: RepairOptions,
 }
@@ -122,6 +129,8 @@ impl NodeOptions {
             listen,
             advertise: None,
             join: None,
+            etcd: None,
+            hosts_directory: true,
             capacity_bytes: 1 << 30,
             cache_budget_bytes: 1 << 30,
             kv_capacity_bytes: 256 << 20,
@@ -144,6 +153,7 @@ impl NodeOptions {
             switches: CacheSwitches::default(),
             lease: Duration::from_secs(3),
             heat: Some(HeatSettings::default()),
+            share_pages: true,
             repair: RepairOptions::default(),
         }
     }

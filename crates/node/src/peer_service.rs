@@ -34,6 +34,7 @@ impl PeerSession {
     pub fn answer(&self, core: &Core, peer: NodeId, request: PeerRequest) -> Result<PeerReply, Refused> {
         match request {
             PeerRequest::Directory(command) => directory(core, &command),
+            PeerRequest::DirectoryOnce(request) => directory_once(core, &request),
             PeerRequest::HomeCreate { object, epoch, name, bytes, ticket } => {
                 create(core, object, epoch, name, bytes, ticket)
             }
@@ -61,15 +62,67 @@ impl PeerSession {
                 core.regions.get(core, object)?;
                 Ok(PeerReply::Done)
             }
+            PeerRequest::Checksums { object, first } => checksums(core, object, first),
+            PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
+            PeerRequest::Attach { object } => self.attach(core, peer, object),
+            PeerRequest::Locks(body) => Ok(PeerReply::Locks(core.locks.answer(core, peer, &body)?)),
+            PeerRequest::LockForget { address } => Ok(forget_lock(core, address)),
+            PeerRequest::LockNews => Ok(lock_news(core, peer)),
+            PeerRequest::KvFind { user, fingerprint, keys } => self.kv_find(core, user, &fingerprint, &keys),
+            PeerRequest::KvCheck { user, fingerprint, blocks } => {
+                let store = core.kv.existing(user).filter(|_| core.kv_racks.is_on());
+                let sums = match store {
+                    Some(store) => store.sums(&fingerprint, &blocks)?,
+                    None => vec![None; blocks.len()],
+                };
+                fault_point::reach("home-kv-checked");
+                Ok(PeerReply::KvChecked { sums })
+            }
+            other => self.answer_about_pages(core, peer, other),
+        }
+    }
+
+    /// Answers what other nodes ask of pages of regions.
+    fn answer_about_pages(
+        &self,
+        core: &Core,
+        peer: NodeId,
+        request: PeerRequest,
+    ) -> Result<PeerReply, Refused> {
+        match request {
             PeerRequest::PageFreeze { object, index, epoch, heat } => {
                 let region = core.regions.get(core, object)?;
                 core.regions.allows(&region, index, heat.as_ref())?;
+                core.regions.recall(core, &region, index)?;
                 let crc = core.regions.freeze(&region, index, epoch)?;
                 Ok(PeerReply::PageFrozen { handle: self.frozen(&region)?, crc })
             }
             PeerRequest::PageWanted { object, index, heat } => {
                 let region = core.regions.get(core, object)?;
+                if core.regions.may_be_copied(&region, index, &heat) {
+                    return Ok(PeerReply::PageMayBeCopied);
+                }
                 core.regions.allows(&region, index, Some(&heat))?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::PageShare { object, index, address } => {
+                let region = core.regions.get(core, object)?;
+                let (crc, term) = core.regions.share(&region, index, peer, &address)?;
+                Ok(PeerReply::PageShared { handle: self.frozen(&region)?, crc, term })
+            }
+            PeerRequest::PageUnshare { object, index } => {
+                if let Some(region) = core.regions.known(object) {
+                    core.regions.give_back(core, &region, index)?;
+                }
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::PageWrite { object, index } => {
+                let region = core.regions.get(core, object)?;
+                core.regions.recall(core, &region, index)?;
+                Ok(PeerReply::Done)
+            }
+            PeerRequest::PageKeep { term } => {
+                core.regions.keep_copies(peer, term)?;
                 Ok(PeerReply::Done)
             }
             PeerRequest::PageMoved { object, index, epoch } => {
@@ -82,21 +135,7 @@ impl PeerSession {
                 core.regions.pull(core, &region, index, None)?;
                 Ok(PeerReply::Done)
             }
-            PeerRequest::Checksums { object, first } => checksums(core, object, first),
-            PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
-            PeerRequest::Attach { object } => self.attach(core, peer, object),
-            PeerRequest::Locks(body) => Ok(PeerReply::Locks(core.locks.answer(core, peer, &body)?)),
-            PeerRequest::LockForget { address } => Ok(forget_lock(core, address)),
-            PeerRequest::KvFind { user, fingerprint, keys } => self.kv_find(core, user, &fingerprint, &keys),
-            PeerRequest::KvCheck { user, fingerprint, blocks } => {
-                let store = core.kv.existing(user).filter(|_| core.kv_racks.is_on());
-                let sums = match store {
-                    Some(store) => store.sums(&fingerprint, &blocks)?,
-                    None => vec![None; blocks.len()],
-                };
-                fault_point::reach("home-kv-checked");
-                Ok(PeerReply::KvChecked { sums })
-            }
+            other => Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
         }
     }
 
@@ -147,6 +186,10 @@ impl PeerSession {
         needed: Rights,
     ) -> Result<Option<(ByteRange, Slice)>, Refused> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Resource::Region(_) = table.check(handle, range.offset(), range.bytes(), needed)? {
+            // Nodes read frozen pages, once each.
+            return Ok(None);
+        }
         crate::core::one_sided(&table, handle, range, needed)
     }
 
@@ -197,12 +240,31 @@ fn forget_lock(core: &Core, address: hinterland_types::GlobalAddress) -> PeerRep
     PeerReply::Done
 }
 
-fn directory(core: &Core, command: &[u8]) -> Result<PeerReply, Refused> {
-    let DirectoryLink::Embedded(host) = &*core.directory else {
-        let text = "this node does not host the directory (hint: --join the node that does)";
+fn lock_news(core: &Core, home: NodeId) -> PeerReply {
+    core.locks.news(core, home);
+    PeerReply::Done
+}
+
+fn directory_once(core: &Core, request: &[u8]) -> Result<PeerReply, Refused> {
+    let Some(shared) = core.directory.shared() else {
+        let text = "this node's directory is not in etcd (hint: give all nodes of a pool the same --directory, or --join)";
         return Err(Refused::new(errno::ENOTSUP, text));
     };
-    let answered = answer(host, &decode(command)?)?;
+    let (id, command) = decode(request)?;
+    let answered = shared.serve(Some(id), &command)?;
+    fault_point::reach("directory-answered");
+    Ok(PeerReply::Directory(encode(&answered)?))
+}
+
+fn directory(core: &Core, command: &[u8]) -> Result<PeerReply, Refused> {
+    let answered = match &*core.directory {
+        DirectoryLink::Embedded(host) => answer(host, &decode(command)?)?,
+        DirectoryLink::Etcd(shared) => shared.serve(None, &decode(command)?)?,
+        DirectoryLink::Remote { .. } => {
+            let text = "this node does not host the directory (hint: --join the node that does)";
+            return Err(Refused::new(errno::ENOTSUP, text));
+        }
+    };
     fault_point::reach("directory-answered");
     Ok(PeerReply::Directory(encode(&answered)?))
 }

@@ -9,6 +9,7 @@ use hinterland_proto::right::right_to_read;
 use hinterland_proto::{PoolId, PoolKey, Role};
 use hinterland_types::{NodeId, ObjectId};
 use std::collections::HashMap;
+use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -95,6 +96,35 @@ impl Peers {
         }
     }
 
+    /// Asks a node once, over a connection that is there or that can be made; the caller asks again, perhaps somebody else.
+    ///
+    /// A node that nobody has talked to, or that did not answer last, is first looked for with a wait of `look` only.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_once(
+        &self,
+        address: &str,
+        request: &PeerRequest,
+        (look, within): (Duration, Duration),
+    ) -> Result<PeerReply, Refused> {
+        let is_known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).contains_key(address);
+        if !is_known {
+            listens(address, look)?;
+        }
+        let body = encode(request)?;
+        let answer = self.connected(address)?.tcp().call_within(&body, within);
+        let answer = answer.inspect_err(|error| {
+            if error.is_connection_lost() {
+                self.forget(address);
+            }
+        })?;
+        match decode(&answer)? {
+            PeerReply::Error { code, text } => Err(Refused::new(code, text)),
+            reply => Ok(reply),
+        }
+    }
+
     /// Drops a connection that failed; the next use makes a new one.
     pub fn forget(&self, address: &str) {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
@@ -103,6 +133,15 @@ impl Peers {
     /// How this node presents itself.
     pub const fn identity(&self) -> &PeerIdentity {
         &self.identity
+    }
+
+    /// Why there are no queue pairs to peers that have devices as we do.
+    pub fn why_no_rdma(&self) -> Vec<String> {
+        let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = |(address, endpoint): (&String, &Arc<RdmaEndpoint>)| {
+            endpoint.why_not().map(|why| format!("{address}: {why}"))
+        };
+        endpoints.iter().filter_map(why).collect()
     }
 
     fn connected(&self, address: &str) -> Result<Arc<RdmaEndpoint>, Refused> {
@@ -124,6 +163,21 @@ impl Peers {
         let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
     }
+}
+
+/// Whether somebody listens at an address, without waiting long for a host that is gone.
+fn listens(address: &str, within: Duration) -> Result<(), Refused> {
+    let gone = |error: std::io::Error| {
+        Refused::new(errno::EHOSTUNREACH, format!("cannot connect to {address}: {error}"))
+    };
+    let mut failure = std::io::Error::from(std::io::ErrorKind::AddrNotAvailable);
+    for found in address.to_socket_addrs().map_err(gone)? {
+        match TcpStream::connect_timeout(&found, within) {
+            Ok(_) => return Ok(()),
+            Err(error) => failure = error,
+        }
+    }
+    Err(gone(failure))
 }
 
 /// Learns which pool a node belongs to, before joining it.

@@ -71,6 +71,8 @@ pub mod errno {
     pub const ENOSPC: i32 = 28;
     /// Cannot be done here.
     pub const ENOTSUP: i32 = 95;
+    /// Another node leads the directory, or may.
+    pub const ESTALE: i32 = 116;
     /// Waited too long.
     pub const ETIMEDOUT: i32 = 110;
     /// The other node does not answer.

@@ -3,9 +3,11 @@
 //! A region is known here as soon as a program of this host opens it or the node has a part of it. Each has a word a page,
 //! which programs map read-only; see [`hinterland_proto::pages`].
 
+mod copies;
 mod deciding;
 mod known;
 mod moving;
+mod sharing;
 mod slots;
 
 pub use deciding::{IDLE_PACE, PACE};
@@ -14,21 +16,29 @@ pub use slots::SlotFile;
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
+use copies::Sources;
 use deciding::Deciding;
 use hinterland_directory::{Command, ObjectState, Reply};
+use hinterland_fabric::rdma::Host;
 use hinterland_os::barrier;
 use hinterland_policy::heat::HeatRules;
 use hinterland_proto::control::PagesOn;
-use hinterland_types::{ObjectId, SessionId};
+use hinterland_types::{NodeId, ObjectId, PageNumber, SessionId};
 use known::Layout;
+use sharing::Readers;
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Regions that are known without a part of them here: each costs 8 bytes a page. Those that nobody has open go first.
 const KNOWN_MAX: usize = 4096;
+
+/// How long threads that are in a page are waited for at once: a copy takes far less.
+const LEAVE_WAIT: Duration = Duration::from_millis(2);
+const LEAVE_PAUSE: Duration = Duration::from_micros(50);
 
 /// All regions that this node knows.
 pub struct Regions {
@@ -42,11 +52,17 @@ pub struct Regions {
     joined: AtomicBool,
     /// Which pages come here by themselves; none if they do not.
     deciding: Option<Deciding>,
+    /// Whether copies of pages are given and kept.
+    shares_pages: bool,
+    readers: Readers,
+    sources: Sources,
+    /// What devices of other racks read pages through.
+    devices: OnceLock<Arc<Host>>,
 }
 
 impl Regions {
     /// Knows none yet. Words of an earlier life are made to say nothing, so that programs which still read them ask.
-    pub fn new(folder: &Path, heat: Option<HeatRules>) -> Self {
+    pub fn new(folder: &Path, heat: Option<HeatRules>, shares_pages: bool) -> Self {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "words") {
                 known::silence(&entry.path());
@@ -60,17 +76,47 @@ impl Regions {
             fences: !barrier::register(),
             joined: AtomicBool::new(false),
             deciding: heat.map(Deciding::new),
+            shares_pages,
+            readers: Readers::new(folder),
+            sources: Sources::default(),
+            devices: OnceLock::new(),
         }
+    }
+
+    /// Pages may be read by devices through this host from here on.
+    pub fn read_by(&self, host: &Arc<Host>) {
+        // Set once, when the node starts.
+        let _ = self.devices.set(Arc::clone(host));
+    }
+
+    /// Why memory could not be opened to devices, the last time.
+    pub fn refusal(&self) -> Option<String> {
+        self.devices.get()?.refusal()
     }
 
     /// From here on pages are served: the directory knows this life. Finds out about every part that is here.
     pub fn joined(&self, core: &Core) {
+        self.readers.wait_for_earlier();
         self.joined.store(true, Ordering::Release);
         for holding in core.holdings.all().into_iter().filter(|holding| holding.is_region()) {
             if let Err(refused) = self.get(core, holding.object) {
                 tracing::warn!(%refused, "the pages of {} are found out about when they are used", holding.name);
             }
         }
+    }
+
+    /// Whether copies of pages are given and kept: where programs fence themselves, as in racks of several hosts, nobody could tell
+    /// whether one still reads a copy.
+    fn gives_copies(&self) -> bool {
+        self.shares_pages && !self.fences
+    }
+
+    /// A node says that it still has copies of pages of this one.
+    ///
+    /// # Errors
+    /// [`Refused`] with `ENOENT` if they do not count any more.
+    pub(crate) fn keep_copies(&self, node: NodeId, term: u64) -> Result<(), Refused> {
+        self.readers.keep(node, term)
     }
 
     /// The region, found out about if it is not known yet.
@@ -144,6 +190,24 @@ impl Regions {
         let mut all = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|slots| slots.is_in_use());
         all.clone()
+    }
+
+    /// Whether every thread that was in one of the pages when this was called has left since; looks for some milliseconds. A
+    /// thread that enters one later sees what was stored before the call.
+    pub fn have_left(&self, first: PageNumber, last: PageNumber) -> bool {
+        if !self.fences && !barrier::all_processors() {
+            return false;
+        }
+        let mut inside = Vec::new();
+        for slots in self.all_slots() {
+            inside.extend(slots.inside(first, last).into_iter().map(|slot| (Arc::clone(&slots), slot)));
+        }
+        let deadline = Instant::now() + LEAVE_WAIT;
+        while !inside.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(LEAVE_PAUSE);
+            inside.retain(|(slots, slot)| slots.is_inside(*slot, first, last));
+        }
+        inside.is_empty()
     }
 
     /// Where the pages of a region lie, as the directory says.

@@ -177,7 +177,7 @@ fn answer(core: &Core, session: SessionId, body: &hinterland_ring::Body) -> hint
         RingRequest::Lock(address, mode) => {
             let mode = crate::locks::mode(mode);
             let (upgrade, queue, stay) = (false, false, false);
-            let wish = Wish { session, pid: 0, address, mode, upgrade, queue, stay };
+            let wish = Wish { session, pid: 0, address, bytes: 0, mode, upgrade, queue, stay };
             core.locks.lock(core, &wish, 0, &|| true).map(|_| (0, 0))
         }
         RingRequest::Unlock(address) => core.locks.unlock(core, session, address, true).map(|()| (0, 0)),

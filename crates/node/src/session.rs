@@ -136,6 +136,9 @@ impl Session {
             | Request::UnlockAs { .. }
             | Request::WriteLocked { .. }
             | Request::ReadLocked { .. }
+            | Request::GuardLock { .. }
+            | Request::KeepLocks { .. }
+            | Request::ListLocks
             | Request::Unlock { .. } => self.answer_about_locks(core, request)?,
             other => self.answer_about_objects(core, other)?,
         };
@@ -149,7 +152,7 @@ impl Session {
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
-            Resource::Region(region) => region.slice(range),
+            Resource::Region(region) => region.slice(range, needed.allows(Rights::WRITE)),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
@@ -384,13 +387,27 @@ impl Session {
                 core.regions.find(core, &region, index)?;
                 Reply::Done
             }
+            Request::WritePage { handle, index } => {
+                let Resource::Region(region) = self.check(handle, 0, 0, Rights::WRITE)? else {
+                    return Err(not_a_region());
+                };
+                core.regions.before_write(core, &region, index)?;
+                core.regions.find(core, &region, index)?;
+                Reply::Done
+            }
             Request::PullPage { address } => {
-                let info = core.directory.lookup_page(address.page())?;
-                let region = core.regions.get(core, info.object)?;
-                let index = address.page().raw().wrapping_sub(region.pages.first().raw());
+                let (region, index) = page_at(core, address)?;
                 core.regions.pull(core, &region, index, None)?;
                 Reply::Done
             }
+            Request::CopyPage { address } => {
+                let (region, index) = page_at(core, address)?;
+                core.regions.find(core, &region, index)?;
+                core.regions.copy_page(core, &region, index)?;
+                Reply::Done
+            }
+            // At most 1000.
+            Request::HotPages { limit } => Reply::HotPages(core.regions.hottest(limit.min(1000) as usize)),
             Request::PagesAt { name } => {
                 let info = core.directory.lookup(&name)?;
                 Reply::PagesAt(core.regions.pages_at(core, info.object)?)
@@ -503,7 +520,7 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
             }
-            Resource::Region(region) => map_region(&region),
+            Resource::Region(region) => map_region(core, &region),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
@@ -820,7 +837,7 @@ pub fn kept(slice: &Slice) -> Result<(), Refused> {
 }
 
 /// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
-fn map_region(region: &Arc<Region>) -> Answer {
+fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
     let give = || {
         let part = region.part().filter(|_| region.is_whole());
         let part = part.ok_or_else(|| {
@@ -844,12 +861,21 @@ fn map_region(region: &Arc<Region>) -> Answer {
         Ok((Reply::Mapped(mapped), vec![descriptor]))
     };
     for _ in 0..MAP_TRIES {
+        core.regions.recall_all(core, region)?;
         if let Some(answer) = region.while_still(give)? {
             return Ok(answer);
         }
         std::thread::sleep(MAP_PAUSE);
     }
     Err(Refused::new(errno::EAGAIN, format!("pages of {} are being moved (hint: try again)", region.name)))
+}
+
+/// The region that has an address, and which of its pages does.
+fn page_at(core: &Core, address: hinterland_types::GlobalAddress) -> Result<(Arc<Region>, u32), Refused> {
+    let info = core.directory.lookup_page(address.page())?;
+    let region = core.regions.get(core, info.object)?;
+    let index = address.page().raw().wrapping_sub(region.pages.first().raw());
+    Ok((region, index))
 }
 
 fn not_a_region() -> Refused {

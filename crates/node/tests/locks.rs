@@ -260,3 +260,29 @@ fn a_node_that_stops_leaves_its_locks_to_others() {
     a.lock_within(address, LockMode::Write, LONG).unwrap();
     drop(b);
 }
+
+#[test]
+fn a_home_that_is_started_again_with_a_shorter_lease_waits_for_the_longer_one_of_before() {
+    let mut pair = Pair::new("shorter", Duration::from_secs(3));
+    let address = pair.region(1);
+    let a = pair.pool(0);
+    a.lock_within(address, LockMode::Write, LONG).unwrap();
+    pair.nodes[1].take().unwrap().stop();
+    pair.options[1].lease = Duration::from_millis(400);
+    // Twice: what the first of them has promised to wait for, the second has to wait for, too.
+    let mut started = Instant::now();
+    for _ in 0..2 {
+        started = Instant::now();
+        pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+        std::thread::sleep(Duration::from_millis(600));
+        pair.nodes[1].take().unwrap().stop();
+    }
+    let kept = || std::fs::read_to_string(pair.options[1].state.join("locks")).unwrap();
+    assert!(kept().trim_end().ends_with(" 3000"), "{}", kept());
+    started = started.max(Instant::now());
+    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+    pair.pool(1).lock_within(address, LockMode::Write, LONG).unwrap();
+    assert!(started.elapsed() >= Duration::from_secs(3), "the holder of before might have written");
+    let kept = std::fs::read_to_string(pair.options[1].state.join("locks")).unwrap();
+    assert!(kept.trim_end().ends_with(" 400"), "the longer lease is over: {kept}");
+}

@@ -206,6 +206,55 @@ fn no_increment_is_lost_or_doubled_while_the_page_moves() {
 }
 
 #[test]
+fn reads_never_go_back_while_the_page_moves() {
+    let nodes = Nodes::new("back", 3, 16);
+    let first = nodes.all[0].pool().create_region(&name("r"), 2 * PAGE, None).unwrap().address.unwrap();
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    let line = at(first, PAGE + 4096);
+    let (mut moves, mut reads) = (0, [0u64; 3]);
+    std::thread::scope(|scope| {
+        let (nodes, stop, written) = (&nodes, &stop, &written);
+        scope.spawn(move || {
+            let pool = nodes.all[1].pool();
+            let mut count = 0u64;
+            while !stop.load(Ordering::Relaxed) {
+                count += 1;
+                pool.write(line, &count.to_le_bytes().repeat(8)).unwrap();
+                written.store(count, Ordering::SeqCst);
+            }
+        });
+        for (reader, reads) in reads.iter_mut().enumerate() {
+            scope.spawn(move || {
+                let pool = nodes.all[reader].pool();
+                let mut found = [0; 64];
+                while !stop.load(Ordering::Relaxed) {
+                    let before = written.load(Ordering::SeqCst);
+                    pool.read(line, &mut found).unwrap();
+                    let words = found.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word));
+                    for word in words {
+                        assert!(word >= before, "{word} was read after {before} was written");
+                    }
+                    *reads += 1;
+                }
+            });
+        }
+        let pools = nodes.pools();
+        let until = Instant::now() + Duration::from_secs(90);
+        // Pauses as long as a device that was refused is left alone, so that devices read again before the next move.
+        for target in 1.. {
+            if moves == 4 || Instant::now() > until {
+                break;
+            }
+            moves += u64::from(pools[target % 3].pull_page(line).is_ok());
+            std::thread::sleep(Duration::from_millis(if target % 2 == 0 { 1100 } else { 20 }));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    println!("{moves} moves, {reads:?} reads, {} writes", written.load(Ordering::SeqCst));
+    assert!(moves == 4 && reads.iter().all(|reads| *reads > 0));
+}
+
+#[test]
 fn words_are_swapped_wherever_their_page_lies() {
     let nodes = Nodes::new("swap", 2, 16);
     let pools = nodes.pools();
@@ -250,7 +299,6 @@ fn quick_heat(options: &mut hinterland_node::NodeOptions) {
     options.heat = Some(hinterland_node::HeatSettings {
         threshold: 1.0,
         rest: Duration::from_millis(200),
-        pause: Duration::from_millis(50),
         ..hinterland_node::HeatSettings::default()
     });
 }
@@ -267,8 +315,13 @@ fn a_page_moves_to_the_rack_that_uses_it_and_what_is_not_used_stays() {
             user.write(at(first, PAGE + number * 8), &number.to_le_bytes()).unwrap();
         }
     }
-    let counters = (user.status().unwrap().counters, home.status().unwrap().counters);
-    assert_eq!((counters.0.pages_taken, counters.1.pages_given), (1, 1));
+    // Both count when they are through with the move, which is committed before that.
+    let counted =
+        || (user.status().unwrap().counters.pages_taken, home.status().unwrap().counters.pages_given);
+    while counted() != (1, 1) {
+        assert!(Instant::now() < deadline, "{:?}", counted());
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let mut found = [0; 8];
     home.read(at(first, PAGE + 99 * 8), &mut found).unwrap();
     assert_eq!(found, 99u64.to_le_bytes());
@@ -320,6 +373,9 @@ fn a_rack_without_room_sends_its_coldest_page_away_for_a_hot_one() {
         (0..100u64).for_each(|number| user.write(at(first, number * 8), &number.to_le_bytes()).unwrap());
     }
     assert_eq!(pages_on(&home, &nodes, "near"), [1, 3]);
+    let hottest = user.hot_pages(1).unwrap();
+    assert_eq!((hottest[0].name.as_str(), hottest[0].index, hottest[0].here), ("far", 0, true));
+    assert!(hottest[0].writes > 100 && hottest[0].reads == 0, "{hottest:?}");
     for page in 0..4 {
         let mut found = [0; 64];
         user.read(at(own, page * PAGE), &mut found).unwrap();

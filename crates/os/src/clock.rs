@@ -11,6 +11,15 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Milliseconds since this machine was started, with those in which it was suspended; never goes back.
+pub fn boot_ms() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes a timespec of this frame; CLOCK_BOOTTIME exists since Linux 2.6.39, so the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut time) };
+    // Both fields of such a time are never negative.
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
+}
+
 /// Milliseconds since 1970; may jump when the clock of the machine is set.
 pub fn wall_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -18,6 +18,7 @@
 //! | [`filler`] | pages that appear whole in a file |
 //! | [`own_files`] | which file lies behind an address, and whether its pages are still the file's |
 //! | [`pagemap`] | which pages of a range are present |
+//! | [`remote_memory`] | bytes of another process |
 //! | [`socket`] | unix streams that carry descriptors |
 //! | [`poll`] | waiting on many descriptors, events and signals |
 //! | [`fork_mark`] | a word that a child of `fork` finds zero |
@@ -52,6 +53,7 @@ pub mod pagemap;
 pub mod poll;
 pub mod probe;
 pub mod process;
+pub mod remote_memory;
 pub mod shared_slice;
 pub mod socket;
 mod spin;

@@ -11,6 +11,8 @@ use crate::mapping::check_multiple;
 const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
 const PAGE_IS_WRITTEN: u64 = 1 << 1;
 const PAGE_IS_PRESENT: u64 = 1 << 3;
+/// Also said of a page that the kernel is just moving to another place in memory.
+const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 /// Runs taken from the kernel in one call.
 const RUNS_PER_CALL: usize = 256;
@@ -81,7 +83,8 @@ impl PageMap {
         Self::open(&format!("/proc/{process}/pagemap"))
     }
 
-    /// Appends the runs of present pages between `address` and `address + bytes` to `runs`.
+    /// Appends the runs of present pages between `address` and `address + bytes` to `runs`. Pages that are in a swap device, or that the
+    /// kernel is just moving to another place, count as present: they have content.
     ///
     /// # Errors
     /// [`OsError::Misaligned`]; [`OsError::Unsupported`] on kernels before 6.7.
@@ -98,7 +101,7 @@ impl PageMap {
                 end,
                 vector: found.as_mut_ptr().addr() as u64,
                 vector_entries: RUNS_PER_CALL as u64,
-                category_mask: PAGE_IS_PRESENT,
+                category_any_of_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
                 return_mask: PAGE_IS_PRESENT | PAGE_IS_HUGE | PAGE_IS_WRITTEN,
                 ..ScanArguments::default()
             };

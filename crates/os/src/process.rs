@@ -32,6 +32,15 @@ pub fn signal_when_parent_dies(signal: i32) -> Result<(), OsError> {
     check(result, "prctl(PR_SET_PDEATHSIG)", || format!("signal {signal}")).map(drop)
 }
 
+/// Most bytes that a child of this process, or a child of one, had resident; those that have been waited for.
+pub fn children_resident_bytes_max() -> u64 {
+    // SAFETY: an all-zero structure is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes to a live structure.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024
+}
+
 /// A process that can be waited for and signalled without its number being taken by another one (`pidfd`).
 #[derive(Debug)]
 pub struct ProcessHandle {

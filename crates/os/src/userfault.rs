@@ -283,6 +283,62 @@ impl Userfault {
         })
     }
 
+    /// One attempt at [`copy`](Self::copy): pages that are there are left and counted, and the call ends where the kernel
+    /// refuses because events of the program wait to be read. With `protect` the new pages are write-protected from the
+    /// start, so that no write to them goes unseen. What is settled may be less than `source`: read the events and try again.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy), without `EAGAIN`.
+    pub fn try_copy(&self, address: u64, source: &[u8], protect: bool) -> Result<Filled, OsError> {
+        let source_address = source.as_ptr().expose_provenance() as u64;
+        let bytes = source.len() as u64;
+        let mut filled = Filled::default();
+        while filled.mapped_bytes + filled.present_bytes < bytes {
+            let at = filled.mapped_bytes + filled.present_bytes;
+            let mut arguments = uffd::TransferArguments {
+                destination: address + at,
+                source: source_address + at,
+                bytes: bytes - at,
+                mode: if protect { uffd::COPY_PROTECTED } else { 0 },
+                done: 0,
+            };
+            let result = self.call(uffd::COPY, &mut arguments, "copying pages", address + at, bytes - at);
+            let done = u64::try_from(arguments.done).unwrap_or(0).min(bytes - at);
+            filled.mapped_bytes += done;
+            match result {
+                Ok(()) => {}
+                Err(error) if error.errno() == Some(libc::EEXIST) => {
+                    // Somebody may have begun to wait for this page before it was mapped.
+                    self.wake(address + at + done, BASE_PAGE_BYTES as u64)?;
+                    filled.present_bytes += BASE_PAGE_BYTES as u64;
+                }
+                // It stops early where the address space changes, or at a page that is there, with some pages done or none.
+                Err(error) if error.is_would_block() => {
+                    if done == 0 {
+                        return Ok(filled);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    /// One attempt at [`write_protect`](Self::write_protect): `false` if events of the program wait to be read first.
+    ///
+    /// # Errors
+    /// As [`write_protect`](Self::write_protect).
+    pub fn try_write_protect(&self, address: u64, bytes: u64, protect: bool) -> Result<bool, OsError> {
+        let mode = if protect { uffd::WRITE_PROTECT_ON } else { 0 };
+        let range = uffd::Range { start: address, bytes };
+        let mut arguments = uffd::WriteProtectArguments { range, mode };
+        match self.call(uffd::WRITE_PROTECT, &mut arguments, "protecting", address, bytes) {
+            Ok(()) => Ok(true),
+            Err(error) if error.is_would_block() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Maps the zero page over missing pages of anonymous memory, and wakes who waits for them.
     ///
     /// # Errors
@@ -344,6 +400,28 @@ impl Userfault {
             }
         }
         Err(never_settles("moving pages", source, bytes))
+    }
+
+    /// One attempt at [`move_pages`](Self::move_pages) that skips holes of the source: bytes moved, and the error number that
+    /// ended it, or 0. Only a thread of the process itself may ask for it. Nothing is
+    /// allocated, also not for an error.
+    pub fn try_move(&self, destination: u64, source: u64, bytes: u64) -> (u64, i32) {
+        let mode = uffd::MOVE_ALLOWS_HOLES;
+        let mut arguments = uffd::TransferArguments { destination, source, bytes, mode, done: 0 };
+        if !self.is_genuine {
+            return (0, libc::EBADF);
+        }
+        // SAFETY: the structure that this number is defined for; the kernel checks the addresses in it.
+        let result = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), uffd::MOVE, &raw mut arguments) };
+        let done = u64::try_from(arguments.done).unwrap_or(0).min(bytes);
+        if result == 0 {
+            return (bytes, 0);
+        }
+        match std::io::Error::last_os_error().raw_os_error() {
+            // It stopped early for a reason that the next attempt tells.
+            Some(libc::EAGAIN) => (done, 0),
+            other => (done, other.unwrap_or(libc::EINVAL)),
+        }
     }
 
     /// Protects pages from writing, or allows it again and wakes who waits.

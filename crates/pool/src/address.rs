@@ -30,8 +30,9 @@ const OBJECTS_MAX: usize = 4096;
 /// Pieces of memory that a thread has at hand: enough for a copy between two objects beside a few others, and still
 /// compared in less time than a lock takes.
 const PIECES_MAX: usize = 8;
-/// One in so many accesses of a thread to memory of this host is told to the node, which multiplies by it.
-const SAMPLE_EVERY: u32 = 64;
+/// One in so many accesses of a thread to memory of this host is told to the node, which multiplies by it. A prime: programs
+/// that read and write by turns, or go through pages in steps, are not always caught at the same.
+pub(crate) const SAMPLE_EVERY: u32 = 61;
 /// How long the node waits for a lock before the session is let go for a moment.
 const LOCK_SLICE: Duration = Duration::from_millis(20);
 /// How long the session is let go.
@@ -51,10 +52,10 @@ pub(crate) struct Addresses {
 }
 
 /// An open object and the addresses that it covers.
-struct Entry {
-    first: u64,
-    bytes: u64,
-    object: Object,
+pub(crate) struct Entry {
+    pub(crate) first: u64,
+    pub(crate) bytes: u64,
+    pub(crate) object: Object,
     /// When the node last said that the object is there.
     confirmed_ns: AtomicU64,
 }
@@ -141,7 +142,7 @@ impl Pool {
         if self.latest(address.raw(), bytes, false, |from| unsafe { copy_racing(from, start, bytes) }) {
             return Ok(());
         }
-        let at_hand = self.at_hand(address.raw(), into.len(), |memory, offset| {
+        let at_hand = self.at_hand(address.raw(), into.len(), false, |memory, offset| {
             // The piece was found to cover the range.
             memory.read_at(offset, into).is_ok()
         });
@@ -160,7 +161,7 @@ impl Pool {
         if self.latest(address.raw(), bytes, true, |into| unsafe { copy_racing(start, into, bytes) }) {
             return Ok(());
         }
-        let at_hand = self.at_hand(address.raw(), from.len(), |memory, offset| {
+        let at_hand = self.at_hand(address.raw(), from.len(), true, |memory, offset| {
             memory.is_writable() && memory.write_at(offset, from).is_ok()
         });
         if at_hand { Ok(()) } else { self.write_elsewhere(address.raw(), from) }
@@ -222,6 +223,11 @@ impl Pool {
         }
     }
 
+    /// Forgets an object, so that the next use of its addresses asks the node.
+    pub(crate) fn forget_entry(&self, entry: &Arc<Entry>) {
+        self.addresses().retain(|other| !Arc::ptr_eq(other, entry));
+    }
+
     /// Forgets every address, so that the next use of each asks the node.
     pub(crate) fn forget_addresses(&self) {
         self.addresses().retain(|_| false);
@@ -276,7 +282,13 @@ impl Pool {
 
     /// Runs `access` on the memory that this thread has at hand for the range, if it has.
     #[inline]
-    fn at_hand(&self, start: u64, bytes: usize, access: impl FnOnce(&SharedSlice, usize) -> bool) -> bool {
+    fn at_hand(
+        &self,
+        start: u64,
+        bytes: usize,
+        for_write: bool,
+        access: impl FnOnce(&SharedSlice, usize) -> bool,
+    ) -> bool {
         let owner = Arc::as_ptr(self.addresses());
         // A thread that is ending has nothing at hand.
         let found = AT_HAND.try_with(|at_hand| {
@@ -294,7 +306,7 @@ impl Pool {
             match &piece.pages {
                 _ if !is_sound => None,
                 None => Some(on_memory(&piece.memory)),
-                Some(pages) => pages.region.at_once(offset, bytes, on_memory),
+                Some(pages) => pages.region.at_once(offset, bytes, for_write, on_memory),
             }
         });
         matches!(found, Ok(Some(true)))
@@ -356,7 +368,7 @@ impl Pool {
     }
 
     /// The open object at an address, known or found out, that allows what is needed.
-    fn entry(&self, address: u64, needed: Rights) -> Result<Arc<Entry>, PoolError> {
+    pub(crate) fn entry(&self, address: u64, needed: Rights) -> Result<Arc<Entry>, PoolError> {
         let known = self.addresses().find(address);
         let entry = match known {
             Some(entry) if self.is_still_there(&entry)? => entry,
@@ -462,6 +474,9 @@ impl Pool {
 
     /// Puts the memory of an object of this host where the thread finds it at once.
     fn take_in_hand(&self, entry: &Arc<Entry>) {
+        if self.asks() {
+            return;
+        }
         let Some((memory, pages)) = at_hand_of(&entry.object) else { return };
         // Acquire: pairs with the Release in `take_out`.
         let forgotten = self.addresses().forgotten.load(Ordering::Acquire);
@@ -595,17 +610,20 @@ impl Latest {
         slot.store(page + 1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
         // Acquire: pairs with the node's Release, which comes after the bytes of a page that has arrived.
-        let is_here = PageWord(word.load(Ordering::Acquire)).is_plainly_here();
+        let is_here = PageWord(word.load(Ordering::Acquire)).is_plainly_fit(is_write);
         if is_here {
             access();
         }
         // Release: the access comes before, for a mover who loads with Acquire.
         slot.store(0, Ordering::Release);
-        let left = self.until_sample.get();
-        if left == 0 {
-            self.sample(page, is_write);
-        } else {
-            self.until_sample.set(left - 1);
+        // What is not here is counted where it is done.
+        if is_here {
+            let left = self.until_sample.get();
+            if left == 0 {
+                self.sample(page, is_write);
+            } else {
+                self.until_sample.set(left - 1);
+            }
         }
         is_here
     }
@@ -645,6 +663,18 @@ fn at_hand_of(object: &Object) -> Option<(SharedSlice, Option<PagesAtHand>)> {
     let slots = region.slots.as_ref().filter(|slots| !slots.fences())?;
     let pages = PagesAtHand { region: Arc::clone(region), slots: Arc::clone(slots) };
     Some((region.part()?.clone(), Some(pages)))
+}
+
+/// Counts an access to memory of this host that went another way than through what is at hand; true for one in
+/// [`SAMPLE_EVERY`], which is to be told to the node.
+pub(crate) fn is_sampled() -> bool {
+    // A thread that is ending counts no more.
+    let counted = LATEST.try_with(|latest| {
+        let left = latest.until_sample.get();
+        latest.until_sample.set(left.checked_sub(1).unwrap_or(SAMPLE_EVERY - 1));
+        left == 0
+    });
+    counted.unwrap_or(false)
 }
 
 /// The thread has given its slot back: nothing is at hand any more.

@@ -16,6 +16,7 @@
 mod address;
 mod atomic;
 mod error;
+mod guard;
 mod kv;
 pub mod local;
 mod object;
@@ -28,6 +29,7 @@ mod session;
 mod slots;
 
 pub use error::PoolError;
+pub use guard::{GuardOptions, NotUpgraded, ReadGuard, WriteGuard};
 pub use hinterland_kv::{Found, class_bytes as slot_bytes};
 pub use kv::{
     Batch, Completion, Expects, Gather, Gathered, GatheredRuns, GpuOptions, KvCache, KvEvents, KvGpu,

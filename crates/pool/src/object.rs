@@ -57,6 +57,10 @@ impl Object {
         self.pool.session()
     }
 
+    pub(crate) const fn opened(&self) -> &Opened {
+        &self.opened
+    }
+
     /// The capability in the local node's table.
     pub const fn handle(&self) -> Handle {
         self.opened.handle

@@ -1,6 +1,7 @@
 //! The pool as programs use it: put, open, list, stat, remove, verify, and memory that is read in place.
 
 use crate::address::Addresses;
+use crate::guard::Guards;
 use crate::object::Object;
 use crate::remote::Remotes;
 use crate::rings::Rings;
@@ -9,8 +10,8 @@ use crate::slots::{Slots, SlotsOfPool};
 use crate::{PoolError, Session};
 use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
 use hinterland_proto::control::{
-    AllocationKind, Copies, LockMode, MemberInfo, NodeStatus, ObjectInfo, PagesOn, Placement, RenameTarget,
-    Reply, Request,
+    AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, NodeStatus, ObjectInfo, PagesOn,
+    Placement, RenameTarget, Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
@@ -26,6 +27,9 @@ pub struct Pool {
     remotes: Arc<Remotes>,
     addresses: Arc<Addresses>,
     slots: Arc<SlotsOfPool>,
+    /// Whether every access to a region asks the node.
+    asks: bool,
+    guards: Arc<Guards>,
 }
 
 /// What `verify` found.
@@ -64,7 +68,21 @@ impl Pool {
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
         let session = Arc::new(Session::connect(socket)?);
         let remotes = Arc::new(Remotes::new(session.pool())?);
-        Ok(Self { session, remotes, addresses: Arc::default(), slots: Arc::default() })
+        let guards = Arc::new(Guards::new(session.socket()));
+        let (addresses, slots) = (Arc::default(), Arc::default());
+        Ok(Self { session, remotes, addresses, slots, asks: false, guards })
+    }
+
+    /// The same connection, but every access to a region asks the node: for the bytes of pages that are here, and where the others
+    /// are. It is what the words of pages and the memory at hand spare, and is there to measure them.
+    #[must_use]
+    pub fn asking_always(&self) -> Self {
+        Self { asks: true, ..self.without_addresses() }
+    }
+
+    /// Whether every access to a region asks the node.
+    pub(crate) const fn asks(&self) -> bool {
+        self.asks
     }
 
     /// The session, for requests that have no method here.
@@ -78,6 +96,11 @@ impl Pool {
 
     pub(crate) const fn addresses(&self) -> &Arc<Addresses> {
         &self.addresses
+    }
+
+    /// What guards of this pool share.
+    pub(crate) const fn guards(&self) -> &Arc<Guards> {
+        &self.guards
     }
 
     /// The slots of this process, if the node and the kernel give any.
@@ -290,12 +313,33 @@ impl Pool {
         }
     }
 
+    /// The pages of regions that programs of this rack use most, hottest first: what the node sums up of the accesses of its programs.
+    /// Without `--hot` it knows of none.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node does not answer.
+    pub fn hot_pages(&self, limit: u32) -> Result<Vec<HotPage>, PoolError> {
+        match self.session.call(&Request::HotPages { limit })? {
+            Reply::HotPages(pages) => Ok(pages),
+            other => Err(unexpected("HotPages", &other)),
+        }
+    }
+
     /// Brings the page of an address to the local node, whatever its heat elsewhere.
     ///
     /// # Errors
     /// [`PoolError::Refused`] if there is no room, a program has it mapped at its home, or it is being moved.
     pub fn pull_page(&self, address: GlobalAddress) -> Result<(), PoolError> {
         self.done(&Request::PullPage { address })
+    }
+
+    /// Brings a copy of the page of a region that has this address to the local node, to be read by its programs until somebody writes
+    /// to the page.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if its home or this node gives none, or a program has it mapped at its home.
+    pub fn copy_page(&self, address: GlobalAddress) -> Result<(), PoolError> {
+        self.done(&Request::CopyPage { address })
     }
 
     /// Takes `bytes` bytes of the local node's segment; returns the address and the size of the piece.
@@ -332,6 +376,17 @@ impl Pool {
     /// [`PoolError::Refused`] if it is not held.
     pub fn unlock(&self, address: GlobalAddress) -> Result<(), PoolError> {
         self.done(&Request::Unlock { address })
+    }
+
+    /// All locks of the pool that somebody holds or waits for, and the nodes that could not be asked.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the directory cannot be asked.
+    pub fn locks(&self) -> Result<LockTable, PoolError> {
+        match self.session.call(&Request::ListLocks)? {
+            Reply::Locks(table) => Ok(table),
+            other => Err(unexpected("Locks", &other)),
+        }
     }
 
     pub(crate) fn done(&self, request: &Request) -> Result<(), PoolError> {

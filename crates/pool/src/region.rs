@@ -4,21 +4,28 @@
 //! so that the node does not move it meanwhile. A word that is out of date costs a round trip: the home refuses, the node
 //! finds out where the page is, and the access begins again. See the decision on racks.
 
+mod locked;
+
+pub(crate) use locked::Under;
+
+use crate::address::{SAMPLE_EVERY, is_sampled};
 use crate::object::Attached;
 use crate::remote::call_for_handle;
 use crate::session::unexpected;
 use crate::slots::{Slot, Slots};
 use crate::{Pool, PoolError};
 use hinterland_fabric::{Destination, Endpoint, FabricError, Source};
+use hinterland_os::clock::monotonic_ns;
 use hinterland_os::{MapOptions, MemoryFile, SharedSlice};
 use hinterland_proto::ErrorCode;
 use hinterland_proto::control::{Home, ObjectInfo, Opened, PagesOpened, Reply, Request};
-use hinterland_proto::pages::PageWord;
+use hinterland_proto::pages::{PageWord, copies_until_at, words_bytes};
 use hinterland_types::limits::{PAGE_BYTES, PAGE_SHIFT};
 use hinterland_types::{ByteRange, GlobalAddress, PageNumber};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -100,8 +107,7 @@ impl RegionPages {
         let (told, words, part) = ask(pool, opened)?;
         let pages = told.bytes.div_ceil(PAGE_BYTES).max(1);
         let words = MemoryFile::from_descriptor(words)?;
-        // 64-bit only; the file has whole pages of 4 KiB.
-        let mapping = words.map(0, (pages as usize * 8).next_multiple_of(4096), MapOptions::default())?;
+        let mapping = words.map(0, words_bytes(pages), MapOptions::default())?;
         let region = Self {
             first: told.first,
             bytes: told.bytes,
@@ -179,7 +185,7 @@ impl RegionPages {
                     }
                 }
             }
-            self.settle(pool, opened, &unsettled, started)?;
+            self.settle(pool, opened, &unsettled, buffer.is_write(), started)?;
             left = unsettled;
         }
         Ok(())
@@ -203,7 +209,10 @@ impl RegionPages {
         let piece = Piece { index: (offset >> PAGE_SHIFT) as u32, offset, done: 0, bytes: 8 };
         let started = Instant::now();
         loop {
-            let attempt = self.in_page(piece.index, |memory| match operation {
+            if pool.asks() {
+                pool.done(&Request::AwaitPage { handle: opened.handle, index: piece.index })?;
+            }
+            let attempt = self.in_page(piece.index, true, |memory| match operation {
                 WordOperation::Add(addend) => memory.fetch_add_u64(offset as usize, addend),
                 WordOperation::Swap { expected, desired } => {
                     memory.compare_swap_u64(offset as usize, expected, desired)
@@ -235,7 +244,7 @@ impl RegionPages {
                     }
                 }
             }
-            self.settle(pool, opened, &[piece], started)?;
+            self.settle(pool, opened, &[piece], true, started)?;
         }
     }
 
@@ -248,55 +257,92 @@ impl RegionPages {
         buffer: &mut Buffer<'_>,
     ) -> Result<Attempt<()>, PoolError> {
         let range = piece.done..piece.done + piece.bytes;
+        if pool.asks() {
+            return self.by_the_node(pool, opened, piece, buffer);
+        }
         // 64-bit only.
         let offset = piece.offset as usize;
-        let attempt = self.in_page(piece.index, |memory| match buffer {
+        let is_write = buffer.is_write();
+        if !is_write && self.part.get().is_none() && self.word_of(piece.index).is_copy() {
+            // The part came with the copy.
+            self.ask_again(pool, opened)?;
+        }
+        let attempt = self.in_page(piece.index, is_write, |memory| match buffer {
             Buffer::Into(into) => memory.read_at(offset, &mut into[range.clone()]),
             Buffer::From(from) => memory.write_at(offset, &from[range.clone()]),
         });
         match attempt {
             Attempt::Done(done) => Ok(Attempt::Done(done?)),
             Attempt::At(home) => Ok(Attempt::At(home)),
-            Attempt::Unsettled if !self.word_of(piece.index).is_here() => Ok(Attempt::Unsettled),
+            Attempt::Unsettled if !self.word_of(piece.index).is_fit(is_write) => Ok(Attempt::Unsettled),
             // The page is here, but the part is not mapped yet, or the thread has no slot: then the node does it.
             Attempt::Unsettled if self.part.get().is_none() => Ok(Attempt::Unsettled),
-            Attempt::Unsettled => {
-                let done = match buffer {
-                    Buffer::Into(into) => pool.session().read(opened.handle, piece.offset, &mut into[range]),
-                    Buffer::From(from) => pool.session().write(opened.handle, piece.offset, &from[range]),
-                };
-                match done {
-                    Err(error) if is_unsettled(&error) => Ok(Attempt::Unsettled),
-                    other => other.map(Attempt::Done),
-                }
+            Attempt::Unsettled => self.by_the_node(pool, opened, piece, buffer),
+        }
+    }
+
+    /// Has the node access a page that it has.
+    fn by_the_node(
+        &self,
+        pool: &Pool,
+        opened: &Opened,
+        piece: Piece,
+        buffer: &mut Buffer<'_>,
+    ) -> Result<Attempt<()>, PoolError> {
+        let range = piece.done..piece.done + piece.bytes;
+        let done = match buffer {
+            Buffer::Into(into) => pool.session().read(opened.handle, piece.offset, &mut into[range]),
+            Buffer::From(from) => pool.session().write(opened.handle, piece.offset, &from[range]),
+        };
+        match done {
+            Err(error) if is_unsettled(&error) => {
+                Ok(self.word_of(piece.index).home().map_or(Attempt::Unsettled, Attempt::At))
             }
+            other => other.map(Attempt::Done),
         }
     }
 
     /// Runs `access` on the node's part if the page is there, and keeps the page there meanwhile.
-    fn in_page<T>(&self, index: u32, access: impl FnOnce(&SharedSlice) -> T) -> Attempt<T> {
+    fn in_page<T>(&self, index: u32, is_write: bool, access: impl FnOnce(&SharedSlice) -> T) -> Attempt<T> {
         let word = self.word_of(index);
-        if let Some(home) = word.home() {
+        let elsewhere = word.home();
+        if let Some(home) = elsewhere.filter(|_| is_write || !word.is_copy()) {
             return Attempt::At(home);
         }
+        let otherwise = || elsewhere.map_or(Attempt::Unsettled, Attempt::At);
         let (Some(slots), Some(memory), Some(page)) = (&self.slots, self.part.get(), self.page(index)) else {
-            return Attempt::Unsettled;
+            return otherwise();
         };
         if slots.is_forked() {
-            return Attempt::Unsettled;
+            return otherwise();
         }
         let done = slots.with(|slot| {
             slot.enter(page);
             let mut word = self.word_of(index);
-            if word.is_here() && word.needs_fence() && !slots.fences() {
+            if word.is_fit(is_write) && word.needs_fence() && !slots.fences() {
                 slot.fence();
                 word = self.word_of(index);
             }
-            let done = word.is_here().then(|| access(memory));
+            let is_copy = !is_write && word.is_copy();
+            let done = (is_copy || word.is_fit(is_write)).then(|| access(memory));
+            // What was read of a copy that does not count any more is forgotten.
+            let done = done.filter(|_| !is_copy || self.copies_count());
             slot.leave();
+            if done.is_some() && is_sampled() {
+                slot.sample(page, is_write, SAMPLE_EVERY as u16); // a small constant
+            }
             done
         });
-        done.flatten().map_or(Attempt::Unsettled, Attempt::Done)
+        done.flatten().map_or_else(otherwise, Attempt::Done)
+    }
+
+    /// Whether what was just read of a copy counts: its time was not over when it had been read.
+    fn copies_count(&self) -> bool {
+        // The clock is read after the bytes.
+        fence(Ordering::SeqCst);
+        let pages = self.bytes.div_ceil(PAGE_BYTES).max(1);
+        let until_ns = self.words.load_u64(copies_until_at(pages)).unwrap_or(0);
+        monotonic_ns() < until_ns
     }
 
     /// Runs `access` on the node's part if the range lies in one page and that is there; else nothing happens.
@@ -304,12 +350,13 @@ impl RegionPages {
         &self,
         offset: u64,
         bytes: usize,
+        is_write: bool,
         access: impl FnOnce(&SharedSlice) -> T,
     ) -> Option<T> {
         if offset % PAGE_BYTES + bytes as u64 > PAGE_BYTES {
             return None;
         }
-        match self.in_page((offset >> PAGE_SHIFT) as u32, access) {
+        match self.in_page((offset >> PAGE_SHIFT) as u32, is_write, access) {
             Attempt::Done(done) => Some(done),
             Attempt::At(_) | Attempt::Unsettled => None,
         }
@@ -329,7 +376,8 @@ impl RegionPages {
         for piece in pieces {
             let range = crate::session::range(piece.offset, piece.bytes as u64)?;
             match runs.last_mut() {
-                Some(last) if last.end() == piece.offset => {
+                // Each page is granted to devices by itself.
+                Some(last) if last.end() == piece.offset && !piece.offset.is_multiple_of(PAGE_BYTES) => {
                     *last = crate::session::range(last.offset(), last.bytes() + range.bytes())?;
                 }
                 _ => runs.push(range),
@@ -366,6 +414,7 @@ impl RegionPages {
         pool: &Pool,
         opened: &Opened,
         pieces: &[Piece],
+        is_write: bool,
         started: Instant,
     ) -> Result<(), PoolError> {
         if pieces.is_empty() {
@@ -380,13 +429,19 @@ impl RegionPages {
             );
             return Err(PoolError::Refused { code: ETIMEDOUT, text });
         }
-        if self.part.get().is_none() && pieces.iter().any(|piece| self.word_of(piece.index).is_here()) {
+        if self.part.get().is_none() && pieces.iter().any(|piece| self.word_of(piece.index).is_fit(false)) {
             self.ask_again(pool, opened)?;
         }
         let mut asked = None;
-        for piece in pieces.iter().filter(|piece| !self.word_of(piece.index).is_here()) {
+        for piece in pieces.iter().filter(|piece| !self.word_of(piece.index).is_fit(is_write)) {
             if asked != Some(piece.index) {
-                let request = Request::AwaitPage { handle: opened.handle, index: piece.index };
+                // Other nodes may have copies of what is to be written.
+                let (handle, index) = (opened.handle, piece.index);
+                let request = if is_write {
+                    Request::WritePage { handle, index }
+                } else {
+                    Request::AwaitPage { handle, index }
+                };
                 match pool.done(&request) {
                     Err(error) if !is_unsettled(&error) => return Err(error),
                     _ => {}

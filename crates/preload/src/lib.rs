@@ -19,8 +19,10 @@
 //! | `HINTERLAND_GRACE_S` | seconds to wait for a node that died |
 //! | `HINTERLAND_NO_SYMMETRIC` | `1`: map anywhere, not at the object's place in the window |
 //! | `HINTERLAND_NO_PREFETCH` | `1`: `MAP_POPULATE` and `MADV_WILLNEED` are not passed on |
+//! | `HINTERLAND_FAR_SOCKET` | the supervisor of far memory ([`far`]); nothing is far without it |
 //! | `HINTERLAND_VERBOSE` | `1`: say of every mapping what became of it |
 
+mod far;
 mod mounts;
 mod speech;
 mod symbols;

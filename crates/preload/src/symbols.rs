@@ -3,8 +3,8 @@
 //! Each first finds out, without a lock, whether the call can have to do with the pool. All system calls are made
 //! directly, so that nothing comes back here; `errno` is as the program left it unless a call fails.
 
-use crate::mounts;
 use crate::upgrade::{kernel_map, upgrade, will_need};
+use crate::{far, mounts};
 use hinterland_proto::control::Advice;
 use hinterland_region::process::{self, Share};
 use hinterland_region::system::{self, MapCall};
@@ -67,10 +67,7 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let (address, bytes) = (number(address), bytes as u64);
-    status(keep_errno(|| {
-        // SAFETY: the program asked for exactly this.
-        process::unmap(address, bytes).unwrap_or_else(|| unsafe { system::unmap(address, bytes) })
-    }))
+    status(keep_errno(|| process::unmap(address, bytes).unwrap_or_else(|| far::unmap(address, bytes))))
 }
 
 /// `mprotect(2)`.
@@ -103,8 +100,7 @@ pub unsafe extern "C" fn mremap(
 ) -> *mut c_void {
     let (address, bytes, new_bytes) = (number(address), bytes as u64, new_bytes as u64);
     let target = number(target);
-    // SAFETY: the program asked for exactly this.
-    let remap = || unsafe { system::remap(address, bytes, new_bytes, flags, target) };
+    let remap = || far::remap(address, bytes, new_bytes, flags, target);
     let result = keep_errno(|| {
         if process::share(address, bytes.max(1)) != Share::None {
             return shrink(address, bytes, new_bytes, flags);
@@ -143,8 +139,7 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: size_t, advi
 }
 
 fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
-    // SAFETY: the program asked for exactly this.
-    let kernel = || unsafe { system::advise(address, bytes, advice) };
+    let kernel = || far::advise(address, bytes, advice);
     let share = process::share(address, bytes);
     if share == Share::None {
         return kernel();

@@ -1,8 +1,8 @@
 //! Turning a call of `mmap` on a file of the pool into a mapped region.
 
-use crate::{mounts, speech};
+use crate::{far, mounts, speech};
 use hinterland_proto::control::Advice;
-use hinterland_region::system::{self, MapCall};
+use hinterland_region::system::MapCall;
 use hinterland_region::{Access, Address, MapOptions, Options, Region, RegionError, Regions, process};
 use hinterland_types::ObjectId;
 use hinterland_types::limits::BASE_PAGE_BYTES;
@@ -128,8 +128,7 @@ fn regions() -> Result<&'static Regions, RegionError> {
 
 /// The kernel's own mapping. With a fixed address, whatever the pool had there is forgotten.
 pub(crate) fn kernel_map(call: MapCall) -> std::io::Result<u64> {
-    // SAFETY: the program asked for exactly this.
-    let map = || unsafe { system::map(call) };
+    let map = || far::map(call);
     let replaces = call.flags & libc::MAP_FIXED != 0 && call.flags & libc::MAP_FIXED_NOREPLACE == 0;
     if replaces { process::replace(call.address, call.bytes, map) } else { map() }
 }

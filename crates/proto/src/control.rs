@@ -6,6 +6,7 @@
 mod kv;
 mod message;
 mod object;
+mod pages;
 mod status;
 
 pub use kv::{
@@ -14,11 +15,13 @@ pub use kv::{
     KvSwap, KvSwapped,
 };
 pub use message::{
-    Advice, AllocationKind, Copies, LockMode, Mapped, Notice, NoticeReply, Opened, PageHeat, PagesOn,
-    PagesOpened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, RenameTarget, Reply, Request,
+    Advice, AllocationKind, Copies, LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable, Mapped,
+    Notice, NoticeReply, Opened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, RenameTarget,
+    Reply, Request,
 };
 pub use object::{Home, ObjectInfo, ObjectState, Placement};
-pub use status::{CacheStatus, Counters, MemberInfo, NodeStatus, Problem};
+pub use pages::{HotPage, PageHeat, PagesOn, PagesOpened};
+pub use status::{CacheStatus, Counters, DirectoryLeader, MemberInfo, NodeStatus, Problem, SharedDirectory};
 
 use hinterland_types::limits::CONTROL_BYTES_MAX;
 use serde::{Serialize, de::DeserializeOwned};

@@ -8,12 +8,16 @@
 //! | 0 | here: the node has the page |
 //! | 1 | moving: nobody may touch it for the moment |
 //! | 2 | fence: who accesses it must run a full barrier between its slot and this word |
-//! | 3..8 | zero |
+//! | 3 | shared: here, and other nodes have copies: it is read as ever, and written only after they were taken back |
+//! | 4 | copy: the node has a copy, which may be read until the time that stands behind the words |
+//! | 5..8 | zero |
 //! | 8..24 | where it lies otherwise: place in the list of homes, from 1; 0 if the node does not know |
 //! | 24..32 | zero |
 //! | 32..64 | low half of the epoch under which the page came to its home |
 //!
-//! A word of zero says nothing: ask the node. A *slot* (1024 bytes, [`SLOTS`] of them in a file of the session) belongs to one
+//! A word of zero says nothing: ask the node. Behind the words, at the next multiple of 4096 bytes, stands until when copies of
+//! this region may be read, in nanoseconds of the host's monotonic clock ([`copies_until_at`]). A reader looks at the clock after it
+//! has read, while its slot names the page: what it read later than that does not count. A *slot* (1024 bytes, [`SLOTS`] of them in a file of the session) belongs to one
 //! thread of a program:
 //!
 //! | offset | size | field | meaning |
@@ -41,12 +45,25 @@ pub const SAMPLE_COUNT_AT: usize = 64;
 pub const SAMPLES_AT: usize = 80;
 /// Samples that a slot keeps.
 pub const SAMPLES: u64 = ((SLOT_BYTES - SAMPLES_AT) / 8) as u64;
+/// Where it stands, in a file of words, until when copies may be read.
+pub const fn copies_until_at(pages: u64) -> usize {
+    // A region has at most 2^25 pages: 64-bit only.
+    (pages as usize * 8).next_multiple_of(4096)
+}
+
+/// Bytes of the file of words of a region.
+pub const fn words_bytes(pages: u64) -> usize {
+    copies_until_at(pages) + 4096
+}
+
 /// Homes that words can name.
 pub const WORD_HOMES_MAX: usize = u16::MAX as usize;
 
 const HERE: u64 = 1;
 const MOVING: u64 = 1 << 1;
 const FENCE: u64 = 1 << 2;
+const SHARED: u64 = 1 << 3;
+const COPY: u64 = 1 << 4;
 const HOME_SHIFT: u32 = 8;
 const EPOCH_SHIFT: u32 = 32;
 
@@ -78,16 +95,55 @@ impl PageWord {
         Self(self.0 | FENCE)
     }
 
-    /// Whether memory of the node may be used, by those who fence if [`needs_fence`](Self::needs_fence).
-    #[inline]
-    pub const fn is_here(self) -> bool {
-        self.0 & (HERE | MOVING) == HERE
+    /// The same page, of which other nodes have copies.
+    pub const fn shared(self) -> Self {
+        Self(self.0 | SHARED)
     }
 
-    /// Whether memory of the node may be used without a fence.
+    /// The same page, of which no other node has a copy.
+    pub const fn unshared(self) -> Self {
+        Self(self.0 & !SHARED)
+    }
+
+    /// The same page elsewhere, with a copy of it here.
+    pub const fn copied(self) -> Self {
+        Self(self.0 | COPY)
+    }
+
+    /// Whether memory of the node may be read and written, by those who fence if [`needs_fence`](Self::needs_fence).
     #[inline]
-    pub const fn is_plainly_here(self) -> bool {
-        self.0 & (HERE | MOVING | FENCE) == HERE
+    pub const fn is_here(self) -> bool {
+        self.0 & (HERE | MOVING | SHARED) == HERE
+    }
+
+    /// Whether memory of the node may be used for a read or a write, by those who fence if they must.
+    #[inline]
+    pub const fn is_fit(self, is_write: bool) -> bool {
+        let asked = if is_write { HERE | MOVING | SHARED } else { HERE | MOVING };
+        self.0 & asked == HERE
+    }
+
+    /// The same without a fence.
+    #[inline]
+    pub const fn is_plainly_fit(self, is_write: bool) -> bool {
+        let asked = if is_write { HERE | MOVING | FENCE | SHARED } else { HERE | MOVING | FENCE };
+        self.0 & asked == HERE
+    }
+
+    /// The same page elsewhere, without a copy of it here.
+    pub const fn uncopied(self) -> Self {
+        Self(self.0 & !COPY)
+    }
+
+    /// Whether other nodes have copies of the page, which is here.
+    pub const fn is_shared(self) -> bool {
+        self.0 & (HERE | SHARED) == HERE | SHARED
+    }
+
+    /// Whether a copy of the page is here, which may be read until the time behind the words.
+    #[inline]
+    pub const fn is_copy(self) -> bool {
+        self.0 & (HERE | MOVING | COPY) == COPY
     }
 
     /// Whether the node has the page, usable or not.
@@ -150,9 +206,14 @@ mod tests {
 
     #[test]
     fn a_word_says_one_thing() {
-        assert!(PageWord::here(7).is_plainly_here() && PageWord::here(7).home().is_none());
+        assert!(PageWord::here(7).is_plainly_fit(true) && PageWord::here(7).home().is_none());
+        let shared = PageWord::here(7).shared();
+        assert!(shared.is_fit(false) && !shared.is_fit(true) && !shared.is_here() && shared.is_held());
+        assert!(shared.unshared() == PageWord::here(7) && !shared.moving().is_fit(false));
+        let copy = PageWord::elsewhere(3, 9).copied();
+        assert!(copy.is_copy() && copy.home() == Some(3) && !copy.is_fit(false) && !copy.is_held());
         assert!(!PageWord::here(7).moving().is_here() && PageWord::here(7).moving().is_held());
-        assert!(PageWord::here(7).fenced().is_here() && !PageWord::here(7).fenced().is_plainly_here());
+        assert!(PageWord::here(7).fenced().is_here() && !PageWord::here(7).fenced().is_plainly_fit(true));
         assert_eq!(PageWord::elsewhere(0, 1 << 33 | 5).home(), Some(0));
         assert_eq!(PageWord::elsewhere(65_534, 9).epoch(), 9);
         assert!(PageWord::UNKNOWN.home().is_none() && !PageWord::UNKNOWN.is_here());

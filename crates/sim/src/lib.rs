@@ -10,10 +10,13 @@
 //! - no page has two owners, and every other rule of the directory holds after every crash;
 //! - when all is calm again, everything that was aborted or removed is free, on the nodes too, and every
 //!   object has its copies back.
+//!
+//! Big clusters, where not promises but counts and loads are of interest, are another simulator: [`scale`].
 #![forbid(unsafe_code)]
 
 mod chaos;
 mod directory_host;
+mod failover;
 pub mod history;
 mod locks;
 mod message;
@@ -21,10 +24,12 @@ mod network;
 mod node;
 mod random;
 mod read_task;
+pub mod scale;
 mod settled;
 mod truth;
 mod world;
 
+pub use failover::{BrokenLeaderRule, FailoverReport, run_failover};
 pub use locks::{BrokenLockRule, LockReport, run_locks};
 use message::{Address, Message};
 use truth::Fact;
@@ -76,7 +81,7 @@ impl std::fmt::Display for Broken {
         let Self { seed, reason } = self;
         write!(
             f,
-            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed}, for locks HINTERLAND_LOCK_SEED={seed}, with cargo test -p hinterland-sim -- --nocapture)"
+            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed}, for locks HINTERLAND_LOCK_SEED={seed}, for leaders HINTERLAND_FAILOVER_SEED={seed}, with cargo test -p hinterland-sim -- --nocapture)"
         )
     }
 }

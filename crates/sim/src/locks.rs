@@ -2,8 +2,8 @@
 //!
 //! Every node keeps some locks, holds some pages and runs programs that lock, read, write and unlock. The network loses,
 //! delays, repeats and falls apart in every pattern of four; nodes stop for up to 30 seconds and go on as if nothing had
-//! been, or die at any step and come back; each clock runs at a speed of its own. Programs write without looking at the
-//! clock in half of the runs, so that nothing but the fence stops them. What they saw must be linearizable, and a write that
+//! been, or die at any step and come back; each clock runs at a speed of its own. Programs write at once or keep writes and flush them
+//! together; they do it without looking at the clock in half of the runs, so that nothing but the fence stops them. What they saw must be linearizable, and a write that
 //! failed must have happened before somebody else had the lock, or never.
 
 mod node;
@@ -21,6 +21,8 @@ pub enum BrokenLockRule {
     ForgetfulHome,
     /// Programs believe what they have cached for as long as they like.
     CachesForEver,
+    /// Programs take what they have sent to have arrived, and give the lock back.
+    UnlocksBeforeFlushed,
     /// The lock home takes page homes to have forgotten what they were told to forget.
     NobodyIsTold,
 }
@@ -36,6 +38,8 @@ pub struct LockReport {
     pub cached: u64,
     /// Writes that were answered.
     pub writes: u64,
+    /// Of those, buffered ones, which were flushed together.
+    pub flushed: u64,
     /// Accesses that a page home refused.
     pub refused: u64,
     /// Locks that were lost while a program had them.
@@ -51,6 +55,7 @@ impl LockReport {
         self.reads += other.reads;
         self.cached += other.cached;
         self.writes += other.writes;
+        self.flushed += other.flushed;
         self.refused += other.refused;
         self.lost += other.lost;
         self.faults += other.faults;

@@ -44,6 +44,7 @@ fn what_programs_see_under_locks_is_linearizable() {
     println!("{report:?}");
     // The runs must have had something to lose.
     assert!(report.locked > 100 * seeds && report.writes > 30 * seeds, "{report:?}");
+    assert!(report.flushed > 3 * seeds, "{report:?}");
     assert!(report.cached > 10 * seeds && report.faults > 5 * seeds, "{report:?}");
     assert!(report.refused > seeds / 10 && report.lost > seeds / 20, "{report:?}");
 }
@@ -71,4 +72,9 @@ fn a_cache_that_outlives_its_lease_is_caught() {
 #[test]
 fn a_lock_that_is_passed_on_before_page_homes_forgot_is_caught() {
     must_be_caught(BrokenLockRule::NobodyIsTold);
+}
+
+#[test]
+fn a_lock_that_is_given_back_before_its_buffer_has_arrived_is_caught() {
+    must_be_caught(BrokenLockRule::UnlocksBeforeFlushed);
 }

@@ -30,7 +30,7 @@ pub const HANDLES_MAX: u32 = 1 << 16;
 pub const SESSIONS_MAX: usize = 1024;
 /// Copies of one object: a pool has few racks, and each copy costs the whole object.
 pub const COPIES_MAX: u8 = 8;
-/// Nodes of one pool under an embedded directory; larger pools use an external one.
-pub const NODES_MAX: usize = 256;
+/// Nodes of one pool: what one directory was simulated with, and what fits the answers that name all of them.
+pub const NODES_MAX: usize = 1024;
 /// Streams between two nodes: four fill two cores on loopback, eight leave room for NICs.
 pub const STREAMS_MAX: usize = 8;

@@ -86,6 +86,8 @@ pub struct Aim {
     pub buckets: [u64; 2],
     /// For [`Place::fingerprint`]: 12 bits.
     pub fingerprint: u16,
+    /// The key's hash.
+    pub hash: u64,
 }
 
 impl Aim {
@@ -94,7 +96,7 @@ impl Aim {
         let hash = xxh3_64(key);
         let second = xxh3_64_with_seed(key, 1);
         let at = |hash: u64| BUCKETS_AT + (hash & (buckets - 1)) * BUCKET_BYTES;
-        Self { buckets: [at(hash), at(second)], fingerprint: (hash >> 52) as u16 }
+        Self { buckets: [at(hash), at(second)], fingerprint: (hash >> 52) as u16, hash }
     }
 }
 

@@ -38,6 +38,9 @@ enum Command {
         /// The rack whose memory it lies in [default: by the pool's policy]
         #[arg(long, value_name = "RACK", value_parser = RackName::from_str)]
         rack: Option<RackName>,
+        /// Lay its memory over all racks
+        #[arg(long, conflicts_with = "rack")]
+        spread: bool,
     },
     /// Serves a table to Redis clients until it is ended: GET, SET, MGET, DEL, EXISTS
     Serve {
@@ -76,14 +79,23 @@ struct Drive {
     #[arg(long)]
     uniform: bool,
     /// How long
-    #[arg(long, default_value_t = 3, value_name = "SECONDS")]
-    seconds: u64,
+    #[arg(long, default_value = "3", value_name = "SECONDS", value_parser = seconds)]
+    seconds: Duration,
     /// Which of how many drivers this is, such as 0/2
     #[arg(long, default_value = "0/1", value_name = "PART/PARTS", value_parser = part)]
     part: (u64, u64),
     /// Do not remember where keys were found
     #[arg(long)]
     forgetful: bool,
+    /// Ask the node at every access, and remember nothing: what the techniques of the pool are compared with
+    #[arg(long)]
+    plain: bool,
+}
+
+/// Reads `0.5`.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "a number of seconds, such as 0.5".to_owned())
 }
 
 /// Reads `0/2`.
@@ -113,9 +125,13 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     let pool = Pool::connect(arguments.socket.as_deref())?;
     match &arguments.command {
         Command::Drive(_) => {}
-        Command::Create { name, mebibytes, rack } => {
+        Command::Create { name, mebibytes, rack, spread } => {
             let bytes = mebibytes << 20;
-            let region = pool.create_region(name, bytes, rack.clone())?;
+            let region = if *spread {
+                pool.create_spread(name, bytes)?
+            } else {
+                pool.create_region(name, bytes, rack.clone())?
+            };
             Table::create(PoolMemory::new(pool.clone(), address(region.address)?), bytes)?;
             println!("{name}: {mebibytes} MiB");
         }
@@ -137,8 +153,9 @@ fn run_drive(arguments: &Arguments, plan: &Drive) -> Result<(), Box<dyn Error>> 
     };
     let pool = Pool::connect(arguments.socket.as_deref())?;
     let region = pool.open_object(name)?;
-    let memory = PoolMemory::new(pool.clone(), address(region.info().address)?);
-    let table = Table::open(memory, !plan.forgetful)?;
+    let by = if plan.plain { pool.asking_always() } else { pool.clone() };
+    let memory = PoolMemory::new(by, address(region.info().address)?);
+    let table = Table::open(memory, !plan.forgetful && !plan.plain)?;
     drive_records(&mut OfTable(&table, Vec::new()), plan)
 }
 
@@ -147,7 +164,7 @@ fn drive_records(on: &mut impl Records, plan: &Drive) -> Result<(), Box<dyn Erro
         return Ok(drive::load(on, plan.records, plan.value_bytes, plan.part)?);
     };
     let mut operations = Operations::new(workload, plan.records, plan.uniform, plan.part);
-    let done = drive::drive(on, &mut operations, plan.value_bytes, Duration::from_secs(plan.seconds))?;
+    let done = drive::drive(on, &mut operations, plan.value_bytes, plan.seconds)?;
     println!("{{\"operations\":{},\"seconds\":{:.6}}}", done.operations, done.taken.as_secs_f64());
     Ok(())
 }

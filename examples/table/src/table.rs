@@ -20,15 +20,13 @@ use crate::layout::{
 };
 use crate::memory::Memory;
 use hinterland_pool::PoolError;
-use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// How often something is tried again that others came before.
 const TRIES_MAX: usize = 1000;
-/// Keys whose place is remembered.
-const REMEMBERED_MAX: usize = 64 << 10;
+/// Keys whose place is remembered: 1 MiB of places. A key that falls on another's takes its room.
+const REMEMBERED_MAX: usize = 128 << 10;
 
 /// Why a table does not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -70,7 +68,8 @@ pub struct Table<M> {
     memory_bytes: u64,
     buckets: u64,
     heap: Heap,
-    remembered: Option<Mutex<HashMap<Arc<[u8]>, Place>>>,
+    /// Places of keys by their hash, 0 for none: whose a place is says the entry.
+    remembered: Option<Box<[AtomicU64]>>,
     next_tag: AtomicU64,
     /// What this program did.
     pub counts: Counts,
@@ -131,7 +130,7 @@ impl<M: Memory> Table<M> {
             memory_bytes,
             buckets,
             heap: Heap::default(),
-            remembered: remembers.then(Mutex::default),
+            remembered: remembers.then(|| (0..REMEMBERED_MAX).map(|_| AtomicU64::new(0)).collect()),
             // Programs start anywhere in 62 bits: none meets the tag of another in the same room.
             next_tag: AtomicU64::new(RandomState::new().hash_one(buckets)),
             counts: Counts::default(),
@@ -143,7 +142,8 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// [`TableError`].
     pub fn get(&self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, TableError> {
-        if let Some(place) = self.recall(key) {
+        let aim = Aim::of(key, self.buckets);
+        if let Some(place) = self.recall(aim) {
             let mut bytes = vec![0; (place.units() * UNIT_BYTES) as usize];
             self.memory.read(place.offset(), &mut bytes)?;
             let found = Entry::parse(place.offset(), &bytes);
@@ -153,14 +153,15 @@ impl<M: Memory> Table<M> {
                 count(&self.counts.remembered);
                 return Ok(true);
             }
-            self.forget(key);
+            self.forget(aim);
         }
         count(&self.counts.looked_up);
-        let aim = Aim::of(key, self.buckets);
         for _ in 0..TRIES_MAX {
-            let words = [self.bucket(aim.buckets[0])?, self.bucket(aim.buckets[1])?];
+            let mut words = [[0; SLOTS]; 2];
             let mut is_sure = true;
-            for (words, bucket) in words.iter().zip(aim.buckets) {
+            for (words, bucket) in words.iter_mut().zip(aim.buckets) {
+                // Most keys are in their first bucket: then the second is not read at all.
+                *words = self.bucket(bucket)?;
                 match self.in_bucket(words, bucket, aim, key, into)? {
                     Sight::Found => return Ok(true),
                     Sight::Nothing => {}
@@ -208,8 +209,8 @@ impl<M: Memory> Table<M> {
     /// # Errors
     /// As [`set`](Self::set).
     pub fn remove(&self, key: &[u8]) -> Result<bool, TableError> {
-        self.forget(key);
         let aim = Aim::of(key, self.buckets);
+        self.forget(aim);
         let mut was_there = false;
         for _ in 0..TRIES_MAX {
             let (matches, _) = self.matches(aim, key)?;
@@ -253,7 +254,7 @@ impl<M: Memory> Table<M> {
             self.take_out(other)?;
         }
         self.heap.give(old.place.offset(), old.place.units());
-        self.remember(key, place);
+        self.remember(aim, place);
         Ok(true)
     }
 
@@ -297,7 +298,7 @@ impl<M: Memory> Table<M> {
         for other in &matches[1..] {
             self.take_out(other)?;
         }
-        self.remember(key, place);
+        self.remember(aim, place);
         Ok(true)
     }
 
@@ -390,7 +391,7 @@ impl<M: Memory> Table<M> {
                 Some(found) if found.key == key && found.stage() != Some(Stage::Coming) => {
                     into.extend_from_slice(found.value);
                     if found.stage() == Some(Stage::Live) {
-                        self.remember(key, place);
+                        self.remember(aim, place);
                     }
                     return Ok(Sight::Found);
                 }
@@ -418,23 +419,28 @@ impl<M: Memory> Table<M> {
         Ok(words)
     }
 
-    fn recall(&self, key: &[u8]) -> Option<Place> {
-        self.remembered.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner).get(key).copied()
+    fn recall(&self, aim: Aim) -> Option<Place> {
+        // Relaxed: nothing is ordered by it, what is read at a place says itself what it is.
+        let place = Place(self.memo(aim)?.load(Ordering::Relaxed));
+        (place.0 != 0 && place.fingerprint() == aim.fingerprint).then_some(place)
     }
 
-    fn remember(&self, key: &[u8], place: Place) {
-        let Some(remembered) = &self.remembered else { return };
-        let mut remembered = remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
+    fn remember(&self, aim: Aim, place: Place) {
+        if let Some(memo) = self.memo(aim) {
+            // Relaxed: as above.
+            memo.store(place.0, Ordering::Relaxed);
         }
-        remembered.insert(key.into(), place);
     }
 
-    fn forget(&self, key: &[u8]) {
-        if let Some(remembered) = &self.remembered {
-            remembered.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
-        }
+    fn forget(&self, aim: Aim) {
+        self.remember(aim, Place(0));
+    }
+
+    /// Where the place of a key is remembered.
+    fn memo(&self, aim: Aim) -> Option<&AtomicU64> {
+        let remembered = self.remembered.as_ref()?;
+        // The middle of the hash: its ends choose bucket and fingerprint.
+        remembered.get((aim.hash >> 24) as usize % REMEMBERED_MAX)
     }
 }
 

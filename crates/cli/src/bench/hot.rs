@@ -1,10 +1,12 @@
 //! `hot`: a rack that uses pages of another one, with and without moves of hot pages.
 
-use super::case::Case;
+use super::case::row;
 use super::ground::{BenchNode, Ground, NodePlan};
 use super::report::{Better, Row};
+use super::rounds::{Way, in_turn};
 use super::{Bench, Setting};
 use crate::failure::Failure;
+use hinterland_os::affinity;
 use hinterland_pool::Pool;
 use hinterland_types::{GlobalAddress, ObjectName};
 use std::time::{Duration, Instant};
@@ -14,6 +16,10 @@ const PAGE: u64 = 2 << 20;
 const ACCESS_BYTES: usize = 64;
 /// How skewed the use of pages is.
 const ZIPF: f64 = 0.99;
+/// Rounds at the most: with six thresholds one takes 20 s.
+const ROUNDS_MAX: usize = 3;
+const LIMIT: &str = "all pages in the own rack";
+const PEER: &str = "the same without moves";
 /// Accesses between two looks at the clock.
 const CHUNK: usize = 256;
 
@@ -49,24 +55,36 @@ impl Bench for Hot {
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let (pages, time) =
-            if setting.quick { (16, Duration::from_millis(300)) } else { (64, Duration::from_secs(3)) };
-        let thresholds: &[u32] = if setting.quick { &[4] } else { &[1, 2, 3, 4, 6, 8] };
+            if setting.quick { (16, Duration::from_millis(400)) } else { (64, Duration::from_secs(1)) };
+        let thresholds: &[u32] = if setting.quick { &[1, 4] } else { &[1, 2, 3, 4, 6, 8] };
+        let rounds = if setting.quick { 1 } else { setting.rounds.min(ROUNDS_MAX) };
+        // The program, both nodes and their moves on one processor: a round trip then costs two switches, every time. On
+        // several it costs that or the waking of an idle processor, several times as much, as the scheduler likes.
+        if let Some(core) = affinity::allowed_cores().first() {
+            affinity::pin_thread(*core).map_err(|error| Failure::of(&error))?;
+        }
         let ground = Ground::new(setting, 2 * pages * PAGE)?;
         let mut rows = Vec::new();
         for (name, skew) in [("zipfian", Some(ZIPF)), ("uniform", None)] {
+            // Each figure has nodes of its own: what moved in one must not be there in the next.
+            let figure = |hot: &str, threshold: u32, near: bool| {
+                (setting.say)(&format!("hot: {name}, moves {hot}, threshold {threshold}"));
+                let scene = Scene::new(&ground, pages, hot, threshold, near)?;
+                scene.rate(&mut Pages::new(pages, skew), time)
+            };
+            // Neither the limit nor the peer has a threshold: they are taken once a round, for all rows.
+            let mut ways: Vec<Way<'_>> =
+                vec![Box::new(|| figure("off", 1, true)), Box::new(|| figure("off", 1, false))];
             for threshold in thresholds {
-                (setting.say)(&format!("hot: {name}, threshold {threshold}"));
-                let figure = |hot: &str, near: bool| {
-                    let scene = Scene::new(&ground, pages, hot, *threshold, near)?;
-                    scene.rate(&mut Pages::new(pages, skew), time)
-                };
-                // Each figure has nodes of its own: what moved in one must not be there in the next.
-                let case = Case::new(format!("{name}-hp{threshold}"), "M accesses/s", Better::Higher, || {
-                    figure("on", false)
-                })
-                .limit("all pages in the own rack", || figure("off", true))
-                .peer("the same without moves", || figure("off", false));
-                rows.push(case.measure(setting.rounds.min(3)));
+                ways.push(Box::new(move || figure("on", *threshold, false)));
+            }
+            let samples = in_turn(rounds, &mut ways)?;
+            for (threshold, ours) in thresholds.iter().zip(&samples[2..]) {
+                let names = [LIMIT, PEER].map(|words| Some(words.to_owned()));
+                let all = [ours.clone(), samples[0].clone(), samples[1].clone()];
+                let row =
+                    row(format!("{name}-hp{threshold}"), "M accesses/s", Better::Higher, &all, names, None);
+                rows.push(row);
             }
         }
         Ok(rows)

@@ -1,9 +1,10 @@
 //! `ycsb`: YCSB's workloads on the hash table of `examples/table`, from two racks at once, beside two Redis servers.
 
-use super::case::Case;
+use super::case::row;
 use super::ground::{BenchNode, Ground, NodePlan};
 use super::redis::Redis;
 use super::report::{Better, Row};
+use super::rounds::{Way, in_turn};
 use super::{Bench, Setting};
 use crate::failure::Failure;
 use serde_json::Value;
@@ -17,9 +18,15 @@ const RECORDS: u64 = 100_000;
 const QUICK_RECORDS: u64 = 10_000;
 const VALUE_BYTES: &str = "64";
 /// Seconds of a figure.
-const SECONDS: &str = "1";
+const SECONDS: &str = "0.5";
+const QUICK_SECONDS: &str = "0.2";
+/// Rounds at the most: one takes 40 s.
+const ROUNDS_MAX: usize = 2;
 /// MiB of a table: several times the records.
 const TABLE_MEBIBYTES: &str = "256";
+
+const LIMIT: &str = "both programs in the rack that has all of the table, no page moves";
+const REDIS: &str = "two Redis servers over TCP";
 
 /// The bench.
 pub struct Ycsb;
@@ -32,16 +39,19 @@ struct Field<'bench> {
     /// Those of a pool of their own, where pages stay in the second rack.
     still: [&'bench BenchNode; 2],
     records: String,
+    seconds: &'static str,
 }
 
 /// What is driven.
 #[derive(Clone, Copy)]
 enum Target<'bench> {
-    /// The table, which was made in the second rack; each driver in a rack of its own.
+    /// The table, whose pages were laid over both racks; each driver in a rack of its own.
     Racks,
-    /// The same where no page moves, without remembering where keys were found.
+    /// The same where no page moves and none is copied.
+    Still,
+    /// The same without any technique: every access asks the node, and no place is remembered.
     Plain,
-    /// The table where no page moves, both drivers in its rack.
+    /// The table where no page moves, both drivers in one rack that has all of it.
     Near,
     /// Redis servers.
     Redis(&'bench str),
@@ -53,7 +63,7 @@ impl Field<'_> {
         let mut command = Command::new(&self.program);
         let node = match target {
             Target::Near => self.still[1],
-            Target::Plain => self.still[part],
+            Target::Plain | Target::Still => self.still[part],
             Target::Racks | Target::Redis(_) => self.moving[part],
         };
         command.arg("--socket").arg(&node.socket).arg("drive");
@@ -61,18 +71,20 @@ impl Field<'_> {
         command.arg("--part").arg(format!("{part}/2"));
         match target {
             Target::Redis(servers) => command.args(["--redis", servers]),
-            Target::Plain => command.args(["table", "--forgetful"]),
-            Target::Racks | Target::Near => command.arg("table"),
+            Target::Plain => command.args(["table", "--plain"]),
+            Target::Racks | Target::Still => command.arg("table"),
+            Target::Near => command.arg("table-near"),
         };
         command
     }
 
-    /// Makes the table in a rack.
-    fn create(&self, node: &BenchNode, rack: &str) -> Result<(), Failure> {
+    /// Makes a table.
+    fn create(&self, node: &BenchNode, table: &str, place: &[&str]) -> Result<(), Failure> {
         let made = Command::new(&self.program)
             .arg("--socket")
             .arg(&node.socket)
-            .args(["create", "table", "--mebibytes", TABLE_MEBIBYTES, "--rack", rack])
+            .args(["create", table, "--mebibytes", TABLE_MEBIBYTES])
+            .args(place)
             .output()
             .map_err(|error| failed(&error.to_string()))?;
         if made.status.success() {
@@ -87,7 +99,7 @@ impl Field<'_> {
 
     /// Thousands of operations a second of two drivers together.
     fn rate(&self, target: Target<'_>, workload: &str, popularity: &str) -> Result<f64, Failure> {
-        let mut words = vec!["--workload", workload, "--seconds", SECONDS];
+        let mut words = vec!["--workload", workload, "--seconds", self.seconds];
         if popularity == "uniform" {
             words.push("--uniform");
         }
@@ -97,6 +109,36 @@ impl Field<'_> {
         });
         let rates: Option<Vec<f64>> = rates.collect();
         rates.map(|rates| rates.iter().sum()).ok_or_else(|| failed("a driver did not say what it did"))
+    }
+
+    /// The rows of a workload: with all techniques, without moves and copies, and without any.
+    fn rows(
+        &self,
+        workload: &str,
+        popularity: &str,
+        rounds: usize,
+        servers: Result<&str, &Failure>,
+    ) -> Result<Vec<Row>, Failure> {
+        let mut targets = vec![Target::Racks, Target::Still, Target::Plain, Target::Near];
+        targets.extend(servers.ok().map(Target::Redis));
+        let mut ways: Vec<Way<'_>> = Vec::new();
+        for target in targets {
+            ways.push(Box::new(move || self.rate(target, workload, popularity)));
+        }
+        let samples = in_turn(rounds, &mut ways)?;
+        let why = servers.err().map(|failure| format!("{}: {}", REDIS, failure.text));
+        let suffixes = ["", "-still", "-plain"];
+        Ok(suffixes
+            .iter()
+            .zip(&samples)
+            .map(|(suffix, ours)| {
+                let mut all = vec![ours.clone(), samples[3].clone()];
+                all.extend(samples.get(4).cloned());
+                let names = [Some(LIMIT.to_owned()), samples.get(4).map(|_| REDIS.to_owned())];
+                let name = format!("{workload}-{popularity}{suffix}");
+                row(name, "k operations/s", Better::Higher, &all, names, why.clone())
+            })
+            .collect())
     }
 
     /// Runs two drivers at once; what they said.
@@ -137,23 +179,29 @@ impl Bench for Ycsb {
                 "cargo build --release -p hinterland-table",
             ));
         }
-        let ground = Ground::new(setting, 1 << 30)?;
-        let plan = NodePlan { capacity_bytes: 400 << 20, cache_bytes: 64 << 20, ..NodePlan::default() };
-        let far = ground.node(NodePlan { name: "far", ..plan })?;
-        let near = ground.node(NodePlan { name: "near", join: Some(&far.address), ..plan })?;
+        let ground = Ground::new(setting, 2 << 30)?;
+        // Room for a table and a half: hot pages can come, and not all of them.
+        let plan = NodePlan { capacity_bytes: 600 << 20, cache_bytes: 64 << 20, ..NodePlan::default() };
+        let first = ground.node(NodePlan { name: "first", ..plan })?;
+        let second = ground.node(NodePlan { name: "second", join: Some(&first.address), ..plan })?;
         let plan = NodePlan { more: &["--hot", "off"], ..plan };
-        let still_far = ground.node(NodePlan { name: "still-far", ..plan })?;
-        let still_near =
-            ground.node(NodePlan { name: "still-near", join: Some(&still_far.address), ..plan })?;
-        let records = if setting.quick { QUICK_RECORDS } else { RECORDS };
+        let still_first = ground.node(NodePlan { name: "still-first", ..plan })?;
+        let still_second =
+            ground.node(NodePlan { name: "still-second", join: Some(&still_first.address), ..plan })?;
+        let (records, seconds) =
+            if setting.quick { (QUICK_RECORDS, QUICK_SECONDS) } else { (RECORDS, SECONDS) };
         let field = Field {
             program,
-            moving: [&near, &far],
-            still: [&still_near, &still_far],
+            moving: [&first, &second],
+            still: [&still_first, &still_second],
             records: records.to_string(),
+            seconds,
         };
-        for (node, rack, target) in [(&far, "far", Target::Racks), (&still_far, "still-far", Target::Plain)] {
-            field.create(node, rack)?;
+        (setting.say)("ycsb: records are loaded");
+        field.create(&first, "table", &["--spread"])?;
+        field.create(&still_first, "table", &["--spread"])?;
+        field.create(&still_second, "table-near", &["--rack", "still-second"])?;
+        for target in [Target::Racks, Target::Still, Target::Near] {
             field.load(target)?;
         }
         let redis = Redis::start(&ground).and_then(|one| Ok((one, Redis::start(&ground)?)));
@@ -163,23 +211,12 @@ impl Bench for Ycsb {
             Ok(servers) => field.load(Target::Redis(&servers)).map(|()| servers),
             Err(failure) => Err(failure.clone()),
         };
+        let rounds = if setting.quick { 1 } else { setting.rounds.min(ROUNDS_MAX) };
         let mut rows = Vec::new();
         for popularity in ["zipfian", "uniform"] {
             for workload in WORKLOADS {
                 (setting.say)(&format!("ycsb: {workload} {popularity}"));
-                for (target, suffix) in [(Target::Racks, ""), (Target::Plain, "-plain")] {
-                    let name = format!("{workload}-{popularity}{suffix}");
-                    let case = Case::new(name, "k operations/s", Better::Higher, || {
-                        field.rate(target, workload, popularity)
-                    })
-                    .limit("both programs in the rack of the table, no page moves", || {
-                        field.rate(Target::Near, workload, popularity)
-                    });
-                    let peer = servers
-                        .as_ref()
-                        .map(|servers| || field.rate(Target::Redis(servers), workload, popularity));
-                    rows.push(case.peer_or_why("two Redis servers over TCP", peer).measure(setting.rounds));
-                }
+                rows.extend(field.rows(workload, popularity, rounds, servers.as_deref())?);
             }
         }
         Ok(rows)

@@ -228,9 +228,18 @@ fn gpu_check() -> Check {
 }
 
 fn pool_checks(context: &Context) -> Vec<Check> {
-    let asked = context.pool().and_then(|pool| Ok((pool.status()?, pool.members()?)));
+    let asked = context.pool().and_then(|pool| {
+        let status = pool.status()?;
+        Ok((status, pool.members()))
+    });
     match asked {
-        Ok((status, members)) => node_checks(&status, &members),
+        Ok((status, Ok(members))) => node_checks(&status, &members),
+        Ok((status, Err(error))) => {
+            let failure = Failure::of(&error);
+            let mut checks = node_checks(&status, &[]);
+            checks.push(Check::broken(failure.text, failure.hint));
+            checks
+        }
         // A socket that was named should have a node; on a fresh machine there is none yet.
         Err(failure) if failure.exit == Exit::Unreachable && context.socket.is_none() => {
             vec![Check::warning(failure.text, failure.hint)]
@@ -248,14 +257,27 @@ fn node_checks(status: &NodeStatus, members: &[MemberInfo]) -> Vec<Check> {
         human(status.capacity_bytes),
         status.backing
     ))];
+    if let Some(shared) = &status.shared {
+        let text = format!("directory led by {}", super::status::leader(shared));
+        checks.push(match (&shared.leader, &shared.trouble) {
+            (Some(_), None) => Check::good(text),
+            _ => Check::warning(
+                text,
+                "see that this host reaches etcd and the other nodes; docs/guides/directory.md",
+            ),
+        });
+    }
     let up = members.iter().filter(|member| member.up).count();
-    checks.push(Check::good(format!("{up} of {} members are up", members.len())));
+    if !members.is_empty() {
+        checks.push(Check::good(format!("{up} of {} members are up", members.len())));
+    }
     for member in members.iter().filter(|member| !member.up) {
         checks.push(Check::warning(
             format!("{} in rack {} at {} is down", member.node, member.rack, member.address),
             "start it again on its state folder; objects with other copies stay readable",
         ));
     }
+    checks.extend(super::region::moved_line(&status.counters).map(Check::good));
     checks.extend(counter_checks(&status.counters));
     let first = status.problems.len().saturating_sub(PROBLEMS_SHOWN);
     for problem in &status.problems[first..] {

@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
 use hinterland_node::{
-    BackingChoice, HeatSettings, KvDisk, KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice,
-    RepairOptions,
+    BackingChoice, EtcdTarget, EtcdTargetError, HeatSettings, KvDisk, KvWatermarks, Node, NodeError,
+    NodeOptions, RdmaChoice, RepairOptions,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
@@ -27,6 +27,9 @@ The first node hosts the directory of its pool; the others join it:
   hinterland node --name b --listen 127.0.0.1:7401
   hinterland node --name a --listen 127.0.0.1:7402 --join 127.0.0.1:7401 --socket /tmp/a.sock
 
+Or the directory is in etcd, and the nodes choose one of them to lead it, and another when it dies:
+  hinterland node --name a --listen 127.0.0.1:7402 --directory etcd://h1:2379,h2:2379,h3:2379
+
 It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects
 and KV blocks stay in memory and are there again when it is started on the same state folder.")]
 pub struct Arguments {
@@ -45,6 +48,12 @@ pub struct Arguments {
     /// The node that hosts the directory [default: host it here]
     #[arg(long, value_name = "HOST:PORT")]
     join: Option<String>,
+    /// etcd, which keeps the directory while its nodes take turns to lead it; the same for every node of a pool
+    #[arg(long, value_name = "etcd://HOST:PORT,...", value_parser = etcd, conflicts_with = "join")]
+    directory: Option<Box<EtcdTarget>>,
+    /// Whether this node may lead a directory in etcd
+    #[arg(long, default_value = "on", value_name = "WHETHER", requires = "directory")]
+    directory_host: OnOff,
     /// What is the same for `up`
     #[command(flatten)]
     pub memory: Memory,
@@ -125,12 +134,19 @@ pub struct Memory {
     /// What a move of a page must gain, in moves: 4 means that it spares four times what it costs
     #[arg(long, default_value_t = 4.0, value_name = "MOVES")]
     pub hot_threshold: f64,
+    /// Whether pages that several racks read, and that are hardly ever written, are copied to those that do not have them
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub hot_share: OnOff,
     /// How long the accesses to a page count that nobody accesses any more, in seconds
     #[arg(long, default_value_t = 100, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     pub hot_lifetime: u32,
     /// How fast accesses stop counting: after t seconds one counts e^(-RATE t)
     #[arg(long, default_value_t = 0.04, value_name = "RATE")]
     pub hot_decay: f64,
+    /// How long a node that is silent, or a program with a guard that is stopped, keeps its place and its locks, in seconds; the same
+    /// for all nodes of a pool
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = lease)]
+    pub lease: f64,
     /// Go without an optimisation, to see what it is worth; may be repeated
     #[arg(long, value_name = "SWITCH", value_enum)]
     pub without: Vec<Switch>,
@@ -215,6 +231,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let mut options = options(name, rack, arguments.listen, &arguments.memory, context)?;
     options.advertise.clone_from(&arguments.advertise);
     options.join.clone_from(&arguments.join);
+    options.etcd = arguments.directory.as_deref().cloned();
+    options.hosts_directory = arguments.directory_host == OnOff::On;
     serve(options, context, &[])
 }
 
@@ -257,8 +275,11 @@ pub fn options(
         threshold: memory.hot_threshold,
         lifetime: Duration::from_secs(u64::from(memory.hot_lifetime)),
         decay_per_s: memory.hot_decay,
+        caches: memory.hot_share == OnOff::On,
         ..HeatSettings::default()
     });
+    options.share_pages = memory.hot_share == OnOff::On;
+    options.lease = Duration::from_secs_f64(memory.lease);
     options.spin = Duration::from_micros(u64::from(memory.spin));
     for switch in &memory.without {
         let switches = &mut options.switches;
@@ -325,6 +346,10 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     found.next().ok_or_else(|| format!("{text:?} stands for no address {HINT}"))
 }
 
+fn etcd(text: &str) -> Result<Box<EtcdTarget>, EtcdTargetError> {
+    text.parse().map(Box::new)
+}
+
 fn rdma(text: &str) -> Result<RdmaChoice, Infallible> {
     Ok(match text {
         "auto" => RdmaChoice::Auto,
@@ -341,6 +366,12 @@ fn backing(text: &str) -> Result<BackingChoice, Infallible> {
         "base" => BackingChoice::Pages(PageKind::Base4K),
         folder => BackingChoice::Folder(PathBuf::from(folder)),
     })
+}
+
+/// A lease: long enough for a busy machine, short enough to be waited for.
+fn lease(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.1..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "a lease has 0.1 to 600 seconds".to_owned())
 }
 
 #[cfg(test)]

@@ -4,6 +4,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::shapes;
 use crate::size::{Size, human};
+use crate::table::{Align, Table};
+use hinterland_proto::control::{Counters, HotPage};
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ObjectName, RackName};
 use serde_json::json;
@@ -13,7 +15,8 @@ use std::process::ExitCode;
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 A region has pages of 2 MiB, each on one node. `hinterland stat NAME` shows where they lie. Pages that a rack uses
-much more than the rack that has them move there by themselves.")]
+much more than the rack that has them move there by themselves. What counts is what `heat` shows:
+accesses of the last seconds, those to memory of the host by samples.")]
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -26,6 +29,16 @@ enum Command {
     Create(Create),
     /// Bring pages to the node
     Pull(Pull),
+    /// Show the pages that this rack uses most
+    Heat(Heat),
+}
+
+/// How many.
+#[derive(clap::Args, Debug)]
+struct Heat {
+    /// Pages to show, the hottest first
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    count: u32,
 }
 
 /// Which region, and where.
@@ -61,6 +74,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     match &arguments.command {
         Command::Create(create) => make(create, context),
         Command::Pull(pull) => bring(pull, context),
+        Command::Heat(heat) => show_heat(heat, context),
     }
 }
 
@@ -82,6 +96,66 @@ fn make(create: &Create, context: &Context) -> Result<ExitCode, Failure> {
         )
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn show_heat(heat: &Heat, context: &Context) -> Result<ExitCode, Failure> {
+    let pages = context.pool()?.hot_pages(heat.count)?;
+    let value: Vec<_> = pages
+        .iter()
+        .map(|page| {
+            json!({
+                "name": page.name.as_str(),
+                "page": page.index,
+                "reads": page.reads,
+                "writes": page.writes,
+                "here": page.here,
+                "copied": page.copied,
+                "rack": page.home.as_ref().map(|home| home.rack.as_str().to_owned()),
+            })
+        })
+        .collect();
+    context.output.either(&json!({ "pages": value }), || {
+        if pages.is_empty() {
+            return "no program of this rack has used a page of a region of late".to_owned();
+        }
+        let mut table = Table::new(&[
+            ("REGION", Align::Left),
+            ("PAGE", Align::Right),
+            ("READS", Align::Right),
+            ("WRITES", Align::Right),
+            ("WHERE", Align::Left),
+        ]);
+        for page in &pages {
+            let (name, index) = (page.name.to_string(), page.index.to_string());
+            table.row([name, index, page.reads.to_string(), page.writes.to_string(), place_of(page)]);
+        }
+        table.text().trim_end().to_owned()
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What pages of regions did, if any did something.
+pub(super) fn moved_line(counters: &Counters) -> Option<String> {
+    let Counters { pages_taken, pages_given, pages_refused, pages_copied, pages_recalled, .. } = *counters;
+    let any = pages_taken + pages_given + pages_refused + pages_copied + pages_recalled;
+    (any > 0).then(|| {
+        format!(
+            "pages of regions: {pages_taken} came, {pages_given} went, {pages_refused} stayed with their homes; {pages_copied} copies came, {pages_recalled} were taken back"
+        )
+    })
+}
+
+fn place_of(page: &HotPage) -> String {
+    let elsewhere = page
+        .home
+        .as_ref()
+        .map_or_else(|| "not known".to_owned(), |home| format!("on {} in rack {}", home.node, home.rack));
+    match (page.here, page.copied) {
+        (true, false) => "here".to_owned(),
+        (true, true) => "here, with copies elsewhere".to_owned(),
+        (false, true) => format!("{elsewhere}, with a copy here"),
+        (false, false) => elsewhere,
+    }
 }
 
 fn bring(pull: &Pull, context: &Context) -> Result<ExitCode, Failure> {

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::run::{gpu, model, namespace, preload, program};
+use crate::run::{far, gpu, model, namespace, preload, program};
 use crate::size::Size;
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
 use hinterland_pool::Pool;
@@ -19,12 +19,18 @@ use std::sync::mpsc::channel;
 #[command(after_help = "\
 Example: hinterland run --budget 2G -- llama-completion -m /pool/models/small.gguf -p Hello
          hinterland run --gpu gpu-node:7410 -- llama-server -ngl 99 -m small.gguf
+         hinterland run --local 2G --far ssd:/var/tmp,lz4 -- python3 train.py
          hinterland run --gpu gpu-node:7410 --model pool:small.gguf -- llama-server -ngl 99 -m small.gguf
 
 With --gpu the program finds CUDA's libraries replaced by ours, and its devices are those of the GPU \
 node (`hinterland gpu serve`). A node on another host needs the key that it was started with, in a file that \
 HINTERLAND_KEY_FILE names. `hinterland gpu coverage PROGRAM` says whether a program calls something that is not \
 there. Without a node of a pool on this host the program runs without a mount.
+
+With --local at most SIZE of the program's memory stays on this host; the rest is in the back ends that --far names, and comes \
+back as the program touches it. 50% is half of what the program uses. The program needs no change, but must use the GNU C \
+library as a shared one; forks are followed. It needs root, or CAP_SYS_PTRACE and the right to userfaultfd. Other options work \
+as usual, and the pool is not needed.
 
 With --model the weights of NAME do not pass through this host: a GPU node that was started with --pool reads them \
 from the pool, and begins to at the program's first call of CUDA. Of the program's words, those that are NAME or \
@@ -60,6 +66,8 @@ pub struct Arguments {
     /// An object of the pool whose bytes the GPU node fetches by itself; may be given several times
     #[arg(long, value_name = "pool:NAME", value_parser = model::name, requires = "gpu")]
     model: Vec<ObjectName>,
+    #[command(flatten)]
+    far: far::Choice,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
@@ -97,6 +105,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     // Ask before anything else, so that a missing node is told first.
     let pool = match context.pool() {
         Ok(pool) => Some(asked(pool, arguments)?),
+        Err(_) if arguments.far.is_wanted() && libraries.is_none() => None,
         Err(failure) if libraries.is_some() && arguments.model.is_empty() => {
             context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
             None
@@ -134,9 +143,19 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else {
         None
     };
+    let supervised = arguments.far.start(&arguments.program)?;
+    if let Some(supervised) = &supervised {
+        if !preloaded.iter().any(|path| path.ends_with(preload::LIBRARY)) {
+            preloaded.push(preload::find()?);
+        }
+        variables.push((far::SOCKET_VARIABLE, supervised.socket()));
+    }
     let words = model::with_paths(&arguments.program, &arguments.model, &arguments.at);
     let mut child = program::start(&words, &preloaded, &variables)?;
     let code = program::watch(&signals, &mut child)?;
+    if let Some(supervised) = supervised {
+        supervised.finish(&context.output);
+    }
     // Children of the program that go on lose the mount, as they lose the session of their parent.
     if let Some(mounted) = mounted {
         mounted.unmount()?;

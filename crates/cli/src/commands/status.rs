@@ -5,8 +5,9 @@ use crate::failure::Failure;
 use crate::shapes;
 use crate::size::human;
 use crate::table::{Align, Table};
-use hinterland_proto::control::{MemberInfo, NodeStatus};
+use hinterland_proto::control::{MemberInfo, NodeStatus, SharedDirectory};
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Nothing to choose.
 #[derive(clap::Args, Debug)]
@@ -18,14 +19,23 @@ pub struct Arguments {}
 /// [`Failure`].
 pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let pool = context.pool()?;
-    let (status, members) = (pool.status()?, pool.members()?);
+    let status = pool.status()?;
+    let members = match pool.members() {
+        Ok(members) => members,
+        // Who leads, and why nobody answers, is what is asked then.
+        Err(error) if status.shared.is_some() => {
+            context.output.say(format!("members are not known: {error}"));
+            Vec::new()
+        }
+        Err(error) => return Err(error.into()),
+    };
     context.output.either(&shapes::status(&status, &members), || words(&status, &members))?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
-    let directory = if status.directory { ", hosts the directory" } else { "" };
-    let lines = [
+    let directory = if status.directory { role(status) } else { "" };
+    let mut lines = vec![
         format!("node     {} ({}) in rack {}{directory}", status.name, status.node, status.rack),
         format!("address  {}, process {}, up {}", status.address, status.pid, duration(status.uptime_s)),
         format!(
@@ -36,9 +46,11 @@ fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
         ),
         format!("cache    {} of {} used", human(status.cache_bytes), human(status.cache_budget_bytes)),
         format!("clients  {} sessions", status.sessions),
-        String::new(),
-        member_table(members).text(),
     ];
+    if let Some(shared) = &status.shared {
+        lines.push(format!("leader   {}", leader(shared)));
+    }
+    lines.extend([String::new(), member_table(members).text()]);
     let mut text = lines.join("\n");
     if !status.problems.is_empty() {
         let count = status.problems.len();
@@ -46,6 +58,26 @@ fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
         text.push_str(&format!("\n\n{count} {plural} so far: see `hinterland doctor`"));
     }
     text
+}
+
+/// What a node is for the directory that answers for it.
+pub const fn role(status: &NodeStatus) -> &'static str {
+    if status.shared.is_some() { ", leads the directory" } else { ", hosts the directory" }
+}
+
+/// Who leads a directory that several nodes may host, since when, and what is wrong.
+pub fn leader(shared: &SharedDirectory) -> String {
+    let leader = match &shared.leader {
+        Some(leader) => {
+            let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
+            // The clocks of two hosts differ: never less than nothing.
+            let since_s = u64::try_from(now_ms).unwrap_or(u64::MAX).saturating_sub(leader.since_ms) / 1000;
+            format!("{} at {}, for {}, term {}", leader.name, leader.address, duration(since_s), leader.term)
+        }
+        None => "nobody".to_owned(),
+    };
+    let trouble = shared.trouble.as_ref().map_or(String::new(), |trouble| format!("; {trouble}"));
+    format!("{leader}; kept in {}{trouble}", shared.place)
 }
 
 /// The members of a pool, one a row.
@@ -86,6 +118,8 @@ pub fn duration(seconds: u64) -> String {
 mod tests {
     use super::*;
     use crate::shapes::samples::{members, node};
+    use hinterland_proto::control::DirectoryLeader;
+    use hinterland_types::NodeId;
 
     #[test]
     fn a_node_is_shown_with_its_pool_and_problems() {
@@ -94,6 +128,27 @@ mod tests {
         assert!(text.contains("process 4711, up 1 h 2 min"), "{text}");
         assert!(text.contains("b     node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
         assert!(text.ends_with("1 problem so far: see `hinterland doctor`"), "{text}");
+    }
+
+    #[test]
+    fn a_directory_of_several_hosts_is_shown_with_who_leads_and_what_is_wrong() {
+        let leader = DirectoryLeader {
+            node: NodeId(2),
+            name: "b".to_owned(),
+            address: "127.0.0.1:7402".to_owned(),
+            since_ms: u64::MAX,
+            term: 3,
+        };
+        let shared =
+            SharedDirectory { place: "etcd://h:1/p".to_owned(), leader: Some(leader), trouble: None };
+        let text = words(&NodeStatus { shared: Some(shared.clone()), ..node() }, &members());
+        assert!(text.starts_with("node     a (node-1) in rack a, leads the directory\n"), "{text}");
+        assert!(
+            text.contains("\nleader   b at 127.0.0.1:7402, for 0 s, term 3; kept in etcd://h:1/p\n"),
+            "{text}"
+        );
+        let cut = SharedDirectory { leader: None, trouble: Some("etcd is silent".to_owned()), ..shared };
+        assert_eq!(super::leader(&cut), "nobody; kept in etcd://h:1/p; etcd is silent");
     }
 
     #[test]

@@ -82,7 +82,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 }
 
 fn sample(pool: &Pool) -> Result<Sample, Failure> {
-    Ok(Sample { at: Instant::now(), status: pool.status()?, members: pool.members()? })
+    let status = pool.status()?;
+    let members = match pool.members() {
+        // Who leads, and why nobody answers, is in the status.
+        Err(_) if status.shared.is_some() => Vec::new(),
+        members => members?,
+    };
+    Ok(Sample { at: Instant::now(), status, members })
 }
 
 fn show(context: &Context, sample: &Sample, rates: Rates, screen: Option<&Screen>) -> Result<(), Failure> {
@@ -138,7 +144,11 @@ fn value(sample: &Sample, rates: Rates) -> Value {
 
 fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
     let Sample { status, members, .. } = sample;
-    let directory = if status.directory { ", directory" } else { "" };
+    let directory = match (status.directory, &status.shared) {
+        (false, _) => "",
+        (true, None) => ", directory",
+        (true, Some(_)) => ", leads the directory",
+    };
     let mut lines = vec![
         format!(
             "hinterland top   {} in rack {}{directory}   up {}   {} sessions   {}",
@@ -150,6 +160,10 @@ fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
         ),
         String::new(),
     ];
+    if let Some(shared) = &status.shared {
+        lines.push(format!("directory led by {}", super::status::leader(shared)));
+        lines.push(String::new());
+    }
     lines.extend(member_lines(members));
     lines.push(String::new());
     let budget = status.cache_budget_bytes;
@@ -240,6 +254,7 @@ fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
     if rates.fill_us > 0.0 {
         lines.push(format!("a fill on demand takes {:.0} us", rates.fill_us));
     }
+    lines.extend(super::region::moved_line(counters));
     let trouble = [
         (counters.copies_made, "lost copies were made again here"),
         (counters.failovers, "fetches went to another replica"),

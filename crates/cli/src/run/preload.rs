@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 /// The library's file name.
-const LIBRARY: &str = "libhinterland_preload.so";
+pub const LIBRARY: &str = "libhinterland_preload.so";
 /// The variable that names it.
 const VARIABLE: &str = "HINTERLAND_PRELOAD";
 

@@ -129,7 +129,11 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 /// [`Failure`] and the status of a shell when it cannot be started. It does not return otherwise.
 pub fn become_program(parent: u32, library: Option<&OsStr>, program: &[OsString]) -> (Failure, ExitCode) {
     let failed = |text: String, hint: &str| (Failure::new(text, hint), ExitCode::from(CANNOT_START));
-    if let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32) {
+    // With far memory, the library ends every process of the program when its supervisor is gone, and says why.
+    let ends_itself = std::env::var_os(super::far::SOCKET_VARIABLE).is_some();
+    if !ends_itself
+        && let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32)
+    {
         return failed(error.to_string(), "try again");
     }
     // It may have ended before the kernel was asked to watch it.

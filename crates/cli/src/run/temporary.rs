@@ -24,7 +24,7 @@ const LOCK_FILE: &str = "in-use";
 /// What names of such folders begin with; a word for what is in them follows.
 const PREFIX: &str = "hinterland-";
 /// What may be in them.
-const CONTENTS: [&str; 2] = ["cuda", "gpu"];
+const CONTENTS: [&str; 3] = ["cuda", "far", "gpu"];
 /// Names that are tried before the folder for temporary files is given up.
 const TRIES_MAX: u32 = 100_000;
 

@@ -1,8 +1,8 @@
 //! Tests against a node that sends anything: a program's calls end, with the right bytes or an error, and write nowhere else.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use hinterland_channel::{
@@ -78,7 +78,10 @@ fn honest(command: &Command) -> Vec<(u32, Vec<u8>)> {
             vec![answer(&Answer { question: c.question, error: 0 }, &1.5_f32.to_bits().to_le_bytes())]
         }
         Command::AskGrant(c) => {
-            vec![answer(&Answer { question: c.question, error: 0 }, &(2 * MEMORY).to_le_bytes())]
+            vec![answer(
+                &Answer { question: c.question, error: 0 },
+                &[2 * MEMORY, 0].map(u64::to_le_bytes).concat(),
+            )]
         }
         _ => Vec::new(),
     }
@@ -148,6 +151,9 @@ fn device() -> DeviceFacts {
         needs_assembly: false,
     }
 }
+
+/// Held alone while a greeting that may name any addresses is believed, and shared by tests whose windows are their own.
+static WINDOWS: RwLock<()> = RwLock::new(());
 
 fn welcome() -> Welcome {
     // Far from where the kernel puts what asks for no address: other threads of the tests map all the time.
@@ -264,6 +270,7 @@ fn run(mut ends: impl FnMut() -> (Channel, Channel)) {
     rounds(|random, round| {
         // Relaxed: a count alone.
         count.store(round, Ordering::Relaxed);
+        let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = ends();
         let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
         // Now and then an honest one: the calls of this test are right.
@@ -328,6 +335,7 @@ fn a_node_that_greets_with_anything_is_believed_or_refused() {
         let Ok(greeting) = postcard::from_bytes::<Welcome>(&bytes) else { return };
         let (ours, theirs) = pair(rings).unwrap();
         let (sender, receiver) = ours.split().unwrap();
+        let _alone = WINDOWS.write().unwrap_or_else(PoisonError::into_inner);
         let Ok(session) = Session::new(greeting, sender, receiver) else {
             refused += 1;
             return;

@@ -13,6 +13,11 @@ use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
 
 /// From this size on a range is mapped by itself.
 const OWN_MIN: u64 = 1 << 20;
+/// What is asked for beyond what is needed: a part of the device, and at most so much.
+const SLACK_PART: u64 = 64;
+const SLACK_MAX: u64 = 64 << 20;
+/// As many times that may be free before it is given back.
+const SLACKS_MAX: u64 = 4;
 /// Addresses of small ranges are multiples of this.
 const PIECE: u64 = 512;
 
@@ -211,9 +216,7 @@ impl Session {
         let place = device as usize;
         let wanted = memory.used[place].checked_add(bytes).ok_or(NO_MEMORY)?;
         if wanted > memory.grants[place] {
-            let more = wanted - memory.grants[place];
-            let answer = self.ask(&[], |question| AskGrant { question, device, bytes: more })?;
-            let granted = answer.try_into().map(u64::from_le_bytes).map_err(|_| NO_MEMORY)?;
+            let (granted, _) = self.ask_grant(device, wanted, wanted.saturating_add(self.slack(device)))?;
             memory.grants[place] = granted;
             if wanted > granted {
                 return Err(NO_MEMORY);
@@ -221,6 +224,32 @@ impl Session {
         }
         memory.used[place] = wanted;
         Ok(memory)
+    }
+
+    /// The grant of a device after asking for another, and what the node could add to it.
+    fn ask_grant(&self, device: u32, least: u64, wanted: u64) -> Result<(u64, u64), Code> {
+        let answer = self.ask(&[], |question| AskGrant { question, device, least, wanted })?;
+        let word = |from: usize| {
+            let bytes = answer.get(from..from + 8)?;
+            Some(u64::from_le_bytes(bytes.try_into().ok()?))
+        };
+        word(0).zip(word(8)).ok_or(NO_MEMORY)
+    }
+
+    fn slack(&self, device: u32) -> u64 {
+        self.device(device).map_or(0, |facts| facts.memory / SLACK_PART).min(SLACK_MAX)
+    }
+
+    /// Gives back what was freed, if it is much: others may want it.
+    fn trim(&self, memory: &mut Memory, device: u32) {
+        let (place, slack) = (device as usize, self.slack(device));
+        if memory.grants[place].saturating_sub(memory.used[place]) <= SLACKS_MAX * slack {
+            return;
+        }
+        // A node that is gone is told to whoever calls next.
+        if let Ok((granted, _)) = self.ask_grant(device, 0, memory.used[place] + slack) {
+            memory.grants[place] = granted;
+        }
     }
 
     /// Frees what [`allocate`](Self::allocate) gave. All work of the device that was sent before is done before the memory is anybody's again.
@@ -246,6 +275,7 @@ impl Session {
                 memory.used[range.device as usize] -= bytes;
                 self.send(&UnmapMemory { address, bytes })?;
                 memory.window.give(address, bytes);
+                self.trim(&mut memory, range.device);
             }
             Holder::Chunk(chunk) => {
                 memory.ranges.remove(&address);
@@ -257,15 +287,17 @@ impl Session {
         Ok(())
     }
 
-    /// Free and all memory of a device, as far as this session may use it.
+    /// Free and all memory of a device, as far as this session may use it at this moment: the node is asked.
     ///
     /// # Errors
-    /// No such device.
+    /// No such device, or the node is gone.
     pub fn memory_left(&self, device: u32) -> Result<(u64, u64), Code> {
         let total = self.device(device)?.memory;
-        let memory = self.memory();
+        let mut memory = self.memory();
         let place = device as usize;
-        Ok((memory.grants[place].saturating_sub(memory.used[place]), total))
+        let (granted, more) = self.ask_grant(device, memory.used[place], memory.grants[place])?;
+        memory.grants[place] = granted;
+        Ok((granted.saturating_sub(memory.used[place]).saturating_add(more).min(total), total))
     }
 
     /// Checks that a range of a device exists; returns its device.
@@ -336,7 +368,9 @@ impl Session {
         let mut memory = self.memory();
         let piece = memory.pieces.get_mut(&number).filter(|piece| piece.has_handle).ok_or(INVALID_VALUE)?;
         piece.has_handle = false;
+        let device = piece.device;
         memory.drop_unused(number);
+        self.trim(&mut memory, device);
         Ok(())
     }
 
@@ -394,6 +428,7 @@ impl Session {
                 memory.drop_unused(number);
             }
             self.send(&UnmapMemory { address: range.start, bytes: range.bytes })?;
+            self.trim(&mut memory, range.device);
         }
         Ok(())
     }

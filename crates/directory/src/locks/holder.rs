@@ -20,6 +20,21 @@ pub enum ClaimState {
     Refused(LockRefusal),
 }
 
+/// What a program wants.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LockWish {
+    /// Its session.
+    pub session: SessionId,
+    /// Its process, for people.
+    pub pid: u32,
+    /// On what.
+    pub address: GlobalAddress,
+    /// How many bytes from there on it means to use, for people.
+    pub bytes: u64,
+    /// How.
+    pub mode: LockMode,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Waiting,
@@ -38,11 +53,8 @@ enum Stage {
 
 #[derive(Clone, Debug)]
 struct Claim {
-    session: SessionId,
-    pid: u32,
+    wish: LockWish,
     home: NodeId,
-    address: GlobalAddress,
-    mode: LockMode,
     replaces: Option<LockRequest>,
     wait: bool,
     stage: Stage,
@@ -78,16 +90,14 @@ impl LockHolder {
     /// Notes a wish; gives its number and what to ask the lock home.
     pub fn begin(
         &mut self,
-        (session, pid): (SessionId, u32),
+        wish: LockWish,
         home: NodeId,
-        address: GlobalAddress,
-        mode: LockMode,
         replaces: Option<LockRequest>,
         wait: bool,
     ) -> (LockRequest, LockAsk) {
         let request = LockRequest(self.next_request);
         self.next_request += 1;
-        let claim = Claim { session, pid, home, address, mode, replaces, wait, stage: Stage::Waiting };
+        let claim = Claim { wish, home, replaces, wait, stage: Stage::Waiting };
         let ask = acquire(request, &claim);
         self.claims.insert(request, claim);
         (request, ask)
@@ -121,7 +131,7 @@ impl LockHolder {
 
     /// The lock home and the address of a wish.
     pub fn place(&self, request: LockRequest) -> Option<(NodeId, GlobalAddress)> {
-        self.claims.get(&request).map(|claim| (claim.home, claim.address))
+        self.claims.get(&request).map(|claim| (claim.home, claim.wish.address))
     }
 
     /// A lock home answered what was sent at `sent_ms`, in this life of it, about this wish.
@@ -219,7 +229,7 @@ impl LockHolder {
 
     /// Gives up all wishes of a session: what it wrote may still be on its way.
     pub fn end_session(&mut self, session: SessionId) -> Vec<(NodeId, LockRequest, LockAsk)> {
-        let own = self.claims.iter().filter(|(_, claim)| claim.session == session);
+        let own = self.claims.iter().filter(|(_, claim)| claim.wish.session == session);
         let requests: Vec<_> = own
             .filter(|(_, claim)| !matches!(claim.stage, Stage::Leaving { .. }))
             .map(|(request, claim)| (*request, claim.home))
@@ -289,10 +299,11 @@ impl LockHolder {
 const fn acquire(request: LockRequest, claim: &Claim) -> LockAsk {
     LockAsk::Acquire {
         request,
-        session: claim.session,
-        pid: claim.pid,
-        address: claim.address,
-        mode: claim.mode,
+        session: claim.wish.session,
+        pid: claim.wish.pid,
+        address: claim.wish.address,
+        bytes: claim.wish.bytes,
+        mode: claim.wish.mode,
         replaces: claim.replaces,
         wait: claim.wait,
     }

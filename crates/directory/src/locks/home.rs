@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct LockSettings {
     /// Milliseconds for which a node that is not heard of keeps what it holds.
     pub lease_ms: u64,
+    /// The longest lease in which somebody may still believe from lives before, in milliseconds.
+    pub lease_before_ms: u64,
     /// Fences that are made durable at once.
     pub fence_step: u64,
     /// Most wishes of one node: all of them fit in the answer to a renewal.
@@ -21,7 +23,13 @@ pub struct LockSettings {
 
 impl Default for LockSettings {
     fn default() -> Self {
-        Self { lease_ms: 3000, fence_step: 1 << 16, claims_per_node_max: 16 << 10, idle_max: 64 << 10 }
+        Self {
+            lease_ms: 3000,
+            lease_before_ms: 0,
+            fence_step: 1 << 16,
+            claims_per_node_max: 16 << 10,
+            idle_max: 64 << 10,
+        }
     }
 }
 
@@ -47,6 +55,7 @@ struct Claim {
     key: Key,
     session: SessionId,
     pid: u32,
+    bytes: u64,
     mode: LockMode,
     replaces: Option<LockRequest>,
     since_ms: u64,
@@ -88,6 +97,8 @@ pub struct LockHome {
     tells: u64,
     /// Nothing is granted before: holders from a life before may still believe in what they hold.
     quiet_until_ms: u64,
+    /// Whether what waits since then has to be looked at yet.
+    is_quiet: bool,
     is_cut_off: bool,
     last_ms: u64,
     actions: Vec<HomeAction>,
@@ -97,7 +108,8 @@ impl LockHome {
     /// A lock home that knows of nobody. `given` is what was last made durable, none if there was no life before.
     pub fn new(own: NodeId, settings: LockSettings, given: Option<Fence>, now_ms: u64) -> Self {
         let next_fence = given.map_or(1, |fence| fence.0.max(1));
-        let quiet_until_ms = if given.is_some() { now_ms + settings.lease_ms } else { now_ms };
+        let quiet_until_ms =
+            if given.is_some() { now_ms + settings.lease_ms.max(settings.lease_before_ms) } else { now_ms };
         let mut home = Self {
             own,
             settings,
@@ -108,6 +120,7 @@ impl LockHome {
             asked: next_fence,
             tells: 0,
             quiet_until_ms,
+            is_quiet: given.is_some(),
             is_cut_off: false,
             last_ms: now_ms,
             actions: Vec::new(),
@@ -128,10 +141,11 @@ impl LockHome {
             return LockAnswer::Refused(LockRefusal::Stranger);
         }
         match ask {
-            LockAsk::Acquire { request, session, pid, address, mode, replaces, wait } => {
+            LockAsk::Acquire { request, session, pid, address, bytes, mode, replaces, wait } => {
                 let key = Key { node, request: *request };
                 let (mode, replaces, since_ms) = (*mode, *replaces, self.last_ms);
-                let claim = Claim { key, session: *session, pid: *pid, mode, replaces, since_ms };
+                let (session, pid, bytes) = (*session, *pid, *bytes);
+                let claim = Claim { key, session, pid, bytes, mode, replaces, since_ms };
                 self.acquire(*address, claim, *wait)
             }
             LockAsk::Release { request, clean } => {
@@ -180,7 +194,6 @@ impl LockHome {
 
     /// Lets time pass: leases run out. At most a quarter of a lease should lie between two calls.
     pub fn tick(&mut self, now_ms: u64) {
-        let was_quiet = self.last_ms < self.quiet_until_ms;
         self.pass(now_ms);
         let lease_ms = self.settings.lease_ms;
         let is_over = |(node, member): (&NodeId, &Member)| {
@@ -188,7 +201,13 @@ impl LockHome {
         };
         let late: Vec<_> = self.members.iter().filter_map(is_over).collect();
         self.drop_members(&late.into_iter().collect());
-        if was_quiet && self.last_ms >= self.quiet_until_ms {
+        if self.is_quiet && self.last_ms >= self.quiet_until_ms {
+            self.is_quiet = false;
+            if self.settings.lease_before_ms > lease_ms {
+                // Nobody believes in the longer lease any more.
+                self.settings.lease_before_ms = 0;
+                self.actions.push(HomeAction::Persist(Fence(self.asked)));
+            }
             self.pump_all();
         }
         let keep_ms = 40 * lease_ms;
@@ -200,6 +219,11 @@ impl LockHome {
     /// How long a lease is, in milliseconds.
     pub const fn lease_ms(&self) -> u64 {
         self.settings.lease_ms
+    }
+
+    /// The longest lease in which somebody may believe, in milliseconds: it is made durable with the fence.
+    pub fn lease_owed_ms(&self) -> u64 {
+        self.settings.lease_ms.max(self.settings.lease_before_ms)
     }
 
     /// Whether every rule that must always hold does; for tests.
@@ -381,6 +405,15 @@ impl LockHome {
         member.claims.iter().filter_map(claim).collect()
     }
 
+    /// What is left of a node's lease.
+    fn left_ms(&self, node: NodeId) -> u64 {
+        let heard_ms = self.members.get(&node).map_or(0, |member| member.heard_ms);
+        if node == self.own {
+            return self.settings.lease_ms;
+        }
+        (heard_ms + self.settings.lease_ms).saturating_sub(self.last_ms)
+    }
+
     fn rows(&self) -> Vec<LockRow> {
         /// So many fit in a message.
         const ROWS_MAX: usize = 4096;
@@ -390,7 +423,9 @@ impl LockHome {
             session: claim.session,
             pid: claim.pid,
             mode: claim.mode,
+            bytes: claim.bytes,
             for_ms: self.last_ms.saturating_sub(claim.since_ms),
+            left_ms: self.left_ms(claim.key.node),
         };
         let wanted = self.locks.iter().filter(|(_, lock)| {
             !(lock.holders.is_empty() && lock.queue.is_empty() && lock.telling.is_empty())
@@ -399,6 +434,7 @@ impl LockHome {
             .take(ROWS_MAX)
             .map(|(address, lock)| LockRow {
                 address: *address,
+                fence: lock.fence,
                 holders: lock.holders.iter().take(WAITERS_MAX).map(person).collect(),
                 waiters: lock.queue.iter().take(WAITERS_MAX).map(person).collect(),
                 // At most as many as nodes.

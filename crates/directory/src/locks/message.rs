@@ -40,6 +40,8 @@ pub enum LockAsk {
         pid: u32,
         /// On what.
         address: GlobalAddress,
+        /// How many bytes from there on its program means to use, for people.
+        bytes: u64,
         /// How.
         mode: LockMode,
         /// The read lock that becomes this one.
@@ -103,6 +105,8 @@ pub struct LockClaim {
 pub struct LockRow {
     /// The lock.
     pub address: GlobalAddress,
+    /// Of the last grant.
+    pub fence: Fence,
     /// Those who hold it, in the order in which they got it.
     pub holders: Vec<LockWaiter>,
     /// Those who wait, first come first.
@@ -122,8 +126,12 @@ pub struct LockWaiter {
     pub pid: u32,
     /// How.
     pub mode: LockMode,
+    /// How many bytes from the lock's address on it means to use.
+    pub bytes: u64,
     /// For how long, in milliseconds.
     pub for_ms: u64,
+    /// What is left of its node's lease, in milliseconds.
+    pub left_ms: u64,
 }
 
 /// Why a lock was not taken, or an access under it not let through.

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 const OWN: NodeId = NodeId(1);
 const SETTINGS: LockSettings =
-    LockSettings { lease_ms: 1000, fence_step: 6, claims_per_node_max: 8, idle_max: 64 };
+    LockSettings { lease_ms: 1000, lease_before_ms: 0, fence_step: 6, claims_per_node_max: 8, idle_max: 64 };
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -116,6 +116,7 @@ impl Pair {
                     session,
                     pid: 7,
                     address: address(number),
+                    bytes: 8,
                     mode,
                     replaces,
                     wait,

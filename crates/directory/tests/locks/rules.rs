@@ -2,7 +2,7 @@
 
 use hinterland_directory::locks::{
     ClaimState, Fence, Fences, Gate, HomeAction, LockAnswer, LockAsk, LockHolder, LockHome, LockMode,
-    LockRefusal, LockRequest, LockSettings,
+    LockRefusal, LockRequest, LockSettings, LockWish,
 };
 use hinterland_types::{GlobalAddress, NodeId, SessionId};
 
@@ -44,10 +44,15 @@ fn acquire(request: u64, mode: LockMode, replaces: Option<u64>) -> LockAsk {
         session: SessionId(request % 10),
         pid: 1,
         address: address(),
+        bytes: 8,
         mode,
         replaces: replaces.map(LockRequest),
         wait: true,
     }
+}
+
+fn wish(session: u64, mode: LockMode) -> LockWish {
+    LockWish { session: SessionId(session), pid: 1, address: address(), bytes: 8, mode }
 }
 
 fn fence(answer: LockAnswer) -> Fence {
@@ -195,7 +200,7 @@ fn a_home_that_was_stopped_itself_takes_nobodys_lock_for_it() {
 #[test]
 fn a_holder_stops_believing_an_eighth_of_a_lease_before_the_home_does() {
     let mut holder = LockHolder::new(800);
-    let (request, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Write, None, true);
+    let (request, _) = holder.begin(wish(1, LockMode::Write), HOME, None, true);
     holder.answered(request, (HOME, 1), (100, 150), &LockAnswer::Granted { fence: Fence(9) });
     let state = holder.state(request);
     assert_eq!(state, Some(ClaimState::Held { fence: Fence(9), until_ms: 800 }));
@@ -206,7 +211,7 @@ fn a_holder_stops_believing_an_eighth_of_a_lease_before_the_home_does() {
 fn a_holder_learns_from_a_renewal_what_it_lost_and_what_it_never_knew() {
     use hinterland_directory::locks::LockClaim;
     let mut holder = LockHolder::new(800);
-    let (kept, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Write, None, true);
+    let (kept, _) = holder.begin(wish(1, LockMode::Write), HOME, None, true);
     holder.answered(kept, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(9) });
     let number = holder.renewal(HOME);
     let ghost = LockClaim { request: LockRequest(77), fence: Some(Fence(10)) };
@@ -219,10 +224,10 @@ fn a_holder_learns_from_a_renewal_what_it_lost_and_what_it_never_knew() {
 #[test]
 fn an_answer_that_is_older_than_a_grant_does_not_take_the_grant_away() {
     let mut holder = LockHolder::new(800);
-    let (first, _) = holder.begin((SessionId(1), 1), HOME, address(), LockMode::Read, None, true);
+    let (first, _) = holder.begin(wish(1, LockMode::Read), HOME, None, true);
     holder.answered(first, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(1) });
     let number = holder.renewal(HOME);
-    let (late, _) = holder.begin((SessionId(2), 1), HOME, address(), LockMode::Read, None, true);
+    let (late, _) = holder.begin(wish(2, LockMode::Read), HOME, None, true);
     holder.answered(late, (HOME, 1), (5, 6), &LockAnswer::Granted { fence: Fence(1) });
     let only_first = hinterland_directory::locks::LockClaim { request: first, fence: Some(Fence(1)) };
     holder.renewed((HOME, 1), number, (4, 7), &[only_first]);
@@ -249,4 +254,21 @@ fn an_answer_that_was_taken_back_on_its_way_is_not_believed() {
     fences.forget(address());
     assert!(!fences.learned(number, HOME, address(), Fence(5), 0));
     assert!(matches!(fences.gate(2, HOME, address(), Fence(5), Some((0, 100))), Gate::Ask(_)));
+}
+
+#[test]
+fn a_home_with_a_shorter_lease_than_before_waits_for_the_longer_one_and_says_when_it_may_be_forgotten() {
+    let settings = LockSettings { lease_ms: 500, lease_before_ms: 3000, ..LockSettings::default() };
+    let mut home = LockHome::new(HOME, settings, Some(Fence(7)), 0);
+    act(&mut home);
+    assert_eq!(home.lease_owed_ms(), 3000);
+    home.answer(0, A, 1, &acquire(1, LockMode::Write, None));
+    for now_ms in (0..3000).step_by(100) {
+        assert_eq!(granted(&mut home, now_ms, A, 1), None, "somebody of before may believe until 3000");
+        home.tick(now_ms);
+    }
+    home.tick(3000);
+    assert_eq!(home.lease_owed_ms(), 500);
+    assert!(act(&mut home).0.is_some(), "the shorter lease is noted");
+    assert!(granted(&mut home, 3001, A, 1).is_some());
 }

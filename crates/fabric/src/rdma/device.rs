@@ -158,6 +158,19 @@ fn gids(device: &str, port: u8) -> Vec<(u8, [u8; 16], String)> {
         .collect()
 }
 
+/// Whether devices read an aligned word of memory whole while a processor stores it. Real ones do: they read lines. A driver
+/// that copies by a processor need not, unless that is the only one and so not storing meanwhile.
+pub(super) fn reads_whole_words(ports: &[Port]) -> bool {
+    let one_processor =
+        || fs::read_to_string("/sys/devices/system/cpu/online").is_ok_and(|online| online.trim() == "0");
+    ports.iter().all(|port| !is_software(&Path::new(DEVICES).join(&port.device.name))) || one_processor()
+}
+
+/// Whether a device is a driver alone: soft-RoCE names the card that it stands on, and none has a device of the bus.
+fn is_software(folder: &Path) -> bool {
+    folder.join("parent").exists() || !folder.join("device").exists()
+}
+
 fn parse_gid(text: &str) -> Option<[u8; 16]> {
     text.parse::<std::net::Ipv6Addr>().ok().map(|address| address.octets())
 }

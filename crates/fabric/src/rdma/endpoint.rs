@@ -1,9 +1,9 @@
 //! One peer: what it granted is read and written one-sidedly, everything else goes over TCP, and so does what RDMA fails to do.
 
 use super::abi;
-use super::link::{Answer, Fate, Link, Order};
+use super::link::{Answer, CHUNK_BYTES, Fate, Link, Order, RUNS_MAX};
 use super::links::{Counts, Links};
-use super::mover::{Ending, Job, Mover, sleep_on};
+use super::mover::{Ending, Job, Mover, gather, scatter, sleep_on};
 use super::queue::RdmaQueue;
 use crate::endpoint::{Capabilities, Endpoint, Found, Queue};
 use crate::error::FabricError;
@@ -12,7 +12,7 @@ use crate::tcp::{ClientOptions, Mode, TcpEndpoint};
 use hinterland_types::{ByteRange, Handle, NodeId};
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Looks at a link before a thread that may sleep does.
@@ -43,6 +43,8 @@ impl Default for RdmaOptions {
 /// A peer, reached by RDMA and TCP. Queue pairs are connected when they are first needed.
 pub struct RdmaEndpoint {
     links: Arc<Links>,
+    /// Short operations take the links in turns.
+    turn: AtomicUsize,
 }
 
 impl RdmaEndpoint {
@@ -57,7 +59,7 @@ impl RdmaEndpoint {
     ) -> Result<Self, FabricError> {
         options.rdma = rdma.enabled && !super::devices().is_empty() && super::loadable().is_ok();
         let tcp = TcpEndpoint::connect(address, options)?;
-        Ok(Self { links: Arc::new(Links::new(tcp, rdma)) })
+        Ok(Self { links: Arc::new(Links::new(tcp, rdma)), turn: AtomicUsize::new(0) })
     }
 
     /// The session beside it.
@@ -99,12 +101,18 @@ impl RdmaEndpoint {
     ) -> Result<bool, FabricError> {
         let bytes = runs.iter().fold(0u64, |sum, run| sum.saturating_add(run.bytes()));
         let buffer_bytes: u64 = parts.iter().map(|part| part.bytes() as u64).sum();
-        if bytes != buffer_bytes
-            || bytes == 0
-            || (write && !self.links.options.writes)
-            || self.links.healthy().is_empty()
-        {
+        if bytes != buffer_bytes || bytes == 0 || (write && !self.links.options.writes) {
             return Ok(false);
+        }
+        let links = self.links.healthy();
+        if links.is_empty() {
+            return Ok(false);
+        }
+        if bytes <= CHUNK_BYTES as u64
+            && runs.len() <= RUNS_MAX
+            && let Some(ending) = self.short(&links, (write, handle), runs, parts)?
+        {
+            return Ok(ending == Ending::Done);
         }
         // SAFETY: the parts are borrowed by our caller until we return; the mover is gone by then, and with it the job.
         let job = unsafe { Job::cut(&self.links, (0, handle, write), runs, parts) };
@@ -133,6 +141,72 @@ impl RdmaEndpoint {
             if polls.is_multiple_of(POLLS) && progressed.elapsed() >= after {
                 let during = if write { "a one-sided write" } else { "a one-sided read" };
                 return Err(FabricError::Timeout { peer: self.node(), during, after });
+            }
+        }
+    }
+
+    /// Moves what fits into one chunk: no job is made and nothing is allocated, since on real devices that would take as long
+    /// as the way there and back. `None` if it has to be moved as longer ones are.
+    fn short(
+        &self,
+        links: &[Arc<Link>],
+        (write, handle): (bool, Handle),
+        runs: &[ByteRange],
+        parts: &[Part],
+    ) -> Result<Option<Ending>, FabricError> {
+        // Relaxed: any link is as good.
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let link = &links[turn % links.len()];
+        let operation = if write { abi::RDMA_WRITE } else { abi::RDMA_READ };
+        let unused = Order { operation, remote: 0, key: 0, offset: 0, bytes: 0, operands: [0; 2] };
+        let (mut orders, mut count, mut bytes) = ([unused; RUNS_MAX], 0, 0);
+        for run in runs.iter().filter(|run| run.bytes() > 0) {
+            let granted = self.links.grant(handle, *run, write);
+            let Some((granted, key)) = granted.and_then(|granted| {
+                let key = granted.keys.get(link.port).copied()?;
+                Some((granted, key))
+            }) else {
+                // Relaxed: a count.
+                self.links.by_message.fetch_add(1, Ordering::Relaxed);
+                return Ok(Some(Ending::ByMessage));
+            };
+            let remote = key.address.wrapping_add(run.offset() - granted.range.offset());
+            // All runs together are at most a chunk.
+            let run_bytes = run.bytes() as usize;
+            orders[count] = Order { remote, key: key.key, offset: bytes, bytes: run_bytes, ..unused };
+            (count, bytes) = (count + 1, bytes + run_bytes);
+        }
+        let Some(slot) = link.reserve() else { return Ok(None) };
+        if write {
+            // SAFETY: the chunk was reserved for us; our caller vouches for the parts, which have `bytes` bytes.
+            unsafe { gather(parts, 0, link.chunk(slot), bytes) };
+        }
+        link.begin(slot, &orders[..count]);
+        // Relaxed: counts.
+        self.links.one_sided.fetch_add(1, Ordering::Relaxed);
+        self.links.requests.fetch_add(count as u64, Ordering::Relaxed);
+        let during = if write { "a one-sided write" } else { "a one-sided read" };
+        match self.wait(link, self.links.tcp.options().timeout, during, || Ok(link.take(slot)))? {
+            Fate::Done => {
+                if !write {
+                    // SAFETY: as above; the chunk's memory is ours until it is released.
+                    unsafe { scatter(link.chunk(slot), bytes, parts, 0) };
+                }
+                link.release(slot);
+                Ok(Some(Ending::Done))
+            }
+            Fate::Failed { refused } => {
+                if refused {
+                    self.links.forget(handle);
+                }
+                // A late packet of this link must not write after somebody wrote the same place in another way.
+                let closed = !write || self.links.disconnect(link);
+                if refused || !closed {
+                    // Relaxed: a count.
+                    self.links.by_message.fetch_add(1, Ordering::Relaxed);
+                    return Ok(Some(Ending::ByMessage));
+                }
+                Ok(None)
             }
         }
     }

@@ -4,7 +4,7 @@
 //! was granted it. Ending the registration is what revokes: the device then refuses, whoever holds the key.
 
 use super::abi;
-use super::device::{Port, open_ports};
+use super::device::{Port, open_ports, reads_whole_words};
 use super::listener::{Listener, listen};
 use super::pair::{Completions, Domain, QueuePair, Receives, Registered};
 use super::{BITS_24, INLINE_BYTES, LINKS_MAX, MESSAGE_BYTES, RECEIVES, random_word, registration_words};
@@ -15,8 +15,8 @@ use hinterland_proto::verbs::{PairAddress, RemoteKey, VERBS_VERSION, VerbsReply,
 use hinterland_proto::{ErrorCode, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Registrations of one session: objects that it reads at the same time.
 const GRANTS_MAX: usize = 256;
@@ -72,6 +72,8 @@ pub struct Host {
     pub(super) calls: AtomicU64,
     /// The words of the last grant that the system refused.
     refusal: Mutex<Option<String>>,
+    sessions: Mutex<Vec<Weak<SessionHost>>>,
+    whole_words: AtomicBool,
 }
 
 impl Host {
@@ -81,7 +83,7 @@ impl Host {
     /// Why there is none, in words.
     pub fn open(options: HostOptions) -> Result<Self, String> {
         // Opened again for each session: devices come and go.
-        open_ports(&options.devices)?;
+        let whole_words = AtomicBool::new(reads_whole_words(&open_ports(&options.devices)?));
         let zero = || AtomicU64::new(0);
         Ok(Self {
             options,
@@ -92,7 +94,32 @@ impl Host {
             registered_bytes: zero(),
             calls: zero(),
             refusal: Mutex::new(None),
+            sessions: Mutex::default(),
+            whole_words,
         })
+    }
+
+    /// Whether its devices read an aligned word whole while a processor of this host stores it.
+    pub fn reads_whole_words(&self) -> bool {
+        // Acquire: pairs with the Release in `ports`.
+        self.whole_words.load(Ordering::Acquire)
+    }
+
+    /// Takes back every grant that reaches into this memory, of all sessions: when it returns, no device reads or writes there
+    /// for anybody. Whoever calls it sees to it before that the service vouches for this memory no more.
+    pub fn revoke(&self, memory: &Slice) {
+        let sessions: Vec<_> = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            sessions.retain(|session| session.strong_count() > 0);
+            sessions.iter().filter_map(Weak::upgrade).collect()
+        };
+        let (start, end) = span(memory);
+        for session in sessions {
+            session.revoke(|grant| {
+                let (other_start, other_end) = span(&grant.memory);
+                other_start < end && start < other_end
+            });
+        }
     }
 
     /// Counts since the start.
@@ -109,9 +136,13 @@ impl Host {
         }
     }
 
-    /// What the system said when it last refused to register memory, once.
-    pub fn take_refusal(&self) -> Option<String> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
+    fn refuse(&self, why: String) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    }
+
+    /// What the system said when it last refused to register memory.
+    pub fn refusal(&self) -> Option<String> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -147,7 +178,9 @@ struct Grant {
 
 impl SessionHost {
     pub fn new(host: &Arc<Host>, session: SessionId) -> Arc<Self> {
-        Arc::new(Self { host: Arc::clone(host), session, state: Mutex::default() })
+        let this = Arc::new(Self { host: Arc::clone(host), session, state: Mutex::default() });
+        host.sessions.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&this));
+        this
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -186,8 +219,10 @@ impl SessionHost {
         self.drop_all(false);
         let found =
             if version == VERBS_VERSION { open_ports(&self.host.options.devices) } else { Ok(Vec::new()) };
-        let stations: Vec<Station> =
-            found.unwrap_or_default().into_iter().map(|port| Station { port, shared: None }).collect();
+        let found = found.unwrap_or_default();
+        // Release: pairs with the Acquire in `reads_whole_words`. Before anything is granted on these ports.
+        self.host.whole_words.fetch_and(reads_whole_words(&found), Ordering::Release);
+        let stations: Vec<Station> = found.into_iter().map(|port| Station { port, shared: None }).collect();
         let ports = stations.iter().map(|station| station.port.address.clone()).collect();
         let mut state = self.state();
         if !state.ended {
@@ -217,6 +252,8 @@ impl SessionHost {
             return Err(refused(ErrorCode::UNSUPPORTED, "the ports speak different kinds of RDMA"));
         }
         let made = self.make_pair(station, from).map_err(|error| {
+            let words = registration_words(&error, (RECEIVES * MESSAGE_BYTES) as u64);
+            self.host.refuse(format!("no queue pair: {words}"));
             let text = format!("{error} (hint: `hinterland doctor` shows devices and limits)");
             RemoteError::new(ErrorCode::INTERNAL, text)
         })?;
@@ -295,7 +332,7 @@ impl SessionHost {
                 let reason = registration_words(&error, range.bytes());
                 // Relaxed: a count.
                 self.host.refused.fetch_add(1, Ordering::Relaxed);
-                *self.host.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
+                self.host.refuse(reason.clone());
                 Ok(VerbsReply::ByMessage { reason: reason.chars().take(1000).collect() })
             }
         }
@@ -335,17 +372,20 @@ impl SessionHost {
 
     /// Takes back what the service does not vouch for any more.
     pub fn revalidate(&self, service: &dyn Service) {
-        let gone: Vec<Grant> = {
-            let mut state = self.state();
-            let stale = |grant: &mut Grant| {
-                let again = service.one_sided(self.session, grant.handle, grant.range, rights(grant.write));
-                !matches!(again, Ok(Some((whole, memory))) if window(grant.range, whole, &memory)
-                    .is_some_and(|(_, memory)| memory.as_ptr() == grant.memory.as_ptr()))
-            };
-            state.grants.extract_if(.., stale).collect()
-        };
+        self.revoke(|grant| {
+            let again = service.one_sided(self.session, grant.handle, grant.range, rights(grant.write));
+            !matches!(again, Ok(Some((whole, memory))) if window(grant.range, whole, &memory)
+                .is_some_and(|(_, memory)| memory.as_ptr() == grant.memory.as_ptr()))
+        });
+    }
+
+    /// Takes back what is stale.
+    fn revoke(&self, stale: impl Fn(&Grant) -> bool) {
+        let mut state = self.state();
+        let gone: Vec<Grant> = state.grants.extract_if(.., |grant| stale(grant)).collect();
         // Relaxed: a count.
         self.host.revoked.fetch_add(gone.len() as u64, Ordering::Relaxed);
+        // Under the lock: who finds a grant gone may go on as if no device reached that memory.
         self.unregister(gone);
     }
 
@@ -355,17 +395,14 @@ impl SessionHost {
     }
 
     fn drop_all(&self, ended: bool) {
-        let (links, grants, ports) = {
+        let (links, ports) = {
             let mut state = self.state();
             state.ended |= ended;
             let state = &mut *state;
-            (
-                std::mem::take(&mut state.links),
-                std::mem::take(&mut state.grants),
-                std::mem::take(&mut state.ports),
-            )
+            // Under the lock, as in `revoke`.
+            self.unregister(std::mem::take(&mut state.grants));
+            (std::mem::take(&mut state.links), std::mem::take(&mut state.ports))
         };
-        self.unregister(grants);
         // Each waits for its thread; not under the lock, which a call on that thread may want.
         drop(links);
         drop(ports);
@@ -392,6 +429,12 @@ impl Grant {
 
 fn rights(write: bool) -> Rights {
     if write { Rights::READ | Rights::WRITE } else { Rights::READ }
+}
+
+/// First address of a piece of memory, and the one behind it.
+fn span(memory: &Slice) -> (usize, usize) {
+    let start = memory.as_ptr().addr();
+    (start, start + memory.len())
 }
 
 /// The part of `whole` around `wanted` that one grant reaches, and its memory; `None` if they do not fit together.

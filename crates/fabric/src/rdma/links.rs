@@ -90,7 +90,8 @@ impl Links {
 
     /// Why there are no links, in words.
     pub fn why_not(&self) -> Option<String> {
-        self.setup.lock().unwrap_or_else(PoisonError::into_inner).why.clone()
+        // Whoever has the lock is connecting.
+        self.setup.try_lock().ok()?.why.clone()
     }
 
     pub fn counts(&self) -> Counts {
@@ -257,8 +258,13 @@ impl Links {
         None
     }
 
-    /// Forgets what was granted of a handle: the peer's device refused it.
+    /// Forgets what was granted of a handle: the peer's device refused it. That ended the link, but the peer is well: links are
+    /// made again at once, and this handle goes by message for a while.
     pub fn forget(&self, handle: Handle) {
+        // Whoever has the lock is connecting already.
+        if let Ok(mut setup) = self.setup.try_lock() {
+            setup.tried = None;
+        }
         let mut grants = self.grants.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = [Some(Instant::now()); 2];
         grants.insert(handle, Handles { granted: Vec::new(), refused });

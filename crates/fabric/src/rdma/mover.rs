@@ -327,7 +327,7 @@ pub(super) fn sleep_on(links: &[&Arc<Link>], within: Duration) {
 ///
 /// # Safety
 /// Both must be memory of that length, apart from each other.
-unsafe fn scatter(from: *const u8, bytes: usize, parts: &[Part], at: u64) {
+pub(super) unsafe fn scatter(from: *const u8, bytes: usize, parts: &[Part], at: u64) {
     let mut copied = 0;
     each_piece(parts, at, bytes, |start, bytes| {
         // SAFETY: the caller vouches for both, and the pieces add up to `bytes`.
@@ -340,7 +340,7 @@ unsafe fn scatter(from: *const u8, bytes: usize, parts: &[Part], at: u64) {
 ///
 /// # Safety
 /// As for [`scatter`].
-unsafe fn gather(parts: &[Part], at: u64, into: *mut u8, bytes: usize) {
+pub(super) unsafe fn gather(parts: &[Part], at: u64, into: *mut u8, bytes: usize) {
     let mut copied = 0;
     each_piece(parts, at, bytes, |start, bytes| {
         // SAFETY: the caller vouches for both, and the pieces add up to `bytes`.

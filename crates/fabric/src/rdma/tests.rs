@@ -65,7 +65,10 @@ fn connect(bench: &Bench, rdma: RdmaOptions) -> RdmaEndpoint {
 fn links(bench: &Bench) -> Arc<Links> {
     let options = ClientOptions { rdma: true, ..ClientOptions::default() };
     let tcp = TcpEndpoint::connect(bench.server.address(), options).unwrap();
-    Arc::new(Links::new(tcp, RdmaOptions::default()))
+    let links = Arc::new(Links::new(tcp, RdmaOptions::default()));
+    // Nothing is granted before there is a port to reach it through.
+    assert!(!links.healthy().is_empty(), "{:?}", links.why_not());
+    links
 }
 
 #[test]

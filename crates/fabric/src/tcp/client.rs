@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 /// Reads and writes of one run up to this size take the shortest way through the code.
 const ONE_FRAME_BYTES_MAX: usize = 64 << 10;
+/// Frames from which on several streams are quicker than one, for somebody who has to ask where the bytes are first.
+const PARALLEL_FRAMES_MIN: usize = 4;
 /// Reads and writes from this size on get a thread for every stream: starting them costs about 1 % of their time.
 const HELPED_BYTES_MIN: u64 = 32 << 20;
 
@@ -306,6 +308,12 @@ impl Endpoint for TcpEndpoint {
             gather_runs_max: self.established.limits.runs_max,
             gpu_memory: false,
         }
+    }
+
+    fn parallel_from(&self) -> usize {
+        // With fewer frames than this the second round trip costs more than the second stream brings.
+        let frames = if self.streams.len() > 1 { PARALLEL_FRAMES_MIN } else { usize::MAX };
+        frames.saturating_mul(self.connector.options.chunk_bytes as usize)
     }
 
     fn read_to(&self, handle: Handle, runs: &[ByteRange], into: Destination<'_>) -> Result<(), FabricError> {

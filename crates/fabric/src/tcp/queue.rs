@@ -274,4 +274,8 @@ impl Queue for TcpQueue {
     fn in_flight(&self) -> usize {
         self.operations.len() - self.free.len()
     }
+
+    fn keeps_order(&self) -> bool {
+        self.lanes.len() == 1
+    }
 }

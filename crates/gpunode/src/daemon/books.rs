@@ -20,11 +20,19 @@ struct Device {
 struct Session {
     status: SessionStatus,
     since: Instant,
-    /// Device and bytes.
-    grants: Vec<(u32, u64)>,
+    grants: Vec<Grant>,
 }
 
-/// Sessions and devices.
+/// What a session may have of a device.
+#[derive(Debug, Clone, Copy)]
+struct Grant {
+    device: u32,
+    bytes: u64,
+    /// What it was promised when it came, and keeps.
+    kept: u64,
+}
+
+/// Sessions and devices. What was promised of a device is never more than it has.
 #[derive(Debug)]
 pub(super) struct Books {
     devices: Vec<Device>,
@@ -68,20 +76,23 @@ impl Books {
                 return Err(Failure::new(number::INVALID_DEVICE, words));
             };
             let most = self.session_memory.unwrap_or(device.memory).min(device.memory);
-            let grant = if memory == 0 { most } else { memory.min(most) };
-            if self.session_memory.is_some() && grant > device.memory - device.promised {
+            let bytes = match (memory, self.session_memory) {
+                // It asks when it needs something.
+                (0, None) => 0,
+                (0, Some(_)) => most,
+                (wanted, _) => wanted.min(most),
+            };
+            if bytes > device.memory - device.promised {
                 let left = device.memory - device.promised;
                 let words = format!(
-                    "device {number} has {left} bytes left that were promised to nobody, and {grant} are wanted (hint: wait for a session to end, or ask for less)"
+                    "device {number} has {left} bytes left that were promised to nobody, and {bytes} are wanted (hint: wait for a session to end, or ask for less)"
                 );
                 return Err(Failure::new(number::OUT_OF_MEMORY, words));
             }
-            grants.push((*number, grant));
+            grants.push((*number, bytes));
         }
-        if self.session_memory.is_some() {
-            for (number, bytes) in &grants {
-                self.devices[*number as usize].promised += bytes;
-            }
+        for (number, bytes) in &grants {
+            self.devices[*number as usize].promised += bytes;
         }
         self.last += 1;
         let grant = grants.iter().map(|(_, bytes)| bytes).sum();
@@ -99,7 +110,9 @@ impl Books {
             bytes_in: 0,
             bytes_out: 0,
         };
-        let session = Session { status, since: Instant::now(), grants: grants.clone() };
+        let kept = |(device, bytes): &(u32, u64)| Grant { device: *device, bytes: *bytes, kept: *bytes };
+        let kept = grants.iter().map(kept).collect();
+        let session = Session { status, since: Instant::now(), grants: kept };
         self.sessions.insert(self.last, session);
         Ok((self.last, grants))
     }
@@ -107,27 +120,31 @@ impl Books {
     /// A session is gone.
     pub(super) fn leave(&mut self, number: u64) {
         let Some(session) = self.sessions.remove(&number) else { return };
-        if self.session_memory.is_some() {
-            for (device, bytes) in session.grants {
-                self.devices[device as usize].promised -= bytes;
-            }
+        for grant in session.grants {
+            self.devices[grant.device as usize].promised -= grant.bytes;
         }
     }
 
-    /// More memory of a device for a session; how much of it.
-    pub(super) fn more(&mut self, number: u64, device: u32, bytes: u64) -> u64 {
-        let Some(session) = self.sessions.get_mut(&number) else { return 0 };
-        let Some((_, granted)) = session.grants.iter_mut().find(|(of, _)| *of == device) else { return 0 };
+    /// Another grant of a device for a session: `wanted` bytes in all, or what there is if that is at least `least`. The grant, and what
+    /// could be added to it now.
+    pub(super) fn change(&mut self, number: u64, device: u32, least: u64, wanted: u64) -> (u64, u64) {
+        let Some(session) = self.sessions.get_mut(&number) else { return (0, 0) };
+        let Some(grant) = session.grants.iter_mut().find(|grant| grant.device == device) else {
+            return (0, 0);
+        };
         let known = &mut self.devices[device as usize];
-        let most = self.session_memory.unwrap_or(known.memory).min(known.memory);
-        let mut more = bytes.min(most.saturating_sub(*granted));
-        if self.session_memory.is_some() {
-            more = more.min(known.memory - known.promised);
-            known.promised += more;
-        }
-        *granted += more;
-        session.status.grant += more;
-        more
+        let quota = self.session_memory.unwrap_or(known.memory).min(known.memory);
+        let others = known.promised - grant.bytes;
+        let most = quota.min(known.memory - others);
+        let bytes = match wanted.max(grant.kept) {
+            wanted if wanted <= most => wanted,
+            _ if least <= most => most,
+            _ => grant.bytes,
+        };
+        known.promised = others + bytes;
+        session.status.grant = session.status.grant - grant.bytes + bytes;
+        grant.bytes = bytes;
+        (bytes, most - bytes)
     }
 
     /// How far a session is.
@@ -179,11 +196,13 @@ mod tests {
         assert_eq!(books.enter(who(), 1, 0, &[0]).unwrap_err().error, 2, "40 bytes are left");
         let (second, grants) = books.enter(who(), 1, 30, &[]).unwrap();
         assert_eq!(grants, [(0, 30), (1, 30)]);
-        assert_eq!(books.more(second, 0, 1000), 10);
-        assert_eq!(books.more(second, 1, 1000), 30);
-        assert_eq!(books.more(second, 7, 1000), 0);
+        assert_eq!(books.change(second, 0, 31, 1000), (40, 0), "what the other leaves");
+        assert_eq!(books.change(second, 1, 31, 1000), (60, 0), "its quota");
+        assert_eq!(books.change(second, 1, 61, 1000), (60, 0), "there is not as much as it needs");
+        assert_eq!(books.change(second, 1, 0, 0), (30, 30), "it keeps what it was promised");
+        assert_eq!(books.change(second, 7, 0, 1000), (0, 0));
         books.leave(first);
-        assert_eq!(books.more(second, 0, 1000), 20, "up to its quota");
+        assert_eq!(books.change(second, 0, 0, 1000), (60, 0), "up to its quota");
         books.leave(second);
         assert!(books.status((0, 0)).devices.iter().all(|device| device.promised == 0));
         assert_eq!(books.enter(who(), 1, 0, &[2]).unwrap_err().error, 101);
@@ -191,11 +210,24 @@ mod tests {
     }
 
     #[test]
-    fn without_a_quota_sessions_share_all_memory_up_to_their_number() {
+    fn without_a_quota_sessions_have_together_what_the_device_has() {
         let mut books = Books::new(vec![("one".to_owned(), 100)], None, 2);
-        for _ in 0..2 {
-            assert_eq!(books.enter(who(), 1, 0, &[]).unwrap().1, [(0, 100)]);
-        }
+        let (first, grants) = books.enter(who(), 1, 0, &[]).unwrap();
+        assert_eq!(grants, [(0, 0)]);
+        let (second, grants) = books.enter(who(), 1, 10, &[]).unwrap();
+        assert_eq!(grants, [(0, 10)]);
         assert_eq!(books.enter(who(), 1, 0, &[]).unwrap_err().error, DEVICES_UNAVAILABLE);
+        assert_eq!(books.change(first, 0, 70, 80), (80, 10));
+        assert_eq!(books.change(second, 0, 25, 40), (10, 10), "less than it needs is nothing");
+        assert_eq!(books.change(second, 0, 15, 40), (20, 0));
+        assert_eq!(books.status((0, 0)).devices[0].promised, 100);
+        assert_eq!(books.change(first, 0, 0, 30), (30, 50), "given back");
+        assert_eq!(books.change(second, 0, 70, 70), (70, 0));
+        assert_eq!(books.enter(who(), 1, 1, &[]).unwrap_err().error, DEVICES_UNAVAILABLE);
+        books.leave(second);
+        assert_eq!(books.enter(who(), 1, 71, &[]).unwrap_err().error, number::OUT_OF_MEMORY);
+        books.leave(first);
+        let status = books.status((0, 0));
+        assert_eq!((status.devices[0].promised, status.sessions.len()), (0, 0));
     }
 }

@@ -149,12 +149,22 @@ impl<D: Device> Executor<D> {
         self.device.unmap(command.address, command.bytes, self.count)
     }
 
-    /// More memory of a device, as far as somebody gives it; the grant afterwards.
-    pub(super) fn more_memory(&mut self, device: u32, bytes: u64) -> Result<u64, Failure> {
+    /// Another grant of memory of a device, as far as somebody gives it and never below what is mapped; the grant afterwards, and what
+    /// could be added.
+    pub(super) fn change_grant(
+        &mut self,
+        device: u32,
+        least: u64,
+        wanted: u64,
+    ) -> Result<(u64, u64), Failure> {
         self.known_device(device)?;
-        let more = self.grants.ask(device, bytes);
         let grant = &mut self.memory.grants[device as usize];
-        grant.bytes = grant.bytes.saturating_add(more);
-        Ok(grant.bytes)
+        match self.grants.ask(device, least.max(grant.used), wanted.max(grant.used)) {
+            Some((bytes, left)) => {
+                grant.bytes = bytes;
+                Ok((bytes, left))
+            }
+            None => Ok((grant.bytes, 0)),
+        }
     }
 }

@@ -47,7 +47,10 @@ impl<D: Device> Executor<D> {
     }
 
     pub(super) fn ask_grant(&mut self, ask: &AskGrant) -> Result<(), Failure> {
-        let grant = self.more_memory(ask.device, ask.bytes);
-        self.reply(ask.question, grant.map(|bytes| bytes.to_le_bytes().to_vec()))
+        let grant = self.change_grant(ask.device, ask.least, ask.wanted);
+        self.reply(
+            ask.question,
+            grant.map(|(bytes, left)| [bytes.to_le_bytes(), left.to_le_bytes()].concat()),
+        )
     }
 }

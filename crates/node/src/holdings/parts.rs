@@ -73,6 +73,30 @@ impl Holdings {
         Ok(memory.file.punch(u64::from(index) * PAGE_BYTES, PAGE_BYTES)?)
     }
 
+    /// Makes the memory of a page for a copy of it, which does not count as used: copies go before anything is short of room.
+    ///
+    /// # Errors
+    /// [`HoldingError::Os`] without memory.
+    pub fn lend_page(&self, holding: &Holding, index: u32) -> Result<(), HoldingError> {
+        let memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        let offset = u64::from(index) * PAGE_BYTES;
+        if let Err(error) = memory.file.allocate(offset, PAGE_BYTES) {
+            // As in `add_page`.
+            let _ = memory.file.punch(offset, PAGE_BYTES);
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of a copy back.
+    ///
+    /// # Errors
+    /// [`HoldingError::Os`].
+    pub fn return_page(&self, holding: &Holding, index: u32) -> Result<(), HoldingError> {
+        let memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(memory.file.punch(u64::from(index) * PAGE_BYTES, PAGE_BYTES)?)
+    }
+
     /// Makes the file of a part hold exactly these pages, which are named by `is_ours`, and its room what they take.
     ///
     /// # Errors

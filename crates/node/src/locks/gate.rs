@@ -90,7 +90,11 @@ impl Locks {
                         state = self.gates.wait_for_none(state, address);
                     }
                     *state.passing.entry(address).or_default() += 1;
-                    return Ok(Passing { gates: &self.gates, address });
+                    drop(state);
+                    let passing = Passing { gates: &self.gates, address };
+                    // A program of this host that had the lock may not know yet that it has not.
+                    self.shut_out(core, address, fence.0)?;
+                    return Ok(passing);
                 }
                 Gate::Old => return Err(lost(address)),
                 Gate::Ask(number) => number,

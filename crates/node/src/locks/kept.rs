@@ -1,4 +1,4 @@
-//! What a lock home keeps on its disk: which life it lives, and below which fence all may have been given.
+//! What a lock home keeps on its disk: which life it lives, below which fence all may have been given, and how long a lease is believed.
 
 use hinterland_directory::locks::Fence;
 use std::fs::{self, File};
@@ -10,7 +10,11 @@ pub struct KeptFences {
     path: PathBuf,
     life: u64,
     given: Option<Fence>,
+    lease_before_ms: u64,
 }
+
+/// The lease of files that do not say one: the default.
+const LEASE_BEFORE_MS: u64 = 3000;
 
 impl KeptFences {
     /// Reads `locks` in the folder of the node's state; a node without one lives for the first time.
@@ -21,16 +25,18 @@ impl KeptFences {
         let path = state.join("locks");
         match fs::read_to_string(&path) {
             Ok(text) => {
-                let (life, given) = parse(&text).ok_or_else(|| {
+                let (life, given, lease_before_ms) = parse(&text).ok_or_else(|| {
                     let text = format!(
                         "{} does not hold the life and the fence of this node's locks (hint: if the pool has no locks of this node any more, remove it)",
                         path.display()
                     );
                     Error::new(ErrorKind::InvalidData, text)
                 })?;
-                Ok(Self { path, life: life + 1, given: Some(Fence(given)) })
+                Ok(Self { path, life: life + 1, given: Some(Fence(given)), lease_before_ms })
             }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self { path, life: 1, given: None }),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                Ok(Self { path, life: 1, given: None, lease_before_ms: 0 })
+            }
             Err(error) => Err(error),
         }
     }
@@ -45,14 +51,19 @@ impl KeptFences {
         self.given
     }
 
-    /// Notes durably that fences below this one may be given in this life.
+    /// The longest lease of lives before in which somebody may believe, in milliseconds; 0 if there was none.
+    pub const fn lease_before_ms(&self) -> u64 {
+        self.lease_before_ms
+    }
+
+    /// Notes durably that fences below this one may be given in this life, and leases of up to so many milliseconds.
     ///
     /// # Errors
     /// [`Error`] if the disk does not take it; the file is then as before.
-    pub fn keep(&self, fence: Fence) -> Result<(), Error> {
+    pub fn keep(&self, fence: Fence, lease_ms: u64) -> Result<(), Error> {
         let fresh = self.path.with_extension("new");
         let mut file = File::create(&fresh)?;
-        writeln!(file, "{} {}", self.life, fence.0)?;
+        writeln!(file, "{} {} {lease_ms}", self.life, fence.0)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)?;
         match self.path.parent() {
@@ -62,9 +73,13 @@ impl KeptFences {
     }
 }
 
-fn parse(text: &str) -> Option<(u64, u64)> {
-    let (life, given) = text.trim_end().split_once(' ')?;
-    Some((life.parse().ok()?, given.parse().ok()?))
+fn parse(text: &str) -> Option<(u64, u64, u64)> {
+    let (life, rest) = text.trim_end().split_once(' ')?;
+    let (given, lease_ms) = match rest.split_once(' ') {
+        Some((given, lease_ms)) => (given, lease_ms.parse().ok()?),
+        None => (rest, LEASE_BEFORE_MS),
+    };
+    Some((life.parse().ok()?, given.parse().ok()?, lease_ms))
 }
 
 #[cfg(test)]
@@ -77,11 +92,16 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let first = KeptFences::open(&folder).unwrap();
         assert_eq!((first.life(), first.given()), (1, None));
-        first.keep(Fence(700)).unwrap();
+        first.keep(Fence(700), 9000).unwrap();
         let second = KeptFences::open(&folder).unwrap();
-        assert_eq!((second.life(), second.given()), (2, Some(Fence(700))));
-        fs::write(folder.join("locks"), "2 x").unwrap();
-        assert!(KeptFences::open(&folder).err().unwrap().to_string().contains("hint"));
+        assert_eq!((second.life(), second.given(), second.lease_before_ms()), (2, Some(Fence(700)), 9000));
+        fs::write(folder.join("locks"), "5 800\n").unwrap();
+        let third = KeptFences::open(&folder).unwrap();
+        assert_eq!((third.life(), third.given(), third.lease_before_ms()), (6, Some(Fence(800)), 3000));
+        for wrong in ["2 x", "2", "2 3 x", "2 3 4 5", ""] {
+            fs::write(folder.join("locks"), wrong).unwrap();
+            assert!(KeptFences::open(&folder).err().unwrap().to_string().contains("hint"), "{wrong}");
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -11,8 +11,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How often a home is asked while somebody waits for a lock that it keeps.
-const WAITING_PAUSE: Duration = Duration::from_millis(3);
+/// How often a home is asked while somebody waits for a lock that it keeps, in case its news are lost.
+const WAITING_PAUSE: Duration = Duration::from_millis(50);
+/// The same without news.
+const ASKING_PAUSE: Duration = Duration::from_millis(3);
+/// A pause after a home that did not answer.
+const FAILED_PAUSE: Duration = Duration::from_millis(30);
+/// How long a thread that has nothing to do is kept for the next thing.
+const LINGER: Duration = Duration::from_secs(1);
 /// Messages to one node that wait; more are let go of and come again with the next renewal.
 const OUT_MAX: usize = 64 << 10;
 
@@ -23,6 +29,8 @@ pub(super) enum Out {
     Ask(LockRequest, LockAsk),
     /// To a page home: forget a lock.
     Tell(GlobalAddress, u64),
+    /// To a node whose programs wait: something changed.
+    News,
 }
 
 #[derive(Default)]
@@ -31,16 +39,32 @@ struct Link {
     out: VecDeque<Out>,
     is_running: bool,
     heard_ms: u64,
+    /// The home has said that something changed.
+    is_urgent: bool,
 }
 
 /// All of them.
-#[derive(Default)]
 pub(super) struct Links {
     links: Mutex<HashMap<NodeId, Link>>,
     changed: Condvar,
     /// This node's own wishes at its own home have got further.
     own: Mutex<bool>,
     own_changed: Condvar,
+    /// Whether lock homes send word.
+    has_news: bool,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        let has_news = std::env::var_os("HINTERLAND_NO_LOCK_NEWS").is_none_or(|value| value != "1");
+        Self {
+            links: Mutex::default(),
+            changed: Condvar::new(),
+            own: Mutex::default(),
+            own_changed: Condvar::new(),
+            has_news,
+        }
+    }
 }
 
 impl Links {
@@ -55,10 +79,13 @@ impl Links {
 
     /// Sends something, soon.
     pub fn push(&self, core: &Core, node: NodeId, out: Out) {
+        if out == Out::News && !self.has_news {
+            return;
+        }
         {
             let mut links = self.lock();
             let link = links.entry(node).or_default();
-            if link.out.len() >= OUT_MAX || (matches!(out, Out::Tell(..)) && link.out.contains(&out)) {
+            if link.out.len() >= OUT_MAX || (!matches!(out, Out::Ask(..)) && link.out.contains(&out)) {
                 return;
             }
             link.out.push_back(out);
@@ -85,6 +112,12 @@ impl Links {
             tracing::error!(%error, "no thread for locks of another node");
             self.lock().entry(node).or_default().is_running = false;
         }
+    }
+
+    /// The home has said that something changed: it is renewed at once.
+    pub fn hurry(&self, home: NodeId) {
+        self.lock().entry(home).or_default().is_urgent = true;
+        self.changed.notify_all();
     }
 
     /// Whether a node was heard of within the last `within_ms`.
@@ -162,34 +195,41 @@ impl Locks {
                 let wants = self.wants();
                 (wants.holder.homes().contains(&node), wants.holder.waits_for(node))
             };
-            let pause = if is_waited_for { WAITING_PAUSE } else { renewal };
+            let asking = if self.links.has_news { WAITING_PAUSE } else { ASKING_PAUSE };
+            let pause = if is_waited_for { asking.min(renewal) } else { renewal };
             let mut links = self.links.lock();
             let idle = |links: &mut HashMap<NodeId, Link>| {
-                links.get(&node).is_some_and(|link| link.out.is_empty())
+                links.get(&node).is_some_and(|link| link.out.is_empty() && !(link.is_urgent && is_wanted))
                     && !self.is_stopping.load(std::sync::atomic::Ordering::Acquire)
             };
-            let is_due = renewed.is_none_or(|renewed| renewed.elapsed() >= pause);
+            let is_due = renewed.is_none_or(|renewed: Instant| renewed.elapsed() >= pause);
             if !is_due || !is_wanted {
+                let rest = renewed.map_or(pause, |renewed| pause.saturating_sub(renewed.elapsed()));
+                let wait = if is_wanted { rest } else { LINGER };
                 links = self
                     .links
                     .changed
-                    .wait_timeout_while(links, pause, |links| idle(links))
+                    .wait_timeout_while(links, wait, |links| idle(links))
                     .unwrap_or_else(PoisonError::into_inner)
                     .0;
             }
             let link = links.entry(node).or_default();
             let out = std::mem::take(&mut link.out);
+            let is_urgent = std::mem::take(&mut link.is_urgent);
             let is_stopping = self.is_stopping.load(std::sync::atomic::Ordering::Acquire);
-            if (out.is_empty() && !is_wanted) || is_stopping {
+            if (out.is_empty() && !is_wanted && !is_urgent) || is_stopping {
                 link.is_running = false;
                 return;
             }
             drop(links);
             let failed = out.into_iter().any(|out| self.send_out(core, node, out).is_err());
-            if failed || renewed.is_none_or(|renewed| renewed.elapsed() >= pause) {
+            if !is_wanted && !is_urgent && !failed {
+                continue;
+            }
+            if failed || is_urgent || renewed.is_none_or(|renewed| renewed.elapsed() >= pause) {
                 renewed = Some(Instant::now());
                 if self.renew(core, node).is_err() {
-                    std::thread::sleep(WAITING_PAUSE * 10);
+                    std::thread::sleep(FAILED_PAUSE);
                 }
             }
         }
@@ -203,6 +243,8 @@ impl Locks {
                 self.wants().holder.answered(request, (node, life), (sent_ms, now_ms()), &answer);
                 self.changed.notify_all();
             }
+            // Whoever does not hear it asks by itself.
+            Out::News => drop(self.call(core, node, &PeerRequest::LockNews)),
             Out::Tell(address, number) => {
                 self.call(core, node, &PeerRequest::LockForget { address })?;
                 self.home().told(now_ms(), node, address, number);

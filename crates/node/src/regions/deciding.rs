@@ -7,8 +7,8 @@ use crate::core::Core;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
 use crate::regions::{Region, Regions};
-use hinterland_policy::heat::{Heat, HeatRules, HeatTable, Moves, Room};
-use hinterland_proto::control::{PageHeat, PeerRequest};
+use hinterland_policy::heat::{Decision, Heat, HeatRules, HeatTable, Moves, Room};
+use hinterland_proto::control::{HotPage, PageHeat, PeerReply, PeerRequest};
 use hinterland_types::PageNumber;
 use hinterland_types::limits::PAGE_BYTES;
 use std::collections::{BTreeMap, HashMap};
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Pages that one round asks for at the most, so that a round ends soon.
 const ASKED_MAX: usize = 32;
+/// The heat of a page that cannot leave: above any that is counted.
+const ENDLESS: u64 = 1 << 60;
 /// Pages among which the one that leaves is looked for.
 const VICTIMS_MAX: usize = 64;
 
@@ -31,6 +33,9 @@ pub struct Deciding {
     pub given: AtomicU64,
     pub refused: AtomicU64,
 }
+
+/// A page that would leave for another: its heat, its region and its place there, if it can leave.
+type Victim = (Heat, Option<(Arc<Region>, u32)>);
 
 struct State {
     table: HeatTable,
@@ -59,26 +64,29 @@ impl Deciding {
     /// [`Refused`] if the page stays.
     pub fn allows(&self, page: PageNumber, wanted: Option<&PageHeat>) -> Result<(), Refused> {
         let Some(wanted) = wanted else { return Ok(()) };
+        let decision = self.decide_on(page, wanted);
         let now = self.started.elapsed();
         let mut state = self.lock();
-        let room = match wanted.victim {
-            Some((reads, writes)) => Room::Victim(Heat { reads, writes }),
-            None => Room::Free,
-        };
-        let wanting = Heat { reads: wanted.reads, writes: wanted.writes };
-        let decision = self.rules.decide(wanting, state.table.heat(page, now), room);
         if !decision.is_pull() {
             return Err(Refused::new(errno::EBUSY, format!("the page stays with its home: {decision:?}")));
         }
-        // Asks whether the page rests; it is no move of this rack's budget.
-        let rests = state.moves.begin(page, now);
-        state.moves.end(page, false, now);
-        match rests {
+        // It is no move of this rack's budget, and who asks first and then takes the page must not find it resting for that.
+        match state.moves.is_free(page, now) {
             Ok(()) => Ok(()),
             Err(why) => {
                 Err(Refused::new(errno::EBUSY, format!("the page stays with its home: {}", why.word())))
             }
         }
+    }
+
+    /// What the heats say about a page that is here.
+    fn decide_on(&self, page: PageNumber, wanted: &PageHeat) -> Decision {
+        let room = match wanted.victim {
+            Some((reads, writes)) => Room::Victim(Heat { reads, writes }),
+            None => Room::Free,
+        };
+        let wanting = Heat { reads: wanted.reads, writes: wanted.writes };
+        self.rules.decide(wanting, self.lock().table.heat(page, self.started.elapsed()), room)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -92,16 +100,15 @@ impl Regions {
         let Some(deciding) = &self.deciding else { return false };
         let mut counts: HashMap<PageNumber, (u64, u64)> = HashMap::new();
         for slots in self.all_slots() {
-            slots.drain(|sample| {
+            slots.drain(|sample, stands_for| {
                 let (reads, writes) = counts.entry(sample.page).or_default();
-                *(if sample.is_write { writes } else { reads }) += u64::from(sample.weight);
+                *(if sample.is_write { writes } else { reads }) += u64::from(sample.weight) * stands_for;
             });
         }
         if counts.is_empty() {
             return false;
         }
-        let regions: BTreeMap<u32, Arc<Region>> =
-            self.all().into_iter().map(|region| (region.pages.first().raw(), region)).collect();
+        let regions = self.by_first_page();
         let now = deciding.started.elapsed();
         let mut wanted: Vec<(PageNumber, Heat, Arc<Region>, u32)> = Vec::new();
         for (page, (reads, writes)) in counts {
@@ -113,7 +120,8 @@ impl Regions {
             }
             let heat = deciding.lock().table.record(page, reads, writes, now);
             let is_worth_asking = deciding.rules.decide(heat, Heat::ZERO, Room::Free).is_pull();
-            if is_worth_asking && region.word(index).home().is_some() && region.bytes >= PAGE_BYTES {
+            let word = region.word(index);
+            if is_worth_asking && word.home().is_some() && !word.is_copy() && region.bytes >= PAGE_BYTES {
                 wanted.push((page, heat, Arc::clone(region), index));
             }
         }
@@ -137,53 +145,68 @@ impl Regions {
         if deciding.lock().moves.begin(page, deciding.started.elapsed()).is_err() {
             return;
         }
-        let brought = self.make_room(core, deciding, heat, region, index).and_then(|victim| {
-            let wanted = PageHeat { reads: heat.reads, writes: heat.writes, victim };
-            self.pull(core, region, index, Some(wanted))
-        });
-        let counter = if brought.is_ok() { &deciding.taken } else { &deciding.refused };
+        let brought = self.bring_as_agreed(core, deciding, heat, region, index);
+        let counter = match &brought {
+            Ok(true) => Some(&deciding.taken),
+            Ok(false) => None,
+            Err(_) => Some(&deciding.refused),
+        };
         // Relaxed: a counter that nothing is ordered by.
-        counter.fetch_add(1, Ordering::Relaxed);
+        let _ = counter.map(|counter| counter.fetch_add(1, Ordering::Relaxed));
         deciding.lock().moves.end(page, brought.is_ok(), deciding.started.elapsed());
     }
 
-    /// Sends the coldest of some pages away if there is no room; returns its heat.
-    fn make_room(
+    /// Asks the home of a page what it agrees to, and moves the page here (true) or brings a copy.
+    fn bring_as_agreed(
         &self,
         core: &Core,
         deciding: &Deciding,
         heat: Heat,
         region: &Arc<Region>,
         index: u32,
-    ) -> Result<Option<(u64, u64)>, Refused> {
-        let free = core.holdings.capacity_bytes().saturating_sub(core.holdings.used_bytes());
-        if free >= PAGE_BYTES {
-            return Ok(None);
-        }
-        let full = || Refused::new(errno::ENOSPC, "no page can leave for it");
-        let now = deciding.started.elapsed();
-        let candidates = self.held_pages(&mut deciding.lock().turn);
-        let pages = candidates.iter().map(|(page, ..)| *page);
-        let (victim, cold) = deciding.lock().table.coldest_of(pages, now).ok_or_else(full)?;
-        if !deciding.rules.decide(heat, Heat::ZERO, Room::Victim(cold)).is_pull() {
-            return Err(full());
-        }
-        let victim_heat = (cold.reads, cold.writes);
+    ) -> Result<bool, Refused> {
+        let victim = self.victim(core, deciding);
+        let victim_heat = victim.as_ref().map(|(cold, ..)| (cold.reads, cold.writes));
+        let unknown = || Refused::new(errno::EAGAIN, "nobody here knows where the page is");
         let home = region
             .word(index)
             .home()
             .and_then(|place| region.homes().get(place).cloned())
-            .ok_or_else(full)?;
-        // The home is asked first, so that no page leaves for nothing.
-        let wanted = PageHeat { reads: heat.reads, writes: heat.writes, victim: Some(victim_heat) };
+            .ok_or_else(unknown)?;
+        // The home is asked first, so that no page leaves for nothing, and the directory is not asked in vain.
+        let wanted = PageHeat { reads: heat.reads, writes: heat.writes, victim: victim_heat };
         let ask = PeerRequest::PageWanted { object: region.object, index, heat: wanted };
-        core.peers.call(&home.address, &ask)?;
-        let (_, leaving, leaving_index) =
-            candidates.iter().find(|(page, ..)| *page == victim).ok_or_else(full)?;
-        let take = PeerRequest::PageTake { object: leaving.object, index: *leaving_index };
-        core.peers.call(&home.address, &take)?;
-        fault_point::reach("victim-sent");
-        Ok(Some(victim_heat))
+        if core.peers.call(&home.address, &ask)? == PeerReply::PageMayBeCopied {
+            self.copy_page(core, region, index)?;
+            return Ok(false);
+        }
+        if let Some((_, leaving)) = victim {
+            let (leaving, leaving_index) =
+                leaving.ok_or_else(|| Refused::new(errno::ENOSPC, "no page can leave"))?;
+            let take = PeerRequest::PageTake { object: leaving.object, index: leaving_index };
+            core.peers.call(&home.address, &take)?;
+            fault_point::reach("victim-sent");
+        }
+        self.pull(core, region, index, Some(wanted))?;
+        Ok(true)
+    }
+
+    /// The coldest of some pages, which leaves if another is to come, and its heat; `None` if there is room. Where no page can leave,
+    /// it is one of endless heat.
+    fn victim(&self, core: &Core, deciding: &Deciding) -> Option<Victim> {
+        let free = core.holdings.capacity_bytes().saturating_sub(core.holdings.used_bytes());
+        if free >= PAGE_BYTES {
+            return None;
+        }
+        let now = deciding.started.elapsed();
+        let candidates = self.held_pages(&mut deciding.lock().turn);
+        let pages = candidates.iter().map(|(page, ..)| *page);
+        let coldest = deciding.lock().table.coldest_of(pages, now);
+        let found = coldest.and_then(|(victim, cold)| {
+            let (_, region, index) = candidates.iter().find(|(page, ..)| *page == victim)?;
+            Some((cold, Some((Arc::clone(region), *index))))
+        });
+        Some(found.unwrap_or((Heat { reads: ENDLESS, writes: 0 }, None)))
     }
 
     /// Some pages that are here and can move, other ones each time.
@@ -234,6 +257,39 @@ impl Regions {
                 "this node lets no page go by heat (hint: start it with --hot on)",
             )),
         }
+    }
+
+    /// Whether the home of a page keeps it, but lets a rack have a copy that reads it so often.
+    pub fn may_be_copied(&self, region: &Region, index: u32, wanted: &PageHeat) -> bool {
+        let (Some(deciding), Some(page)) = (&self.deciding, region.page(index)) else { return false };
+        self.gives_copies() && deciding.decide_on(page, wanted).is_cache()
+    }
+
+    /// The pages that programs of this rack use most, hottest first, `count` at the most.
+    pub fn hottest(&self, count: usize) -> Vec<HotPage> {
+        let Some(deciding) = &self.deciding else { return Vec::new() };
+        let hottest = deciding.lock().table.hottest(count, deciding.started.elapsed());
+        let regions = self.by_first_page();
+        let told = hottest.into_iter().filter_map(|(page, heat)| {
+            let (first, region) = regions.range(..=page.raw()).next_back()?;
+            let index = page.raw() - first;
+            let word = region.word(index);
+            (index < region.count() && heat.total() > 0).then(|| HotPage {
+                name: region.name.clone(),
+                index,
+                reads: heat.reads,
+                writes: heat.writes,
+                here: word.is_held(),
+                copied: word.is_shared() || word.is_copy(),
+                home: word.home().and_then(|place| region.homes().get(place).cloned()),
+            })
+        });
+        told.collect()
+    }
+
+    /// All regions that are known, by the number of their first page.
+    fn by_first_page(&self) -> BTreeMap<u32, Arc<Region>> {
+        self.all().into_iter().map(|region| (region.pages.first().raw(), region)).collect()
     }
 
     /// A page went.

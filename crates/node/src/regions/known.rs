@@ -3,13 +3,16 @@
 use crate::core::Core;
 use crate::holdings::{Holding, Life};
 use crate::refused::{Refused, errno};
+use crate::regions::copies::Copies;
 use crate::regions::moving::Moves;
+use crate::regions::sharing::Shares;
 use hinterland_directory::{HomeInfo, MovedPage, PageRun, spread};
 use hinterland_fabric::Slice;
+use hinterland_fabric::rdma::Host;
 use hinterland_os::{MapOptions, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Home, PagesOn, PagesOpened};
-use hinterland_proto::pages::{PageWord, WORD_HOMES_MAX};
-use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
+use hinterland_proto::pages::{PageWord, WORD_HOMES_MAX, copies_until_at, words_bytes};
+use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -44,8 +47,14 @@ pub struct Region {
     homes: RwLock<Vec<Home>>,
     part: RwLock<Option<(Arc<Holding>, Life)>>,
     pub(super) moves: Moves,
+    /// Who has copies of pages that are here.
+    pub(super) shares: Shares,
+    /// Pages elsewhere of which copies are here.
+    pub(super) copies: Copies,
     fences: bool,
     is_gone: AtomicBool,
+    /// What devices of other racks read pages through.
+    devices: Option<Arc<Host>>,
 }
 
 /// The words of a region, in a file with a name, so that the next life of the node can make them say nothing.
@@ -72,7 +81,7 @@ impl Drop for PageUse {
 
 impl Words {
     fn new(path: &Path, pages: u32) -> Result<Self, Refused> {
-        let bytes = (u64::from(pages) * 8).next_multiple_of(BASE_PAGE_BYTES);
+        let bytes = words_bytes(u64::from(pages)) as u64;
         silence(path);
         let file = MemoryFile::create(path, bytes)?;
         file.allocate(0, bytes)?;
@@ -133,8 +142,11 @@ impl Region {
             homes: RwLock::default(),
             part: RwLock::default(),
             moves: Moves::default(),
+            shares: Shares::default(),
+            copies: Copies::default(),
             fences,
             is_gone: AtomicBool::new(false),
+            devices: core.regions.devices.get().cloned(),
         };
         let ours = layout.parts.iter().find(|(home, _)| home.node == core.own).map(|(home, _)| home.epoch);
         let part = core.holdings.find(layout.object).ok();
@@ -217,6 +229,14 @@ impl Region {
         }
     }
 
+    /// Says until when copies of its pages may be read, in nanoseconds of the monotonic clock.
+    pub(super) fn set_copies_until(&self, until_ns: u64) {
+        if !self.is_gone() {
+            // There is room for it behind the words; the mapping is writable.
+            let _ = self.words.memory.store_u64(copies_until_at(u64::from(self.count())), until_ns);
+        }
+    }
+
     /// Says that a page is here.
     pub(super) fn set_here(&self, index: u32, epoch: Epoch) {
         self.set_word(index, self.word_here(epoch));
@@ -260,6 +280,16 @@ impl Region {
     pub fn close(&self) {
         self.is_gone.store(true, Ordering::Release);
         self.silence();
+        if let Some(Ok(memory)) = self.part().map(|part| part.slice(0, self.bytes)) {
+            self.revoke(&Slice::from(memory));
+        }
+    }
+
+    /// Takes memory back from devices: none reads it when this returns. Words say already that it is not here.
+    pub(super) fn revoke(&self, memory: &Slice) {
+        if let Some(host) = &self.devices {
+            host.revoke(memory);
+        }
     }
 
     /// Makes all words say nothing.
@@ -273,20 +303,44 @@ impl Region {
         (0..self.count()).all(|index| self.words.get(index).is_here())
     }
 
-    /// The memory of a range, all of which must be here; until the slice is dropped none of its pages goes.
+    /// The memory of a range, all of which must be here, and to be written in no node's copy; until the slice is dropped none of its pages goes.
     ///
     /// # Errors
     /// [`Refused`] with `EREMCHG` or `EAGAIN`: nothing was done, see [`hinterland_proto::ErrorCode::PAGE_MOVED`].
-    pub fn slice(self: &Arc<Self>, range: ByteRange) -> Result<Slice, Refused> {
-        self.slice_where(range, PageWord::is_here)
+    pub fn slice(self: &Arc<Self>, range: ByteRange, is_write: bool) -> Result<Slice, Refused> {
+        self.slice_where(range, |word| word.is_fit(is_write))
     }
 
-    /// The memory of frozen pages, for the node that takes them.
+    /// The memory of frozen and of shared pages, for the node that takes or copies them.
     ///
     /// # Errors
-    /// As [`slice`](Self::slice), if one of them is not frozen.
+    /// As [`slice`](Self::slice), if one of them is neither.
     pub fn frozen_slice(self: &Arc<Self>, range: ByteRange) -> Result<Slice, Refused> {
-        self.slice_where(range, |word| word.is_held() && word.is_moving())
+        self.slice_where(range, |word| {
+            word.is_held() && word.is_moving() || word.is_shared() && !word.is_moving()
+        })
+    }
+
+    /// The memory of the page that a range lies in, for devices: `None` if it is not here, or moving, or the range lies in two.
+    /// Nobody is told of it as for [`slice`](Self::slice); a move takes it back.
+    ///
+    /// # Errors
+    /// [`Refused`] if the memory was lost.
+    pub fn one_sided(&self, range: ByteRange) -> Result<Option<(ByteRange, Slice)>, Refused> {
+        // Who reads a region never sees half of a word.
+        if !self.devices.as_ref().is_some_and(|host| host.reads_whole_words()) {
+            return Ok(None);
+        }
+        let first = range.offset() / PAGE_BYTES * PAGE_BYTES;
+        let bytes = PAGE_BYTES.min(self.bytes.saturating_sub(first));
+        // A region has at most 2^25 pages.
+        let index = (first / PAGE_BYTES) as u32;
+        let Ok(page) = ByteRange::new(first, bytes) else { return Ok(None) };
+        if !page.contains(range) || self.is_gone() || !self.words.get(index).is_fit(false) {
+            return Ok(None);
+        }
+        let Some(part) = self.part() else { return Ok(None) };
+        Ok(Some((page, Slice::from(part.slice(first, bytes)?))))
     }
 
     fn slice_where(
@@ -327,6 +381,14 @@ impl Region {
     }
 
     fn not_here(&self, index: u32, word: PageWord) -> Refused {
+        if word.is_shared() && !self.is_gone() {
+            self.shares.want(index);
+            let text = format!(
+                "other nodes have copies of page {index} of {} (hint: have them taken back)",
+                self.name
+            );
+            return Refused::new(errno::EAGAIN, text);
+        }
         if word.is_moving() && !self.is_gone() {
             return Refused::new(
                 errno::EAGAIN,

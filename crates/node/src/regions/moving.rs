@@ -38,7 +38,7 @@ pub struct Moves {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Move {
+pub(super) enum Move {
     /// It is frozen here.
     Leaving { epoch: Epoch, since: Instant },
     /// It is coming; the epoch is known once the directory has answered.
@@ -46,7 +46,7 @@ enum Move {
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Coming {
+pub(super) struct Coming {
     epoch: Option<Epoch>,
     /// Whether the page has room and memory here.
     has_room: bool,
@@ -66,7 +66,7 @@ impl Moves {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Move>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, HashMap<u32, Move>> {
         self.going.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,9 +92,11 @@ impl Regions {
         if region.word(index).is_held() {
             return Ok(());
         }
+        // A copy makes room for the page itself.
+        self.give_back(core, region, index)?;
         {
             let mut going = region.moves.lock();
-            if going.contains_key(&index) {
+            if going.contains_key(&index) || region.copies.has(index) {
                 return Err(Refused::new(errno::EAGAIN, "the page is being moved already"));
             }
             going.insert(index, Move::Coming(Coming::default()));
@@ -253,6 +255,8 @@ impl Regions {
         let range = ByteRange::new(offset, PAGE_BYTES.min(region.bytes - offset))
             .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
         let bytes = region.frozen_slice(range)?;
+        // Before the taker may commit: from then on a device would read what is no longer the page.
+        region.revoke(&bytes);
         let crc = crc32c(&bytes.to_vec());
         if bytes.is_lost() {
             return Err(Refused::new(errno::EIO, "the memory was lost: a program has cut its file off"));
@@ -262,7 +266,12 @@ impl Regions {
     }
 
     /// Waits until neither a request nor a thread is in the page; false if that takes too long.
-    fn wait_until_left(&self, region: &Region, index: u32, page: hinterland_types::PageNumber) -> bool {
+    pub(super) fn wait_until_left(
+        &self,
+        region: &Region,
+        index: u32,
+        page: hinterland_types::PageNumber,
+    ) -> bool {
         if !self.fences && !barrier::all_processors() {
             return false;
         }
@@ -351,7 +360,7 @@ impl Regions {
         let deadline = Instant::now() + AWAIT_SLICE;
         loop {
             let is_going = region.moves.lock().contains_key(&index);
-            if !is_going || region.word(index).is_here() {
+            if !is_going || region.word(index).is_fit(false) {
                 break;
             }
             if Instant::now() >= deadline {
@@ -359,7 +368,7 @@ impl Regions {
             }
             std::thread::sleep(LOOK_PAUSE);
         }
-        if region.word(index).is_here() {
+        if region.word(index).is_fit(false) || region.word(index).is_copy() {
             return Ok(());
         }
         let home = match core.directory.ask(&Command::LookupHome { page })? {
@@ -410,7 +419,27 @@ impl Regions {
     }
 }
 
+/// The moves of a region, held still.
+pub(super) struct UnderWay<'region>(MutexGuard<'region, HashMap<u32, Move>>);
+
+impl UnderWay<'_> {
+    /// Whether a page is moving.
+    pub(super) fn contains(&self, index: u32) -> bool {
+        self.0.contains_key(&index)
+    }
+}
+
 impl Region {
+    /// The moves of its pages; none begins or ends until it is dropped.
+    pub(super) fn moves_under_way(&self) -> UnderWay<'_> {
+        UnderWay(self.moves.lock())
+    }
+
+    /// Whether a page is moving.
+    pub(super) fn is_moving(&self, index: u32) -> bool {
+        self.moves_under_way().contains(index)
+    }
+
     /// Runs something while no page of the region is being frozen; `None` if one is on its way.
     ///
     /// # Errors

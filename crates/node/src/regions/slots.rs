@@ -14,6 +14,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The byte that is locked as long as a program has the file open or mapped.
 const IN_USE: u64 = 1 << 40;
 
+/// Samples that one stands for at the most: a thread's accesses of other racks between two looks, ten times over.
+const STANDS_FOR_MAX: u64 = 256;
+
 /// Memory that a session shares with its node. The program may write anything into it: that can keep pages where they
 /// are, and make them look hot, and nothing else.
 pub struct SlotFile {
@@ -69,18 +72,33 @@ impl SlotFile {
         is_named || self.memory.mapping().is_lost()
     }
 
-    /// What was sampled since the last call. Samples that were overwritten in between are lost.
-    pub fn drain(&self, mut take: impl FnMut(AccessSample)) {
+    /// The slots whose threads are in one of the pages, or may be.
+    pub fn inside(&self, first: PageNumber, last: PageNumber) -> Vec<usize> {
+        (0..SLOTS).filter(|slot| self.is_inside(*slot, first, last)).collect()
+    }
+
+    /// Whether the thread of a slot is in one of the pages, or may be.
+    pub fn is_inside(&self, slot: usize, first: PageNumber, last: PageNumber) -> bool {
+        let named = u64::from(first.raw()) + 1..=u64::from(last.raw()) + 1;
+        let there = self.memory.load_u64(slot * SLOT_BYTES);
+        there.is_ok_and(|there| named.contains(&there)) || self.memory.mapping().is_lost()
+    }
+
+    /// What was sampled since the last call. Samples that were overwritten in between are lost, and those that are left stand
+    /// for them, too: else a thread that makes many would look as if it made as many as there is room for.
+    pub fn drain(&self, mut take: impl FnMut(AccessSample, u64)) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         for (slot, seen) in seen.iter_mut().enumerate() {
             let start = slot * SLOT_BYTES;
             let Ok(count) = self.memory.load_u64(start + SAMPLE_COUNT_AT) else { return };
             // A program may have written any number.
-            let fresh = count.wrapping_sub(*seen).min(SAMPLES);
+            let written = count.wrapping_sub(*seen);
+            let fresh = written.min(SAMPLES);
+            let stands_for = written.div_ceil(SAMPLES).clamp(1, STANDS_FOR_MAX);
             for number in 0..fresh {
                 let place = (count.wrapping_sub(1 + number) % SAMPLES) as usize;
                 let word = self.memory.load_u64(start + SAMPLES_AT + place * 8).unwrap_or(0);
-                AccessSample::from_word(word).into_iter().for_each(&mut take);
+                AccessSample::from_word(word).into_iter().for_each(|sample| take(sample, stands_for));
             }
             *seen = count;
         }

@@ -4,7 +4,7 @@ use super::{Session, kept};
 use crate::core::Core;
 use crate::locks::{self, Wish};
 use crate::refused::{Refused, errno};
-use hinterland_proto::control::{LockMode, Reply, Request};
+use hinterland_proto::control::{LOCKS_KEPT_MAX, LockMode, Reply, Request};
 use hinterland_types::{ByteRange, GlobalAddress, Handle, Rights};
 
 impl Session {
@@ -21,6 +21,26 @@ impl Session {
                 let wish = Wish { upgrade, queue, stay: queue, ..self.wish(address, mode) };
                 core.locks.lock(core, &wish, wait_ms, &|| self.is_connected())
             }
+            Request::GuardLock { address, bytes, mode, upgrade, queue, wait_ms } => {
+                self.needs_host("hold a guard")?;
+                if address.raw().checked_add(bytes).and_then(|end| GlobalAddress::new(end).ok()).is_none() {
+                    return Err(Refused::new(
+                        errno::EINVAL,
+                        "a guard's range ends behind the pool's addresses",
+                    ));
+                }
+                let wish = Wish { bytes, upgrade, queue, stay: queue, ..self.wish(address, mode) };
+                core.locks.guard(core, &wish, wait_ms, &|| self.is_connected())
+            }
+            Request::KeepLocks { locks } if locks.len() > LOCKS_KEPT_MAX => {
+                let text = format!(
+                    "{} locks at once, {LOCKS_KEPT_MAX} at the most (hint: ask in parts)",
+                    locks.len()
+                );
+                Err(Refused::new(errno::EINVAL, text))
+            }
+            Request::KeepLocks { locks } => Ok(core.locks.keep(self.id, &locks)),
+            Request::ListLocks => Ok(Reply::Locks(core.locks.list(core)?)),
             Request::LockState { address } => core.locks.state(self.id, address),
             Request::Unlock { address } => self.unlock(core, address, true),
             Request::UnlockAs { address, clean } => self.unlock(core, address, clean),
@@ -50,7 +70,7 @@ impl Session {
         let credentials = self.socket.as_ref().and_then(|socket| socket.peer_credentials().ok());
         let pid = credentials.map_or(0, |credentials| credentials.process.unsigned_abs());
         let mode = locks::mode(mode);
-        Wish { session: self.id, pid, address, mode, upgrade: false, queue: true, stay: false }
+        Wish { session: self.id, pid, address, bytes: 0, mode, upgrade: false, queue: true, stay: false }
     }
 
     /// Writes under a lock: all of it while the fence counts, or nothing.

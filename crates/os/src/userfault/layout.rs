@@ -9,6 +9,8 @@ pub(super) const MODE_MISSING: u64 = 1 << 0;
 pub(super) const MODE_WRITE_PROTECT: u64 = 1 << 1;
 pub(super) const MODE_MINOR: u64 = 1 << 2;
 
+/// `UFFDIO_COPY_MODE_WP`.
+pub(super) const COPY_PROTECTED: u64 = 1 << 1;
 /// `UFFDIO_MOVE_MODE_ALLOW_SRC_HOLES`.
 pub(super) const MOVE_ALLOWS_HOLES: u64 = 1 << 1;
 /// `UFFDIO_WRITEPROTECT_MODE_WP`.

@@ -98,6 +98,11 @@ impl Heat {
 }
 
 impl Decision {
+    /// Whether the page stays, and a copy pays.
+    pub fn is_cache(self) -> bool {
+        matches!(self, Self::Cache { .. })
+    }
+
     /// Whether the page moves.
     pub fn is_pull(self) -> bool {
         matches!(self, Self::Pull { .. })
@@ -127,7 +132,7 @@ impl HeatRules {
         };
         match gain {
             Ok(gain) => Decision::Pull { gain },
-            Err(why) if settings.caches && self.is_read_hot(wanting.plus(home)) => Decision::Cache { why },
+            Err(why) if settings.caches && self.is_worth_a_copy(wanting, home) => Decision::Cache { why },
             Err(why) => Decision::Leave { why },
         }
     }
@@ -137,6 +142,16 @@ impl HeatRules {
     pub fn is_read_hot(&self, all: Heat) -> bool {
         all.total() > self.threshold_accesses()
             && all.reads as f64 > self.settings().read_share * all.total() as f64
+    }
+
+    /// Whether a copy pays in the rack that wants it: the page is read-hot, and between two writes of anybody, each of which takes the copy
+    /// back, the rack reads it more often than a copy costs.
+    fn is_worth_a_copy(&self, wanting: Heat, home: Heat) -> bool {
+        let all = wanting.plus(home);
+        let spared = u128::from(all.writes) * u128::from(self.settings().accesses_per_move);
+        self.is_read_hot(all)
+            && wanting.reads > self.threshold_accesses()
+            && u128::from(wanting.reads) > spared
     }
 
     /// Whether a gain of `wanting` is clearly above a loss of `lost` accesses; if so, it is not below it.

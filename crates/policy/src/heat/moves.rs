@@ -53,6 +53,18 @@ impl Moves {
         Ok(())
     }
 
+    /// Whether a move of `page` could begin but for the budget; nothing changes by asking.
+    ///
+    /// # Errors
+    /// [`Why::Moving`] or [`Why::Resting`].
+    pub fn is_free(&mut self, page: PageNumber, now: Duration) -> Result<(), Why> {
+        if self.moving.contains(&page) {
+            return Err(Why::Moving);
+        }
+        self.wake(now);
+        if self.resting.contains_key(&page) { Err(Why::Resting) } else { Ok(()) }
+    }
+
     /// Ends what [`begin`](Self::begin) began. A page that `has_moved` rests; one that was refused is not asked for again
     /// at once, and does not count against the budget. Without a beginning nothing happens.
     pub fn end(&mut self, page: PageNumber, has_moved: bool, now: Duration) {

@@ -1,10 +1,11 @@
 //! The requests and replies themselves.
 
 use super::{
-    Home, KvHeld, KvKey, KvPlace, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, Placement,
+    Home, HotPage, KvHeld, KvKey, KvPlace, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, PageHeat,
+    PagesOn, PagesOpened, Placement,
 };
 use hinterland_types::{
-    ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
+    ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights, SessionId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -273,6 +274,23 @@ pub enum Request {
         /// An address in it.
         address: GlobalAddress,
     },
+    /// A page is to be written of which nodes have copies: take them back, and look where it lies → `Done`.
+    WritePage {
+        /// Capability to a region.
+        handle: Handle,
+        /// Which page of the region, from 0.
+        index: u32,
+    },
+    /// Brings a copy of a page of a region to this node, to be read → `Done`.
+    CopyPage {
+        /// An address in it.
+        address: GlobalAddress,
+    },
+    /// Which pages of regions programs of this rack use most → `HotPages`.
+    HotPages {
+        /// Of how many to tell, 1000 at the most.
+        limit: u32,
+    },
     /// Where the pages of a region lie → `PagesAt`.
     PagesAt {
         /// Name.
@@ -377,6 +395,79 @@ pub enum Request {
         /// The name that it is to have.
         to: ObjectName,
     },
+    /// `LockWait` for a guard over a range, which starts at the lock's address. The lock is given back if no `KeepLocks` comes for a
+    /// lease, and counts for a range of memory of this host until no store under it can come any more → `Locked` or `LockWaiting`.
+    GuardLock {
+        /// The lock, and the start of the range.
+        address: GlobalAddress,
+        /// Length of the range.
+        bytes: u64,
+        /// Mode.
+        mode: LockMode,
+        /// As in `LockWait`.
+        upgrade: bool,
+        /// As in `LockWait`.
+        queue: bool,
+        /// As in `LockWait`.
+        wait_ms: u32,
+    },
+    /// The program lives: the locks of its guards count for one more lease → `LocksKept`.
+    KeepLocks {
+        /// At most [`LOCKS_KEPT_MAX`].
+        locks: Vec<GlobalAddress>,
+    },
+    /// All locks of the pool that somebody holds or waits for → `Locks`.
+    ListLocks,
+}
+
+/// Locks that one request keeps.
+pub const LOCKS_KEPT_MAX: usize = 4096;
+
+/// A lock that somebody holds or waits for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockInfo {
+    /// The lock.
+    pub address: GlobalAddress,
+    /// The object that has the address, and the lock's offset in it; none if nobody could say.
+    pub object: Option<(ObjectName, u64)>,
+    /// The node that keeps the lock.
+    pub home: NodeId,
+    /// The fence of the last grant.
+    pub fence: u64,
+    /// Homes of pages that have yet to forget a writer that ended without saying that all had arrived.
+    pub telling: u32,
+    /// Those who hold it.
+    pub holders: Vec<LockPerson>,
+    /// Those who wait, first come first.
+    pub waiters: Vec<LockPerson>,
+}
+
+/// One who holds a lock or waits for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LockPerson {
+    /// Its node.
+    pub node: NodeId,
+    /// Its session there.
+    pub session: SessionId,
+    /// Its process on that node's host; 0 if that is not known.
+    pub pid: u32,
+    /// How.
+    pub mode: LockMode,
+    /// Length of the range that a guard covers from the lock on; 0 without a guard.
+    pub bytes: u64,
+    /// For how long, in milliseconds.
+    pub for_ms: u64,
+    /// What is left of its node's lease at the lock's home, in milliseconds.
+    pub left_ms: u64,
+}
+
+/// All locks of the pool that could be asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LockTable {
+    /// Ascending by address.
+    pub locks: Vec<LockInfo>,
+    /// Nodes whose locks are not among them, and why.
+    pub silent: Vec<(NodeId, String)>,
 }
 
 impl Request {
@@ -395,7 +486,8 @@ impl Request {
             | Self::Free { .. }
             | Self::Unlock { .. }
             | Self::UnlockAs { .. }
-            | Self::LockState { .. } => false,
+            | Self::LockState { .. }
+            | Self::KeepLocks { .. } => false,
             Self::Lock { wait_ms, .. } => *wait_ms > 0,
             Self::Kv(request) => {
                 matches!(request, KvRequest::Match { .. } | KvRequest::Fetch { .. } | KvRequest::Clear { .. })
@@ -403,41 +495,6 @@ impl Request {
             _ => true,
         }
     }
-}
-
-/// The pages of a region as a session sees them.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PagesOpened {
-    /// Address of the first page.
-    pub first: GlobalAddress,
-    /// Size of the region.
-    pub bytes: u64,
-    /// The homes that words name by their place.
-    pub homes: Vec<Home>,
-    /// Length of the file of the part that the node has, if it has one; then a second descriptor came.
-    pub part_bytes: Option<u64>,
-}
-
-/// Accesses of a rack to a page that still count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PageHeat {
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// The same of the page that must leave for it, if one must: reads and writes.
-    pub victim: Option<(u64, u64)>,
-}
-
-/// Pages of a region on one node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PagesOn {
-    /// The node; `None` for pages that are lost.
-    pub home: Option<Home>,
-    /// How many.
-    pub pages: u64,
-    /// How many of them have moved there.
-    pub moved: u64,
 }
 
 /// What becomes of an object whose name another one is to have.
@@ -586,6 +643,8 @@ pub enum Reply {
     },
     /// See [`Request::OpenPages`].
     PagesOpened(PagesOpened),
+    /// See [`Request::HotPages`]; the hottest first.
+    HotPages(Vec<HotPage>),
     /// See [`Request::PagesAt`].
     PagesAt(Vec<PagesOn>),
     /// See [`Request::LockWait`].
@@ -599,6 +658,15 @@ pub enum Reply {
     LockWaiting,
     /// See [`Request::ReadLocked`].
     Bytes(Vec<u8>),
+    /// See [`Request::KeepLocks`].
+    LocksKept {
+        /// Until when each counts, in milliseconds of `CLOCK_MONOTONIC`; none if it is lost, `LockState` says why.
+        until_ms: Vec<Option<u64>>,
+        /// How long a lease is, in milliseconds.
+        lease_ms: u64,
+    },
+    /// See [`Request::ListLocks`].
+    Locks(LockTable),
 }
 
 /// One range of a program's memory that the node wants to know about.
@@ -749,7 +817,7 @@ pub enum PeerRequest {
         /// Heat of the page in the rack that wants it; none if it comes by order.
         heat: Option<PageHeat>,
     },
-    /// Whether the home would let a page go that has this heat → `Done`, or it is refused.
+    /// Whether the home would let a page go that has this heat → `Done`, or `PageMayBeCopied`, or it is refused.
     PageWanted {
         /// The region.
         object: ObjectId,
@@ -766,6 +834,34 @@ pub enum PeerRequest {
         index: u32,
         /// The epoch of the move.
         epoch: Epoch,
+    },
+    /// A copy of a page is wanted, to be read by programs of the asking node → `PageShared`.
+    PageShare {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+        /// Where the asking node is told that the page will be written.
+        address: String,
+    },
+    /// The page will be written: nobody may read the copy any more → `Done`, once nobody does.
+    PageUnshare {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+    },
+    /// Somebody wants to write a page of which others have copies → `Done`, once nobody has.
+    PageWrite {
+        /// The region.
+        object: ObjectId,
+        /// Which page of it.
+        index: u32,
+    },
+    /// Copies that were given under this term are still read → `Done`, or they are to be dropped.
+    PageKeep {
+        /// The term of the last [`PeerReply::PageShared`].
+        term: u64,
     },
     /// Please take this page → `Done`.
     PageTake {
@@ -790,6 +886,10 @@ pub enum PeerRequest {
         /// The lock.
         address: GlobalAddress,
     },
+    /// An encoded pair of a request's number and a directory command, which is carried out once → `Directory`.
+    DirectoryOnce(Vec<u8>),
+    /// Something changed for locks of the sender that your programs wait for: renew there → `Done`.
+    LockNews,
 }
 
 /// What a node answers to another.
@@ -835,6 +935,17 @@ pub enum PeerReply {
         /// crc32c of the page.
         crc: u32,
     },
+    /// See [`PeerRequest::PageShare`].
+    PageShared {
+        /// For reading the page, in this connection's session.
+        handle: Handle,
+        /// crc32c of the page.
+        crc: u32,
+        /// Names the time during which the home knows of every copy that the asking node has: copies of another term are void.
+        term: u64,
+    },
+    /// See [`PeerRequest::PageWanted`]: the page stays, but may be copied.
+    PageMayBeCopied,
     /// See [`PeerRequest::KvFind`].
     KvFound {
         /// For reads of the blocks file, in this connection's session; none without a store of this user.

@@ -42,6 +42,10 @@ pub struct Counters {
     pub pages_given: u64,
     /// Pages of regions that this rack asked for and their homes kept.
     pub pages_refused: u64,
+    /// Copies of pages of regions that were brought here to be read.
+    pub pages_copied: u64,
+    /// Copies that other nodes had of pages of this one, and that were taken back before a write.
+    pub pages_recalled: u64,
 }
 
 /// One member of the pool as the directory knows it.
@@ -91,6 +95,32 @@ pub struct Problem {
     pub text: String,
 }
 
+/// Who leads a directory that several nodes may host.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectoryLeader {
+    /// The node.
+    pub node: NodeId,
+    /// Its name.
+    pub name: String,
+    /// `HOST:PORT` of its fabric.
+    pub address: String,
+    /// Milliseconds since the epoch at which it began to lead, by its clock.
+    pub since_ms: u64,
+    /// How many times a leader has been elected, this one included.
+    pub term: u64,
+}
+
+/// A directory that several nodes may host, as this node sees it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SharedDirectory {
+    /// Where it is kept: `etcd://...`.
+    pub place: String,
+    /// Who leads, as far as this node knows.
+    pub leader: Option<DirectoryLeader>,
+    /// What keeps this node from it, in words.
+    pub trouble: Option<String>,
+}
+
 /// A node's whole status.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -102,8 +132,10 @@ pub struct NodeStatus {
     pub rack: RackName,
     /// `HOST:PORT` of its fabric.
     pub address: String,
-    /// Whether it hosts the directory.
+    /// Whether it hosts the directory, or leads it where several may host it.
     pub directory: bool,
+    /// The directory, if several nodes may host it.
+    pub shared: Option<SharedDirectory>,
     /// Process id.
     pub pid: u32,
     /// Seconds since it started.

@@ -174,8 +174,9 @@ messages! {
         0x61 AskOccupancy { question: u32, function: u32, threads: u32, flags: u32, shared: u64 }
         /// Asks where a variable of a module lies, by the name in the tail: `Answer` with address and length, two u64.
         0x62 AskSymbol + tail { question: u32, module: u32 }
-        /// Asks for more memory: `Answer` with the new grant of that device, a u64.
-        0x63 AskGrant { question: u32, device: u32, bytes: u64 }
+        /// Asks for another grant of memory: `wanted` bytes in all, or as many as there are if that is at least `least`; else it stays as
+        /// it is, but for what it is more than wanted. `Answer` with the grant, and what the node could add to it at this moment, two u64.
+        0x63 AskGrant { question: u32, device: u32, least: u64, wanted: u64 }
         /// Asks how many groups of a cooperative or clustered launch fit: `Answer` with a u32.
         0x64 AskClusters { question: u32, function: u32, grid: [u32; 3], block: [u32; 3], cluster: [u32; 3], shared: u32 }
 

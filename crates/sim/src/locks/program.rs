@@ -29,6 +29,10 @@ pub(super) struct Program {
     /// Whether all that was written is known to have arrived.
     pub is_clean: bool,
     pub cached: Option<u64>,
+    /// Values that are to be written, each with its begin.
+    pub pending: Vec<(u64, u64)>,
+    /// The same that are on their way, but for the last, which is what is asked.
+    pub flying: Vec<(u64, u64)>,
 }
 
 impl Program {
@@ -42,6 +46,8 @@ impl Program {
             left: 0,
             is_clean: true,
             cached: None,
+            pending: Vec::new(),
+            flying: Vec::new(),
         }
     }
 }

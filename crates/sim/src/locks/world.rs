@@ -8,7 +8,7 @@ use crate::message::Address;
 use crate::network::{Network, Weather};
 use crate::random::Random;
 use hinterland_directory::locks::{
-    ClaimState, Gate, HomeAction, LockAnswer, LockAsk, LockMode, LockSettings,
+    ClaimState, Gate, HomeAction, LockAnswer, LockAsk, LockMode, LockSettings, LockWish,
 };
 use hinterland_types::{GlobalAddress, NodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ const WAKE_MS: u64 = 20;
 /// How long a program waits for an access.
 const ACCESS_MS: u64 = 400;
 const SETTINGS: LockSettings =
-    LockSettings { lease_ms: 1200, fence_step: 8, claims_per_node_max: 64, idle_max: 2 };
+    LockSettings { lease_ms: 1200, lease_before_ms: 0, fence_step: 8, claims_per_node_max: 64, idle_max: 2 };
 
 enum Step {
     Deliver(NodeId, NodeId, Letter),
@@ -192,7 +192,9 @@ impl World {
                 for program in died.into_iter().flat_map(|running| running.programs) {
                     // What its programs had sent may arrive yet.
                     if let Doing::Asking { begin, act: Act::Write(value), .. } = program.doing {
-                        self.seen[program.register].unknown(program.fence, begin, value);
+                        for (value, begin) in program.flying.iter().copied().chain([(value, begin)]) {
+                            self.seen[program.register].unknown(program.fence, begin, value);
+                        }
                     }
                 }
                 let back_ms = self.now_ms + self.random.between(1, 4000);
@@ -437,6 +439,7 @@ impl World {
         };
         program.doing = Doing::Holding;
         let (register, fence) = (program.register, program.fence);
+        let flying = std::mem::take(&mut program.flying);
         let act = match act {
             Act::Read(_) => {
                 if program.mode == LockMode::Read {
@@ -446,7 +449,11 @@ impl World {
                 Act::Read(value)
             }
             Act::Write(_) => {
-                self.report.writes += 1;
+                self.report.writes += 1 + flying.len() as u64;
+                for (value, begin) in flying {
+                    self.report.flushed += 1;
+                    self.seen[register].done(fence, begin, stamp, Act::Write(value));
+                }
                 act
             }
         };
@@ -460,7 +467,9 @@ impl World {
         if let Doing::Asking { begin, act: Act::Write(value), .. } = program.doing {
             program.is_clean = false;
             let (register, fence) = (program.register, program.fence);
-            self.seen[register].unknown(fence, begin, value);
+            for (value, begin) in std::mem::take(&mut program.flying).into_iter().chain([(value, begin)]) {
+                self.seen[register].unknown(fence, begin, value);
+            }
         }
         self.unlock(id, index);
     }
@@ -471,6 +480,8 @@ impl World {
         let Some(running) = &mut self.node(id).running else { return };
         let program = &mut running.programs[index];
         let (request, clean) = (program.request, program.is_clean);
+        // What was never sent never happens.
+        program.pending.clear();
         program.doing = Doing::Resting { until_ms: clock_ms + rest_ms };
         let Some((home, _)) = running.holder.place(request) else { return };
         if let Some(ask) = running.holder.release(request, clean) {
@@ -512,7 +523,8 @@ impl World {
         let home = lock_home(register);
         let Some(running) = &mut self.node(id).running else { return };
         let session = SessionId(index as u64);
-        let (request, ask) = running.holder.begin((session, 1), home, lock(register), mode, None, true);
+        let wish = LockWish { session, pid: 1, address: lock(register), bytes: 8, mode };
+        let (request, ask) = running.holder.begin(wish, home, None, true);
         let program = &mut running.programs[index];
         (program.register, program.mode, program.request) = (register, mode, request);
         program.is_clean = true;
@@ -524,6 +536,7 @@ impl World {
         let clock_ms = self.clock_ms(id);
         let (stamp, is_careful, broken) = (self.stamp, self.is_careful, self.broken);
         let (wants_write, access, value) = (self.random.percent(60), self.next_access, self.next_value);
+        let wants_buffer = self.random.percent(40);
         let Some(running) = &mut self.node(id).running else { return };
         let program = &running.programs[index];
         let until_ms = match running.holder.state(program.request) {
@@ -534,10 +547,15 @@ impl World {
                 return;
             }
         };
-        if program.left == 0 {
-            self.unlock(id, index);
+        if program.left == 0 || program.pending.len() > 2 {
+            match program.pending.is_empty() {
+                true => self.unlock(id, index),
+                false if is_careful && clock_ms > until_ms => {}
+                false => self.flush(id, index),
+            }
             return;
         }
+        let buffers = program.mode == LockMode::Write && (wants_buffer || !program.pending.is_empty());
         let (register, fence) = (program.register, program.fence);
         let program = &mut running.programs[index];
         program.left -= 1;
@@ -569,10 +587,40 @@ impl World {
             self.seen[register].done(fence, stamp, stamp, act);
             return;
         }
+        if buffers && let Some(value) = write {
+            program.pending.push((value, stamp));
+            self.next_value += 1;
+            return;
+        }
+        if !program.pending.is_empty() {
+            // It would see what it has itself, which nobody else may ever see.
+            return;
+        }
         program.doing = Doing::Asking { access, begin: stamp, act, until_ms: clock_ms + ACCESS_MS };
         self.next_access += 1;
         self.next_value += 1;
         self.post(id, page_home(register), Letter::Access { access, register, fence, write });
+    }
+
+    /// Sends what is kept, as one message: the last value is what is there when it has arrived.
+    fn flush(&mut self, id: NodeId, index: usize) {
+        let clock_ms = self.clock_ms(id);
+        let (access, stamp, broken) = (self.next_access, self.stamp, self.broken);
+        let Some(running) = &mut self.node(id).running else { return };
+        let program = &mut running.programs[index];
+        let Some((value, begin)) = program.pending.pop() else { return };
+        program.flying = std::mem::take(&mut program.pending);
+        let (register, fence) = (program.register, program.fence);
+        if broken == Some(BrokenLockRule::UnlocksBeforeFlushed) {
+            program.flying.clear();
+            self.seen[register].done(fence, begin, stamp, Act::Write(value));
+            self.unlock(id, index);
+        } else {
+            let until_ms = clock_ms + ACCESS_MS;
+            program.doing = Doing::Asking { access, begin, act: Act::Write(value), until_ms };
+        }
+        self.next_access += 1;
+        self.post(id, page_home(register), Letter::Access { access, register, fence, write: Some(value) });
     }
 }
 

@@ -1,6 +1,7 @@
 //! The connection to one other node for KV blocks: made in the background, lent out stream by stream, left alone after a failure.
 
-use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
+use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
+use hinterland_fabric::tcp::ClientOptions;
 use hinterland_fabric::{Endpoint, FabricError, Queue};
 use hinterland_types::NodeId;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ pub(super) struct Link {
 
 #[derive(Default)]
 struct State {
-    endpoint: Option<Arc<TcpEndpoint>>,
+    endpoint: Option<Arc<RdmaEndpoint>>,
     /// Counts connections: a lane of an earlier one is of no use.
     life: u64,
     idle: Vec<Box<dyn Queue>>,
@@ -50,11 +51,11 @@ impl Link {
     }
 
     /// Connects, if there is no connection and it is not resting. May take as long as the options say.
-    pub(super) fn connect(&self, options: ClientOptions) {
+    pub(super) fn connect(&self, options: ClientOptions, rdma: RdmaOptions) {
         if self.is_usable() || self.is_resting() {
             return;
         }
-        let made = TcpEndpoint::connect(&*self.address, options).and_then(|endpoint| {
+        let made = RdmaEndpoint::connect(&*self.address, options, rdma).and_then(|endpoint| {
             // The first stream to lend is opened here too, so that the first who asks need not wait for it.
             let queue = endpoint.queue(1)?;
             Ok((endpoint, queue))

@@ -176,7 +176,7 @@ impl Links {
                 key: self.identity.key.clone(),
                 ..ClientOptions::default()
             };
-            link.connect(options);
+            link.connect(options, self.identity.rdma.clone());
         }
     }
 

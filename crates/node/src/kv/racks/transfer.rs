@@ -11,7 +11,7 @@ use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header, sum_over}
 use hinterland_os::SharedSlice;
 use hinterland_proto::control::{KvHeld, PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Handle};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -53,7 +53,7 @@ struct Piece {
     bytes: u64,
 }
 
-/// What was asked, in order: answers come in the same order.
+/// What was asked, in order.
 enum Asked {
     Read(Vec<Piece>),
     Check,
@@ -62,7 +62,12 @@ enum Asked {
 /// Several blocks, read and then checked together.
 struct Part {
     blocks: Vec<Arriving>,
-    asked: VecDeque<Asked>,
+    /// With the tags of their completions, which are used in this order.
+    asked: VecDeque<(u64, Asked)>,
+    /// Reads that have not completed.
+    reads_left: usize,
+    /// The question behind the reads, until it is asked.
+    check: Option<Vec<u8>>,
 }
 
 /// A writer of the own store that is no session. What it has not published is given back when it is dropped.
@@ -90,7 +95,9 @@ struct Transfer<'a> {
     parts: VecDeque<Part>,
     progressed: Instant,
     stall_after: Duration,
-    completions: VecDeque<Completion>,
+    /// What has completed and was not used yet: devices do not keep the order in which they were asked.
+    completions: HashMap<u64, Completion>,
+    next_tag: u64,
 }
 
 /// Brings blocks here over a lane on whose connection they were found. Those that are right are published; the others are as
@@ -117,7 +124,8 @@ pub(super) fn transfer(
         parts: VecDeque::new(),
         progressed: Instant::now(),
         stall_after,
-        completions: VecDeque::new(),
+        completions: HashMap::new(),
+        next_tag: 0,
     };
     let result = transfer.run();
     let Transfer { lane, writer, .. } = transfer;
@@ -180,15 +188,15 @@ impl Transfer<'_> {
         drop(state);
         header::before_writing();
         fault_point::reach("kv-fetch-reserved");
-        Part { blocks, asked: VecDeque::new() }
+        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None }
     }
 
-    /// Asks for all bytes of a part, and right behind for the checks.
+    /// Asks for all bytes of a part, and right behind for the checks; where the order is not kept, when the bytes are here.
     fn ask(&mut self, mut part: Part) -> Result<(), FabricError> {
         let mut pieces = Vec::new();
         let mut bytes = 0;
-        for (block, arriving) in part.blocks.iter().enumerate() {
-            let length = arriving.memory.len() as u64;
+        for block in 0..part.blocks.len() {
+            let length = part.blocks[block].memory.len() as u64;
             let mut offset = 0;
             while offset < length {
                 let piece = Piece { block, offset, bytes: (length - offset).min(READ_BYTES - bytes) };
@@ -196,15 +204,13 @@ impl Transfer<'_> {
                 bytes += piece.bytes;
                 pieces.push(piece);
                 if bytes == READ_BYTES || pieces.len() == READ_RUNS {
-                    self.read(&part.blocks, &pieces)?;
-                    part.asked.push_back(Asked::Read(std::mem::take(&mut pieces)));
+                    self.read(&mut part, std::mem::take(&mut pieces))?;
                     bytes = 0;
                 }
             }
         }
         if !pieces.is_empty() {
-            self.read(&part.blocks, &pieces)?;
-            part.asked.push_back(Asked::Read(pieces));
+            self.read(&mut part, pieces)?;
         }
         let held = part.blocks.iter().map(|arriving| {
             let Wanted { key, spot } = &self.wanted[arriving.index];
@@ -212,9 +218,10 @@ impl Transfer<'_> {
         });
         let Space { user, fingerprint, .. } = *self.space;
         let check = PeerRequest::KvCheck { user, fingerprint, blocks: held.collect() };
-        let body = encode(&check).map_err(|_| senseless(self.lane.node()))?;
-        self.lane.queue()?.post_call(0, &body)?;
-        part.asked.push_back(Asked::Check);
+        part.check = Some(encode(&check).map_err(|_| senseless(self.lane.node()))?);
+        if self.lane.queue()?.keeps_order() || part.reads_left == 0 {
+            self.check(&mut part)?;
+        }
         if self.parts.is_empty() {
             self.progressed = Instant::now();
         }
@@ -222,40 +229,88 @@ impl Transfer<'_> {
         Ok(())
     }
 
-    fn read(&mut self, blocks: &[Arriving], pieces: &[Piece]) -> Result<(), FabricError> {
+    /// Asks for the checks of a part.
+    fn check(&mut self, part: &mut Part) -> Result<(), FabricError> {
+        let Some(body) = part.check.take() else { return Ok(()) };
+        let tag = self.tag();
+        self.lane.queue()?.post_call(tag, &body)?;
+        part.asked.push_back((tag, Asked::Check));
+        Ok(())
+    }
+
+    fn tag(&mut self) -> u64 {
+        self.next_tag += 1;
+        self.next_tag
+    }
+
+    fn read(&mut self, part: &mut Part, pieces: Vec<Piece>) -> Result<(), FabricError> {
         let mut runs = Vec::with_capacity(pieces.len());
         let mut into = Vec::with_capacity(pieces.len());
         let node = self.lane.node();
-        for piece in pieces {
-            let arriving = &blocks[piece.block];
+        for piece in &pieces {
+            let arriving = &part.blocks[piece.block];
             let from = self.wanted[arriving.index].spot.place.offset.checked_add(piece.offset);
             let run = from.and_then(|from| ByteRange::new(from, piece.bytes).ok());
             runs.push(run.ok_or_else(|| senseless(node))?);
             into.push(Slice::from(part_of(&arriving.memory, piece)?));
         }
-        self.lane.queue()?.post_read(0, self.handle, &runs, &into)
+        let tag = self.tag();
+        self.lane.queue()?.post_read(tag, self.handle, &runs, &into)?;
+        part.asked.push_back((tag, Asked::Read(pieces)));
+        part.reads_left += 1;
+        Ok(())
+    }
+
+    /// Waits until the first thing that was asked for has completed.
+    fn wait(&mut self) -> Result<(), FabricError> {
+        let (peer, after) = (self.lane.node(), self.stall_after);
+        loop {
+            let first = self.parts.front().and_then(|part| part.asked.front()).map(|(tag, _)| *tag);
+            let first = first.ok_or_else(|| senseless(peer))?;
+            if self.completions.contains_key(&first) {
+                return Ok(());
+            }
+            let left = after.saturating_sub(self.progressed.elapsed());
+            let mut completions = Vec::new();
+            if self.lane.queue()?.poll(&mut completions, left)? == 0 {
+                return Err(FabricError::Timeout { peer, during: "a read of KV blocks", after });
+            }
+            self.progressed = Instant::now();
+            for completion in completions {
+                let tag = completion.tag;
+                self.completions.insert(tag, completion);
+                self.count(tag)?;
+            }
+        }
+    }
+
+    /// One more answer is here: the checks of its part are asked for behind its last read, if they were not yet.
+    fn count(&mut self, tag: u64) -> Result<(), FabricError> {
+        let asked = |part: &Part| {
+            part.asked.iter().any(|(other, asked)| *other == tag && matches!(asked, Asked::Read(_)))
+        };
+        let Some(place) = self.parts.iter().position(asked) else { return Ok(()) };
+        let Some(mut part) = self.parts.remove(place) else { return Ok(()) };
+        part.reads_left = part.reads_left.saturating_sub(1);
+        let done = if part.reads_left == 0 { self.check(&mut part) } else { Ok(()) };
+        self.parts.insert(place, part);
+        done
     }
 
     /// Waits for the next answer and uses it.
     fn take_one(&mut self) -> Result<(), FabricError> {
-        if self.completions.is_empty() {
-            let left = self.stall_after.saturating_sub(self.progressed.elapsed());
-            let mut completions = Vec::new();
-            self.lane.queue()?.poll(&mut completions, left)?;
-            self.completions.extend(completions);
-        }
-        let Some(completion) = self.completions.pop_front() else {
-            let (peer, after) = (self.lane.node(), self.stall_after);
-            return Err(FabricError::Timeout { peer, during: "a read of KV blocks", after });
-        };
-        self.progressed = Instant::now();
-        let outcome = completion.result?;
+        self.wait()?;
         let Some(part) = self.parts.front_mut() else { return Err(senseless(self.lane.node())) };
-        match (part.asked.pop_front(), outcome) {
+        let asked = part.asked.pop_front();
+        let completion = asked.as_ref().and_then(|(tag, _)| self.completions.remove(tag));
+        let Some(outcome) = completion.map(|completion| completion.result).transpose()? else {
+            return Err(senseless(self.lane.node()));
+        };
+        match (asked.map(|(_, asked)| asked), outcome) {
             (Some(Asked::Read(pieces)), Outcome::Done) => {
                 for piece in pieces {
                     let arriving = &mut part.blocks[piece.block];
-                    // Pieces of a block were asked for in order on one stream, so they arrive so.
+                    // Pieces of a block were asked for in order, and are used so.
                     let memory = part_of(&arriving.memory, &piece)?;
                     arriving.sum = arriving.sum.and_then(|sum| sum_over(&memory, sum, 0, memory.len()).ok());
                 }

@@ -1,0 +1,283 @@
+//! Far memory of a program: what was asked for, and the supervisor while the program runs.
+
+use super::temporary::TemporaryFolder;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::size::{Size, human};
+use hinterland_far::store::{Disk, Packed, Store, Stores};
+use hinterland_far::{Budget, Options, Report, Supervisor};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The variable by which the library finds the supervisor.
+pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
+/// Least budget: a thread needs a few units at once, and a program's own libraries are resident besides.
+const LOCAL_BYTES_MIN: u64 = 64 << 20;
+/// Room of a file that has no size with it.
+const DISK_BYTES: u64 = 16 << 30;
+/// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
+const UNIT_BYTES: u64 = 64 << 10;
+/// The bits of a program that runs as another user or group.
+const SET_ID_BITS: u32 = 0o6000;
+
+/// What was asked for.
+#[derive(clap::Args, Debug)]
+pub struct Choice {
+    /// Most memory that the program may have on this host: a size, or hundredths of what it uses, as in 50%
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
+    local: Option<Local>,
+    /// Where the rest is kept, with commas between: lz4 (compressed memory of this host), ssd:PATH or ssd:PATH@SIZE
+    #[arg(long, value_name = "LIST", default_value = "lz4", requires = "local", value_delimiter = ',', value_parser = back_end)]
+    far: Vec<BackEnd>,
+    /// In how many of them each byte is kept
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "local", value_parser = clap::value_parser!(u8).range(1..=4))]
+    copies: u8,
+    /// Bytes that move at once, a power of two from 4K to 2M
+    #[arg(long, value_name = "SIZE", requires = "local", value_parser = unit)]
+    far_unit: Option<Size>,
+    /// Do not fetch ahead of a program that reads in order
+    #[arg(long, requires = "local")]
+    no_ahead: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Local {
+    Bytes(u64),
+    Percent(u8),
+}
+
+#[derive(Clone, Debug)]
+enum BackEnd {
+    Packed,
+    Disk(PathBuf, u64),
+}
+
+/// The supervisor of a program.
+pub struct Supervised {
+    supervisor: Supervisor,
+    socket: PathBuf,
+    _folder: TemporaryFolder,
+}
+
+impl Choice {
+    /// Whether far memory was asked for.
+    pub const fn is_wanted(&self) -> bool {
+        self.local.is_some()
+    }
+
+    /// Starts the supervisor, if far memory was asked for.
+    ///
+    /// # Errors
+    /// [`Failure`] for a program that cannot have far memory, and for a back end that cannot be had.
+    pub fn start(&self, program: &[OsString]) -> Result<Option<Supervised>, Failure> {
+        let Some(local) = self.local else { return Ok(None) };
+        if let Some(name) = program.first() {
+            check_program(name)?;
+        }
+        if usize::from(self.copies) > self.far.len() {
+            return Err(Failure::new(
+                format!("{} copies need as many back ends, and --far names {}", self.copies, self.far.len()),
+                "name more with --far, or ask for fewer with --copies",
+            ));
+        }
+        let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
+        let mut stores: Vec<Box<dyn Store>> = Vec::new();
+        for back_end in &self.far {
+            stores.push(match back_end {
+                BackEnd::Packed => Box::new(Packed::new(u64::MAX / 2)),
+                BackEnd::Disk(path, bytes) => {
+                    Box::new(Disk::open(path, *bytes, unit_bytes).map_err(|error| refused(&error))?)
+                }
+            });
+        }
+        let budget = match local {
+            Local::Bytes(bytes) => Budget::Bytes(bytes),
+            Local::Percent(percent) => Budget::Percent(percent),
+        };
+        let stores = Arc::new(Stores::new(stores, usize::from(self.copies)));
+        let folder = TemporaryFolder::make("far")?;
+        let socket = folder.path().join("far.sock");
+        let options = Options { budget, unit_bytes, stores, ahead: !self.no_ahead };
+        let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
+        Ok(Some(Supervised { supervisor, socket, _folder: folder }))
+    }
+}
+
+impl Supervised {
+    /// The path that the program is told.
+    pub fn socket(&self) -> OsString {
+        self.socket.clone().into_os_string()
+    }
+
+    /// Ends the service, and says what it did.
+    pub fn finish(self, output: &Output) {
+        let report = self.supervisor.finish();
+        if !output.quiet {
+            tell(&report);
+        }
+    }
+}
+
+fn tell(report: &Report) {
+    let peak = hinterland_os::process::children_resident_bytes_max();
+    anstream::eprintln!("hinterland: the program had at most {} resident; {report}", human(peak));
+}
+
+fn refused(error: &dyn std::error::Error) -> Failure {
+    let text = error.to_string();
+    match text.split_once(" (hint: ") {
+        Some((text, hint)) => Failure::new(text.to_owned(), hint.trim_end_matches(')').to_owned()),
+        None => Failure::new(text, "try another back end with --far"),
+    }
+}
+
+/// Refuses programs that no library can be put before.
+fn check_program(name: &OsStr) -> Result<(), Failure> {
+    // What is not found is told when it is started.
+    let Some(path) = find(name) else { return Ok(()) };
+    let Ok(mut file) = File::open(&path) else { return Ok(()) };
+    let shown = path.display();
+    if file.metadata().is_ok_and(|data| data.permissions().mode() & SET_ID_BITS != 0) {
+        return Err(Failure::new(
+            format!("{shown} runs as another user, so no library may be put before it"),
+            "run it as that user without the set-id bit, or without --local",
+        ));
+    }
+    let mut head = vec![0; 4096];
+    let read = file.read(&mut head).unwrap_or(0);
+    if is_static(&head[..read]) {
+        return Err(Failure::new(
+            format!("{shown} is statically linked, so no library can be put before it"),
+            "link it dynamically, or run it without --local",
+        ));
+    }
+    Ok(())
+}
+
+fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_encoded_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Whether the first bytes of a file are those of a 64-bit program that names no loader.
+fn is_static(head: &[u8]) -> bool {
+    const LOADER: u32 = 3;
+    let number = |at: usize, bytes: usize| -> Option<u64> {
+        let part = head.get(at..at.checked_add(bytes)?)?;
+        Some(part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+    };
+    if !head.starts_with(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else {
+        return false;
+    };
+    let kinds = (0..count).map(|index| {
+        let at = usize::try_from(table.checked_add(index * size)?).ok()?;
+        number(at, 4)
+    });
+    // A table that is cut off tells nothing.
+    let mut all_known = true;
+    for kind in kinds {
+        match kind {
+            Some(kind) if kind == u64::from(LOADER) => return false,
+            Some(_) => {}
+            None => all_known = false,
+        }
+    }
+    all_known && count > 0
+}
+
+fn budget(text: &str) -> Result<Local, String> {
+    if let Some(number) = text.strip_suffix('%') {
+        return match number.trim().parse() {
+            Ok(percent @ 1..=100) => Ok(Local::Percent(percent)),
+            _ => Err(format!("{text} is no share (hint: 1% to 100%)")),
+        };
+    }
+    let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+    if size.bytes < LOCAL_BYTES_MIN {
+        return Err(format!("{size} is too little for any program (hint: at least 64M)"));
+    }
+    Ok(Local::Bytes(size.bytes))
+}
+
+fn unit(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+    if (4096..=2 << 20).contains(&size.bytes) && size.bytes.is_power_of_two() {
+        Ok(size)
+    } else {
+        Err("a unit is a power of two from 4K to 2M (hint: 64K is a good start)".to_owned())
+    }
+}
+
+fn back_end(text: &str) -> Result<BackEnd, String> {
+    if text == "lz4" {
+        return Ok(BackEnd::Packed);
+    }
+    let Some(rest) = text.strip_prefix("ssd:").filter(|rest| !rest.is_empty()) else {
+        return Err(format!("{text} is no back end (hint: lz4, ssd:PATH or ssd:PATH@SIZE)"));
+    };
+    let (path, bytes) = match rest.rsplit_once('@') {
+        Some((path, size)) => {
+            let size: Size = size.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+            (path, size.bytes)
+        }
+        None => (rest, DISK_BYTES),
+    };
+    Ok(BackEnd::Disk(Path::new(path).to_owned(), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_sizes_or_shares() {
+        assert!(matches!(budget("2G"), Ok(Local::Bytes(bytes)) if bytes == 2 << 30));
+        assert!(matches!(budget("50%"), Ok(Local::Percent(50))));
+        for bad in ["0%", "101%", "1M", "half", "%"] {
+            assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn back_ends_are_words_with_a_path() {
+        assert!(matches!(back_end("lz4"), Ok(BackEnd::Packed)));
+        assert!(matches!(back_end("ssd:/tmp"), Ok(BackEnd::Disk(_, DISK_BYTES))));
+        assert!(
+            matches!(back_end("ssd:/tmp@1G"), Ok(BackEnd::Disk(path, bytes)) if path == Path::new("/tmp") && bytes == 1 << 30)
+        );
+        for bad in ["", "ssd:", "tape:/dev/st0", "ssd:/tmp@much"] {
+            assert!(back_end(bad).unwrap_err().contains("hint:"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_program_without_a_loader_is_static_and_anything_else_is_not() {
+        let mut own = vec![0; 4096];
+        let read = File::open(std::env::current_exe().unwrap()).unwrap().read(&mut own).unwrap();
+        assert!(!is_static(&own[..read]));
+        // The same program with its loader taken out of the table.
+        let table = u64::from_le_bytes(own[32..40].try_into().unwrap()) as usize;
+        let count = u16::from_le_bytes(own[56..58].try_into().unwrap()) as usize;
+        for index in 0..count {
+            let at = table + index * 56;
+            if own[at] == 3 {
+                own[at] = 0;
+            }
+        }
+        assert!(is_static(&own[..read]));
+        assert!(!is_static(b"#!/bin/sh\n"));
+        for cut in 0..200 {
+            assert!(!is_static(&own[..cut]), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What the supervisor knows: the programs' address spaces, the budget, and the faults that wait for room.
+
+use crate::store::{Copy, Stores};
+use hinterland_farplan::stride::Ahead;
+use hinterland_farplan::{State, Table};
+use hinterland_os::pagemap::PageMap;
+use hinterland_os::poll::EventCounter;
+use hinterland_os::socket::UnixStream;
+use hinterland_os::userfault::{Fault, FaultModes};
+use hinterland_os::{SharedSlice, Userfault};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Least budget: what a thread needs at once is a few units, and every fault must find room in the end.
+pub(crate) const BUDGET_BYTES_MIN: u64 = 16 << 20;
+/// Kept out of the budget: what is in the staging area, and what a process grows by outside of its tables between two looks.
+const MARGIN_BYTES: u64 = 8 << 20;
+/// Most bytes that are fetched ahead with one fault: 1 ms of copying, during which other faults wait.
+pub(crate) const AHEAD_BYTES_MAX: u64 = 2 << 20;
+/// Sequences that a program may read at once and that are told apart.
+const SEQUENCES: usize = 8;
+
+/// How much of the programs' memory may be on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// So many bytes, all resident memory of the programs included.
+    Bytes(u64),
+    /// So many hundredths of what the programs have in use, at least 16 MiB.
+    Percent(u8),
+}
+
+/// How a run is set up.
+pub struct Options {
+    /// The budget.
+    pub budget: Budget,
+    /// Bytes of a unit, a power of two from 4 KiB to 2 MiB.
+    pub unit_bytes: u64,
+    /// Back ends and copies.
+    pub stores: Arc<Stores>,
+    /// Whether to fetch ahead of sequences.
+    pub ahead: bool,
+}
+
+/// The reclaim thread of a program.
+#[derive(Clone)]
+pub(crate) struct Mover {
+    pub stream: Arc<UnixStream>,
+    pub staging: u64,
+    pub staging_bytes: u64,
+}
+
+/// One address space.
+pub(crate) struct Space {
+    /// 0 until a fault or a greeting tells.
+    pub process: i32,
+    pub faults: Arc<Userfault>,
+    pub table: Table<Arc<Copy>>,
+    pub sequences: Vec<Ahead>,
+    pub turn: usize,
+    pub page: Option<SharedSlice>,
+    pub mover: Option<Mover>,
+    /// Memory that is told of and not served yet: the program fits so far.
+    pub loose: Vec<(u64, u64)>,
+    pub is_armed: bool,
+    /// Where the search for victims goes on.
+    pub hand: u64,
+    /// Resident bytes of the process that no table counts.
+    pub other_bytes: u64,
+    /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
+    pub is_child: bool,
+}
+
+/// What people are told at the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counters {
+    pub faults: u64,
+    pub protect_faults: u64,
+    pub zero_bytes: u64,
+    pub fetched_bytes: u64,
+    pub ahead_bytes: u64,
+    pub evicted_bytes: u64,
+    pub clean_bytes: u64,
+    pub zero_evicted_bytes: u64,
+    pub busy_bytes: u64,
+    pub stale: u64,
+    pub stall_ns: u64,
+    pub resident_bytes_max: u64,
+    pub far_bytes_max: u64,
+    pub over_budget: u64,
+}
+
+/// A fault that waits for room or for a unit on its way out.
+pub(crate) struct Waiting {
+    pub space: u64,
+    pub fault: Fault,
+    pub since: Instant,
+}
+
+#[derive(Default)]
+pub(crate) struct Known {
+    pub spaces: BTreeMap<u64, Space>,
+    pub waiting: Vec<Waiting>,
+    pub stamp: u64,
+    pub ticket: u64,
+    pub space_next: u64,
+    pub counters: Counters,
+    /// Nothing can be taken out although there is no room.
+    pub is_stuck: bool,
+    pub is_over: bool,
+}
+
+/// The supervisor's core, shared by its threads.
+pub(crate) struct Engine {
+    known: Mutex<Known>,
+    /// There is less room than there should be, or the run is over.
+    pub pressure: Condvar,
+    /// Rung when waiting faults may go on.
+    pub bell: EventCounter,
+    pub stores: Arc<Stores>,
+    pub budget: Budget,
+    pub unit_bytes: u64,
+    pub ahead: bool,
+    pub said: AtomicBool,
+    pub lost_bytes: AtomicU64,
+}
+
+impl Engine {
+    pub(crate) fn new(options: Options, bell: EventCounter) -> Self {
+        Self {
+            known: Mutex::default(),
+            pressure: Condvar::new(),
+            bell,
+            stores: options.stores,
+            budget: options.budget,
+            unit_bytes: options.unit_bytes,
+            ahead: options.ahead,
+            said: AtomicBool::new(false),
+            lost_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// The lock under which events are read and tables change. Nobody waits for a program while holding it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes that the tables may have resident.
+    pub(crate) fn room_bytes(&self, known: &Known) -> u64 {
+        let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
+        let limit = match self.budget {
+            Budget::Bytes(bytes) => bytes.saturating_sub(other + MARGIN_BYTES),
+            Budget::Percent(percent) => {
+                let used: u64 = known
+                    .spaces
+                    .values()
+                    .map(|space| space.table.resident_bytes() + space.table.far_bytes())
+                    .sum();
+                used / 100 * u64::from(percent)
+            }
+        };
+        limit.max(BUDGET_BYTES_MIN)
+    }
+
+    /// Room that is kept free, so that faults need not wait for an eviction.
+    pub(crate) fn spare_bytes(&self, room: u64) -> u64 {
+        (room / 16).clamp(2 * self.unit_bytes, 64 << 20).min(room / 4)
+    }
+
+    /// Takes a range under service, and finds out what of it is there already.
+    pub(crate) fn arm(&self, known: &mut Known, id: u64, start: u64, end: u64) {
+        known.stamp += 1;
+        let stamp = known.stamp;
+        let Some(space) = known.spaces.get_mut(&id) else { return };
+        let modes = FaultModes { missing: true, minor: false, write_protect: true };
+        for (from, to) in space.table.add(start, end) {
+            if space.faults.register(from, to - from, modes).is_err() {
+                // Unmapped meanwhile, or of a kind that cannot be served: it stays the kernel's.
+                space.table.unmap(from, to);
+                continue;
+            }
+            let mut runs = Vec::new();
+            let scanned = PageMap::of_process(space.process)
+                .and_then(|pages| pages.present(from, to - from, &mut runs));
+            if scanned.is_err() {
+                // All of it may be there.
+                mark(space, from, to, stamp);
+            }
+            for run in runs {
+                mark(space, run.address, run.address + run.bytes, stamp);
+            }
+        }
+    }
+
+    /// Serves all memory that was told of, if it does not fit.
+    pub(crate) fn arm_if_needed(&self, known: &mut Known) {
+        let loose: u64 =
+            known.spaces.values().flat_map(|space| &space.loose).map(|(start, end)| end - start).sum();
+        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let fits = match self.budget {
+            Budget::Bytes(_) => loose + resident <= self.room_bytes(known),
+            Budget::Percent(_) => false,
+        };
+        if fits && known.spaces.values().all(|space| !space.is_armed) {
+            return;
+        }
+        let ids: Vec<u64> = known.spaces.keys().copied().collect();
+        for id in ids {
+            let Some(space) = known.spaces.get_mut(&id) else { continue };
+            space.is_armed = true;
+            for (start, end) in std::mem::take(&mut space.loose) {
+                self.arm(known, id, start, end);
+            }
+        }
+        self.pressure.notify_all();
+    }
+
+    /// Says something to whoever runs the program, once.
+    pub(crate) fn say_once(&self, text: &str) {
+        // Relaxed: guards nothing but a sentence.
+        if !self.said.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            eprintln!("hinterland: {text}");
+        }
+    }
+}
+
+impl Space {
+    pub(crate) fn new(process: i32, faults: Userfault, unit_bytes: u64) -> Self {
+        Self {
+            process,
+            faults: Arc::new(faults),
+            table: Table::new(unit_bytes),
+            sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
+            turn: 0,
+            page: None,
+            mover: None,
+            loose: Vec::new(),
+            is_armed: false,
+            hand: 0,
+            other_bytes: 0,
+            is_child: false,
+        }
+    }
+
+    /// The space of a child that `fork` made of this one, in the state of that moment.
+    pub(crate) fn child(&self, faults: Userfault) -> Self {
+        Self {
+            process: 0,
+            faults: Arc::new(faults),
+            table: self.table.clone(),
+            sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
+            turn: 0,
+            page: None,
+            mover: None,
+            loose: self.loose.clone(),
+            is_armed: self.is_armed,
+            hand: 0,
+            other_bytes: 0,
+            is_child: true,
+        }
+    }
+
+    /// Bytes to fetch behind the unit of a fault.
+    pub(crate) fn ahead(&mut self, start: u64, end: u64) -> (usize, u64) {
+        if let Some(index) = self.sequences.iter().position(|sequence| sequence.expects(start)) {
+            return (index, self.sequences[index].fault(start, end));
+        }
+        self.turn = (self.turn + 1) % self.sequences.len();
+        (self.turn, self.sequences[self.turn].fault(start, end))
+    }
+}
+
+fn mark(space: &mut Space, from: u64, to: u64, stamp: u64) {
+    let mut at = from;
+    while at < to
+        && let Some((_, end)) = space.table.unit(at)
+    {
+        space.table.set(at, State::Resident { clean: None, stamp });
+        at = end;
+    }
+}

@@ -1,0 +1,331 @@
+//! Serving a fault: what the missing pages of a unit hold goes into them.
+
+use crate::engine::{Engine, Known, Space, Waiting};
+use crate::store::Copy;
+use hinterland_farplan::{PAGE, Piece, State};
+use hinterland_os::userfault::{Event, Fault};
+use hinterland_os::{OsError, Userfault};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+const ENOENT: i32 = 2;
+const ESRCH: i32 = 3;
+const EINVAL: i32 = 22;
+
+/// Zeros for a whole unit.
+static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
+
+/// What came of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Done,
+    /// Something must happen first: an event be read, a unit get out, room be made.
+    Later,
+}
+
+/// What came of filling a range.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fill {
+    /// All pages of the range are there.
+    complete: bool,
+    /// Some were there before.
+    found: bool,
+}
+
+impl Engine {
+    /// Takes in an event of a space. Faults that cannot be served yet are kept.
+    pub(crate) fn event(&self, known: &mut Known, id: u64, event: Event) {
+        match event {
+            Event::Fault(fault) => {
+                known.counters.faults += 1;
+                known.counters.protect_faults += u64::from(fault.write_protect);
+                let waiting = Waiting { space: id, fault, since: Instant::now() };
+                self.attempt(known, waiting);
+            }
+            Event::Fork(faults) => {
+                let Some(child) = known.spaces.get(&id).map(|space| space.child(faults)) else { return };
+                let new = known.space_next;
+                known.space_next += 1;
+                known.spaces.insert(new, child);
+            }
+            Event::Remap { from, to, bytes } => {
+                let Some(space) = known.spaces.get_mut(&id) else { return };
+                space.table.remap(from, to, bytes);
+                // Who waited at the old place finds out that it is gone.
+                let _ = space.faults.wake(from, bytes);
+            }
+            Event::Remove { start, end } => {
+                let Some(space) = known.spaces.get_mut(&id) else { return };
+                space.table.remove(start, end);
+                let _ = space.faults.wake(start, end - start);
+            }
+            Event::Unmap { start, end } => {
+                let Some(space) = known.spaces.get_mut(&id) else { return };
+                space.table.unmap(start, end);
+                let _ = space.faults.wake(start, end - start);
+            }
+        }
+    }
+
+    /// Tries all waiting faults again.
+    pub(crate) fn retry(&self, known: &mut Known) {
+        for waiting in std::mem::take(&mut known.waiting) {
+            self.attempt(known, waiting);
+        }
+    }
+
+    fn attempt(&self, known: &mut Known, waiting: Waiting) {
+        match self.serve(known, waiting.space, &waiting.fault) {
+            Ok(Served::Done) => {
+                let stalled = u64::try_from(waiting.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                known.counters.stall_ns = known.counters.stall_ns.saturating_add(stalled);
+            }
+            Ok(Served::Later) => {
+                known.waiting.push(waiting);
+                self.pressure.notify_all();
+            }
+            // The process has ended; its space goes at the next look.
+            Err(error) if error.errno() == Some(ESRCH) => {}
+            Err(error) => {
+                self.say_once(&format!("a page fault cannot be served, and is tried again: {error}"));
+                known.waiting.push(waiting);
+            }
+        }
+        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let room = self.room_bytes(known);
+        known.counters.resident_bytes_max = known.counters.resident_bytes_max.max(resident);
+        if resident + self.spare_bytes(room) > room {
+            self.pressure.notify_all();
+        }
+    }
+
+    fn serve(&self, known: &mut Known, id: u64, fault: &Fault) -> Result<Served, OsError> {
+        let room = self.room_bytes(known);
+        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let is_stuck = known.is_stuck;
+        known.stamp += 1;
+        let stamp = known.stamp;
+        let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
+        if space.process == 0 {
+            space.process = process_of(fault.thread);
+        }
+        let page = fault.address & !(PAGE - 1);
+        if space.table.unit(page).is_none() {
+            // Memory that a mapping grew by: registered with it, and never written.
+            space.table.add(page, page + PAGE);
+        }
+        let Some((start, end)) = space.table.unit(page) else { return Ok(Served::Done) };
+        let Some(state) = space.table.state(page).cloned() else { return Ok(Served::Done) };
+        let fits = is_stuck || resident + (end - start) <= room;
+        match state {
+            State::Leaving { .. } => Ok(Served::Later),
+            State::Resident { .. } => {
+                // What is protected may be written from here on; what is missing are zeros.
+                let done = if fault.write_protect {
+                    unprotect(space, start, end)?
+                } else {
+                    fill(&space.faults, start, &ZEROS[..(end - start) as usize], false)?.complete
+                };
+                if !done {
+                    return Ok(Served::Later);
+                }
+                space.table.set(page, State::Resident { clean: None, stamp });
+                Ok(Served::Done)
+            }
+            State::Untouched if !fits => Ok(Served::Later),
+            State::Untouched => {
+                if !fill(&space.faults, start, &ZEROS[..(end - start) as usize], false)?.complete {
+                    return Ok(Served::Later);
+                }
+                if fault.write_protect && !unprotect(space, start, end)? {
+                    return Ok(Served::Later);
+                }
+                space.table.set(page, State::Resident { clean: None, stamp });
+                known.counters.zero_bytes += end - start;
+                known.counters.over_budget += u64::from(resident + (end - start) > room);
+                self.continue_sequence(known, id, start, end, room)?;
+                Ok(Served::Done)
+            }
+            State::Far(_) if !fits => Ok(Served::Later),
+            State::Far(piece) => {
+                let writes = fault.write || fault.write_protect;
+                if !self.fetch(known, id, (start, end), &piece, writes)? {
+                    return Ok(Served::Later);
+                }
+                known.counters.over_budget += u64::from(resident + (end - start) > room);
+                self.continue_sequence(known, id, start, end, room)?;
+                Ok(Served::Done)
+            }
+        }
+    }
+
+    /// Brings a far unit back. `false`: events must be read first.
+    fn fetch(
+        &self,
+        known: &mut Known,
+        id: u64,
+        (start, end): (u64, u64),
+        piece: &Piece<Arc<Copy>>,
+        writes: bool,
+    ) -> Result<bool, OsError> {
+        let stamp = known.stamp;
+        let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
+        let mut content = vec![0; piece.copy.bytes()];
+        if let Err(error) = piece.copy.read(&mut content) {
+            return self.lose(space, (start, end), &error.to_string(), stamp);
+        }
+        let whole = placed(&content, piece.base, start, end);
+        let filled = fill(&space.faults, start, &whole, !writes)?;
+        if !filled.complete {
+            return Ok(false);
+        }
+        // A page that was there before may have been written since it was copied.
+        let is_clean = !writes && !filled.found && !piece.copy.is_stranded();
+        if writes && filled.found && !unprotect(space, start, end)? {
+            return Ok(false);
+        }
+        let clean = is_clean.then(|| piece.clone());
+        space.table.set(start, State::Resident { clean, stamp });
+        known.counters.fetched_bytes += end - start;
+        Ok(true)
+    }
+
+    /// Content that nobody has any more: whoever touches it gets SIGBUS, never other bytes.
+    fn lose(
+        &self,
+        space: &mut Space,
+        (start, end): (u64, u64),
+        why: &str,
+        stamp: u64,
+    ) -> Result<bool, OsError> {
+        self.lost_bytes.fetch_add(end - start, Ordering::Relaxed); // Relaxed: a number for people.
+        eprintln!(
+            "hinterland: {} bytes at {start:#x} of process {} are lost, so that it is stopped at its next touch (SIGBUS): {why}",
+            end - start,
+            space.process
+        );
+        space.faults.poison(start, end - start, PAGE)?;
+        space.table.set(start, State::Resident { clean: None, stamp });
+        Ok(true)
+    }
+
+    /// Fills what follows a unit, if the program reads or writes in order and there is room to spare.
+    fn continue_sequence(
+        &self,
+        known: &mut Known,
+        id: u64,
+        start: u64,
+        end: u64,
+        room: u64,
+    ) -> Result<(), OsError> {
+        if !self.ahead {
+            return Ok(());
+        }
+        let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
+        let (sequence, bytes) = space.ahead(start, end);
+        let spare = self.spare_bytes(room) / 2;
+        let until = end.saturating_add(bytes);
+        let mut at = end;
+        while at < until {
+            let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+            let Some(space) = known.spaces.get_mut(&id) else { break };
+            let Some((from, to)) = space.table.unit(at) else { break };
+            if resident + (to - from) + spare > room {
+                break;
+            }
+            match space.table.state(at).cloned() {
+                Some(State::Untouched) => {
+                    if !fill(&space.faults, from, &ZEROS[..(to - from) as usize], false)?.complete {
+                        break;
+                    }
+                    space.table.set(at, State::Resident { clean: None, stamp: known.stamp });
+                    known.counters.zero_bytes += to - from;
+                }
+                Some(State::Far(piece)) => {
+                    if !self.fetch(known, id, (from, to), &piece, false)? {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+            known.counters.ahead_bytes += to - from;
+            at = to;
+        }
+        if let Some(space) = known.spaces.get_mut(&id) {
+            space.sequences[sequence].fetched(at);
+        }
+        Ok(())
+    }
+}
+
+/// The bytes of `start..end`: those of the content, whose first byte belongs at `base`, and zeros outside of it.
+fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Vec<u8> {
+    let mut whole = vec![0; (end - start) as usize];
+    // Addresses of programs have 47 bits: as signed numbers they do not change.
+    let (start, end) = (start as i64, end as i64);
+    let from = start.max(base);
+    let to = end.min(base + content.len() as i64);
+    if from < to {
+        let source = &content[(from - base) as usize..(to - base) as usize];
+        whole[(from - start) as usize..(to - start) as usize].copy_from_slice(source);
+    }
+    whole
+}
+
+/// Fills the missing pages of a range, also where it spans mappings of different kinds.
+fn fill(faults: &Userfault, address: u64, content: &[u8], protect: bool) -> Result<Fill, OsError> {
+    match faults.try_copy(address, content, protect) {
+        Ok(filled) => Ok(Fill {
+            complete: filled.mapped_bytes + filled.present_bytes >= content.len() as u64,
+            found: filled.present_bytes > 0,
+        }),
+        Err(error) if matches!(error.errno(), Some(ENOENT | EINVAL)) => {
+            if content.len() as u64 <= PAGE {
+                // No longer mapped, or no longer served: who waits tries again and sees for itself.
+                faults.wake(address, PAGE)?;
+                return Ok(Fill { complete: true, found: true });
+            }
+            let half = (content.len() as u64 / 2).next_multiple_of(PAGE);
+            let first = fill(faults, address, &content[..half as usize], protect)?;
+            if !first.complete {
+                return Ok(first);
+            }
+            let second = fill(faults, address + half, &content[half as usize..], protect)?;
+            // Where the kernel refused once, pages of the range may have been filled before.
+            Ok(Fill { complete: second.complete, found: true })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Lets a unit be written. `false`: events must be read first.
+fn unprotect(space: &Space, start: u64, end: u64) -> Result<bool, OsError> {
+    match space.faults.try_write_protect(start, end - start, false) {
+        Ok(done) => Ok(done),
+        Err(error) if matches!(error.errno(), Some(ENOENT | EINVAL)) => {
+            space.faults.wake(start, end - start)?;
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The process that a thread belongs to; 0 if that cannot be told.
+fn process_of(thread: u32) -> i32 {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+    line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_is_placed_where_it_belongs_and_zeros_around_it() {
+        assert_eq!(placed(&[1, 2, 3], 10, 9, 14), [0, 1, 2, 3, 0]);
+        assert_eq!(placed(&[1, 2, 3], 10, 11, 12), [2]);
+        assert_eq!(placed(&[1, 2, 3], 10, 20, 22), [0, 0]);
+    }
+}

@@ -1,0 +1,17 @@
+//! The supervisor of programs with far memory: their page faults end here, their cold pages leave through here.
+//!
+//! A program that `hinterland run --local` starts loads a library that hands over a userfaultfd and tells of large anonymous
+//! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]), keeps what is resident within a budget
+//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). Why each step is safe is in the decision on far
+//! memory (docs/decisions).
+
+mod engine;
+mod evict;
+mod fault;
+mod report;
+mod session;
+pub mod store;
+
+pub use engine::{Budget, Options};
+pub use report::Report;
+pub use session::{FarError, Supervisor};

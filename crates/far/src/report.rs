@@ -1,0 +1,117 @@
+//! What a run moved and cost, for people and for programs.
+
+use crate::engine::Engine;
+use std::fmt;
+use std::sync::atomic::Ordering;
+
+/// What one back end moved.
+#[derive(Clone, Debug, Default)]
+pub struct Moved {
+    /// Its name.
+    pub name: String,
+    /// Bytes of content that went in.
+    pub out_bytes: u64,
+    /// Bytes of content that came back.
+    pub in_bytes: u64,
+}
+
+/// What a run moved and cost. Bytes and counts.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Most that was resident at once of the memory under service.
+    pub resident_bytes_max: u64,
+    /// Most that was far at once.
+    pub far_bytes_max: u64,
+    /// Page faults served.
+    pub faults: u64,
+    /// Those that were first writes to clean memory.
+    pub write_faults: u64,
+    /// Seconds that faults waited in the supervisor, all threads together.
+    pub stall_s: f64,
+    /// First touches, filled with zeros.
+    pub zero_bytes: u64,
+    /// Brought back, those fetched ahead included.
+    pub fetched_bytes: u64,
+    /// Filled ahead of the program.
+    pub ahead_bytes: u64,
+    /// Taken out and written to a back end.
+    pub evicted_bytes: u64,
+    /// Taken out without a write: a back end had the same bytes.
+    pub clean_bytes: u64,
+    /// Taken out without a write: zeros.
+    pub zero_evicted_bytes: u64,
+    /// Attempts to take out that were called off.
+    pub kept_bytes: u64,
+    /// Faults that were served above the budget because nothing could leave.
+    pub over_budget: u64,
+    /// Content that no back end could give back.
+    pub lost_bytes: u64,
+    /// By back end.
+    pub moved: Vec<Moved>,
+}
+
+impl Report {
+    pub(crate) fn of(engine: &Engine) -> Self {
+        let counters = engine.lock().counters;
+        // Relaxed: the run is over.
+        let moved = engine.stores.members().map(|(name, member)| Moved {
+            name: name.to_owned(),
+            out_bytes: member.put_bytes.load(Ordering::Relaxed),
+            in_bytes: member.got_bytes.load(Ordering::Relaxed),
+        });
+        Self {
+            resident_bytes_max: counters.resident_bytes_max,
+            far_bytes_max: counters.far_bytes_max,
+            faults: counters.faults,
+            write_faults: counters.protect_faults,
+            stall_s: counters.stall_ns as f64 / 1e9,
+            zero_bytes: counters.zero_bytes,
+            fetched_bytes: counters.fetched_bytes,
+            ahead_bytes: counters.ahead_bytes,
+            evicted_bytes: counters.evicted_bytes,
+            clean_bytes: counters.clean_bytes,
+            zero_evicted_bytes: counters.zero_evicted_bytes,
+            kept_bytes: counters.busy_bytes,
+            over_budget: counters.over_budget,
+            lost_bytes: engine.lost_bytes.load(Ordering::Relaxed), // Relaxed: the run is over.
+            moved: moved.collect(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1u32 << 20);
+        write!(
+            f,
+            "far memory: at most {:.0} MiB here and {:.0} MiB far; {} faults ({} of them first writes) waited {:.2} s; \
+             out {:.0} MiB written, {:.0} MiB clean, {:.0} MiB zeros; in {:.0} MiB, {:.0} MiB filled ahead",
+            mib(self.resident_bytes_max),
+            mib(self.far_bytes_max),
+            self.faults,
+            self.write_faults,
+            self.stall_s,
+            mib(self.evicted_bytes),
+            mib(self.clean_bytes),
+            mib(self.zero_evicted_bytes),
+            mib(self.fetched_bytes),
+            mib(self.ahead_bytes),
+        )?;
+        for moved in &self.moved {
+            write!(
+                f,
+                "; {}: {:.0} MiB out, {:.0} MiB in",
+                moved.name,
+                mib(moved.out_bytes),
+                mib(moved.in_bytes)
+            )?;
+        }
+        if self.over_budget > 0 {
+            write!(f, "; {} faults were served above the budget", self.over_budget)?;
+        }
+        if self.lost_bytes > 0 {
+            write!(f, "; {} bytes were lost", self.lost_bytes)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,302 @@
+//! Sessions of programs: they greet, hand over descriptors, tell of memory, and end.
+
+use crate::engine::{Engine, Known, Mover, Options, Space};
+use crate::report::Report;
+use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::poll::{EventCounter, Interest, Poller};
+use hinterland_os::process::name_thread;
+use hinterland_os::socket::{UnixListener, UnixStream};
+use hinterland_os::userfault::Scope;
+use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const LISTENER: u64 = 0;
+const BELL: u64 = 1;
+/// Tokens from here on: two for each space or connection.
+const TOKEN_FIRST: u64 = 2;
+/// How long a program may take to send the rest of a message.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause between two looks at faults that wait.
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// Pause without anything to do.
+const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Why far memory cannot begin.
+#[derive(Debug, thiserror::Error)]
+pub enum FarError {
+    /// The operating system refused.
+    #[error(transparent)]
+    System(#[from] OsError),
+}
+
+/// The supervisor of one run: two threads, until [`finish`](Self::finish).
+pub struct Supervisor {
+    engine: Arc<Engine>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Connection {
+    stream: UnixStream,
+    process: u64,
+}
+
+struct Serving {
+    engine: Arc<Engine>,
+    poller: Poller,
+    listener: UnixListener,
+    connections: HashMap<u64, Connection>,
+    connection_next: u64,
+    /// Spaces whose descriptor is in the poller.
+    watched: HashMap<u64, Arc<Userfault>>,
+}
+
+impl Supervisor {
+    /// Listens at `socket` for programs and serves them.
+    ///
+    /// # Errors
+    /// The refusal of a socket, a descriptor or a thread.
+    pub fn start(socket: &Path, options: Options) -> Result<Self, FarError> {
+        let engine = Arc::new(Engine::new(options, EventCounter::new()?));
+        let listener = UnixListener::bind(socket)?;
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER, Interest::READ)?;
+        poller.add(&engine.bell, BELL, Interest::READ)?;
+        let serving = Serving {
+            engine: Arc::clone(&engine),
+            poller,
+            listener,
+            connections: HashMap::new(),
+            connection_next: 0,
+            watched: HashMap::new(),
+        };
+        let evicting = Arc::clone(&engine);
+        let threads = vec![
+            spawn("far-faults", move || serving.run())?,
+            spawn("far-evict", move || evicting.evict_until(|known| known.is_over))?,
+        ];
+        Ok(Self { engine, threads })
+    }
+
+    /// Ends the service and tells what it did. Programs that are still there lose their memory, and are ended by their
+    /// reclaim threads.
+    pub fn finish(self) -> Report {
+        self.engine.lock().is_over = true;
+        self.engine.pressure.notify_all();
+        self.engine.bell.raise();
+        for thread in self.threads {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+        Report::of(&self.engine)
+    }
+}
+
+fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OsError> {
+    let begin = move || {
+        name_thread(name);
+        run();
+    };
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(begin)
+        .map_err(|error| OsError::system("starting a thread", name, error))
+}
+
+impl Serving {
+    fn run(mut self) {
+        let mut ready = Vec::new();
+        let mut events = Vec::new();
+        loop {
+            let pause = {
+                let known = self.engine.lock();
+                if known.is_over {
+                    return;
+                }
+                if known.waiting.is_empty() { IDLE_INTERVAL } else { RETRY_INTERVAL }
+            };
+            if self.poller.wait(&mut ready, Some(pause)).is_err() {
+                return;
+            }
+            for one in &ready {
+                match one.token {
+                    LISTENER => self.accept(),
+                    BELL => drop(self.engine.bell.take()),
+                    token if token % 2 == 0 => self.events((token - TOKEN_FIRST) / 2, &mut events),
+                    token => self.message((token - TOKEN_FIRST) / 2),
+                }
+            }
+            let engine = Arc::clone(&self.engine);
+            let mut known = engine.lock();
+            if !known.waiting.is_empty() {
+                engine.retry(&mut known);
+            }
+            self.watch(&known);
+        }
+    }
+
+    /// Reads events and takes them in under one lock: whoever made a change goes on as soon as its event was read.
+    fn events(&self, id: u64, events: &mut Vec<hinterland_os::userfault::Event>) {
+        let mut known = self.engine.lock();
+        let Some(faults) = known.spaces.get(&id).map(|space| Arc::clone(&space.faults)) else { return };
+        while faults.read_events(events).is_ok_and(|count| count > 0) {
+            for event in events.drain(..) {
+                self.engine.event(&mut known, id, event);
+            }
+            // Others want the lock, too; what is left makes the descriptor readable again.
+            if !known.waiting.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// Brings the poller up to date with the spaces.
+    fn watch(&mut self, known: &Known) {
+        for (id, space) in &known.spaces {
+            if !self.watched.contains_key(id) {
+                let _ = self.poller.add(&*space.faults, TOKEN_FIRST + id * 2, Interest::READ);
+                self.watched.insert(*id, Arc::clone(&space.faults));
+            }
+        }
+        let poller = &self.poller;
+        self.watched.retain(|id, faults| {
+            let stays = known.spaces.contains_key(id);
+            if !stays {
+                let _ = poller.remove(&**faults);
+            }
+            stays
+        });
+    }
+
+    fn accept(&mut self) {
+        while let Ok(Some(stream)) = self.listener.accept(Some(Duration::ZERO)) {
+            let number = self.connection_next;
+            self.connection_next += 1;
+            let token = TOKEN_FIRST + number * 2 + 1;
+            if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
+                && self.poller.add(&stream, token, Interest::READ).is_ok()
+            {
+                self.connections.insert(number, Connection { stream, process: 0 });
+            }
+        }
+    }
+
+    fn message(&mut self, number: u64) {
+        let Some(mut connection) = self.connections.remove(&number) else { return };
+        let mut bytes = [0; wire::BYTES];
+        let mut descriptors = Vec::new();
+        let received = connection.stream.receive_exact(&mut bytes, &mut descriptors);
+        let message = received.ok().and_then(|()| Message::parse(&bytes));
+        let stays = match message {
+            Some(Message { kind: Kind::Hello, words: [process, probe, _] }) => {
+                connection.process = process;
+                self.greet(&connection, process, probe, descriptors).is_ok()
+            }
+            Some(Message { kind: Kind::Register, words: [address, bytes, before] }) => {
+                self.register(connection.process, address, bytes, before);
+                answer(&connection.stream, &[]).is_ok()
+            }
+            Some(Message { kind: Kind::Mover, words: [process, staging, bytes] }) => {
+                // From here on the evicting thread reads what it says.
+                let _ = self.poller.remove(&connection.stream);
+                self.employ(connection.stream, process, staging, bytes);
+                return;
+            }
+            _ => false,
+        };
+        if stays {
+            self.connections.insert(number, connection);
+        } else {
+            let _ = self.poller.remove(&connection.stream);
+        }
+    }
+
+    /// A process begins: the program, one that it has become, or a child that it forked.
+    fn greet(
+        &self,
+        connection: &Connection,
+        process: u64,
+        probe: u64,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(), OsError> {
+        let process = i32::try_from(process).unwrap_or(0);
+        let mut descriptors = descriptors.into_iter();
+        let page = descriptors.next().map(shared_page).transpose()?;
+        let mut known = self.engine.lock();
+        if let Some(descriptor) = descriptors.next() {
+            let faults = Userfault::from_descriptor(descriptor, Scope::Full);
+            let mut space = Space::new(process, faults, self.engine.unit_bytes);
+            space.page = page;
+            // Whatever this process was before, it is no longer.
+            for other in known.spaces.values_mut().filter(|other| other.process == process) {
+                other.mover = None;
+            }
+            let id = known.space_next;
+            known.space_next += 1;
+            known.spaces.insert(id, space);
+            self.engine.arm(&mut known, id, probe, probe + hinterland_farplan::PAGE);
+            drop(known);
+            return answer(&connection.stream, &[]);
+        }
+        let child = known.spaces.values_mut().rev().find(|space| space.process == process && space.is_child);
+        let Some(space) = child else {
+            return Err(OsError::Refused {
+                operation: "greeting",
+                reason: format!("process {process} brings no userfaultfd and is no child of a known one"),
+                hint: "start it anew".into(),
+            });
+        };
+        space.page = page;
+        let faults = Arc::clone(&space.faults);
+        drop(known);
+        answer(&connection.stream, &[faults.as_fd()])
+    }
+
+    /// Memory that may be far; with `before`, only if it is what lay there and has grown.
+    fn register(&self, process: u64, address: u64, bytes: u64, before: u64) {
+        let mut known = self.engine.lock();
+        let end = address.saturating_add(bytes);
+        let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
+        let Some((id, space)) = known.spaces.iter_mut().rev().find(|(_, space)| ours(space)) else { return };
+        let id = *id;
+        if space.is_armed {
+            if before == 0 || space.table.unit(address).is_some() {
+                self.engine.arm(&mut known, id, address, end);
+            }
+            return;
+        }
+        if before != 0 {
+            let Some(index) = space.loose.iter().position(|(from, to)| (*from..*to).contains(&before)) else {
+                return;
+            };
+            space.loose.swap_remove(index);
+        }
+        space.loose.push((address, end));
+        self.engine.arm_if_needed(&mut known);
+    }
+
+    fn employ(&self, stream: UnixStream, process: u64, staging: u64, staging_bytes: u64) {
+        let mut known = self.engine.lock();
+        let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
+        if let Some(space) = known.spaces.values_mut().rev().find(|space| ours(space)) {
+            // An answer that never comes ends the wait when the process does.
+            let _ = stream.set_receive_timeout(None);
+            space.mover = Some(Mover { stream: Arc::new(stream), staging, staging_bytes });
+        }
+        self.engine.pressure.notify_all();
+    }
+}
+
+fn answer(stream: &UnixStream, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), OsError> {
+    stream.send_all(&Message::new(Kind::Done, [0; 3]).to_bytes(), descriptors)
+}
+
+fn shared_page(descriptor: OwnedFd) -> Result<SharedSlice, OsError> {
+    let file = MemoryFile::from_descriptor(descriptor)?;
+    let options = MapOptions { write: false, guarded: true, ..MapOptions::default() };
+    Ok(Arc::new(file.map(0, hinterland_farplan::PAGE as usize, options)?).slice())
+}

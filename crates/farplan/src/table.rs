@@ -1,0 +1,366 @@
+//! Where the content of a program's memory is: units of a fixed size in regions, and what each event does to them.
+//!
+//! A page of the program is *present* or *missing*; only the kernel knows which. The table says what a missing page of a unit
+//! holds, and nothing else, so that it stays true whatever the program does to pages that are present:
+//!
+//! - [`State::Untouched`] and [`State::Resident`]: zeros.
+//! - [`State::Far`]: the byte of the copy at its place; zeros outside of the copy.
+//! - [`State::Leaving`]: not known yet. Nobody fills it until [`Table::finish`] says what became of it.
+//!
+//! A fill may therefore be repeated or cut short at any page: it adds missing pages only.
+
+use crate::PAGE;
+use std::collections::BTreeMap;
+
+/// A copy of content, and the address at which its first byte belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece<C> {
+    /// The content.
+    pub copy: C,
+    /// The address of its first byte; below zero where a part was moved to the lowest addresses.
+    pub base: i64,
+}
+
+/// What a unit is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State<C> {
+    /// Never written, or dropped by the program.
+    Untouched,
+    /// In the program's memory.
+    Resident {
+        /// The same bytes as its present pages have, which are write-protected; `None` if they may have been written.
+        clean: Option<Piece<C>>,
+        /// When it was filled; see [`Table::victims`].
+        stamp: u64,
+    },
+    /// On its way out.
+    Leaving {
+        /// Which attempt.
+        ticket: u64,
+        /// The address of the first byte that the attempt was for; as in [`Piece`].
+        base: i64,
+        /// The program has dropped the content meanwhile.
+        zero: bool,
+        /// As in [`State::Resident`].
+        clean: Option<Piece<C>>,
+    },
+    /// Not in the program's memory.
+    Far(Piece<C>),
+}
+
+impl<C> State<C> {
+    const fn is_charged(&self) -> bool {
+        matches!(self, Self::Resident { .. } | Self::Leaving { .. })
+    }
+}
+
+/// What became of an attempt to take a unit out.
+#[derive(Clone, Debug)]
+pub enum Outcome<C> {
+    /// Nothing: all pages are where they were.
+    Kept,
+    /// The pages that are missing from here on are zeros.
+    Zero,
+    /// The pages that are missing from here on are in this copy, whose first byte is the first byte of the unit then.
+    Stored(C),
+    /// The pages that are missing from here on are in the clean copy that the unit had.
+    Clean,
+}
+
+#[derive(Clone, Debug)]
+struct Region<C> {
+    end: u64,
+    /// How much of the first unit lies before the start of the region.
+    lead: u64,
+    units: Vec<State<C>>,
+}
+
+/// The memory of one address space.
+#[derive(Clone, Debug)]
+pub struct Table<C> {
+    unit_bytes: u64,
+    regions: BTreeMap<u64, Region<C>>,
+    resident_bytes: u64,
+    far_bytes: u64,
+}
+
+impl<C: Clone> Table<C> {
+    /// An empty table with units of this size, a power of two of at least a page.
+    pub fn new(unit_bytes: u64) -> Self {
+        let unit_bytes = unit_bytes.max(PAGE).next_power_of_two();
+        Self { unit_bytes, regions: BTreeMap::new(), resident_bytes: 0, far_bytes: 0 }
+    }
+
+    /// Bytes of units that are resident or leaving.
+    pub const fn resident_bytes(&self) -> u64 {
+        self.resident_bytes
+    }
+
+    /// Bytes of units that are far.
+    pub const fn far_bytes(&self) -> u64 {
+        self.far_bytes
+    }
+
+    /// Bytes of all units.
+    pub fn bytes(&self) -> u64 {
+        self.regions.iter().map(|(start, region)| region.end - start).sum()
+    }
+
+    /// The unit that an address lies in: first byte, and one past the last.
+    pub fn unit(&self, address: u64) -> Option<(u64, u64)> {
+        let (start, region) = self.region(address)?;
+        Some(self.span(start, region, self.index(start, region, address)))
+    }
+
+    /// The state of the unit at an address.
+    pub fn state(&self, address: u64) -> Option<&State<C>> {
+        let (start, region) = self.region(address)?;
+        region.units.get(self.index(start, region, address))
+    }
+
+    /// Changes the state of the unit at an address.
+    pub fn set(&mut self, address: u64, state: State<C>) {
+        let Some((start, end)) = self.unit(address) else { return };
+        let Some((key, index)) =
+            self.region(address).map(|(key, region)| (key, self.index(key, region, address)))
+        else {
+            return;
+        };
+        let Some(place) = self.regions.get_mut(&key).and_then(|region| region.units.get_mut(index)) else {
+            return;
+        };
+        let before = std::mem::replace(place, state);
+        let after = (place.is_charged(), matches!(place, State::Far(_)));
+        let bytes = end - start;
+        self.count(&before, bytes, false);
+        self.resident_bytes += if after.0 { bytes } else { 0 };
+        self.far_bytes += if after.1 { bytes } else { 0 };
+    }
+
+    /// Adds memory, untouched. What is in the table already stays as it is. Returns the ranges that are new.
+    pub fn add(&mut self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut gaps = Vec::new();
+        let mut at = start;
+        while at < end {
+            if let Some((_, region)) = self.region(at) {
+                at = region.end;
+                continue;
+            }
+            let next = self.regions.range(at..end).next().map_or(end, |(next, _)| *next);
+            gaps.push((at, next));
+            at = next;
+        }
+        for (from, to) in &gaps {
+            let lead = from & (self.unit_bytes - 1);
+            let count = (to - from + lead).div_ceil(self.unit_bytes) as usize;
+            let mut units = Vec::new();
+            units.resize_with(count, || State::Untouched);
+            self.regions.insert(*from, Region { end: *to, lead, units });
+        }
+        gaps
+    }
+
+    /// The program has unmapped a range.
+    pub fn unmap(&mut self, start: u64, end: u64) {
+        drop(self.cut(start, end));
+    }
+
+    /// The program has dropped the content of a range.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        let mut cut = self.cut(start, end);
+        for (_, region) in &mut cut {
+            for unit in &mut region.units {
+                *unit = match std::mem::replace(unit, State::Untouched) {
+                    // It may be moved out still, with whatever is there then.
+                    State::Leaving { ticket, base, clean, .. } => {
+                        State::Leaving { ticket, base, clean, zero: true }
+                    }
+                    _ => State::Untouched,
+                };
+            }
+        }
+        self.insert(cut);
+    }
+
+    /// The program has moved `bytes` bytes.
+    pub fn remap(&mut self, from: u64, to: u64, bytes: u64) {
+        let mut cut = self.cut(from, from.saturating_add(bytes));
+        // What was mapped at the target is gone.
+        drop(self.cut(to, to.saturating_add(bytes)));
+        let moved = |address: u64| address - from + to;
+        // Addresses of programs have 47 bits: as signed numbers they neither change nor overflow.
+        let moved_base = |base: i64| base - from as i64 + to as i64;
+        for (start, region) in &mut cut {
+            *start = moved(*start);
+            region.end = moved(region.end);
+            for unit in &mut region.units {
+                match unit {
+                    State::Untouched => {}
+                    State::Far(piece) => piece.base = moved_base(piece.base),
+                    State::Resident { clean, .. } => {
+                        if let Some(piece) = clean {
+                            piece.base = moved_base(piece.base);
+                        }
+                    }
+                    State::Leaving { base, clean, .. } => {
+                        *base = moved_base(*base);
+                        if let Some(piece) = clean {
+                            piece.base = moved_base(piece.base);
+                        }
+                    }
+                }
+            }
+        }
+        self.insert(cut);
+    }
+
+    /// Resident units from `hand` on, in the order of addresses, at most `bytes_max` bytes of them, filled before `stamp`.
+    /// Returns them and where to go on; `None` behind the last.
+    pub fn victims(&self, hand: u64, bytes_max: u64, before: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+        let mut found = Vec::new();
+        let mut bytes = 0;
+        let first = self.region(hand).map_or(hand, |(start, _)| start);
+        for (start, region) in self.regions.range(first..) {
+            let skip = if hand > *start { self.index(*start, region, hand) } else { 0 };
+            for (index, unit) in region.units.iter().enumerate().skip(skip) {
+                if !matches!(unit, State::Resident { stamp, .. } if *stamp <= before) {
+                    continue;
+                }
+                let (from, to) = self.span(*start, region, index);
+                if bytes + (to - from) > bytes_max {
+                    return (found, Some(from));
+                }
+                bytes += to - from;
+                found.push((from, to));
+            }
+        }
+        (found, None)
+    }
+
+    /// Marks a resident unit as leaving. Returns its clean copy if it has one; `None` if it is not resident.
+    pub fn leave(&mut self, address: u64, ticket: u64) -> Option<Option<Piece<C>>> {
+        let base = self.unit(address)?.0 as i64;
+        let State::Resident { clean, .. } = self.state(address)? else { return None };
+        let clean = clean.clone();
+        self.set(address, State::Leaving { ticket, base, zero: false, clean: clean.clone() });
+        Some(clean)
+    }
+
+    /// Says what became of the attempt `ticket`, wherever the unit is by now, and in however many parts. `expected` is the
+    /// address at which it began; the whole table is searched only if nothing of it is there. Returns whether any was found.
+    pub fn finish(&mut self, ticket: u64, expected: (u64, u64), outcome: &Outcome<C>, stamp: u64) -> bool {
+        let mut places = self.leaving(ticket, expected.0, expected.1);
+        let whole = expected.1 - expected.0;
+        let found: u64 = places.iter().map(|(from, to)| to - from).sum();
+        if found < whole {
+            places = self.leaving(ticket, 0, u64::MAX);
+        }
+        for (address, _) in &places {
+            let Some(State::Leaving { base, zero, clean, .. }) = self.state(*address).cloned() else {
+                continue;
+            };
+            let state = match outcome {
+                _ if zero => State::Untouched,
+                Outcome::Kept => State::Resident { clean, stamp },
+                Outcome::Zero => State::Untouched,
+                Outcome::Stored(copy) => State::Far(Piece { copy: copy.clone(), base }),
+                Outcome::Clean => clean.map_or(State::Resident { clean: None, stamp }, State::Far),
+            };
+            self.set(*address, state);
+        }
+        !places.is_empty()
+    }
+
+    fn leaving(&self, ticket: u64, from: u64, to: u64) -> Vec<(u64, u64)> {
+        let first = self.region(from).map_or(from, |(start, _)| start);
+        let mut found = Vec::new();
+        for (start, region) in self.regions.range(first..to) {
+            let skip = if from > *start { self.index(*start, region, from) } else { 0 };
+            let end = self.index(*start, region, to.min(region.end) - 1) + 1;
+            for (index, unit) in region.units.iter().enumerate().take(end).skip(skip) {
+                if matches!(unit, State::Leaving { ticket: of, .. } if *of == ticket) {
+                    found.push(self.span(*start, region, index));
+                }
+            }
+        }
+        found
+    }
+
+    fn region(&self, address: u64) -> Option<(u64, &Region<C>)> {
+        let (start, region) = self.regions.range(..=address).next_back()?;
+        (address < region.end).then_some((*start, region))
+    }
+
+    fn index(&self, start: u64, region: &Region<C>, address: u64) -> usize {
+        ((address - start + region.lead) / self.unit_bytes) as usize
+    }
+
+    fn span(&self, start: u64, region: &Region<C>, index: usize) -> (u64, u64) {
+        let to = |units: usize| (units as u64 * self.unit_bytes).saturating_sub(region.lead) + start;
+        (to(index), to(index + 1).min(region.end))
+    }
+
+    fn count(&mut self, state: &State<C>, bytes: u64, add: bool) {
+        let place = match state {
+            State::Untouched => return,
+            State::Far(_) => &mut self.far_bytes,
+            State::Resident { .. } | State::Leaving { .. } => &mut self.resident_bytes,
+        };
+        *place = if add { *place + bytes } else { place.saturating_sub(bytes) };
+    }
+
+    /// Takes a range out of the table, cutting regions and units at its ends.
+    fn cut(&mut self, start: u64, end: u64) -> Vec<(u64, Region<C>)> {
+        if start >= end {
+            return Vec::new();
+        }
+        self.split(start);
+        self.split(end);
+        let keys: Vec<u64> = self.regions.range(start..end).map(|(key, _)| *key).collect();
+        let mut taken = Vec::new();
+        for key in keys {
+            let Some(region) = self.regions.remove(&key) else { continue };
+            for (index, unit) in region.units.iter().enumerate() {
+                let (from, to) = self.span(key, &region, index);
+                self.count(unit, to - from, false);
+            }
+            taken.push((key, region));
+        }
+        taken
+    }
+
+    fn insert(&mut self, regions: Vec<(u64, Region<C>)>) {
+        for (key, region) in regions {
+            for (index, unit) in region.units.iter().enumerate() {
+                let (from, to) = self.span(key, &region, index);
+                self.count(unit, to - from, true);
+            }
+            self.regions.insert(key, region);
+        }
+    }
+
+    /// Cuts the region that an address lies in; the unit there becomes two, with the same state each.
+    fn split(&mut self, address: u64) {
+        let unit_bytes = self.unit_bytes;
+        let Some((key, _)) = self.region(address).filter(|(start, _)| *start < address) else { return };
+        let Some(left) = self.regions.get_mut(&key) else { return };
+        let (index, lead) =
+            ((address - key + left.lead) / unit_bytes, (address - key + left.lead) % unit_bytes);
+        let mut units = left.units.split_off(index as usize);
+        if lead > 0
+            && let Some(first) = units.first_mut()
+        {
+            // Parts of a unit are not protected as one: neither is known to be clean.
+            if let State::Resident { clean, .. } = first {
+                *clean = None;
+            }
+            left.units.push(first.clone());
+        }
+        let right = Region { end: left.end, lead, units };
+        left.end = address;
+        self.regions.insert(address, right);
+    }
+}
+
+#[cfg(test)]
+mod tests;

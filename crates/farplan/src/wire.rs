@@ -1,0 +1,111 @@
+//! Messages between the library in a program and its supervisor: 32 bytes each, little-endian words.
+//!
+//! | words | from | meaning |
+//! | --- | --- | --- |
+//! | `HELLO`, process, probe address, 0 | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork` |
+//! | `MOVER`, process, staging address, staging bytes | program | this connection takes orders |
+//! | `REGISTER`, address, bytes, address before | program | new anonymous memory that may be far; or known memory that has grown, and where it was |
+//! | `DONE`, value, 0, 0 | either | the answer to `HELLO` and `REGISTER` |
+//! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
+//! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
+//! | `TAKEN`, address, bytes moved, error number | program | what became of one order, in order |
+//! | `CLEAR`, 0, 0, 0 | supervisor | give the pages of the staging area back to the kernel; no answer |
+
+/// Bytes of a message.
+pub const BYTES: usize = 32;
+/// Offset of the layout epoch (8 bytes) in the shared page: odd while a call that takes memory away is under way.
+pub const EPOCH_AT: usize = 0;
+/// Offset of the layout lock (4 bytes) in the shared page.
+pub const LOCK_AT: usize = 8;
+/// Error number of an order that was not tried because the layout changed.
+pub const STALE: u64 = 4095;
+/// Orders in one run.
+pub const ORDERS_MAX: usize = 512;
+
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Kind {
+    /// A process begins.
+    Hello = 1,
+    /// This connection takes orders.
+    Mover = 2,
+    /// New memory.
+    Register = 3,
+    /// An answer.
+    Done = 4,
+    /// An order.
+    Take = 5,
+    /// The end of a batch of orders.
+    Run = 6,
+    /// What became of an order.
+    Taken = 7,
+    /// Empty the staging area.
+    Clear = 8,
+}
+
+/// A message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// What it is.
+    pub kind: Kind,
+    /// Its three words.
+    pub words: [u64; 3],
+}
+
+impl Message {
+    /// A message.
+    pub const fn new(kind: Kind, words: [u64; 3]) -> Self {
+        Self { kind, words }
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        let words = [self.kind as u64, self.words[0], self.words[1], self.words[2]];
+        for (place, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *place = word.to_le_bytes();
+        }
+        bytes
+    }
+
+    /// The message of these bytes; `None` for a kind that is not known.
+    pub fn parse(bytes: &[u8; BYTES]) -> Option<Self> {
+        let word = |index: usize| {
+            let mut eight = [0; 8];
+            eight.copy_from_slice(&bytes[index * 8..index * 8 + 8]);
+            u64::from_le_bytes(eight)
+        };
+        let kind = match word(0) {
+            1 => Kind::Hello,
+            2 => Kind::Mover,
+            3 => Kind::Register,
+            4 => Kind::Done,
+            5 => Kind::Take,
+            6 => Kind::Run,
+            7 => Kind::Taken,
+            8 => Kind::Clear,
+            _ => return None,
+        };
+        Some(Self { kind, words: [word(1), word(2), word(3)] })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_and_unknown_kinds_do_not() {
+        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done] {
+            let message = Message::new(kind, [1, u64::MAX, 3]);
+            assert_eq!(Message::parse(&message.to_bytes()), Some(message));
+        }
+        for kind in [Kind::Take, Kind::Run, Kind::Taken, Kind::Clear] {
+            let message = Message::new(kind, [0, 1 << 40, 9]);
+            assert_eq!(Message::parse(&message.to_bytes()), Some(message));
+        }
+        assert_eq!(Message::parse(&[0; BYTES]), None);
+        assert_eq!(Message::parse(&[255; BYTES]), None);
+    }
+}

@@ -1,0 +1,376 @@
+//! Guards over ranges of regions, near and far: what they read and write, what happens when they are lost, and what others see.
+
+#![allow(clippy::unwrap_used)] // a test says by its panic where it failed
+
+use hinterland_node::{BackingChoice, Node, NodeOptions};
+use hinterland_os::PageKind;
+use hinterland_pool::{GuardOptions, Pool, PoolError, WriteGuard};
+use hinterland_proto::control::Request;
+use hinterland_types::{GlobalAddress, ObjectName, RackName};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const LONG: Duration = Duration::from_secs(20);
+const PAGE: u64 = 2 << 20;
+const EDEADLK: i32 = 35;
+const EINVAL: i32 = 22;
+const EOWNERDEAD: i32 = 130;
+const ETIMEDOUT: i32 = 110;
+
+/// Two nodes, each its own rack; the first hosts the directory.
+struct Pair {
+    nodes: Vec<Option<Node>>,
+    options: Vec<NodeOptions>,
+    folder: PathBuf,
+}
+
+impl Pair {
+    fn new(name: &str, lease: Duration) -> Self {
+        let folder = std::env::temp_dir().join(format!("hl-guards-{name}-{}", std::process::id()));
+        let mut pair = Self { nodes: Vec::new(), options: Vec::new(), folder };
+        for rack in ["a", "b"] {
+            let root = pair.folder.join(rack);
+            let listen = "127.0.0.1:0".parse().unwrap();
+            let name = RackName::parse(rack).unwrap();
+            let mut options = NodeOptions::new(rack, name, root.join("socket"), root.join("state"), listen);
+            options.capacity_bytes = 32 << 20;
+            options.backing = BackingChoice::Pages(PageKind::Base4K);
+            options.lease = lease;
+            options.heat = None;
+            options.join = pair.nodes.first().and_then(Option::as_ref).map(Node::core_address);
+            pair.nodes.push(Some(Node::start(options.clone()).unwrap()));
+            pair.options.push(options);
+        }
+        pair
+    }
+
+    fn pool(&self, rack: usize) -> Pool {
+        Pool::connect(Some(&self.options[rack].socket)).unwrap()
+    }
+
+    /// A region of two pages in one rack; its address.
+    fn region(&self, rack: usize) -> GlobalAddress {
+        let name = ObjectName::parse(&format!("region-{rack}")).unwrap();
+        let at = RackName::parse(["a", "b"][rack]).unwrap();
+        self.pool(rack).create_region(&name, 2 * PAGE, Some(at)).unwrap().address.unwrap()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for node in self.nodes.iter_mut().rev().filter_map(Option::take) {
+            node.stop();
+        }
+        for rack in ["a", "b"] {
+            let state = self.folder.join(rack).join("state/node.id");
+            let number = std::fs::read_to_string(state).unwrap_or_default();
+            // Whatever is left of it is of no use to anybody.
+            for kind in ["hinterland", "memory"] {
+                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> i32 {
+    result.unwrap_err().code()
+}
+
+fn plain() -> GuardOptions {
+    GuardOptions { wait: LONG, write_buffer: false, read_cache: false }
+}
+
+fn all() -> GuardOptions {
+    GuardOptions { wait: LONG, write_buffer: true, read_cache: true }
+}
+
+fn read(pool: &Pool, address: GlobalAddress, bytes: usize) -> Vec<u8> {
+    let mut into = vec![0; bytes];
+    pool.read(address, &mut into).unwrap();
+    into
+}
+
+#[test]
+fn what_is_written_under_a_guard_is_read_under_the_next_wherever_the_pages_are() {
+    let pair = Pair::new("next", LONG);
+    for home in [0, 1] {
+        let address = pair.region(home);
+        for options in [plain(), all()] {
+            for (writer, reader) in [(0, 1), (1, 0)] {
+                let (writer, reader) = (pair.pool(writer), pair.pool(reader));
+                let guard = writer.wlock(address, 2 * PAGE, &options).unwrap();
+                // Short, long, over a page's end, and longer than a message.
+                for (offset, bytes) in [(0, 8), (100, 256), (200, 300), (PAGE - 3, 7), (5000, 700 << 10)] {
+                    guard.write(offset, &vec![offset as u8 + 1; bytes]).unwrap();
+                    let mut own = vec![0; bytes];
+                    guard.read(offset, &mut own).unwrap();
+                    assert!(own.iter().all(|byte| *byte == offset as u8 + 1), "own write at {offset}");
+                }
+                guard.unlock().unwrap();
+                let guard = reader.rlock(address, 2 * PAGE, &options).unwrap();
+                for (offset, bytes, byte) in
+                    [(0, 8, 1u8), (100, 100, 101), (200, 300, 201), (PAGE - 3, 7, 254)]
+                {
+                    let mut seen = vec![0; bytes];
+                    guard.read(offset, &mut seen).unwrap();
+                    assert!(seen.iter().all(|seen| *seen == byte), "{offset}: {seen:?}");
+                }
+                let mut long = vec![0; 700 << 10];
+                guard.read(5000, &mut long).unwrap();
+                assert!(long.iter().all(|byte| *byte == 5000u64 as u8 + 1));
+                guard.unlock().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn random_writes_of_any_length_end_as_in_plain_memory() {
+    let pair = Pair::new("random", LONG);
+    let address = pair.region(1);
+    let pool = pair.pool(0);
+    let bytes = 6000;
+    let mut plain = vec![0; bytes];
+    let mut seed = 7u64;
+    let mut below = |most: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % most
+    };
+    // Over the end of a page, so that two messages go to the home at once.
+    let start = address.checked_add(PAGE - 3000).unwrap();
+    for round in 0..6 {
+        let guard = pool.wlock(start, bytes as u64, &all()).unwrap();
+        for number in 0..400u64 {
+            let longest = if below(8) == 0 { 2000 } else { 80 };
+            let len = (1 + below(longest)) as usize;
+            let offset = below((bytes - len) as u64 + 1) as usize;
+            let from: Vec<u8> = (0..len).map(|at| (number + at as u64 + round) as u8).collect();
+            guard.write(offset as u64, &from).unwrap();
+            plain[offset..offset + len].copy_from_slice(&from);
+            if number % 7 == 0 {
+                let (offset, len) = (below(5000) as usize, 1 + below(900) as usize);
+                let mut seen = vec![0; len];
+                guard.read(offset as u64, &mut seen).unwrap();
+                assert_eq!(seen, plain[offset..offset + len], "round {round}, write {number}");
+            }
+            if number % 90 == 0 {
+                guard.flush().unwrap();
+            }
+        }
+        guard.unlock().unwrap();
+        assert_eq!(read(&pair.pool(1), start, bytes), plain, "round {round}");
+    }
+}
+
+#[test]
+fn buffered_writes_are_not_seen_before_a_flush_and_all_are_after_it() {
+    let pair = Pair::new("flush", LONG);
+    let address = pair.region(1);
+    let (far, near) = (pair.pool(0), pair.pool(1));
+    let guard = far.wlock(address, 4096, &all()).unwrap();
+    guard.write(8, &[1; 8]).unwrap();
+    assert_eq!(read(&near, address, 16), [0; 16], "it is buffered");
+    guard.flush().unwrap();
+    assert_eq!(read(&near, address, 16)[8..], [1; 8]);
+    guard.write(0, &[2; 8]).unwrap();
+    drop(guard);
+    assert_eq!(read(&near, address, 8), [2; 8], "dropping a guard writes what it had");
+}
+
+#[test]
+fn what_is_buffered_survives_that_the_page_moves_here() {
+    let pair = Pair::new("moves", LONG);
+    let address = pair.region(1);
+    let far = pair.pool(0);
+    let guard = far.wlock(address, 4096, &all()).unwrap();
+    guard.write(0, &[1; 16]).unwrap();
+    pair.pool(0).pull_page(address).unwrap();
+    // It lies here and is stored to at once; the older bytes must not come over it later.
+    guard.write(8, &[2; 16]).unwrap();
+    let mut seen = [0; 24];
+    guard.read(0, &mut seen).unwrap();
+    assert_eq!((&seen[..8], &seen[8..]), (&[1; 8][..], &[2; 16][..]));
+    guard.unlock().unwrap();
+    assert_eq!(read(&pair.pool(1), address, 24), seen);
+}
+
+#[test]
+fn a_cache_keeps_what_was_read_until_somebody_writes_under_the_lock() {
+    let pair = Pair::new("cache", LONG);
+    let address = pair.region(1);
+    let (far, near) = (pair.pool(0), pair.pool(1));
+    let see = |offset| {
+        let guard = far.rlock(address, 8192, &all()).unwrap();
+        let mut seen = [9; 4];
+        guard.read(offset, &mut seen).unwrap();
+        guard.unlock().unwrap();
+        seen
+    };
+    assert_eq!(see(16), [0; 4]);
+    // Not under the lock: nobody can tell the reader.
+    near.write(address, &[5; 64]).unwrap();
+    assert_eq!(see(16), [0; 4], "it was kept beyond the guard");
+    let guard = near.wlock(address, 8192, &all()).unwrap();
+    guard.write(18, &[7; 2]).unwrap();
+    guard.unlock().unwrap();
+    assert_eq!(see(16), [5, 5, 7, 7]);
+}
+
+#[test]
+fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
+    let pair = Pair::new("upgrade", LONG);
+    let address = pair.region(1);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    let first = a.rlock(address, 64, &all()).unwrap();
+    let second = b.rlock(address, 64, &all()).unwrap();
+    let refused = first.upgrade(Duration::from_millis(50)).unwrap_err();
+    assert_eq!(refused.error.code(), ETIMEDOUT);
+    let first = *refused.guard;
+    first.read(0, &mut [0; 8]).unwrap();
+    let waits = std::thread::spawn(move || first.upgrade(LONG).unwrap());
+    let deadline = Instant::now() + LONG;
+    while b.locks().unwrap().locks.iter().all(|lock| lock.waiters.is_empty()) {
+        assert!(Instant::now() < deadline, "nobody waits for the upgrade");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let refused = second.upgrade(LONG).unwrap_err();
+    assert_eq!(refused.error.code(), EDEADLK);
+    refused.guard.unlock().unwrap();
+    let guard = waits.join().unwrap();
+    guard.write(0, &[3; 8]).unwrap();
+    assert!(b.try_rlock(address, 64).unwrap().is_none());
+    guard.unlock().unwrap();
+    let guard = b.try_wlock(address, 64).unwrap().unwrap();
+    let mut seen = [0; 8];
+    guard.read(0, &mut seen).unwrap();
+    assert_eq!(seen, [3; 8]);
+}
+
+#[test]
+fn threads_of_one_pool_wait_for_each_other() {
+    let pair = Pair::new("threads", LONG);
+    let address = pair.region(1);
+    let pool = pair.pool(0);
+    let each = 25;
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..each {
+                    let guard = pool.wlock(address, 8, &all()).unwrap();
+                    let mut word = [0; 8];
+                    guard.read(0, &mut word).unwrap();
+                    guard.write(0, &(u64::from_le_bytes(word) + 1).to_le_bytes()).unwrap();
+                    guard.unlock().unwrap();
+                }
+            });
+        }
+    });
+    let word = read(&pool, address, 8);
+    assert_eq!(u64::from_le_bytes(word.try_into().unwrap()), 4 * each);
+}
+
+#[test]
+fn what_a_guard_does_not_cover_is_refused_with_what_it_covers() {
+    let pair = Pair::new("range", LONG);
+    let address = pair.region(1);
+    let pool = pair.pool(0);
+    let guard = pool.wlock(address, 100, &all()).unwrap();
+    for (offset, bytes) in [(93, 8), (100, 1), (u64::MAX, 8)] {
+        let refused = guard.write(offset, &vec![1; bytes]).unwrap_err();
+        assert_eq!(refused.code(), EINVAL);
+        assert!(refused.to_string().contains("100 bytes of the guard"), "{refused}");
+        assert_eq!(code(guard.read(offset, &mut vec![1; bytes])), EINVAL);
+    }
+    guard.write(92, &[1; 8]).unwrap();
+    guard.unlock().unwrap();
+    for bytes in [0, 2 * PAGE + 1, u64::MAX] {
+        let refused = pool.rlock(address, bytes, &all()).unwrap_err();
+        assert!(refused.code() == EINVAL && refused.to_string().contains("hint:"), "{refused}");
+    }
+}
+
+/// A guard that its node does not hear of, as if its program had been stopped for a lease.
+fn lose(pair: &Pair, guard: &WriteGuard, address: GlobalAddress) {
+    let deadline = Instant::now() + LONG;
+    while guard.write(0, &[0xee]).is_ok() && guard.flush().is_ok() {
+        assert!(Instant::now() < deadline, "the guard on {address} is not lost in {:?}", pair.folder);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_guard_whose_lock_home_starts_again_is_refused_and_says_why() {
+    let mut pair = Pair::new("again", Duration::from_secs(1));
+    let address = pair.region(1);
+    let far = pair.pool(0);
+    let guard = far.wlock(address, 64, &all()).unwrap();
+    guard.write(0, &[1; 8]).unwrap();
+    guard.flush().unwrap();
+    guard.write(8, &[2; 8]).unwrap();
+    pair.nodes[1].take().unwrap().stop();
+    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+    lose(&pair, &guard, address);
+    let told = guard.unlock().unwrap_err();
+    assert!(told.to_string().contains("hint:"), "{told}");
+    let next = far.wlock(address, 64, &all()).unwrap();
+    let mut seen = [0; 16];
+    next.read(0, &mut seen).unwrap();
+    assert_eq!(seen[1..8], [1; 7], "what was flushed is there");
+    next.write(0, &[4; 16]).unwrap();
+    next.unlock().unwrap();
+    assert_eq!(read(&pair.pool(1), address, 16), [4; 16]);
+}
+
+#[test]
+fn a_program_that_does_not_keep_its_guard_loses_it_and_its_node_says_why() {
+    let pair = Pair::new("silent", Duration::from_millis(800));
+    let address = pair.region(0);
+    let silent = pair.pool(0);
+    let mode = hinterland_proto::control::LockMode::Write;
+    // As a program that was stopped right after it got the lock.
+    let lock = Request::GuardLock { address, bytes: 8, mode, upgrade: false, queue: true, wait_ms: 1000 };
+    silent.session().call(&lock).unwrap();
+    let started = Instant::now();
+    let next = pair.pool(1).wlock(address, 8, &all()).unwrap();
+    assert!(started.elapsed() >= Duration::from_millis(600), "it counted for a lease");
+    let refused = silent.session().call(&Request::LockState { address }).unwrap_err();
+    assert_eq!(refused.code(), EOWNERDEAD);
+    assert!(refused.to_string().contains("was not heard of for a lease"), "{refused}");
+    assert_eq!(code(silent.session().call(&Request::Unlock { address })), EOWNERDEAD);
+    next.unlock().unwrap();
+    // A plain lock is the session's for as long as that lives.
+    let (holder, other) = (pair.pool(0), pair.pool(1));
+    holder.lock(address, mode, 1000).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(other.try_wlock(address, 8).unwrap().is_none());
+}
+
+#[test]
+fn the_list_of_locks_says_who_holds_and_who_waits() {
+    let pair = Pair::new("list", LONG);
+    let address = pair.region(1);
+    let (holder, waiter) = (pair.pool(0), pair.pool(1));
+    let at = address.checked_add(64).unwrap();
+    let guard = holder.wlock(at, 100, &all()).unwrap();
+    let waits = std::thread::spawn(move || waiter.rlock(at, 50, &all()).unwrap().unlock().unwrap());
+    let deadline = Instant::now() + LONG;
+    let table = loop {
+        let table = holder.locks().unwrap();
+        if table.locks.first().is_some_and(|lock| !lock.waiters.is_empty()) {
+            break table;
+        }
+        assert!(Instant::now() < deadline, "{table:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let lock = &table.locks[0];
+    assert_eq!((table.locks.len(), table.silent.len()), (1, 0));
+    assert_eq!((lock.address, lock.fence), (at, guard.fence()));
+    assert_eq!(lock.object, Some((ObjectName::parse("region-1").unwrap(), 64)));
+    assert_eq!((lock.holders[0].pid, lock.holders[0].bytes), (std::process::id(), 100));
+    assert_eq!(lock.waiters[0].bytes, 50);
+    assert!(lock.holders[0].left_ms > 0 && lock.holders[0].left_ms <= LONG.as_millis() as u64);
+    guard.unlock().unwrap();
+    waits.join().unwrap();
+    assert!(holder.locks().unwrap().locks.is_empty());
+}

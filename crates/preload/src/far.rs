@@ -1,0 +1,69 @@
+//! Far memory: the program's side. Large anonymous memory is told to the supervisor, a thread moves pages out on its order.
+//!
+//! Nothing happens unless `hinterland run --local` set `HINTERLAND_FAR_SOCKET`. Then the library, as it is loaded,
+//!
+//! 1. makes a userfaultfd and hands it to the supervisor, keeping one descriptor of it: if the supervisor dies, faults wait
+//!    and never see zeros ([`link`]);
+//! 2. starts the reclaim thread ([`mover`]), which ends the process if the supervisor is gone;
+//! 3. turns the C library's own `mmap`, `munmap`, `mremap`, `madvise` and `brk` to the functions here ([`patch`]), so that `malloc`'s
+//!    memory is seen, too ([`calls`]).
+//!
+//! A child of `fork` greets anew before `fork` returns in it.
+
+mod calls;
+mod layout;
+mod link;
+mod mover;
+mod patch;
+
+pub(crate) use calls::{advise, map, remap, unmap};
+
+use hinterland_region::system::say;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether far memory is on in this process.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_active() -> bool {
+    // Acquire: pairs with the Release in `begin`, behind which everything is set up.
+    ACTIVE.load(Ordering::Acquire)
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Runs as the library is loaded, before the program.
+extern "C" fn begin() {
+    let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
+    if let Err(why) = set_up(socket) {
+        say(&format!("far memory cannot be had, and the program is not started: {why}"));
+        // SAFETY: ends the process at once; nothing of the program has run.
+        unsafe { libc::_exit(125) };
+    }
+    // Release: pairs with the Acquire in `is_active`.
+    ACTIVE.store(true, Ordering::Release);
+}
+
+fn set_up(socket: &'static [u8]) -> Result<(), String> {
+    layout::prepare().map_err(|error| error.to_string())?;
+    link::connect(socket).map_err(|error| error.to_string())?;
+    patch::turn_to_us()?;
+    mover::start().map_err(|error| error.to_string())?;
+    // SAFETY: the function lives as long as this library.
+    if unsafe { libc::pthread_atfork(None, None, Some(child)) } != 0 {
+        return Err("no memory for a handler of fork (hint: free some)".to_owned());
+    }
+    calls::grow_heap_in_steps();
+    Ok(())
+}
+
+/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that it does not know.
+unsafe extern "C" fn child() {
+    let result = layout::prepare().and_then(|()| link::reconnect()).and_then(|()| mover::start());
+    if let Err(error) = result {
+        say(&format!("a child of fork cannot have far memory, and is ended: {error}"));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(125) };
+    }
+}

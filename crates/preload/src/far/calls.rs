@@ -1,0 +1,187 @@
+//! The calls that make and take away memory, with what far memory adds to them. All go straight to the kernel.
+
+use super::{is_active, layout, link};
+use hinterland_farplan::PAGE;
+use hinterland_region::system::{self, MapCall};
+use libc::{c_int, c_void, off_t, size_t};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Smaller memory stays where it is: a program has little of it, and telling costs 30 us.
+const REGION_BYTES_MIN: u64 = 1 << 20;
+/// How much the heap grows by at once, so that growing it is told rarely.
+const HEAP_STEP_BYTES: c_int = 4 << 20;
+/// What only the kernel copes with.
+const FLAGS_LEFT_ALONE: c_int =
+    libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+
+/// The end of the heap, as the kernel last said.
+static HEAP_END: AtomicU64 = AtomicU64::new(0);
+
+/// `mmap`.
+pub(crate) fn map(call: MapCall) -> io::Result<u64> {
+    // SAFETY: the program asked for exactly this.
+    let kernel = |call| unsafe { system::map(call) };
+    if !is_active() {
+        return kernel(call);
+    }
+    let may_be_far = call.bytes >= REGION_BYTES_MIN
+        && call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && call.flags & libc::MAP_ANONYMOUS != 0
+        && call.flags & FLAGS_LEFT_ALONE == 0
+        && call.protection & libc::PROT_EXEC == 0;
+    let replaces = call.flags & libc::MAP_FIXED != 0;
+    let mut asked = call;
+    if may_be_far {
+        // All at once would be more than the budget.
+        asked.flags &= !libc::MAP_POPULATE;
+    }
+    let address = if replaces { layout::change(|| kernel(asked)) } else { kernel(asked) }?;
+    if may_be_far {
+        link::register(address, call.bytes.next_multiple_of(PAGE), 0);
+    }
+    Ok(address)
+}
+
+/// `munmap`.
+pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
+    // SAFETY: the program asked for exactly this.
+    let kernel = || unsafe { system::unmap(address, bytes) };
+    if is_active() { layout::change(kernel) } else { kernel() }
+}
+
+/// `mremap`.
+pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, target: u64) -> io::Result<u64> {
+    // SAFETY: the program asked for exactly this.
+    let kernel = || unsafe { system::remap(address, bytes, new_bytes, flags, target) };
+    if !is_active() {
+        return kernel();
+    }
+    let moved = layout::change(kernel)?;
+    let (old, new) = (bytes.next_multiple_of(PAGE), new_bytes.next_multiple_of(PAGE));
+    if new > old && new >= REGION_BYTES_MIN {
+        link::register(moved, new, address);
+    }
+    Ok(moved)
+}
+
+/// `madvise`.
+pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
+    // SAFETY: the program asked for exactly this.
+    let kernel = || unsafe { system::advise(address, bytes, advice) };
+    if is_active() && matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) {
+        layout::drop_content(kernel)
+    } else {
+        kernel()
+    }
+}
+
+/// `brk`, as the kernel has it: returns the end of the heap.
+fn heap(end: u64) -> u64 {
+    // SAFETY: the program asked for exactly this.
+    let kernel = || unsafe { libc::syscall(libc::SYS_brk, end) as u64 };
+    // Relaxed: the C library changes the heap under a lock of its own.
+    let before = HEAP_END.load(Ordering::Relaxed);
+    if !is_active() || end == 0 {
+        let now = kernel();
+        HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
+        return now;
+    }
+    let now = if end < before { layout::change(kernel) } else { kernel() };
+    HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
+    let (from, to) = (before.next_multiple_of(PAGE), now & !(PAGE - 1));
+    if before != 0 && to > from {
+        link::register(from, to - from, 0);
+    }
+    now
+}
+
+/// Has `malloc` grow the heap in large steps.
+pub(super) fn grow_heap_in_steps() {
+    heap(0);
+    // SAFETY: plain values.
+    unsafe {
+        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * HEAP_STEP_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, REGION_BYTES_MIN as c_int);
+    }
+}
+
+/// What the C library's `mmap` becomes.
+pub(super) unsafe extern "C" fn c_mmap(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+    flags: c_int,
+    descriptor: c_int,
+    offset: off_t,
+) -> *mut c_void {
+    let call = MapCall {
+        address: address.expose_provenance() as u64,
+        bytes: bytes as u64,
+        protection,
+        flags,
+        descriptor,
+        offset: offset as u64,
+    };
+    answer(map(call))
+}
+
+/// What the C library's `munmap` becomes.
+pub(super) unsafe extern "C" fn c_munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    status(&unmap(address.expose_provenance() as u64, bytes as u64))
+}
+
+/// What the C library's `madvise` becomes.
+pub(super) unsafe extern "C" fn c_madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    status(&advise(address.expose_provenance() as u64, bytes as u64, advice))
+}
+
+/// What the C library's `mremap` becomes.
+pub(super) unsafe extern "C" fn c_mremap(
+    address: *mut c_void,
+    bytes: size_t,
+    new_bytes: size_t,
+    flags: c_int,
+    target: *mut c_void,
+) -> *mut c_void {
+    let (address, target) = (address.expose_provenance() as u64, target.expose_provenance() as u64);
+    answer(remap(address, bytes as u64, new_bytes as u64, flags, target))
+}
+
+/// What the C library's `brk` becomes. Its callers in there read the end of the heap from a variable, which is kept.
+pub(super) unsafe extern "C" fn c_brk(end: *mut c_void) -> c_int {
+    let wanted = end.expose_provenance() as u64;
+    let now = heap(wanted);
+    super::patch::set_current_break(now);
+    if now < wanted {
+        set_errno(&io::Error::from_raw_os_error(libc::ENOMEM));
+        return -1;
+    }
+    0
+}
+
+fn answer(result: io::Result<u64>) -> *mut c_void {
+    match result {
+        Ok(address) => std::ptr::with_exposed_provenance_mut(address as usize),
+        Err(error) => {
+            set_errno(&error);
+            libc::MAP_FAILED
+        }
+    }
+}
+
+fn status(result: &io::Result<()>) -> c_int {
+    result.as_ref().map_or_else(
+        |error| {
+            set_errno(error);
+            -1
+        },
+        |()| 0,
+    )
+}
+
+fn set_errno(error: &io::Error) {
+    // SAFETY: the C library gives every thread an errno.
+    unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::ENOMEM) };
+}

@@ -1,0 +1,137 @@
+//! The lock between calls that take memory away and the thread that moves pages out, and the epoch that the supervisor sees.
+//!
+//! The supervisor orders pages by address. Between its decision and the move the program might unmap the address and map
+//! something else there. So whatever takes memory away makes the epoch odd, does its work, and makes it even again, all under
+//! the lock; the reclaim thread moves under the lock, and only if the epoch is still the one that the supervisor decided under.
+
+use hinterland_farplan::wire;
+use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, futex};
+use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+/// Looks at a lock that is taken before the reclaim thread gives an order back.
+const LOOKS_MAX: u32 = 200;
+
+/// A descriptor of the page, and its words: outside of all memory that may be far, because the reclaim thread reads them.
+static FILE: AtomicI32 = AtomicI32::new(-1);
+static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+static LOCK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes the shared page of this process. It is never unmapped: another thread may be in it.
+pub(super) fn prepare() -> Result<(), OsError> {
+    let bytes = hinterland_farplan::PAGE;
+    let file = MemoryFile::anonymous("hinterland-far", bytes, PageKind::Base4K)?;
+    file.add_seals(Seals { shrink: true, grow: true, ..Seals::default() })?;
+    let descriptor = file.duplicate()?.into_raw_fd();
+    let mapping = file.map(0, bytes as usize, MapOptions { write: true, ..MapOptions::default() })?;
+    let slice = Box::leak(Box::new(Arc::new(mapping).slice()));
+    let epoch = std::ptr::from_ref(slice.atomic_u64(wire::EPOCH_AT)?);
+    let lock = std::ptr::from_ref(slice.atomic_u32(wire::LOCK_AT)?);
+    // Relaxed: there is one thread, at the start as in a child of fork.
+    FILE.store(descriptor, Ordering::Relaxed);
+    EPOCH.store(epoch.cast_mut(), Ordering::Relaxed);
+    LOCK.store(lock.cast_mut(), Ordering::Relaxed);
+    Ok(())
+}
+
+/// A descriptor of the page, to be handed over.
+pub(super) fn descriptor() -> BorrowedFd<'static> {
+    // SAFETY: made by `prepare`, which every caller comes after, and never closed. Relaxed: as above.
+    unsafe { BorrowedFd::borrow_raw(FILE.load(Ordering::Relaxed)) }
+}
+
+fn words() -> Option<(&'static AtomicU64, &'static AtomicU32)> {
+    // SAFETY: words of a mapping that is never unmapped. Relaxed: as above.
+    unsafe { Some((EPOCH.load(Ordering::Relaxed).as_ref()?, LOCK.load(Ordering::Relaxed).as_ref()?)) }
+}
+
+fn acquire(word: &AtomicU32) {
+    // 0: free, 1: taken, 2: taken and somebody waits. Acquire: pairs with the Release in `release`.
+    if word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+        return; // Relaxed on failure: the loop below looks again.
+    }
+    while word.swap(2, Ordering::Acquire) != 0 {
+        // Acquire: as above. Woken, interrupted or too late: look again.
+        let _ = futex::wait(word, 2, None);
+    }
+}
+
+fn release(word: &AtomicU32) {
+    // Release: pairs with the Acquire of the next holder.
+    if word.swap(0, Ordering::Release) == 2 {
+        let _ = futex::wake(word, 1);
+    }
+}
+
+/// Does what takes memory away from the program.
+pub(super) fn change<T>(call: impl FnOnce() -> T) -> T {
+    let Some((epoch, lock)) = words() else { return call() };
+    // A handler of a signal that unmaps would wait for the lock of the thread that it interrupts.
+    let held = Signals::hold();
+    acquire(lock);
+    // Relaxed: the lock orders it for the reclaim thread; the supervisor learns of the call by its event, later.
+    epoch.fetch_add(1, Ordering::SeqCst);
+    let result = call();
+    epoch.fetch_add(1, Ordering::SeqCst); // SeqCst: as above, and before the lock is let go of.
+    release(lock);
+    drop(held);
+    result
+}
+
+/// Does what drops content but leaves the mapping: not while the reclaim thread is at a page.
+pub(super) fn drop_content<T>(call: impl FnOnce() -> T) -> T {
+    let Some((_, lock)) = words() else { return call() };
+    let held = Signals::hold();
+    acquire(lock);
+    let result = call();
+    release(lock);
+    drop(held);
+    result
+}
+
+/// Does something while the layout is as it was in `epoch`; `None` if it is another, or if somebody changes it and takes long:
+/// whoever holds the lock may wait for a page of the very order, and must never wait for its end.
+pub(super) fn while_unchanged<T>(expected: u64, work: impl FnOnce() -> T) -> Option<T> {
+    let (epoch, lock) = words()?;
+    let mut looks = 0;
+    // Acquire: pairs with the Release in `release`. Relaxed on failure: looked at again.
+    while lock.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        looks += 1;
+        if looks > LOOKS_MAX {
+            return None;
+        }
+        // SAFETY: gives the processor away.
+        unsafe { libc::sched_yield() };
+    }
+    // SeqCst: written under the lock.
+    let result = (epoch.load(Ordering::SeqCst) == expected).then(work);
+    release(lock);
+    result
+}
+
+/// All signals held back from this thread until dropped. `errno` stays.
+struct Signals {
+    before: u64,
+}
+
+impl Signals {
+    fn hold() -> Self {
+        let (all, mut before) = (u64::MAX, 0u64);
+        // SAFETY: both masks are eight bytes, as the call is told.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8)
+        };
+        Self { before }
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<u64>();
+        // SAFETY: as above.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, none, 8)
+        };
+    }
+}

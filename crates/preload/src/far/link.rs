@@ -1,0 +1,144 @@
+//! The connection to the supervisor, over which memory is told of.
+
+use super::layout;
+use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::socket::UnixStream;
+use hinterland_os::userfault::{Features, Scope};
+use hinterland_os::{OsError, Userfault};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How long the supervisor may take to accept.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+struct Link {
+    stream: UnixStream,
+    /// Never used: as long as it is open, faults wait for a supervisor and see no zeros.
+    _faults: OwnedFd,
+}
+
+/// Never freed: a thread of the parent of a child of `fork` may have been in it.
+static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
+/// One request at a time: the process number of the holder, which a child of `fork` finds to be another's.
+static BUSY: AtomicU32 = AtomicU32::new(0);
+/// A page of which a child's first touch tells the supervisor who it is.
+static PROBE: AtomicU64 = AtomicU64::new(0);
+static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Greets the supervisor with a userfaultfd of this process.
+pub(super) fn connect(socket: &[u8]) -> Result<(), OsError> {
+    let wanted = [
+        Features::WRITE_PROTECT,
+        Features::EVENT_FORK,
+        Features::EVENT_REMAP,
+        Features::EVENT_REMOVE,
+        Features::EVENT_UNMAP,
+        Features::THREAD_ID,
+        Features::POISON,
+    ];
+    let features = wanted.into_iter().fold(Features::NONE, Features::with);
+    let faults = Userfault::open(features)?;
+    if faults.scope() != Scope::Full {
+        return Err(OsError::Refused {
+            operation: "far memory",
+            reason: "system calls on far memory would fail".to_owned(),
+            hint: "as root: `sysctl vm.unprivileged_userfaultfd=1`, or run as root".into(),
+        });
+    }
+    // Relaxed: this runs before any other thread exists.
+    SOCKET.store(Box::into_raw(Box::new(socket.to_vec())), Ordering::Relaxed);
+    PROBE.store(probe_page()?, Ordering::Relaxed);
+    greet(Some(faults))
+}
+
+/// In a child of `fork`: says who it is, and takes its descriptor.
+pub(super) fn reconnect() -> Result<(), OsError> {
+    // Relaxed: the only thread of the child.
+    BUSY.store(0, Ordering::Relaxed);
+    let probe = PROBE.load(Ordering::Relaxed);
+    // SAFETY: a mapped page of this library, reached by nobody else; the fault is served before this returns.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(probe as usize).read_volatile() };
+    greet(None)?;
+    // A child of this process must not find it there.
+    // SAFETY: a page of this library's own, of which nobody needs the content.
+    unsafe { libc::syscall(libc::SYS_madvise, probe, hinterland_farplan::PAGE, libc::MADV_DONTNEED) };
+    Ok(())
+}
+
+fn greet(faults: Option<Userfault>) -> Result<(), OsError> {
+    let stream = open()?;
+    let page = layout::descriptor();
+    let hello = Message::new(Kind::Hello, [process(), PROBE.load(Ordering::Relaxed), 0]); // Relaxed: as above.
+    let mut handed = vec![page];
+    if let Some(faults) = &faults {
+        handed.push(faults.as_fd());
+    }
+    stream.send_all(&hello.to_bytes(), &handed)?;
+    let mut bytes = [0; wire::BYTES];
+    let mut received = Vec::new();
+    stream.receive_exact(&mut bytes, &mut received)?;
+    let own = faults.map(|faults| faults.as_fd().try_clone_to_owned());
+    let kept = match (own, received.pop()) {
+        (Some(own), _) => own.map_err(|error| OsError::system("dup", "a userfaultfd", error))?,
+        (None, Some(descriptor)) => descriptor,
+        (None, None) => return Err(refused("the supervisor handed no descriptor over")),
+    };
+    // Release: pairs with the Acquire in `request`.
+    LINK.store(Box::into_raw(Box::new(Link { stream, _faults: kept })), Ordering::Release);
+    Ok(())
+}
+
+/// A further connection to the supervisor.
+pub(super) fn open() -> Result<UnixStream, OsError> {
+    // SAFETY: what is stored came from a box that is never freed. Relaxed: as above.
+    let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() };
+    let socket = socket.ok_or_else(|| refused("the socket is not known"))?;
+    UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE)
+}
+
+/// The number of this process.
+pub(super) fn process() -> u64 {
+    u64::from(std::process::id())
+}
+
+/// Tells of new memory, or of memory that was at `before` and has grown, and waits until it is under service where it must be.
+/// Allocates nothing: `malloc` may be the caller.
+pub(super) fn register(address: u64, bytes: u64, before: u64) {
+    // SAFETY: what is stored came from a box that is never freed. Acquire: pairs with the Release in `greet`.
+    let Some(link) = (unsafe { LINK.load(Ordering::Acquire).as_ref() }) else { return };
+    // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
+    while BUSY.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        // SAFETY: gives the processor away.
+        unsafe { libc::sched_yield() };
+    }
+    let message = Message::new(Kind::Register, [address, bytes, before]).to_bytes();
+    let mut answer = [0; wire::BYTES];
+    // An error is the end of the supervisor; the reclaim thread acts on it.
+    let _ = link
+        .stream
+        .send_all(&message, &[])
+        .and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new()));
+    // Release: pairs with the Acquire above.
+    BUSY.store(0, Ordering::Release);
+}
+
+fn probe_page() -> Result<u64, OsError> {
+    let bytes = hinterland_farplan::PAGE as usize;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new private page anywhere.
+    let result = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, protection, flags, -1, 0) };
+    if result == -1 { Err(OsError::last("mmap", "the probe page")) } else { Ok(result as u64) }
+}
+
+fn refused(reason: &str) -> OsError {
+    OsError::Refused {
+        operation: "far memory",
+        reason: reason.to_owned(),
+        hint: "start the program again with `hinterland run --local`".into(),
+    }
+}

@@ -1,0 +1,217 @@
+//! The reclaim thread: it moves pages out of the program's sight when the supervisor orders it.
+//!
+//! `UFFDIO_MOVE` is for threads of the process alone, so this one work has to be done in here. It goes through a descriptor of
+//! its own, without events, on which only the staging area is registered.
+//!
+//! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which the C
+//! library maps as one, and allocates nothing.
+
+use super::{layout, link};
+use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::socket::UnixStream;
+use hinterland_os::userfault::{FaultModes, Features};
+use hinterland_os::{OsError, Userfault};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
+const STAGING_BYTES: u64 = 4 << 20;
+/// Orders and answers take 30 KiB of it.
+const STACK_BYTES: usize = 256 << 10;
+/// What is said at the end.
+const LAST_WORDS: &[u8] =
+    b"hinterland: the supervisor of far memory is gone: this program cannot reach its memory any more and is ended\n";
+const HUGE: u64 = 2 << 20;
+/// Calls without progress before a page is left.
+const IDLE_MAX: u32 = 1000;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+const ENOENT: i32 = 2;
+const PAGE: u64 = hinterland_farplan::PAGE;
+
+struct Mover {
+    stream: UnixStream,
+    faults: Userfault,
+    staging: u64,
+    orders: [[u64; 3]; wire::ORDERS_MAX],
+    count: usize,
+}
+
+/// Makes the thread, and tells the supervisor of it.
+pub(super) fn start() -> Result<(), OsError> {
+    let faults = Userfault::open(Features::MOVE)?;
+    let staging = staging()?;
+    faults.register(
+        staging,
+        STAGING_BYTES,
+        FaultModes { missing: true, minor: false, write_protect: false },
+    )?;
+    let stream = link::open()?;
+    let mut mover = Mover { stream, faults, staging, orders: [[0; 3]; wire::ORDERS_MAX], count: 0 };
+    let mut before: u64 = 0;
+    let all = u64::MAX;
+    // The thread is born with all signals held back: they are the program's.
+    // SAFETY: both masks are eight bytes, as the call is told.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
+    let made = std::thread::Builder::new()
+        .name("hinterland-far".to_owned())
+        .stack_size(STACK_BYTES)
+        .spawn(move || mover.run());
+    let none = std::ptr::null_mut::<u64>();
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8) };
+    made.map(drop).map_err(|error| OsError::system("starting a thread", "hinterland-far", error))
+}
+
+impl Mover {
+    fn run(&mut self) {
+        let hello = Message::new(Kind::Mover, [link::process(), self.staging, STAGING_BYTES]);
+        let mut goes_on = self.send(&hello.to_bytes());
+        while goes_on {
+            goes_on = self.next();
+        }
+        // Without a supervisor, a touch of far memory would wait for ever.
+        // SAFETY: pointer and length of a constant. Nothing can be done about a stderr that is closed.
+        unsafe { libc::write(2, LAST_WORDS.as_ptr().cast(), LAST_WORDS.len()) };
+        // SAFETY: ends this process, at once and whatever the program thinks of signals.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+
+    /// Does what the next message says; `false` if there will be none.
+    fn next(&mut self) -> bool {
+        let mut bytes = [0; wire::BYTES];
+        if !self.receive(&mut bytes) {
+            return false;
+        }
+        match Message::parse(&bytes) {
+            Some(Message { kind: Kind::Take, words }) if self.count < wire::ORDERS_MAX => {
+                self.orders[self.count] = words;
+                self.count += 1;
+                true
+            }
+            Some(Message { kind: Kind::Run, words: [epoch, _, _] }) => self.obey(epoch),
+            Some(Message { kind: Kind::Clear, .. }) => {
+                // SAFETY: the staging area is this thread's alone, and what was in it has been kept.
+                unsafe { libc::syscall(libc::SYS_madvise, self.staging, STAGING_BYTES, libc::MADV_DONTNEED) };
+                true
+            }
+            _ => true,
+        }
+    }
+
+    fn receive(&self, bytes: &mut [u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &mut bytes[done..];
+            let descriptor = self.stream.as_fd().as_raw_fd();
+            // SAFETY: the kernel writes to `rest`, which is borrowed for writing.
+            match unsafe { libc::recv(descriptor, rest.as_mut_ptr().cast(), rest.len(), 0) } {
+                some @ 1.. => done += some as usize,
+                0 => return false,
+                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn send(&self, bytes: &[u8]) -> bool {
+        let mut done = 0;
+        while done < bytes.len() {
+            let rest = &bytes[done..];
+            let descriptor = self.stream.as_fd().as_raw_fd();
+            // SAFETY: the kernel reads `rest`, which is borrowed.
+            match unsafe { libc::send(descriptor, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) } {
+                some @ 0.. => done += some as usize,
+                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn obey(&mut self, epoch: u64) -> bool {
+        let mut answers = [0; wire::ORDERS_MAX * wire::BYTES];
+        let count = std::mem::take(&mut self.count);
+        for (order, answer) in self.orders[..count].iter().zip(answers.as_chunks_mut::<{ wire::BYTES }>().0) {
+            let [address, bytes, place] = *order;
+            let fits = place.saturating_add(bytes) <= STAGING_BYTES;
+            let moved = layout::while_unchanged(epoch, || {
+                if fits { self.take(address, bytes, self.staging + place) } else { (0, EINVAL) }
+            });
+            let (done, error) = moved.map_or((0, wire::STALE), |(done, error)| (done, error as u64));
+            *answer = Message::new(Kind::Taken, [address, done, error]).to_bytes();
+        }
+        self.send(&answers[..count * wire::BYTES])
+    }
+
+    /// Moves pages, as many from the start of the range as will go; returns their bytes and why not more.
+    fn take(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
+        let mut done = 0;
+        let mut tried_alone = u64::MAX;
+        let mut idle = 0;
+        while done < bytes {
+            let (moved, error) = self.faults.try_move(target + done, address + done, bytes - done);
+            done += moved;
+            match error {
+                0 => {
+                    // The kernel wants the call again, as long as somebody else is at the page.
+                    idle = if moved > 0 { 0 } else { idle + 1 };
+                    if idle > IDLE_MAX {
+                        return (done, EBUSY);
+                    }
+                }
+                // A range over several mappings goes mapping by mapping, at worst page by page.
+                ENOENT | EINVAL => {
+                    let (some, refused) = self.take_pages(address + done, bytes - done, target + done);
+                    return (done + some, refused);
+                }
+                // Shared with a child of fork, or pinned. Reading it makes it this process's own if it was shared.
+                EBUSY if tried_alone != done => {
+                    tried_alone = done;
+                    if !read_one(address + done) {
+                        return (done, error);
+                    }
+                }
+                _ => return (done, error),
+            }
+        }
+        (done, 0)
+    }
+
+    fn take_pages(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
+        let mut done = 0;
+        while done < bytes {
+            let (moved, error) = self.faults.try_move(target + done, address + done, PAGE);
+            if moved == 0 {
+                return (done, if error == 0 { EINVAL } else { error });
+            }
+            done += moved;
+        }
+        (done, 0)
+    }
+}
+
+/// Reads a byte through the kernel, which makes a page that a child shares this process's own. It must be there.
+fn read_one(address: u64) -> bool {
+    let mut byte = 0u8;
+    let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address as usize), iov_len: 1 };
+    // SAFETY: one byte of this frame is written; the kernel checks the other address.
+    unsafe { libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0) == 1 }
+}
+
+/// An area on a 2 MiB boundary that children of `fork` do not get.
+fn staging() -> Result<u64, OsError> {
+    let bytes = STAGING_BYTES + HUGE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new private memory anywhere.
+    let result = unsafe { libc::syscall(libc::SYS_mmap, 0, bytes, protection, flags, -1, 0) };
+    if result == -1 {
+        return Err(OsError::last("mmap", "the staging area"));
+    }
+    // SAFETY: the memory that was just mapped; nothing is in it.
+    unsafe { libc::syscall(libc::SYS_madvise, result, bytes, libc::MADV_DONTFORK) };
+    Ok((result as u64).next_multiple_of(HUGE))
+}

@@ -1,0 +1,247 @@
+"""Far memory under real programs: every byte right, the budget held, and a clear end when something dies."""
+
+import os
+import pathlib
+import platform
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+MEBIBYTE = 1 << 20
+SECONDS_MAX = 90
+
+KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="far memory follows forks, which needs CAP_SYS_PTRACE"),
+    pytest.mark.skipif(KERNEL < (6, 8), reason="far memory moves pages, which needs Linux 6.8"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="far memory runs on x86-64 only"),
+]
+
+
+@pytest.fixture(scope="module")
+def library(binary):
+    """The preloaded library beside the binary."""
+    path = binary.parent / "libhinterland_preload.so"
+    if not path.exists():
+        pytest.fail(f"there is no {path} (hint: cargo build -p hinterland-preload)")
+    return path
+
+
+@pytest.fixture(scope="module")
+def random_program(tmp_path_factory):
+    """A program that checks everything it reads against what it wrote."""
+    path = tmp_path_factory.mktemp("far") / "far_random"
+    source = TREE / "tests/programs/far_random.c"
+    subprocess.run(["cc", "-O1", "-o", path, source, "-lpthread"], check=True)
+    return path
+
+
+def far(binary, options, program, **settings):
+    """Runs a program with far memory and returns what became of it."""
+    command = [binary, "run", *options, "--", *program]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, **settings
+    )
+
+
+def resident_bytes(text):
+    """The most that the program had resident, as the end of the run says."""
+    number, unit = re.search(r"at most ([0-9.]+) (KiB|MiB|GiB) resident", text).groups()
+    return float(number) * {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}[unit]
+
+
+@pytest.mark.parametrize("back_ends", [["lz4"], ["ssd"], ["lz4", "ssd"]])
+@pytest.mark.parametrize("unit", ["4K", "64K", "2M"])
+def test_a_random_program_reads_what_it_wrote(binary, library, random_program, folder, back_ends, unit):
+    names = [name if name == "lz4" else f"ssd:{folder}@2G" for name in back_ends]
+    copies = ["--copies", str(len(names))]
+    options = ["--local", "64M", "--far", ",".join(names), "--far-unit", unit, *copies]
+    ended = far(binary, options, [random_program, "4000", "977"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "MiB written" in ended.stderr and not list(folder.iterdir())
+
+
+NUMPY = """
+import numpy, sys
+count = int(sys.argv[1]) * 131072
+numbers = numpy.arange(count, dtype=numpy.int64)
+numbers += 1
+assert int(numbers.sum()) == count * (count + 1) // 2
+print("right")
+"""
+
+
+def test_numpy_sums_an_array_larger_than_the_budget_and_the_budget_is_held(binary, library):
+    pytest.importorskip("numpy")
+    ended = far(binary, ["--local", "160M"], [sys.executable, "-c", NUMPY, "300"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 160 * MEBIBYTE, ended.stderr
+
+
+def test_a_program_that_fits_takes_no_faults_of_its_memory(binary, library):
+    ended = far(binary, ["--local", "512M"], [sys.executable, "-c", "print(len(bytearray(100 << 20)))"])
+    assert ended.returncode == 0 and ended.stdout == f"{100 << 20}\n", ended.stderr
+    assert "out 0 MiB written" in ended.stderr
+
+
+def test_a_full_back_end_loses_no_byte_and_says_so(binary, library, random_program, folder):
+    ended = far(binary, ["--local", "64M", "--far", f"ssd:{folder}@16M"], [random_program, "3000", "5"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "has no room" in ended.stderr and "--far" in ended.stderr
+
+
+SLOW = """
+import sys, time
+memory = bytearray(300 << 20)
+for at in range(0, len(memory), 4096):
+    memory[at] = at >> 12 & 255
+print("ready", flush=True)
+while True:
+    for at in range(0, len(memory), 4096):
+        if memory[at] != at >> 12 & 255:
+            print("WRONG", flush=True)
+    time.sleep(0.001)
+"""
+
+
+def started(binary):
+    """A program that reads its far memory for ever."""
+    command = [binary, "run", "--local", "128M", "--", sys.executable, "-c", SLOW]
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert running.stdout.readline() == "ready\n"
+    (program,) = (
+        int(child)
+        for task in pathlib.Path(f"/proc/{running.pid}/task").iterdir()
+        for child in (task / "children").read_text(encoding="utf-8").split()
+    )
+    return running, program
+
+
+def is_alive(process):
+    """Whether a process is there and no zombie."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")")[-1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_killed_supervisor_ends_the_program_with_a_message_and_no_wrong_byte(binary, library):
+    running, program = started(binary)
+    running.kill()
+    deadline = time.monotonic() + 20
+    while is_alive(program) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_alive(program)
+    said, told = running.communicate(timeout=20)
+    assert "WRONG" not in said and "supervisor of far memory is gone" in told
+
+
+def test_a_killed_program_ends_the_run_and_leaves_nothing(binary, library):
+    running, program = started(binary)
+    os.kill(program, signal.SIGKILL)
+    said, told = running.communicate(timeout=20)
+    assert running.returncode == 128 + signal.SIGKILL and "WRONG" not in said
+    assert "far memory: at most" in told
+
+
+def test_impossible_settings_are_refused_before_the_program_starts(binary, library, tmp_path):
+    cases = [
+        (["--local", "1M"], "at least 64M"),
+        (["--local", "200%"], "1% to 100%"),
+        (["--local", "1G", "--far", "tape"], "is no back end"),
+        (["--local", "1G", "--copies", "2"], "--far names 1"),
+        (["--local", "1G", "--far", "ssd:/nowhere/at/all"], "hint:"),
+        (["--local", "1G", "--far-unit", "3K"], "power of two"),
+    ]
+    for options, part in cases:
+        ended = far(binary, options, ["echo", "started"])
+        assert ended.returncode != 0 and part in ended.stderr and not ended.stdout, (options, ended.stderr)
+    static = tmp_path / "static"
+    (tmp_path / "static.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+    subprocess.run(["cc", "-static", "-o", static, tmp_path / "static.c"], check=True)
+    ended = far(binary, ["--local", "1G"], [static])
+    assert ended.returncode != 0 and "statically linked" in ended.stderr
+
+
+def test_children_of_every_kind_get_their_memory(binary, library):
+    script = """
+import os, subprocess, sys
+memory = bytearray(200 << 20)
+for at in range(0, len(memory), 4096): memory[at] = at >> 12 & 255
+def check():
+    assert all(memory[at] == at >> 12 & 255 for at in range(0, len(memory), 4096))
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        check(); memory[4096] = 99; grandchild = os.fork()
+        if grandchild == 0:
+            assert memory[4096] == 99; memory[4096] = 1; check(); os._exit(0)
+        assert os.waitpid(grandchild, 0)[1] == 0 and memory[4096] == 99
+        os._exit(0)
+    check()
+    assert os.waitpid(child, 0)[1] == 0
+assert subprocess.run(["sh", "-c", "echo $((6 * 7))"], capture_output=True).stdout == b"42\\n"
+assert os.system("true") == 0
+check()
+os.execv(sys.executable, [sys.executable, "-c", "b = bytearray(b'7' * (150 << 20)); assert b.count(b'7') == len(b); print('right')"])
+"""
+    ended = far(binary, ["--local", "128M"], [sys.executable, "-c", script])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
+def test_the_guide_works_as_it_is_written(binary, library, folder):
+    guide = (TREE / "docs/guides/far-memory.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```sh\n(.*?)```", guide, re.DOTALL)
+    path = f"{pathlib.Path(binary).parent}:{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["sh", "-ec", script], cwd=folder, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 200 * MEBIBYTE
+
+
+def test_a_share_of_what_the_program_uses_stays_here(binary, library):
+    """The program fills 400 MiB, of which with its libraries a little more than half may stay."""
+    program = "import numpy; numbers = numpy.ones(400 << 17); numbers += 1; assert numbers.sum() == 800 << 17; print('right')"
+    ended = far(binary, ["--local", "50%"], [sys.executable, "-c", program])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 300 * MEBIBYTE, ended.stderr
+
+
+def test_no_byte_is_wrong_while_the_kernel_moves_pages_elsewhere(binary, library, random_program):
+    """Compaction makes the kernel stop moves early and say less than it has moved."""
+    compact = pathlib.Path("/proc/sys/vm/compact_memory")
+    if not os.access(compact, os.W_OK):
+        pytest.skip("this machine does not let memory be compacted")
+    over = threading.Event()
+
+    def disturb():
+        while not over.is_set():
+            compact.write_text("1", encoding="ascii")
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        for seed in ("978", "981"):
+            ended = far(binary, ["--local", "64M", "--far", "lz4", "--far-unit", "64K"], [random_program, "4000", seed])
+            assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_a_disk_back_end_is_a_folder_and_files_stay_as_they_are(binary, library, tmp_path):
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"kept")
+    for path in (mine, tmp_path / "missing"):
+        ended = far(binary, ["--local", "200M", "--far", f"ssd:{path}"], ["true"])
+        assert ended.returncode != 0 and "is no folder" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+    assert mine.read_bytes() == b"kept"
+    assert list(tmp_path.iterdir()) == [mine]
