@@ -34,13 +34,16 @@ def library(binary):
     return path
 
 
+def compiled(folder, name):
+    """A program of tests/programs."""
+    subprocess.run(["cc", "-O1", "-o", folder / name, TREE / f"tests/programs/{name}.c", "-lpthread"], check=True)
+    return folder / name
+
+
 @pytest.fixture(scope="module")
 def random_program(tmp_path_factory):
     """A program that checks everything it reads against what it wrote."""
-    path = tmp_path_factory.mktemp("far") / "far_random"
-    source = TREE / "tests/programs/far_random.c"
-    subprocess.run(["cc", "-O1", "-o", path, source, "-lpthread"], check=True)
-    return path
+    return compiled(tmp_path_factory.mktemp("far"), "far_random")
 
 
 def far(binary, options, program, **settings):
@@ -66,6 +69,11 @@ def test_a_random_program_reads_what_it_wrote(binary, library, random_program, f
     ended = far(binary, options, [random_program, "4000", "977"])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert "MiB written" in ended.stderr and not list(folder.iterdir())
+
+
+def test_a_mapping_that_was_protected_in_parts_can_be_moved_as_one(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M", "--far-unit", "64K"], [compiled(tmp_path, "far_parts")])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
 
 
 NUMPY = """

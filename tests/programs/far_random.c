@@ -1,5 +1,6 @@
 /* A random program: reads, writes, forks, remaps, unmaps and system calls on its memory, against a model of what it wrote. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -36,6 +37,16 @@ static void fail(const char *what, int which, long page) {
     abort();
 }
 
+/* A call that fails only with us, or on a machine without room: the program says which. */
+static void must(int succeeded, const char *call, int which) {
+    if (succeeded) return;
+    fprintf(stderr, "FAILED %s: area %d at %p, %ld pages: %s\n", call, which, (void *)area[which], pages[which], strerror(errno));
+    FILE *maps = fopen("/proc/self/maps", "r");
+    char line[512];
+    while (maps && fgets(line, sizeof line, maps)) fputs(line, stderr);
+    abort();
+}
+
 static void write_page(int which, long page) {
     version[which][page] = (uint32_t)next() | 1;
     uint64_t *place = (uint64_t *)(area[which] + page * PAGE);
@@ -63,7 +74,7 @@ static void through_pipe(int which, long page, int pipes[2]) {
 static void map(int which) {
     pages[which] = 512 + (long)(next() % (AREA_PAGES - 512));
     area[which] = mmap(NULL, pages[which] * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (area[which] == MAP_FAILED) abort();
+    must(area[which] != MAP_FAILED, "mmap", which);
     memset(version[which], 0, sizeof version[which]);
 }
 
@@ -95,28 +106,30 @@ static void change(int which) {
     switch (next() % 5) {
     case 0:
         if (count > 300) count = 300;
-        if (madvise(area[which] + from * PAGE, count * PAGE, MADV_DONTNEED)) abort();
+        must(madvise(area[which] + from * PAGE, count * PAGE, MADV_DONTNEED) == 0, "madvise", which);
         memset(&version[which][from], 0, count * sizeof version[which][0]);
         break;
     case 1: {
         long more = pages[which] + (long)(next() % 300);
         if (more > AREA_PAGES) more = AREA_PAGES;
         if (more > pages[which]) memset(&version[which][pages[which]], 0, (more - pages[which]) * sizeof version[which][0]);
-        area[which] = mremap(area[which], pages[which] * PAGE, more * PAGE, MREMAP_MAYMOVE);
-        if (area[which] == MAP_FAILED) abort();
+        void *moved = mremap(area[which], pages[which] * PAGE, more * PAGE, MREMAP_MAYMOVE);
+        must(moved != MAP_FAILED, "mremap to another size", which);
+        area[which] = moved;
         pages[which] = more;
         break;
     }
     case 2: {
         void *target = mmap(NULL, pages[which] * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        area[which] = mremap(area[which], pages[which] * PAGE, pages[which] * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
-        if (area[which] == MAP_FAILED) abort();
+        void *moved = mremap(area[which], pages[which] * PAGE, pages[which] * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, target);
+        must(moved != MAP_FAILED, "mremap to another place", which);
+        area[which] = moved;
         break;
     }
     case 3:
-        if (mprotect(area[which] + from * PAGE, count * PAGE, PROT_READ)) abort();
+        must(mprotect(area[which] + from * PAGE, count * PAGE, PROT_READ) == 0, "mprotect", which);
         for (long page = from; page < from + count; page += 37) check_page(which, page);
-        if (mprotect(area[which] + from * PAGE, count * PAGE, PROT_READ | PROT_WRITE)) abort();
+        must(mprotect(area[which] + from * PAGE, count * PAGE, PROT_READ | PROT_WRITE) == 0, "mprotect back", which);
         break;
     default:
         munmap(area[which], pages[which] * PAGE);
@@ -147,11 +160,11 @@ int main(int count, char **words) {
     long steps = count > 1 ? atol(words[1]) : 10000;
     state = count > 2 ? strtoull(words[2], NULL, 10) : 88172645463325252u;
     int pipes[2];
-    if (pipe(pipes)) abort();
+    must(pipe(pipes) == 0, "pipe", 0);
     for (int which = 0; which < AREAS; which++) map(which);
     counted = calloc(2048, PAGE);
     pthread_t thread;
-    if (pthread_create(&thread, NULL, count_up, NULL)) abort();
+    must(pthread_create(&thread, NULL, count_up, NULL) == 0, "pthread_create", 0);
     for (long step = 0; step < steps; step++) {
         int which = (int)(next() % AREAS);
         long page = (long)(next() % (uint64_t)pages[which]);

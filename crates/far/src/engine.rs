@@ -2,8 +2,8 @@
 
 use crate::store::{Copy, Stores};
 use hinterland_farplan::stride::Ahead;
-use hinterland_farplan::{State, Table};
-use hinterland_os::pagemap::PageMap;
+use hinterland_farplan::{PAGE, State, Table};
+use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Fault, FaultModes};
@@ -64,6 +64,8 @@ pub(crate) struct Space {
     /// Memory that is told of and not served yet: the program fits so far.
     pub loose: Vec<(u64, u64)>,
     pub is_armed: bool,
+    /// Pages with which mappings begin that have none yet; see [`Engine::begin_mappings`].
+    pub bare: Vec<u64>,
     /// Where the search for victims goes on.
     pub hand: u64,
     /// Resident bytes of the process that no table counts.
@@ -187,8 +189,35 @@ impl Engine {
                 // All of it may be there.
                 mark(space, from, to, stamp);
             }
+            let missing = first_missing(from, to, &runs);
             for run in runs {
                 mark(space, run.address, run.address + run.bytes, stamp);
+            }
+            if to - from > PAGE
+                && let Some(page) = missing
+            {
+                space.bare.push(page);
+            }
+        }
+        self.begin_mappings(known, id);
+    }
+
+    /// Gives each new mapping its first page, all zeros. Mappings that the program splits (`mprotect`) become one again only if their pages
+    /// have the same `anon_vma`, which the kernel makes with the first page: made in the parts, it differs, and `mremap` of
+    /// all of them fails. Without far memory, pages that are only read make none.
+    pub(crate) fn begin_mappings(&self, known: &mut Known, id: u64) {
+        let stamp = known.stamp;
+        let Some(space) = known.spaces.get_mut(&id) else { return };
+        for page in std::mem::take(&mut space.bare) {
+            let untouched =
+                matches!(space.table.state(page), Some(State::Untouched | State::Resident { .. }));
+            if !untouched {
+                continue;
+            }
+            match space.faults.try_copy(page, &[0; PAGE as usize], false) {
+                Ok(filled) if filled.mapped_bytes + filled.present_bytes == 0 => space.bare.push(page),
+                // Unmapped meanwhile: then there is nothing to begin.
+                Ok(_) | Err(_) => mark(space, page, page + PAGE, stamp),
             }
         }
     }
@@ -237,6 +266,7 @@ impl Space {
             mover: None,
             loose: Vec::new(),
             is_armed: false,
+            bare: Vec::new(),
             hand: 0,
             other_bytes: 0,
             is_child: false,
@@ -255,6 +285,7 @@ impl Space {
             mover: None,
             loose: self.loose.clone(),
             is_armed: self.is_armed,
+            bare: Vec::new(),
             hand: 0,
             other_bytes: 0,
             is_child: true,
@@ -269,6 +300,14 @@ impl Space {
         self.turn = (self.turn + 1) % self.sequences.len();
         (self.turn, self.sequences[self.turn].fault(start, end))
     }
+}
+
+/// The first page of a range that no run covers.
+fn first_missing(from: u64, to: u64, runs: &[PresentRun]) -> Option<u64> {
+    let end = runs
+        .iter()
+        .fold(from, |end, run| if run.address <= end { end.max(run.address + run.bytes) } else { end });
+    (end < to).then_some(end)
 }
 
 fn mark(space: &mut Space, from: u64, to: u64, stamp: u64) {

@@ -152,6 +152,7 @@ impl Serving {
                 break;
             }
         }
+        self.engine.begin_mappings(&mut known, id);
     }
 
     /// Brings the poller up to date with the spaces.
