@@ -88,7 +88,7 @@ impl<T> Chunks<T> {
     /// Puts `content` into a free slot of a class, of a chunk of the class or one without a class; the slot. `None` if
     /// there is none.
     pub(crate) fn take(&mut self, class: u64, content: T) -> Option<u32> {
-        if !self.open.get(&class).is_some_and(|open| !open.is_empty()) {
+        if self.open.get(&class).is_none_or(|open| open.is_empty()) {
             let chunk = self.unused.pop()?;
             // At most 65,536: the cast loses nothing.
             let count = (self.chunk_bytes / class) as u32;

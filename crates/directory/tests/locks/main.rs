@@ -177,14 +177,13 @@ impl Pair {
 
     fn happen(&mut self, step: &Step) {
         match *step {
-            Step::Told { which } => {
-                if which < self.tells.len() {
-                    let (node, address, number) = self.tells.swap_remove(which);
-                    self.home.told(self.now_ms, node, address, number);
-                    self.plain.told(node, address, number);
-                    self.act();
-                }
+            Step::Told { which } if which < self.tells.len() => {
+                let (node, address, number) = self.tells.swap_remove(which);
+                self.home.told(self.now_ms, node, address, number);
+                self.plain.told(node, address, number);
+                self.act();
             }
+            Step::Told { .. } => {}
             Step::Pass { ms } => {
                 self.now_ms += ms;
                 self.home.tick(self.now_ms);
