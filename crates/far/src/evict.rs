@@ -112,6 +112,10 @@ impl Engine {
 
     /// Units of the largest space that can be asked, marked as leaving.
     fn choose(&self, known: &mut Known, wanted: u64) -> Option<Batch> {
+        // What no back end takes stays in the supervisor: better above the budget in the program than without limit here.
+        if self.stores.is_full() {
+            return None;
+        }
         let id = known
             .spaces
             .iter()

@@ -53,11 +53,10 @@ pub struct Report {
 impl Report {
     pub(crate) fn of(engine: &Engine) -> Self {
         let counters = engine.lock().counters;
-        // Relaxed: the run is over.
-        let moved = engine.stores.members().map(|(name, member)| Moved {
-            name: name.to_owned(),
-            out_bytes: member.put_bytes.load(Ordering::Relaxed),
-            in_bytes: member.got_bytes.load(Ordering::Relaxed),
+        let moved = engine.stores.members().into_iter().map(|member| Moved {
+            name: member.name,
+            out_bytes: member.put_bytes,
+            in_bytes: member.got_bytes,
         });
         Self {
             resident_bytes_max: counters.resident_bytes_max,

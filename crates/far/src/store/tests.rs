@@ -1,7 +1,9 @@
 //! Copies come back byte for byte, from any of their back ends, and never wrong.
 
 use super::*;
-use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// A back end that breaks on request.
 struct Fragile {
@@ -60,7 +62,7 @@ fn content_comes_back_and_its_room_too() {
         assert_eq!(back, content(round));
     }
     assert_eq!(stores.memory_bytes(), 0);
-    assert!(stores.members().all(|(_, member)| member.held_bytes.load(Ordering::Relaxed) == 0));
+    assert!(stores.members().iter().all(|member| member.held_bytes == 0));
 }
 
 #[test]
@@ -91,4 +93,185 @@ fn a_back_end_that_fails_or_lies_is_found_out_and_the_second_copy_serves() {
         two.read(&mut back).unwrap();
         assert_eq!(back, content(2));
     }
+}
+
+/// A back end under another name, which takes its time.
+struct Named {
+    name: &'static str,
+    inner: Packed,
+    pause_us: Arc<AtomicU64>,
+}
+
+impl Named {
+    fn new(name: &'static str, bytes: u64) -> Self {
+        Self { name, inner: Packed::new(bytes), pause_us: Arc::default() }
+    }
+}
+
+impl Store for Named {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn put(&self, content: &[u8]) -> Result<Place, StoreError> {
+        std::thread::sleep(Duration::from_micros(self.pause_us.load(Ordering::Relaxed)));
+        self.inner.put(content)
+    }
+
+    fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
+        std::thread::sleep(Duration::from_micros(self.pause_us.load(Ordering::Relaxed)));
+        self.inner.get(place, content)
+    }
+
+    fn free(&self, place: Place) {
+        self.inner.free(place);
+    }
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn all_right(copies: &[super::Copy]) {
+    for (seed, copy) in copies.iter().enumerate() {
+        let mut back = vec![0; copy.bytes()];
+        copy.read(&mut back).unwrap();
+        assert_eq!(back, content(seed as u8), "{seed}");
+    }
+}
+
+fn state(stores: &Stores, name: &str) -> MemberState {
+    stores.members().into_iter().rfind(|member| member.name == name).unwrap()
+}
+
+#[test]
+fn what_is_retired_gives_everything_to_the_others_while_it_is_read() {
+    let stores = Arc::new(Stores::new(vec![Box::new(Named::new("one", 1 << 30))], 1));
+    let copies: Vec<_> = (0..100).map(|seed| stores.put(&content(seed)).0).collect();
+    assert!(stores.retire("one").unwrap_err().to_string().contains("hint: add another"));
+    assert!(stores.retire("three").unwrap_err().to_string().contains("one"));
+    stores.add(Box::new(Named::new("two", 1 << 30))).unwrap();
+    assert!(matches!(stores.add(Box::new(Named::new("two", 1 << 30))), Err(AddError::Known(_))));
+    stores.retire("one").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..20).for_each(|_| all_right(&copies)));
+        }
+    });
+    until("it is empty", || state(&stores, "one").life == Life::Gone);
+    assert_eq!(state(&stores, "two").held_bytes, 100 << 16);
+    all_right(&copies);
+    let (late, _) = stores.put(&content(7));
+    assert!(format!("{late:?}").contains("two"));
+    drop((copies, late));
+    assert_eq!(stores.memory_bytes(), 0);
+}
+
+#[test]
+fn who_puts_while_back_ends_come_and_go_loses_nothing() {
+    let stores = Arc::new(Stores::new(vec![Box::new(Named::new("a", 1 << 30))], 1));
+    stores.set_move_rate(u64::MAX);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for first in 0..3u8 {
+            let (stores, is_over) = (&stores, &is_over);
+            scope.spawn(move || {
+                let mut kept: Vec<(u8, super::Copy)> = Vec::new();
+                let mut seed = first;
+                while !is_over.load(Ordering::Relaxed) {
+                    seed = seed.wrapping_add(3);
+                    kept.push((seed, stores.put(&content(seed)).0));
+                    if kept.len() > 20 {
+                        kept.remove(usize::from(seed) % 20);
+                    }
+                    let (seed, copy) = &kept[kept.len() / 2];
+                    let mut back = vec![0; copy.bytes()];
+                    copy.read(&mut back).unwrap();
+                    assert!(back == content(*seed));
+                }
+            });
+        }
+        for (new, old) in [("b", "a"), ("c", "b"), ("a", "c"), ("b", "a"), ("d", "b")] {
+            stores.add(Box::new(Named::new(new, 1 << 30))).unwrap();
+            stores.retire(old).unwrap();
+            until("it is empty", || {
+                stores.members().iter().all(|state| state.name != old || state.life == Life::Gone)
+            });
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(stores.memory_bytes(), 0);
+}
+
+#[test]
+fn a_back_end_that_fails_is_drained_and_gets_nothing_more() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let fragile =
+        Fragile { inner: Packed::new(1 << 30), broken: broken.clone(), lies: true, order: Mutex::new(()) };
+    let others = [Box::new(Named::new("two", 1 << 30)), Box::new(Named::new("three", 1 << 30))];
+    // So that the first one is read from.
+    others.iter().for_each(|other| other.pause_us.store(2000, Ordering::Relaxed));
+    let mut all: Vec<Box<dyn Store>> = vec![Box::new(fragile)];
+    all.extend(others.map(|other| other as Box<dyn Store>));
+    let stores = Arc::new(Stores::new(all, 2));
+    let copies: Vec<_> = (0..60).map(|seed| stores.put(&content(seed)).0).collect();
+    assert!(state(&stores, "fragile").held_bytes > 0);
+    broken.store(true, Ordering::Relaxed);
+    // Some of them are read from there first, and found wrong.
+    until("it was found out", || {
+        all_right(&copies);
+        state(&stores, "fragile").life != Life::Active
+    });
+    until("it is empty", || state(&stores, "fragile").life == Life::Gone);
+    all_right(&copies);
+    assert_eq!(state(&stores, "two").held_bytes, 60 << 16);
+    assert_eq!(state(&stores, "three").held_bytes, 60 << 16);
+}
+
+#[test]
+fn a_back_end_that_slows_is_used_less_and_again_when_it_is_quick() {
+    let (one, two) = (Named::new("one", 1 << 40), Named::new("two", 1 << 40));
+    let (pause_one, pause_two) = (one.pause_us.clone(), two.pause_us.clone());
+    let stores = Arc::new(Stores::new(vec![Box::new(one), Box::new(two)], 1));
+    let share = |rounds: usize| {
+        let before = (state(&stores, "one").put_bytes, state(&stores, "two").put_bytes);
+        (0..rounds).for_each(|_| drop(stores.put(&[5; 65536])));
+        let one = (state(&stores, "one").put_bytes - before.0) as f64;
+        let two = (state(&stores, "two").put_bytes - before.1) as f64;
+        two / (one + two)
+    };
+    // Slow enough that what else the machine does makes no difference.
+    for pause in [&pause_one, &pause_two] {
+        pause.store(3000, Ordering::Relaxed);
+    }
+    share(200);
+    let even = share(100);
+    assert!((0.2..0.8).contains(&even), "{even}");
+    pause_two.store(60_000, Ordering::Relaxed);
+    share(40);
+    let slow = share(100);
+    assert!(slow < 0.2, "{slow}");
+    pause_two.store(3000, Ordering::Relaxed);
+    until("it is used again", || share(20) > 0.2);
+}
+
+#[test]
+fn what_finds_no_room_has_a_limit_and_moves_when_there_is_room() {
+    let stores = Arc::new(Stores::new(vec![Box::new(Named::new("small", 1 << 20))], 1));
+    let mut copies = Vec::new();
+    while !stores.is_full() {
+        copies.push(stores.put(&content(copies.len() as u8)).0);
+        assert!(copies.len() < 1100, "64 MiB are the limit");
+    }
+    all_right(&copies[..256]);
+    stores.add(Box::new(Named::new("large", 1 << 30))).unwrap();
+    until("all of it moved", || !stores.is_full() && copies.iter().all(|copy| !copy.is_stranded()));
+    all_right(&copies[..256]);
+    drop(copies);
+    assert_eq!(stores.memory_bytes(), 0);
 }

@@ -1,0 +1,157 @@
+//! Content that one or more back ends have, wherever it moves.
+
+use super::member::{Life, Member};
+use super::{Place, StoreError, Stores};
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Content that one or more back ends have. The last holder of it frees it.
+pub struct Copy(pub(super) Arc<Content>);
+
+/// Where content is. Whoever reads a place holds the lock meanwhile, so that it is freed by nobody; it is the content's own, and
+/// only one who moves the content ever waits for it.
+pub(super) struct Content {
+    pub(super) stores: Arc<Stores>,
+    /// By which the registry knows it; `None` for what nobody has.
+    pub(super) number: Option<u64>,
+    places: RwLock<Places>,
+    bytes: u32,
+    check: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) at: Vec<(Arc<Member>, Place)>,
+    /// Content that no back end took.
+    pub(super) kept: Option<Box<[u8]>>,
+}
+
+impl Copy {
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.0.bytes as usize
+    }
+
+    /// Content of so many bytes that nobody has: reading it is an error.
+    pub fn lost(stores: &Arc<Stores>, bytes: usize) -> Self {
+        Self(Arc::new(Content {
+            stores: Arc::clone(stores),
+            number: None,
+            places: RwLock::default(),
+            bytes: bytes as u32,
+            check: 0,
+        }))
+    }
+
+    /// Whether no back end has it.
+    pub fn is_stranded(&self) -> bool {
+        self.0.places().kept.is_some()
+    }
+
+    /// Reads it from a back end that has it whole: bytes that do not check are never returned.
+    ///
+    /// # Errors
+    /// The last refusal if none has it.
+    pub fn read(&self, content: &mut [u8]) -> Result<(), StoreError> {
+        self.0.read(content)
+    }
+}
+
+impl Content {
+    pub(super) fn new(stores: &Arc<Stores>, number: u64, content: &[u8], places: Places) -> Self {
+        Self {
+            stores: Arc::clone(stores),
+            number: Some(number),
+            places: RwLock::new(places),
+            // At most 2 MiB.
+            bytes: content.len() as u32,
+            check: xxh3_64(content),
+        }
+    }
+
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    pub(super) fn places(&self) -> RwLockReadGuard<'_, Places> {
+        self.places.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn places_mut(&self) -> RwLockWriteGuard<'_, Places> {
+        self.places.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn read(&self, content: &mut [u8]) -> Result<(), StoreError> {
+        let places = self.places();
+        if let Some(kept) = &places.kept {
+            content.copy_from_slice(kept);
+            return Ok(());
+        }
+        let mut refusal = None;
+        for index in order(&places.at, content.len()) {
+            let (member, place) = &places.at[index];
+            match member.get(*place, content) {
+                Ok(()) if xxh3_64(content) == self.check => {
+                    member.count_got(content.len());
+                    return Ok(());
+                }
+                Ok(()) => {
+                    let name = member.name().to_owned();
+                    let reason = "the bytes that came back are not those that were put".to_owned();
+                    refusal = Some(StoreError::Failed { name, reason });
+                }
+                Err(error) => refusal = Some(error),
+            }
+            if let Some(refusal) = &refusal {
+                self.stores.give_up(member, refusal);
+            }
+        }
+        Err(refusal.unwrap_or_else(|| StoreError::Failed {
+            name: "far memory".to_owned(),
+            reason: "nobody has the content".to_owned(),
+        }))
+    }
+}
+
+/// In which order places are asked: what failed last, else who will be done first.
+fn order(places: &[(Arc<Member>, Place)], bytes: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    if places.len() > 1 {
+        let now = Instant::now();
+        let due = |index: &usize| {
+            let member = &places[*index].0;
+            let seconds = (member.meter.in_flight_bytes() + bytes as u64) as f64 / member.meter.speed(now);
+            // Whole nanoseconds: they compare without exceptions.
+            (member.life() == Life::Failed, (seconds * 1e9) as u64)
+        };
+        order.sort_by_cached_key(due);
+    }
+    order
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        self.stores.forget(number);
+        let bytes = self.bytes as usize;
+        let places = self.places.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for (member, place) in places.at.drain(..) {
+            member.free(place, bytes);
+        }
+        if places.kept.take().is_some() {
+            // Relaxed: a limit, which guards no other memory.
+            self.stores.stranded_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for Copy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = self.0.places();
+        let names: Vec<&str> = places.at.iter().map(|(member, _)| member.name()).collect();
+        write!(f, "Copy({} bytes in {names:?})", self.0.bytes)
+    }
+}

@@ -1,0 +1,215 @@
+//! One back end in use: how it fares, and what it has moved.
+
+use super::meter::{Kind, Meter};
+use super::{Place, Store, StoreError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two tries of a back end that failed: a node that is gone may take seconds to say so.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How a back end stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It takes content.
+    Active,
+    /// It was retired: its content moves to the others.
+    Retired,
+    /// It failed: what it still gives back moves to the others.
+    Failed,
+    /// It has no content any more, and was closed.
+    Gone,
+}
+
+/// What is known of a back end. Bytes, bytes a second and seconds.
+#[derive(Clone, Debug)]
+pub struct MemberState {
+    /// Its name.
+    pub name: String,
+    /// How it stands.
+    pub life: Life,
+    /// Bytes of content that went in.
+    pub put_bytes: u64,
+    /// Bytes of content that came back.
+    pub got_bytes: u64,
+    /// Bytes of content that are there.
+    pub held_bytes: u64,
+    /// Bytes a second of late, puts and gets together.
+    pub speed_bytes_s: f64,
+    /// What a put takes of late.
+    pub put_s: f64,
+    /// What a get takes of late.
+    pub get_s: f64,
+}
+
+/// A back end in use.
+pub(super) struct Member {
+    store: Box<dyn Store>,
+    pub(super) meter: Meter,
+    put_bytes: AtomicU64,
+    got_bytes: AtomicU64,
+    /// Content that is there, or on its way in.
+    held_bytes: AtomicU64,
+    life: AtomicU8,
+    /// It had no room, and nothing was freed since.
+    is_full: AtomicBool,
+    begun: Instant,
+    /// When it was last tried after it had failed: milliseconds since it began.
+    probed_ms: AtomicU64,
+}
+
+impl Member {
+    pub(super) fn new(store: Box<dyn Store>) -> Self {
+        let begun = Instant::now();
+        Self {
+            store,
+            meter: Meter::new(begun),
+            put_bytes: AtomicU64::new(0),
+            got_bytes: AtomicU64::new(0),
+            held_bytes: AtomicU64::new(0),
+            life: AtomicU8::new(Life::Active as u8),
+            is_full: AtomicBool::new(false),
+            begun,
+            probed_ms: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    pub(super) fn memory_bytes(&self) -> u64 {
+        self.store.memory_bytes()
+    }
+
+    pub(super) fn content_bytes_max(&self) -> usize {
+        self.store.content_bytes_max()
+    }
+
+    pub(super) fn life(&self) -> Life {
+        // SeqCst: pairs with the counting in `put`: whoever puts sees the new life, or whoever moves sees the bytes.
+        match self.life.load(Ordering::SeqCst) {
+            0 => Life::Active,
+            1 => Life::Retired,
+            2 => Life::Failed,
+            _ => Life::Gone,
+        }
+    }
+
+    /// Ends its time; returns whether it was active.
+    pub(super) fn leave(&self, life: Life) -> bool {
+        let (active, life) = (Life::Active as u8, life as u8);
+        // SeqCst: as in `life`.
+        self.life.compare_exchange(active, life, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
+    pub(super) fn held_bytes(&self) -> u64 {
+        self.held_bytes.load(Ordering::SeqCst) // SeqCst: as in `life`.
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed) // Relaxed: a hint.
+    }
+
+    /// Whether it is time to try a back end that failed once more.
+    pub(super) fn is_probed(&self) -> bool {
+        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let next = now + PROBE_INTERVAL.as_millis() as u64; // a small constant
+        // Relaxed: only the one who changes it tries.
+        let before = self.probed_ms.load(Ordering::Relaxed);
+        now >= before
+            && self.probed_ms.compare_exchange(before, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Keeps content. Whoever chose this back end has told the meter that something begins.
+    pub(super) fn put(&self, content: &[u8], wanted: Life) -> Result<Place, StoreError> {
+        let begun = Instant::now();
+        let bytes = content.len() as u64;
+        // SeqCst: as in `life`.
+        self.held_bytes.fetch_add(bytes, Ordering::SeqCst);
+        let result = self.store.put(content).and_then(|place| {
+            if self.life() == wanted {
+                return Ok(place);
+            }
+            self.store.free(place);
+            let reason = "it was retired meanwhile".to_owned();
+            Err(StoreError::Failed { name: self.name().to_owned(), reason })
+        });
+        self.meter.end(Kind::Put, content.len(), begun, Instant::now(), result.is_ok());
+        match &result {
+            // Relaxed: a counter for people.
+            Ok(_) => drop(self.put_bytes.fetch_add(bytes, Ordering::Relaxed)),
+            Err(error) => {
+                self.held_bytes.fetch_sub(bytes, Ordering::SeqCst); // SeqCst: as in `life`.
+                // Relaxed: a hint.
+                self.is_full.store(matches!(error, StoreError::Full { .. }), Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Reads content back.
+    pub(super) fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        self.meter.begin(content.len(), begun);
+        let result = self.store.get(place, content);
+        self.meter.end(Kind::Get, content.len(), begun, Instant::now(), result.is_ok());
+        result
+    }
+
+    /// Content came back right.
+    pub(super) fn count_got(&self, bytes: usize) {
+        self.got_bytes.fetch_add(bytes as u64, Ordering::Relaxed); // Relaxed: a counter for people.
+    }
+
+    /// Forgets content.
+    pub(super) fn free(&self, place: Place, bytes: usize) {
+        self.store.free(place);
+        self.held_bytes.fetch_sub(bytes as u64, Ordering::SeqCst); // SeqCst: as in `life`.
+        self.is_full.store(false, Ordering::Relaxed); // Relaxed: a hint.
+    }
+
+    /// Puts and gets content of its own for a few milliseconds, so that the first choice is a good one.
+    pub(super) fn measure(&self, sample: &[u8], time: Duration) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        let mut back = vec![0; sample.len()];
+        // What is made at the first put would count as slowness.
+        self.store.free(self.store.put(sample)?);
+        for _ in 0..SAMPLES_MAX {
+            let (start, bytes) = (Instant::now(), sample.len());
+            self.meter.begin(bytes, start);
+            let put = self.store.put(sample);
+            self.meter.end(Kind::Put, bytes, start, Instant::now(), put.is_ok());
+            let place = put?;
+            let got = self.get(place, &mut back);
+            self.store.free(place);
+            got?;
+            if back != sample {
+                let reason = "the bytes that came back are not those that were put".to_owned();
+                return Err(StoreError::Failed { name: self.name().to_owned(), reason });
+            }
+            if begun.elapsed() > time {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn state(&self) -> MemberState {
+        let (put_s, get_s) = self.meter.latencies_s();
+        // Relaxed: counters for people.
+        MemberState {
+            name: self.name().to_owned(),
+            life: self.life(),
+            put_bytes: self.put_bytes.load(Ordering::Relaxed),
+            got_bytes: self.got_bytes.load(Ordering::Relaxed),
+            held_bytes: self.held_bytes(),
+            speed_bytes_s: self.meter.speed(Instant::now()),
+            put_s,
+            get_s,
+        }
+    }
+}
+
+/// Most samples of a measurement.
+const SAMPLES_MAX: usize = 16;

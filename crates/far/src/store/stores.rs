@@ -1,0 +1,343 @@
+//! All back ends of a run: content goes where it is done first, in proportion to their speed; back ends come and go meanwhile.
+
+use super::copy::{Content, Places};
+use super::member::{Life, Member, MemberState};
+use super::moving::Bell;
+use super::{Copy, Place, Store, StoreError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// Content that no back end takes and that is kept in the supervisor, at most: from here on nothing more is to be taken out. It
+/// holds what is under way when the back ends become full.
+const STRANDED_BYTES_MAX: u64 = 64 << 20;
+/// How long a new back end is measured.
+const MEASURE_TIME: Duration = Duration::from_millis(10);
+/// Bytes of what it is measured with.
+const SAMPLE_BYTES: usize = 256 << 10;
+/// How far a back end may be ahead of its share, or behind it, in contents: more, and threads would wait for one back end while
+/// another is idle.
+const SHARE_MAX: f64 = 2.0;
+/// Parts of the registry, so that threads seldom wait for each other.
+pub(super) const SHARDS: usize = 64;
+/// Bytes a second at which content moves between back ends: what runs must not notice.
+const MOVE_BYTES_S: u64 = 1 << 30;
+
+/// All back ends of a run.
+pub struct Stores {
+    members: RwLock<Arc<[Arc<Member>]>>,
+    /// Those that are gone, for the report.
+    past: Mutex<Vec<MemberState>>,
+    copies: usize,
+    /// Bytes by which each member is ahead of its share, by address of the member.
+    shares: Mutex<HashMap<usize, f64>>,
+    registry: [Mutex<HashMap<u64, Weak<Content>>>; SHARDS],
+    next: AtomicU64,
+    /// Content that no back end took.
+    stranded: Mutex<Vec<Weak<Content>>>,
+    pub(super) stranded_bytes: AtomicU64,
+    pub(super) move_bytes_s: AtomicU64,
+    pub(super) bell: Arc<Bell>,
+    has_said_fewer: AtomicBool,
+}
+
+/// Why a back end cannot be added.
+#[derive(Debug, thiserror::Error)]
+pub enum AddError {
+    /// There is one of this name.
+    #[error("{0} is in use already (hint: retire it first, or name another one)")]
+    Known(String),
+    /// It does not work.
+    #[error(transparent)]
+    Broken(StoreError),
+}
+
+/// Why a back end cannot be retired.
+#[derive(Debug, thiserror::Error)]
+pub enum RetireError {
+    /// There is none of this name.
+    #[error("no back end in use is called {name} (hint: those in use are {known})")]
+    Unknown {
+        /// Which.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The others are too few.
+    #[error("without {name}, fewer than {copies} back ends are left (hint: add another one first)")]
+    Needed {
+        /// Which.
+        name: String,
+        /// How many are needed.
+        copies: usize,
+    },
+}
+
+impl Stores {
+    /// These back ends, unmeasured, with each content in `copies` of them.
+    pub fn new(stores: Vec<Box<dyn Store>>, copies: usize) -> Self {
+        let members: Vec<Arc<Member>> =
+            stores.into_iter().map(|store| Arc::new(Member::new(store))).collect();
+        Self {
+            members: RwLock::new(members.into()),
+            past: Mutex::default(),
+            copies: copies.max(1),
+            shares: Mutex::default(),
+            registry: std::array::from_fn(|_| Mutex::default()),
+            next: AtomicU64::new(0),
+            stranded: Mutex::default(),
+            stranded_bytes: AtomicU64::new(0),
+            move_bytes_s: AtomicU64::new(MOVE_BYTES_S),
+            bell: Arc::default(),
+            has_said_fewer: AtomicBool::new(false),
+        }
+    }
+
+    /// Measures a back end for some milliseconds and takes it into use.
+    ///
+    /// # Errors
+    /// [`AddError`] if it does not work, or has the name of another one.
+    pub fn add(&self, store: Box<dyn Store>) -> Result<(), AddError> {
+        let member = Member::new(store);
+        let is_it = |other: &&Arc<Member>| other.life() == Life::Active && other.name() == member.name();
+        if let Some(other) = self.in_use().iter().find(is_it) {
+            return Err(AddError::Known(other.name().to_owned()));
+        }
+        let sample = sample(SAMPLE_BYTES.min(member.content_bytes_max()));
+        member.measure(&sample, MEASURE_TIME).map_err(AddError::Broken)?;
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        *members = members.iter().cloned().chain([Arc::new(member)]).collect();
+        drop(members);
+        // What found no room may have some here.
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Gives a back end no new content, and moves what it has to the others in the background; it is closed when it has none. Until then
+    /// its content is read from it.
+    ///
+    /// # Errors
+    /// [`RetireError`] if there is no such back end, or too few others are left.
+    pub fn retire(self: &Arc<Self>, name: &str) -> Result<(), RetireError> {
+        let members = self.in_use();
+        let active: Vec<_> = members.iter().filter(|member| member.life() == Life::Active).collect();
+        let known = || active.iter().map(|member| member.name()).collect::<Vec<_>>().join(", ");
+        let Some(member) =
+            members.iter().find(|member| member.name() == name && member.life() != Life::Retired)
+        else {
+            return Err(RetireError::Unknown { name: name.to_owned(), known: known() });
+        };
+        let others = active.iter().filter(|other| !Arc::ptr_eq(other, member)).count();
+        if others < self.copies {
+            return Err(RetireError::Needed { name: name.to_owned(), copies: self.copies });
+        }
+        if member.leave(Life::Retired) {
+            self.begin_moving();
+            self.bell.ring();
+        }
+        Ok(())
+    }
+
+    /// Bytes a second at which content moves between back ends.
+    pub fn set_move_rate(&self, bytes_s: u64) {
+        self.move_bytes_s.store(bytes_s.max(1), Ordering::Relaxed); // Relaxed: a setting.
+    }
+
+    /// All back ends, those that are gone first, and what they have moved.
+    pub fn members(&self) -> Vec<MemberState> {
+        let mut states = self.past.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        states.extend(self.in_use().iter().map(|member| member.state()));
+        states
+    }
+
+    /// Bytes of memory of this host that they take, and of content that none took.
+    pub fn memory_bytes(&self) -> u64 {
+        let stranded = self.stranded_bytes.load(Ordering::Relaxed); // Relaxed: a number for people.
+        stranded + self.in_use().iter().map(|member| member.memory_bytes()).sum::<u64>()
+    }
+
+    /// Whether nothing more should be taken out of programs: no back end has room, and what none took fills its limit.
+    pub fn is_full(&self) -> bool {
+        // Relaxed: a limit, which guards no other memory.
+        self.stranded_bytes.load(Ordering::Relaxed) >= STRANDED_BYTES_MAX
+    }
+
+    /// Keeps content in as many back ends as were asked for. Where none takes it, the copy holds it in memory, so that no byte
+    /// is lost; the error tells why, for the caller to act on.
+    pub fn put(self: &Arc<Self>, content: &[u8]) -> (Copy, Option<StoreError>) {
+        let mut places = Places::default();
+        let refusal = self.place(content, &mut places.at);
+        if places.at.is_empty() {
+            places.kept = Some(content.into());
+            // Relaxed: a limit, which guards no other memory.
+            self.stranded_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
+        } else if let Some(refusal) = &refusal {
+            self.say_fewer(refusal);
+        }
+        let is_stranded = places.kept.is_some();
+        let number = self.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
+        let copy = Arc::new(Content::new(self, number, content, places));
+        self.shard(number).insert(number, Arc::downgrade(&copy));
+        if is_stranded {
+            self.stranded().push(Arc::downgrade(&copy));
+            self.begin_moving();
+        }
+        (Copy(copy), refusal)
+    }
+
+    /// Puts content into back ends that are not among the places, until it is in as many as were asked for.
+    pub(super) fn place(
+        self: &Arc<Self>,
+        content: &[u8],
+        places: &mut Vec<(Arc<Member>, Place)>,
+    ) -> Option<StoreError> {
+        let members = self.in_use();
+        let mut left: Vec<&Arc<Member>> = members.iter().collect();
+        left.retain(|member| !places.iter().any(|(other, _)| Arc::ptr_eq(other, member)));
+        let mut refusal = None;
+        while !self.is_enough(places)
+            && let Some(index) = self.choose(&left, content.len())
+        {
+            let member = left.swap_remove(index);
+            match member.put(content, Life::Active) {
+                Ok(place) => places.push((Arc::clone(member), place)),
+                Err(error) => {
+                    self.give_up(member, &error);
+                    refusal = Some(error);
+                }
+            }
+        }
+        if places.is_empty() {
+            // Better in a back end that has failed before than in nobody's.
+            for member in left.iter().filter(|member| member.life() == Life::Failed && member.is_probed()) {
+                member.meter.begin(content.len(), Instant::now());
+                if let Ok(place) = member.put(content, Life::Failed) {
+                    places.push((Arc::clone(member), place));
+                    break;
+                }
+            }
+        }
+        if self.is_enough(places) { None } else { refusal.or_else(|| Some(self.too_few())) }
+    }
+
+    /// The back end that shall take content next: of those with room, the one that will be done first, where whoever is behind its
+    /// share counts as quicker. Alone, content is so spread in proportion to speed; at once, nobody waits for the slowest.
+    fn choose(&self, members: &[&Arc<Member>], bytes: usize) -> Option<usize> {
+        let now = Instant::now();
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        let active = || members.iter().enumerate().filter(|(_, member)| member.life() == Life::Active);
+        let speeds: Vec<f64> = members.iter().map(|member| member.meter.speed(now)).collect();
+        let key = |member: &Arc<Member>| Arc::as_ptr(member) as usize;
+        let due = |index: usize| {
+            let member = members[index];
+            let ahead = shares.get(&key(member)).copied().unwrap_or(0.0);
+            let queue = member.meter.in_flight_bytes() as f64;
+            (member.is_full(), (queue + bytes as f64 + ahead) / speeds[index])
+        };
+        let chosen = active()
+            .map(|(index, _)| (due(index), index))
+            .min_by(|((full, due), _), ((other_full, other), _)| {
+                full.cmp(other_full).then(due.total_cmp(other))
+            })
+            .map(|(_, index)| index)?;
+        let sum: f64 = active().map(|(index, _)| speeds[index]).sum();
+        for (index, member) in active() {
+            let share = bytes as f64 * speeds[index] / sum;
+            let ahead = shares.entry(key(member)).or_default();
+            *ahead += if index == chosen { bytes as f64 - share } else { -share };
+            *ahead = ahead.clamp(-SHARE_MAX * bytes as f64, SHARE_MAX * bytes as f64);
+        }
+        members[chosen].meter.begin(bytes, now);
+        Some(chosen)
+    }
+
+    /// After an error: a back end that failed is drained.
+    pub(super) fn give_up(self: &Arc<Self>, member: &Member, error: &StoreError) {
+        if !matches!(error, StoreError::Failed { .. }) || !member.leave(Life::Failed) {
+            return;
+        }
+        eprintln!("hinterland: {error}; it takes no more, and what it still has moves to the others");
+        self.begin_moving();
+        self.bell.ring();
+    }
+
+    /// Says once that content has fewer copies than were asked for.
+    fn say_fewer(&self, refusal: &StoreError) {
+        // Relaxed: guards nothing but a sentence.
+        if !self.has_said_fewer.swap(true, Ordering::Relaxed) {
+            eprintln!("hinterland: far memory keeps fewer copies than were asked for: {refusal}");
+        }
+    }
+
+    fn too_few(&self) -> StoreError {
+        StoreError::Failed {
+            name: "far memory".to_owned(),
+            reason: format!("fewer than {} back ends are in use", self.copies),
+        }
+    }
+
+    pub(super) fn in_use(&self) -> Arc<[Arc<Member>]> {
+        Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Closes what was retired and has no content any more.
+    pub(super) fn close_empty(&self) {
+        let mut members = self.members.write().unwrap_or_else(PoisonError::into_inner);
+        let is_over = |member: &Arc<Member>| member.life() != Life::Active && member.held_bytes() == 0;
+        if !members.iter().any(is_over) {
+            return;
+        }
+        let (over, stay): (Vec<_>, Vec<_>) = members.iter().cloned().partition(is_over);
+        *members = stay.into();
+        drop(members);
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|key, _| over.iter().all(|member| Arc::as_ptr(member) as usize != *key));
+        drop(shares);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        past.extend(over.iter().map(|member| MemberState { life: Life::Gone, ..member.state() }));
+    }
+
+    pub(super) fn stranded(&self) -> MutexGuard<'_, Vec<Weak<Content>>> {
+        self.stranded.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether content in these places needs no other one.
+    pub(super) fn is_enough(&self, places: &[(Arc<Member>, Place)]) -> bool {
+        places.iter().filter(|(member, _)| member.life() == Life::Active).count() >= self.copies
+    }
+
+    /// Whether a back end may have room for content that is in these places.
+    pub(super) fn has_room_beside(&self, places: &[(Arc<Member>, Place)]) -> bool {
+        self.in_use().iter().any(|member| {
+            let is_other = places.iter().all(|(other, _)| !Arc::ptr_eq(other, member));
+            is_other && member.life() == Life::Active && !member.is_full()
+        })
+    }
+
+    pub(super) fn contents(&self, shard: usize) -> Vec<Arc<Content>> {
+        let shard = self.registry[shard].lock().unwrap_or_else(PoisonError::into_inner);
+        shard.values().filter_map(Weak::upgrade).collect()
+    }
+
+    pub(super) fn forget(&self, number: u64) {
+        self.shard(number).remove(&number);
+    }
+
+    fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Weak<Content>>> {
+        self.registry[number as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Bytes to measure with: half of them compress, as in many programs.
+fn sample(bytes: usize) -> Vec<u8> {
+    let mut state = 88_172_645_463_325_252u64;
+    let mut sample = vec![7; bytes];
+    for word in sample.chunks_mut(16) {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        for (byte, random) in word.iter_mut().zip((state ^ state >> 29).to_le_bytes()) {
+            *byte = random;
+        }
+    }
+    sample
+}
