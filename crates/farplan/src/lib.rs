@@ -4,10 +4,22 @@
 //! | --- | --- |
 //! | [`table`] | units of memory, where the content of each is, and what map, unmap, fork and eviction do to it |
 //! | [`stride`] | how much to fetch ahead of a program that reads in order |
+//! | [`trace`] | page traces: which pages a program touched when, as a file |
+//! | [`reuse`], [`features`] | what a trace says of a program |
+//! | [`replay`] | a trace played against a model of the engine: the run time of a setting |
+//! | [`advise`], [`live`] | the setting that suits a program, before it runs and while it does |
+//! | [`balance`] | what lending memory between machines would even out |
 //! | [`wire`] | the messages between the library in a program and its supervisor |
 
+pub mod advise;
+pub mod balance;
+pub mod features;
+pub mod live;
+pub mod replay;
+pub mod reuse;
 pub mod stride;
 pub mod table;
+pub mod trace;
 pub mod wire;
 
 pub use table::{Outcome, Piece, State, Table};

@@ -1,0 +1,282 @@
+//! The setting that suits a program: every candidate is played against its trace, and back ends are ranked by what their cost buys.
+
+use crate::PAGE;
+use crate::features::{Features, UNITS};
+use crate::replay::{Costs, Gaps, Prediction, Setting, Speed, footprint_pages, replay, room_bytes};
+use crate::trace::Trace;
+
+/// Shares of the program's memory, in hundredths, that are tried for the least local memory.
+const LOCAL_PERCENTS: [u64; 9] = [10, 20, 30, 40, 50, 60, 70, 80, 90];
+/// Back ends that may be used together; each doubles the settings.
+const BACK_ENDS_MAX: usize = 4;
+/// What a sequence needs before fetching ahead is called its reason.
+const SEQUENTIAL_MIN: f64 = 0.5;
+
+/// What the best setting is the best by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Goal {
+    /// Speed over cost of memory: the paper's memory effectiveness improvement.
+    #[default]
+    Effect,
+    /// Run time alone.
+    Time,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wishes {
+    /// Local memory; `None` for half of what the program touches.
+    pub local_bytes: Option<u64>,
+    /// Run time over that without far memory that is still good.
+    pub slowdown_max: f64,
+    /// The back ends that there are.
+    pub speeds: Vec<Speed>,
+    /// What the engine's steps cost.
+    pub costs: Costs,
+    /// What counts.
+    pub goal: Goal,
+}
+
+/// A setting and what it would give.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// The setting.
+    pub setting: Setting,
+    /// What it would give.
+    pub told: Prediction,
+}
+
+/// Back ends and what they bring for what they cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Effect {
+    /// Which of the speeds, together.
+    pub back_ends: Vec<usize>,
+    /// Seconds with the unit and the prefetch that suit best.
+    pub time_s: f64,
+    /// Cost of the memory, here and far, over that of having all of it here.
+    pub cost: f64,
+    /// How often faster than the slowest back ends, over the cost: memory effectiveness improvement.
+    pub mei: f64,
+}
+
+/// What is advised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// Features of the program.
+    pub features: Features,
+    /// Local memory that all choices have.
+    pub local_bytes: u64,
+    /// Every setting, the quickest first.
+    pub choices: Vec<Choice>,
+    /// Back ends, those with the highest effect first.
+    pub effects: Vec<Effect>,
+    /// The recommended setting.
+    pub best: Choice,
+    /// The least local memory with which the best unit and back ends keep within the slowdown asked for.
+    pub local_bytes_least: Option<u64>,
+    /// Why, in sentences.
+    pub why: Vec<String>,
+}
+
+/// Advises on a program by its trace. `None` if there is no back end.
+pub fn advise(trace: &Trace, wishes: &Wishes) -> Option<Advice> {
+    let gaps = Gaps::of(trace);
+    let features = Features::of(trace);
+    let footprint = footprint_pages(trace) * PAGE;
+    let local_bytes = wishes.local_bytes.unwrap_or_else(|| local_for(trace, footprint / 2));
+    let mut choices = Vec::new();
+    for back_ends in sets(wishes.speeds.len()) {
+        for unit_bytes in UNITS {
+            for ahead in [true, false] {
+                let setting = Setting { local_bytes, unit_bytes, ahead, back_ends: back_ends.clone() };
+                let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
+                choices.push(Choice { setting, told });
+            }
+        }
+    }
+    choices.sort_by(|a, b| a.told.time_s.total_cmp(&b.told.time_s));
+    let effects = effects(&choices, &wishes.speeds, footprint);
+    let wanted = match wishes.goal {
+        Goal::Time => None,
+        Goal::Effect => effects.first().map(|effect| &effect.back_ends),
+    };
+    let suits = |choice: &&Choice| wanted.is_none_or(|wanted| choice.setting.back_ends == *wanted);
+    let best = choices.iter().find(suits)?.clone();
+    let least = LOCAL_PERCENTS.into_iter().map(|percent| local_for(trace, footprint / 100 * percent));
+    let local_bytes_least = least.clone().find(|local_bytes| {
+        let setting = Setting { local_bytes: *local_bytes, ..best.setting.clone() };
+        let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
+        told.time_s <= told.plain_s * wishes.slowdown_max
+    });
+    let why = why(&features, &best, &choices, &effects, wishes);
+    Some(Advice { features, local_bytes, choices, effects, best, local_bytes_least, why })
+}
+
+/// `--local` with which so many bytes of what is under service can be here.
+pub fn local_for(trace: &Trace, bytes: u64) -> u64 {
+    let asked = 1 << 50;
+    // What the model keeps back from any budget.
+    bytes.max(room_bytes(trace, 0)) + (asked - room_bytes(trace, asked))
+}
+
+/// All sets of back ends, small ones first.
+fn sets(count: usize) -> Vec<Vec<usize>> {
+    let count = count.min(BACK_ENDS_MAX);
+    let mut sets: Vec<Vec<usize>> =
+        (1u32..1 << count).map(|bits| (0..count).filter(|index| bits & 1 << index != 0).collect()).collect();
+    sets.sort_by_key(Vec::len);
+    sets
+}
+
+fn effects(choices: &[Choice], speeds: &[Speed], footprint: u64) -> Vec<Effect> {
+    // Sorted by time: the first of each set is its best.
+    let mut effects: Vec<Effect> = Vec::new();
+    for choice in choices {
+        let back_ends = &choice.setting.back_ends;
+        if effects.iter().any(|effect| effect.back_ends == *back_ends) {
+            continue;
+        }
+        let price =
+            back_ends.iter().filter_map(|index| speeds.get(*index)).map(|speed| speed.cost).sum::<f64>()
+                / back_ends.len().max(1) as f64;
+        let far = choice.told.far_bytes_max.min(footprint) as f64 / footprint.max(1) as f64;
+        let cost = (1.0 - far + far * price).max(0.01);
+        effects.push(Effect { back_ends: back_ends.clone(), time_s: choice.told.time_s, cost, mei: 0.0 });
+    }
+    let slowest = effects.iter().map(|effect| effect.time_s).fold(0.0, f64::max);
+    for effect in &mut effects {
+        effect.mei = slowest / effect.time_s.max(1e-9) / effect.cost;
+    }
+    effects.sort_by(|a, b| b.mei.total_cmp(&a.mei));
+    effects
+}
+
+fn why(
+    features: &Features,
+    best: &Choice,
+    choices: &[Choice],
+    effects: &[Effect],
+    wishes: &Wishes,
+) -> Vec<String> {
+    let names = |back_ends: &[usize]| {
+        let names: Vec<&str> =
+            back_ends.iter().filter_map(|index| Some(wishes.speeds.get(*index)?.name.as_str())).collect();
+        names.join(",")
+    };
+    let kib = |bytes: u64| bytes >> 10;
+    let percent = |share: f64| (share * 100.0).round();
+    let unit = best.setting.unit_bytes;
+    if best.told.faults == 0 {
+        return vec!["all of the program's memory fits, so that nothing is far".to_owned()];
+    }
+    let mut why = vec![format!(
+        "unit {} KiB: {} of 100 pages of such a unit are touched while it is here, and {} of 100 of one of 2 MiB",
+        kib(unit),
+        percent(features.use_of(unit)),
+        percent(features.use_of(2 << 20)),
+    )];
+    let same = |choice: &&Choice| {
+        choice.setting.unit_bytes == unit
+            && choice.setting.back_ends == best.setting.back_ends
+            && choice.setting.ahead != best.setting.ahead
+    };
+    if let Some(other) = choices.iter().find(same) {
+        why.push(format!(
+            "fetching ahead {}: {} of 100 touches are in order{}; {:.2} s against {:.2} s",
+            if best.setting.ahead { "on" } else { "off" },
+            percent(features.sequential_ratio),
+            if features.sequential_ratio >= SEQUENTIAL_MIN { ", in long runs" } else { "" },
+            best.told.time_s,
+            other.told.time_s,
+        ));
+    }
+    if let Some(effect) = effects.iter().find(|effect| effect.back_ends == best.setting.back_ends) {
+        why.push(format!(
+            "back ends {}: memory costs {} of 100 of having all of it here, effect {:.2}",
+            names(&effect.back_ends),
+            percent(effect.cost),
+            effect.mei,
+        ));
+    }
+    why.push(format!(
+        "{} of 100 of the memory has 80 of 100 touches that were seen: what local memory should hold at least",
+        percent(features.hot_ratio)
+    ));
+    why
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::features::tests::trace_of;
+
+    fn wishes(goal: Goal) -> Wishes {
+        let speed = |name: &str, once, kib, cost| Speed {
+            name: name.to_owned(),
+            get_ns: once,
+            get_kib_ns: kib,
+            put_ns: once,
+            put_kib_ns: kib,
+            cost,
+        };
+        let speeds = vec![speed("near", 1000.0, 100.0, 0.9), speed("wide", 80_000.0, 900.0, 0.02)];
+        Wishes { local_bytes: None, slowdown_max: 1.5, speeds, costs: Costs::default(), goal }
+    }
+
+    fn scan() -> crate::trace::Trace {
+        trace_of(&(0..16_384).cycle().take(3 * 16_384).collect::<Vec<u64>>(), |_| false)
+    }
+
+    fn random() -> crate::trace::Trace {
+        let mut state = 7u64;
+        let mut pages: Vec<u64> = (0..16_384).collect();
+        pages.extend((0..20_000).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % 16_384
+        }));
+        trace_of(&pages, |_| false)
+    }
+
+    #[test]
+    fn a_scan_gets_large_units_and_a_random_reader_the_smallest() {
+        let of = |trace| advise(trace, &wishes(Goal::Time)).unwrap();
+        let (scan, random) = (of(&scan()), of(&random()));
+        assert!(scan.best.setting.unit_bytes >= 64 << 10, "{:?}", scan.best);
+        assert!(random.best.setting.unit_bytes <= 16 << 10, "{:?}", random.best);
+        assert_eq!(scan.choices.len(), 3 * 5 * 2);
+        assert!(scan.choices.is_sorted_by(|a, b| a.told.time_s <= b.told.time_s));
+        assert!(scan.why.len() >= 3);
+    }
+
+    #[test]
+    fn the_quick_back_end_wins_by_time_and_a_cheap_one_where_far_memory_is_hardly_used() {
+        let random = advise(&random(), &wishes(Goal::Time)).unwrap();
+        assert_eq!(random.best.setting.back_ends, [0]);
+        // A program that touches its memory once, and computes a minute: what is far is never wanted again.
+        let mut once = trace_of(&(0..16_384).collect::<Vec<u64>>(), |_| true);
+        once.time_ns = 60_000_000_000;
+        let once = advise(&once, &wishes(Goal::Effect)).unwrap();
+        assert_eq!(once.best.setting.back_ends, [1], "{:?}", once.effects);
+    }
+
+    #[test]
+    fn effects_are_speed_over_cost() {
+        let advice = advise(&random(), &wishes(Goal::Effect)).unwrap();
+        let slowest = advice.effects.iter().map(|effect| effect.time_s).fold(0.0, f64::max);
+        for effect in &advice.effects {
+            assert!((effect.mei - slowest / effect.time_s / effect.cost).abs() < 1e-9);
+        }
+        assert!(advice.effects.is_sorted_by(|a, b| a.mei >= b.mei));
+        assert_eq!(advice.best.setting.back_ends, advice.effects[0].back_ends);
+    }
+
+    #[test]
+    fn less_local_memory_is_enough_for_who_bears_more() {
+        let patient = Wishes { slowdown_max: 1000.0, ..wishes(Goal::Time) };
+        let strict = Wishes { slowdown_max: 1.01, ..wishes(Goal::Time) };
+        let patient = advise(&random(), &patient).unwrap().local_bytes_least.unwrap();
+        let strict = advise(&random(), &strict).unwrap().local_bytes_least.unwrap_or(u64::MAX);
+        assert!(patient < strict, "{patient} {strict}");
+        assert_eq!(advise(&random(), &Wishes { speeds: Vec::new(), ..wishes(Goal::Time) }), None);
+    }
+}

@@ -1,0 +1,123 @@
+use super::*;
+use crate::features::tests::trace_of;
+use proptest::prelude::*;
+
+fn speeds() -> Vec<Speed> {
+    let speed = |name: &str, once, kib, cost| Speed {
+        name: name.to_owned(),
+        get_ns: once,
+        get_kib_ns: kib,
+        put_ns: once,
+        put_kib_ns: kib,
+        cost,
+    };
+    vec![speed("near", 1000.0, 100.0, 0.5), speed("wide", 100_000.0, 500.0, 0.05)]
+}
+
+fn setting(local_bytes: u64, unit_bytes: u64, ahead: bool) -> Setting {
+    Setting { local_bytes, unit_bytes, ahead, back_ends: vec![0] }
+}
+
+fn played(trace: &Trace, setting: &Setting) -> Prediction {
+    replay(trace, &Gaps::of(trace), setting, &speeds(), &Costs::default())
+}
+
+fn scan() -> Trace {
+    trace_of(&(0..16_384).cycle().take(3 * 16_384).collect::<Vec<u64>>(), |_| false)
+}
+
+fn random() -> Trace {
+    let mut state = 7u64;
+    let mut pages: Vec<u64> = (0..16_384).collect();
+    pages.extend((0..30_000).map(|_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) % 16_384
+    }));
+    trace_of(&pages, |_| false)
+}
+
+#[test]
+fn what_fits_has_no_fault_and_the_plain_time() {
+    let told = played(&scan(), &setting(1 << 30, 64 << 10, true));
+    assert_eq!((told.faults, told.in_bytes, told.out_bytes), (0, 0, 0));
+    assert!((told.time_s - told.plain_s).abs() < 1e-9);
+}
+
+#[test]
+fn a_loop_over_too_much_brings_all_of_it_back_each_time() {
+    // 64 MiB with room for 32: units of 4 KiB in order, two rounds after the first.
+    let told = played(&scan(), &setting(40 << 20, 4096, false));
+    assert!(told.in_bytes >= 64 << 20, "{told:?}");
+    assert!(told.out_bytes >= 32 << 20 && told.out_bytes <= 66 << 20, "written once, then clean: {told:?}");
+}
+
+#[test]
+fn scans_want_large_units_and_random_touches_small_ones() {
+    let local = 40 << 20;
+    let time = |trace: &Trace, unit| played(trace, &setting(local, unit, false)).time_s;
+    assert!(time(&scan(), 256 << 10) < time(&scan(), 4 << 10));
+    assert!(time(&random(), 4 << 10) < time(&random(), 256 << 10));
+}
+
+#[test]
+fn fetching_ahead_helps_scans() {
+    let local = 40 << 20;
+    let with = played(&scan(), &setting(local, 16 << 10, true));
+    let without = played(&scan(), &setting(local, 16 << 10, false));
+    assert!(with.faults < without.faults && with.time_s < without.time_s, "{with:?} {without:?}");
+    assert!(with.ahead_bytes > 0 && without.ahead_bytes == 0);
+}
+
+#[test]
+fn the_slower_back_end_is_slower_and_two_are_between() {
+    let with = |back_ends: &[usize]| {
+        let setting = Setting { back_ends: back_ends.to_vec(), ..setting(40 << 20, 16 << 10, false) };
+        played(&random(), &setting).time_s
+    };
+    assert!(with(&[0]) < with(&[0, 1]) && with(&[0, 1]) < with(&[1]));
+}
+
+#[test]
+fn memory_that_was_given_up_is_not_brought_back() {
+    let mut trace = scan();
+    let drop = Record { time_ns: 0, address: 0, kind: Kind::Drop, space: 0, flags: 0, amount: 16_384 };
+    let whole = played(&trace, &setting(40 << 20, 4096, false));
+    for round in [2, 1] {
+        trace.records.insert(round * 16_384, drop);
+    }
+    let dropped = played(&trace, &setting(40 << 20, 4096, false));
+    assert!(dropped.in_bytes == 0 && whole.in_bytes > 0, "{dropped:?}");
+}
+
+#[test]
+fn gaps_are_the_programs_own_time() {
+    let mut trace = trace_of(&(0..100).collect::<Vec<u64>>(), |_| false);
+    assert!(Gaps::of(&trace).sum_ns() < 3000.0, "touches at once after each other are faults only");
+    trace.records.push(Record {
+        time_ns: 50_000,
+        address: 0,
+        kind: Kind::Usage,
+        space: 0,
+        flags: 0,
+        amount: 1,
+    });
+    assert!((Gaps::of(&trace).sum_ns() - 50_000.0).abs() < 1.0);
+}
+
+proptest! {
+    #[test]
+    fn the_model_always_ends_and_counts_what_it_moves(
+        pages in proptest::collection::vec(0u64..9000, 1..1500),
+        local in 0u64..64,
+        unit in 0usize..5,
+        ahead: bool,
+    ) {
+        let trace = trace_of(&pages, |index| index % 3 == 0);
+        let unit_bytes = crate::features::UNITS[unit];
+        let told = played(&trace, &setting(local << 20, unit_bytes, ahead));
+        prop_assert!(told.time_s >= told.plain_s * 0.999 - 1.0 && told.time_s.is_finite());
+        prop_assert_eq!(told.in_bytes % unit_bytes, 0);
+                let again = played(&trace, &setting(local << 20, unit_bytes, ahead));
+        prop_assert_eq!(told, again, "the same twice");
+    }
+}
