@@ -99,6 +99,24 @@ def test_a_program_that_fits_takes_no_faults_of_its_memory(binary, library):
     assert "out 0 MiB written" in ended.stderr
 
 
+CHURN = """
+grown = bytearray(2 << 20)
+for round in range(20):
+    taken = bytearray(40 << 20)
+    taken[::4096] = b"7" * (len(taken) >> 12)
+    grown.extend(bytes(1 << 20))
+    del taken
+print("right" if not any(grown) else "wrong")
+"""
+
+
+def test_memory_that_was_given_back_does_not_count_before_any_is_under_service(binary, library):
+    """The program has 800 MiB and 20 sizes of one array in turn, but never more than 100 MiB at once."""
+    ended = far(binary, ["--local", "160M"], [sys.executable, "-c", CHURN])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert re.search(r"\b0 faults", ended.stderr), ended.stderr
+
+
 def test_a_full_back_end_loses_no_byte_and_says_so(binary, library, random_program, folder):
     ended = far(binary, ["--local", "64M", "--far", f"ssd:{folder}@16M"], [random_program, "3000", "5"])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
@@ -202,6 +220,15 @@ os.execv(sys.executable, [sys.executable, "-c", "b = bytearray(b'7' * (150 << 20
 """
     ended = far(binary, ["--local", "128M"], [sys.executable, "-c", script])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
+def test_a_shell_that_forks_all_the_time_ends(binary, library):
+    """A child begins while threads of its parent are still beginning."""
+    script = "for i in $(seq 1 300); do x=$(echo $i | cat); done; echo right"
+    for _ in range(2):
+        ended = far(binary, ["--local", "160M"], ["bash", "-c", script])
+        assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+        assert "at most 0 MiB here" in ended.stderr, ended.stderr
 
 
 def test_the_guide_works_as_it_is_written(binary, library, folder):

@@ -1,6 +1,8 @@
 //! What the supervisor knows: the programs' address spaces, the budget, and the faults that wait for room.
 
+use crate::evict;
 use crate::store::{Copy, Stores};
+use hinterland_farplan::loose::Loose;
 use hinterland_farplan::stride::Ahead;
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
@@ -62,7 +64,7 @@ pub(crate) struct Space {
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
     /// Memory that is told of and not served yet: the program fits so far.
-    pub loose: Vec<(u64, u64)>,
+    pub loose: Loose,
     pub is_armed: bool,
     /// Pages with which mappings begin that have none yet; see [`Engine::begin_mappings`].
     pub bare: Vec<u64>,
@@ -224,25 +226,34 @@ impl Engine {
 
     /// Serves all memory that was told of, if it does not fit.
     pub(crate) fn arm_if_needed(&self, known: &mut Known) {
-        let loose: u64 =
-            known.spaces.values().flat_map(|space| &space.loose).map(|(start, end)| end - start).sum();
-        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
-        let fits = match self.budget {
-            Budget::Bytes(_) => loose + resident <= self.room_bytes(known),
-            Budget::Percent(_) => false,
-        };
-        if fits && known.spaces.values().all(|space| !space.is_armed) {
-            return;
+        if known.spaces.values().all(|space| !space.is_armed) {
+            if self.fits(known) {
+                return;
+            }
+            // Programs that start many others: most of what does not fit has ended.
+            evict::sweep(known);
+            if self.fits(known) {
+                return;
+            }
         }
         let ids: Vec<u64> = known.spaces.keys().copied().collect();
         for id in ids {
             let Some(space) = known.spaces.get_mut(&id) else { continue };
             space.is_armed = true;
-            for (start, end) in std::mem::take(&mut space.loose) {
+            for (start, end) in space.loose.take() {
                 self.arm(known, id, start, end);
             }
         }
         self.pressure.notify_all();
+    }
+
+    /// Whether all memory that programs have, or may write without another call, can stay here.
+    fn fits(&self, known: &Known) -> bool {
+        let bytes = |space: &Space| space.loose.bytes() + space.table.resident_bytes();
+        match self.budget {
+            Budget::Bytes(_) => known.spaces.values().map(bytes).sum::<u64>() <= self.room_bytes(known),
+            Budget::Percent(_) => false,
+        }
     }
 
     /// Says something to whoever runs the program, once.
@@ -264,7 +275,7 @@ impl Space {
             turn: 0,
             page: None,
             mover: None,
-            loose: Vec::new(),
+            loose: Loose::default(),
             is_armed: false,
             bare: Vec::new(),
             hand: 0,

@@ -4,7 +4,7 @@
 //! reclaim thread does, on order. From that moment the program cannot write to them any more, so what is read from the staging
 //! area afterwards is the last content. The decision on far memory says why nothing is lost on the way.
 
-use crate::engine::{Engine, Known, Mover};
+use crate::engine::{Engine, Known, Mover, Space};
 use crate::store::Copy;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, Piece};
@@ -106,7 +106,8 @@ impl Engine {
         for space in known.spaces.values_mut() {
             // The memory of a child is its parent's until one of them writes.
             let resident = if space.is_child { 0 } else { resident_bytes(space.process) };
-            space.other_bytes = resident.saturating_sub(space.table.resident_bytes());
+            let loose = if space.is_child { 0 } else { loose_resident_bytes(space) };
+            space.other_bytes = resident.saturating_sub(space.table.resident_bytes() + loose);
         }
     }
 
@@ -341,8 +342,17 @@ fn resident_bytes(process: i32) -> u64 {
     pages * PAGE
 }
 
+/// Resident bytes of what was told of and is not under service; 0 if they cannot be told.
+fn loose_resident_bytes(space: &Space) -> u64 {
+    if space.loose.is_empty() {
+        return 0;
+    }
+    let Ok(pages) = PageMap::of_process(space.process) else { return 0 };
+    space.loose.ranges().map(|(start, end)| pages.present_bytes(start, end - start).unwrap_or(0)).sum()
+}
+
 /// Forgets address spaces that have ended.
-fn sweep(known: &mut Known) {
+pub(crate) fn sweep(known: &mut Known) {
     const ESRCH: i32 = 3;
     let has_ended = |error: &OsError| error.errno() == Some(ESRCH);
     // Nothing is served there: the kernel says that no such memory is there, or that nobody is.

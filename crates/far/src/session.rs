@@ -197,9 +197,20 @@ impl Serving {
                 connection.process = process;
                 self.greet(&connection, process, probe, descriptors).is_ok()
             }
-            Some(Message { kind: Kind::Register, words: [address, bytes, before] }) => {
-                self.register(connection.process, address, bytes, before);
-                answer(&connection.stream, &[]).is_ok()
+            Some(Message { kind: Kind::Register, words: [address, bytes, _] }) => {
+                let is_served = self.register(connection.process, address, bytes);
+                answer(&connection.stream, is_served, &[]).is_ok()
+            }
+            Some(Message { kind: Kind::Lift, words: [address, bytes, _] }) => {
+                let mut known = self.engine.lock();
+                if let Some((_, space)) = space_of(&mut known, connection.process) {
+                    space.loose.lift(address, address.saturating_add(bytes));
+                }
+                true
+            }
+            Some(Message { kind: Kind::Land, words: [before, address, bytes] }) => {
+                let is_served = self.land(connection.process, before, address, bytes);
+                answer(&connection.stream, is_served, &[]).is_ok()
             }
             Some(Message { kind: Kind::Mover, words: [process, staging, bytes] }) => {
                 // From here on the evicting thread reads what it says.
@@ -241,7 +252,7 @@ impl Serving {
             known.spaces.insert(id, space);
             self.engine.arm(&mut known, id, probe, probe + hinterland_farplan::PAGE);
             drop(known);
-            return answer(&connection.stream, &[]);
+            return answer(&connection.stream, false, &[]);
         }
         let child = known.spaces.values_mut().rev().find(|space| space.process == process && space.is_child);
         let Some(space) = child else {
@@ -254,36 +265,46 @@ impl Serving {
         space.page = page;
         let faults = Arc::clone(&space.faults);
         drop(known);
-        answer(&connection.stream, &[faults.as_fd()])
+        answer(&connection.stream, false, &[faults.as_fd()])
     }
 
-    /// Memory that may be far; with `before`, only if it is what lay there and has grown.
-    fn register(&self, process: u64, address: u64, bytes: u64, before: u64) {
+    /// Memory that may be far. Returns whether memory is under service.
+    fn register(&self, process: u64, address: u64, bytes: u64) -> bool {
         let mut known = self.engine.lock();
         let end = address.saturating_add(bytes);
-        let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
-        let Some((id, space)) = known.spaces.iter_mut().rev().find(|(_, space)| ours(space)) else { return };
-        let id = *id;
+        let Some((id, space)) = space_of(&mut known, process) else { return false };
         if space.is_armed {
-            if before == 0 || space.table.unit(address).is_some() {
-                self.engine.arm(&mut known, id, address, end);
-            }
-            return;
+            self.engine.arm(&mut known, id, address, end);
+            return true;
         }
-        if before != 0 {
-            let Some(index) = space.loose.iter().position(|(from, to)| (*from..*to).contains(&before)) else {
-                return;
-            };
-            space.loose.swap_remove(index);
-        }
-        space.loose.push((address, end));
+        space.loose.add(address, end);
         self.engine.arm_if_needed(&mut known);
+        known.spaces.get(&id).is_some_and(|space| space.is_armed)
+    }
+
+    /// Memory that lies somewhere else now, or has another length. Returns as [`register`](Self::register).
+    fn land(&self, process: u64, before: u64, address: u64, bytes: u64) -> bool {
+        let mut known = self.engine.lock();
+        let Some((id, space)) = space_of(&mut known, process) else { return false };
+        let landed = space.loose.land(before, address, bytes);
+        if space.is_armed {
+            // What moved under service is in the table where it is now, without what it grew by.
+            let grown = space.table.unit(address).map(|_| (address, address.saturating_add(bytes)));
+            for (from, to) in landed.into_iter().chain(grown) {
+                self.engine.arm(&mut known, id, from, to);
+            }
+            return true;
+        }
+        for (from, to) in landed {
+            space.loose.add(from, to);
+        }
+        self.engine.arm_if_needed(&mut known);
+        known.spaces.get(&id).is_some_and(|space| space.is_armed)
     }
 
     fn employ(&self, stream: UnixStream, process: u64, staging: u64, staging_bytes: u64) {
         let mut known = self.engine.lock();
-        let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
-        if let Some(space) = known.spaces.values_mut().rev().find(|space| ours(space)) {
+        if let Some((_, space)) = space_of(&mut known, process) {
             // An answer that never comes ends the wait when the process does.
             let _ = stream.set_receive_timeout(None);
             space.mover = Some(Mover { stream: Arc::new(stream), staging, staging_bytes });
@@ -292,8 +313,18 @@ impl Serving {
     }
 }
 
-fn answer(stream: &UnixStream, descriptors: &[std::os::fd::BorrowedFd<'_>]) -> Result<(), OsError> {
-    stream.send_all(&Message::new(Kind::Done, [0; 3]).to_bytes(), descriptors)
+/// The space that a process has now.
+fn space_of(known: &mut Known, process: u64) -> Option<(u64, &mut Space)> {
+    let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
+    known.spaces.iter_mut().rev().find(|(_, space)| ours(space)).map(|(id, space)| (*id, space))
+}
+
+fn answer(
+    stream: &UnixStream,
+    is_served: bool,
+    descriptors: &[std::os::fd::BorrowedFd<'_>],
+) -> Result<(), OsError> {
+    stream.send_all(&Message::new(Kind::Done, [u64::from(is_served), 0, 0]).to_bytes(), descriptors)
 }
 
 fn shared_page(descriptor: OwnedFd) -> Result<SharedSlice, OsError> {

@@ -3,6 +3,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`table`] | units of memory, where the content of each is, and what map, unmap, fork and eviction do to it |
+//! | [`loose`] | memory that was told of and is not under service yet |
 //! | [`stride`] | how much to fetch ahead of a program that reads in order |
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
@@ -15,6 +16,7 @@ pub mod advise;
 pub mod balance;
 pub mod features;
 pub mod live;
+pub mod loose;
 pub mod replay;
 pub mod reuse;
 pub mod stride;

@@ -4,12 +4,16 @@
 //! | --- | --- | --- |
 //! | `HELLO`, process, probe address, 0 | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork` |
 //! | `MOVER`, process, staging address, staging bytes | program | this connection takes orders |
-//! | `REGISTER`, address, bytes, address before | program | new anonymous memory that may be far; or known memory that has grown, and where it was |
-//! | `DONE`, value, 0, 0 | either | the answer to `HELLO` and `REGISTER` |
+//! | `REGISTER`, address, bytes, 0 | program | new anonymous memory that may be far |
+//! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
+//! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
+//! | `DONE`, 1 if memory is under service, 0, 0 | supervisor | the answer to `HELLO`, `REGISTER` and `LAND` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
 //! | `TAKEN`, address, bytes moved, error number | program | what became of one order, in order |
 //! | `CLEAR`, 0, 0, 0 | supervisor | give the pages of the staging area back to the kernel; no answer |
+//!
+//! `LIFT` and `LAND` matter before memory is under service; from then on the kernel tells of such changes.
 
 /// Bytes of a message.
 pub const BYTES: usize = 32;
@@ -42,6 +46,10 @@ pub enum Kind {
     Taken = 7,
     /// Empty the staging area.
     Clear = 8,
+    /// Memory is about to go or to move.
+    Lift = 9,
+    /// Memory has moved.
+    Land = 10,
 }
 
 /// A message.
@@ -85,6 +93,8 @@ impl Message {
             6 => Kind::Run,
             7 => Kind::Taken,
             8 => Kind::Clear,
+            9 => Kind::Lift,
+            10 => Kind::Land,
             _ => return None,
         };
         Some(Self { kind, words: [word(1), word(2), word(3)] })
@@ -101,7 +111,7 @@ mod tests {
             let message = Message::new(kind, [1, u64::MAX, 3]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }
-        for kind in [Kind::Take, Kind::Run, Kind::Taken, Kind::Clear] {
+        for kind in [Kind::Take, Kind::Run, Kind::Taken, Kind::Clear, Kind::Lift, Kind::Land] {
             let message = Message::new(kind, [0, 1 << 40, 9]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }

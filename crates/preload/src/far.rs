@@ -19,14 +19,21 @@ mod patch;
 pub(crate) use calls::{advise, map, remap, unmap};
 
 use hinterland_region::system::say;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether far memory is on in this process.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// The process in which far memory is on; 0 at first. A child has its parent's number here until it has greeted: what it
+/// allocates before is the kernel's alone, because connection and locks are still those of the parent.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 pub(crate) fn is_active() -> bool {
-    // Acquire: pairs with the Release in `begin`, behind which everything is set up.
-    ACTIVE.load(Ordering::Acquire)
+    // Acquire: pairs with the Release in `activate`, behind which everything is set up.
+    let process = PROCESS.load(Ordering::Acquire);
+    process != 0 && process == std::process::id()
+}
+
+fn activate() {
+    // Release: pairs with the Acquire in `is_active`.
+    PROCESS.store(std::process::id(), Ordering::Release);
 }
 
 #[used]
@@ -41,8 +48,7 @@ extern "C" fn begin() {
         // SAFETY: ends the process at once; nothing of the program has run.
         unsafe { libc::_exit(125) };
     }
-    // Release: pairs with the Acquire in `is_active`.
-    ACTIVE.store(true, Ordering::Release);
+    activate();
 }
 
 fn set_up(socket: &'static [u8]) -> Result<(), String> {
@@ -60,7 +66,10 @@ fn set_up(socket: &'static [u8]) -> Result<(), String> {
 
 /// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that it does not know.
 unsafe extern "C" fn child() {
-    let result = layout::prepare().and_then(|()| link::reconnect()).and_then(|()| mover::start());
+    let result = layout::prepare().and_then(|()| link::reconnect()).and_then(|()| {
+        activate();
+        mover::start()
+    });
     if let Err(error) = result {
         say(&format!("a child of fork cannot have far memory, and is ended: {error}"));
         // SAFETY: ends the child at once.

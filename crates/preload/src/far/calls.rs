@@ -36,9 +36,13 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
         // All at once would be more than the budget.
         asked.flags &= !libc::MAP_POPULATE;
     }
-    let address = if replaces { layout::change(|| kernel(asked)) } else { kernel(asked) }?;
+    let replace = || {
+        link::lift(call.address, call.bytes.next_multiple_of(PAGE));
+        kernel(asked)
+    };
+    let address = if replaces { layout::change(replace) } else { kernel(asked) }?;
     if may_be_far {
-        link::register(address, call.bytes.next_multiple_of(PAGE), 0);
+        link::register(address, call.bytes.next_multiple_of(PAGE));
     }
     Ok(address)
 }
@@ -47,7 +51,13 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
 pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::unmap(address, bytes) };
-    if is_active() { layout::change(kernel) } else { kernel() }
+    if !is_active() {
+        return kernel();
+    }
+    layout::change(|| {
+        link::lift(address, bytes.next_multiple_of(PAGE));
+        kernel()
+    })
 }
 
 /// `mremap`.
@@ -57,12 +67,21 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
     if !is_active() {
         return kernel();
     }
-    let moved = layout::change(kernel)?;
     let (old, new) = (bytes.next_multiple_of(PAGE), new_bytes.next_multiple_of(PAGE));
-    if new > old && new >= REGION_BYTES_MIN {
-        link::register(moved, new, address);
-    }
-    Ok(moved)
+    layout::change(|| {
+        // What lies at the target goes.
+        if flags & libc::MREMAP_FIXED != 0 {
+            link::lift(target, new);
+        }
+        link::lift(address, old);
+        let moved = kernel();
+        match moved {
+            Ok(now) if new > old || link::follows() => link::land(address, now, new),
+            Err(_) if link::follows() => link::land(address, address, old),
+            _ => {}
+        }
+        moved
+    })
 }
 
 /// `madvise`.
@@ -87,11 +106,16 @@ fn heap(end: u64) -> u64 {
         HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
         return now;
     }
-    let now = if end < before { layout::change(kernel) } else { kernel() };
+    let shrink = || {
+        let from = end.next_multiple_of(PAGE);
+        link::lift(from, before.next_multiple_of(PAGE).saturating_sub(from));
+        kernel()
+    };
+    let now = if end < before { layout::change(shrink) } else { kernel() };
     HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
     let (from, to) = (before.next_multiple_of(PAGE), now & !(PAGE - 1));
     if before != 0 && to > from {
-        link::register(from, to - from, 0);
+        link::register(from, to - from);
     }
     now
 }

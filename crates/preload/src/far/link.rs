@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long the supervisor may take to accept.
@@ -27,6 +27,10 @@ static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
 static BUSY: AtomicU32 = AtomicU32::new(0);
 /// A page of which a child's first touch tells the supervisor who it is.
 static PROBE: AtomicU64 = AtomicU64::new(0);
+/// Whether any memory was told of.
+static TOLD: AtomicBool = AtomicBool::new(false);
+/// Whether the supervisor has said that memory is under service.
+static SERVED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Greets the supervisor with a userfaultfd of this process.
@@ -105,9 +109,32 @@ pub(super) fn process() -> u64 {
     u64::from(std::process::id())
 }
 
-/// Tells of new memory, or of memory that was at `before` and has grown, and waits until it is under service where it must be.
-/// Allocates nothing: `malloc` may be the caller.
-pub(super) fn register(address: u64, bytes: u64, before: u64) {
+/// Tells of new memory, and waits until it is under service where it must be. Allocates nothing: `malloc` may be the caller.
+pub(super) fn register(address: u64, bytes: u64) {
+    // A call that takes memory away has been told of as a whole before somebody tells of what is new in its place.
+    TOLD.store(true, Ordering::Relaxed); // Relaxed: the layout lock orders it for whoever lifts this memory.
+    layout::drop_content(|| tell(Message::new(Kind::Register, [address, bytes, 0]), true));
+}
+
+/// Tells that memory is about to be unmapped, replaced or moved. The caller has the layout lock.
+pub(super) fn lift(address: u64, bytes: u64) {
+    if follows() {
+        tell(Message::new(Kind::Lift, [address, bytes, 0]), false);
+    }
+}
+
+/// Tells that memory has moved, or is where it was but longer or shorter. The caller has the layout lock.
+pub(super) fn land(before: u64, address: u64, bytes: u64) {
+    tell(Message::new(Kind::Land, [before, address, bytes]), true);
+}
+
+/// Whether the supervisor must be told what becomes of memory: some was told of, and none is under service as far as is known.
+pub(super) fn follows() -> bool {
+    // Relaxed: who hears late tells what need not be told.
+    TOLD.load(Ordering::Relaxed) && !SERVED.load(Ordering::Relaxed)
+}
+
+fn tell(message: Message, answers: bool) {
     // SAFETY: what is stored came from a box that is never freed. Acquire: pairs with the Release in `greet`.
     let Some(link) = (unsafe { LINK.load(Ordering::Acquire).as_ref() }) else { return };
     // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
@@ -115,13 +142,15 @@ pub(super) fn register(address: u64, bytes: u64, before: u64) {
         // SAFETY: gives the processor away.
         unsafe { libc::sched_yield() };
     }
-    let message = Message::new(Kind::Register, [address, bytes, before]).to_bytes();
     let mut answer = [0; wire::BYTES];
     // An error is the end of the supervisor; the reclaim thread acts on it.
-    let _ = link
-        .stream
-        .send_all(&message, &[])
-        .and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new()));
+    let told = link.stream.send_all(&message.to_bytes(), &[]);
+    if answers
+        && told.and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new())).is_ok()
+        && Message::parse(&answer).is_some_and(|answer| answer.words[0] != 0)
+    {
+        SERVED.store(true, Ordering::Relaxed); // Relaxed: as above.
+    }
     // Release: pairs with the Acquire above.
     BUSY.store(0, Ordering::Release);
 }

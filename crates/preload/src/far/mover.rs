@@ -47,20 +47,46 @@ pub(super) fn start() -> Result<(), OsError> {
         FaultModes { missing: true, minor: false, write_protect: false },
     )?;
     let stream = link::open()?;
-    let mut mover = Mover { stream, faults, staging, orders: [[0; 3]; wire::ORDERS_MAX], count: 0 };
+    let mover = Box::new(Mover { stream, faults, staging, orders: [[0; 3]; wire::ORDERS_MAX], count: 0 });
     let mut before: u64 = 0;
     let all = u64::MAX;
     // The thread is born with all signals held back: they are the program's.
     // SAFETY: both masks are eight bytes, as the call is told.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
-    let made = std::thread::Builder::new()
-        .name("hinterland-far".to_owned())
-        .stack_size(STACK_BYTES)
-        .spawn(move || mover.run());
+    let made = spawn(mover);
     let none = std::ptr::null_mut::<u64>();
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8) };
-    made.map(drop).map_err(|error| OsError::system("starting a thread", "hinterland-far", error))
+    made
+}
+
+/// Makes the thread with nothing but the C library's own call: the standard library's threads allocate as they begin, while the
+/// program may already call `fork`, and its child would find their locks taken.
+fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
+    extern "C" fn begin(mover: *mut libc::c_void) -> *mut libc::c_void {
+        // SAFETY: the box that `spawn` gave away, to this thread alone. It is not freed: that would make this thread a heap.
+        let mut mover = unsafe { mover.cast::<Mover>().read() };
+        // SAFETY: a constant of less than 16 bytes with its NUL.
+        unsafe { libc::prctl(libc::PR_SET_NAME, c"hinterland-far".as_ptr()) };
+        mover.run();
+        std::ptr::null_mut()
+    }
+    let refused = |number: i32| {
+        OsError::system("starting a thread", "hinterland-far", io::Error::from_raw_os_error(number))
+    };
+    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
+    let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
+    let argument = Box::into_raw(mover);
+    // SAFETY: the attributes are made before they are used, and unmade after.
+    let result = unsafe {
+        libc::pthread_attr_init(attributes.as_mut_ptr());
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
+        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
+        let result = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, argument.cast());
+        libc::pthread_attr_destroy(attributes.as_mut_ptr());
+        result
+    };
+    if result == 0 { Ok(()) } else { Err(refused(result)) }
 }
 
 impl Mover {
