@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, generate, get, gpu, kv, locks, ls, metrics, mount, node, put, region, resp,
-    rm, run, simulate, stat, status, top, up, verify,
+    bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node, put, region,
+    resp, rm, run, simulate, stat, status, switch, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -75,6 +75,10 @@ pub enum Command {
     Mount(mount::Arguments),
     /// Run a program that sees the pool's objects as files and maps them from memory
     Run(run::Arguments),
+    /// Programs whose memory is partly elsewhere
+    Far(far::Arguments),
+    /// Change the budget of a program with far memory while it runs
+    Switch(switch::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),
     /// Make regions, memory that is read and written in place, and move their pages
@@ -87,7 +91,7 @@ pub enum Command {
     Gpu(gpu::Arguments),
     /// Serve Redis clients with values in KV blocks
     Resp(resp::Arguments),
-    /// Watch members, caches and rates
+    /// Watch members, caches and rates, and programs with far memory
     Top(top::Arguments),
     /// Print or serve counters for Prometheus
     Metrics(metrics::Arguments),

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod doctor;
+pub mod far;
 pub mod generate;
 pub mod get;
 pub mod gpu;
@@ -20,6 +21,7 @@ pub mod run;
 pub mod simulate;
 pub mod stat;
 pub mod status;
+pub mod switch;
 pub mod top;
 pub mod up;
 pub mod verify;

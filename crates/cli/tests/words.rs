@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 31] = [
+const COMMANDS: [&str; 34] = [
     "",
     "up",
     "node",
@@ -19,6 +19,9 @@ const COMMANDS: [&str; 31] = [
     "verify",
     "mount",
     "run",
+    "far",
+    "far list",
+    "switch",
     "status",
     "region",
     "region create",

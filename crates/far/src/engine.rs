@@ -10,6 +10,7 @@ use hinterland_os::poll::EventCounter;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Fault, FaultModes};
 use hinterland_os::{SharedSlice, Userfault};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -18,19 +19,26 @@ use std::time::Instant;
 /// Least budget: what a thread needs at once is a few units, and every fault must find room in the end.
 pub(crate) const BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// Kept out of the budget: what is in the staging area, and what a process grows by outside of its tables between two looks.
-const MARGIN_BYTES: u64 = 8 << 20;
+pub(crate) const MARGIN_BYTES: u64 = 8 << 20;
 /// Most bytes that are fetched ahead with one fault: 1 ms of copying, during which other faults wait.
 pub(crate) const AHEAD_BYTES_MAX: u64 = 2 << 20;
 /// Sequences that a program may read at once and that are told apart.
 const SEQUENCES: usize = 8;
 
 /// How much of the programs' memory may be on this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Budget {
     /// So many bytes, all resident memory of the programs included.
     Bytes(u64),
     /// So many hundredths of what the programs have in use, at least 16 MiB.
     Percent(u8),
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self::Percent(100)
+    }
 }
 
 /// How a run is set up.
@@ -90,6 +98,8 @@ pub(crate) struct Counters {
     pub busy_bytes: u64,
     pub stale: u64,
     pub stall_ns: u64,
+    /// The longest wait of one fault since it was last asked for.
+    pub stall_ns_max: u64,
     pub resident_bytes_max: u64,
     pub far_bytes_max: u64,
     pub over_budget: u64,
@@ -104,6 +114,9 @@ pub(crate) struct Waiting {
 
 #[derive(Default)]
 pub(crate) struct Known {
+    pub budget: Budget,
+    /// After the budget was lowered: what faults may fill up to until enough has left, so that they go on meanwhile.
+    pub ceiling_bytes: u64,
     pub spaces: BTreeMap<u64, Space>,
     pub waiting: Vec<Waiting>,
     pub stamp: u64,
@@ -123,7 +136,6 @@ pub(crate) struct Engine {
     /// Rung when waiting faults may go on.
     pub bell: EventCounter,
     pub stores: Arc<Stores>,
-    pub budget: Budget,
     pub unit_bytes: u64,
     pub ahead: bool,
     pub said: AtomicBool,
@@ -133,11 +145,10 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(options: Options, bell: EventCounter) -> Self {
         Self {
-            known: Mutex::default(),
+            known: Mutex::new(Known { budget: options.budget, ..Known::default() }),
             pressure: Condvar::new(),
             bell,
             stores: options.stores,
-            budget: options.budget,
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
             said: AtomicBool::new(false),
@@ -153,7 +164,7 @@ impl Engine {
     /// Bytes that the tables may have resident.
     pub(crate) fn room_bytes(&self, known: &Known) -> u64 {
         let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
-        let limit = match self.budget {
+        let limit = match known.budget {
             Budget::Bytes(bytes) => bytes.saturating_sub(other + MARGIN_BYTES),
             Budget::Percent(percent) => {
                 let used: u64 = known
@@ -250,7 +261,7 @@ impl Engine {
     /// Whether all memory that programs have, or may write without another call, can stay here.
     fn fits(&self, known: &Known) -> bool {
         let bytes = |space: &Space| space.loose.bytes() + space.table.resident_bytes();
-        match self.budget {
+        match known.budget {
             Budget::Bytes(_) => known.spaces.values().map(bytes).sum::<u64>() <= self.room_bytes(known),
             Budget::Percent(_) => false,
         }

@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// Measures what the processes have resident beside their tables.
-    fn look(&self, known: &mut Known) {
+    pub(crate) fn look(&self, known: &mut Known) {
         let far: u64 = known.spaces.values().map(|space| space.table.far_bytes()).sum();
         known.counters.far_bytes_max = known.counters.far_bytes_max.max(far);
         for space in known.spaces.values_mut() {
@@ -188,6 +188,11 @@ impl Engine {
             for space in known.spaces.values_mut() {
                 space.table.finish(victim.ticket, (victim.start, victim.end), outcome, stamp);
             }
+        }
+        // Half of what leaves may be filled again while a lowered budget is reached.
+        if known.ceiling_bytes > 0 {
+            let ceiling = known.ceiling_bytes.saturating_sub(bytes / 2);
+            known.ceiling_bytes = if ceiling > self.room_bytes(&known) { ceiling } else { 0 };
         }
         let is_stale = |(_, error): &(u64, u64)| *error == wire::STALE;
         known.counters.stale += u64::from(moved.is_some_and(|moved| moved.iter().any(is_stale)));

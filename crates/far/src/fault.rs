@@ -34,13 +34,13 @@ struct Fill {
 }
 
 impl Engine {
-    /// Takes in an event of a space. Faults that cannot be served yet are kept.
-    pub(crate) fn event(&self, known: &mut Known, id: u64, event: Event) {
+    /// Takes in an event of a space, which can be seen since a moment. Faults that cannot be served yet are kept.
+    pub(crate) fn event(&self, known: &mut Known, id: u64, event: Event, since: Instant) {
         match event {
             Event::Fault(fault) => {
                 known.counters.faults += 1;
                 known.counters.protect_faults += u64::from(fault.write_protect);
-                let waiting = Waiting { space: id, fault, since: Instant::now() };
+                let waiting = Waiting { space: id, fault, since };
                 self.attempt(known, waiting);
             }
             Event::Fork(faults) => {
@@ -80,6 +80,7 @@ impl Engine {
             Ok(Served::Done) => {
                 let stalled = u64::try_from(waiting.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 known.counters.stall_ns = known.counters.stall_ns.saturating_add(stalled);
+                known.counters.stall_ns_max = known.counters.stall_ns_max.max(stalled);
             }
             Ok(Served::Later) => {
                 known.waiting.push(waiting);
@@ -104,6 +105,7 @@ impl Engine {
         let room = self.room_bytes(known);
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         let is_stuck = known.is_stuck;
+        let limit = room.max(known.ceiling_bytes);
         known.stamp += 1;
         let stamp = known.stamp;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
@@ -117,7 +119,7 @@ impl Engine {
         }
         let Some((start, end)) = space.table.unit(page) else { return Ok(Served::Done) };
         let Some(state) = space.table.state(page).cloned() else { return Ok(Served::Done) };
-        let fits = is_stuck || resident + (end - start) <= room;
+        let fits = is_stuck || resident + (end - start) <= limit;
         match state {
             State::Leaving { .. } => Ok(Served::Later),
             State::Resident { .. } => {
@@ -143,7 +145,7 @@ impl Engine {
                 }
                 space.table.set(page, State::Resident { clean: None, stamp });
                 known.counters.zero_bytes += end - start;
-                known.counters.over_budget += u64::from(resident + (end - start) > room);
+                known.counters.over_budget += u64::from(resident + (end - start) > limit);
                 self.continue_sequence(known, id, start, end, room)?;
                 Ok(Served::Done)
             }
@@ -153,7 +155,7 @@ impl Engine {
                 if !self.fetch(known, id, (start, end), &piece, writes)? {
                     return Ok(Served::Later);
                 }
-                known.counters.over_budget += u64::from(resident + (end - start) > room);
+                known.counters.over_budget += u64::from(resident + (end - start) > limit);
                 self.continue_sequence(known, id, start, end, room)?;
                 Ok(Served::Done)
             }

@@ -2,9 +2,10 @@
 //!
 //! A program that `hinterland run --local` starts loads a library that hands over a userfaultfd and tells of large anonymous
 //! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]), keeps what is resident within a budget
-//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). Why each step is safe is in the decision on far
+//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Why each step is safe is in the decision on far
 //! memory (docs/decisions).
 
+pub mod control;
 mod engine;
 mod evict;
 mod fault;

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
@@ -82,6 +82,10 @@ impl Supervisor {
         Ok(Self { engine, threads })
     }
 
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.engine)
+    }
+
     /// Ends the service and tells what it did. Programs that are still there lose their memory, and are ended by their
     /// reclaim threads.
     pub fn finish(self) -> Report {
@@ -141,11 +145,13 @@ impl Serving {
 
     /// Reads events and takes them in under one lock: whoever made a change goes on as soon as its event was read.
     fn events(&self, id: u64, events: &mut Vec<hinterland_os::userfault::Event>) {
+        // Who holds the lock keeps faults waiting: that time is theirs, too.
+        let since = Instant::now();
         let mut known = self.engine.lock();
         let Some(faults) = known.spaces.get(&id).map(|space| Arc::clone(&space.faults)) else { return };
         while faults.read_events(events).is_ok_and(|count| count > 0) {
             for event in events.drain(..) {
-                self.engine.event(&mut known, id, event);
+                self.engine.event(&mut known, id, event, since);
             }
             // Others want the lock, too; what is left makes the descriptor readable again.
             if !known.waiting.is_empty() {

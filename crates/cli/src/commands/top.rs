@@ -1,4 +1,6 @@
-//! `hinterland top`: watches members, caches and rates.
+//! `hinterland top`: watches members, caches and rates, and programs with far memory.
+
+mod far;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -41,6 +43,12 @@ struct Sample {
     members: Vec<MemberInfo>,
 }
 
+/// What is shown: the pool if a node answers, programs with far memory if there are any.
+struct Picture<'a> {
+    pool: Option<(&'a Sample, Rates)>,
+    programs: &'a far::Programs,
+}
+
 /// What has happened each second between two samples.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct Rates {
@@ -59,23 +67,34 @@ struct Rates {
 /// Shows pictures until it is interrupted.
 ///
 /// # Errors
-/// [`Failure`] if no node answers at the start.
+/// [`Failure`] if no node answers at the start, and no program has far memory.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
-    let pool = context.pool()?;
+    // Who may not look into the folder of others' programs still sees the pool.
+    let mut programs = far::Programs::default().followed_by(super::far::statuses().unwrap_or_default());
+    let pool = match context.pool() {
+        Err(_) if !programs.is_empty() => None,
+        pool => Some(pool?),
+    };
     let pause = Duration::from_secs_f64(arguments.interval);
-    let mut before = sample(&pool)?;
+    let mut before = pool.as_ref().map(sample).transpose()?;
+    let first =
+        Picture { pool: before.as_ref().map(|sample| (sample, Rates::default())), programs: &programs };
     if arguments.once {
-        show(context, &before, Rates::default(), None)?;
+        show(context, &first, None)?;
         return Ok(ExitCode::SUCCESS);
     }
     let screen = Screen::enter(context);
-    show(context, &before, Rates::default(), screen.as_ref())?;
+    show(context, &first, screen.as_ref())?;
     while !wait_readable(&signals, Some(pause))? {
-        let after = sample(&pool)?;
-        let elapsed = after.at.duration_since(before.at).as_secs_f64();
-        let rates = Rates::between(&before.status.counters, &after.status.counters, elapsed);
-        show(context, &after, rates, screen.as_ref())?;
+        let after = pool.as_ref().map(sample).transpose()?;
+        programs = programs.followed_by(super::far::statuses().unwrap_or_default());
+        let rates = before.as_ref().zip(after.as_ref()).map(|(before, after)| {
+            let elapsed = after.at.duration_since(before.at).as_secs_f64();
+            Rates::between(&before.status.counters, &after.status.counters, elapsed)
+        });
+        let picture = Picture { pool: after.as_ref().zip(rates), programs: &programs };
+        show(context, &picture, screen.as_ref())?;
         before = after;
     }
     Ok(ExitCode::SUCCESS)
@@ -91,14 +110,35 @@ fn sample(pool: &Pool) -> Result<Sample, Failure> {
     Ok(Sample { at: Instant::now(), status, members })
 }
 
-fn show(context: &Context, sample: &Sample, rates: Rates, screen: Option<&Screen>) -> Result<(), Failure> {
+fn show(context: &Context, picture: &Picture<'_>, screen: Option<&Screen>) -> Result<(), Failure> {
     if context.output.json {
-        return context.output.json(&value(sample, rates));
+        return context.output.json(&picture.value());
     }
-    let lines = picture(sample, rates);
+    let lines = picture.lines();
     match screen {
         Some(screen) => screen.draw(&lines),
         None => context.output.data(lines.join("\n")),
+    }
+}
+
+impl Picture<'_> {
+    fn value(&self) -> Value {
+        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+        let mut value = self.pool.map_or_else(|| json!({}), |(sample, rates)| value(sample, rates));
+        value["at_ms"] = json!(at_ms);
+        value["far"] = self.programs.value();
+        value
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines = self
+            .pool
+            .map_or_else(|| vec!["hinterland top".to_owned()], |(sample, rates)| picture(sample, rates));
+        if self.pool.is_none() || !self.programs.is_empty() {
+            lines.push(String::new());
+            lines.extend(self.programs.lines());
+        }
+        lines
     }
 }
 
@@ -124,9 +164,7 @@ impl Rates {
 }
 
 fn value(sample: &Sample, rates: Rates) -> Value {
-    let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
     json!({
-        "at_ms": at_ms,
         "status": shapes::status(&sample.status, &sample.members),
         "rates": {
             "network_received_bytes_per_s": rates.received_bytes,

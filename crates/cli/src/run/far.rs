@@ -4,6 +4,7 @@ use super::temporary::TemporaryFolder;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::size::{Size, human};
+use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, runs};
 use hinterland_far::store::{Disk, Packed, Store, Stores};
 use hinterland_far::{Budget, Options, Report, Supervisor};
 use std::ffi::{OsStr, OsString};
@@ -15,8 +16,6 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
-/// Least budget: a thread needs a few units at once, and a program's own libraries are resident besides.
-const LOCAL_BYTES_MIN: u64 = 64 << 20;
 /// Room of a file that has no size with it.
 const DISK_BYTES: u64 = 16 << 30;
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
@@ -29,7 +28,7 @@ const SET_ID_BITS: u32 = 0o6000;
 pub struct Choice {
     /// Most memory that the program may have on this host: a size, or hundredths of what it uses, as in 50%
     #[arg(long, value_name = "SIZE", value_parser = budget)]
-    local: Option<Local>,
+    local: Option<Budget>,
     /// Where the rest is kept, with commas between: lz4 (compressed memory of this host), ssd:PATH or ssd:PATH@SIZE
     #[arg(long, value_name = "LIST", default_value = "lz4", requires = "local", value_delimiter = ',', value_parser = back_end)]
     far: Vec<BackEnd>,
@@ -42,12 +41,9 @@ pub struct Choice {
     /// Do not fetch ahead of a program that reads in order
     #[arg(long, requires = "local")]
     no_ahead: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Local {
-    Bytes(u64),
-    Percent(u8),
+    /// What `hinterland far list` and `hinterland switch` call the program [default: as its file is called]
+    #[arg(long, value_name = "NAME", requires = "local")]
+    name: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -58,6 +54,7 @@ enum BackEnd {
 
 /// The supervisor of a program.
 pub struct Supervised {
+    control: Option<Control>,
     supervisor: Supervisor,
     socket: PathBuf,
     _folder: TemporaryFolder,
@@ -73,7 +70,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`Failure`] for a program that cannot have far memory, and for a back end that cannot be had.
-    pub fn start(&self, program: &[OsString]) -> Result<Option<Supervised>, Failure> {
+    pub fn start(&self, program: &[OsString], output: &Output) -> Result<Option<Supervised>, Failure> {
         let Some(local) = self.local else { return Ok(None) };
         if let Some(name) = program.first() {
             check_program(name)?;
@@ -94,16 +91,22 @@ impl Choice {
                 }
             });
         }
-        let budget = match local {
-            Local::Bytes(bytes) => Budget::Bytes(bytes),
-            Local::Percent(percent) => Budget::Percent(percent),
-        };
         let stores = Arc::new(Stores::new(stores, usize::from(self.copies)));
         let folder = TemporaryFolder::make("far")?;
         let socket = folder.path().join("far.sock");
-        let options = Options { budget, unit_bytes, stores, ahead: !self.no_ahead };
+        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
         let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
-        Ok(Some(Supervised { supervisor, socket, _folder: folder }))
+        let control = Control::open(&supervisor, &runs::folder(), self.about(program));
+        let control = control.map_err(|error| {
+            output.warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
+        });
+        Ok(Some(Supervised { control: control.ok(), supervisor, socket, _folder: folder }))
+    }
+
+    fn about(&self, program: &[OsString]) -> About {
+        let file = program.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
+        let name = self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned());
+        About { name, command: program.iter().map(|word| word.to_string_lossy().into_owned()).collect() }
     }
 }
 
@@ -115,6 +118,7 @@ impl Supervised {
 
     /// Ends the service, and says what it did.
     pub fn finish(self, output: &Output) {
+        drop(self.control);
         let report = self.supervisor.finish();
         if !output.quiet {
             tell(&report);
@@ -195,10 +199,11 @@ fn is_static(head: &[u8]) -> bool {
     all_known && count > 0
 }
 
-fn budget(text: &str) -> Result<Local, String> {
+/// A budget as people write it.
+pub fn budget(text: &str) -> Result<Budget, String> {
     if let Some(number) = text.strip_suffix('%') {
         return match number.trim().parse() {
-            Ok(percent @ 1..=100) => Ok(Local::Percent(percent)),
+            Ok(percent @ 1..=100) => Ok(Budget::Percent(percent)),
             _ => Err(format!("{text} is no share (hint: 1% to 100%)")),
         };
     }
@@ -206,7 +211,7 @@ fn budget(text: &str) -> Result<Local, String> {
     if size.bytes < LOCAL_BYTES_MIN {
         return Err(format!("{size} is too little for any program (hint: at least 64M)"));
     }
-    Ok(Local::Bytes(size.bytes))
+    Ok(Budget::Bytes(size.bytes))
 }
 
 fn unit(text: &str) -> Result<Size, String> {
@@ -241,8 +246,8 @@ mod tests {
 
     #[test]
     fn budgets_are_sizes_or_shares() {
-        assert!(matches!(budget("2G"), Ok(Local::Bytes(bytes)) if bytes == 2 << 30));
-        assert!(matches!(budget("50%"), Ok(Local::Percent(50))));
+        assert!(matches!(budget("2G"), Ok(Budget::Bytes(bytes)) if bytes == 2 << 30));
+        assert!(matches!(budget("50%"), Ok(Budget::Percent(50))));
         for bad in ["0%", "101%", "1M", "half", "%"] {
             assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
         }

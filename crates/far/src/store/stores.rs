@@ -139,6 +139,11 @@ impl Stores {
         Ok(())
     }
 
+    /// In how many of them each content is kept.
+    pub const fn copies(&self) -> usize {
+        self.copies
+    }
+
     /// Bytes a second at which content moves between back ends.
     pub fn set_move_rate(&self, bytes_s: u64) {
         self.move_bytes_s.store(bytes_s.max(1), Ordering::Relaxed); // Relaxed: a setting.

@@ -1,0 +1,164 @@
+//! `hinterland switch`: other settings for a program with far memory, while it runs.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::run::far;
+use crate::size::human;
+use hinterland_far::Budget;
+use hinterland_far::control::{Request, Status, ask, runs};
+use hinterland_os::OsError;
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Within this a lowered budget is reached, or people are told why it is not.
+const SECOND: Duration = Duration::from_secs(1);
+/// Pause between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What to change.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+Example: hinterland switch 4711 --local 1G
+         hinterland switch train --local 30%
+
+The program goes on meanwhile. A higher budget is there at once. What is above a lower one leaves while the program's \
+faults go on; if that takes longer than a second, it is said why. A budget that the program cannot live with is \
+refused, and nothing changes.")]
+pub struct Arguments {
+    /// The program: the number of one of its processes, or its name as in `hinterland far list`
+    #[arg(value_name = "PID|NAME")]
+    program: String,
+    /// Most memory that it may have on this host: a size, or hundredths of what it uses, as in 50%
+    #[arg(long, value_name = "SIZE", value_parser = far::budget, required = true)]
+    local: Option<Budget>,
+    /// Seconds to wait until it is so
+    #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
+    wait: f64,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=86400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("from 0 to 86400 seconds are possible".to_owned()),
+    }
+}
+
+/// Changes what was asked for and waits until it is so.
+///
+/// # Errors
+/// [`Failure`] if there is no such program, if it refuses, and if it is not so in time.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let (path, before) = runs::find(&runs::folder(), &arguments.program)?;
+    if let Some(local) = arguments.local {
+        lower(&path, local, arguments, context, &before)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn lower(
+    path: &Path,
+    local: Budget,
+    arguments: &Arguments,
+    context: &Context,
+    before: &Status,
+) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut status = ask(path, &Request::Local(local))?;
+    let mut told = false;
+    while status.resident_bytes > status.budget_bytes {
+        let waited = begun.elapsed();
+        if waited >= SECOND && !told {
+            told = true;
+            context.output.say(why(before, &status, waited));
+        }
+        if waited.as_secs_f64() >= arguments.wait {
+            return Err(Failure::new(
+                format!(
+                    "after {:.1} s {} are resident, and the budget is {}",
+                    waited.as_secs_f64(),
+                    human(status.resident_bytes),
+                    human(status.budget_bytes)
+                ),
+                if status.is_stuck {
+                    "nothing more can leave: unlock or unmap memory in the program, or give it more"
+                } else {
+                    "the budget stays as it was asked for, and what is above it goes on leaving; --wait waits longer"
+                },
+            ));
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+        status = match ask(path, &Request::Status) {
+            Ok(status) => status,
+            Err(error) if has_ended(&error) => {
+                context.output.say("the program has ended meanwhile");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    let taken = begun.elapsed().as_secs_f64();
+    let value = json!({
+        "pid": super::far::number(&status),
+        "budget_bytes": status.budget_bytes,
+        "resident_bytes": status.resident_bytes,
+        "seconds": taken,
+        "longest_stall_s": status.stall_s_max,
+    });
+    context.output.either(&value, || {
+        format!(
+            "{} ({}) has at most {} here since {:.2} s, of which {} are resident; its longest stall meanwhile was {:.1} ms",
+            status.about.name,
+            super::far::number(&status),
+            super::far::budget(&status),
+            taken,
+            human(status.resident_bytes),
+            status.stall_s_max * 1e3
+        )
+    })
+}
+
+/// The run has removed its socket, or nobody serves it any more.
+fn has_ended(error: &OsError) -> bool {
+    const ENOENT: i32 = 2;
+    const ECONNREFUSED: i32 = 111;
+    const ECONNRESET: i32 = 104;
+    matches!(error.errno(), Some(ENOENT | ECONNREFUSED | ECONNRESET))
+}
+
+fn why(before: &Status, status: &Status, waited: Duration) -> String {
+    let above = status.resident_bytes.saturating_sub(status.budget_bytes);
+    if status.is_stuck {
+        return format!(
+            "{} above the budget cannot leave: it is locked, pinned, read-only or shared with a child",
+            human(above)
+        );
+    }
+    let left = |status: &Status| status.evicted_bytes + status.dropped_bytes;
+    let speed = left(status).saturating_sub(left(before)) as f64 / waited.as_secs_f64();
+    if speed < 1.0 {
+        return format!("{} above the budget have not begun to leave", human(above));
+    }
+    format!(
+        "{} are above the budget still: memory leaves at {}, and the program touches more meanwhile",
+        human(above),
+        crate::size::rate(speed)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_why_a_budget_is_not_reached() {
+        let before = Status::default();
+        let mut status = Status { resident_bytes: 3 << 20, budget_bytes: 1 << 20, ..Status::default() };
+        assert!(why(&before, &status, SECOND).contains("2.00 MiB above the budget have not begun"));
+        status.evicted_bytes = 4 << 20;
+        assert!(why(&before, &status, SECOND).contains("at 4.00 MiB/s"));
+        status.is_stuck = true;
+        assert!(why(&before, &status, SECOND).contains("locked"));
+    }
+}

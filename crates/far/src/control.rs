@@ -1,0 +1,275 @@
+//! The control socket of a run: what a running program has where, and changes to it while it runs.
+//!
+//! One request and one answer a connection, each a line of JSON. Only the same user and root are answered, and the socket lies in
+//! a folder that nobody else may enter ([`runs`]).
+
+pub mod runs;
+mod status;
+
+pub use status::{BackEndStatus, Status};
+
+use crate::engine::{Budget, Engine};
+use crate::session::Supervisor;
+use hinterland_os::poll::{EventCounter, Interest, Poller};
+use hinterland_os::process::name_thread;
+use hinterland_os::socket::{UnixListener, UnixStream};
+use hinterland_os::{OsError, clock};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Most bytes of a request or an answer: a status with many back ends and processes has a tenth of that.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// How long a peer may take over its request, and we over taking its answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What a run cannot go below: the smallest program with its libraries, as `--local` asks for.
+pub const LOCAL_BYTES_MIN: u64 = 64 << 20;
+
+const LISTENER: u64 = 0;
+const STOP: u64 = 1;
+
+/// What a run can be asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Request {
+    /// How it is.
+    Status,
+    /// Another budget from here on.
+    Local(Budget),
+}
+
+/// What a run answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// How it is, after what was asked for was begun.
+    Status(Box<Status>),
+    /// It was not done, and nothing has changed. The text ends in a hint.
+    Refused(String),
+}
+
+/// What people know a run by.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The name that was given, or the program's.
+    pub name: String,
+    /// The program and its words.
+    pub command: Vec<String>,
+}
+
+/// A control socket, until it is dropped.
+pub struct Control {
+    stop: Arc<EventCounter>,
+    thread: Option<JoinHandle<()>>,
+    path: PathBuf,
+}
+
+struct Server {
+    engine: Arc<Engine>,
+    about: About,
+    listener: UnixListener,
+    poller: Poller,
+    stop: Arc<EventCounter>,
+    started_ms: u64,
+    began: Instant,
+}
+
+impl Control {
+    /// Opens a control socket for the run of a supervisor in the folder for such sockets.
+    ///
+    /// # Errors
+    /// The refusal of the folder, the socket or the thread.
+    pub fn open(supervisor: &Supervisor, folder: &Path, about: About) -> Result<Self, OsError> {
+        runs::make_folder(folder)?;
+        let (listener, path) = runs::bind(folder)?;
+        let stop = Arc::new(EventCounter::new()?);
+        let poller = Poller::new()?;
+        poller.add(&listener, LISTENER, Interest::READ)?;
+        poller.add(stop.as_ref(), STOP, Interest::READ)?;
+        let server = Server {
+            engine: supervisor.engine(),
+            about,
+            listener,
+            poller,
+            stop: Arc::clone(&stop),
+            started_ms: clock::wall_ms(),
+            began: Instant::now(),
+        };
+        let thread = std::thread::Builder::new().name("far-control".to_owned()).spawn(move || {
+            name_thread("far-control");
+            server.run();
+        });
+        let thread = thread.map_err(|error| {
+            // Nobody is there to answer.
+            let _ = std::fs::remove_file(&path);
+            OsError::system("starting a thread", "far-control", error)
+        })?;
+        Ok(Self { stop, thread: Some(thread), path })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // A path that is gone already needs no removing.
+        let _ = std::fs::remove_file(&self.path);
+        self.stop.raise();
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Server {
+    fn run(self) {
+        let mut ready = Vec::new();
+        loop {
+            if self.poller.wait(&mut ready, None).is_err() {
+                return;
+            }
+            for one in &ready {
+                if one.token == STOP {
+                    self.stop.take();
+                    return;
+                }
+                if let Ok(Some(stream)) = self.listener.accept(Some(Duration::ZERO)) {
+                    // A peer that asks nothing, or takes no answer, is its own loss.
+                    let _ = self.serve(&stream);
+                }
+            }
+        }
+    }
+
+    fn serve(&self, stream: &UnixStream) -> Result<(), OsError> {
+        let peer = stream.peer_credentials()?.user;
+        stream.set_receive_timeout(Some(PATIENCE))?;
+        stream.set_send_timeout(Some(PATIENCE))?;
+        // Read in any case: what is left unread at the end would take the answer with it.
+        let request = receive::<Request>(stream)?;
+        let answer = match request {
+            _ if !runs::is_trusted(peer) => Answer::Refused(format!(
+                "user {peer} may not control this program (hint: be its user, or root)"
+            )),
+            Ok(request) => self.answer(&request),
+            Err(why) => Answer::Refused(format!(
+                "this is no request: {why} (hint: use the hinterland of the same version as the run's)"
+            )),
+        };
+        send(stream, &answer)
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        match request {
+            Request::Status => {}
+            Request::Local(budget) => {
+                if let Err(why) = self.engine.change_budget(*budget) {
+                    return Answer::Refused(why);
+                }
+            }
+        }
+        Answer::Status(Box::new(Status::of(&self.engine, &self.about, self.started_ms, self.began)))
+    }
+}
+
+impl Engine {
+    /// Sets another budget. What is above it leaves at once; faults meanwhile go on, and refill half of what leaves.
+    fn change_budget(&self, budget: Budget) -> Result<(), String> {
+        if let Budget::Bytes(bytes) = budget
+            && bytes < LOCAL_BYTES_MIN
+        {
+            return Err(format!("{bytes} bytes are too little for any program (hint: at least 64M)"));
+        }
+        if let Budget::Percent(percent) = budget
+            && !(1..=100).contains(&percent)
+        {
+            return Err(format!("{percent}% is no share (hint: 1% to 100%)"));
+        }
+        let mut known = self.lock();
+        let before = std::mem::replace(&mut known.budget, budget);
+        self.arm_if_needed(&mut known);
+        self.look(&mut known);
+        let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
+        let least = other + crate::engine::MARGIN_BYTES + crate::engine::BUDGET_BYTES_MIN;
+        if let Budget::Bytes(bytes) = budget
+            && bytes < least
+        {
+            known.budget = before;
+            let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+            return Err(format!(
+                "the program has {} MiB that cannot leave (its libraries, stacks and small memory), so {} MiB are \
+                 the least (hint: give it at least {}M)",
+                mib(other),
+                mib(least),
+                mib(least)
+            ));
+        }
+        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        known.ceiling_bytes = if resident > self.room_bytes(&known) { resident } else { 0 };
+        known.counters.stall_ns_max = 0;
+        known.is_stuck = false;
+        drop(known);
+        self.pressure.notify_all();
+        self.bell.raise();
+        Ok(())
+    }
+}
+
+/// Asks a run, and waits for its answer.
+///
+/// # Errors
+/// `ECONNREFUSED` or `ENOENT` if nobody is there; [`OsError::Refused`] for an answer of somebody else, or what the run refused.
+pub fn ask(path: &Path, request: &Request) -> Result<Status, OsError> {
+    let refused = |reason: String| {
+        let (reason, hint) = match reason.split_once(" (hint: ") {
+            Some((reason, hint)) => (reason.to_owned(), hint.trim_end_matches(')').to_owned()),
+            None => (reason, "use the hinterland of the same version as the run's".to_owned()),
+        };
+        OsError::Refused { operation: "asking a run", reason, hint: hint.into() }
+    };
+    let stream = UnixStream::connect(path, PATIENCE)?;
+    let peer = stream.peer_credentials()?.user;
+    if !runs::is_trusted(peer) {
+        return Err(refused(format!("{} is served by user {peer} (hint: be that user)", path.display())));
+    }
+    // What is opened for a switch may take its time, as a disk does.
+    stream.set_receive_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_send_timeout(Some(PATIENCE))?;
+    send(&stream, request)?;
+    match receive::<Answer>(&stream)? {
+        Ok(Answer::Status(status)) => Ok(*status),
+        Ok(Answer::Refused(why)) => Err(refused(why)),
+        Err(why) => Err(refused(format!("the answer makes no sense: {why}"))),
+    }
+}
+
+fn send(stream: &UnixStream, message: &impl Serialize) -> Result<(), OsError> {
+    let mut line = serde_json::to_vec(message).map_err(|error| {
+        OsError::system("writing a message", "control socket", std::io::Error::other(error))
+    })?;
+    line.push(b'\n');
+    stream.send_all(&line, &[])
+}
+
+/// Reads one line; the inner error says why it is no message.
+fn receive<M: for<'a> Deserialize<'a>>(stream: &UnixStream) -> Result<Result<M, String>, OsError> {
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !line.contains(&b'\n') {
+        let read = stream.receive(&mut part, &mut Vec::new())?;
+        line.extend_from_slice(&part[..read]);
+        if read == 0 {
+            break;
+        }
+        if line.len() > MESSAGE_BYTES_MAX || Instant::now() > deadline {
+            return Ok(Err(format!("it is longer than {MESSAGE_BYTES_MAX} bytes, or comes too slowly")));
+        }
+    }
+    let end = line.iter().position(|byte| *byte == b'\n').unwrap_or(line.len());
+    Ok(serde_json::from_slice(&line[..end]).map_err(|error| error.to_string()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+"""Far memory that is seen and changed while its program runs."""
+
+import contextlib
+import json
+import os
+import pathlib
+import platform
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+MEBIBYTE = 1 << 20
+SECONDS_MAX = 120
+KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="far memory follows forks, which needs CAP_SYS_PTRACE"),
+    pytest.mark.skipif(KERNEL < (6, 8), reason="far memory moves pages, which needs Linux 6.8"),
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="far memory runs on x86-64 only"),
+]
+
+# Reads and checks memory for ever, and writes a part of it anew in each round. Ends well when it reads a line.
+STEADY = """
+import select, sys
+pages = int(sys.argv[1]) * 256
+memory = bytearray(pages * 4096)
+version = [0] * pages
+def word(page): return (page * 2654435761 + version[page] * 40503) & 0xFFFFFFFF
+def write(page): memory[page * 4096:page * 4096 + 4] = word(page).to_bytes(4, "little")
+for page in range(pages): write(page)
+print("ready", flush=True)
+rounds = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for page in range(pages):
+        if int.from_bytes(memory[page * 4096:page * 4096 + 4], "little") != word(page):
+            print("WRONG", page, flush=True)
+            sys.exit(1)
+        if page % 7 == rounds % 7:
+            version[page] += 1
+            write(page)
+    rounds += 1
+print("right", flush=True)
+"""
+
+
+@pytest.fixture
+def runtime(binary, folder):
+    """Commands that see the far memory of one test alone."""
+    if not (binary.parent / "libhinterland_preload.so").exists():
+        pytest.fail("there is no libhinterland_preload.so (hint: cargo build -p hinterland-preload)")
+    return Runtime(binary, folder)
+
+
+class Runtime:
+    """A runtime folder, and the commands that use it."""
+
+    def __init__(self, binary, folder):
+        self.binary = binary
+        self.folder = folder
+        self.sockets = folder / "hinterland/far"
+        self.environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder)}
+
+    def command(self, *words, **settings):
+        """Runs a command of hinterland."""
+        return subprocess.run(
+            [self.binary, *map(str, words)], env=self.environment, capture_output=True, text=True,
+            timeout=SECONDS_MAX, check=False, **settings,
+        )  # fmt: skip
+
+    def programs(self):
+        """What `far list` says."""
+        listed = self.command("far", "list", "--json")
+        assert listed.returncode == 0, listed.stderr
+        return json.loads(listed.stdout)["programs"]
+
+    def program(self):
+        """The one program that there is."""
+        (program,) = self.programs()
+        return program
+
+    @contextlib.contextmanager
+    def running(self, *options, mebibytes=150, program=None):
+        """A program with far memory, which is ready; what is left of it goes at the end."""
+        program = program or [sys.executable, "-c", STEADY, str(mebibytes)]
+        running = subprocess.Popen(
+            [self.binary, "run", *map(str, options), "--", *program], env=self.environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        try:
+            assert running.stdout.readline() == "ready\n", running.stderr.read()
+            yield running
+        finally:
+            running.kill()
+            running.communicate()
+
+
+def finished(running):
+    """Ends a steady program and checks that no byte was wrong."""
+    said, told = running.communicate("end\n", timeout=SECONDS_MAX)
+    assert running.returncode == 0 and said == "right\n", (said, told)
+    return told
+
+
+def test_programs_are_listed_by_number_and_name_while_they_run(runtime):
+    listed = runtime.command("far", "list")
+    assert listed.returncode == 0 and "no program" in listed.stderr and not runtime.sockets.exists()
+    with runtime.running("--local", "128M", "--name", "mine") as running:
+        program = runtime.program()
+        assert program["about"]["name"] == "mine" and program["supervisor"] == running.pid
+        assert program["pid"] in program["processes"] and program["budget"] == {"bytes": 128 * MEBIBYTE}
+        assert program["far_bytes"] > 0 and program["back_ends"][0]["name"] == "lz4"
+        table = runtime.command("far", "ls").stdout
+        assert str(program["pid"]) in table and "mine" in table and "128 MiB" in table
+        assert runtime.sockets.stat().st_mode & 0o777 == 0o700
+        finished(running)
+    assert runtime.programs() == [] and not list(runtime.sockets.iterdir())
+
+
+def test_budgets_go_down_and_up_while_the_program_works_and_no_byte_is_wrong(runtime):
+    with runtime.running("--local", "1G", "--name", "steady") as running:
+        assert runtime.program()["far_bytes"] == 0, "it fits"
+        for budget in (96, 400, 80, 128):
+            ended = runtime.command("switch", "steady", "--local", f"{budget}M", "--json")
+            assert ended.returncode == 0, ended.stderr
+            told = json.loads(ended.stdout)
+            assert told["resident_bytes"] <= told["budget_bytes"] == budget * MEBIBYTE, told
+            assert told["longest_stall_s"] >= 0 and told["pid"] == runtime.program()["pid"]
+        program = runtime.program()
+        assert program["resident_bytes"] <= 128 * MEBIBYTE and program["far_bytes"] > 0
+        share = runtime.command("switch", program["pid"], "--local", "50%")
+        assert share.returncode == 0 and "50%" in share.stdout, share.stderr
+        finished(running)
+
+
+def test_a_random_program_is_switched_to_and_fro_among_budgets(runtime, tmp_path):
+    program = tmp_path / "far_random"
+    subprocess.run(["cc", "-O1", "-o", program, TREE / "tests/programs/far_random.c", "-lpthread"], check=True)
+    command = ["sh", "-c", 'echo ready; exec "$0" "$@"', program, "6000", "4242"]
+    with runtime.running("--local", "64M", "--name", "random", program=command) as running:
+        switched = 0
+        while running.poll() is None:
+            for budget in ("96M", "64M", "50%", "1G"):
+                ended = runtime.command("switch", "random", "--local", budget, "--wait", "20")
+                switched += ended.returncode == 0
+        said, told = running.communicate(timeout=SECONDS_MAX)
+        assert running.returncode == 0 and said == "right\n", told
+        assert switched > 0, told
+
+
+def test_what_makes_no_sense_is_refused_and_changes_nothing(runtime):
+    missing = runtime.command("switch", "4194304", "--local", "1G")
+    assert missing.returncode == 1 and "none of this user's has" in missing.stderr and "hint:" in missing.stderr
+    with runtime.running("--local", "128M", "--name", "mine") as running:
+        before = runtime.program()
+        cases = [
+            (["1", "--local", "1G"], "no program 1 has far memory"),
+            (["mine", "--local", "1M"], "at least 64M"),
+            (["mine", "--local", "0%"], "1% to 100%"),
+            (["mine"], "--local"),
+        ]
+        for words, part in cases:
+            ended = runtime.command("switch", *words)
+            assert ended.returncode != 0 and part in ended.stderr, (words, ended.stderr)
+        assert runtime.program()["budget"] == before["budget"]
+        finished(running)
+
+
+def test_a_budget_below_what_cannot_leave_is_refused_with_the_least(runtime):
+    program = """
+import mmap, sys
+kept = mmap.mmap(-1, 100 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+for at in range(0, len(kept), 4096): kept[at] = 1
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", program]):
+        ended = runtime.command("switch", "shared", "--local", "80M")
+        assert ended.returncode == 1 and "cannot leave" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+        assert runtime.program()["budget"] == {"bytes": 300 * MEBIBYTE}
+        least = re.search(r"give it at least (\d+)M", ended.stderr).group(1)
+        # A little more than the least, as the program's own memory changes from moment to moment.
+        again = runtime.command("switch", "shared", "--local", f"{int(least) + 8}M")
+        assert again.returncode == 0, again.stderr
+
+
+def test_what_killed_supervisors_leave_is_recognised_and_removed(runtime):
+    with runtime.running("--local", "128M", "--name", "killed") as running:
+        (left,) = runtime.sockets.iterdir()
+        os.kill(running.pid, signal.SIGKILL)
+        running.wait(timeout=SECONDS_MAX)
+        assert left.exists()
+        assert runtime.programs() == [] and not left.exists()
+        gone = runtime.command("switch", "killed", "--local", "1G")
+        assert gone.returncode == 1 and "no program killed" in gone.stderr
+
+
+def test_other_users_may_neither_see_nor_change_a_program(runtime):
+    nobody = 65534
+    with runtime.running("--local", "128M", "--name", "mine") as running:
+        (path,) = runtime.sockets.iterdir()
+        # Open on the way to the socket and the binary, as they are not by themselves: the socket itself must refuse.
+        runtime.folder.chmod(0o755)
+        path.parent.parent.chmod(0o755)
+        listed = runtime.command("far", "list", user=nobody, group=nobody, extra_groups=[]) if can_execute(runtime.binary) else None
+        assert listed is None or (listed.returncode == 1 and "of this user alone" in listed.stderr)
+        path.parent.chmod(0o755)
+        path.chmod(0o777)
+        asked = ask_as(nobody, path, b'"status"\n')
+        assert b"may not control" in asked and b"mine" not in asked
+        path.parent.chmod(0o700)
+        assert runtime.program()["budget"] == {"bytes": 128 * MEBIBYTE}
+        finished(running)
+
+
+def can_execute(path):
+    """Whether any user reaches the binary: its folder may be private."""
+    return all(parent.stat().st_mode & 0o001 for parent in path.parents)
+
+
+def ask_as(user, path, request):
+    """What a process of another user is answered."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(user)
+            os.setuid(user)
+            with socket.socket(socket.AF_UNIX) as stream:
+                stream.settimeout(SECONDS_MAX)
+                stream.connect(str(path))
+                stream.sendall(request)
+                os.write(writer, stream.recv(65536))
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return answer
+
+
+def test_top_shows_programs_without_a_pool(runtime):
+    none = runtime.command("top", "--once")
+    assert none.returncode == 3, "without a node and without a program there is nothing to show"
+    with runtime.running("--local", "128M", "--name", "watched") as running:
+        picture = runtime.command("top", "--once").stdout
+        assert "watched" in picture and "FAULTS/S" in picture and "lz4" in picture
+        live = subprocess.Popen(
+            [runtime.binary, "top", "--json", "--interval", "0.3"], env=runtime.environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            deadline = time.monotonic() + SECONDS_MAX
+            rates = {}
+            while rates.get("faults_per_s", 0) <= 0 and time.monotonic() < deadline:
+                rates = json.loads(live.stdout.readline())["far"][0]["rates"]
+            assert rates["faults_per_s"] > 0 and rates["in_bytes_per_s"] > 0
+        finally:
+            live.kill()
+            live.communicate()
+        finished(running)
