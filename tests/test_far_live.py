@@ -6,6 +6,7 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -265,3 +266,115 @@ def test_top_shows_programs_without_a_pool(runtime):
             live.kill()
             live.communicate()
         finished(running)
+
+
+def waited_for(running, condition):
+    """Whether a condition becomes true while the program runs."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while running.poll() is None and time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def active(program):
+    """The back ends that take content."""
+    return sorted(one["name"] for one in program["back_ends"] if one["life"] == "active")
+
+
+def test_back_ends_are_exchanged_while_the_program_works_and_no_byte_is_wrong(runtime):
+    disks = [runtime.folder / "one", runtime.folder / "other"]
+    for disk in disks:
+        disk.mkdir()
+    one, other = (f"ssd:{disk}" for disk in disks)
+    with runtime.running("--local", "96M", "--far", f"{one}@1G", "--name", "moves") as running:
+        for far in (["lz4"], [f"{one}@1G", f"{other}@1G"], ["lz4", f"{other}@1G"], ["lz4"]):
+            ended = runtime.command("switch", "moves", "--far", ",".join(far), "--json", "--wait", "60")
+            assert ended.returncode == 0, ended.stderr
+            told = json.loads(ended.stdout)
+            assert told["longest_stall_s"] >= 0 and told["used_after_s"] <= told["seconds"]
+            program = runtime.program()
+            assert active(program) == sorted(word.split("@")[0] for word in far)
+            held = {back_end["name"] for back_end in program["back_ends"] if back_end["held_bytes"] > 0}
+            assert held <= set(active(program)), program["back_ends"]
+        finished(running)
+
+
+def test_a_random_program_is_switched_to_and_fro_among_back_ends(runtime, tmp_path):
+    program = tmp_path / "far_random"
+    subprocess.run(["cc", "-O1", "-o", program, TREE / "tests/programs/far_random.c", "-lpthread"], check=True)
+    command = ["sh", "-c", 'echo ready; exec "$0" "$@"', program, "6000", "5151"]
+    with runtime.running("--local", "64M", "--name", "random", program=command) as running:
+        switched = 0
+        while running.poll() is None:
+            for far, budget in ((f"ssd:{runtime.folder}@2G", "64M"), ("lz4", "96M"), (f"lz4,ssd:{runtime.folder}@2G", "64M")):
+                ended = runtime.command("switch", "random", "--far", far, "--local", budget, "--wait", "20")
+                switched += ended.returncode == 0
+        said, told = running.communicate(timeout=SECONDS_MAX)
+        assert running.returncode == 0 and said == "right\n", told
+        assert switched > 0, told
+
+
+def test_back_ends_that_are_full_or_broken_are_refused_and_change_nothing(runtime):
+    with runtime.running("--local", "96M", "--name", "stays") as running:
+        before = active(runtime.program())
+        cases = [
+            (f"ssd:{runtime.folder}@8M", "have room for 8 MiB"),
+            (f"lz4,ssd:{runtime.folder}/missing", "is no folder"),
+            ("lz4,lz4", "named twice"),
+            ("tape", "is no back end"),
+        ]
+        full = pathlib.Path("/dev/full")
+        if full.exists():
+            cases.append((f"ssd:{full}@1G", "is no folder"))
+        for far, part in cases:
+            ended = runtime.command("switch", "stays", "--far", far)
+            assert ended.returncode != 0 and part in ended.stderr and "hint:" in ended.stderr, (far, ended.stderr)
+            assert active(runtime.program()) == before
+        finished(running)
+
+
+def report_of(path):
+    """The data of a report."""
+    text = path.read_text(encoding="utf-8")
+    assert "://" not in re.sub(r"<script type.*?</script>", "", text, flags=re.DOTALL), "it needs the network"
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return text, json.loads(data)
+
+
+def test_a_report_has_pages_faults_waits_and_back_ends_over_time(runtime):
+    path = runtime.folder / "run.html"
+    with runtime.running("--local", "96M", "--far", f"lz4,ssd:{runtime.folder}@1G", "--name", "told<b>", "--report", path) as running:
+        switched = runtime.command("switch", "told<b>", "--local", "128M")
+        assert switched.returncode == 0, switched.stderr
+        told = finished(running)
+    text, data = report_of(path)
+    assert "the report is in" in told and "told&lt;b&gt;" in text and "told<b>" not in text
+    moments = data["moments"]
+    assert len(moments) > 1 and data["rows"] and data["back_ends"] == ["lz4", f"ssd:{runtime.folder}"]
+    faults = int(re.search(r"(\d+) faults", told).group(1))
+    assert 0 < sum(moment["faults"] for moment in moments) <= faults
+    assert sum(part[1] for moment in moments for part in moment["parts"]) > 0
+    assert sum(moved[1] for moment in moments for moved in moment["moved"]) > 0
+    assert {moment["budget"] for moment in moments} >= {128 * MEBIBYTE}
+    assert all(moment["resident"] > 0 for moment in moments[:-1])
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_program_starts(runtime):
+    ended = runtime.command("run", "--local", "1G", "--report", "/nowhere/at/all.html", "--", "echo", "started")
+    assert ended.returncode != 0 and not ended.stdout and "hint:" in ended.stderr
+    alone = runtime.command("run", "--report", "report.html", "--", "echo", "started")
+    assert alone.returncode == 2 and "--local" in alone.stderr
+
+
+def test_a_browser_draws_the_report(runtime, tmp_path):
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("there is no browser (hint: apt install chromium)")
+    path = runtime.folder / "run.html"
+    with runtime.running("--local", "96M", "--report", path) as running:
+        finished(running)
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile", "--dump-dom"]
+    drawn = subprocess.run([*command, f"file://{path}"], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert 'data-drawn="yes"' in drawn.stdout, drawn.stderr[-2000:]

@@ -77,7 +77,7 @@ pub enum Command {
     Run(run::Arguments),
     /// Programs whose memory is partly elsewhere
     Far(far::Arguments),
-    /// Change the budget of a program with far memory while it runs
+    /// Change budget and back ends of a program with far memory while it runs
     Switch(switch::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),

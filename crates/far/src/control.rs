@@ -5,8 +5,10 @@
 
 pub mod runs;
 mod status;
+mod switching;
 
 pub use status::{BackEndStatus, Status};
+pub use switching::{Understand, Wanted};
 
 use crate::engine::{Budget, Engine};
 use crate::session::Supervisor;
@@ -38,6 +40,8 @@ pub enum Request {
     Status,
     /// Another budget from here on.
     Local(Budget),
+    /// These back ends from here on, in words as on the command line; what the others have moves to them.
+    Far(Vec<String>),
 }
 
 /// What a run answers.
@@ -69,6 +73,7 @@ pub struct Control {
 struct Server {
     engine: Arc<Engine>,
     about: About,
+    understand: Box<Understand>,
     listener: UnixListener,
     poller: Poller,
     stop: Arc<EventCounter>,
@@ -77,11 +82,16 @@ struct Server {
 }
 
 impl Control {
-    /// Opens a control socket for the run of a supervisor in the folder for such sockets.
+    /// Opens a control socket for the run of a supervisor in the folder for such sockets. `understand` makes back ends of words.
     ///
     /// # Errors
     /// The refusal of the folder, the socket or the thread.
-    pub fn open(supervisor: &Supervisor, folder: &Path, about: About) -> Result<Self, OsError> {
+    pub fn open(
+        supervisor: &Supervisor,
+        folder: &Path,
+        about: About,
+        understand: Box<Understand>,
+    ) -> Result<Self, OsError> {
         runs::make_folder(folder)?;
         let (listener, path) = runs::bind(folder)?;
         let stop = Arc::new(EventCounter::new()?);
@@ -91,6 +101,7 @@ impl Control {
         let server = Server {
             engine: supervisor.engine(),
             about,
+            understand,
             listener,
             poller,
             stop: Arc::clone(&stop),
@@ -161,13 +172,13 @@ impl Server {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        match request {
-            Request::Status => {}
-            Request::Local(budget) => {
-                if let Err(why) = self.engine.change_budget(*budget) {
-                    return Answer::Refused(why);
-                }
-            }
+        let done = match request {
+            Request::Status => Ok(()),
+            Request::Local(budget) => self.engine.change_budget(*budget),
+            Request::Far(words) => switching::switch(&self.engine, &self.understand, words),
+        };
+        if let Err(why) = done {
+            return Answer::Refused(why);
         }
         Answer::Status(Box::new(Status::of(&self.engine, &self.about, self.started_ms, self.began)))
     }

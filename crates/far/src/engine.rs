@@ -114,6 +114,8 @@ pub(crate) struct Waiting {
 
 #[derive(Default)]
 pub(crate) struct Known {
+    /// Faults by huge page of their address since they were last taken, if somebody records them.
+    pub touched: Option<BTreeMap<u64, u32>>,
     pub budget: Budget,
     /// After the budget was lowered: what faults may fill up to until enough has left, so that they go on meanwhile.
     pub ceiling_bytes: u64,

@@ -39,6 +39,9 @@ impl Engine {
         match event {
             Event::Fault(fault) => {
                 known.counters.faults += 1;
+                if let Some(touched) = &mut known.touched {
+                    *touched.entry(fault.address >> crate::report::BIN_SHIFT).or_default() += 1;
+                }
                 known.counters.protect_faults += u64::from(fault.write_protect);
                 let waiting = Waiting { space: id, fault, since };
                 self.attempt(known, waiting);

@@ -14,5 +14,5 @@ mod session;
 pub mod store;
 
 pub use engine::{Budget, Options};
-pub use report::Report;
+pub use report::{Recorder, Recording, Report};
 pub use session::{FarError, Supervisor};

@@ -1,5 +1,12 @@
 //! What a run moved and cost, for people and for programs.
 
+mod page;
+mod record;
+
+pub use record::{Recorder, Recording};
+
+pub(crate) use record::BIN_SHIFT;
+
 use crate::engine::Engine;
 use std::fmt;
 use std::sync::atomic::Ordering;

@@ -146,13 +146,14 @@ impl Serving {
     /// Reads events and takes them in under one lock: whoever made a change goes on as soon as its event was read.
     fn events(&self, id: u64, events: &mut Vec<hinterland_os::userfault::Event>) {
         // Who holds the lock keeps faults waiting: that time is theirs, too.
-        let since = Instant::now();
+        let mut since = Instant::now();
         let mut known = self.engine.lock();
         let Some(faults) = known.spaces.get(&id).map(|space| Arc::clone(&space.faults)) else { return };
         while faults.read_events(events).is_ok_and(|count| count > 0) {
             for event in events.drain(..) {
                 self.engine.event(&mut known, id, event, since);
             }
+            since = Instant::now();
             // Others want the lock, too; what is left makes the descriptor readable again.
             if !known.waiting.is_empty() {
                 break;

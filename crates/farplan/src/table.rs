@@ -237,6 +237,16 @@ impl<C: Clone> Table<C> {
         (found, None)
     }
 
+    /// All units in the order of addresses: start, end, and what is there.
+    pub fn units(&self) -> impl Iterator<Item = (u64, u64, &State<C>)> {
+        self.regions.iter().flat_map(|(start, region)| {
+            region.units.iter().enumerate().map(|(index, unit)| {
+                let (from, to) = self.span(*start, region, index);
+                (from, to, unit)
+            })
+        })
+    }
+
     /// Marks a resident unit as leaving. Returns its clean copy if it has one; `None` if it is not resident.
     pub fn leave(&mut self, address: u64, ticket: u64) -> Option<Option<Piece<C>>> {
         let base = self.unit(address)?.0 as i64;

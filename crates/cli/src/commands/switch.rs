@@ -22,17 +22,23 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 #[command(after_help = "\
 Example: hinterland switch 4711 --local 1G
          hinterland switch train --local 30%
+         hinterland switch train --far ssd:/var/tmp@32G,lz4
 
 The program goes on meanwhile. A higher budget is there at once. What is above a lower one leaves while the program's \
 faults go on; if that takes longer than a second, it is said why. A budget that the program cannot live with is \
-refused, and nothing changes.")]
+refused, and nothing changes.
+
+With --far new back ends are used at once; what those that are not named any more have moves in the background, and is read where it is until then. A back end that cannot be opened, does not work, or has too little room is refused, and nothing changes.")]
 pub struct Arguments {
     /// The program: the number of one of its processes, or its name as in `hinterland far list`
     #[arg(value_name = "PID|NAME")]
     program: String,
     /// Most memory that it may have on this host: a size, or hundredths of what it uses, as in 50%
-    #[arg(long, value_name = "SIZE", value_parser = far::budget, required = true)]
+    #[arg(long, value_name = "SIZE", value_parser = far::budget, required_unless_present = "far")]
     local: Option<Budget>,
+    /// Where the rest is kept from here on, as with `hinterland run`
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = back_end)]
+    far: Option<Vec<String>>,
     /// Seconds to wait until it is so
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
     wait: f64,
@@ -51,10 +57,85 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// [`Failure`] if there is no such program, if it refuses, and if it is not so in time.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let (path, before) = runs::find(&runs::folder(), &arguments.program)?;
+    if let Some(far) = &arguments.far {
+        exchange(&path, far, arguments, context)?;
+    }
     if let Some(local) = arguments.local {
         lower(&path, local, arguments, context, &before)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The words of a back end, which make sense to the run as well.
+fn back_end(text: &str) -> Result<String, String> {
+    far::back_end(text).map(|_| text.to_owned())
+}
+
+/// Bytes that back ends have that are no longer wanted.
+fn leaving_bytes(status: &Status) -> u64 {
+    status.back_ends.iter().filter(|one| one.life != "active").map(|one| one.held_bytes).sum()
+}
+
+fn exchange(path: &Path, far: &[String], arguments: &Arguments, context: &Context) -> Result<(), Failure> {
+    let begun = Instant::now();
+    let mut status = ask(path, &Request::Far(absolute(far)?))?;
+    let used = begun.elapsed().as_secs_f64();
+    let moved = leaving_bytes(&status);
+    while leaving_bytes(&status) > 0 {
+        if begun.elapsed().as_secs_f64() >= arguments.wait {
+            return Err(Failure::new(
+                format!(
+                    "after {:.1} s {} are still where they were: {}",
+                    begun.elapsed().as_secs_f64(),
+                    human(leaving_bytes(&status)),
+                    super::far::back_ends(&status)
+                ),
+                "the new back ends are in use and the rest goes on moving; all of it can be read meanwhile",
+            ));
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+        status = match ask(path, &Request::Status) {
+            Ok(status) => status,
+            Err(error) if has_ended(&error) => {
+                context.output.say("the program has ended meanwhile");
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    let taken = begun.elapsed().as_secs_f64();
+    let value = json!({
+        "pid": super::far::number(&status),
+        "back_ends": status.back_ends,
+        "moved_bytes": moved,
+        "used_after_s": used,
+        "seconds": taken,
+        "longest_stall_s": status.stall_s_max,
+    });
+    context.output.either(&value, || {
+        format!(
+            "{} ({}) uses {} since {used:.2} s; {} had moved after {taken:.2} s, and its longest stall meanwhile was {:.1} ms",
+            status.about.name,
+            super::far::number(&status),
+            super::far::back_ends(&status),
+            human(moved),
+            status.stall_s_max * 1e3
+        )
+    })
+}
+
+/// Words of back ends with whole paths: the run may be in another folder.
+fn absolute(far: &[String]) -> Result<Vec<String>, Failure> {
+    far.iter()
+        .map(|word| match word.strip_prefix("ssd:") {
+            Some(path) if !path.starts_with('/') => {
+                let whole = std::path::absolute(path)
+                    .map_err(|error| Failure::file("finding", Path::new(path), &error))?;
+                Ok(format!("ssd:{}", whole.display()))
+            }
+            _ => Ok(word.clone()),
+        })
+        .collect()
 }
 
 fn lower(

@@ -4,12 +4,13 @@ use super::temporary::TemporaryFolder;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::size::{Size, human};
-use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, runs};
+use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, Wanted, runs};
 use hinterland_far::store::{Disk, Packed, Store, Stores};
-use hinterland_far::{Budget, Options, Report, Supervisor};
+use hinterland_far::{Budget, Options, Recorder, Report, Supervisor};
+use hinterland_os::OsError;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,17 +45,66 @@ pub struct Choice {
     /// What `hinterland far list` and `hinterland switch` call the program [default: as its file is called]
     #[arg(long, value_name = "NAME", requires = "local")]
     name: Option<String>,
+    /// Write a page with pictures of the run at its end: pages, faults, waits and back ends over time
+    #[arg(long, value_name = "FILE.html", requires = "local")]
+    report: Option<PathBuf>,
 }
 
+/// A back end as people name it.
 #[derive(Clone, Debug)]
-enum BackEnd {
+pub enum BackEnd {
     Packed,
     Disk(PathBuf, u64),
+}
+
+impl BackEnd {
+    fn name(&self) -> String {
+        match self {
+            Self::Packed => "lz4".to_owned(),
+            Self::Disk(path, _) => format!("ssd:{}", path.display()),
+        }
+    }
+
+    const fn room_bytes(&self) -> u64 {
+        match self {
+            Self::Packed => u64::MAX,
+            Self::Disk(_, bytes) => *bytes,
+        }
+    }
+
+    /// Opens it for content of at most a unit.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn open(&self, unit_bytes: u64) -> Result<Box<dyn Store>, OsError> {
+        Ok(match self {
+            Self::Packed => Box::new(Packed::new(u64::MAX / 2)),
+            Self::Disk(path, bytes) => Box::new(Disk::open(path, *bytes, unit_bytes)?),
+        })
+    }
+}
+
+/// Makes back ends for a run with such units of words.
+pub fn understand(unit_bytes: u64) -> Box<Understand> {
+    Box::new(move |word| {
+        let known = back_end(word)?;
+        let (name, room_bytes) = (known.name(), known.room_bytes());
+        let open = move || known.open(unit_bytes).map_err(|error| error.to_string());
+        Ok(Wanted { name, room_bytes, open: Box::new(open) })
+    })
+}
+
+/// A recording, and where its page goes.
+struct Recorded {
+    recorder: Recorder,
+    path: PathBuf,
+    file: File,
 }
 
 /// The supervisor of a program.
 pub struct Supervised {
     control: Option<Control>,
+    recorded: Option<Recorded>,
     supervisor: Supervisor,
     socket: PathBuf,
     _folder: TemporaryFolder,
@@ -84,23 +134,25 @@ impl Choice {
         let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
         let mut stores: Vec<Box<dyn Store>> = Vec::new();
         for back_end in &self.far {
-            stores.push(match back_end {
-                BackEnd::Packed => Box::new(Packed::new(u64::MAX / 2)),
-                BackEnd::Disk(path, bytes) => {
-                    Box::new(Disk::open(path, *bytes, unit_bytes).map_err(|error| refused(&error))?)
-                }
-            });
+            stores.push(back_end.open(unit_bytes).map_err(|error| refused(&error))?);
         }
         let stores = Arc::new(Stores::new(stores, usize::from(self.copies)));
         let folder = TemporaryFolder::make("far")?;
         let socket = folder.path().join("far.sock");
         let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
+        let page = self.report.as_deref().map(page).transpose()?;
         let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
-        let control = Control::open(&supervisor, &runs::folder(), self.about(program));
+        let recorded = page.map(|(path, file)| {
+            let recorder = Recorder::start(&supervisor, self.about(program))?;
+            Ok::<_, OsError>(Recorded { recorder, path, file })
+        });
+        let recorded = recorded.transpose()?;
+        let control =
+            Control::open(&supervisor, &runs::folder(), self.about(program), understand(unit_bytes));
         let control = control.map_err(|error| {
             output.warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
         });
-        Ok(Some(Supervised { control: control.ok(), supervisor, socket, _folder: folder }))
+        Ok(Some(Supervised { control: control.ok(), recorded, supervisor, socket, _folder: folder }))
     }
 
     fn about(&self, program: &[OsString]) -> About {
@@ -119,11 +171,27 @@ impl Supervised {
     /// Ends the service, and says what it did.
     pub fn finish(self, output: &Output) {
         drop(self.control);
+        let recorded =
+            self.recorded.map(|recorded| (recorded.recorder.finish(), recorded.path, recorded.file));
         let report = self.supervisor.finish();
+        if let Some((recording, path, mut file)) = recorded {
+            let page = recording.html(&report);
+            let written = file.set_len(0).and_then(|()| file.write_all(page.as_bytes()));
+            match written {
+                Ok(()) => output.say(format_args!("hinterland: the report is in {}", path.display())),
+                Err(error) => output.fail(&Failure::file("writing", &path, &error)),
+            }
+        }
         if !output.quiet {
             tell(&report);
         }
     }
+}
+
+/// Opens the file of a page before the program starts, so that one that cannot be written is told then. What is in it stays until the end.
+fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
+    let file = File::options().write(true).create(true).truncate(false).open(path);
+    file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))
 }
 
 fn tell(report: &Report) {
@@ -223,7 +291,8 @@ fn unit(text: &str) -> Result<Size, String> {
     }
 }
 
-fn back_end(text: &str) -> Result<BackEnd, String> {
+/// A back end in words.
+pub fn back_end(text: &str) -> Result<BackEnd, String> {
     if text == "lz4" {
         return Ok(BackEnd::Packed);
     }

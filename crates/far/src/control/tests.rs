@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Options;
-use crate::store::{Packed, Stores};
+use crate::store::{Life, Packed, Place, Store, StoreError, Stores};
 
 fn supervised(name: &str) -> (Supervisor, PathBuf) {
     let folder = std::env::temp_dir().join(format!("hl-control-{name}-{}", std::process::id()));
@@ -22,7 +22,7 @@ fn about(name: &str) -> About {
 fn a_run_is_found_by_number_and_name_and_gone_when_it_ends() {
     let (supervisor, folder) = supervised("found");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("mine")).unwrap();
+    let control = Control::open(&supervisor, &runs, about("mine"), Box::new(understand)).unwrap();
     let number = std::process::id().to_string();
     for what in ["mine", &number] {
         let (_, status) = runs::find(&runs, what).unwrap();
@@ -41,8 +41,8 @@ fn a_run_is_found_by_number_and_name_and_gone_when_it_ends() {
 fn two_of_one_name_are_told_apart_by_number_only() {
     let (supervisor, folder) = supervised("two");
     let runs = folder.join("runs");
-    let one = Control::open(&supervisor, &runs, about("same")).unwrap();
-    let other = Control::open(&supervisor, &runs, about("same")).unwrap();
+    let one = Control::open(&supervisor, &runs, about("same"), Box::new(understand)).unwrap();
+    let other = Control::open(&supervisor, &runs, about("same"), Box::new(understand)).unwrap();
     assert_eq!(runs::list(&runs).unwrap().len(), 2);
     assert!(runs::find(&runs, "same").unwrap_err().to_string().contains("several"));
     drop((one, other));
@@ -54,7 +54,7 @@ fn two_of_one_name_are_told_apart_by_number_only() {
 fn the_budget_changes_and_what_makes_no_sense_changes_nothing() {
     let (supervisor, folder) = supervised("budget");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("budget")).unwrap();
+    let control = Control::open(&supervisor, &runs, about("budget"), Box::new(understand)).unwrap();
     let (path, _) = runs::find(&runs, "budget").unwrap();
     let status = ask(&path, &Request::Local(Budget::Bytes(128 << 20))).unwrap();
     assert_eq!(status.budget, Budget::Bytes(128 << 20));
@@ -88,7 +88,7 @@ fn sockets_of_the_killed_are_removed_and_folders_of_others_are_refused() {
 fn a_peer_that_sends_rubbish_or_nothing_is_answered_and_the_next_one_too() {
     let (supervisor, folder) = supervised("rubbish");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("rubbish")).unwrap();
+    let control = Control::open(&supervisor, &runs, about("rubbish"), Box::new(understand)).unwrap();
     let (path, _) = runs::find(&runs, "rubbish").unwrap();
     for rubbish in [&b"{}\n"[..], b"\xff\xfe\n", b"{\"local\":{\"bytes\":-1}}\n", b"[[[[[[", b""] {
         let stream = UnixStream::connect(&path, PATIENCE).unwrap();
@@ -101,6 +101,79 @@ fn a_peer_that_sends_rubbish_or_nothing_is_answered_and_the_next_one_too() {
     assert!(matches!(answer, Answer::Refused(why) if why.contains("hint:")));
     assert_eq!(ask(&path, &Request::Status).unwrap().about.name, "rubbish");
     drop(control);
+    supervisor.finish();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// Compressed memory under another name; `broken` takes nothing.
+struct Named(Packed, String);
+
+impl Store for Named {
+    fn name(&self) -> &str {
+        &self.1
+    }
+
+    fn put(&self, content: &[u8]) -> Result<Place, StoreError> {
+        if self.1 == "broken" {
+            return Err(StoreError::Failed { name: self.1.clone(), reason: "it is broken".to_owned() });
+        }
+        self.0.put(content)
+    }
+
+    fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
+        self.0.get(place, content)
+    }
+
+    fn free(&self, place: Place) {
+        self.0.free(place);
+    }
+}
+
+fn understand(word: &str) -> Result<Wanted, String> {
+    let name = word.to_owned();
+    if word == "nonsense" {
+        return Err("nonsense is no back end (hint: any other word)".to_owned());
+    }
+    let room_bytes = if word == "small" { 4096 } else { u64::MAX };
+    let opened = name.clone();
+    let open: Box<dyn FnOnce() -> Result<Box<dyn Store>, String>> = Box::new(move || match opened.as_str() {
+        "closed" => Err("it cannot be opened (hint: open it)".to_owned()),
+        _ => Ok(Box::new(Named(Packed::new(u64::MAX / 2), opened)) as Box<dyn Store>),
+    });
+    Ok(Wanted { name, room_bytes, open })
+}
+
+#[test]
+fn other_back_ends_take_over_all_content_and_bad_ones_change_nothing() {
+    let (supervisor, folder) = supervised("far");
+    let runs = folder.join("runs");
+    let control = Control::open(&supervisor, &runs, about("far"), Box::new(understand)).unwrap();
+    let (path, _) = runs::find(&runs, "far").unwrap();
+    let stores = Arc::clone(&supervisor.engine().stores);
+    let contents: Vec<_> = (0..64u8).map(|number| stores.put(&[number; 65536]).0).collect();
+    let to =
+        |words: &[&str]| ask(&path, &Request::Far(words.iter().map(|word| (*word).to_owned()).collect()));
+    let active = || -> Vec<String> {
+        let members = stores.members().into_iter().filter(|member| member.life == Life::Active);
+        members.map(|member| member.name).collect()
+    };
+    for bad in [&[][..], &["nonsense"], &["a", "a"], &["small"], &["closed"], &["a", "broken"], &["broken"]] {
+        let why = to(bad).unwrap_err().to_string();
+        assert!(why.contains("hint:"), "{bad:?}: {why}");
+        assert_eq!(active(), ["lz4"], "{bad:?}");
+    }
+    for words in [&["a", "b"][..], &["b"], &["c", "lz4"]] {
+        to(words).unwrap();
+        let mut now = active();
+        now.sort();
+        assert_eq!(now, words);
+        for (number, content) in (0..64u8).zip(&contents) {
+            let mut read = vec![0; 65536];
+            content.read(&mut read).unwrap();
+            assert_eq!(read, [number; 65536]);
+        }
+    }
+    drop((contents, control));
     supervisor.finish();
     std::fs::remove_dir_all(&folder).unwrap();
 }

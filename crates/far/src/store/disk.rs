@@ -97,6 +97,10 @@ impl Store for Disk {
         result
     }
 
+    fn content_bytes_max(&self) -> usize {
+        self.slot_bytes as usize
+    }
+
     fn free(&self, place: Place) {
         let slot = u32::try_from(place.at / self.slot_bytes).unwrap_or(u32::MAX);
         self.free.lock().unwrap_or_else(PoisonError::into_inner).push(slot);
