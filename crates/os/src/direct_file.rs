@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
 
@@ -14,8 +14,10 @@ use crate::mapping::Mapping;
 
 /// Offsets, lengths and addresses of transfers are multiples of this many bytes.
 pub const DIRECT_BYTES: usize = 4096;
-/// Transfers that are under way at once.
+/// Transfers of one batch that are under way at once.
 const DEPTH: u32 = 32;
+/// Batches, each of a thread of its own, that are under way at once.
+const RINGS: usize = 8;
 
 /// Zeroed memory of whole pages for transfers.
 #[derive(Debug)]
@@ -97,8 +99,8 @@ pub struct DirectFile {
     path: PathBuf,
     bytes: u64,
     is_direct: bool,
-    /// One batch at a time.
-    ring: Option<Mutex<IoUring>>,
+    /// One batch at a time each; made when all before it are in use. None where the kernel has no io_uring.
+    rings: [OnceLock<Option<Mutex<IoUring>>>; RINGS],
 }
 
 impl std::fmt::Debug for DirectFile {
@@ -143,8 +145,9 @@ impl DirectFile {
             let subject = format!("{} to {bytes} bytes", path.display());
             return Err(OsError::system("fallocate", subject, source));
         }
-        let ring = IoUring::new(DEPTH).ok().map(Mutex::new);
-        Ok(Self { file, path: path.to_owned(), bytes, is_direct, ring })
+        let file = Self { file, path: path.to_owned(), bytes, is_direct, rings: Default::default() };
+        file.ring_at(0);
+        Ok(file)
     }
 
     /// Length in bytes.
@@ -163,8 +166,25 @@ impl DirectFile {
     }
 
     /// Whether transfers of a batch go on at the same time.
-    pub const fn has_ring(&self) -> bool {
-        self.ring.is_some()
+    pub fn has_ring(&self) -> bool {
+        self.ring_at(0).is_some()
+    }
+
+    fn ring_at(&self, index: usize) -> Option<&Mutex<IoUring>> {
+        self.rings[index].get_or_init(|| IoUring::new(DEPTH).ok().map(Mutex::new)).as_ref()
+    }
+
+    /// A ring that nobody uses, or else the last one when its turn comes.
+    fn ring(&self) -> Option<MutexGuard<'_, IoUring>> {
+        let mut last = self.ring_at(0)?;
+        for index in 0..RINGS {
+            let Some(ring) = self.ring_at(index) else { break };
+            last = ring;
+            if let Ok(free) = ring.try_lock() {
+                return Some(free);
+            }
+        }
+        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Locks the file against other processes until this value is dropped.
@@ -181,10 +201,9 @@ impl DirectFile {
 
     /// Does transfers in any order; one result each. Offsets and lengths are multiples of [`DIRECT_BYTES`].
     pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>> {
-        let Some(ring) = &self.ring else {
+        let Some(mut ring) = self.ring() else {
             return transfers.iter_mut().map(|transfer| transfer.run(&self.file)).collect();
         };
-        let mut ring = ring.lock().unwrap_or_else(PoisonError::into_inner);
         let mut results: Vec<io::Result<()>> = Vec::with_capacity(transfers.len());
         results.resize_with(transfers.len(), || Ok(()));
         let mut done = vec![0; transfers.len()];
@@ -275,9 +294,28 @@ mod tests {
         let mut file = DirectFile::open(&path, 2 << 20).unwrap();
         file.lock().unwrap();
         round_trip(&file);
+        // More threads than rings, each in a part of the file of its own.
+        let many = DirectFile::open(&path, 16 << 20).unwrap();
+        std::thread::scope(|scope| {
+            for part in 0..12u64 {
+                let many = &many;
+                scope.spawn(move || {
+                    let mut buffer = DirectBuffer::new(1 << 20).unwrap();
+                    for round in 0..4 {
+                        pattern(part * 7 + round, buffer.bytes_mut());
+                        let wrote = many.transfer(&mut [Transfer::Write(part << 20, buffer.bytes())]);
+                        assert!(wrote.iter().all(Result::is_ok));
+                        let mut back = DirectBuffer::new(1 << 20).unwrap();
+                        let read = many.transfer(&mut [Transfer::Read(part << 20, back.bytes_mut())]);
+                        assert!(read.iter().all(Result::is_ok) && back.bytes() == buffer.bytes());
+                    }
+                });
+            }
+        });
+        drop(many);
         let other = DirectFile::open(&path, 2 << 20).unwrap();
         assert!(other.lock().unwrap_err().to_string().contains("own folder"));
-        file.ring = None;
+        file.rings = std::array::from_fn(|_| OnceLock::from(None));
         round_trip(&file);
         drop(file);
         other.lock().unwrap();

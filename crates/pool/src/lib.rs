@@ -25,6 +25,7 @@ mod put;
 mod region;
 mod remote;
 mod rings;
+mod scratch;
 mod session;
 mod slots;
 
@@ -40,4 +41,5 @@ pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use put::PutWriter;
 pub use rings::Rings;
+pub use scratch::Scratch;
 pub use session::{Line, Session, default_socket};
