@@ -21,6 +21,7 @@ pub mod content;
 mod directory;
 mod experts;
 mod far;
+mod far_stripe;
 mod fault;
 mod fs;
 mod gpu_calls;
@@ -89,6 +90,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &ycsb::Ycsb,
     &far::FarScan,
     &far::FarRandom,
+    &far_stripe::FarStripe,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
 ];

@@ -1,5 +1,6 @@
 //! What `hinterland run` is made of: a namespace, a mount, a library, and watching over the program.
 
+pub mod back_end;
 pub mod cuda;
 pub mod far;
 pub mod gpu;

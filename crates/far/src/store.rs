@@ -10,7 +10,7 @@
 //! | `meter` | how quick it is of late |
 //! | `copy` | content that back ends have |
 //! | `moving` | content that moves to other back ends in the background |
-//! | `disk`, `packed` | back ends |
+//! | `disk`, `packed`, `pooled` | back ends |
 
 mod copy;
 mod disk;
@@ -18,12 +18,14 @@ mod member;
 mod meter;
 mod moving;
 mod packed;
+mod pooled;
 mod stores;
 
 pub use copy::Copy;
 pub use disk::Disk;
 pub use member::{Life, MemberState};
-pub use packed::Packed;
+pub use packed::{Codec, Packed};
+pub use pooled::Pooled;
 pub use stores::{AddError, RetireError, Stores};
 
 /// The longest content of all: a huge page.

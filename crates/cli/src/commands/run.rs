@@ -143,7 +143,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else {
         None
     };
-    let supervised = arguments.far.start(&arguments.program, &context.output)?;
+    let supervised = arguments.far.start(&arguments.program, context)?;
     if let Some(supervised) = &supervised {
         if !preloaded.iter().any(|path| path.ends_with(preload::LIBRARY)) {
             preloaded.push(preload::find()?);

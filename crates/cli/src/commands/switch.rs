@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::run::back_end;
 use crate::run::far;
 use crate::size::human;
 use hinterland_far::Budget;
@@ -68,7 +69,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 
 /// The words of a back end, which make sense to the run as well.
 fn back_end(text: &str) -> Result<String, String> {
-    far::back_end(text).map(|_| text.to_owned())
+    back_end::back_end(text).map(|_| text.to_owned())
 }
 
 /// Bytes that back ends have that are no longer wanted.

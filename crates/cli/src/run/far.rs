@@ -1,11 +1,13 @@
 //! Far memory of a program: what was asked for, and the supervisor while the program runs.
 
+use super::back_end::{BackEnd, back_end, understand};
 use super::temporary::TemporaryFolder;
+use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::size::{Size, human};
-use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, Wanted, runs};
-use hinterland_far::store::{Disk, Packed, Store, Stores};
+use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, runs};
+use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Supervisor};
 use hinterland_os::OsError;
 use std::ffi::{OsStr, OsString};
@@ -17,8 +19,6 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
-/// Room of a file that has no size with it.
-const DISK_BYTES: u64 = 16 << 30;
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 const UNIT_BYTES: u64 = 64 << 10;
 /// The bits of a program that runs as another user or group.
@@ -30,7 +30,8 @@ pub struct Choice {
     /// Most memory that the program may have on this host: a size, or hundredths of what it uses, as in 50%
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     local: Option<Budget>,
-    /// Where the rest is kept, with commas between: lz4 (compressed memory of this host), ssd:PATH or ssd:PATH@SIZE
+    /// Where the rest is kept, with commas between: lz4 or zstd (compressed memory of this host), ssd:PATH, pool (memory of the pool in this
+    /// rack) or pool:RACK (in another one), each also with @SIZE behind it
     #[arg(long, value_name = "LIST", default_value = "lz4", requires = "local", value_delimiter = ',', value_parser = back_end)]
     far: Vec<BackEnd>,
     /// In how many of them each byte is kept
@@ -48,50 +49,6 @@ pub struct Choice {
     /// Write a page with pictures of the run at its end: pages, faults, waits and back ends over time
     #[arg(long, value_name = "FILE.html", requires = "local")]
     report: Option<PathBuf>,
-}
-
-/// A back end as people name it.
-#[derive(Clone, Debug)]
-pub enum BackEnd {
-    Packed,
-    Disk(PathBuf, u64),
-}
-
-impl BackEnd {
-    fn name(&self) -> String {
-        match self {
-            Self::Packed => "lz4".to_owned(),
-            Self::Disk(path, _) => format!("ssd:{}", path.display()),
-        }
-    }
-
-    const fn room_bytes(&self) -> u64 {
-        match self {
-            Self::Packed => u64::MAX,
-            Self::Disk(_, bytes) => *bytes,
-        }
-    }
-
-    /// Opens it for content of at most a unit.
-    ///
-    /// # Errors
-    /// What the disk says.
-    pub fn open(&self, unit_bytes: u64) -> Result<Box<dyn Store>, OsError> {
-        Ok(match self {
-            Self::Packed => Box::new(Packed::new(u64::MAX / 2)),
-            Self::Disk(path, bytes) => Box::new(Disk::open(path, *bytes, unit_bytes)?),
-        })
-    }
-}
-
-/// Makes back ends for a run with such units of words.
-pub fn understand(unit_bytes: u64) -> Box<Understand> {
-    Box::new(move |word| {
-        let known = back_end(word)?;
-        let (name, room_bytes) = (known.name(), known.room_bytes());
-        let open = move || known.open(unit_bytes).map_err(|error| error.to_string());
-        Ok(Wanted { name, room_bytes, open: Box::new(open) })
-    })
 }
 
 /// A recording, and where its page goes.
@@ -120,7 +77,7 @@ impl Choice {
     ///
     /// # Errors
     /// [`Failure`] for a program that cannot have far memory, and for a back end that cannot be had.
-    pub fn start(&self, program: &[OsString], output: &Output) -> Result<Option<Supervised>, Failure> {
+    pub fn start(&self, program: &[OsString], context: &Context) -> Result<Option<Supervised>, Failure> {
         let Some(local) = self.local else { return Ok(None) };
         if let Some(name) = program.first() {
             check_program(name)?;
@@ -132,11 +89,17 @@ impl Choice {
             ));
         }
         let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
-        let mut stores: Vec<Box<dyn Store>> = Vec::new();
-        for back_end in &self.far {
-            stores.push(back_end.open(unit_bytes).map_err(|error| refused(&error))?);
+        let stores = Arc::new(Stores::new(Vec::new(), usize::from(self.copies)));
+        for (index, back_end) in self.far.iter().enumerate() {
+            if self.far[..index].iter().any(|other| other.name() == back_end.name()) {
+                return Err(Failure::new(
+                    format!("--far names {} twice", back_end.name()),
+                    "name each once, and give it more room with @SIZE behind it",
+                ));
+            }
+            let added = stores.add(back_end.open(unit_bytes, &context.socket())?);
+            added.map_err(|error| refused(&error))?;
         }
-        let stores = Arc::new(Stores::new(stores, usize::from(self.copies)));
         let folder = TemporaryFolder::make("far")?;
         let socket = folder.path().join("far.sock");
         let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
@@ -147,10 +110,16 @@ impl Choice {
             Ok::<_, OsError>(Recorded { recorder, path, file })
         });
         let recorded = recorded.transpose()?;
-        let control =
-            Control::open(&supervisor, &runs::folder(), self.about(program), understand(unit_bytes));
+        let control = Control::open(
+            &supervisor,
+            &runs::folder(),
+            self.about(program),
+            understand(unit_bytes, context.socket()),
+        );
         let control = control.map_err(|error| {
-            output.warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
+            context
+                .output
+                .warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
         });
         Ok(Some(Supervised { control: control.ok(), recorded, supervisor, socket, _folder: folder }))
     }
@@ -199,7 +168,7 @@ fn tell(report: &Report) {
     anstream::eprintln!("hinterland: the program had at most {} resident; {report}", human(peak));
 }
 
-fn refused(error: &dyn std::error::Error) -> Failure {
+pub(super) fn refused(error: &dyn std::error::Error) -> Failure {
     let text = error.to_string();
     match text.split_once(" (hint: ") {
         Some((text, hint)) => Failure::new(text.to_owned(), hint.trim_end_matches(')').to_owned()),
@@ -291,24 +260,6 @@ fn unit(text: &str) -> Result<Size, String> {
     }
 }
 
-/// A back end in words.
-pub fn back_end(text: &str) -> Result<BackEnd, String> {
-    if text == "lz4" {
-        return Ok(BackEnd::Packed);
-    }
-    let Some(rest) = text.strip_prefix("ssd:").filter(|rest| !rest.is_empty()) else {
-        return Err(format!("{text} is no back end (hint: lz4, ssd:PATH or ssd:PATH@SIZE)"));
-    };
-    let (path, bytes) = match rest.rsplit_once('@') {
-        Some((path, size)) => {
-            let size: Size = size.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
-            (path, size.bytes)
-        }
-        None => (rest, DISK_BYTES),
-    };
-    Ok(BackEnd::Disk(Path::new(path).to_owned(), bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -319,18 +270,6 @@ mod tests {
         assert!(matches!(budget("50%"), Ok(Budget::Percent(50))));
         for bad in ["0%", "101%", "1M", "half", "%"] {
             assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn back_ends_are_words_with_a_path() {
-        assert!(matches!(back_end("lz4"), Ok(BackEnd::Packed)));
-        assert!(matches!(back_end("ssd:/tmp"), Ok(BackEnd::Disk(_, DISK_BYTES))));
-        assert!(
-            matches!(back_end("ssd:/tmp@1G"), Ok(BackEnd::Disk(path, bytes)) if path == Path::new("/tmp") && bytes == 1 << 30)
-        );
-        for bad in ["", "ssd:", "tape:/dev/st0", "ssd:/tmp@much"] {
-            assert!(back_end(bad).unwrap_err().contains("hint:"), "{bad}");
         }
     }
 

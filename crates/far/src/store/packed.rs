@@ -2,44 +2,109 @@
 
 use super::{Place, Store, StoreError};
 use std::collections::HashMap;
+use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use zstd::bulk::{Compressor, Decompressor};
 
 /// Parts of the table, so that threads seldom wait for each other.
 const SHARDS: usize = 16;
+/// Zstandard's level: the next ones take twice the time for a few hundredths less.
+const LEVEL: i32 = 1;
 
-/// Compressed memory (LZ4), up to a limit. Content that does not become smaller is kept as it is.
+/// How content is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// LZ4: quick.
+    Lz4,
+    /// Zstandard: smaller.
+    Zstd,
+}
+
+/// Compressed memory, up to a limit. Content that does not become smaller is kept as it is.
 pub struct Packed {
+    codec: Codec,
     limit_bytes: u64,
     used_bytes: AtomicU64,
     next: AtomicU64,
-    shards: [Mutex<HashMap<u64, Box<[u8]>>>; SHARDS],
+    shards: [Mutex<Table>; SHARDS],
+    /// What Zstandard works with is a megabyte, and used again.
+    compressors: Mutex<Vec<Compressor<'static>>>,
+    decompressors: Mutex<Vec<Decompressor<'static>>>,
 }
 
+type Table = HashMap<u64, Arc<[u8]>>;
+
 impl Packed {
-    /// At most so many bytes of compressed content.
+    /// At most so many bytes of content, compressed by LZ4.
     pub fn new(limit_bytes: u64) -> Self {
+        Self::of(Codec::Lz4, limit_bytes)
+    }
+
+    /// At most so many bytes of compressed content.
+    pub fn of(codec: Codec, limit_bytes: u64) -> Self {
         Self {
+            codec,
             limit_bytes,
             used_bytes: AtomicU64::new(0),
             next: AtomicU64::new(0),
             shards: std::array::from_fn(|_| Mutex::default()),
+            compressors: Mutex::default(),
+            decompressors: Mutex::default(),
         }
     }
 
-    fn shard(&self, at: u64) -> &Mutex<HashMap<u64, Box<[u8]>>> {
-        &self.shards[at as usize % SHARDS]
+    fn shard(&self, at: u64) -> MutexGuard<'_, Table> {
+        lock(&self.shards[at as usize % SHARDS])
     }
+
+    fn compress(&self, content: &[u8]) -> io::Result<Vec<u8>> {
+        match self.codec {
+            Codec::Lz4 => Ok(lz4_flex::block::compress(content)),
+            Codec::Zstd => {
+                let known = lock(&self.compressors).pop();
+                let mut compressor = known.map_or_else(|| Compressor::new(LEVEL), Ok)?;
+                let packed = compressor.compress(content);
+                lock(&self.compressors).push(compressor);
+                packed
+            }
+        }
+    }
+
+    /// Returns the length of what came out.
+    fn decompress(&self, packed: &[u8], content: &mut [u8]) -> io::Result<usize> {
+        match self.codec {
+            Codec::Lz4 => lz4_flex::block::decompress_into(packed, content).map_err(io::Error::other),
+            Codec::Zstd => {
+                let known = lock(&self.decompressors).pop();
+                let mut decompressor = known.map_or_else(Decompressor::new, Ok)?;
+                let bytes = decompressor.decompress_to_buffer(packed, content);
+                lock(&self.decompressors).push(decompressor);
+                bytes
+            }
+        }
+    }
+
+    fn failed(&self, reason: String) -> StoreError {
+        StoreError::Failed { name: self.name().to_owned(), reason }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Store for Packed {
     fn name(&self) -> &str {
-        "lz4"
+        match self.codec {
+            Codec::Lz4 => "lz4",
+            Codec::Zstd => "zstd",
+        }
     }
 
     fn put(&self, content: &[u8]) -> Result<Place, StoreError> {
-        let packed = lz4_flex::block::compress(content);
-        let kept: Box<[u8]> = if packed.len() < content.len() { packed.into() } else { content.into() };
+        let packed = self.compress(content).map_err(|error| self.failed(error.to_string()))?;
+        let kept: Arc<[u8]> = if packed.len() < content.len() { packed.into() } else { content.into() };
         let bytes = kept.len() as u64;
         // Relaxed: a budget, which guards no other memory.
         if self.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit_bytes {
@@ -47,28 +112,26 @@ impl Store for Packed {
             return Err(StoreError::Full { name: self.name().to_owned() });
         }
         let at = self.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
-        self.shard(at).lock().unwrap_or_else(PoisonError::into_inner).insert(at, kept);
+        self.shard(at).insert(at, kept);
         Ok(Place { at, bytes: bytes as u32 })
     }
 
     fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
-        let failed =
-            |reason: &str| StoreError::Failed { name: self.name().to_owned(), reason: reason.to_owned() };
-        let shard = self.shard(place.at).lock().unwrap_or_else(PoisonError::into_inner);
-        let kept = shard.get(&place.at).ok_or_else(|| failed("the content is not there"))?;
+        let kept = self.shard(place.at).get(&place.at).cloned();
+        let kept = kept.ok_or_else(|| self.failed("the content is not there".to_owned()))?;
         if kept.len() == content.len() {
-            content.copy_from_slice(kept);
+            content.copy_from_slice(&kept);
             return Ok(());
         }
-        match lz4_flex::block::decompress_into(kept, content) {
+        match self.decompress(&kept, content) {
             Ok(bytes) if bytes == content.len() => Ok(()),
-            Ok(_) => Err(failed("the content is too short")),
-            Err(error) => Err(failed(&error.to_string())),
+            Ok(_) => Err(self.failed("the content is too short".to_owned())),
+            Err(error) => Err(self.failed(error.to_string())),
         }
     }
 
     fn free(&self, place: Place) {
-        let kept = self.shard(place.at).lock().unwrap_or_else(PoisonError::into_inner).remove(&place.at);
+        let kept = self.shard(place.at).remove(&place.at);
         if let Some(kept) = kept {
             self.used_bytes.fetch_sub(kept.len() as u64, Ordering::Relaxed); // Relaxed: a budget.
         }
