@@ -65,6 +65,9 @@ int hl_free(hl_pool *pool, hl_address address);
  * taken. -ENOSPC: no room. hl_stat tells others its address; hl_remove removes it. */
 int hl_create_region(hl_pool *pool, const char *name, uint64_t bytes, const char *rack, hl_address *address);
 
+/* The same, with its pages (2 MiB) spread over all nodes that have room; they move to the racks that use them. */
+int hl_create_spread(hl_pool *pool, const char *name, uint64_t bytes, hl_address *address);
+
 /* Reads or writes bytes at an address of any rack. A range may cross from one object to the next; nothing moves unless all
  * of it exists. An aligned word of 8 bytes is read and written whole; whoever needs more than that takes a lock.
  * -ENOENT: the address is nobody's. -EINVAL: it lies behind the end of an object. -EACCES: a write to a sealed object.
@@ -79,6 +82,38 @@ int hl_wlock(hl_pool *pool, hl_address address, uint32_t wait_ms);
 
 /* Gives a lock back. -EINVAL: this pool does not have it. */
 int hl_unlock(hl_pool *pool, hl_address address);
+
+/* --- guards: locked ranges of regions ---------------------------------------------------------------------- */
+
+/* A lock on an address, with a range from there on that is read and written through it. Whoever has lost the lock, because it
+ * was stopped or cut off for longer than the lease, changes nothing any more: its stores are refused with -EOWNERDEAD. Ranges
+ * that start elsewhere do not exclude each other, even where they overlap. Threads may use one guard at a time together,
+ * but for hl_guard_unlock. */
+typedef struct hl_guard hl_guard;
+
+/* Locks for reading with others, or for writing alone, `bytes` bytes of one region from `address` on. Waits at most `wait_ms`
+ * milliseconds, then -ETIMEDOUT. -EINVAL: the range is not in one region. -EHOSTUNREACH: the node that keeps the lock is down. */
+int hl_guard_read(hl_pool *pool, hl_address address, uint64_t bytes, uint32_t wait_ms, hl_guard **guard);
+int hl_guard_write(hl_pool *pool, hl_address address, uint64_t bytes, uint32_t wait_ms, hl_guard **guard);
+
+/* Makes a guard for writing of one for reading, once the other readers have left. After an error it is one for reading as
+ * before. -EDEADLK: another reader waits for the same: one of the two must unlock. -ETIMEDOUT. -EINVAL: it is one for writing. */
+int hl_guard_upgrade(hl_guard *guard, uint32_t wait_ms);
+
+/* Reads or writes bytes at an offset of the range. A write of up to 256 bytes to another node has arrived when hl_guard_flush or
+ * hl_guard_unlock says so, any other when this returns. -EINVAL: outside of the range. -EACCES: a guard for reading. -EOWNERDEAD:
+ * the lock is lost. */
+int hl_guard_load(hl_guard *guard, uint64_t offset, void *buffer, size_t bytes);
+int hl_guard_store(hl_guard *guard, uint64_t offset, const void *buffer, size_t bytes);
+
+/* Returns when all that was stored has arrived; an error says how much is not known to have. */
+int hl_guard_flush(hl_guard *guard);
+
+/* The number of the last grant of this lock to a writer: it grows with every writer. */
+int hl_guard_fence(hl_guard *guard, uint64_t *fence);
+
+/* Flushes, gives the lock back and ends the guard, whatever it returns. NULL is allowed. Before hl_close of its pool. */
+int hl_guard_unlock(hl_guard *guard);
 
 /* --- objects ----------------------------------------------------------------------------------------------- */
 

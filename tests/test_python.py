@@ -39,6 +39,13 @@ def near(hinterland, two_racks):
         yield pool
 
 
+@pytest.fixture
+def far(hinterland, two_racks):
+    """A pool through rack b."""
+    with hinterland.Pool(two_racks[1].socket) as pool:
+        yield pool
+
+
 def pattern(size, seed=1):
     """Bytes that look random, the same for the same size and seed."""
     return numpy.random.default_rng(seed).bytes(size)
@@ -318,6 +325,39 @@ def test_threads_read_at_once(near):
     for thread in threads:
         thread.join()
     assert found == [expected] * 6
+
+
+def test_guards_cover_a_range_of_a_spread_region(hinterland, near, far):
+    info = near.create_region("guarded", 8 << 20, spread=True)
+    with near.write_guard(info.address, 4096) as guard:
+        assert guard.writable and (guard.address, guard.nbytes) == (info.address, 4096)
+        guard.write(100, b"guard")
+        assert guard.read(98, 9) == b"\0\0guard\0\0"
+        with pytest.raises(TimeoutError):
+            far.read_guard(info.address, 4096, wait=0.05)
+        for offset, count in ((4092, 5), (1 << 63, 1)):
+            with pytest.raises(hinterland.HinterlandError, match="range|outside"):
+                guard.read(offset, count)
+        with pytest.raises(hinterland.HinterlandError, match="range"):
+            guard.write(4092, b"guard")
+        first = guard.fence
+    with pytest.raises(hinterland.HinterlandError, match="guard is closed"):
+        guard.read(0, 1)
+    guard.unlock()
+    with far.read_guard(info.address, 4096) as guard:
+        into = bytearray(5)
+        assert guard.read_into(into, 100) == 5 and into == b"guard" and not guard.writable
+        with pytest.raises(hinterland.AccessError, match="upgrade"):
+            guard.write(0, b"x")
+        guard.upgrade()
+        guard.write(100, b"GUARD")
+        guard.flush()
+        assert guard.writable and guard.fence > first
+        with pytest.raises(TypeError, match="of one process"):
+            pickle.dumps(guard)
+    assert near.read(info.address + 100, 5) == b"GUARD"
+    with pytest.raises(hinterland.HinterlandError, match="spread"):
+        near.create_region("both", 4096, rack="a", spread=True)
 
 
 def test_locks_exclude_pools_and_waiting_lets_threads_run(hinterland, node):

@@ -8,7 +8,7 @@
             print(numpy.frombuffer(mapping).sum())
 """
 
-from ._native import Fragments, KvCache, KvGpu, KvQueue, KvTransfer, Mapping, Object, __version__
+from ._native import Fragments, Guard, KvCache, KvGpu, KvQueue, KvTransfer, Mapping, Object, __version__
 from .errors import (
     AccessError,
     ExistsError,
@@ -35,6 +35,7 @@ __all__ = [
     "Counters",
     "ExistsError",
     "Fragments",
+    "Guard",
     "HinterlandError",
     "Home",
     "KvCache",

@@ -47,7 +47,9 @@ class Pool:
     def verify(self, name: str) -> Any: ...
     def status(self) -> Any: ...
     def members(self) -> Any: ...
-    def create_region(self, name: str, bytes: int, rack: str | None = None) -> Any: ...
+    def create_region(self, name: str, bytes: int, rack: str | None = None, spread: bool = False) -> Any: ...
+    def read_guard(self, address: int, bytes: int, wait: float) -> Guard: ...
+    def write_guard(self, address: int, bytes: int, wait: float) -> Guard: ...
     def alloc(self, bytes: int, kept: bool = False) -> int:
         """Allocates memory of this rack; returns its address. It is freed with the pool at the latest, unless `kept`."""
     def free(self, address: int) -> None:
@@ -61,6 +63,40 @@ class Pool:
     def lock(self, address: int, mode: Literal["read", "write"], wait: float) -> None: ...
     def unlock(self, address: int) -> None:
         """Gives a lock back."""
+
+class Guard:
+    """A locked range of a region; leaving its `with` block writes what is buffered and gives the lock back."""
+
+    @property
+    def address(self) -> int:
+        """The address that is locked, at which the range starts."""
+    @property
+    def nbytes(self) -> int:
+        """The length of the range."""
+    @property
+    def writable(self) -> bool:
+        """Whether it may be written through."""
+    @property
+    def fence(self) -> int:
+        """The number of the last grant of the lock to a writer; it grows with every writer."""
+    def __reduce__(self) -> NoReturn: ...
+    def read(self, offset: int, bytes: int) -> bytes:
+        """Reads bytes at an offset of the range."""
+    def read_into(self, buffer: Buffer, offset: int = 0) -> int:
+        """Fills a writable buffer from an offset of the range on; returns how many bytes."""
+    def write(self, offset: int, data: Buffer) -> None:
+        """Writes bytes at an offset of the range. Up to 256 bytes to another node have arrived when `flush` or `unlock`
+        returns, more when this does."""
+    def flush(self) -> None:
+        """Returns when all that was written has arrived."""
+    def upgrade(self, wait: float = 10.0) -> None:
+        """Makes a guard for writing of one for reading, once the other readers have left."""
+    def unlock(self) -> None:
+        """Writes what is buffered and gives the lock back; raises if something did not arrive."""
+    def __enter__(self) -> Guard: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
 class KvCache:
     """KV blocks that processes of this host and user share. A key has 1 to 64 bytes, a block 1 byte to 4 MiB.

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import BinaryIO, Callable, Optional, Union
 
 from . import _native
+from ._native import Guard
 from .records import Member, NodeStatus, ObjectInfo, Verified, node_status, object_info, verified
 
 if sys.version_info >= (3, 12):
@@ -92,17 +93,37 @@ class Pool(_native.Pool):
         """All nodes of the pool."""
         return [Member(**fields) for fields in super().members()]
 
-    def create_region(self, name: str, bytes: int, rack: str | None = None) -> ObjectInfo:
-        """Makes a region: named memory of zeros that is read and written in place, in `rack` or in this one."""
-        return object_info(super().create_region(name, bytes, rack))
+    def create_region(
+        self, name: str, bytes: int, rack: str | None = None, spread: bool = False
+    ) -> ObjectInfo:
+        """Makes a region: named memory of zeros that is read and written in place, in `rack` or in this one.
+
+        With `spread` its pages (2 MiB) lie on all nodes that have room, and move to the racks that use them.
+        """
+        return object_info(super().create_region(name, bytes, rack, spread))
+
+    def read_guard(self, address: int, bytes: int, wait: float = 10.0) -> Guard:
+        """Locks an address of any rack together with other readers, with a range of one region from there on.
+
+        Waits up to `wait` seconds, then TimeoutError.
+        """
+        return super().read_guard(address, bytes, wait)
+
+    def write_guard(self, address: int, bytes: int, wait: float = 10.0) -> Guard:
+        """Locks an address of any rack alone, with a range of one region from there on, which is written through the guard.
+
+        Who has lost the lock, because it was stopped or cut off for longer than the lease, changes nothing any more. Ranges
+        that start elsewhere do not exclude each other. Waits up to `wait` seconds, then TimeoutError.
+        """
+        return super().write_guard(address, bytes, wait)
 
     def rlock(self, address: int, wait: float = 10.0) -> Lock:
-        """Takes a lock on an address of this rack together with other readers, waiting up to `wait` seconds."""
+        """Takes a lock on an address of any rack together with other readers, waiting up to `wait` seconds."""
         super().lock(address, "read", wait)
         return Lock(self, address)
 
     def wlock(self, address: int, wait: float = 10.0) -> Lock:
-        """Takes a lock on an address of this rack alone, waiting up to `wait` seconds.
+        """Takes a lock on an address of any rack alone, waiting up to `wait` seconds.
 
         It belongs to this pool, not to a thread: threads that want to exclude each other open a pool each.
         """

@@ -4,6 +4,7 @@
 //! `tests/header.rs` fails when this code and the header differ.
 
 mod failure;
+mod guard;
 mod kv;
 mod kv_gpu;
 mod mapping;
@@ -13,6 +14,10 @@ mod pool;
 mod text;
 
 pub use failure::{hl_last_error, hl_version};
+pub use guard::{
+    GuardHandle, hl_guard_fence, hl_guard_flush, hl_guard_load, hl_guard_read, hl_guard_store,
+    hl_guard_unlock, hl_guard_upgrade, hl_guard_write,
+};
 pub use kv::{
     BlockRecord, CompletionRecord, HL_KV_EXISTS, HL_KV_GET, HL_KV_PUT, HL_KV_REMOVE, KvHandle, QueueHandle,
     RunRecord, hl_kv_close, hl_kv_drain, hl_kv_exists, hl_kv_get, hl_kv_match_prefix, hl_kv_open, hl_kv_put,
@@ -27,7 +32,8 @@ pub use mapping::{
     hl_map_region, hl_unmap,
 };
 pub use memory::{
-    hl_alloc, hl_alloc_kept, hl_create_region, hl_free, hl_read, hl_rlock, hl_unlock, hl_wlock, hl_write,
+    hl_alloc, hl_alloc_kept, hl_create_region, hl_create_spread, hl_free, hl_read, hl_rlock, hl_unlock,
+    hl_wlock, hl_write,
 };
 pub use object::{
     HL_SEALED, HL_WRITABLE, ObjectRecord, Progress, PutOptionsRecord, hl_get, hl_put_buffer, hl_put_file,

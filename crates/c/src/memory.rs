@@ -3,7 +3,7 @@
 use crate::failure::{Failure, guarded};
 use crate::pool::PoolHandle;
 use crate::text::{buffer, buffer_mut, name, place, rack};
-use hinterland_proto::control::{AllocationKind, LockMode};
+use hinterland_proto::control::{AllocationKind, LockMode, ObjectInfo};
 use hinterland_types::GlobalAddress;
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
@@ -70,9 +70,33 @@ pub unsafe extern "C" fn hl_create_region(
         let (handle, place) = unsafe { (PoolHandle::of(pool)?, place("the address", address)?) };
         // SAFETY: as above.
         let (name, rack) = unsafe { (name(name_text)?, rack(rack_text)?) };
-        let info = handle.pool().create_region(&name, bytes, rack)?;
-        let first = info.address.ok_or_else(|| Failure::new(libc::EIO, format!("{name} has no address")))?;
-        place.fill(first.raw());
+        place.fill(first_address(&handle.pool().create_region(&name, bytes, rack)?)?);
+        Ok(())
+    })
+}
+
+fn first_address(info: &ObjectInfo) -> Result<u64, Failure> {
+    let none = || Failure::new(libc::EIO, format!("{} has no address", info.name));
+    info.address.map(GlobalAddress::raw).ok_or_else(none)
+}
+
+/// Makes a named region of zeros whose pages are spread over all nodes with room, and move to the racks that use them.
+///
+/// # Safety
+/// `pool` came from `hl_open`; `name` is null or a string; `address` is null or takes an address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_create_spread(
+    pool: *mut PoolHandle,
+    name_text: *const c_char,
+    bytes: u64,
+    address: *mut u64,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: the caller promises all.
+        let (handle, place) = unsafe { (PoolHandle::of(pool)?, place("the address", address)?) };
+        // SAFETY: as above.
+        let name = unsafe { name(name_text) }?;
+        place.fill(first_address(&handle.pool().create_spread(&name, bytes)?)?);
         Ok(())
     })
 }

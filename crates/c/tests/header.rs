@@ -94,6 +94,7 @@ fn plain(kind: &str) -> &str {
         "PoolHandle" => "hl_pool",
         "ObjectRecord" => "hl_object",
         "PutOptionsRecord" => "hl_put_options",
+        "GuardHandle" => "hl_guard",
         "KvHandle" => "hl_kv",
         "QueueHandle" => "hl_kv_queue",
         "GpuHandle" => "hl_kv_gpu",

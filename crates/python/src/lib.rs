@@ -9,6 +9,7 @@ mod buffer;
 mod device;
 mod failure;
 mod gpu;
+mod guard;
 mod kv;
 mod mapping;
 mod object;
@@ -30,6 +31,8 @@ mod _native {
     use super::gpu::KvGpu;
     #[pymodule_export]
     use super::gpu::KvTransfer;
+    #[pymodule_export]
+    use super::guard::Guard;
     #[pymodule_export]
     use super::kv::KvCache;
     #[pymodule_export]

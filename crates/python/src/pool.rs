@@ -2,13 +2,14 @@
 
 use crate::buffer::Bytes;
 use crate::failure::{Failure, errno};
+use crate::guard::{Guard, Held, seconds};
 use crate::kv::KvCache;
 use crate::mapping::Mapping;
 use crate::object::Object;
 use crate::own::Own;
 use crate::records::{Member, NodeStatus, ObjectInfo, VerifiedRecord};
 use crate::source::{Source, Watched};
-use hinterland_pool::{Pool as Client, PutOptions};
+use hinterland_pool::{GuardOptions, Pool as Client, PutOptions};
 use hinterland_proto::control::{self, AllocationKind, LockMode, Placement};
 use hinterland_region::{Access, MapOptions, RegionError, Regions};
 use hinterland_types::{GlobalAddress, ObjectName, RackName, Rights};
@@ -17,7 +18,6 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 /// A connection to the pool; `python/hinterland` gives it its records.
 #[pyclass(frozen, subclass, module = "hinterland")]
@@ -194,18 +194,42 @@ impl Pool {
         Ok(members.into_iter().map(Member::from).collect())
     }
 
-    /// Makes a region of zeros.
-    #[pyo3(signature = (name, bytes, rack = None))]
+    /// Makes a region of zeros, in one rack or spread over all nodes with room.
+    #[pyo3(signature = (name, bytes, rack = None, spread = false))]
     fn create_region(
         &self,
         py: Python<'_>,
         name: &str,
         bytes: u64,
         rack: Option<&str>,
+        spread: bool,
     ) -> PyResult<ObjectInfo> {
         let (name, rack) = (object_name(name)?, rack_name(rack)?);
-        let info = self.with(py, |connected| Ok(connected.client.create_region(&name, bytes, rack)?))?;
+        if spread && rack.is_some() {
+            let text = "a region that is spread lies in no rack of its own (hint: give `rack` or `spread`)";
+            return Err(Failure::argument(text.to_owned()).into());
+        }
+        let info = self.with(py, |connected| {
+            if spread {
+                return Ok(connected.client.create_spread(&name, bytes)?);
+            }
+            Ok(connected.client.create_region(&name, bytes, rack)?)
+        })?;
         Ok(ObjectInfo::new(py, info))
+    }
+
+    /// Locks an address for reading with others, with a range from there on.
+    fn read_guard(&self, py: Python<'_>, address: u64, bytes: u64, wait: f64) -> PyResult<Guard> {
+        let (first, options) = (global(address)?, guard_options(wait)?);
+        let held = self.with(py, |connected| Ok(connected.client.rlock(first, bytes, &options)?))?;
+        Ok(Guard::new(Held::Read(held), address, bytes))
+    }
+
+    /// Locks an address for writing, alone, with a range from there on.
+    fn write_guard(&self, py: Python<'_>, address: u64, bytes: u64, wait: f64) -> PyResult<Guard> {
+        let (first, options) = (global(address)?, guard_options(wait)?);
+        let held = self.with(py, |connected| Ok(connected.client.wlock(first, bytes, &options)?))?;
+        Ok(Guard::new(Held::Write(held), address, bytes))
     }
 
     /// Allocates memory of this rack; returns its address.
@@ -251,9 +275,7 @@ impl Pool {
     fn lock(&self, py: Python<'_>, address: u64, mode: &str, wait: f64) -> PyResult<()> {
         let address = global(address)?;
         let mode = if mode == "read" { LockMode::Read } else { LockMode::Write };
-        let wait = Duration::try_from_secs_f64(wait).map_err(|_| {
-            Failure::argument(format!("{wait} seconds cannot be waited (hint: 0 or more, and finite)"))
-        })?;
+        let wait = seconds(wait)?;
         self.with(py, |connected| Ok(connected.client.lock_within(address, mode, wait)?))
     }
 
@@ -279,6 +301,10 @@ fn rack_name(text: Option<&str>) -> Result<Option<RackName>, Failure> {
 
 fn global(address: u64) -> Result<GlobalAddress, Failure> {
     Ok(GlobalAddress::new(address)?)
+}
+
+fn guard_options(wait: f64) -> Result<GuardOptions, Failure> {
+    Ok(GuardOptions { wait: seconds(wait)?, ..GuardOptions::default() })
 }
 
 fn sealed(name: &ObjectName) -> Failure {

@@ -196,6 +196,41 @@ fn allocations_and_locks_belong_to_the_pool_that_made_them() {
 }
 
 #[test]
+fn guards_cover_a_range_and_exclude_other_pools() {
+    let racks = Racks::start();
+    let (near, far) = (Opened::new(&racks, "a"), Opened::new(&racks, "b"));
+    let mut address = 0;
+    let (mut reader, mut writer) = (std::ptr::null_mut(), std::ptr::null_mut());
+    let mut found = [0u8; 5];
+    // SAFETY: every pointer is null or leads to what the function takes.
+    unsafe {
+        assert_eq!(hl_create_spread(near.0, c"spread".as_ptr(), 8 << 20, &mut address), 0, "{}", words());
+        assert_eq!(hl_guard_write(near.0, address, 4096, 10_000, &mut writer), 0, "{}", words());
+        assert_eq!(hl_guard_store(writer, 100, b"guard".as_ptr().cast(), 5), 0, "{}", words());
+        refused(hl_guard_store(writer, 4093, b"guard".as_ptr().cast(), 5), libc_errno::EINVAL, "range");
+        refused(hl_guard_read(far.0, address, 4096, 30, &mut reader), libc_errno::ETIMEDOUT, "hint:");
+        refused(hl_guard_upgrade(writer, 0), libc_errno::EINVAL, "already");
+        assert_eq!(hl_guard_flush(writer), 0);
+        let (mut first, mut second) = (0, 0);
+        assert_eq!(hl_guard_fence(writer, &mut first), 0);
+        assert_eq!(hl_guard_unlock(writer), 0, "{}", words());
+        assert_eq!(hl_guard_read(far.0, address, 4096, 10_000, &mut reader), 0, "{}", words());
+        assert_eq!(hl_guard_load(reader, 100, found.as_mut_ptr().cast(), 5), 0, "{}", words());
+        assert_eq!(&found, b"guard");
+        refused(hl_guard_store(reader, 0, b"x".as_ptr().cast(), 1), libc_errno::EACCES, "hl_guard_upgrade");
+        assert_eq!(hl_guard_upgrade(reader, 10_000), 0, "{}", words());
+        assert_eq!(hl_guard_store(reader, 100, b"GUARD".as_ptr().cast(), 5), 0, "{}", words());
+        assert_eq!(hl_guard_fence(reader, &mut second), 0);
+        assert!(second > first);
+        assert_eq!(hl_guard_unlock(reader), 0, "{}", words());
+        assert_eq!(hl_read(near.0, address + 100, found.as_mut_ptr().cast(), 5), 0);
+        assert_eq!(&found, b"GUARD");
+        assert_eq!(hl_guard_unlock(std::ptr::null_mut()), 0);
+        refused(hl_guard_flush(std::ptr::null_mut()), libc_errno::EINVAL, "NULL");
+    }
+}
+
+#[test]
 fn a_put_that_is_given_up_leaves_nothing() {
     unsafe extern "C" fn stop_late(context: *mut c_void, done: u64, total: u64) -> c_int {
         assert!(done <= total);
