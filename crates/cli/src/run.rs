@@ -4,6 +4,7 @@ pub mod back_end;
 pub mod cuda;
 pub mod far;
 pub mod gpu;
+pub mod kind;
 pub mod model;
 pub mod namespace;
 pub mod preload;

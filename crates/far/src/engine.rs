@@ -103,6 +103,7 @@ pub(crate) struct Counters {
     pub resident_bytes_max: u64,
     pub far_bytes_max: u64,
     pub over_budget: u64,
+    pub outside_bytes_max: u64,
 }
 
 /// A fault that waits for room or for a unit on its way out.

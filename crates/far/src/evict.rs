@@ -4,7 +4,7 @@
 //! reclaim thread does, on order. From that moment the program cannot write to them any more, so what is read from the staging
 //! area afterwards is the last content. The decision on far memory says why nothing is lost on the way.
 
-use crate::engine::{Engine, Known, Mover, Space};
+use crate::engine::{BUDGET_BYTES_MIN, Budget, Engine, Known, MARGIN_BYTES, Mover, Space};
 use crate::store::Copy;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, Piece};
@@ -24,8 +24,11 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const SWEEP_INTERVAL: Duration = Duration::from_millis(300);
 /// An address that is valid and that no program has: above what the kernel keeps free, below where programs begin.
 const NOWHERE: u64 = 1 << 20;
-/// Rounds without a victim before faults go on without room.
-const ROUNDS_STUCK: u32 = 200;
+/// How long nothing may leave before faults go on without room. Shorter than it takes a busy machine to let a thread of the program
+/// finish a call, a program whose memory could leave would grow beyond the budget.
+const STUCK_AFTER: Duration = Duration::from_secs(1);
+/// How long when that was so a moment ago.
+const STUCK_AFTER_MIN: Duration = Duration::from_millis(4);
 
 /// A unit that is on its way out.
 struct Victim {
@@ -54,7 +57,7 @@ impl Engine {
     /// Keeps room until the run is over.
     pub(crate) fn evict_until(&self, is_over: impl Fn(&Known) -> bool) {
         let (mut looked, mut swept) = (Instant::now(), Instant::now());
-        let mut fruitless = 0;
+        let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
         loop {
             let batch = {
                 let mut known = self.lock();
@@ -73,7 +76,8 @@ impl Engine {
                 let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
                 if resident + self.spare_bytes(room) <= room {
                     known.is_stuck = false;
-                    fruitless = 0;
+                    fruitful = Instant::now();
+                    patience = STUCK_AFTER;
                     drop(self.pressure.wait_timeout(known, LOOK_INTERVAL));
                     continue;
                 }
@@ -81,13 +85,15 @@ impl Engine {
             };
             let moved = batch.map_or(0, |batch| self.take_out(batch));
             if moved > 0 {
-                fruitless = 0;
+                fruitful = Instant::now();
+                self.lock().is_stuck = false;
                 self.bell.raise();
                 continue;
             }
-            fruitless += 1;
-            if fruitless > ROUNDS_STUCK {
-                self.lock().is_stuck = true;
+            if fruitful.elapsed() >= patience {
+                if !std::mem::replace(&mut self.lock().is_stuck, true) {
+                    patience = (patience / 2).max(STUCK_AFTER_MIN);
+                }
                 self.say_once(
                     "more than the local budget stays resident: what is there is locked, pinned, read-only or \
                      shared with a child",
@@ -108,6 +114,10 @@ impl Engine {
             let resident = if space.is_child { 0 } else { resident_bytes(space.process) };
             let loose = if space.is_child { 0 } else { loose_resident_bytes(space) };
             space.other_bytes = resident.saturating_sub(space.table.resident_bytes() + loose);
+        }
+        let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
+        if matches!(known.budget, Budget::Bytes(bytes) if outside + MARGIN_BYTES + BUDGET_BYTES_MIN > bytes) {
+            known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(outside);
         }
     }
 

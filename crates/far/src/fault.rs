@@ -26,9 +26,9 @@ enum Served {
 
 /// What came of filling a range.
 #[derive(Clone, Copy, Debug, Default)]
-struct Fill {
+pub(crate) struct Fill {
     /// All pages of the range are there.
-    complete: bool,
+    pub(crate) complete: bool,
     /// Some were there before.
     found: bool,
 }
@@ -265,7 +265,7 @@ impl Engine {
 }
 
 /// The bytes of `start..end`: those of the content, whose first byte belongs at `base`, and zeros outside of it.
-fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Vec<u8> {
+pub(crate) fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Vec<u8> {
     let mut whole = vec![0; (end - start) as usize];
     // Addresses of programs have 47 bits: as signed numbers they do not change.
     let (start, end) = (start as i64, end as i64);
@@ -279,7 +279,7 @@ fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Vec<u8> {
 }
 
 /// Fills the missing pages of a range, also where it spans mappings of different kinds.
-fn fill(faults: &Userfault, address: u64, content: &[u8], protect: bool) -> Result<Fill, OsError> {
+pub(crate) fn fill(faults: &Userfault, address: u64, content: &[u8], protect: bool) -> Result<Fill, OsError> {
     match faults.try_copy(address, content, protect) {
         Ok(filled) => Ok(Fill {
             complete: filled.mapped_bytes + filled.present_bytes >= content.len() as u64,

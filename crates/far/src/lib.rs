@@ -9,6 +9,7 @@ pub mod control;
 mod engine;
 mod evict;
 mod fault;
+mod release;
 mod report;
 mod session;
 pub mod store;

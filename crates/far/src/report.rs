@@ -25,6 +25,8 @@ pub struct Moved {
 /// What a run moved and cost. Bytes and counts.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// Processes that had far memory: none if no program was started.
+    pub processes: u64,
     /// Most that was resident at once of the memory under service.
     pub resident_bytes_max: u64,
     /// Most that was far at once.
@@ -51,6 +53,8 @@ pub struct Report {
     pub kept_bytes: u64,
     /// Faults that were served above the budget because nothing could leave.
     pub over_budget: u64,
+    /// Resident at most beside what can be far, where that alone left the budget no room; else 0.
+    pub outside_bytes_max: u64,
     /// Content that no back end could give back.
     pub lost_bytes: u64,
     /// By back end.
@@ -59,13 +63,17 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn of(engine: &Engine) -> Self {
-        let counters = engine.lock().counters;
+        let (counters, processes) = {
+            let known = engine.lock();
+            (known.counters, known.space_next)
+        };
         let moved = engine.stores.members().into_iter().map(|member| Moved {
             name: member.name,
             out_bytes: member.put_bytes,
             in_bytes: member.got_bytes,
         });
         Self {
+            processes,
             resident_bytes_max: counters.resident_bytes_max,
             far_bytes_max: counters.far_bytes_max,
             faults: counters.faults,
@@ -79,6 +87,7 @@ impl Report {
             zero_evicted_bytes: counters.zero_evicted_bytes,
             kept_bytes: counters.busy_bytes,
             over_budget: counters.over_budget,
+            outside_bytes_max: counters.outside_bytes_max,
             lost_bytes: engine.lost_bytes.load(Ordering::Relaxed), // Relaxed: the run is over.
             moved: moved.collect(),
         }

@@ -219,6 +219,11 @@ impl Serving {
                 let is_served = self.land(connection.process, before, address, bytes);
                 answer(&connection.stream, is_served, &[]).is_ok()
             }
+            Some(Message { kind: Kind::Release, words: [address, bytes, _] }) => {
+                let again = u64::from(!self.engine.release(connection.process, address, bytes));
+                let done = Message::new(Kind::Done, [0, again, 0]);
+                connection.stream.send_all(&done.to_bytes(), &[]).is_ok()
+            }
             Some(Message { kind: Kind::Mover, words: [process, staging, bytes] }) => {
                 // From here on the evicting thread reads what it says.
                 let _ = self.poller.remove(&connection.stream);

@@ -38,6 +38,11 @@ impl Loose {
         }
     }
 
+    /// A range is the kernel's alone from here on.
+    pub fn release(&mut self, start: u64, end: u64) {
+        drop(self.cut(start, end));
+    }
+
     /// Takes all ranges out; they are under service from here on. What is on its way lands later.
     pub fn take(&mut self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.ranges)

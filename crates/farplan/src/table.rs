@@ -160,6 +160,13 @@ impl<C: Clone> Table<C> {
         gaps
     }
 
+    /// The parts of a range that are in the table.
+    pub fn known(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let first = self.region(start).map_or(start, |(key, _)| key);
+        let overlaps = self.regions.range(first..end);
+        overlaps.map(|(from, region)| ((*from).max(start), region.end.min(end))).collect()
+    }
+
     /// The program has unmapped a range.
     pub fn unmap(&mut self, start: u64, end: u64) {
         drop(self.cut(start, end));

@@ -7,7 +7,8 @@
 //! | `REGISTER`, address, bytes, 0 | program | new anonymous memory that may be far |
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
-//! | `DONE`, 1 if memory is under service, 0, 0 | supervisor | the answer to `HELLO`, `REGISTER` and `LAND` |
+//! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
+//! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, 0 | supervisor | the answer to `HELLO`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
 //! | `TAKEN`, address, bytes moved, error number | program | what became of one order, in order |
@@ -50,6 +51,8 @@ pub enum Kind {
     Lift = 9,
     /// Memory has moved.
     Land = 10,
+    /// Memory that may no longer be far.
+    Release = 16,
 }
 
 /// A message.
@@ -95,6 +98,7 @@ impl Message {
             8 => Kind::Clear,
             9 => Kind::Lift,
             10 => Kind::Land,
+            16 => Kind::Release,
             _ => return None,
         };
         Some(Self { kind, words: [word(1), word(2), word(3)] })
@@ -111,7 +115,7 @@ mod tests {
             let message = Message::new(kind, [1, u64::MAX, 3]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }
-        for kind in [Kind::Take, Kind::Run, Kind::Taken, Kind::Clear, Kind::Lift, Kind::Land] {
+        for kind in [Kind::Take, Kind::Run, Kind::Taken, Kind::Clear, Kind::Lift, Kind::Land, Kind::Release] {
             let message = Message::new(kind, [0, 1 << 40, 9]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }

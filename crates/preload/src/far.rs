@@ -11,12 +11,15 @@
 //! A child of `fork` greets anew before `fork` returns in it.
 
 mod calls;
+mod claims;
 mod layout;
 mod link;
 mod mover;
 mod patch;
+mod reserved;
 
-pub(crate) use calls::{advise, map, remap, unmap};
+pub(crate) use calls::{advise, map, protect, remap, unmap};
+pub(crate) use claims::{control, lock_all};
 
 use hinterland_region::system::say;
 use std::sync::atomic::{AtomicU32, Ordering};

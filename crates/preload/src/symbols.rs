@@ -7,9 +7,9 @@ use crate::upgrade::{kernel_map, upgrade, will_need};
 use crate::{far, mounts};
 use hinterland_proto::control::Advice;
 use hinterland_region::process::{self, Share};
-use hinterland_region::system::{self, MapCall};
+use hinterland_region::system::MapCall;
 use hinterland_types::limits::BASE_PAGE_BYTES;
-use libc::{c_int, c_void, off_t, size_t};
+use libc::{c_int, c_ulong, c_void, off_t, size_t};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -79,8 +79,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protectio
     let (address, bytes) = (number(address), bytes as u64);
     status(keep_errno(|| {
         process::protect(address, bytes, protection)
-            // SAFETY: the program asked for exactly this.
-            .unwrap_or_else(|| unsafe { system::protect(address, bytes, protection) })
+            .unwrap_or_else(|| far::protect(address, bytes, protection))
     }))
 }
 
@@ -136,6 +135,24 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: size_t, advi
     let code = if keep_errno(|| advise(address, bytes, advice)).is_some() { 0 } else { errno() };
     set_errno(before);
     code
+}
+
+/// `ioctl(2)`. The last argument is optional in C, as that of `mremap` is.
+///
+/// # Safety
+/// As `ioctl`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    keep_errno(|| far::control(descriptor, request, number(argument))).unwrap_or(-1)
+}
+
+/// `mlockall(2)`.
+///
+/// # Safety
+/// As `mlockall`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    status(keep_errno(|| far::lock_all(flags)))
 }
 
 fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {

@@ -1,6 +1,7 @@
 //! Far memory of a program: what was asked for, and the supervisor while the program runs.
 
 use super::back_end::{BackEnd, back_end, understand};
+use super::kind;
 use super::temporary::TemporaryFolder;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -10,10 +11,9 @@ use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, runs};
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Supervisor};
 use hinterland_os::OsError;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,8 +21,6 @@ use std::sync::Arc;
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 const UNIT_BYTES: u64 = 64 << 10;
-/// The bits of a program that runs as another user or group.
-const SET_ID_BITS: u32 = 0o6000;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]
@@ -80,7 +78,7 @@ impl Choice {
     pub fn start(&self, program: &[OsString], context: &Context) -> Result<Option<Supervised>, Failure> {
         let Some(local) = self.local else { return Ok(None) };
         if let Some(name) = program.first() {
-            check_program(name)?;
+            kind::check(name)?;
         }
         if usize::from(self.copies) > self.far.len() {
             return Err(Failure::new(
@@ -137,8 +135,8 @@ impl Supervised {
         self.socket.clone().into_os_string()
     }
 
-    /// Ends the service, and says what it did.
-    pub fn finish(self, output: &Output) {
+    /// Ends the service, and says what it did; `dumped`: the kernel wrote a core dump of the program.
+    pub fn finish(self, output: &Output, dumped: bool) {
         drop(self.control);
         let recorded =
             self.recorded.map(|recorded| (recorded.recorder.finish(), recorded.path, recorded.file));
@@ -151,8 +149,16 @@ impl Supervised {
                 Err(error) => output.fail(&Failure::file("writing", &path, &error)),
             }
         }
-        if !output.quiet {
-            tell(&report);
+        // Why nothing was started has been told.
+        if output.quiet || report.processes == 0 {
+            return;
+        }
+        tell(&report);
+        if dumped && report.far_bytes_max > 0 {
+            anstream::eprintln!(
+                "hinterland: the core dump has zeros in place of what was far \
+                 (hint: for a whole one, run with as much --local as the program needs)"
+            );
         }
     }
 }
@@ -166,6 +172,13 @@ fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
 fn tell(report: &Report) {
     let peak = hinterland_os::process::children_resident_bytes_max();
     anstream::eprintln!("hinterland: the program had at most {} resident; {report}", human(peak));
+    if report.outside_bytes_max > 0 {
+        anstream::eprintln!(
+            "hinterland: {} of it alone left the budget no room: memory that is shared, mapped from files or asked for in small parts \
+             cannot be far (hint: raise --local; Java: another collector than ZGC, as -XX:+UseG1GC)",
+            human(report.outside_bytes_max)
+        );
+    }
 }
 
 pub(super) fn refused(error: &dyn std::error::Error) -> Failure {
@@ -174,66 +187,6 @@ pub(super) fn refused(error: &dyn std::error::Error) -> Failure {
         Some((text, hint)) => Failure::new(text.to_owned(), hint.trim_end_matches(')').to_owned()),
         None => Failure::new(text, "try another back end with --far"),
     }
-}
-
-/// Refuses programs that no library can be put before.
-fn check_program(name: &OsStr) -> Result<(), Failure> {
-    // What is not found is told when it is started.
-    let Some(path) = find(name) else { return Ok(()) };
-    let Ok(mut file) = File::open(&path) else { return Ok(()) };
-    let shown = path.display();
-    if file.metadata().is_ok_and(|data| data.permissions().mode() & SET_ID_BITS != 0) {
-        return Err(Failure::new(
-            format!("{shown} runs as another user, so no library may be put before it"),
-            "run it as that user without the set-id bit, or without --local",
-        ));
-    }
-    let mut head = vec![0; 4096];
-    let read = file.read(&mut head).unwrap_or(0);
-    if is_static(&head[..read]) {
-        return Err(Failure::new(
-            format!("{shown} is statically linked, so no library can be put before it"),
-            "link it dynamically, or run it without --local",
-        ));
-    }
-    Ok(())
-}
-
-fn find(name: &OsStr) -> Option<PathBuf> {
-    if name.as_encoded_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
-}
-
-/// Whether the first bytes of a file are those of a 64-bit program that names no loader.
-fn is_static(head: &[u8]) -> bool {
-    const LOADER: u32 = 3;
-    let number = |at: usize, bytes: usize| -> Option<u64> {
-        let part = head.get(at..at.checked_add(bytes)?)?;
-        Some(part.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
-    };
-    if !head.starts_with(b"\x7fELF\x02\x01") {
-        return false;
-    }
-    let (Some(table), Some(size), Some(count)) = (number(32, 8), number(54, 2), number(56, 2)) else {
-        return false;
-    };
-    let kinds = (0..count).map(|index| {
-        let at = usize::try_from(table.checked_add(index * size)?).ok()?;
-        number(at, 4)
-    });
-    // A table that is cut off tells nothing.
-    let mut all_known = true;
-    for kind in kinds {
-        match kind {
-            Some(kind) if kind == u64::from(LOADER) => return false,
-            Some(_) => {}
-            None => all_known = false,
-        }
-    }
-    all_known && count > 0
 }
 
 /// A budget as people write it.
@@ -270,27 +223,6 @@ mod tests {
         assert!(matches!(budget("50%"), Ok(Budget::Percent(50))));
         for bad in ["0%", "101%", "1M", "half", "%"] {
             assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_program_without_a_loader_is_static_and_anything_else_is_not() {
-        let mut own = vec![0; 4096];
-        let read = File::open(std::env::current_exe().unwrap()).unwrap().read(&mut own).unwrap();
-        assert!(!is_static(&own[..read]));
-        // The same program with its loader taken out of the table.
-        let table = u64::from_le_bytes(own[32..40].try_into().unwrap()) as usize;
-        let count = u16::from_le_bytes(own[56..58].try_into().unwrap()) as usize;
-        for index in 0..count {
-            let at = table + index * 56;
-            if own[at] == 3 {
-                own[at] = 0;
-            }
-        }
-        assert!(is_static(&own[..read]));
-        assert!(!is_static(b"#!/bin/sh\n"));
-        for cut in 0..200 {
-            assert!(!is_static(&own[..cut]), "{cut}");
         }
     }
 }

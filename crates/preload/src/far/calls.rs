@@ -1,14 +1,19 @@
 //! The calls that make and take away memory, with what far memory adds to them. All go straight to the kernel.
 
-use super::{is_active, layout, link};
+use super::{is_active, layout, link, reserved};
 use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
 use libc::{c_int, c_void, off_t, size_t};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Smaller memory stays where it is: a program has little of it, and telling costs 30 us.
-const REGION_BYTES_MIN: u64 = 1 << 20;
+/// Smaller memory stays where it is: telling costs 30 us. Engines of languages ask for so much at once.
+const REGION_BYTES_MIN: u64 = 256 << 10;
+/// Writable memory beyond this is no program's to use up, and its table would be larger than what it holds.
+const REGION_BYTES_MAX: u64 = 64 << 30;
+/// From here on `malloc` asks for memory of its own for one allocation: where its own adapting to large allocations ends, so that
+/// programs that free and allocate them in turn do not take a fault for each page.
+const OWN_MAPPING_BYTES: c_int = 32 << 20;
 /// How much the heap grows by at once, so that growing it is told rarely.
 const HEAP_STEP_BYTES: c_int = 4 << 20;
 /// What only the kernel copes with.
@@ -41,7 +46,14 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
         kernel(asked)
     };
     let address = if replaces { layout::change(replace) } else { kernel(asked) }?;
-    if may_be_far {
+    if replaces {
+        reserved::cut(address, address.saturating_add(call.bytes));
+    }
+    if may_be_far && reserved::is_reservation(&call) {
+        reserved::add(address, address.saturating_add(call.bytes));
+    } else if may_be_far && call.bytes > REGION_BYTES_MAX {
+        say_of_huge_memory(call.bytes);
+    } else if may_be_far {
         link::register(address, call.bytes.next_multiple_of(PAGE));
     }
     Ok(address)
@@ -54,10 +66,24 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
     if !is_active() {
         return kernel();
     }
+    reserved::cut(address, address.saturating_add(bytes));
     layout::change(|| {
         link::lift(address, bytes.next_multiple_of(PAGE));
         kernel()
     })
+}
+
+/// `mprotect`.
+pub(crate) fn protect(address: u64, bytes: u64, protection: c_int) -> io::Result<()> {
+    // SAFETY: the program asked for exactly this.
+    unsafe { system::protect(address, bytes, protection) }?;
+    if is_active() && protection & libc::PROT_WRITE != 0 && protection & libc::PROT_EXEC == 0 {
+        // Of memory that was only reserved, what may be written may be far.
+        for (start, end) in reserved::parts(address, address.saturating_add(bytes)) {
+            link::register(start, end - start);
+        }
+    }
+    Ok(())
 }
 
 /// `mremap`.
@@ -67,6 +93,7 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
     if !is_active() {
         return kernel();
     }
+    reserved::cut(address, address.saturating_add(bytes));
     let (old, new) = (bytes.next_multiple_of(PAGE), new_bytes.next_multiple_of(PAGE));
     layout::change(|| {
         // What lies at the target goes.
@@ -88,10 +115,25 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
 pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::advise(address, bytes, advice) };
+    if is_active() && matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK) {
+        // A child would have a table of memory that it does not have, or that is to be zeros.
+        link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
+    }
     if is_active() && matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) {
         layout::drop_content(kernel)
     } else {
         kernel()
+    }
+}
+
+fn say_of_huge_memory(bytes: u64) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // Relaxed: guards nothing but a sentence.
+    if !SAID.swap(true, Ordering::Relaxed) {
+        system::say(&format!(
+            "memory of {} GiB at once is left to the kernel, and none of it is far (hint: have the program ask for less)",
+            bytes >> 30
+        ));
     }
 }
 
@@ -126,8 +168,8 @@ pub(super) fn grow_heap_in_steps() {
     // SAFETY: plain values.
     unsafe {
         libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * HEAP_STEP_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, REGION_BYTES_MIN as c_int);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * OWN_MAPPING_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
     }
 }
 

@@ -113,19 +113,19 @@ pub(super) fn process() -> u64 {
 pub(super) fn register(address: u64, bytes: u64) {
     // A call that takes memory away has been told of as a whole before somebody tells of what is new in its place.
     TOLD.store(true, Ordering::Relaxed); // Relaxed: the layout lock orders it for whoever lifts this memory.
-    layout::drop_content(|| tell(Message::new(Kind::Register, [address, bytes, 0]), true));
+    let _ = layout::drop_content(|| tell(Message::new(Kind::Register, [address, bytes, 0]), true));
 }
 
 /// Tells that memory is about to be unmapped, replaced or moved. The caller has the layout lock.
 pub(super) fn lift(address: u64, bytes: u64) {
     if follows() {
-        tell(Message::new(Kind::Lift, [address, bytes, 0]), false);
+        let _ = tell(Message::new(Kind::Lift, [address, bytes, 0]), false);
     }
 }
 
 /// Tells that memory has moved, or is where it was but longer or shorter. The caller has the layout lock.
 pub(super) fn land(before: u64, address: u64, bytes: u64) {
-    tell(Message::new(Kind::Land, [before, address, bytes]), true);
+    let _ = tell(Message::new(Kind::Land, [before, address, bytes]), true);
 }
 
 /// Whether the supervisor must be told what becomes of memory: some was told of, and none is under service as far as is known.
@@ -134,9 +134,19 @@ pub(super) fn follows() -> bool {
     TOLD.load(Ordering::Relaxed) && !SERVED.load(Ordering::Relaxed)
 }
 
-fn tell(message: Message, answers: bool) {
+/// Has memory be the kernel's alone from here on, with what it holds.
+pub(super) fn release(address: u64, bytes: u64) {
+    let request = Message::new(Kind::Release, [address, bytes, 0]);
+    while tell(request, true).is_some_and(|answer| answer.words[1] != 0) {
+        // What is on its way out arrives in a millisecond or so.
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Sends a message; returns the answer, if one is wanted and there is a supervisor.
+fn tell(message: Message, answers: bool) -> Option<Message> {
     // SAFETY: what is stored came from a box that is never freed. Acquire: pairs with the Release in `greet`.
-    let Some(link) = (unsafe { LINK.load(Ordering::Acquire).as_ref() }) else { return };
+    let link = unsafe { LINK.load(Ordering::Acquire).as_ref() }?;
     // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
     while BUSY.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
@@ -145,14 +155,15 @@ fn tell(message: Message, answers: bool) {
     let mut answer = [0; wire::BYTES];
     // An error is the end of the supervisor; the reclaim thread acts on it.
     let told = link.stream.send_all(&message.to_bytes(), &[]);
-    if answers
-        && told.and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new())).is_ok()
-        && Message::parse(&answer).is_some_and(|answer| answer.words[0] != 0)
-    {
+    let answered =
+        answers && told.and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new())).is_ok();
+    let answer = if answered { Message::parse(&answer) } else { None };
+    if answer.is_some_and(|answer| answer.words[0] != 0) {
         SERVED.store(true, Ordering::Relaxed); // Relaxed: as above.
     }
     // Release: pairs with the Acquire above.
     BUSY.store(0, Ordering::Release);
+    answer
 }
 
 fn probe_page() -> Result<u64, OsError> {

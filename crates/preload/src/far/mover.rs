@@ -13,6 +13,7 @@ use hinterland_os::userfault::{FaultModes, Features};
 use hinterland_os::{OsError, Userfault};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
 const STAGING_BYTES: u64 = 4 << 20;
@@ -28,6 +29,15 @@ const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOENT: i32 = 2;
 const PAGE: u64 = hinterland_farplan::PAGE;
+
+/// Where the staging area lies.
+static STAGING: AtomicU64 = AtomicU64::new(0);
+
+/// The staging area: its first byte and one past its last.
+pub(super) fn staging_range() -> (u64, u64) {
+    let start = STAGING.load(Ordering::Relaxed); // Relaxed: as where it is set.
+    (start, start + STAGING_BYTES)
+}
 
 struct Mover {
     stream: UnixStream,
@@ -239,5 +249,7 @@ fn staging() -> Result<u64, OsError> {
     }
     // SAFETY: the memory that was just mapped; nothing is in it.
     unsafe { libc::syscall(libc::SYS_madvise, result, bytes, libc::MADV_DONTFORK) };
-    Ok((result as u64).next_multiple_of(HUGE))
+    let start = (result as u64).next_multiple_of(HUGE);
+    STAGING.store(start, Ordering::Relaxed); // Relaxed: before any thread that looks for it.
+    Ok(start)
 }
