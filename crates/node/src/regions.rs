@@ -3,6 +3,7 @@
 //! A region is known here as soon as a program of this host opens it or the node has a part of it. Each has a word a page,
 //! which programs map read-only; see [`hinterland_proto::pages`].
 
+mod arriving;
 mod copies;
 mod deciding;
 mod known;

@@ -8,15 +8,14 @@ use crate::core::Core;
 use crate::fault_point;
 use crate::holdings::Holding;
 use crate::refused::{Refused, errno};
+use crate::regions::arriving::{Granted, bring_page};
 use crate::regions::sharing::LEASE;
 use crate::regions::{Region, Regions};
 use hinterland_directory::{Command, Reply};
-use hinterland_fabric::Slice;
 use hinterland_os::clock::monotonic_ns;
-use hinterland_proto::checksum::crc32c;
 use hinterland_proto::control::{Home, PeerReply, PeerRequest};
+use hinterland_types::NodeId;
 use hinterland_types::limits::PAGE_BYTES;
-use hinterland_types::{ByteRange, NodeId};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -203,17 +202,8 @@ impl Regions {
         };
         fault_point::reach("copy-granted");
         self.begin_term(core, home, term, asked_ns)?;
-        let offset = u64::from(index) * PAGE_BYTES;
-        // The last page of a region may be short; its file has whole pages.
-        let bytes = PAGE_BYTES.min(region.bytes - offset);
-        let into = Slice::from(holding.slice(offset, bytes)?);
-        let run =
-            ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
-        core.peers.endpoint(&home.address)?.read_shared(handle, &[run], &into)?;
-        fault_point::reach("copy-arrived");
-        if crc32c(&into.to_vec()) != crc || into.is_lost() {
-            return Err(Refused::new(errno::EIO, "the page did not arrive as it was sent"));
-        }
+        let granted = Granted { address: &home.address, handle, crc };
+        bring_page(core, region, index, holding, &granted, "copy-arrived")?;
         let taken_back = || Refused::new(errno::EAGAIN, "the page was written meanwhile");
         let mut copies = region.copies.lock();
         let is_coming = |copy: &&mut PageCopy| copy.number == number && copy.stage == Stage::Coming;

@@ -7,9 +7,9 @@
 use crate::core::Core;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
+use crate::regions::arriving::{Granted, bring_page};
 use crate::regions::{Region, Regions};
 use hinterland_directory::{Command, PageHome, Reply};
-use hinterland_fabric::Slice;
 use hinterland_os::barrier;
 use hinterland_proto::checksum::crc32c;
 use hinterland_proto::control::{PageHeat, PeerReply, PeerRequest};
@@ -171,18 +171,8 @@ impl Regions {
         };
         fault_point::reach("move-frozen");
         let holding = region.part().ok_or_else(lost)?;
-        let offset = u64::from(index) * PAGE_BYTES;
-        // The last page of a region may be short; its file has whole pages.
-        let bytes = PAGE_BYTES.min(region.bytes - offset);
-        let into = Slice::from(holding.slice(offset, bytes)?);
-        let run =
-            ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
-        core.peers.endpoint(&home.address)?.read_shared(handle, &[run], &into)?;
-        fault_point::reach("move-copied");
-        if crc32c(&into.to_vec()) != crc || into.is_lost() {
-            return Err(Refused::new(errno::EIO, "the page did not arrive as it was sent"));
-        }
-        Ok(())
+        let granted = Granted { address: &home.address, handle, crc };
+        bring_page(core, region, index, &holding, &granted, "move-copied")
     }
 
     fn arrive(&self, region: &Region, index: u32, epoch: Epoch) {
