@@ -358,7 +358,7 @@ def test_a_report_has_pages_faults_waits_and_back_ends_over_time(runtime):
     assert sum(part[1] for moment in moments for part in moment["parts"]) > 0
     assert sum(moved[1] for moment in moments for moved in moment["moved"]) > 0
     assert {moment["budget"] for moment in moments} >= {128 * MEBIBYTE}
-    assert all(moment["resident"] > 0 for moment in moments[:-1])
+    assert any(moment["resident"] > 0 and moment["far"] > 0 for moment in moments)
 
 
 def test_a_report_that_cannot_be_written_is_told_before_the_program_starts(runtime):

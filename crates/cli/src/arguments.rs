@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node, put, region,
-    resp, rm, run, simulate, stat, status, switch, top, up, verify,
+    batch, bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node, put,
+    region, resp, rm, run, simulate, stat, status, switch, top, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -79,6 +79,8 @@ pub enum Command {
     Far(far::Arguments),
     /// Change budget and back ends of a program with far memory while it runs
     Switch(switch::Arguments),
+    /// Run a queue of programs with far memory within the memory of one host
+    Batch(batch::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),
     /// Make regions, memory that is read and written in place, and move their pages

@@ -1,5 +1,6 @@
 //! One module a command: its arguments and what it does.
 
+pub mod batch;
 pub mod bench;
 pub mod completions;
 pub mod doctor;

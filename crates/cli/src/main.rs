@@ -55,6 +55,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Run(arguments) => command::run::run(&arguments, context),
         Command::Far(arguments) => command::far::run(&arguments, context),
         Command::Switch(arguments) => command::switch::run(&arguments, context),
+        Command::Batch(arguments) => command::batch::run(&arguments, context),
         Command::Status(arguments) => command::status::run(&arguments, context),
         Command::Kv(arguments) => command::kv::run(&arguments, context),
         Command::Resp(arguments) => command::resp::run(&arguments, context),

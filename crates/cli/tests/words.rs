@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 34] = [
+const COMMANDS: [&str; 35] = [
     "",
     "up",
     "node",
@@ -22,6 +22,7 @@ const COMMANDS: [&str; 34] = [
     "far",
     "far list",
     "switch",
+    "batch",
     "status",
     "region",
     "region create",

@@ -10,10 +10,12 @@
 //! | [`replay`] | a trace played against a model of the engine: the run time of a setting |
 //! | [`advise`], [`live`] | the setting that suits a program, before it runs and while it does |
 //! | [`balance`] | what lending memory between machines would even out |
+//! | [`dispatch`] | which set of back ends a job of a batch runs with |
 //! | [`wire`] | the messages between the library in a program and its supervisor |
 
 pub mod advise;
 pub mod balance;
+pub mod dispatch;
 pub mod features;
 pub mod live;
 pub mod loose;

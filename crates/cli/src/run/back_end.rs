@@ -28,6 +28,11 @@ enum Place {
 }
 
 impl BackEnd {
+    /// The room that it has for content.
+    pub const fn room_bytes(&self) -> u64 {
+        self.room_bytes
+    }
+
     /// What it is called when it is open.
     pub fn name(&self) -> String {
         match &self.place {

@@ -7,10 +7,9 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::size::{Size, human};
-use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, runs};
+use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Supervisor};
-use hinterland_os::OsError;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
-const UNIT_BYTES: u64 = 64 << 10;
+pub const UNIT_BYTES: u64 = 64 << 10;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]
@@ -98,38 +97,74 @@ impl Choice {
             let added = stores.add(back_end.open(unit_bytes, &context.socket())?);
             added.map_err(|error| refused(&error))?;
         }
-        let folder = TemporaryFolder::make("far")?;
-        let socket = folder.path().join("far.sock");
-        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
         let page = self.report.as_deref().map(page).transpose()?;
-        let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
-        let recorded = page.map(|(path, file)| {
-            let recorder = Recorder::start(&supervisor, self.about(program))?;
-            Ok::<_, OsError>(Recorded { recorder, path, file })
-        });
-        let recorded = recorded.transpose()?;
-        let control = Control::open(
-            &supervisor,
-            &runs::folder(),
-            self.about(program),
+        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
+        let about = self.about(program);
+        let mut supervised = Supervised::start(
+            options,
+            about.clone(),
             understand(unit_bytes, context.socket()),
-        );
-        let control = control.map_err(|error| {
-            context
-                .output
-                .warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
-        });
-        Ok(Some(Supervised { control: control.ok(), recorded, supervisor, socket, _folder: folder }))
+            &context.output,
+        )?;
+        if let Some((path, file)) = page {
+            let recorder = Recorder::start(&supervised.supervisor, about)?;
+            supervised.recorded = Some(Recorded { recorder, path, file });
+        }
+        Ok(Some(supervised))
     }
 
     fn about(&self, program: &[OsString]) -> About {
         let file = program.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
-        let name = self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned());
-        About { name, command: program.iter().map(|word| word.to_string_lossy().into_owned()).collect() }
+        about(self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned()), program)
     }
 }
 
+fn about(name: String, program: &[OsString]) -> About {
+    About { name, command: program.iter().map(|word| word.to_string_lossy().into_owned()).collect() }
+}
+
 impl Supervised {
+    fn start(
+        options: Options,
+        about: About,
+        understand: Box<Understand>,
+        output: &Output,
+    ) -> Result<Self, Failure> {
+        let folder = TemporaryFolder::make("far")?;
+        let socket = folder.path().join("far.sock");
+        let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
+        let control = Control::open(&supervisor, &runs::folder(), about, understand);
+        let control = control.map_err(|error| {
+            output.warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
+        });
+        Ok(Self { control: control.ok(), recorded: None, supervisor, socket, _folder: folder })
+    }
+
+    /// A supervisor for a job of a batch, with back ends that are the batch's.
+    ///
+    /// # Errors
+    /// [`Failure`] for a program that cannot have far memory.
+    pub fn of_job(
+        name: &str,
+        program: &[OsString],
+        options: Options,
+        output: &Output,
+    ) -> Result<Self, Failure> {
+        if let Some(name) = program.first() {
+            kind::check(name)?;
+        }
+        let understand = |_: &str| {
+            Err("back ends of jobs are shared in their batch (hint: change far in its file)".to_owned())
+        };
+        Self::start(options, about(name.to_owned(), program), Box::new(understand), output)
+    }
+
+    /// Ends the service without a word.
+    pub fn end(self) -> Report {
+        drop(self.control);
+        self.supervisor.finish()
+    }
+
     /// The path that the program is told.
     pub fn socket(&self) -> OsString {
         self.socket.clone().into_os_string()

@@ -74,15 +74,31 @@ pub fn start(
     preloaded: &[PathBuf],
     variables: &[(&str, OsString)],
 ) -> Result<Child, Failure> {
-    let failed = |error| Failure::new(format!("no process can be started: {error}"), "check `ulimit -u`");
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command(program, preloaded, variables)?.spawn().map_err(|error| not_started(&error))
+}
+
+/// What [`start`] starts. The thread that spawns it must live as long as the program.
+///
+/// # Errors
+/// [`Failure`] when our own file cannot be found.
+pub fn command(
+    program: &[OsString],
+    preloaded: &[PathBuf],
+    variables: &[(&str, OsString)],
+) -> Result<Command, Failure> {
+    let mut command = Command::new(std::env::current_exe().map_err(|error| not_started(&error))?);
     command.args(["become", "--parent", &std::process::id().to_string()]);
     if !preloaded.is_empty() {
         let paths: Vec<&OsStr> = preloaded.iter().map(|path| path.as_os_str()).collect();
         command.arg("--preload").arg(paths.join(OsStr::new(":")));
     }
     command.arg("--").args(program).envs(variables.iter().map(|(name, value)| (*name, value)));
-    command.spawn().map_err(failed)
+    Ok(command)
+}
+
+/// Why there is no process.
+pub fn not_started(error: &std::io::Error) -> Failure {
+    Failure::new(format!("no process can be started: {error}"), "check `ulimit -u`")
 }
 
 /// Waits for the end of the program and passes signals on to it meanwhile.
