@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    batch, bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node, put,
-    region, resp, rm, run, simulate, stat, status, switch, top, up, verify,
+    advise, batch, bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node,
+    put, region, resp, rm, run, simulate, stat, status, switch, top, trace, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -81,6 +81,10 @@ pub enum Command {
     Switch(switch::Arguments),
     /// Run a queue of programs with far memory within the memory of one host
     Batch(batch::Arguments),
+    /// Record which memory a program touches when
+    Trace(trace::Arguments),
+    /// Say which settings of far memory suit a program, from its trace
+    Advise(advise::Arguments),
     /// Show the node and the members of its pool
     Status(status::Arguments),
     /// Make regions, memory that is read and written in place, and move their pages

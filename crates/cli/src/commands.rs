@@ -1,5 +1,6 @@
 //! One module a command: its arguments and what it does.
 
+pub mod advise;
 pub mod batch;
 pub mod bench;
 pub mod completions;
@@ -24,5 +25,6 @@ pub mod stat;
 pub mod status;
 pub mod switch;
 pub mod top;
+pub mod trace;
 pub mod up;
 pub mod verify;

@@ -56,6 +56,8 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Far(arguments) => command::far::run(&arguments, context),
         Command::Switch(arguments) => command::switch::run(&arguments, context),
         Command::Batch(arguments) => command::batch::run(&arguments, context),
+        Command::Trace(arguments) => command::trace::run(&arguments, context),
+        Command::Advise(arguments) => command::advise::run(&arguments, context),
         Command::Status(arguments) => command::status::run(&arguments, context),
         Command::Kv(arguments) => command::kv::run(&arguments, context),
         Command::Resp(arguments) => command::resp::run(&arguments, context),

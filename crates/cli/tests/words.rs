@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 35] = [
+const COMMANDS: [&str; 38] = [
     "",
     "up",
     "node",
@@ -40,6 +40,9 @@ const COMMANDS: [&str; 35] = [
     "simulate",
     "simulate scale",
     "simulate shards",
+    "simulate balance",
+    "trace",
+    "advise",
     "completions",
     "generate man",
     "generate reference",

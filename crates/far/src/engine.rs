@@ -2,6 +2,7 @@
 
 use crate::evict;
 use crate::store::{Copy, Stores};
+use crate::trace::{Watch, Watcher};
 use hinterland_farplan::loose::Loose;
 use hinterland_farplan::stride::Ahead;
 use hinterland_farplan::{PAGE, State, Table};
@@ -51,6 +52,8 @@ pub struct Options {
     pub stores: Arc<Stores>,
     /// Whether to fetch ahead of sequences.
     pub ahead: bool,
+    /// What is done with faults beside serving them.
+    pub watch: Watch,
 }
 
 /// The reclaim thread of a program.
@@ -141,6 +144,7 @@ pub(crate) struct Engine {
     pub stores: Arc<Stores>,
     pub unit_bytes: u64,
     pub ahead: bool,
+    pub watch: Watcher,
     pub said: AtomicBool,
     pub lost_bytes: AtomicU64,
 }
@@ -154,6 +158,7 @@ impl Engine {
             stores: options.stores,
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
+            watch: Watcher::new(options.watch),
             said: AtomicBool::new(false),
             lost_bytes: AtomicU64::new(0),
         }

@@ -36,6 +36,7 @@ pub(crate) struct Fill {
 impl Engine {
     /// Takes in an event of a space, which can be seen since a moment. Faults that cannot be served yet are kept.
     pub(crate) fn event(&self, known: &mut Known, id: u64, event: Event, since: Instant) {
+        self.watch.event(self, known, id, &event);
         match event {
             Event::Fault(fault) => {
                 known.counters.faults += 1;
@@ -229,6 +230,7 @@ impl Engine {
         }
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
         let (sequence, bytes) = space.ahead(start, end);
+        let bytes = self.watch.ahead(id, start, end, bytes);
         let spare = self.spare_bytes(room) / 2;
         let until = end.saturating_add(bytes);
         let mut at = end;

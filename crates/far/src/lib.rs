@@ -2,7 +2,7 @@
 //!
 //! A program that `hinterland run --local` starts loads a library that hands over a userfaultfd and tells of large anonymous
 //! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]), keeps what is resident within a budget
-//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Why each step is safe is in the decision on far
+//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Faults can be recorded or learnt from ([`trace`]). Why each step is safe is in the decision on far
 //! memory (docs/decisions).
 
 pub mod control;
@@ -13,7 +13,9 @@ mod release;
 mod report;
 mod session;
 pub mod store;
+mod trace;
 
 pub use engine::{Budget, Options};
 pub use report::{Recorder, Recording, Report};
 pub use session::{FarError, Supervisor};
+pub use trace::{TraceWriter, Watch, Written};

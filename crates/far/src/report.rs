@@ -57,6 +57,8 @@ pub struct Report {
     pub outside_bytes_max: u64,
     /// Content that no back end could give back.
     pub lost_bytes: u64,
+    /// How far was fetched ahead at last, and how often that was changed, if the run was tuned.
+    pub tuned: Option<(u64, u64)>,
     /// By back end.
     pub moved: Vec<Moved>,
 }
@@ -89,6 +91,7 @@ impl Report {
             over_budget: counters.over_budget,
             outside_bytes_max: counters.outside_bytes_max,
             lost_bytes: engine.lost_bytes.load(Ordering::Relaxed), // Relaxed: the run is over.
+            tuned: engine.watch.tuned(),
             moved: moved.collect(),
         }
     }
@@ -120,6 +123,9 @@ impl fmt::Display for Report {
                 mib(moved.out_bytes),
                 mib(moved.in_bytes)
             )?;
+        }
+        if let Some((depth, changes)) = self.tuned {
+            write!(f, "; fetched at most {} KiB ahead at last, changed {changes} times", depth >> 10)?;
         }
         if self.over_budget > 0 {
             write!(f, "; {} faults were served above the budget", self.over_budget)?;

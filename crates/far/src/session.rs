@@ -96,6 +96,7 @@ impl Supervisor {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+        self.engine.watch.finish();
         Report::of(&self.engine)
     }
 }

@@ -55,7 +55,7 @@ pub struct Costs {
 }
 
 impl Default for Costs {
-    /// Measured on a machine with two processors and Linux 6.18 (docs/guides/far-tuning.md says how).
+    /// Estimates for a machine with two processors and Linux 6.18, from what calls of the kernel cost there; they were never fitted to runs.
     fn default() -> Self {
         Self {
             fault_ns: 16_000.0,

@@ -41,6 +41,19 @@ pub fn children_resident_bytes_max() -> u64 {
     u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024
 }
 
+/// Nanoseconds of user and of system time that children of this process took, and theirs; those that have been waited for.
+pub fn children_times_ns() -> (u64, u64) {
+    // SAFETY: an all-zero structure is valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes to a live structure.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) };
+    let ns = |time: libc::timeval| {
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        seconds * 1_000_000_000 + u64::try_from(time.tv_usec).unwrap_or(0) * 1000
+    };
+    (ns(usage.ru_utime), ns(usage.ru_stime))
+}
+
 /// A process that can be waited for and signalled without its number being taken by another one (`pidfd`).
 #[derive(Debug)]
 pub struct ProcessHandle {

@@ -156,7 +156,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let code = program::watch(&signals, &mut child)?;
     if let Some(supervised) = supervised {
         let dumped = child.try_wait().ok().flatten().is_some_and(|status| status.core_dumped());
-        supervised.finish(&context.output, dumped);
+        drop(supervised.finish(&context.output, dumped));
     }
     // Children of the program that go on lose the mount, as they lose the session of their parent.
     if let Some(mounted) = mounted {

@@ -1,4 +1,7 @@
-//! `hinterland simulate`: big clusters on paper, over the real directory and the real rules of page heat.
+//! `hinterland simulate`: big clusters on paper, over the real directory and the real rules of page heat, and over traces of others.
+
+mod balance;
+mod contour;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -29,6 +32,8 @@ enum What {
     Scale(ScaleArguments),
     /// Names over several directories by consistent hashing: how even, and what moves (no product part)
     Shards(ShardArguments),
+    /// What far memory would even out between machines, from how full their memory is
+    Balance(balance::Arguments),
 }
 
 #[derive(clap::Args, Debug)]
@@ -114,6 +119,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         }
         What::Shards(arguments) => {
             encode(&shards::try_names(arguments.shards, arguments.points, arguments.names))?
+        }
+        What::Balance(arguments) => {
+            let value = balance::run(arguments)?;
+            context.output.either(&value, || balance::text(&value))?;
+            return Ok(ExitCode::SUCCESS);
         }
     };
     context.output.either(&value, || rows(&value))?;

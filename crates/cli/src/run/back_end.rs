@@ -12,6 +12,11 @@ use std::path::{Path, PathBuf};
 /// Room of a file that has no size with it.
 const DISK_BYTES: u64 = 16 << 30;
 
+/// What a byte of a disk costs, in bytes of memory: a twentieth, which is an assumption.
+const DISK_COST: f64 = 0.05;
+/// What a byte of the pool costs: an assumption, too: it is memory that lies idle on another machine, or in another process.
+const POOL_COST: f64 = 0.5;
+
 /// A back end that was named, and how much it may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackEnd {
@@ -41,6 +46,29 @@ impl BackEnd {
             Place::Disk(path) => format!("ssd:{}", path.display()),
             Place::Pool(None) => "pool".to_owned(),
             Place::Pool(Some(rack)) => format!("pool:{rack}"),
+        }
+    }
+
+    /// Its words, as `--far` takes them.
+    pub fn words(&self) -> String {
+        if self.room_bytes == u64::MAX / 2 {
+            self.name()
+        } else {
+            format!("{}@{}", self.name(), self.room_bytes)
+        }
+    }
+
+    /// The same with so much room.
+    pub fn with_room(&self, room_bytes: u64) -> Self {
+        Self { place: self.place.clone(), room_bytes }
+    }
+
+    /// What a byte of content costs there, in bytes of this host's memory, for content that compresses so well.
+    pub fn cost(&self, compression: f64) -> f64 {
+        match &self.place {
+            Place::Packed(_) => 1.0 / compression.max(1.0),
+            Place::Disk(_) => DISK_COST,
+            Place::Pool(_) => POOL_COST,
         }
     }
 

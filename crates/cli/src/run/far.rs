@@ -9,7 +9,8 @@ use crate::output::Output;
 use crate::size::{Size, human};
 use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Recorder, Report, Supervisor};
+use hinterland_far::{Budget, Options, Recorder, Report, Supervisor, Watch};
+use hinterland_farplan::live::{Prices, Tuner};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -20,6 +21,8 @@ use std::sync::Arc;
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 pub const UNIT_BYTES: u64 = 64 << 10;
+/// Most that is fetched ahead: as the engine's.
+const AHEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]
@@ -46,6 +49,9 @@ pub struct Choice {
     /// Write a page with pictures of the run at its end: pages, faults, waits and back ends over time
     #[arg(long, value_name = "FILE.html", requires = "local")]
     report: Option<PathBuf>,
+    /// Learn while the program runs how far to fetch ahead
+    #[arg(long, requires = "local", conflicts_with = "no_ahead")]
+    tune: bool,
 }
 
 /// A recording, and where its page goes.
@@ -97,10 +103,15 @@ impl Choice {
             let added = stores.add(back_end.open(unit_bytes, &context.socket())?);
             added.map_err(|error| refused(&error))?;
         }
+        let watch = if self.tune {
+            Watch::Tune(Tuner::new(unit_bytes, AHEAD_BYTES_MAX, Prices::default()))
+        } else {
+            Watch::Nothing
+        };
         let page = self.report.as_deref().map(page).transpose()?;
-        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead };
+        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead, watch };
         let about = self.about(program);
-        let mut supervised = Supervised::start(
+        let mut supervised = Supervised::start_listed(
             options,
             about.clone(),
             understand(unit_bytes, context.socket()),
@@ -124,20 +135,29 @@ fn about(name: String, program: &[OsString]) -> About {
 }
 
 impl Supervised {
-    fn start(
+    /// Starts a supervisor in a folder of its own.
+    ///
+    /// # Errors
+    /// [`Failure`] when the folder, the socket or a thread cannot be had.
+    pub fn start(options: Options) -> Result<Self, Failure> {
+        let folder = TemporaryFolder::make("far")?;
+        let socket = folder.path().join("far.sock");
+        let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
+        Ok(Self { control: None, recorded: None, supervisor, socket, _folder: folder })
+    }
+
+    fn start_listed(
         options: Options,
         about: About,
         understand: Box<Understand>,
         output: &Output,
     ) -> Result<Self, Failure> {
-        let folder = TemporaryFolder::make("far")?;
-        let socket = folder.path().join("far.sock");
-        let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
-        let control = Control::open(&supervisor, &runs::folder(), about, understand);
+        let supervised = Self::start(options)?;
+        let control = Control::open(&supervised.supervisor, &runs::folder(), about, understand);
         let control = control.map_err(|error| {
             output.warn(format_args!("the program cannot be listed or changed while it runs: {error}"));
         });
-        Ok(Self { control: control.ok(), recorded: None, supervisor, socket, _folder: folder })
+        Ok(Self { control: control.ok(), ..supervised })
     }
 
     /// A supervisor for a job of a batch, with back ends that are the batch's.
@@ -156,7 +176,7 @@ impl Supervised {
         let understand = |_: &str| {
             Err("back ends of jobs are shared in their batch (hint: change far in its file)".to_owned())
         };
-        Self::start(options, about(name.to_owned(), program), Box::new(understand), output)
+        Self::start_listed(options, about(name.to_owned(), program), Box::new(understand), output)
     }
 
     /// Ends the service without a word.
@@ -171,7 +191,7 @@ impl Supervised {
     }
 
     /// Ends the service, and says what it did; `dumped`: the kernel wrote a core dump of the program.
-    pub fn finish(self, output: &Output, dumped: bool) {
+    pub fn finish(self, output: &Output, dumped: bool) -> Report {
         drop(self.control);
         let recorded =
             self.recorded.map(|recorded| (recorded.recorder.finish(), recorded.path, recorded.file));
@@ -186,7 +206,7 @@ impl Supervised {
         }
         // Why nothing was started has been told.
         if output.quiet || report.processes == 0 {
-            return;
+            return report;
         }
         tell(&report);
         if dumped && report.far_bytes_max > 0 {
@@ -195,6 +215,7 @@ impl Supervised {
                  (hint: for a whole one, run with as much --local as the program needs)"
             );
         }
+        report
     }
 }
 
@@ -239,7 +260,7 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     Ok(Budget::Bytes(size.bytes))
 }
 
-fn unit(text: &str) -> Result<Size, String> {
+pub fn unit(text: &str) -> Result<Size, String> {
     let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
     if (4096..=2 << 20).contains(&size.bytes) && size.bytes.is_power_of_two() {
         Ok(size)

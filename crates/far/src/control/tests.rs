@@ -10,7 +10,13 @@ fn supervised(name: &str) -> (Supervisor, PathBuf) {
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).unwrap();
     let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
-    let options = Options { budget: Budget::Bytes(1 << 30), unit_bytes: 65536, stores, ahead: true };
+    let options = Options {
+        budget: Budget::Bytes(1 << 30),
+        unit_bytes: 65536,
+        stores,
+        ahead: true,
+        watch: crate::Watch::Nothing,
+    };
     (Supervisor::start(&folder.join("far.sock"), options).unwrap(), folder)
 }
 

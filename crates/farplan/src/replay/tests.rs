@@ -1,3 +1,5 @@
+//! The model on traces whose answer is known, and what holds for any.
+
 use super::*;
 use crate::features::tests::trace_of;
 use proptest::prelude::*;

@@ -9,7 +9,7 @@ use crate::run::{far, preload, program};
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Report};
+use hinterland_far::{Budget, Options, Report, Watch};
 use hinterland_farplan::dispatch::{Dispatcher, Place};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use serde_json::{Value, json};
@@ -146,7 +146,8 @@ impl Runner<'_> {
         let stores = self.open(place.instance, &setting.far)?;
         let words: Vec<std::ffi::OsString> = job.program.iter().map(Into::into).collect();
         let (unit_bytes, ahead) = (setting.unit_bytes, setting.ahead);
-        let options = Options { budget: Budget::Bytes(setting.local_bytes), unit_bytes, stores, ahead };
+        let budget = Budget::Bytes(setting.local_bytes);
+        let options = Options { budget, unit_bytes, stores, ahead, watch: Watch::Nothing };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
         let mut command = program::command(&words, &[preload::find()?], &variables)?;
