@@ -16,6 +16,7 @@
 //! | [`fault_point`] | steps at which a test ends the process |
 //! | [`file_lock`] | locks that last as long as somebody has a file open or mapped |
 //! | [`filler`] | pages that appear whole in a file |
+//! | [`nbd_device`], [`swap_area`] | block devices of the kernel that a socket serves, and swap on them |
 //! | [`own_files`] | which file lies behind an address, and whether its pages are still the file's |
 //! | [`pagemap`] | which pages of a range are present |
 //! | [`remote_memory`] | bytes of another process |
@@ -48,6 +49,7 @@ pub mod huge_pages;
 pub mod limits;
 pub mod mapping;
 pub mod memory_file;
+pub mod nbd_device;
 pub mod own_files;
 pub mod pagemap;
 pub mod poll;
@@ -57,6 +59,7 @@ pub mod remote_memory;
 pub mod shared_slice;
 pub mod socket;
 mod spin;
+pub mod swap_area;
 pub mod userfault;
 
 pub use backing::{Backing, choose_backing};

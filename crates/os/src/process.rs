@@ -32,6 +32,12 @@ pub fn signal_when_parent_dies(signal: i32) -> Result<(), OsError> {
     check(result, "prctl(PR_SET_PDEATHSIG)", || format!("signal {signal}")).map(drop)
 }
 
+/// The user that this process acts as.
+pub fn effective_user() -> u32 {
+    // SAFETY: it takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
 /// Most bytes that a child of this process, or a child of one, had resident; those that have been waited for.
 pub fn children_resident_bytes_max() -> u64 {
     // SAFETY: an all-zero structure is valid.
