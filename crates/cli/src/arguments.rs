@@ -2,7 +2,7 @@
 
 use crate::commands::{
     advise, batch, bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node,
-    put, region, resp, rm, run, simulate, stat, status, switch, top, trace, up, verify,
+    put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -97,6 +97,8 @@ pub enum Command {
     Gpu(gpu::Arguments),
     /// Serve Redis clients with values in KV blocks
     Resp(resp::Arguments),
+    /// Far memory as a block device that a kernel swaps on
+    Swap(swap::Arguments),
     /// Watch members, caches and rates, and programs with far memory
     Top(top::Arguments),
     /// Print or serve counters for Prometheus

@@ -49,6 +49,7 @@ pub mod rounds;
 mod rpc;
 mod rpc_adaptive;
 mod scan;
+mod swap_device;
 pub mod trace;
 mod vllm;
 pub mod worker;
@@ -91,6 +92,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far::FarScan,
     &far::FarRandom,
     &far_stripe::FarStripe,
+    &swap_device::SwapDevice,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
 ];

@@ -23,6 +23,7 @@ pub mod run;
 pub mod simulate;
 pub mod stat;
 pub mod status;
+pub mod swap;
 pub mod switch;
 pub mod top;
 pub mod trace;

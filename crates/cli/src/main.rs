@@ -62,6 +62,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Kv(arguments) => command::kv::run(&arguments, context),
         Command::Resp(arguments) => command::resp::run(&arguments, context),
         Command::Gpu(arguments) => command::gpu::run(&arguments, context),
+        Command::Swap(arguments) => command::swap::run(&arguments, context),
         Command::Top(arguments) => command::top::run(&arguments, context),
         Command::Metrics(arguments) => command::metrics::run(&arguments, context),
         Command::Doctor(arguments) => command::doctor::run(&arguments, context),

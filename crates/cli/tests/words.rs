@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
-const COMMANDS: [&str; 38] = [
+const COMMANDS: [&str; 42] = [
     "",
     "up",
     "node",
@@ -34,6 +34,10 @@ const COMMANDS: [&str; 38] = [
     "gpu serve",
     "gpu ls",
     "gpu top",
+    "swap",
+    "swap serve",
+    "swap attach",
+    "swap detach",
     "top",
     "doctor",
     "bench",

@@ -70,6 +70,35 @@ pub struct Supervised {
     _folder: TemporaryFolder,
 }
 
+/// Opens back ends for content of at most `unit_bytes` bytes each; those in a pool ask the node at `node`.
+///
+/// # Errors
+/// [`Failure`] for one that cannot be had or is named twice, and for more copies than there are back ends.
+pub fn open_back_ends(
+    far: &[BackEnd],
+    copies: u8,
+    unit_bytes: u64,
+    node: &Path,
+) -> Result<Arc<Stores>, Failure> {
+    if usize::from(copies) > far.len() {
+        return Err(Failure::new(
+            format!("{copies} copies need as many back ends, and --far names {}", far.len()),
+            "name more with --far, or ask for fewer with --copies",
+        ));
+    }
+    let stores = Arc::new(Stores::new(Vec::new(), usize::from(copies)));
+    for (index, back_end) in far.iter().enumerate() {
+        if far[..index].iter().any(|other| other.name() == back_end.name()) {
+            return Err(Failure::new(
+                format!("--far names {} twice", back_end.name()),
+                "name each once, and give it more room with @SIZE behind it",
+            ));
+        }
+        stores.add(back_end.open(unit_bytes, node)?).map_err(|error| refused(&error))?;
+    }
+    Ok(stores)
+}
+
 impl Choice {
     /// Whether far memory was asked for.
     pub const fn is_wanted(&self) -> bool {
@@ -85,24 +114,8 @@ impl Choice {
         if let Some(name) = program.first() {
             kind::check(name)?;
         }
-        if usize::from(self.copies) > self.far.len() {
-            return Err(Failure::new(
-                format!("{} copies need as many back ends, and --far names {}", self.copies, self.far.len()),
-                "name more with --far, or ask for fewer with --copies",
-            ));
-        }
         let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
-        let stores = Arc::new(Stores::new(Vec::new(), usize::from(self.copies)));
-        for (index, back_end) in self.far.iter().enumerate() {
-            if self.far[..index].iter().any(|other| other.name() == back_end.name()) {
-                return Err(Failure::new(
-                    format!("--far names {} twice", back_end.name()),
-                    "name each once, and give it more room with @SIZE behind it",
-                ));
-            }
-            let added = stores.add(back_end.open(unit_bytes, &context.socket())?);
-            added.map_err(|error| refused(&error))?;
-        }
+        let stores = open_back_ends(&self.far, self.copies, unit_bytes, &context.socket())?;
         let watch = if self.tune {
             Watch::Tune(Tuner::new(unit_bytes, AHEAD_BYTES_MAX, Prices::default()))
         } else {
@@ -260,6 +273,7 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     Ok(Budget::Bytes(size.bytes))
 }
 
+/// Bytes that move at once, as people write them.
 pub fn unit(text: &str) -> Result<Size, String> {
     let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
     if (4096..=2 << 20).contains(&size.bytes) && size.bytes.is_power_of_two() {

@@ -33,7 +33,11 @@ const HOUSE: &[Layer] = &[
         crates: &["os", "etcd", "ring", "channel", "kv", "gpu", "fabric", "pool"],
         within: Within::Left,
     },
-    Layer { name: "services", crates: &["node", "gpunode", "far"], within: Within::Only(&[]) },
+    Layer {
+        name: "services",
+        crates: &["node", "gpunode", "far", "farblock"],
+        within: Within::Only(&[("farblock", "far")]),
+    },
     Layer {
         name: "access",
         crates: &["region", "fuse", "preload", "gateway", "cuda"],
