@@ -217,6 +217,18 @@ fn a_cache_keeps_what_was_read_until_somebody_writes_under_the_lock() {
     assert_eq!(see(16), [5, 5, 7, 7]);
 }
 
+fn has_waiter(pool: &Pool) -> bool {
+    pool.locks().unwrap().locks.iter().any(|lock| !lock.waiters.is_empty())
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
     let pair = Pair::new("upgrade", LONG);
@@ -228,12 +240,10 @@ fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
     assert_eq!(refused.error.code(), ETIMEDOUT);
     let first = *refused.guard;
     first.read(0, &mut [0; 8]).unwrap();
+    // The lock's home hears a moment later that nobody waits any more. If it grants before, the read lock is lost with what was granted.
+    until("the upgrade is given up", || !has_waiter(&b));
     let waits = std::thread::spawn(move || first.upgrade(LONG).unwrap());
-    let deadline = Instant::now() + LONG;
-    while b.locks().unwrap().locks.iter().all(|lock| lock.waiters.is_empty()) {
-        assert!(Instant::now() < deadline, "nobody waits for the upgrade");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("somebody waits for the upgrade", || has_waiter(&b));
     let refused = second.upgrade(LONG).unwrap_err();
     assert_eq!(refused.error.code(), EDEADLK);
     refused.guard.unlock().unwrap();
@@ -241,7 +251,8 @@ fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
     guard.write(0, &[3; 8]).unwrap();
     assert!(b.try_rlock(address, 64).unwrap().is_none());
     guard.unlock().unwrap();
-    let guard = b.try_wlock(address, 64).unwrap().unwrap();
+    // The lock's home, which is the node of `b`, hears of it a moment later.
+    let guard = b.wlock(address, 64, &all()).unwrap();
     let mut seen = [0; 8];
     guard.read(0, &mut seen).unwrap();
     assert_eq!(seen, [3; 8]);
