@@ -20,7 +20,7 @@ pub mod case;
 pub mod content;
 mod directory;
 mod experts;
-mod far;
+pub mod far;
 mod far_stripe;
 mod fault;
 mod fs;
@@ -57,6 +57,7 @@ mod write_buffer;
 mod ycsb;
 
 use crate::failure::Failure;
+use far::options::FarOptions;
 use kv_trace::options::TraceOptions;
 use report::Row;
 use std::path::PathBuf;
@@ -100,7 +101,7 @@ pub const BENCHES: &[&dyn Bench] = &[
 /// Parts of benches that run as processes of their own; no list shows them.
 const WORKERS: &[&dyn Bench] = &[
     &reader::Reader,
-    &far::Toucher,
+    &far::toucher::Toucher,
     &kv::KvReader,
     &kv_rpc::KvRpcAnswerer,
     &rack_rw::rdma::RackRwPeer,
@@ -118,6 +119,8 @@ pub struct Setting {
     pub program: PathBuf,
     /// Options of `kv-trace`.
     pub trace: TraceOptions,
+    /// Options of the benches of far memory.
+    pub far: FarOptions,
     /// Says what is being done, in words.
     pub say: Box<dyn Fn(&str)>,
 }

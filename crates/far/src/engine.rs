@@ -1,6 +1,7 @@
 //! What the supervisor knows: the programs' address spaces, the budget, and the faults that wait for room.
 
 use crate::evict;
+use crate::reads::Reads;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
 use hinterland_farplan::loose::Loose;
@@ -21,8 +22,10 @@ use std::time::Instant;
 pub(crate) const BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// Kept out of the budget: what is in the staging area, and what a process grows by outside of its tables between two looks.
 pub(crate) const MARGIN_BYTES: u64 = 8 << 20;
-/// Most bytes that are fetched ahead with one fault: 1 ms of copying, during which other faults wait.
-pub(crate) const AHEAD_BYTES_MAX: u64 = 2 << 20;
+/// Most bytes that are read ahead of a sequence.
+pub(crate) const AHEAD_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes that are filled ahead with one fault: 1 ms of copying, during which other faults wait.
+pub(crate) const FILL_BYTES_MAX: u64 = 2 << 20;
 /// Sequences that a program may read at once and that are told apart.
 const SEQUENCES: usize = 8;
 
@@ -52,6 +55,8 @@ pub struct Options {
     pub stores: Arc<Stores>,
     /// Whether to fetch ahead of sequences.
     pub ahead: bool,
+    /// Threads that read back ends beside the one that serves faults; without any, that one reads.
+    pub readers: usize,
     /// What is done with faults beside serving them.
     pub watch: Watch,
 }
@@ -144,6 +149,8 @@ pub(crate) struct Engine {
     pub stores: Arc<Stores>,
     pub unit_bytes: u64,
     pub ahead: bool,
+    pub readers: usize,
+    pub reads: Reads,
     pub watch: Watcher,
     pub said: AtomicBool,
     pub lost_bytes: AtomicU64,
@@ -158,6 +165,8 @@ impl Engine {
             stores: options.stores,
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
+            readers: options.readers,
+            reads: Reads::default(),
             watch: Watcher::new(options.watch),
             said: AtomicBool::new(false),
             lost_bytes: AtomicU64::new(0),

@@ -1,10 +1,12 @@
 //! Serving a fault: what the missing pages of a unit hold goes into them.
 
-use crate::engine::{Engine, Known, Space, Waiting};
+use crate::engine::{Engine, FILL_BYTES_MAX, Known, Space, Waiting};
+use crate::reads::Content;
 use crate::store::Copy;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
 use hinterland_os::{OsError, Userfault};
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -12,6 +14,11 @@ use std::time::Instant;
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const EINVAL: i32 = 22;
+
+/// Most bytes that a fault reads by itself: to hand less to another thread takes longer than to read it.
+const HERE_BYTES_MAX: usize = 64 << 10;
+/// What is longer is read ahead by other threads.
+const BESIDE_BYTES_MIN: usize = 16 << 10;
 
 /// Zeros for a whole unit.
 static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
@@ -177,15 +184,16 @@ impl Engine {
     ) -> Result<bool, OsError> {
         let stamp = known.stamp;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
-        let mut content = vec![0; piece.copy.bytes()];
-        if let Err(error) = piece.copy.read(&mut content) {
-            return self.lose(space, (start, end), &error.to_string(), stamp);
-        }
-        let whole = placed(&content, piece.base, start, end);
-        let filled = fill(&space.faults, start, &whole, !writes)?;
+        let content = match self.content(&piece.copy) {
+            Some(Ok(content)) => content,
+            Some(Err(why)) => return self.lose(space, (start, end), &why, stamp),
+            None => return Ok(false),
+        };
+        let filled = fill(&space.faults, start, &placed(&content, piece.base, start, end), !writes)?;
         if !filled.complete {
             return Ok(false);
         }
+        self.reads.used(&piece.copy, content);
         // A page that was there before may have been written since it was copied.
         let is_clean = !writes && !filled.found && !piece.copy.is_stranded();
         if writes && filled.found && !unprotect(space, start, end)? {
@@ -195,6 +203,25 @@ impl Engine {
         space.table.set(start, State::Resident { clean, stamp });
         known.counters.fetched_bytes += end - start;
         Ok(true)
+    }
+
+    /// The content of a copy: what was read ahead, or a small read here and now. `None`: it is being read.
+    fn content(&self, copy: &Arc<Copy>) -> Option<Content> {
+        let known = self.reads.get(copy);
+        if let Some(Err(_)) = &known {
+            self.reads.forget(copy);
+        }
+        if known.is_some() {
+            return known;
+        }
+        if self.readers > 0 && (copy.bytes() > HERE_BYTES_MAX || self.reads.has(copy)) {
+            self.reads.want(copy, true);
+            // It may have come between the two.
+            return self.reads.get(copy);
+        }
+        let mut content = self.reads.buffer(copy.bytes());
+        let read = copy.read(&mut content);
+        Some(read.map(|()| Arc::new(content)).map_err(|error| error.to_string()))
     }
 
     /// Content that nobody has any more: whoever touches it gets SIGBUS, never other bytes.
@@ -234,7 +261,7 @@ impl Engine {
         let spare = self.spare_bytes(room) / 2;
         let until = end.saturating_add(bytes);
         let mut at = end;
-        while at < until {
+        while at < until.min(end + FILL_BYTES_MAX) {
             let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
             let Some(space) = known.spaces.get_mut(&id) else { break };
             let Some((from, to)) = space.table.unit(at) else { break };
@@ -250,6 +277,9 @@ impl Engine {
                     known.counters.zero_bytes += to - from;
                 }
                 Some(State::Far(piece)) => {
+                    if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
+                        break;
+                    }
                     if !self.fetch(known, id, (from, to), &piece, false)? {
                         break;
                     }
@@ -261,23 +291,47 @@ impl Engine {
         }
         if let Some(space) = known.spaces.get_mut(&id) {
             space.sequences[sequence].fetched(at);
+            self.read_ahead(space, at, until);
         }
         Ok(())
+    }
+
+    /// Has the far units of a range read that are long enough for other threads.
+    fn read_ahead(&self, space: &Space, from: u64, until: u64) {
+        let mut at = from;
+        while at < until
+            && let Some((_, end)) = space.table.unit(at)
+        {
+            if let Some(State::Far(piece)) = space.table.state(at)
+                && self.is_read_beside(&piece.copy)
+                && !self.reads.want(&piece.copy, false)
+            {
+                break;
+            }
+            at = end;
+        }
+    }
+
+    fn is_read_beside(&self, copy: &Copy) -> bool {
+        self.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN
     }
 }
 
 /// The bytes of `start..end`: those of the content, whose first byte belongs at `base`, and zeros outside of it.
-pub(crate) fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Vec<u8> {
-    let mut whole = vec![0; (end - start) as usize];
+pub(crate) fn placed(content: &[u8], base: i64, start: u64, end: u64) -> Cow<'_, [u8]> {
     // Addresses of programs have 47 bits: as signed numbers they do not change.
     let (start, end) = (start as i64, end as i64);
     let from = start.max(base);
     let to = end.min(base + content.len() as i64);
+    let source = if from < to { &content[(from - base) as usize..(to - base) as usize] } else { &[] };
+    if source.len() as i64 == end - start {
+        return Cow::Borrowed(source);
+    }
+    let mut whole = vec![0; (end - start) as usize];
     if from < to {
-        let source = &content[(from - base) as usize..(to - base) as usize];
         whole[(from - start) as usize..(to - start) as usize].copy_from_slice(source);
     }
-    whole
+    Cow::Owned(whole)
 }
 
 /// Fills the missing pages of a range, also where it spans mappings of different kinds.
@@ -331,8 +385,8 @@ mod tests {
 
     #[test]
     fn content_is_placed_where_it_belongs_and_zeros_around_it() {
-        assert_eq!(placed(&[1, 2, 3], 10, 9, 14), [0, 1, 2, 3, 0]);
-        assert_eq!(placed(&[1, 2, 3], 10, 11, 12), [2]);
-        assert_eq!(placed(&[1, 2, 3], 10, 20, 22), [0, 0]);
+        assert_eq!(*placed(&[1, 2, 3], 10, 9, 14), [0, 1, 2, 3, 0]);
+        assert_eq!(*placed(&[1, 2, 3], 10, 11, 12), [2]);
+        assert_eq!(*placed(&[1, 2, 3], 10, 20, 22), [0, 0]);
     }
 }

@@ -75,10 +75,14 @@ impl Supervisor {
             watched: HashMap::new(),
         };
         let evicting = Arc::clone(&engine);
-        let threads = vec![
+        let mut threads = vec![
             spawn("far-faults", move || serving.run())?,
             spawn("far-evict", move || evicting.evict_until(|known| known.is_over))?,
         ];
+        for _ in 0..engine.readers {
+            let reading = Arc::clone(&engine);
+            threads.push(spawn("far-read", move || reading.reads.serve(|| reading.bell.raise()))?);
+        }
         Ok(Self { engine, threads })
     }
 
@@ -92,6 +96,7 @@ impl Supervisor {
         self.engine.lock().is_over = true;
         self.engine.pressure.notify_all();
         self.engine.bell.raise();
+        self.engine.reads.end();
         for thread in self.threads {
             // A thread that panicked has said so.
             let _ = thread.join();

@@ -356,8 +356,9 @@ impl Drop for Ground {
     }
 }
 
-/// Unmounts what is mounted below a bench's folder, and removes the folder.
+/// Unmounts what is mounted below a bench's folder, ends its swap, and removes the folder.
 fn clear(folder: &Path) {
+    super::far::swap::clear(folder);
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     for place in mounts.lines().filter_map(|line| line.split(' ').nth(1)).map(Path::new) {
         if place.starts_with(folder) {

@@ -1,5 +1,6 @@
 //! `hinterland bench`: measures, beside the limit of the machine and a peer.
 
+use crate::bench::far::options::FarOptions;
 use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
 use crate::bench::{BENCHES, Setting, find, plot};
@@ -31,6 +32,9 @@ pub struct Arguments {
     /// Options of one bench
     #[command(flatten)]
     trace: TraceOptions,
+    /// Options of the benches of far memory
+    #[command(flatten)]
+    far: FarOptions,
 }
 
 /// Runs a bench, or lists them.
@@ -46,11 +50,16 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no option of kv-trace", bench.name());
         return Err(Failure::usage(text, "`hinterland bench --help` tells which those are"));
     }
+    if arguments.far.any() && !bench.name().starts_with("far-") {
+        let text = format!("{} takes no option of the benches of far memory", bench.name());
+        return Err(Failure::usage(text, "--set and --local are for far-scan and far-random"));
+    }
     let output = context.output;
     let setting = Setting {
         rounds: usize::from(arguments.rounds),
         quick: arguments.quick,
         trace: arguments.trace.clone(),
+        far: arguments.far.clone(),
         program: std::env::current_exe().map_err(|error| {
             Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
         })?,

@@ -19,9 +19,13 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
+/// The variable with the number of threads that read back ends ahead, for experiments.
+const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
+const READERS: usize = 2;
+const READERS_MAX: usize = 16;
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// Most that is fetched ahead: as the engine's.
+/// Most that is filled ahead with one fault: as the engine's.
 const AHEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// What was asked for.
@@ -122,7 +126,8 @@ impl Choice {
             Watch::Nothing
         };
         let page = self.report.as_deref().map(page).transpose()?;
-        let options = Options { budget: local, unit_bytes, stores, ahead: !self.no_ahead, watch };
+        let ahead = !self.no_ahead;
+        let options = Options { budget: local, unit_bytes, stores, ahead, readers: readers()?, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
             options,
@@ -236,6 +241,16 @@ impl Supervised {
 fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))
+}
+
+/// Threads that read back ends ahead.
+pub fn readers() -> Result<usize, Failure> {
+    let Some(text) = std::env::var_os(READERS_VARIABLE) else { return Ok(READERS) };
+    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= READERS_MAX);
+    number.ok_or_else(|| {
+        let text = format!("{READERS_VARIABLE} is {}, no number of threads", text.display());
+        Failure::new(text, format!("0 to {READERS_MAX}, or leave it away"))
+    })
 }
 
 fn tell(report: &Report) {

@@ -1,0 +1,160 @@
+//! The program that is measured: it reads its own memory as it is told.
+
+use crate::bench::report::Row;
+use crate::bench::{Bench, Setting};
+use crate::failure::Failure;
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+/// The worker's name.
+pub const NAME: &str = "far-toucher";
+const PAGE_WORDS: usize = 512;
+/// Pages between two looks at the clock.
+const PAGES: usize = 256;
+/// Touches that take longer are faults: what is in memory takes a tenth of it.
+const FAULT_MIN: Duration = Duration::from_micros(1);
+
+/// The program that reads.
+pub struct Toucher;
+
+#[derive(Default)]
+struct Memory {
+    words: Vec<u64>,
+    /// Page at which the next scan goes on.
+    page: usize,
+    state: u64,
+}
+
+impl Bench for Toucher {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn subject(&self) -> &'static str {
+        "reads its own memory as it is told"
+    }
+
+    fn run(&self, _: &Setting) -> Result<Vec<Row>, Failure> {
+        let mut memory = Memory { state: 88_172_645_463_325_252, ..Memory::default() };
+        for line in std::io::stdin().lock().lines() {
+            let line = line.map_err(|error| Failure::new(format!("no line: {error}"), "report this"))?;
+            let answer = memory.answer(&line);
+            let mut output = std::io::stdout().lock();
+            writeln!(output, "{answer}")
+                .and_then(|()| output.flush())
+                .map_err(|error| Failure::output(&error))?;
+        }
+        Err(Failure { silent: true, ..Failure::new("nobody asks any more", "") })
+    }
+}
+
+/// What stands at a place: half of it compresses, as in many programs.
+const fn word(index: usize) -> u64 {
+    if index.is_multiple_of(2) { index as u64 } else { (index as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) }
+}
+
+impl Memory {
+    fn answer(&mut self, line: &str) -> String {
+        let (word, number) = line.split_once(' ').unwrap_or((line, ""));
+        let number: u64 = number.parse().unwrap_or(0);
+        let time = Duration::from_millis(number);
+        match word {
+            "fill" => self.fill(number as usize),
+            "scan" => self.scan(time),
+            "random" => self.random(time),
+            "latency" => self.latency(time),
+            _ => "error of an unknown line".to_owned(),
+        }
+    }
+
+    fn fill(&mut self, bytes: usize) -> String {
+        self.words = Vec::with_capacity(bytes / 8);
+        self.words.extend((0..bytes / 8).map(word));
+        "0".to_owned()
+    }
+
+    /// GB/s of reading in order, round and round, going on where the last call ended: a word of each cache line, and one of
+    /// each page compared.
+    fn scan(&mut self, time: Duration) -> String {
+        let pages = self.words.as_chunks::<PAGE_WORDS>().0;
+        let begun = Instant::now();
+        let (mut sum, mut count) = (0u64, 0usize);
+        while !count.is_multiple_of(PAGES) || begun.elapsed() < time {
+            let page = self.page % pages.len().max(1);
+            let Some(words) = pages.get(page) else { return "error of no memory".to_owned() };
+            sum = words.iter().step_by(8).fold(sum, |sum, word| sum.wrapping_add(*word));
+            if words[9] != word(page * PAGE_WORDS + 9) {
+                return format!("error of a wrong word in page {page}");
+            }
+            self.page = page + 1;
+            count += 1;
+        }
+        std::hint::black_box(sum);
+        format!("{}", (count * PAGE_WORDS * 8) as f64 / begun.elapsed().as_secs_f64() / 1e9)
+    }
+
+    /// Compares a word at a random place.
+    fn touch(&mut self) -> Result<(), String> {
+        self.state ^= self.state << 13;
+        self.state ^= self.state >> 7;
+        self.state ^= self.state << 17;
+        let index = (self.state % (self.words.len() as u64).max(1)) as usize;
+        match self.words.get(index) {
+            Some(found) if *found == word(index) => Ok(()),
+            Some(_) => Err(format!("error of a wrong word at {index}")),
+            None => Err("error of no memory".to_owned()),
+        }
+    }
+
+    /// Touches a second of random places.
+    fn random(&mut self, time: Duration) -> String {
+        let begun = Instant::now();
+        let mut touches = 0u64;
+        while !touches.is_multiple_of(64) || begun.elapsed() < time {
+            if let Err(error) = self.touch() {
+                return error;
+            }
+            touches += 1;
+        }
+        format!("{}", touches as f64 / begun.elapsed().as_secs_f64())
+    }
+
+    /// Microseconds of faults at random places: 50 and 99 percent of them take less; and how many there were.
+    fn latency(&mut self, time: Duration) -> String {
+        let begun = Instant::now();
+        let mut faults = Vec::new();
+        while begun.elapsed() < time {
+            let before = Instant::now();
+            if let Err(error) = self.touch() {
+                return error;
+            }
+            let took = before.elapsed();
+            if took >= FAULT_MIN {
+                faults.push(took);
+            }
+        }
+        faults.sort_unstable();
+        let at = |percent: usize| faults.get(faults.len() * percent / 100).map_or(0.0, Duration::as_secs_f64);
+        format!("{} {} {}", at(50) * 1e6, at(99) * 1e6, faults.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_and_compared() {
+        let mut memory = Memory { state: 1, ..Memory::default() };
+        assert!(memory.answer("scan 1").starts_with("error"));
+        assert_eq!(memory.answer("fill 65536"), "0");
+        for line in ["scan 1", "random 1"] {
+            assert!(memory.answer(line).parse::<f64>().is_ok_and(|rate| rate > 0.0), "{line}");
+        }
+        assert_eq!(memory.answer("latency 1").split(' ').count(), 3);
+        memory.words.iter_mut().for_each(|word| *word ^= 1 << 40);
+        for line in ["scan 1", "random 1", "latency 1", "hop"] {
+            assert!(memory.answer(line).starts_with("error"), "{line}");
+        }
+    }
+}
