@@ -51,6 +51,11 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     if let Some(name) = arguments.program.first() {
         kind::check(name)?;
+        // A trace of before is replaced only by one of a program that is there.
+        if kind::find(name).is_none_or(|file| !file.exists()) {
+            let text = format!("there is no program {}", name.display());
+            return Err(Failure::new(text, "check its name and the PATH"));
+        }
     }
     let file = File::create(&arguments.output)
         .map_err(|error| Failure::file("making", &arguments.output, &error))?;

@@ -52,7 +52,8 @@ pub fn check(name: &OsStr) -> Result<(), Failure> {
     Ok(())
 }
 
-fn find(name: &OsStr) -> Option<PathBuf> {
+/// The file of a program, as a shell finds it.
+pub fn find(name: &OsStr) -> Option<PathBuf> {
     if name.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(name));
     }
