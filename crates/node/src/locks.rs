@@ -174,7 +174,11 @@ impl Locks {
                 Some(ClaimState::Waiting) => {}
                 Some(ClaimState::Refused(refusal)) => {
                     wants.forget(wish, request);
-                    return Err(refused(refusal, wish.address, wait_ms));
+                    drop(wants);
+                    return Err(match refusal {
+                        LockRefusal::Busy => self.timed_out(None, wish.address, wait_ms),
+                        refusal => refused(refusal, wish.address, wait_ms),
+                    });
                 }
                 None => return Err(LockRefusal::Lost.into()),
             }
@@ -509,6 +513,11 @@ impl Locks {
     }
 
     fn timed_out(&self, home: Option<NodeId>, address: GlobalAddress, wait_ms: u32) -> Refused {
+        if let Some(pid) = self.guards.stuck(address) {
+            let why = guards::stopped_in_a_store(address, pid);
+            let text = format!("the lock on {address} was not given within {wait_ms} ms: {why}");
+            return Refused::new(errno::ETIMEDOUT, text);
+        }
         match home {
             Some(home) if home != self.own && !self.links.is_heard(home, self.lease_ms) => {
                 let text = format!(

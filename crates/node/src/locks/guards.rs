@@ -40,6 +40,8 @@ struct Held {
     /// When the program was last heard of.
     kept_ms: u64,
     stage: Stage,
+    /// It was said that its program was stopped in the middle of a store.
+    is_said: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +82,11 @@ impl Guards {
         held.retain(|(_, owner), held| *owner != session || held.stage != Stage::Lost);
         let own = held.iter_mut().filter(|((_, owner), _)| *owner == session);
         own.map(|(_, held)| held.stage = Stage::Orphan).count() > 0
+    }
+
+    /// The process that keeps a lock from everybody, for it was stopped in the middle of a store under it.
+    pub fn stuck(&self, address: GlobalAddress) -> Option<u32> {
+        self.of(address).into_iter().find(|(_, held)| held.stage == Stage::Silent).map(|(_, held)| held.pid)
     }
 
     fn of(&self, address: GlobalAddress) -> Vec<(SessionId, Held)> {
@@ -126,6 +133,7 @@ impl Locks {
             told_ms: until_ms,
             kept_ms: now_ms,
             stage: Stage::Held,
+            is_said: false,
         };
         self.guards.lock().insert(key, held);
         fault_point::reach("lock-guard-noted");
@@ -176,11 +184,7 @@ impl Locks {
             older.retain(|(_, held)| !is_out(core, address, held));
             let Some((_, held)) = older.first() else { return Ok(()) };
             if Instant::now() >= deadline {
-                let text = format!(
-                    "process {} was stopped in the middle of a store under the lock on {address} that it had before (hint: let it go on, or end it)",
-                    held.pid
-                );
-                return Err(Refused::new(errno::EBUSY, text));
+                return Err(Refused::new(errno::EBUSY, stopped_in_a_store(address, held.pid)));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -203,6 +207,10 @@ impl Locks {
         for ((address, session), held) in due {
             if !is_out(core, address, &held) {
                 waits = true;
+                if !held.is_said && held.told_ms + self.lease_ms < now_ms {
+                    tracing::warn!("{}", stopped_in_a_store(address, held.pid));
+                    self.guards.lock().entry((address, session)).and_modify(|held| held.is_said = true);
+                }
                 continue;
             }
             if held.stage == Stage::Orphan {
@@ -236,6 +244,13 @@ fn is_out(core: &Core, address: GlobalAddress, held: &Held) -> bool {
     let last = GlobalAddress::new(address.raw() + held.bytes.max(1) - 1).unwrap_or(address);
     debug_assert!(last.raw() - address.raw() < PAGE_BYTES << 25, "a guard covers a region at the most");
     held.mode == LockMode::Read || core.regions.have_left(address.page(), last.page())
+}
+
+/// What a node says of a program that cannot lose its lock before it goes on: nobody can take back a store that is under way.
+pub(super) fn stopped_in_a_store(address: GlobalAddress, pid: u32) -> String {
+    format!(
+        "process {pid} was stopped in the middle of a store under its lock on {address}, which nobody else gets before that (hint: let it go on, or end it)"
+    )
 }
 
 fn silent(address: GlobalAddress, held: &Held) -> Refused {
