@@ -7,11 +7,10 @@ use crate::source::Source;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
-use nix::sys::stat::{major, minor};
+use nix::sys::stat::{major, makedev, minor};
 use nix::unistd::{getgid, getuid};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -158,8 +157,8 @@ pub fn mount(
     let session = Session::new(files, &folder, &configuration(options))
         .and_then(Session::spawn)
         .map_err(|error| refused(&folder, error))?;
-    let metadata = fs::metadata(&folder).map_err(|error| refused(&folder, error))?;
-    let mounted = Mounted { session, folder, device: metadata.dev(), passthrough };
+    let device = device_of(&folder).map_err(|error| refused(&folder, error))?;
+    let mounted = Mounted { session, folder, device, passthrough };
     mounted.set_read_ahead();
     Ok(mounted)
 }
@@ -271,10 +270,26 @@ fn check_device() -> Result<(), MountError> {
     }
 }
 
-/// Whether a line of `/proc/self/mountinfo` says that a pool is mounted on `folder`. Its fifth field is
-/// the mount point, and the kind stands behind a lone dash.
+/// `st_dev` of the pool that was just mounted on `folder`. The mount itself is not asked: whoever is killed while it waits for an answer that
+/// it would have to give itself stays for ever, because it keeps the connection open.
+fn device_of(folder: &Path) -> io::Result<u64> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let device = pools_on(&mounts, folder).last().and_then(|line| {
+        let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+        Some(makedev(major.parse().ok()?, minor.parse().ok()?))
+    });
+    device.ok_or_else(|| io::Error::other("the mount went at once"))
+}
+
+/// Whether a pool is mounted on `folder`.
 fn is_mounted(mounts: &str, folder: &Path) -> bool {
-    mounts.lines().any(|line| {
+    pools_on(mounts, folder).next().is_some()
+}
+
+/// Lines of `/proc/self/mountinfo` that say that a pool is mounted on `folder`, the uppermost last. The fifth field is the mount point, and the
+/// kind stands behind a lone dash.
+fn pools_on<'a>(mounts: &'a str, folder: &'a Path) -> impl Iterator<Item = &'a str> {
+    mounts.lines().filter(move |line| {
         let Some((place, kind)) = line.split_once(" - ") else { return false };
         let is_pool = kind.split(' ').next() == Some(&format!("fuse.{KIND}"));
         let point = place.split(' ').nth(4).unwrap_or_default();
