@@ -7,6 +7,7 @@
 mod gate;
 mod guards;
 mod kept;
+mod leaving;
 mod link;
 mod list;
 
@@ -89,6 +90,8 @@ struct Wants {
     requests: HashMap<(SessionId, GlobalAddress), LockRequest>,
     /// Wishes that stay in the queue between two questions of their program, which has not heard yet what came of them.
     unheard: HashSet<LockRequest>,
+    /// Upgrades that are taken back, and until when the lock home's word is waited for.
+    withdrawn: HashMap<LockRequest, Instant>,
 }
 
 impl Locks {
@@ -117,6 +120,7 @@ impl Locks {
                 holder: LockHolder::new(lease_ms),
                 requests: HashMap::new(),
                 unheard: HashSet::new(),
+                withdrawn: HashMap::new(),
             }),
             changed: Condvar::new(),
             gates: Gates::default(),
@@ -147,8 +151,8 @@ impl Locks {
     }
 
     /// Takes a lock, waiting up to `wait_ms` milliseconds, but no longer than `is_wanted`: a client that has died must not keep
-    /// its session, and with it other locks, for as long as it meant to wait. Gives `Locked` or, to one who stays in the queue,
-    /// `LockWaiting`.
+    /// its session, and with it other locks, for as long as it meant to wait. Gives `Locked` or, to one who stays in the queue or who
+    /// has to ask again until an upgrade is taken back, `LockWaiting`.
     ///
     /// # Errors
     /// [`Refused`] with `ETIMEDOUT`, or what the lock home said.
@@ -163,12 +167,16 @@ impl Locks {
         let (request, is_new) = self.begin(core, wish)?;
         // One who only tries waits for the lock home's word, which a silent home never gives.
         let asks_once = is_new && !wish.queue;
-        let patience = if asks_once { deadline + Duration::from_millis(self.lease_ms) } else { deadline };
+        let patience = match asks_once {
+            true if wish.upgrade => deadline + leaving::WORD_SLICE,
+            true => deadline + Duration::from_millis(self.lease_ms),
+            false => deadline,
+        };
         let mut wants = self.wants();
         loop {
             match wants.holder.state(request) {
                 Some(ClaimState::Held { fence, until_ms }) => {
-                    wants.unheard.remove(&request);
+                    wants.settle(request);
                     return Ok(Reply::Locked { fence: fence.0, until_ms });
                 }
                 Some(ClaimState::Waiting) => {}
@@ -189,20 +197,16 @@ impl Locks {
                 return Ok(Reply::LockWaiting);
             }
             if left.is_zero() || !is_wanted {
-                let place = wants.holder.place(request);
-                let replaced = wants.holder.replaced(request);
-                let ask = wants.holder.release(request, true);
-                wants.unheard.remove(&request);
-                // A read lock that was to be upgraded is held as before.
-                match replaced {
-                    Some(old) => wants.requests.insert((wish.session, wish.address), old),
-                    None => wants.requests.remove(&(wish.session, wish.address)),
-                };
-                drop(wants);
-                if let (Some(ask), Some((home, _))) = (ask, place) {
-                    self.send(core, home, request, ask);
+                if is_wanted && wish.upgrade {
+                    if self.withdraw(core, wants, request) {
+                        return Ok(Reply::LockWaiting);
+                    }
+                    wants = self.wants();
+                    if wants.holder.state(request) != Some(ClaimState::Waiting) {
+                        continue;
+                    }
                 }
-                return Err(self.timed_out(place.map(|(home, _)| home), wish.address, wait_ms));
+                return Err(self.leave(core, wants, (wish, request), wait_ms));
             }
             wants = self
                 .changed
@@ -265,7 +269,7 @@ impl Locks {
         for request in wants.holder.replaced(request).into_iter().chain([request]) {
             let place = wants.holder.place(request);
             let ask = wants.holder.release(request, clean);
-            wants.unheard.remove(&request);
+            wants.settle(request);
             asks.extend(ask.zip(place).map(|(ask, (home, _))| (home, request, ask)));
         }
         drop(wants);
@@ -293,7 +297,7 @@ impl Locks {
         wants.requests.retain(|(owner, _), _| *owner != session);
         let asks = wants.holder.end_session(session);
         for (_, request, _) in &asks {
-            wants.unheard.remove(request);
+            wants.settle(*request);
         }
         drop(wants);
         for (home, request, ask) in asks {
@@ -539,10 +543,16 @@ impl Locks {
 }
 
 impl Wants {
+    /// Its program has heard what came of a wish.
+    fn settle(&mut self, request: LockRequest) {
+        self.unheard.remove(&request);
+        self.withdrawn.remove(&request);
+    }
+
     /// A wish came to nothing. What it would have replaced is held as before.
     fn forget(&mut self, wish: &Wish, request: LockRequest) {
         let replaced = self.holder.replaced(request);
-        self.unheard.remove(&request);
+        self.settle(request);
         self.holder.release(request, true);
         match replaced {
             Some(old) => self.requests.insert((wish.session, wish.address), old),

@@ -10,6 +10,7 @@
 use crate::region::{RegionPages, has_pages};
 use crate::session::unexpected;
 use crate::slots::Slots;
+use crate::waiting::take_lock;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
 use hinterland_os::shared_slice::copy_racing;
@@ -21,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an answer of the node is believed: about as long as a dead process holds on to what it had.
 const BELIEF_NS: u64 = 1_000_000_000;
@@ -33,15 +34,10 @@ const PIECES_MAX: usize = 8;
 /// One in so many accesses of a thread to memory of this host is told to the node, which multiplies by it. A prime: programs
 /// that read and write by turns, or go through pages in steps, are not always caught at the same.
 pub(crate) const SAMPLE_EVERY: u32 = 61;
-/// How long the node waits for a lock before the session is let go for a moment.
-const LOCK_SLICE: Duration = Duration::from_millis(20);
-/// How long the session is let go.
-const LOCK_PAUSE: Duration = Duration::from_micros(200);
 
 const ENOENT: i32 = 2;
 const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
-const ETIMEDOUT: i32 = 110;
 
 /// The objects of a pool that were reached by address.
 #[derive(Default)]
@@ -177,50 +173,8 @@ impl Pool {
         mode: LockMode,
         wait: Duration,
     ) -> Result<(), PoolError> {
-        self.lock_as(address, mode, false, wait).map(drop)
-    }
-
-    /// Takes a lock, or makes one of a read lock; gives its fence and until when that counts.
-    pub(crate) fn lock_as(
-        &self,
-        address: GlobalAddress,
-        mode: LockMode,
-        upgrade: bool,
-        wait: Duration,
-    ) -> Result<(u64, u64), PoolError> {
-        let start = Instant::now();
-        loop {
-            let left = wait.saturating_sub(start.elapsed());
-            // At most 20: the cast loses nothing.
-            let wait_ms = left.min(LOCK_SLICE).as_millis() as u32;
-            let request = Request::LockWait { address, mode, upgrade, queue: !wait.is_zero(), wait_ms };
-            match self.session().call(&request)? {
-                Reply::Locked { fence, until_ms } => return Ok((fence, until_ms)),
-                Reply::LockWaiting if start.elapsed() < wait => std::thread::sleep(LOCK_PAUSE),
-                Reply::LockWaiting => return self.leave_queue(address, mode, upgrade, wait),
-                other => return Err(unexpected("Locked", &other)),
-            }
-        }
-    }
-
-    /// The wait is over: the node takes the wish out of the queue, unless it was granted in this moment.
-    fn leave_queue(
-        &self,
-        address: GlobalAddress,
-        mode: LockMode,
-        upgrade: bool,
-        wait: Duration,
-    ) -> Result<(u64, u64), PoolError> {
-        let request = Request::LockWait { address, mode, upgrade, queue: false, wait_ms: 0 };
-        match self.session().call(&request) {
-            Ok(Reply::Locked { fence, until_ms }) => Ok((fence, until_ms)),
-            Ok(other) => Err(unexpected("Locked", &other)),
-            Err(PoolError::Refused { code: ETIMEDOUT, text }) => {
-                let text = text.replace(" within 0 ms", &format!(" within {} ms", wait.as_millis()));
-                Err(PoolError::Refused { code: ETIMEDOUT, text })
-            }
-            Err(error) => Err(error),
-        }
+        let ask = |queue, wait_ms| Request::LockWait { address, mode, upgrade: false, queue, wait_ms };
+        take_lock(self.session(), wait, ask).map(drop)
     }
 
     /// Forgets an object, so that the next use of its addresses asks the node.

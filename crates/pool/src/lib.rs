@@ -28,6 +28,7 @@ mod rings;
 mod scratch;
 mod session;
 mod slots;
+mod waiting;
 
 pub use error::PoolError;
 pub use guard::{GuardOptions, NotUpgraded, ReadGuard, WriteGuard};

@@ -3,11 +3,13 @@
 //! Every node keeps some locks, holds some pages and runs programs that lock, read, write and unlock. The network loses,
 //! delays, repeats and falls apart in every pattern of four; nodes stop for up to 30 seconds and go on as if nothing had
 //! been, or die at any step and come back; each clock runs at a speed of its own. Programs write at once or keep writes and flush them
-//! together; they do it without looking at the clock in half of the runs, so that nothing but the fence stops them. What they saw must be linearizable, and a write that
-//! failed must have happened before somebody else had the lock, or never.
+//! together; they do it without looking at the clock in half of the runs, so that nothing but the fence stops them. Readers ask to become
+//! writers, and give that up. What they saw must be linearizable, a write that failed must have happened before somebody else had the
+//! lock, or never, and whoever is told that a lock is held as before has it.
 
 mod node;
 mod program;
+mod upgrade;
 mod world;
 
 use crate::Broken;
@@ -25,6 +27,8 @@ pub enum BrokenLockRule {
     UnlocksBeforeFlushed,
     /// The lock home takes page homes to have forgotten what they were told to forget.
     NobodyIsTold,
+    /// Whoever gives an upgrade up gives it back, also if it was granted meanwhile.
+    ReleasesUpgrades,
 }
 
 /// What a run did: one that did nothing has shown nothing.
@@ -44,6 +48,10 @@ pub struct LockReport {
     pub refused: u64,
     /// Locks that were lost while a program had them.
     pub lost: u64,
+    /// Read locks that became write locks.
+    pub upgraded: u64,
+    /// Read locks that did not, and were held as before.
+    pub kept: u64,
     /// Times that a node died or stopped.
     pub faults: u64,
 }
@@ -58,6 +66,8 @@ impl LockReport {
         self.flushed += other.flushed;
         self.refused += other.refused;
         self.lost += other.lost;
+        self.upgraded += other.upgraded;
+        self.kept += other.kept;
         self.faults += other.faults;
     }
 }

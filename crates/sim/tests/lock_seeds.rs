@@ -47,6 +47,7 @@ fn what_programs_see_under_locks_is_linearizable() {
     assert!(report.flushed > 3 * seeds, "{report:?}");
     assert!(report.cached > 10 * seeds && report.faults > 5 * seeds, "{report:?}");
     assert!(report.refused > seeds / 10 && report.lost > seeds / 20, "{report:?}");
+    assert!(report.upgraded > 5 * seeds && report.kept > 5 * seeds, "{report:?}");
 }
 
 fn must_be_caught(broken: BrokenLockRule) {
@@ -72,6 +73,11 @@ fn a_cache_that_outlives_its_lease_is_caught() {
 #[test]
 fn a_lock_that_is_passed_on_before_page_homes_forgot_is_caught() {
     must_be_caught(BrokenLockRule::NobodyIsTold);
+}
+
+#[test]
+fn an_upgrade_that_is_given_up_without_the_homes_word_is_caught() {
+    must_be_caught(BrokenLockRule::ReleasesUpgrades);
 }
 
 #[test]

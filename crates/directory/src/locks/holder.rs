@@ -46,6 +46,8 @@ enum Stage {
         term: u64,
     },
     Refused(LockRefusal),
+    /// It waited, and is given up unless it was granted before the home hears that.
+    Withdrawing,
     Leaving {
         clean: bool,
     },
@@ -107,7 +109,7 @@ impl LockHolder {
     pub fn state(&self, request: LockRequest) -> Option<ClaimState> {
         let claim = self.claims.get(&request)?;
         Some(match claim.stage {
-            Stage::Waiting => ClaimState::Waiting,
+            Stage::Waiting | Stage::Withdrawing => ClaimState::Waiting,
             Stage::Held { fence, term, .. } => {
                 let link = self.links.get(&claim.home).filter(|link| link.term == term);
                 let until_ms = link.map_or(0, |link| link.until_ms);
@@ -148,12 +150,15 @@ impl LockHolder {
         let (heard, term) = self.links.get(&home).map_or((0, 0), |link| (link.renewals, link.term));
         let Some(claim) = self.claims.get_mut(&request) else { return };
         match (answer, claim.stage) {
-            (LockAnswer::Granted { fence }, Stage::Waiting) => {
+            (LockAnswer::Granted { fence }, Stage::Waiting | Stage::Withdrawing) => {
                 claim.stage = Stage::Held { fence: *fence, heard, term };
                 let replaced = claim.replaces;
                 self.forget_replaced(replaced);
             }
-            (LockAnswer::Refused(refusal), Stage::Waiting) => claim.stage = Stage::Refused(*refusal),
+            (LockAnswer::Refused(refusal), Stage::Waiting | Stage::Withdrawing) => {
+                claim.stage = Stage::Refused(*refusal);
+            }
+            (LockAnswer::Released, Stage::Withdrawing) => claim.stage = Stage::Refused(LockRefusal::Busy),
             (LockAnswer::Released, Stage::Leaving { .. }) => {
                 self.claims.remove(&request);
             }
@@ -180,16 +185,19 @@ impl LockHolder {
         if !self.heard(home, life, sent_ms, now_ms) {
             return asks;
         }
-        let now_term = self.links.get(&home).map_or(0, |link| link.term);
+        // As in `answered`: an answer to a renewal that was sent before this may come behind it and not know of it.
+        let (last, now_term) = self.links.get(&home).map_or((0, 0), |link| (link.renewals, link.term));
         let mut replaced = Vec::new();
         for (request, claim) in self.claims.iter_mut().filter(|(_, claim)| claim.home == home) {
             let found = known.iter().find(|other| other.request == *request);
             match (claim.stage, found.map(|other| other.fence)) {
-                (Stage::Waiting, Some(Some(fence))) => {
-                    claim.stage = Stage::Held { fence, heard: number, term: now_term };
+                (Stage::Waiting | Stage::Withdrawing, Some(Some(fence))) => {
+                    claim.stage = Stage::Held { fence, heard: last, term: now_term };
                     replaced.extend(claim.replaces);
                 }
                 (Stage::Waiting, None) => asks.push((*request, acquire(*request, claim))),
+                // Also of one that the home does not know: a copy of the question may yet come.
+                (Stage::Withdrawing, _) => asks.push((*request, LockAsk::Withdraw { request: *request })),
                 (Stage::Held { fence, heard, .. }, found) if found == Some(Some(fence)) => {
                     claim.stage = Stage::Held { fence, heard, term: now_term };
                 }
@@ -227,6 +235,14 @@ impl LockHolder {
         Some(LockAsk::Release { request, clean })
     }
 
+    /// Gives up a wish that waits, unless it was granted; gives what to tell the home. It waits until the home has answered: then it is
+    /// held, or was refused as [`LockRefusal::Busy`], and what it would have replaced is held as before.
+    pub fn withdraw(&mut self, request: LockRequest) -> Option<LockAsk> {
+        let claim = self.claims.get_mut(&request).filter(|claim| claim.stage == Stage::Waiting)?;
+        claim.stage = Stage::Withdrawing;
+        Some(LockAsk::Withdraw { request })
+    }
+
     /// Gives up all wishes of a session: what it wrote may still be on its way.
     pub fn end_session(&mut self, session: SessionId) -> Vec<(NodeId, LockRequest, LockAsk)> {
         let own = self.claims.iter().filter(|(_, claim)| claim.wish.session == session);
@@ -253,7 +269,8 @@ impl LockHolder {
 
     /// Whether a home is waited for, so that its answers are urgent.
     pub fn waits_for(&self, home: NodeId) -> bool {
-        self.claims.values().any(|claim| claim.home == home && claim.stage == Stage::Waiting)
+        let waits = |claim: &Claim| matches!(claim.stage, Stage::Waiting | Stage::Withdrawing);
+        self.claims.values().any(|claim| claim.home == home && waits(claim))
     }
 
     /// A home answered anything that was sent at `sent_ms`. False if that says nothing any more: it came from a life that is

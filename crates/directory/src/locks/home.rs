@@ -80,8 +80,8 @@ struct Member {
     life: u64,
     heard_ms: u64,
     claims: BTreeMap<LockRequest, GlobalAddress>,
-    /// Wishes that ended lately, so that a late copy of the question does not bring them back.
-    ended: BTreeMap<LockRequest, u64>,
+    /// Wishes that ended lately, when and how, so that a late copy of the question does not bring them back.
+    ended: BTreeMap<LockRequest, (u64, LockRefusal)>,
 }
 
 /// The locks of all addresses whose home a node is.
@@ -155,6 +155,7 @@ impl LockHome {
             LockAsk::Renew => LockAnswer::Claims(self.claims(node)),
             LockAsk::Check { address, fence } => self.check(node, *address, *fence),
             LockAsk::List => LockAnswer::Rows(self.rows()),
+            LockAsk::Withdraw { request } => self.withdraw(Key { node, request: *request }),
         }
     }
 
@@ -212,7 +213,7 @@ impl LockHome {
         }
         let keep_ms = 40 * lease_ms;
         for member in self.members.values_mut() {
-            member.ended.retain(|_, ended_ms| *ended_ms + keep_ms > now_ms);
+            member.ended.retain(|_, (ended_ms, _)| *ended_ms + keep_ms > now_ms);
         }
     }
 
@@ -292,14 +293,11 @@ impl LockHome {
         if member.claims.contains_key(&key.request) {
             return self.state_of(key, address);
         }
-        if member.ended.contains_key(&key.request) {
-            return LockAnswer::Refused(LockRefusal::Lost);
+        if let Some((_, refusal)) = member.ended.get(&key.request) {
+            return LockAnswer::Refused(*refusal);
         }
         if let Err(refusal) = self.may_want(address, &claim) {
-            let now_ms = self.last_ms;
-            if let Some(member) = self.members.get_mut(&key.node) {
-                member.ended.insert(key.request, now_ms);
-            }
+            self.note_end(key, refusal);
             return LockAnswer::Refused(refusal);
         }
         let lock = self.locks.entry(address).or_default();
@@ -314,7 +312,7 @@ impl LockHome {
         self.pump(address);
         match self.state_of(key, address) {
             LockAnswer::Waiting if !wait => {
-                self.release(key, true);
+                self.end(key, true, LockRefusal::Busy);
                 LockAnswer::Refused(LockRefusal::Busy)
             }
             answer => answer,
@@ -340,12 +338,35 @@ impl LockHome {
         }
     }
 
+    /// Takes back a wish that waits. What was granted is not taken back: with an upgrade, its read lock would go too.
+    fn withdraw(&mut self, key: Key) -> LockAnswer {
+        let address = self.members.get(&key.node).and_then(|member| member.claims.get(&key.request));
+        if let Some(address) = address
+            && let granted @ LockAnswer::Granted { .. } = self.state_of(key, *address)
+        {
+            return granted;
+        }
+        self.end(key, true, LockRefusal::Busy);
+        LockAnswer::Released
+    }
+
     fn release(&mut self, key: Key, clean: bool) {
-        let now_ms = self.last_ms;
-        let Some(member) = self.members.get_mut(&key.node) else { return };
-        member.ended.insert(key.request, now_ms);
-        if let Some(address) = member.claims.remove(&key.request) {
+        self.end(key, clean, LockRefusal::Lost);
+    }
+
+    /// A wish is over, and a late copy of the question is refused with this.
+    fn end(&mut self, key: Key, clean: bool, refusal: LockRefusal) {
+        self.note_end(key, refusal);
+        let claims = self.members.get_mut(&key.node).map(|member| &mut member.claims);
+        if let Some(address) = claims.and_then(|claims| claims.remove(&key.request)) {
             self.take_from(address, key, clean);
+        }
+    }
+
+    fn note_end(&mut self, key: Key, refusal: LockRefusal) {
+        let now_ms = self.last_ms;
+        if let Some(member) = self.members.get_mut(&key.node) {
+            member.ended.insert(key.request, (now_ms, refusal));
         }
     }
 
@@ -512,7 +533,7 @@ impl LockHome {
             self.actions.push(HomeAction::Changed(node));
             if let (Some(request), Some(member)) = (replaced, self.members.get_mut(&node)) {
                 member.claims.remove(&request);
-                member.ended.insert(request, now_ms);
+                member.ended.insert(request, (now_ms, LockRefusal::Lost));
             }
         }
         self.forget_if_idle(address);

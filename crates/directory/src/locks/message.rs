@@ -67,6 +67,11 @@ pub enum LockAsk {
     },
     /// Who holds what → [`LockAnswer::Rows`].
     List,
+    /// Leaves the queue, but gives back nothing that was granted → [`LockAnswer::Granted`] if it was, else [`LockAnswer::Released`].
+    Withdraw {
+        /// The wish.
+        request: LockRequest,
+    },
 }
 
 /// What a lock home answers.

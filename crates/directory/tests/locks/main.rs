@@ -21,6 +21,7 @@ enum Step {
     Acquire { node: u64, session: u64, address: u64, write: bool, wait: bool, upgrade: bool },
     Again { node: u64 },
     Release { node: u64, which: usize, clean: bool },
+    Withdraw { node: u64, which: usize },
     Renew { node: u64 },
     Check { node: u64, holder: u64, which: usize },
     Restart { node: u64 },
@@ -39,6 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => node.clone().prop_map(|node| Step::Again { node }),
         5 => (node.clone(), 0..8_usize, any::<bool>())
             .prop_map(|(node, which, clean)| Step::Release { node, which, clean }),
+        3 => (node.clone(), 0..8_usize).prop_map(|(node, which)| Step::Withdraw { node, which }),
         3 => node.clone().prop_map(|node| Step::Renew { node }),
         2 => (node.clone(), node.clone(), 0..8_usize)
             .prop_map(|(node, holder, which)| Step::Check { node, holder, which }),
@@ -143,6 +145,13 @@ impl Pair {
                 let Some(request) = self.plain.requests(node).get(which).copied() else { return };
                 self.ask(node, &LockAsk::Release { request, clean });
                 self.plain.release(node, request, clean);
+            }
+            Step::Withdraw { node, which } => {
+                let Some(request) = self.plain.requests(node).get(which).copied() else { return };
+                let answer = self.ask(node, &LockAsk::Withdraw { request });
+                let is_held = self.plain.withdraw(node, request);
+                assert_eq!(matches!(answer, LockAnswer::Granted { .. }), is_held, "{answer:?}");
+                assert!(is_held || answer == LockAnswer::Released, "{answer:?}");
             }
             Step::Renew { node } => {
                 self.ask(node, &LockAsk::Renew);

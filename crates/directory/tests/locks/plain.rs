@@ -84,6 +84,17 @@ impl Plain {
         self.grant();
     }
 
+    /// Whether it is held; it is taken back if not.
+    pub fn withdraw(&mut self, node: u64, request: LockRequest) -> bool {
+        self.hear(node);
+        let is_held = self.is_held(node, request);
+        if !is_held {
+            self.end(node, request, true);
+            self.grant();
+        }
+        is_held
+    }
+
     pub fn restart(&mut self, node: u64) {
         self.drop_node(node);
         self.grant();

@@ -1,8 +1,8 @@
 //! The rules of locks one by one: order, upgrades, fences over restarts, leases, what page homes are told.
 
 use hinterland_directory::locks::{
-    ClaimState, Fence, Fences, Gate, HomeAction, LockAnswer, LockAsk, LockHolder, LockHome, LockMode,
-    LockRefusal, LockRequest, LockSettings, LockWish,
+    ClaimState, Fence, Fences, Gate, HomeAction, LockAnswer, LockAsk, LockClaim, LockHolder, LockHome,
+    LockMode, LockRefusal, LockRequest, LockSettings, LockWish,
 };
 use hinterland_types::{GlobalAddress, NodeId, SessionId};
 
@@ -97,6 +97,98 @@ fn of_two_readers_that_want_to_write_the_second_is_refused() {
     release(&mut home, B, 2, true);
     assert!(granted(&mut home, 0, A, 11).is_some());
     assert_eq!(granted(&mut home, 0, A, 1), None, "the read lock became the write lock");
+}
+
+fn withdraw(request: u64) -> LockAsk {
+    LockAsk::Withdraw { request: LockRequest(request) }
+}
+
+#[test]
+fn an_upgrade_is_taken_back_only_while_it_waits() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Read, None)));
+    fence(home.answer(0, B, 1, &acquire(2, LockMode::Read, None)));
+    let upgrade = acquire(11, LockMode::Write, Some(1));
+    assert_eq!(home.answer(0, A, 1, &upgrade), LockAnswer::Waiting);
+    for _ in 0..2 {
+        assert_eq!(home.answer(0, A, 1, &withdraw(11)), LockAnswer::Released, "also if it is asked twice");
+    }
+    assert!(granted(&mut home, 0, A, 1).is_some(), "the read lock is held as before");
+    release(&mut home, B, 2, true);
+    // A late copy of the question brings nothing back.
+    assert_eq!(home.answer(0, A, 1, &upgrade), LockAnswer::Refused(LockRefusal::Busy));
+    assert!(granted(&mut home, 0, A, 1).is_some());
+    let second = fence(home.answer(0, A, 1, &acquire(21, LockMode::Write, Some(1))));
+    for _ in 0..2 {
+        assert_eq!(home.answer(0, A, 1, &withdraw(21)), LockAnswer::Granted { fence: second });
+    }
+    assert_eq!(granted(&mut home, 0, A, 21), Some(second));
+}
+
+#[test]
+fn an_upgrade_that_is_taken_back_before_its_question_comes_is_never_granted() {
+    let (mut home, _) = home(None, 0);
+    fence(home.answer(0, A, 1, &acquire(1, LockMode::Read, None)));
+    assert_eq!(home.answer(0, A, 1, &withdraw(11)), LockAnswer::Released);
+    let late = home.answer(0, A, 1, &acquire(11, LockMode::Write, Some(1)));
+    assert_eq!(late, LockAnswer::Refused(LockRefusal::Busy));
+    assert!(granted(&mut home, 0, A, 1).is_some());
+    let old = home.answer(0, A, 2, &acquire(1, LockMode::Read, None));
+    fence(old);
+    assert_eq!(
+        home.answer(0, A, 1, &withdraw(1)),
+        LockAnswer::Refused(LockRefusal::Stranger),
+        "of an old life"
+    );
+    let LockAnswer::Claims(claims) = home.answer(0, A, 2, &LockAsk::Renew) else { panic!() };
+    assert_eq!(claims.len(), 1);
+}
+
+#[test]
+fn a_holder_that_takes_an_upgrade_back_believes_what_the_home_says_of_it() {
+    let upgrading = || {
+        let mut holder = LockHolder::new(800);
+        let (old, _) = holder.begin(wish(1, LockMode::Read), HOME, None, true);
+        holder.answered(old, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(9) });
+        let (request, _) = holder.begin(wish(1, LockMode::Write), HOME, Some(old), true);
+        assert_eq!(holder.withdraw(request), Some(LockAsk::Withdraw { request }));
+        assert_eq!(holder.withdraw(request), None, "renewals ask again");
+        assert_eq!(holder.state(request), Some(ClaimState::Waiting), "nothing is known yet");
+        (holder, old, request)
+    };
+    let (mut holder, old, request) = upgrading();
+    holder.answered(request, (HOME, 1), (1, 2), &LockAnswer::Waiting);
+    holder.answered(request, (HOME, 1), (1, 2), &LockAnswer::Released);
+    assert_eq!(holder.state(request), Some(ClaimState::Refused(LockRefusal::Busy)));
+    assert!(matches!(holder.state(old), Some(ClaimState::Held { fence: Fence(9), .. })));
+    let (mut holder, old, request) = upgrading();
+    holder.answered(request, (HOME, 1), (1, 2), &LockAnswer::Granted { fence: Fence(10) });
+    assert!(matches!(holder.state(request), Some(ClaimState::Held { fence: Fence(10), .. })));
+    assert_eq!(holder.state(old), None, "it became the write lock");
+    // The question was lost: it is asked again, whether the home knows the wish or not.
+    for known in [None, Some(None)] {
+        let (mut holder, old, request) = upgrading();
+        let number = holder.renewal(HOME);
+        let read = LockClaim { request: old, fence: Some(Fence(9)) };
+        let known: Vec<_> =
+            known.map(|fence| LockClaim { request, fence }).into_iter().chain([read]).collect();
+        let asks = holder.renewed((HOME, 1), number, (1, 2), &known);
+        assert_eq!(asks, [(request, LockAsk::Withdraw { request })]);
+        assert!(matches!(holder.state(old), Some(ClaimState::Held { .. })));
+    }
+}
+
+#[test]
+fn a_grant_is_not_taken_away_by_an_answer_that_is_older_and_comes_later() {
+    let mut holder = LockHolder::new(800);
+    let (request, _) = holder.begin(wish(1, LockMode::Write), HOME, None, true);
+    let [first, second] = [holder.renewal(HOME), holder.renewal(HOME)];
+    let waits = LockClaim { request, fence: None };
+    let held = LockClaim { request, fence: Some(Fence(3)) };
+    // The first renewal came to the home behind the second, and its answer came back first.
+    holder.renewed((HOME, 1), first, (1, 5), &[held]);
+    assert_eq!(holder.renewed((HOME, 1), second, (2, 6), &[waits]), []);
+    assert!(matches!(holder.state(request), Some(ClaimState::Held { .. })));
 }
 
 #[test]
@@ -209,7 +301,6 @@ fn a_holder_stops_believing_an_eighth_of_a_lease_before_the_home_does() {
 
 #[test]
 fn a_holder_learns_from_a_renewal_what_it_lost_and_what_it_never_knew() {
-    use hinterland_directory::locks::LockClaim;
     let mut holder = LockHolder::new(800);
     let (kept, _) = holder.begin(wish(1, LockMode::Write), HOME, None, true);
     holder.answered(kept, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(9) });
@@ -229,7 +320,7 @@ fn an_answer_that_is_older_than_a_grant_does_not_take_the_grant_away() {
     let number = holder.renewal(HOME);
     let (late, _) = holder.begin(wish(2, LockMode::Read), HOME, None, true);
     holder.answered(late, (HOME, 1), (5, 6), &LockAnswer::Granted { fence: Fence(1) });
-    let only_first = hinterland_directory::locks::LockClaim { request: first, fence: Some(Fence(1)) };
+    let only_first = LockClaim { request: first, fence: Some(Fence(1)) };
     holder.renewed((HOME, 1), number, (4, 7), &[only_first]);
     assert!(matches!(holder.state(late), Some(ClaimState::Held { .. })));
 }

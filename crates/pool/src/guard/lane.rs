@@ -6,6 +6,7 @@
 use super::cache::ReadCache;
 use super::held::Held;
 use crate::session::unexpected;
+use crate::waiting::take_lock;
 use crate::{PoolError, Session};
 use hinterland_os::{fault_point, fork_mark, process};
 use hinterland_proto::control::{LOCKS_KEPT_MAX, LockMode, Reply, Request};
@@ -14,20 +15,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Lanes of one pool: so many threads may wait for locks at once.
 const LANES_MAX: usize = 256;
-/// How long the node waits for a lock before the session is let go for a moment.
-const LOCK_SLICE: Duration = Duration::from_millis(20);
-/// How long the session is let go.
-const LOCK_PAUSE: Duration = Duration::from_micros(200);
 /// Rounds without a guard after which the thread sleeps until there is one.
 const IDLE_ROUNDS: u32 = 8;
 
 const EAGAIN: i32 = 11;
 const EINVAL: i32 = 22;
-const ETIMEDOUT: i32 = 110;
 const EOWNERDEAD: i32 = 130;
 
 /// Until when each lock counts, if it does, and how long a lease is, in milliseconds.
@@ -178,29 +174,9 @@ impl Taking {
         upgrade: bool,
         wait: Duration,
     ) -> Result<(u64, u64), PoolError> {
-        let start = Instant::now();
         let address = self.lock;
         let ask = |queue, wait_ms| Request::GuardLock { address, bytes, mode, upgrade, queue, wait_ms };
-        let taken = loop {
-            let left = wait.saturating_sub(start.elapsed());
-            // At most 20: the cast loses nothing.
-            let wait_ms = left.min(LOCK_SLICE).as_millis() as u32;
-            match self.lane.session.call(&ask(!wait.is_zero(), wait_ms))? {
-                Reply::Locked { fence, until_ms } => break (fence, until_ms),
-                Reply::LockWaiting if start.elapsed() < wait => std::thread::sleep(LOCK_PAUSE),
-                // The node takes the wish out of the queue, unless it was granted in this moment.
-                Reply::LockWaiting => match self.lane.session.call(&ask(false, 0)) {
-                    Ok(Reply::Locked { fence, until_ms }) => break (fence, until_ms),
-                    Ok(other) => return Err(unexpected("Locked", &other)),
-                    Err(PoolError::Refused { code: ETIMEDOUT, text }) => {
-                        let text = text.replace(" within 0 ms", &format!(" within {} ms", wait.as_millis()));
-                        return Err(PoolError::Refused { code: ETIMEDOUT, text });
-                    }
-                    Err(error) => return Err(error),
-                },
-                other => return Err(unexpected("Locked", &other)),
-            }
-        };
+        let taken = take_lock(&self.lane.session, wait, ask)?;
         fault_point::reach("lock-taken");
         self.is_done = true;
         Ok(taken)

@@ -10,6 +10,10 @@ pub(super) enum Doing {
     Resting { until_ms: u64 },
     /// It waits for a lock, until this moment.
     Locking { request: LockRequest, until_ms: u64 },
+    /// It has a lock for reading and waits for one for writing, until this moment.
+    Upgrading { request: LockRequest, until_ms: u64 },
+    /// It has given that up and waits for the lock home's word, until this moment.
+    Withdrawing { request: LockRequest, until_ms: u64 },
     /// It has the lock and asks for an access, until this moment.
     Asking { access: u64, begin: u64, act: Act, until_ms: u64 },
     /// It has the lock and thinks.
@@ -29,6 +33,8 @@ pub(super) struct Program {
     /// Whether all that was written is known to have arrived.
     pub is_clean: bool,
     pub cached: Option<u64>,
+    /// It was told in this term of the lease that it has its read lock as before.
+    pub kept: Option<u64>,
     /// Values that are to be written, each with its begin.
     pub pending: Vec<(u64, u64)>,
     /// The same that are on their way, but for the last, which is what is asked.
@@ -46,6 +52,7 @@ impl Program {
             left: 0,
             is_clean: true,
             cached: None,
+            kept: None,
             pending: Vec::new(),
             flying: Vec::new(),
         }

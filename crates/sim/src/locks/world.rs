@@ -8,7 +8,7 @@ use crate::message::Address;
 use crate::network::{Network, Weather};
 use crate::random::Random;
 use hinterland_directory::locks::{
-    ClaimState, Gate, HomeAction, LockAnswer, LockAsk, LockMode, LockSettings, LockWish,
+    ClaimState, Fence, Gate, HomeAction, LockAnswer, LockAsk, LockMode, LockSettings, LockWish,
 };
 use hinterland_types::{GlobalAddress, NodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +23,7 @@ const END_MS: u64 = 75_000;
 const WAKE_MS: u64 = 20;
 /// How long a program waits for an access.
 const ACCESS_MS: u64 = 400;
-const SETTINGS: LockSettings =
+pub(super) const SETTINGS: LockSettings =
     LockSettings { lease_ms: 1200, lease_before_ms: 0, fence_step: 8, claims_per_node_max: 64, idle_max: 2 };
 
 enum Step {
@@ -38,18 +38,20 @@ pub(super) struct World {
     now_ms: u64,
     queue: BTreeMap<(u64, u64), Step>,
     stamp: u64,
-    random: Random,
+    pub(super) random: Random,
     network: Network,
     nodes: Vec<Node>,
     seen: Vec<Seen>,
-    report: LockReport,
-    broken: Option<BrokenLockRule>,
+    pub(super) report: LockReport,
+    pub(super) broken: Option<BrokenLockRule>,
     /// Whether programs look at the clock before they write.
     is_careful: bool,
     next_value: u64,
     next_access: u64,
     is_calm: bool,
     last_locked: [u64; NODES as usize],
+    /// What somebody was told and was not so.
+    pub(super) unkept: Option<String>,
 }
 
 impl World {
@@ -89,6 +91,7 @@ impl World {
             next_access: 1,
             is_calm: false,
             last_locked: [0; NODES as usize],
+            unkept: None,
         };
         for id in (1..=NODES).map(NodeId) {
             world.schedule(0, Step::Start(id));
@@ -128,7 +131,7 @@ impl World {
         self.queue.insert((at_ms, self.stamp), step);
     }
 
-    fn node(&mut self, id: NodeId) -> &mut Node {
+    pub(super) fn node(&mut self, id: NodeId) -> &mut Node {
         // Ids are 1 to 4.
         &mut self.nodes[id.0 as usize - 1]
     }
@@ -180,7 +183,7 @@ impl World {
                 running.home.verify()?;
             }
         }
-        Ok(())
+        self.unkept.take().map_or(Ok(()), Err)
     }
 
     /// Whether the node runs; its fuse burns a little.
@@ -286,12 +289,12 @@ impl World {
         }
     }
 
-    fn clock_ms(&mut self, id: NodeId) -> u64 {
+    pub(super) fn clock_ms(&mut self, id: NodeId) -> u64 {
         let now_ms = self.now_ms;
         self.node(id).clock_ms(now_ms)
     }
 
-    fn ask(&mut self, from: NodeId, to: NodeId, ask: LockAsk, echo: Echo) {
+    pub(super) fn ask(&mut self, from: NodeId, to: NodeId, ask: LockAsk, echo: Echo) {
         let life = self.node(from).lives;
         self.post(from, to, Letter::Ask { life, ask, echo });
     }
@@ -504,11 +507,13 @@ impl World {
                     let Some(running) = &mut self.node(id).running else { return };
                     let program = &mut running.programs[index];
                     (program.fence, program.left, program.doing) = (fence, left, Doing::Holding);
-                    (program.is_clean, program.cached) = (true, None);
+                    (program.is_clean, program.cached, program.kept) = (true, None, None);
                 }
                 Some(ClaimState::Waiting) if clock_ms < until_ms => {}
                 _ => self.unlock(id, index),
             },
+            Doing::Upgrading { request, until_ms } => self.upgrade(id, index, (request, until_ms), false),
+            Doing::Withdrawing { request, until_ms } => self.upgrade(id, index, (request, until_ms), true),
             Doing::Asking { until_ms, .. } if clock_ms >= until_ms => self.give_up(id, index),
             Doing::Asking { .. } => {}
             Doing::Holding => self.hold(id, index),
@@ -536,17 +541,22 @@ impl World {
         let clock_ms = self.clock_ms(id);
         let (stamp, is_careful, broken) = (self.stamp, self.is_careful, self.broken);
         let (wants_write, access, value) = (self.random.percent(60), self.next_access, self.next_value);
-        let wants_buffer = self.random.percent(40);
+        let (wants_buffer, wants_upgrade) = (self.random.percent(40), self.random.percent(15));
         let Some(running) = &mut self.node(id).running else { return };
         let program = &running.programs[index];
         let until_ms = match running.holder.state(program.request) {
             Some(ClaimState::Held { until_ms, .. }) => until_ms,
             _ => {
                 self.report.lost += 1;
+                self.judge_loss(id, index);
                 self.unlock(id, index);
                 return;
             }
         };
+        if program.mode == LockMode::Read && wants_upgrade {
+            self.begin_upgrade(id, index);
+            return;
+        }
         if program.left == 0 || program.pending.len() > 2 {
             match program.pending.is_empty() {
                 true => self.unlock(id, index),
@@ -574,17 +584,7 @@ impl World {
         let write = (program.mode == LockMode::Write && wants_write).then_some(value);
         let act = write.map_or(Act::Read(0), Act::Write);
         if is_here {
-            // Loads and stores: no page home looks at a fence.
-            self.next_value += 1;
-            let registers = &mut self.node(id).registers;
-            let act = match write {
-                Some(value) => {
-                    registers.insert(register, value);
-                    act
-                }
-                None => Act::Read(registers.get(&register).copied().unwrap_or_default()),
-            };
-            self.seen[register].done(fence, stamp, stamp, act);
+            self.access_here(id, register, fence, write);
             return;
         }
         if buffers && let Some(value) = write {
@@ -600,6 +600,21 @@ impl World {
         self.next_access += 1;
         self.next_value += 1;
         self.post(id, page_home(register), Letter::Access { access, register, fence, write });
+    }
+
+    /// Loads and stores: no page home looks at a fence.
+    fn access_here(&mut self, id: NodeId, register: usize, fence: Fence, write: Option<u64>) {
+        let stamp = self.stamp;
+        self.next_value += 1;
+        let registers = &mut self.node(id).registers;
+        let act = match write {
+            Some(value) => {
+                registers.insert(register, value);
+                Act::Write(value)
+            }
+            None => Act::Read(registers.get(&register).copied().unwrap_or_default()),
+        };
+        self.seen[register].done(fence, stamp, stamp, act);
     }
 
     /// Sends what is kept, as one message: the last value is what is there when it has arrived.
@@ -624,12 +639,12 @@ impl World {
     }
 }
 
-fn lock(register: usize) -> GlobalAddress {
+pub(super) fn lock(register: usize) -> GlobalAddress {
     // A few registers from the start of the pool on: never behind its end.
     GlobalAddress::new(4096 + 8 * register as u64).unwrap_or_default()
 }
 
-const fn lock_home(register: usize) -> NodeId {
+pub(super) const fn lock_home(register: usize) -> NodeId {
     NodeId(register as u64 + 1)
 }
 

@@ -1,0 +1,54 @@
+//! Waiting for a lock: the node waits in short slices, so that other threads may use the session in between.
+
+use crate::session::unexpected;
+use crate::{PoolError, Session};
+use hinterland_proto::control::{Reply, Request};
+use std::time::{Duration, Instant};
+
+/// How long the node waits for a lock before the session is let go for a moment.
+const LOCK_SLICE: Duration = Duration::from_millis(20);
+/// How long the session is let go.
+const LOCK_PAUSE: Duration = Duration::from_micros(200);
+
+const ETIMEDOUT: i32 = 110;
+
+/// Takes a lock within so long; gives its fence and until when that counts. `ask` makes the question, from whether to stand in the queue
+/// and for how many milliseconds.
+///
+/// # Errors
+/// [`PoolError::Refused`] with `ETIMEDOUT`, or what the node says.
+pub(crate) fn take_lock(
+    session: &Session,
+    wait: Duration,
+    ask: impl Fn(bool, u32) -> Request,
+) -> Result<(u64, u64), PoolError> {
+    let start = Instant::now();
+    loop {
+        let left = wait.saturating_sub(start.elapsed());
+        // At most 20: the cast loses nothing.
+        let wait_ms = left.min(LOCK_SLICE).as_millis() as u32;
+        match session.call(&ask(!wait.is_zero(), wait_ms))? {
+            Reply::Locked { fence, until_ms } => return Ok((fence, until_ms)),
+            Reply::LockWaiting if start.elapsed() < wait => std::thread::sleep(LOCK_PAUSE),
+            Reply::LockWaiting => return leave_queue(session, wait, &ask(false, 0)),
+            other => return Err(unexpected("Locked", &other)),
+        }
+    }
+}
+
+/// The wait is over: the node takes the wish out of the queue, unless it was granted in this moment. What the lock's home says of that is waited
+/// for, for one lease at the most.
+fn leave_queue(session: &Session, wait: Duration, leave: &Request) -> Result<(u64, u64), PoolError> {
+    loop {
+        match session.call(leave) {
+            Ok(Reply::Locked { fence, until_ms }) => return Ok((fence, until_ms)),
+            Ok(Reply::LockWaiting) => std::thread::sleep(LOCK_PAUSE),
+            Ok(other) => return Err(unexpected("Locked", &other)),
+            Err(PoolError::Refused { code: ETIMEDOUT, text }) => {
+                let text = text.replace(" within 0 ms", &format!(" within {} ms", wait.as_millis()));
+                return Err(PoolError::Refused { code: ETIMEDOUT, text });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
