@@ -93,6 +93,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far::FarScan,
     &far::FarRandom,
     &far_stripe::FarStripe,
+    &far::overhead::FarOverhead,
     &swap_device::SwapDevice,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,

@@ -107,8 +107,10 @@ impl MemoryFile {
         let raw = check(result, "memfd_create", || format!("{name} ({kind} pages)"))?;
         // SAFETY: the descriptor is fresh and owned by nobody else.
         let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Where the system gives every memfd huge pages, those without have none to offer.
-        let is_huge = kind == PageKind::Base4K && crate::huge_pages::memfd_is_huge();
+        // Where the system gives every memfd huge pages, those without have none to offer. One page is never huge, and every process
+        // with far memory makes a file of one: looking costs some 70 system calls.
+        let is_larger = !(1..=BASE_PAGE_BYTES as u64).contains(&bytes);
+        let is_huge = kind == PageKind::Base4K && is_larger && crate::huge_pages::memfd_is_huge();
         let kind = if is_huge { PageKind::TransparentHuge } else { kind };
         let mut file = Self { descriptor, bytes: 0, kind, path: None };
         file.resize(bytes)?;

@@ -1,7 +1,9 @@
 //! `far-scan` and `far-random`: a program whose memory is twice its local budget reads it in order, and at random places.
 
+pub mod apps;
 mod machine;
 pub mod options;
+pub mod overhead;
 pub mod swap;
 pub mod toucher;
 

@@ -1,0 +1,47 @@
+"""Benches of far memory from outside, with small sizes: their rows, what they say where a figure is missing, and that they leave nothing behind."""
+
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+
+TREE = pathlib.Path(__file__).resolve().parent.parent
+SECONDS_MAX = 120
+KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
+pytestmark = [
+    pytest.mark.skipif(
+        os.geteuid() != 0 or KERNEL < (6, 8) or platform.machine() != "x86_64",
+        reason="far memory needs root, Linux 6.8 and x86-64",
+    ),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+
+def bench(binary, name, *words):
+    """Runs one with small sizes; its rows by their names. Its folder, groups and devices are gone afterwards."""
+    line = [binary, "bench", name, "--quick", "--rounds", "1", "--json", *words]
+    with subprocess.Popen(line, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=TREE) as process:
+        told, said = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 0, said
+    mark = f"hinterland-bench-{process.pid}"
+    assert not (pathlib.Path(tempfile.gettempdir()) / mark).exists()
+    assert not list(pathlib.Path("/sys/fs/cgroup").glob(f"memory/{mark}*"))
+    assert mark not in pathlib.Path("/proc/swaps").read_text()
+    return {row["case"]: row for row in json.loads(told)["rows"]}
+
+
+def test_programs_that_fit_are_compared_run_by_run(binary):
+    rows = bench(binary, "far-overhead")
+    programs = ["mallocs", "maps", "threads", "shell-forks", "shell-programs", "python-start"]
+    assert list(rows) == [name for program in programs for name in (program, *(f"{program}-{way}" for way in ("wall", "cpu", "instructions")))]
+    for program in programs:
+        assert rows[program]["ours"] > 0 and rows[program]["limit"] > 0, rows[program]
+        assert rows[f"{program}-wall"]["ours"] > 0 and rows[f"{program}-cpu"]["ours"] > 0
+        counted = rows[f"{program}-instructions"]
+        assert counted["ours"] or "perf_event_open" in counted["why"]
