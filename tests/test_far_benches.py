@@ -45,3 +45,14 @@ def test_programs_that_fit_are_compared_run_by_run(binary):
         assert rows[f"{program}-wall"]["ours"] > 0 and rows[f"{program}-cpu"]["ours"] > 0
         counted = rows[f"{program}-instructions"]
         assert counted["ours"] or "perf_event_open" in counted["why"]
+
+
+def test_faults_of_a_victim_are_told_alone_and_beside_a_neighbour(binary):
+    rows = bench(binary, "far-isolation")
+    cases = [f"{back_end}-{percentile}" for back_end in ("lz4", "ssd") for percentile in ("p50", "p99", "p999")]
+    assert list(rows) == [name for case in cases for name in (f"{case}-alone", case, f"{case}-times")]
+    for case in cases:
+        alone, beside, times = rows[f"{case}-alone"], rows[case], rows[f"{case}-times"]
+        assert alone["ours"] == beside["limit"] > 0 and beside["ours"] > 0, rows
+        assert times["ours"] == pytest.approx(beside["ours"] / alone["ours"])
+        assert beside["peer"] is None and "--quick" in beside["why"]

@@ -94,6 +94,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far::FarRandom,
     &far_stripe::FarStripe,
     &far::overhead::FarOverhead,
+    &far::isolation::FarIsolation,
     &swap_device::SwapDevice,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,

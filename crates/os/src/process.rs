@@ -60,6 +60,15 @@ pub fn children_times_ns() -> (u64, u64) {
     (ns(usage.ru_utime), ns(usage.ru_stime))
 }
 
+/// Page faults that the calling thread has had, those for which something had to be read among them.
+pub fn thread_faults() -> u64 {
+    // SAFETY: a record of numbers, for which zeros are valid.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: the record outlives the call, which cannot fail with these arguments.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    (usage.ru_minflt as u64).wrapping_add(usage.ru_majflt as u64)
+}
+
 /// A process that can be waited for and signalled without its number being taken by another one (`pidfd`).
 #[derive(Debug)]
 pub struct ProcessHandle {

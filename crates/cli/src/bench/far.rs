@@ -1,6 +1,7 @@
 //! `far-scan` and `far-random`: a program whose memory is twice its local budget reads it in order, and at random places.
 
 pub mod apps;
+pub mod isolation;
 mod machine;
 pub mod options;
 pub mod overhead;

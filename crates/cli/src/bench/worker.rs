@@ -58,22 +58,38 @@ impl Worker {
     /// # Errors
     /// As [`ask`](Self::ask).
     pub fn words(&mut self, line: &str) -> Result<String, Failure> {
-        let ended = |what: &str| {
-            Failure::new(format!("{what} ended before it answered {line:?}"), "see what it said above")
-        };
+        self.tell(line)?;
+        self.heard(line)
+    }
+
+    /// Sends a line and does not wait; [`heard`](Self::heard) takes the answer.
+    ///
+    /// # Errors
+    /// [`Failure`] when the process has ended.
+    pub fn tell(&mut self, line: &str) -> Result<(), Failure> {
         let sent = self.input.as_mut().map(|input| writeln!(input, "{line}").and_then(|()| input.flush()));
-        if !matches!(sent, Some(Ok(()))) {
-            return Err(ended(&self.what));
-        }
+        if matches!(sent, Some(Ok(()))) { Ok(()) } else { Err(self.ended(line)) }
+    }
+
+    /// Waits for the answer to a line that was sent.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn heard(&mut self, line: &str) -> Result<String, Failure> {
         let mut answer = String::new();
         if !self.output.read_line(&mut answer).is_ok_and(|bytes| bytes > 0) {
-            return Err(ended(&self.what));
+            return Err(self.ended(line));
         }
         let answer = answer.trim();
         match answer.strip_prefix("error ") {
             Some(text) => Err(Failure::new(format!("{}: {text}", self.what), "see the message")),
             None => Ok(answer.to_owned()),
         }
+    }
+
+    fn ended(&self, line: &str) -> Failure {
+        let text = format!("{} ended before it answered {line:?}", self.what);
+        Failure::new(text, "see what it said above")
     }
 
     /// Its process.

@@ -17,6 +17,8 @@ const ROOM_BYTES: u64 = 16 << 20;
 const SIZES: [u64; 2] = [256 << 20, 160 << 20];
 const UNITS: [u64; 2] = [4 << 10, 64 << 10];
 const ROUNDS: usize = 3;
+/// For how long pages are touched in each.
+const TOUCH_MS: u64 = 1000;
 
 /// How quick a back end is, and what it costs for content that compresses so well.
 ///
@@ -96,7 +98,7 @@ fn random_touch_ns(unit: u64) -> Result<f64, Failure> {
     worker.words(&format!("fill {bytes}"))?;
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
-        rates.push(worker.figure("random quick")?);
+        rates.push(worker.figure(&format!("random {TOUCH_MS}"))?);
     }
     // Of the memory under service, what is neither local nor kept back as a margin and as spare room.
     let room = local as f64 - (40 << 20) as f64;

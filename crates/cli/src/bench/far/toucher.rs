@@ -3,6 +3,7 @@
 use crate::bench::report::Row;
 use crate::bench::{Bench, Setting};
 use crate::failure::Failure;
+use hinterland_os::process;
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ pub const NAME: &str = "far-toucher";
 const PAGE_WORDS: usize = 512;
 /// Pages between two looks at the clock.
 const PAGES: usize = 256;
-/// Touches that take longer are faults: what is in memory takes a tenth of it.
-const FAULT_MIN: Duration = Duration::from_micros(1);
+/// Time from one touch to the next of a program that has other things to do.
+const PACE: Duration = Duration::from_micros(250);
 
 /// The program that reads.
 pub struct Toucher;
@@ -62,7 +63,8 @@ impl Memory {
             "fill" => self.fill(number as usize),
             "scan" => self.scan(time),
             "random" => self.random(time),
-            "latency" => self.latency(time),
+            "paced" => self.paced(time),
+            "storm" => self.storm(time),
             _ => "error of an unknown line".to_owned(),
         }
     }
@@ -119,29 +121,73 @@ impl Memory {
         format!("{}", touches as f64 / begun.elapsed().as_secs_f64())
     }
 
-    /// Microseconds of faults at random places: 50 and 99 percent of them take less; and how many there were.
-    fn latency(&mut self, time: Duration) -> String {
+    /// Microseconds of faults at random places, touched at a steady rate: 50, 99 and 99.9 percent of them take less; and how many
+    /// there were.
+    fn paced(&mut self, time: Duration) -> String {
+        match self.faults(time) {
+            Ok(faults) => {
+                let [half, most, all] = [500, 990, 999].map(|share| at(&faults, share));
+                format!("{half} {most} {all} {}", faults.len())
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Touches random places for a time; how long each took that was a fault, the shortest first.
+    fn faults(&mut self, time: Duration) -> Result<Vec<Duration>, String> {
         let begun = Instant::now();
         let mut faults = Vec::new();
+        let mut next = begun;
         while begun.elapsed() < time {
+            next += PACE;
+            // One that comes late, because the touch before took long, comes at once.
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            let faults_before = process::thread_faults();
             let before = Instant::now();
-            if let Err(error) = self.touch() {
-                return error;
-            }
+            self.touch()?;
             let took = before.elapsed();
-            if took >= FAULT_MIN {
+            if process::thread_faults() != faults_before {
                 faults.push(took);
             }
         }
         faults.sort_unstable();
-        let at = |percent: usize| faults.get(faults.len() * percent / 100).map_or(0.0, Duration::as_secs_f64);
-        format!("{} {} {}", at(50) * 1e6, at(99) * 1e6, faults.len())
+        Ok(faults)
     }
+
+    /// Touches a second of random places, each read, compared and written.
+    fn storm(&mut self, time: Duration) -> String {
+        let begun = Instant::now();
+        let mut touches = 0u64;
+        while !touches.is_multiple_of(64) || begun.elapsed() < time {
+            if let Err(error) = self.touch() {
+                return error;
+            }
+            let index = (self.state % (self.words.len() as u64).max(1)) as usize;
+            if let Some(place) = self.words.get_mut(index) {
+                // The compiler must not leave out a store of what is there.
+                *std::hint::black_box(place) = word(index);
+            }
+            touches += 1;
+        }
+        format!("{}", touches as f64 / begun.elapsed().as_secs_f64())
+    }
+}
+
+/// Microseconds within which so many of a thousand faults were served.
+fn at(faults: &[Duration], of_thousand: usize) -> f64 {
+    faults.get(faults.len() * of_thousand / 1000).map_or(0.0, Duration::as_secs_f64) * 1e6
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_of_a_thousand_take_less() {
+        let faults: Vec<Duration> = (1..=1000).map(Duration::from_micros).collect();
+        assert_eq!([500, 990, 999].map(|share| at(&faults, share).round()), [501.0, 991.0, 1000.0]);
+        assert_eq!(at(&[], 500), 0.0);
+    }
 
     #[test]
     fn memory_is_read_and_compared() {
@@ -151,9 +197,10 @@ mod tests {
         for line in ["scan 1", "random 1"] {
             assert!(memory.answer(line).parse::<f64>().is_ok_and(|rate| rate > 0.0), "{line}");
         }
-        assert_eq!(memory.answer("latency 1").split(' ').count(), 3);
+        assert!(memory.answer("storm 1").parse::<f64>().is_ok_and(|rate| rate > 0.0));
+        assert_eq!(memory.answer("paced 1").split(' ').count(), 4);
         memory.words.iter_mut().for_each(|word| *word ^= 1 << 40);
-        for line in ["scan 1", "random 1", "latency 1", "hop"] {
+        for line in ["scan 1", "random 1", "paced 1", "storm 1", "hop"] {
             assert!(memory.answer(line).starts_with("error"), "{line}");
         }
     }
