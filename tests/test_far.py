@@ -86,6 +86,20 @@ print("right")
 """
 
 
+@pytest.mark.parametrize("follow", ["0", "1"])
+def test_a_thread_that_faults_all_the_time_may_run_where_it_might_before(binary, library, tmp_path, follow):
+    ended = far(
+        binary,
+        ["--local", "64M", "--far-unit", "4K"],
+        [compiled(tmp_path, "far_follow"), "96", "20000"],
+        env={**os.environ, "HINTERLAND_FAR_FOLLOW": follow},
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    looks, fewer, children, fewer_of_children = map(int, re.findall("[0-9]+", ended.stdout))
+    # Where the serving thread waits for another one just then, the program may look before it has all of its processors again.
+    assert (looks, children) == (20000, 10) and fewer <= looks // 100 and fewer_of_children <= 1, ended.stdout
+
+
 def test_numpy_sums_an_array_larger_than_the_budget_and_the_budget_is_held(binary, library):
     pytest.importorskip("numpy")
     ended = far(binary, ["--local", "160M"], [sys.executable, "-c", NUMPY, "300"])

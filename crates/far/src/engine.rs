@@ -57,6 +57,8 @@ pub struct Options {
     pub ahead: bool,
     /// Threads that read back ends beside the one that serves faults; without any, that one reads.
     pub readers: usize,
+    /// Whether faults of one thread are served on its processor.
+    pub follow: bool,
     /// What is done with faults beside serving them.
     pub watch: Watch,
 }
@@ -150,6 +152,7 @@ pub(crate) struct Engine {
     pub unit_bytes: u64,
     pub ahead: bool,
     pub readers: usize,
+    pub follow: bool,
     pub reads: Reads,
     pub watch: Watcher,
     pub said: AtomicBool,
@@ -166,6 +169,7 @@ impl Engine {
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
             readers: options.readers,
+            follow: options.follow,
             reads: Reads::default(),
             watch: Watcher::new(options.watch),
             said: AtomicBool::new(false),

@@ -5,17 +5,19 @@
 //! area afterwards is the last content. The decision on far memory says why nothing is lost on the way.
 
 use crate::engine::{BUDGET_BYTES_MIN, Budget, Engine, Known, MARGIN_BYTES, Mover, Space};
+use crate::staging::Staged;
 use crate::store::Copy;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, Piece};
 use hinterland_os::pagemap::PageMap;
-use hinterland_os::{OsError, Userfault, remote_memory};
+use hinterland_os::{OsError, Userfault};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes taken out at once: few enough that faults in them wait for 1 ms or so.
+/// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
 const BATCH_BYTES: u64 = 2 << 20;
+const BATCH_UNITS: u64 = 128;
 /// A huge page, which moves in one piece.
 const HUGE: u64 = 2 << 20;
 /// How often resident memory is measured.
@@ -29,6 +31,9 @@ const NOWHERE: u64 = 1 << 20;
 const STUCK_AFTER: Duration = Duration::from_secs(1);
 /// How long when that was so a moment ago.
 const STUCK_AFTER_MIN: Duration = Duration::from_millis(4);
+
+/// What content of nothing but zeros is compared with.
+static ZEROS: [u8; 4096] = [0; 4096];
 
 /// A unit that is on its way out.
 struct Victim {
@@ -58,6 +63,7 @@ impl Engine {
     pub(crate) fn evict_until(&self, is_over: impl Fn(&Known) -> bool) {
         let (mut looked, mut swept) = (Instant::now(), Instant::now());
         let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
+        let (mut is_evicting, mut staged) = (false, Staged::default());
         loop {
             let batch = {
                 let mut known = self.lock();
@@ -74,16 +80,20 @@ impl Engine {
                 }
                 let room = self.room_bytes(&known);
                 let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
-                if resident + self.spare_bytes(room) <= room {
+                let spare = self.spare_bytes(room);
+                // Once begun, it goes on to the full spare room: else each fault would order one unit out.
+                if resident + if is_evicting { spare } else { spare / 2 } <= room {
+                    is_evicting = false;
                     known.is_stuck = false;
                     fruitful = Instant::now();
                     patience = STUCK_AFTER;
                     drop(self.pressure.wait_timeout(known, LOOK_INTERVAL));
                     continue;
                 }
-                self.choose(&mut known, resident + self.spare_bytes(room) - room)
+                is_evicting = true;
+                self.choose(&mut known, resident + spare - room)
             };
-            let moved = batch.map_or(0, |batch| self.take_out(batch));
+            let moved = batch.map_or(0, |batch| self.take_out(batch, &mut staged));
             if moved > 0 {
                 fruitful = Instant::now();
                 self.lock().is_stuck = false;
@@ -139,7 +149,8 @@ impl Engine {
         let mover = space.mover.clone()?;
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
-        let bytes = wanted.clamp(self.unit_bytes, BATCH_BYTES).min(mover.staging_bytes);
+        let most = BATCH_BYTES.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
+        let bytes = wanted.clamp(self.unit_bytes, most);
         // What was filled last stays for a while, whatever its address.
         let young = space.table.resident_bytes() / self.unit_bytes / 4;
         let mut found = Vec::new();
@@ -166,7 +177,7 @@ impl Engine {
     }
 
     /// Moves a batch out, keeps its content, and says so in the tables. Returns the bytes that went.
-    fn take_out(&self, batch: Batch) -> u64 {
+    fn take_out(&self, batch: Batch, staged: &mut Staged) -> u64 {
         let runs = runs(&batch.victims);
         let moved = match order(&batch, &runs) {
             Ok(moved) => Some(moved),
@@ -182,7 +193,7 @@ impl Engine {
                 None
             }
         };
-        let (outcomes, bytes, stranded) = self.keep(&batch, &runs, moved.as_deref());
+        let (outcomes, bytes, stranded) = self.keep(&batch, &runs, moved.as_deref(), staged);
         let mut known = self.lock();
         known.stamp += 1;
         let stamp = known.stamp;
@@ -222,6 +233,7 @@ impl Engine {
         batch: &Batch,
         runs: &[Run],
         moved: Option<&[(u64, u64)]>,
+        staged: &mut Staged,
     ) -> (HashMap<u64, Outcome<Arc<Copy>>>, u64, Option<String>) {
         let mut outcomes = HashMap::new();
         let (mut bytes, mut stranded) = (0, None);
@@ -234,17 +246,21 @@ impl Engine {
             }
             return (outcomes, 0, None);
         };
-        let pages = PageMap::of_process(batch.process);
         for (run, (done, _)) in runs.iter().zip(moved) {
             let inside = |victim: &&Victim| run.start <= victim.start && victim.start < run.start + run.bytes;
-            for victim in batch.victims.iter().filter(inside) {
-                let at = batch.mover.staging + run.place + (victim.start - run.start);
-                let said = (run.start + done).min(victim.end).saturating_sub(victim.start);
-                // The staging area is the truth: while the kernel also moves pages elsewhere (compaction), it moves more than it says (6.18).
-                let gone = match &pages {
-                    Ok(pages) => said.max(reach(pages, at, victim.end - victim.start)),
-                    Err(_) => said,
-                };
+            let victims = || batch.victims.iter().filter(inside);
+            // What has a copy and went whole is not even looked at.
+            let is_dirty = victims().any(|victim| victim.clean.is_none());
+            let place = batch.mover.staging + run.place;
+            // The staging area is the truth: while the kernel also moves pages elsewhere (compaction), it moves more than it says (6.18).
+            let looked =
+                (is_dirty || *done < run.bytes).then(|| staged.look(batch.process, place, run.bytes));
+            let is_read = is_dirty && looked.is_some_and(|looked| looked.is_ok()) && staged.read().is_ok();
+            for victim in victims() {
+                let range = victim.start - run.start..victim.end - run.start;
+                let said = range.end.min(*done).saturating_sub(range.start);
+                let gone =
+                    if said < range.end - range.start { said.max(staged.reach(range.clone())) } else { said };
                 if gone == 0 {
                     continue;
                 }
@@ -253,23 +269,19 @@ impl Engine {
                     outcomes.insert(victim.ticket, Outcome::Clean);
                     continue;
                 }
-                // What is not there was never touched: zeros.
-                let mut content = vec![0; gone as usize];
-                let read = match &pages {
-                    Ok(pages) => read_present(pages, batch.process, at, &mut content),
-                    Err(_) => Err(()),
-                };
-                if read.is_err() {
+                if !is_read {
                     // The process has ended, or it forbids to be read: the content is lost, and is no zeros.
                     let lost = Arc::new(Copy::lost(&self.stores, gone as usize));
                     outcomes.insert(victim.ticket, Outcome::Stored(lost));
                     continue;
                 }
-                if content.iter().all(|byte| *byte == 0) {
+                // What is not there was never touched: zeros.
+                let content = staged.content(range.start..range.start + gone);
+                if content.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
                     outcomes.insert(victim.ticket, Outcome::Zero);
                     continue;
                 }
-                let (copy, refusal) = self.stores.put(&content);
+                let (copy, refusal) = self.stores.put(content);
                 if copy.is_stranded() {
                     stranded = refusal.map(|error| error.to_string());
                 }
@@ -307,11 +319,11 @@ fn order(batch: &Batch, runs: &[Run]) -> Result<Vec<(u64, u64)>, OsError> {
     }
     bytes.extend_from_slice(&Message::new(Kind::Run, [batch.epoch, runs.len() as u64, 0]).to_bytes());
     stream.send_all(&bytes, &[])?;
+    let mut answers = vec![0; runs.len() * wire::BYTES];
+    stream.receive_exact(&mut answers, &mut Vec::new())?;
     let mut moved = Vec::with_capacity(runs.len());
-    for run in runs {
-        let mut answer = [0; wire::BYTES];
-        stream.receive_exact(&mut answer, &mut Vec::new())?;
-        match Message::parse(&answer) {
+    for (run, answer) in runs.iter().zip(answers.as_chunks::<{ wire::BYTES }>().0) {
+        match Message::parse(answer) {
             Some(Message { kind: Kind::Taken, words: [start, done, error] }) if start == run.start => {
                 // Whole pages, and no more than were asked for, whatever a program says.
                 moved.push((done.min(run.bytes) & !(PAGE - 1), error));
@@ -327,27 +339,6 @@ fn order(batch: &Batch, runs: &[Run]) -> Result<Vec<(u64, u64)>, OsError> {
         }
     }
     Ok(moved)
-}
-
-/// How far into a range the last page reaches that is there.
-fn reach(pages: &PageMap, address: u64, bytes: u64) -> u64 {
-    let mut present = Vec::new();
-    if pages.present(address, bytes, &mut present).is_err() {
-        return 0;
-    }
-    present.last().map_or(0, |run| (run.address + run.bytes).saturating_sub(address).min(bytes))
-}
-
-/// Reads the pages of a range that are there; the others keep what is in `content`.
-fn read_present(pages: &PageMap, process: i32, address: u64, content: &mut [u8]) -> Result<(), ()> {
-    let mut present = Vec::new();
-    pages.present(address, content.len() as u64, &mut present).map_err(drop)?;
-    for run in present {
-        let from = run.address.saturating_sub(address) as usize;
-        let to = (from + run.bytes as usize).min(content.len());
-        remote_memory::read(process, run.address, &mut content[from..to]).map_err(drop)?;
-    }
-    Ok(())
 }
 
 /// Resident bytes of a process; 0 if it has ended.

@@ -107,7 +107,7 @@ impl Engine {
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         let room = self.room_bytes(known);
         known.counters.resident_bytes_max = known.counters.resident_bytes_max.max(resident);
-        if resident + self.spare_bytes(room) > room {
+        if resident + self.spare_bytes(room) / 2 > room {
             self.pressure.notify_all();
         }
     }
@@ -258,7 +258,8 @@ impl Engine {
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
         let (sequence, bytes) = space.ahead(start, end);
         let bytes = self.watch.ahead(id, start, end, bytes);
-        let spare = self.spare_bytes(room) / 2;
+        // Less than where eviction begins, or it would never begin.
+        let spare = self.spare_bytes(room) / 4;
         let until = end.saturating_add(bytes);
         let mut at = end;
         while at < until.min(end + FILL_BYTES_MAX) {

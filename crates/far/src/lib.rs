@@ -9,10 +9,12 @@ pub mod control;
 mod engine;
 mod evict;
 mod fault;
+mod follow;
 mod reads;
 mod release;
 mod report;
 mod session;
+mod staging;
 pub mod store;
 mod trace;
 

@@ -1,12 +1,13 @@
 //! Sessions of programs: they greet, hand over descriptors, tell of memory, and end.
 
 use crate::engine::{Engine, Known, Mover, Options, Space};
+use crate::follow::Follow;
 use crate::report::Report;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::name_thread;
 use hinterland_os::socket::{UnixListener, UnixStream};
-use hinterland_os::userfault::Scope;
+use hinterland_os::userfault::{EVENTS_PER_READ, Event, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -53,6 +54,7 @@ struct Serving {
     connection_next: u64,
     /// Spaces whose descriptor is in the poller.
     watched: HashMap<u64, Arc<Userfault>>,
+    follow: Follow,
 }
 
 impl Supervisor {
@@ -73,6 +75,7 @@ impl Supervisor {
             connections: HashMap::new(),
             connection_next: 0,
             watched: HashMap::new(),
+            follow: Follow::new(false, engine.unit_bytes),
         };
         let evicting = Arc::clone(&engine);
         let mut threads = vec![
@@ -121,6 +124,7 @@ impl Serving {
     fn run(mut self) {
         let mut ready = Vec::new();
         let mut events = Vec::new();
+        self.follow = Follow::new(self.engine.follow, self.engine.unit_bytes);
         loop {
             let pause = {
                 let known = self.engine.lock();
@@ -131,6 +135,9 @@ impl Serving {
             };
             if self.poller.wait(&mut ready, Some(pause)).is_err() {
                 return;
+            }
+            if ready.is_empty() {
+                self.follow.leave();
             }
             for one in &ready {
                 match one.token {
@@ -150,18 +157,27 @@ impl Serving {
     }
 
     /// Reads events and takes them in under one lock: whoever made a change goes on as soon as its event was read.
-    fn events(&self, id: u64, events: &mut Vec<hinterland_os::userfault::Event>) {
+    fn events(&mut self, id: u64, events: &mut Vec<Event>) {
         // Who holds the lock keeps faults waiting: that time is theirs, too.
         let mut since = Instant::now();
         let mut known = self.engine.lock();
         let Some(faults) = known.spaces.get(&id).map(|space| Arc::clone(&space.faults)) else { return };
-        while faults.read_events(events).is_ok_and(|count| count > 0) {
+        while let Ok(count @ 1..) = faults.read_events(events) {
+            let before = match events[..] {
+                [Event::Fault(fault)] if known.waiting.is_empty() => self.follow.begin(fault.thread),
+                _ => {
+                    self.follow.leave();
+                    None
+                }
+            };
+            let ahead_bytes = known.counters.ahead_bytes;
             for event in events.drain(..) {
                 self.engine.event(&mut known, id, event, since);
             }
+            self.follow.end(before, known.counters.ahead_bytes > ahead_bytes);
             since = Instant::now();
             // Others want the lock, too; what is left makes the descriptor readable again.
-            if !known.waiting.is_empty() {
+            if !known.waiting.is_empty() || count < EVENTS_PER_READ {
                 break;
             }
         }

@@ -48,9 +48,23 @@ pub enum State<C> {
     Far(Piece<C>),
 }
 
-impl<C> State<C> {
-    const fn is_charged(&self) -> bool {
-        matches!(self, Self::Resident { .. } | Self::Leaving { .. })
+/// A state without what it holds.
+#[derive(Clone, Copy)]
+enum Kind {
+    Untouched,
+    Resident,
+    Leaving,
+    Far,
+}
+
+impl Kind {
+    const fn of<C>(state: &State<C>) -> Self {
+        match state {
+            State::Untouched => Self::Untouched,
+            State::Resident { .. } => Self::Resident,
+            State::Leaving { .. } => Self::Leaving,
+            State::Far(_) => Self::Far,
+        }
     }
 }
 
@@ -82,13 +96,15 @@ pub struct Table<C> {
     regions: BTreeMap<u64, Region<C>>,
     resident_bytes: u64,
     far_bytes: u64,
+    /// Part of `resident_bytes`.
+    leaving_bytes: u64,
 }
 
 impl<C: Clone> Table<C> {
     /// An empty table with units of this size, a power of two of at least a page.
     pub fn new(unit_bytes: u64) -> Self {
         let unit_bytes = unit_bytes.max(PAGE).next_power_of_two();
-        Self { unit_bytes, regions: BTreeMap::new(), resident_bytes: 0, far_bytes: 0 }
+        Self { unit_bytes, regions: BTreeMap::new(), resident_bytes: 0, far_bytes: 0, leaving_bytes: 0 }
     }
 
     /// Bytes of units that are resident or leaving.
@@ -129,12 +145,10 @@ impl<C: Clone> Table<C> {
         let Some(place) = self.regions.get_mut(&key).and_then(|region| region.units.get_mut(index)) else {
             return;
         };
+        let after = Kind::of(&state);
         let before = std::mem::replace(place, state);
-        let after = (place.is_charged(), matches!(place, State::Far(_)));
-        let bytes = end - start;
-        self.count(&before, bytes, false);
-        self.resident_bytes += if after.0 { bytes } else { 0 };
-        self.far_bytes += if after.1 { bytes } else { 0 };
+        self.count(Kind::of(&before), end - start, false);
+        self.count(after, end - start, true);
     }
 
     /// Adds memory, untouched. What is in the table already stays as it is. Returns the ranges that are new.
@@ -266,6 +280,10 @@ impl<C: Clone> Table<C> {
     /// Says what became of the attempt `ticket`, wherever the unit is by now, and in however many parts. `expected` is the
     /// address at which it began; the whole table is searched only if nothing of it is there. Returns whether any was found.
     pub fn finish(&mut self, ticket: u64, expected: (u64, u64), outcome: &Outcome<C>, stamp: u64) -> bool {
+        // Other programs' tables: not even a search.
+        if self.leaving_bytes == 0 {
+            return false;
+        }
         let mut places = self.leaving(ticket, expected.0, expected.1);
         let whole = expected.1 - expected.0;
         let found: u64 = places.iter().map(|(from, to)| to - from).sum();
@@ -317,13 +335,18 @@ impl<C: Clone> Table<C> {
         (to(index), to(index + 1).min(region.end))
     }
 
-    fn count(&mut self, state: &State<C>, bytes: u64, add: bool) {
-        let place = match state {
-            State::Untouched => return,
-            State::Far(_) => &mut self.far_bytes,
-            State::Resident { .. } | State::Leaving { .. } => &mut self.resident_bytes,
-        };
-        *place = if add { *place + bytes } else { place.saturating_sub(bytes) };
+    fn count(&mut self, kind: Kind, bytes: u64, add: bool) {
+        let change =
+            |place: &mut u64| *place = if add { *place + bytes } else { place.saturating_sub(bytes) };
+        match kind {
+            Kind::Untouched => {}
+            Kind::Far => change(&mut self.far_bytes),
+            Kind::Resident => change(&mut self.resident_bytes),
+            Kind::Leaving => {
+                change(&mut self.resident_bytes);
+                change(&mut self.leaving_bytes);
+            }
+        }
     }
 
     /// Takes a range out of the table, cutting regions and units at its ends.
@@ -339,7 +362,7 @@ impl<C: Clone> Table<C> {
             let Some(region) = self.regions.remove(&key) else { continue };
             for (index, unit) in region.units.iter().enumerate() {
                 let (from, to) = self.span(key, &region, index);
-                self.count(unit, to - from, false);
+                self.count(Kind::of(unit), to - from, false);
             }
             taken.push((key, region));
         }
@@ -350,7 +373,7 @@ impl<C: Clone> Table<C> {
         for (key, region) in regions {
             for (index, unit) in region.units.iter().enumerate() {
                 let (from, to) = self.span(key, &region, index);
-                self.count(unit, to - from, true);
+                self.count(Kind::of(unit), to - from, true);
             }
             self.regions.insert(key, region);
         }

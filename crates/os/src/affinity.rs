@@ -57,9 +57,92 @@ pub fn pin_thread(core: usize) -> Result<(), OsError> {
     pin_thread_to(&[core])
 }
 
+/// Processors that a thread may run on.
+#[derive(Clone, Copy)]
+pub struct CoreSet(libc::cpu_set_t);
+
+impl CoreSet {
+    /// Those of a thread, also of another process; 0 is the calling thread.
+    ///
+    /// # Errors
+    /// `ESRCH` if there is no such thread.
+    pub fn of_thread(thread: i32) -> Result<Self, OsError> {
+        // SAFETY: an all-zero cpu_set_t is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the kernel writes a set of the size given.
+        let result = unsafe { libc::sched_getaffinity(thread, size_of::<libc::cpu_set_t>(), &mut set) };
+        check(result, "sched_getaffinity", || format!("thread {thread}")).map(|_| Self(set))
+    }
+
+    /// One processor; `None` if there is none with this number.
+    pub fn one(core: usize) -> Option<Self> {
+        // SAFETY: an all-zero cpu_set_t is an empty set.
+        let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        if core >= libc::CPU_SETSIZE as usize {
+            return None;
+        }
+        // SAFETY: the index is below CPU_SETSIZE.
+        unsafe { libc::CPU_SET(core, &mut set) };
+        Some(Self(set))
+    }
+
+    /// Whether a processor is among them.
+    pub fn contains(&self, core: usize) -> bool {
+        // SAFETY: the index is below CPU_SETSIZE.
+        core < libc::CPU_SETSIZE as usize && unsafe { libc::CPU_ISSET(core, &self.0) }
+    }
+
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        // SAFETY: it reads a live set.
+        usize::try_from(unsafe { libc::CPU_COUNT(&self.0) }).unwrap_or(0)
+    }
+
+    /// Lets a thread run on these only; 0 is the calling thread.
+    ///
+    /// # Errors
+    /// `EINVAL` if none of them exists or is allowed, `ESRCH` if there is no such thread, `EPERM` for another user's.
+    pub fn apply(&self, thread: i32) -> Result<(), OsError> {
+        // SAFETY: the set lives through the call.
+        let result = unsafe { libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &self.0) };
+        check(result, "sched_setaffinity", || format!("thread {thread}")).map(drop)
+    }
+}
+
+/// The processor that a thread, also one of another process, ran on last; `None` if there is no such thread.
+pub fn core_of_thread(thread: i32) -> Option<usize> {
+    let text = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    // The name in brackets may hold anything; the processor is the 37th word behind it.
+    let (_, rest) = text.rsplit_once(") ")?;
+    rest.split(' ').nth(36)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_thread_is_found_where_it_runs_and_kept_there() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: takes no arguments.
+            tell.send(unsafe { libc::gettid() }).unwrap();
+            ended.recv().unwrap();
+            current_core()
+        });
+        let number = told.recv().unwrap();
+        let before = CoreSet::of_thread(number).unwrap();
+        assert_eq!(before.count(), core_count());
+        assert!(before.contains(core_of_thread(number).unwrap()));
+        let last = *allowed_cores().last().unwrap();
+        CoreSet::one(last).unwrap().apply(number).unwrap();
+        assert_eq!(CoreSet::of_thread(number).unwrap().count(), 1);
+        end.send(()).unwrap();
+        assert_eq!(thread.join().unwrap(), last);
+        assert!(CoreSet::of_thread(i32::MAX).is_err() && core_of_thread(i32::MAX).is_none());
+        assert!(CoreSet::one(libc::CPU_SETSIZE as usize).is_none());
+    }
 
     #[test]
     fn a_pinned_thread_runs_on_its_core() {

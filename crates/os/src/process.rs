@@ -21,6 +21,18 @@ pub fn lower_thread(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
+/// Lets the calling thread run before all that have no such right (`SCHED_FIFO`), or not any more. Threads that it makes do not inherit it.
+///
+/// # Errors
+/// `EPERM` without the right to: `CAP_SYS_NICE`, or a limit of real-time priority above 0.
+pub fn run_first(is_first: bool) -> Result<(), OsError> {
+    let policy = if is_first { libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK } else { libc::SCHED_OTHER };
+    let parameters = libc::sched_param { sched_priority: libc::c_int::from(is_first) };
+    // SAFETY: the parameters live through the call; 0 is the calling thread.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    check(result, "sched_setscheduler", || format!("policy {policy}")).map(drop)
+}
+
 /// Has the kernel send `signal` to the calling process when the thread that made it ends. Call it in the child, and then
 /// compare the parent with the one expected, since it may have gone before.
 ///

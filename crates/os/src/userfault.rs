@@ -11,7 +11,7 @@ use crate::error::{OsError, check};
 use crate::poll;
 
 /// Events taken from the kernel in one read.
-const EVENTS_PER_READ: usize = 64;
+pub const EVENTS_PER_READ: usize = 64;
 /// Attempts at a call that the kernel refuses while the address space of the program changes under it (`EAGAIN`). Each
 /// means that a map, unmap or fork went on; far fewer follow each other in practice.
 const ATTEMPTS_MAX: u32 = 10_000;

@@ -74,6 +74,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         stores: Arc::new(Stores::new(vec![Box::new(Packed::new(u64::MAX / 2))], 1)),
         ahead: false,
         readers: 0,
+        follow: false,
         watch: Watch::Record(recorder),
     })?;
     let variables = [(far::SOCKET_VARIABLE, supervised.socket())];

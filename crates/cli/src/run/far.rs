@@ -22,6 +22,8 @@ pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
 /// The variable with the number of threads that read back ends ahead, for experiments.
 const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
 const READERS: usize = 2;
+/// The variable that is 0 where faults are not served on the processor of their thread.
+const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const READERS_MAX: usize = 16;
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 pub const UNIT_BYTES: u64 = 64 << 10;
@@ -127,7 +129,8 @@ impl Choice {
         };
         let page = self.report.as_deref().map(page).transpose()?;
         let ahead = !self.no_ahead;
-        let options = Options { budget: local, unit_bytes, stores, ahead, readers: readers()?, watch };
+        let (readers, follow) = (readers()?, follows());
+        let options = Options { budget: local, unit_bytes, stores, ahead, readers, follow, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
             options,
@@ -251,6 +254,11 @@ pub fn readers() -> Result<usize, Failure> {
         let text = format!("{READERS_VARIABLE} is {}, no number of threads", text.display());
         Failure::new(text, format!("0 to {READERS_MAX}, or leave it away"))
     })
+}
+
+/// Whether faults of one thread are served on its processor.
+pub fn follows() -> bool {
+    std::env::var_os(FOLLOW_VARIABLE).is_none_or(|value| value != "0")
 }
 
 fn tell(report: &Report) {

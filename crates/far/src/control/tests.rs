@@ -16,6 +16,7 @@ fn supervised(name: &str) -> (Supervisor, PathBuf) {
         stores,
         ahead: true,
         readers: 0,
+        follow: false,
         watch: crate::Watch::Nothing,
     };
     (Supervisor::start(&folder.join("far.sock"), options).unwrap(), folder)

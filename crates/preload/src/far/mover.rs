@@ -17,8 +17,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
 const STAGING_BYTES: u64 = 4 << 20;
-/// Orders and answers take 30 KiB of it.
+/// Orders, messages and answers take 50 KiB of it.
 const STACK_BYTES: usize = 256 << 10;
+/// Bytes that are received at once.
+const RECEIVED_MAX: usize = 256 * wire::BYTES;
 /// What is said at the end.
 const LAST_WORDS: &[u8] =
     b"hinterland: the supervisor of far memory is gone: this program cannot reach its memory any more and is ended\n";
@@ -45,6 +47,10 @@ struct Mover {
     staging: u64,
     orders: [[u64; 3]; wire::ORDERS_MAX],
     count: usize,
+    /// Messages that have come, and how much of them: many with one call.
+    received: [u8; RECEIVED_MAX],
+    filled: usize,
+    taken: usize,
 }
 
 /// Makes the thread, and tells the supervisor of it.
@@ -57,7 +63,16 @@ pub(super) fn start() -> Result<(), OsError> {
         FaultModes { missing: true, minor: false, write_protect: false },
     )?;
     let stream = link::open()?;
-    let mover = Box::new(Mover { stream, faults, staging, orders: [[0; 3]; wire::ORDERS_MAX], count: 0 });
+    let mover = Box::new(Mover {
+        stream,
+        faults,
+        staging,
+        orders: [[0; 3]; wire::ORDERS_MAX],
+        count: 0,
+        received: [0; RECEIVED_MAX],
+        filled: 0,
+        taken: 0,
+    });
     let mut before: u64 = 0;
     let all = u64::MAX;
     // The thread is born with all signals held back: they are the program's.
@@ -115,10 +130,7 @@ impl Mover {
 
     /// Does what the next message says; `false` if there will be none.
     fn next(&mut self) -> bool {
-        let mut bytes = [0; wire::BYTES];
-        if !self.receive(&mut bytes) {
-            return false;
-        }
+        let Some(bytes) = self.receive() else { return false };
         match Message::parse(&bytes) {
             Some(Message { kind: Kind::Take, words }) if self.count < wire::ORDERS_MAX => {
                 self.orders[self.count] = words;
@@ -135,20 +147,25 @@ impl Mover {
         }
     }
 
-    fn receive(&self, bytes: &mut [u8]) -> bool {
-        let mut done = 0;
-        while done < bytes.len() {
-            let rest = &mut bytes[done..];
+    /// The next message; `None` if there will be none.
+    fn receive(&mut self) -> Option<[u8; wire::BYTES]> {
+        while self.filled - self.taken < wire::BYTES {
+            // What is left is a part of a message.
+            self.received.copy_within(self.taken..self.filled, 0);
+            (self.filled, self.taken) = (self.filled - self.taken, 0);
+            let rest = &mut self.received[self.filled..];
             let descriptor = self.stream.as_fd().as_raw_fd();
             // SAFETY: the kernel writes to `rest`, which is borrowed for writing.
             match unsafe { libc::recv(descriptor, rest.as_mut_ptr().cast(), rest.len(), 0) } {
-                some @ 1.. => done += some as usize,
-                0 => return false,
+                some @ 1.. => self.filled += some as usize,
+                0 => return None,
                 _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                _ => return false,
+                _ => return None,
             }
         }
-        true
+        let message = self.received[self.taken..].first_chunk().copied();
+        self.taken += wire::BYTES;
+        message
     }
 
     fn send(&self, bytes: &[u8]) -> bool {
