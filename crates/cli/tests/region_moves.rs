@@ -2,6 +2,8 @@
 //! page, the node that has it, the node with the directory. No acknowledged byte is lost, and the page has one home.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "region_moves/making.rs"]
+mod making;
 #[path = "region_moves/nodes.rs"]
 mod nodes;
 #[path = "region_moves/programs.rs"]

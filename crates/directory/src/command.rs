@@ -163,7 +163,7 @@ pub enum Command {
         /// The object.
         object: ObjectId,
     },
-    /// Makes a mutable region. Answer: [`Reply::Reserved`](crate::Reply::Reserved) with one home, or with one for each part.
+    /// Makes a mutable region that is seen at once. Answer: [`Reply::Reserved`](crate::Reply::Reserved) with one home, or with one for each part.
     CreateRegion {
         /// The name.
         name: ObjectName,
@@ -324,5 +324,22 @@ pub enum Command {
         homes: Vec<NodeId>,
         /// The name.
         name: ObjectName,
+    },
+    /// Takes a name, addresses and room for a mutable region that nobody sees before [`Command::ShowRegion`]. Answer:
+    /// [`Reply::Reserved`](crate::Reply::Reserved) with one home, or with one for each part. [`Command::Abort`] gives it up.
+    MakeRegion {
+        /// The name.
+        name: ObjectName,
+        /// Bytes.
+        size: u64,
+        /// Where.
+        placement: Placement,
+        /// Who makes the memory of its homes; its node is the local node of the placement policy.
+        writer: Writer,
+    },
+    /// The memory of all homes of a region is there. Answer: [`Reply::Object`](crate::Reply::Object).
+    ShowRegion {
+        /// The region.
+        object: ObjectId,
     },
 }

@@ -232,6 +232,10 @@ impl Draft<'_> {
             Command::CreateRegion { name, size, placement, local } => {
                 self.create_region(name, *size, placement, *local)
             }
+            Command::MakeRegion { name, size, placement, writer } => {
+                self.make_region(name, *size, placement, *writer)
+            }
+            Command::ShowRegion { object } => self.show_region(*object),
             Command::Remove { name, object } => self.remove(name, *object),
             Command::Forget { object, node, incarnation, epoch } => {
                 self.forget(*object, *node, *incarnation, *epoch)

@@ -345,6 +345,14 @@ pub enum DirectoryError {
         /// The object.
         name: ObjectName,
     },
+    /// Somebody is making a region of that name.
+    #[error("{name} is being made by {node} (hint: try again in a moment)")]
+    NameBeingMade {
+        /// The name.
+        name: ObjectName,
+        /// The node that makes it.
+        node: NodeId,
+    },
 }
 
 /// Records that contradict each other: a broken store or a bug, never a consequence of a crash.

@@ -80,7 +80,7 @@ impl Draft<'_> {
                 return Ok(Reply::Sealed { pages });
             }
             Stage::Writing { .. } => {}
-            Stage::Sealed { .. } | Stage::Mutable { .. } | Stage::Removing { .. } => {
+            Stage::Sealed { .. } | Stage::Mutable { .. } | Stage::Removing { .. } | Stage::Making { .. } => {
                 return Err(wrong_state(id, object));
             }
         }
@@ -112,7 +112,7 @@ impl Draft<'_> {
         let Some(object) = self.object(id) else { return Ok(Reply::Aborted { homes: Vec::new() }) };
         let homes = self.home_infos(object, |_| true);
         match object.stage {
-            Stage::Writing { .. } => {
+            Stage::Writing { .. } | Stage::Making { .. } => {
                 self.retire(id);
                 Ok(Reply::Aborted { homes })
             }
@@ -129,6 +129,56 @@ impl Draft<'_> {
         placement: &Placement,
         local: NodeId,
     ) -> Result<Reply, DirectoryError> {
+        self.place_region(name, size, placement, local, |pages| Stage::Mutable { pages })
+    }
+
+    pub(crate) fn make_region(
+        &mut self,
+        name: &ObjectName,
+        size: u64,
+        placement: &Placement,
+        writer: Writer,
+    ) -> Result<Reply, DirectoryError> {
+        self.serving(writer.node, writer.incarnation)?;
+        if let Some(object) = self.name_owner(name)
+            && matches!(self.known_object(object)?.stage, Stage::Making { writer: known, .. } if known == writer)
+        {
+            return self.reserved(object);
+        }
+        if self.state.writing.get(&writer.node).is_some_and(|puts| puts.len() >= WRITES_PER_NODE_MAX) {
+            return Err(DirectoryError::TooManyWrites { node: writer.node });
+        }
+        self.place_region(name, size, placement, writer.node, |pages| Stage::Making { writer, pages })
+    }
+
+    /// The memory of all homes is there.
+    pub(crate) fn show_region(&mut self, id: ObjectId) -> Result<Reply, DirectoryError> {
+        let object = self.known_object(id)?;
+        let pages = match object.stage {
+            Stage::Making { pages, .. } => pages,
+            Stage::Mutable { .. } => return self.lookup_object(id),
+            _ => return Err(wrong_state(id, object)),
+        };
+        // A home that was started again in the meantime has let go of what it had.
+        let base = self.region(id).map(|region| region.base.clone()).unwrap_or_default();
+        if let Some((node, _)) = base.iter().find(|(node, _)| object.home(*node).is_none()) {
+            return Err(DirectoryError::HomeMissing { object: id, node: *node });
+        }
+        if object.homes.is_empty() {
+            return Err(wrong_state(id, object));
+        }
+        self.set_object(id, Some(ObjectRecord { stage: Stage::Mutable { pages }, ..object.clone() }));
+        self.lookup_object(id)
+    }
+
+    fn place_region(
+        &mut self,
+        name: &ObjectName,
+        size: u64,
+        placement: &Placement,
+        local: NodeId,
+        stage: impl FnOnce(PageRun) -> Stage,
+    ) -> Result<Reply, DirectoryError> {
         check_size(size)?;
         self.check_name_is_free(name)?;
         let pages = self.find_pages(size)?;
@@ -142,7 +192,7 @@ impl Draft<'_> {
         if homes.len() > 1 {
             self.set_region(object, Some(region_of(pages, &homes)));
         }
-        let stage = Stage::Mutable { pages };
+        let stage = stage(pages);
         self.set_object(
             object,
             Some(ObjectRecord { name: name.clone(), copies: 1, bytes: size, homes, stage }),
@@ -165,9 +215,7 @@ impl Draft<'_> {
         let object = object.ok_or(DirectoryError::UnknownObject { object: id })?;
         let homes = self.home_infos(object, |_| true);
         match object.stage {
-            Stage::Writing { writer } => {
-                return Err(DirectoryError::NameBeingWritten { name: name.clone(), node: writer.node });
-            }
+            Stage::Writing { .. } | Stage::Making { .. } => self.check_finished(name, object)?,
             Stage::Sealed { .. } | Stage::Mutable { .. } => self.retire(id),
             Stage::Removing { .. } => {}
         }
@@ -176,12 +224,8 @@ impl Draft<'_> {
 
     pub(crate) fn check_name_is_free(&self, name: &ObjectName) -> Result<(), DirectoryError> {
         if let Some(id) = self.name_owner(name) {
-            return match self.known_object(id)?.stage {
-                Stage::Writing { writer } => {
-                    Err(DirectoryError::NameBeingWritten { name: name.clone(), node: writer.node })
-                }
-                _ => Err(DirectoryError::NameTaken { name: name.clone(), object: id }),
-            };
+            self.check_finished(name, self.known_object(id)?)?;
+            return Err(DirectoryError::NameTaken { name: name.clone(), object: id });
         }
         let is_folder = |other: ObjectName| Err(DirectoryError::NameIsFolder { name: name.clone(), other });
         for (place, _) in name.as_str().match_indices('/') {
@@ -202,6 +246,20 @@ impl Draft<'_> {
         Ok(())
     }
 
+    /// Whether an object is one for others already.
+    pub(crate) fn check_finished(
+        &self,
+        name: &ObjectName,
+        object: &ObjectRecord,
+    ) -> Result<(), DirectoryError> {
+        let name = name.clone();
+        match object.stage {
+            Stage::Writing { writer } => Err(DirectoryError::NameBeingWritten { name, node: writer.node }),
+            Stage::Making { writer, .. } => Err(DirectoryError::NameBeingMade { name, node: writer.node }),
+            Stage::Sealed { .. } | Stage::Mutable { .. } | Stage::Removing { .. } => Ok(()),
+        }
+    }
+
     fn find_pages(&self, bytes: u64) -> Result<PageRun, DirectoryError> {
         let pages = pages_for(bytes);
         let longest = || DirectoryError::NoAddresses { pages, longest: self.state.free.longest() };
@@ -218,6 +276,7 @@ pub(crate) fn wrong_state(object: ObjectId, record: &ObjectRecord) -> DirectoryE
 pub(crate) fn state_of(record: &ObjectRecord) -> ObjectState {
     match record.stage {
         Stage::Writing { .. } => ObjectState::Writing,
+        Stage::Making { .. } => ObjectState::Making,
         Stage::Sealed { .. } => ObjectState::Sealed,
         Stage::Mutable { .. } => ObjectState::Mutable,
         Stage::Removing { .. } => ObjectState::Removing,

@@ -40,7 +40,7 @@ impl Draft<'_> {
     /// Whatever the node's sessions were writing vanishes.
     fn give_up_writes_of(&mut self, node: NodeId) {
         for id in self.state.writing.get(&node).into_iter().flatten() {
-            if self.object(*id).is_some_and(|object| matches!(object.stage, Stage::Writing { .. })) {
+            if self.object(*id).is_some_and(|object| object.stage.writer().is_some()) {
                 self.retire(*id);
             }
         }
@@ -115,10 +115,7 @@ impl Draft<'_> {
         let copying = self.state.copying.get(&node).into_iter().flatten();
         let copying = copying.filter_map(epoch_there).take(FORGET_MAX).collect();
         let writing = self.state.writing.get(&node).into_iter().flatten();
-        let token = |id: &ObjectId| match self.object(*id)?.stage {
-            Stage::Writing { writer } => Some((*id, writer.token)),
-            Stage::Sealed { .. } | Stage::Mutable { .. } | Stage::Removing { .. } => None,
-        };
+        let token = |id: &ObjectId| Some((*id, self.object(*id)?.stage.writer()?.token));
         let writing = writing.filter_map(token).collect();
         Ok(Reply::Beat { lease_ms: self.settings.lease_ms, forget, copying, writing })
     }
@@ -200,7 +197,7 @@ impl Draft<'_> {
             Stage::Sealed { .. } if self.live_copies(object) >= usize::from(object.copies) => Verdict::Drop,
             Stage::Sealed { .. } if home.complete => Verdict::Keep,
             Stage::Sealed { .. } => Verdict::Complete,
-            Stage::Mutable { .. } => Verdict::Keep,
+            Stage::Mutable { .. } | Stage::Making { .. } => Verdict::Keep,
             Stage::Removing { .. } => Verdict::Delete,
         }
     }

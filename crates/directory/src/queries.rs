@@ -19,7 +19,10 @@ impl Draft<'_> {
             pages: object.pages(),
             digest: match object.stage {
                 Stage::Sealed { digest, .. } => Some(digest),
-                Stage::Writing { .. } | Stage::Mutable { .. } | Stage::Removing { .. } => None,
+                Stage::Writing { .. }
+                | Stage::Mutable { .. }
+                | Stage::Removing { .. }
+                | Stage::Making { .. } => None,
             },
             copies: object.copies,
             homes: self.home_infos(object, |home| home.complete && self.is_up(home.node)),
@@ -34,6 +37,9 @@ impl Draft<'_> {
             Stage::Writing { writer } => {
                 Err(DirectoryError::NameBeingWritten { name: name.clone(), node: writer.node })
             }
+            Stage::Making { writer, .. } => {
+                Err(DirectoryError::NameBeingMade { name: name.clone(), node: writer.node })
+            }
             _ => Ok(Reply::Object(self.info(id, object))),
         }
     }
@@ -44,7 +50,10 @@ impl Draft<'_> {
 
     pub(crate) fn lookup_page(&self, page: PageNumber) -> Result<Reply, DirectoryError> {
         let id = self.state.page_owner(page).ok_or(DirectoryError::UnownedPage { page })?;
-        self.lookup_object(id)
+        match self.known_object(id)?.stage {
+            Stage::Making { .. } => Err(DirectoryError::UnownedPage { page }),
+            _ => self.lookup_object(id),
+        }
     }
 
     pub(crate) fn list(&self, prefix: &str, after: Option<&ObjectName>, limit: u32) -> Reply {

@@ -168,6 +168,23 @@ pub enum Stage {
         /// The addresses that it had.
         pages: Option<PageRun>,
     },
+    /// A region whose memory is being made: it has its name, addresses and room, and nobody sees it.
+    Making {
+        /// Who makes it; it vanishes as what that one writes.
+        writer: Writer,
+        /// Its addresses.
+        pages: PageRun,
+    },
+}
+
+impl Stage {
+    /// Who has to finish it.
+    pub(crate) const fn writer(&self) -> Option<Writer> {
+        match self {
+            Self::Writing { writer } | Self::Making { writer, .. } => Some(*writer),
+            Self::Sealed { .. } | Self::Mutable { .. } | Self::Removing { .. } => None,
+        }
+    }
 }
 
 /// An object in any stage of its life.
@@ -192,7 +209,9 @@ impl ObjectRecord {
     pub(crate) fn pages(&self) -> Option<PageRun> {
         match self.stage {
             Stage::Writing { .. } => None,
-            Stage::Sealed { pages, .. } | Stage::Mutable { pages } => Some(pages),
+            Stage::Sealed { pages, .. } | Stage::Mutable { pages } | Stage::Making { pages, .. } => {
+                Some(pages)
+            }
             Stage::Removing { pages } => pages,
         }
     }

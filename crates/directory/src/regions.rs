@@ -253,7 +253,9 @@ impl State {
         let bad = |what: &'static str| Contradiction::BadRegion { object: id, what };
         let object = self.objects.get(&id).ok_or_else(|| bad("there is no such object"))?;
         let pages = match object.stage {
-            Stage::Mutable { pages } | Stage::Removing { pages: Some(pages) } => pages,
+            Stage::Mutable { pages }
+            | Stage::Making { pages, .. }
+            | Stage::Removing { pages: Some(pages) } => pages,
             _ => return Err(bad("it is no region")),
         };
         if region.base.iter().any(|(_, epoch)| epoch.0 >= self.meta.next_epoch) {

@@ -128,9 +128,7 @@ impl Draft<'_> {
         id: ObjectId,
         object: &ObjectRecord,
     ) -> Result<Vec<HomeInfo>, DirectoryError> {
-        if let Stage::Writing { writer } = object.stage {
-            return Err(DirectoryError::NameBeingWritten { name: name.clone(), node: writer.node });
-        }
+        self.check_finished(name, object)?;
         let homes = self.home_infos(object, |_| true);
         self.retire(id);
         Ok(homes)

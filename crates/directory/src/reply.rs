@@ -28,6 +28,8 @@ pub enum ObjectState {
     Mutable,
     /// Removed or aborted; some homes have not yet let go.
     Removing,
+    /// A region whose memory is being made.
+    Making,
 }
 
 /// All that the directory knows of an object.

@@ -44,6 +44,8 @@ impl Command {
                 | Self::Rename { .. }
                 | Self::RenameFolder { .. }
                 | Self::Publish { .. }
+                | Self::MakeRegion { .. }
+                | Self::ShowRegion { .. }
         )
     }
 }

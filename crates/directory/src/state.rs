@@ -148,7 +148,7 @@ impl State {
         if object.claims_name() {
             self.names.insert(object.name.clone(), id);
         }
-        if let Stage::Writing { writer } = object.stage {
+        if let Some(writer) = object.stage.writer() {
             self.writing.entry(writer.node).or_default().insert(id);
         }
         for home in &object.homes {
@@ -217,7 +217,7 @@ impl State {
         if object.claims_name() {
             self.names.remove(&object.name);
         }
-        if let Stage::Writing { writer } = object.stage {
+        if let Some(writer) = object.stage.writer() {
             drop_from(&mut self.writing, writer.node, id);
         }
         for home in &object.homes {

@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, Directory, DirectoryError, Held, Mutation, PageHome, Placement, Record, Reply, Settings, Table,
+    Command, Directory, DirectoryError, Held, Mutation, ObjectState, PageHome, Placement, Record, Reply,
+    Settings, Table, Writer,
 };
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName};
@@ -133,6 +134,74 @@ fn a_region_is_spread_over_all_nodes_and_each_is_charged_for_its_pages() {
         let pages = homes.iter().filter(|home| **home == Some(member.node.0)).count() as u64;
         assert_eq!(member.reserved_bytes, pages * PAGE_BYTES);
     }
+}
+
+#[test]
+fn a_region_is_seen_when_its_memory_is_there_and_goes_with_the_node_that_makes_it() {
+    let mut pool = Pool::new(8);
+    let name = ObjectName::parse("r").unwrap();
+    let writer = |pool: &Pool, token| Writer { node: NodeId(2), incarnation: pool.incarnations[&2], token };
+    let make = |writer| {
+        let (name, size) = (ObjectName::parse("r").unwrap(), 6 * PAGE_BYTES);
+        Command::MakeRegion { name, size, placement: Placement::Spread, writer }
+    };
+    let lookup = Command::Lookup { name: name.clone() };
+    let list = Command::List { prefix: String::new(), after: None, limit: 9 };
+    let being_made = DirectoryError::NameBeingMade { name: name.clone(), node: NodeId(2) };
+    for is_killed in [true, false] {
+        let first = writer(&pool, 1);
+        let Reply::Reserved { object, homes } = pool.ask(&make(first)).unwrap() else { panic!() };
+        let again = pool.ask(&make(first));
+        assert_eq!(again, Ok(Reply::Reserved { object, homes }), "a repeated request");
+        let page = pool.first(object);
+        assert_eq!(pool.room(), 6 * PAGE_BYTES);
+        assert_eq!(pool.ask(&lookup), Err(being_made.clone()));
+        assert_eq!(pool.ask(&Command::Remove { name: name.clone(), object: None }), Err(being_made.clone()));
+        let second = writer(&pool, 2);
+        assert_eq!(pool.ask(&make(second)), Err(being_made.clone()));
+        assert_eq!(pool.ask(&Command::LookupPage { page }), Err(DirectoryError::UnownedPage { page }));
+        assert_eq!(pool.ask(&list), Ok(Reply::List { objects: Vec::new(), more: false }));
+        assert!((1..=NODES).all(|node| pool.begin(page, node).is_err()), "nothing of it moves");
+        if is_killed {
+            // Its next life knows nothing of it, and holds nothing.
+            pool.join(2, 8, Vec::new());
+        } else {
+            pool.ask(&Command::Abort { object }).unwrap();
+        }
+        assert_eq!(pool.ask(&lookup), Err(DirectoryError::UnknownName { name: name.clone() }));
+        assert!(pool.ask(&Command::ShowRegion { object }).is_err());
+        for node in 1..=NODES {
+            for held in pool.held_or_gone(object, node) {
+                let (node, incarnation) = (NodeId(node), pool.incarnations[&node]);
+                pool.ask(&Command::Forget { object, node, incarnation, epoch: held.epoch }).unwrap();
+            }
+        }
+        assert_eq!(pool.room(), 0, "room is kept by nobody");
+    }
+    let third = writer(&pool, 3);
+    let Reply::Reserved { object, .. } = pool.ask(&make(third)).unwrap() else { panic!() };
+    for _ in 0..2 {
+        let Reply::Object(info) = pool.ask(&Command::ShowRegion { object }).unwrap() else { panic!() };
+        assert_eq!((info.state, info.name.clone()), (ObjectState::Mutable, name.clone()));
+    }
+    let page = pool.first(object);
+    assert!(pool.ask(&lookup).is_ok() && pool.ask(&Command::LookupPage { page }).is_ok());
+    let held = pool.held(object, 2);
+    pool.join(2, 8, held);
+    assert!(pool.ask(&lookup).is_ok(), "it is nobody's any more");
+}
+
+#[test]
+fn a_region_is_not_shown_when_a_home_has_lost_its_part_in_the_meantime() {
+    let mut pool = Pool::new(8);
+    let (name, size) = (ObjectName::parse("r").unwrap(), 6 * PAGE_BYTES);
+    let writer = Writer { node: NodeId(2), incarnation: pool.incarnations[&2], token: 1 };
+    let make = Command::MakeRegion { name, size, placement: Placement::Spread, writer };
+    let Reply::Reserved { object, .. } = pool.ask(&make).unwrap() else { panic!() };
+    pool.join(3, 8, Vec::new());
+    let refused = pool.ask(&Command::ShowRegion { object });
+    assert_eq!(refused, Err(DirectoryError::HomeMissing { object, node: NodeId(3) }));
+    pool.ask(&Command::Abort { object }).unwrap();
 }
 
 #[test]
@@ -305,6 +374,12 @@ proptest! {
 }
 
 impl Pool {
+    /// Bytes that are reserved on all nodes.
+    fn room(&mut self) -> u64 {
+        let Reply::Members(members) = self.ask(&Command::Members).unwrap() else { panic!() };
+        members.iter().map(|member| member.reserved_bytes).sum()
+    }
+
     fn held_or_gone(&mut self, object: ObjectId, node: u64) -> Vec<Held> {
         match self.directory.plan(0, &Command::PageHomes { object, after: None }) {
             Ok(_) => self.held(object, node),

@@ -8,6 +8,12 @@ use hinterland_directory::{Command, DirectoryError, HomeInfo, ObjectInfo, Reply}
 use hinterland_proto::control::{self, Home, PeerReply, PeerRequest};
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, PageNumber};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a region of a name is waited for that is being made: its homes make empty files.
+const MAKING_WAIT: Duration = Duration::from_secs(3);
+/// How often it is asked for.
+const MAKING_PAUSE: Duration = Duration::from_millis(10);
 
 /// The way to the directory.
 pub enum DirectoryLink {
@@ -54,12 +60,28 @@ impl DirectoryLink {
         }
     }
 
+    /// Asks about a name; while somebody makes a region of that name, waits for what comes of it.
+    ///
+    /// # Errors
+    /// [`Refused`], with `EAGAIN` if that takes long.
+    pub fn ask_when_made(&self, command: &Command) -> Result<Reply, Refused> {
+        let started = Instant::now();
+        loop {
+            match self.ask(command)? {
+                Err(DirectoryError::NameBeingMade { .. }) if started.elapsed() < MAKING_WAIT => {
+                    std::thread::sleep(MAKING_PAUSE);
+                }
+                answer => return answer.map_err(Refused::from),
+            }
+        }
+    }
+
     /// The object of a name.
     ///
     /// # Errors
     /// [`Refused`] if there is none.
     pub fn lookup(&self, name: &ObjectName) -> Result<ObjectInfo, Refused> {
-        object(self.apply(&Command::Lookup { name: name.clone() })?)
+        object(self.ask_when_made(&Command::Lookup { name: name.clone() })?)
     }
 
     /// The object of an identifier.
@@ -131,7 +153,7 @@ pub fn describe(info: &ObjectInfo, own: NodeId) -> control::ObjectInfo {
         object: info.object,
         name: info.name.clone(),
         state: match info.state {
-            Stage::Writing | Stage::Removing => control::ObjectState::Writing,
+            Stage::Writing | Stage::Making | Stage::Removing => control::ObjectState::Writing,
             Stage::Sealed => control::ObjectState::Sealed,
             Stage::Mutable => control::ObjectState::Mutable,
         },

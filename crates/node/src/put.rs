@@ -121,6 +121,36 @@ impl Puts {
         Ok(Begun { object, homes, ticket })
     }
 
+    /// Takes name, addresses and room for a region that nobody sees yet. While somebody else makes one of that name, waits for what comes
+    /// of it.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing is left behind.
+    pub fn begin_region(
+        &self,
+        name: &ObjectName,
+        bytes: u64,
+        placement: Placement,
+    ) -> Result<(ObjectId, Vec<HomeInfo>), Refused> {
+        let token = self.next_token.fetch_add(1, Ordering::AcqRel);
+        let writer = Writer { node: self.own, incarnation: self.incarnation.get(), token };
+        let command = Command::MakeRegion { name: name.clone(), size: bytes, placement, writer };
+        // As in `begin`.
+        self.starting().insert(token);
+        let reserved = self.directory.ask_when_made(&command);
+        if let Ok(Reply::Reserved { object, homes }) = &reserved {
+            self.lock().insert(*object, Running { token, homes: homes.clone() });
+        }
+        self.starting().remove(&token);
+        let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
+        Ok((object, homes))
+    }
+
+    /// What was made is there for others: it is no put of this node any more.
+    pub fn is_over(&self, object: ObjectId) {
+        self.lock().remove(&object);
+    }
+
     /// Gives a stream more room at every home.
     ///
     /// # Errors

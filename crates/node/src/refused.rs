@@ -128,6 +128,7 @@ impl From<DirectoryError> for Refused {
             DirectoryError::NameTaken { .. }
             | DirectoryError::NameBeingWritten { .. }
             | DirectoryError::NameIsFolder { .. } => errno::EEXIST,
+            DirectoryError::NameBeingMade { .. } => errno::EAGAIN,
             DirectoryError::FolderTooLarge { .. } => errno::EXDEV,
             DirectoryError::NameTooLong { .. } => errno::ENAMETOOLONG,
             DirectoryError::LargerThanPool { .. }

@@ -7,12 +7,14 @@ mod arriving;
 mod copies;
 mod deciding;
 mod known;
+mod making;
 mod moving;
 mod sharing;
 mod slots;
 
 pub use deciding::{IDLE_PACE, PACE};
 pub use known::Region;
+pub use making::{create_near, create_region};
 pub use slots::SlotFile;
 
 use crate::core::Core;
@@ -230,7 +232,7 @@ impl Regions {
 /// Asks the directory all about a region.
 fn layout(core: &Core, object: ObjectId) -> Result<Layout, Refused> {
     let info = core.directory.lookup_object(object)?;
-    let (ObjectState::Mutable, Some(pages)) = (info.state, info.pages) else {
+    let (ObjectState::Mutable | ObjectState::Making, Some(pages)) = (info.state, info.pages) else {
         return Err(Refused::new(errno::ENOENT, format!("{} is no region", info.name)));
     };
     let mut layout = Layout {

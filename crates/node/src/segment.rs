@@ -9,7 +9,7 @@ mod slab;
 
 use crate::core::Core;
 use crate::refused::{Refused, errno};
-use crate::session::create_region;
+use crate::regions::create_region;
 use hinterland_proto::control::{AllocationKind, Placement};
 use hinterland_types::{GlobalAddress, ObjectName, SessionId};
 use slab::Slabs;

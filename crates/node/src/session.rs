@@ -9,11 +9,11 @@ use crate::directory_link::describe;
 use crate::fault_point;
 use crate::kv::UserStore;
 use crate::notices::NoticeChannel;
-use crate::put::{NewPut, placement};
+use crate::put::NewPut;
 use crate::refused::{Refused, errno};
-use crate::regions::Region;
+use crate::regions::{Region, create_near, create_region};
 use crate::verify;
-use hinterland_directory::{Command, HomeInfo, OnTarget, Reply as DirectoryReply};
+use hinterland_directory::{Command, OnTarget, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
@@ -22,8 +22,8 @@ use hinterland_os::userfault::Scope;
 use hinterland_os::{OsError, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
-    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, PeerRequest, Placement,
-    PutStarted, PutTarget, Reply, Request,
+    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted,
+    PutTarget, Reply, Request,
 };
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
@@ -911,70 +911,4 @@ fn list(core: &Core, prefix: String, after: Option<ObjectName>, limit: u32) -> R
         }
         _ => Err(Refused::new(errno::EIO, "the directory did not list its objects")),
     }
-}
-
-/// Makes a region near: in this rack, or if it has no room over all nodes that have.
-fn create_near(core: &Core, name: &ObjectName, bytes: u64) -> Result<ObjectInfo, Refused> {
-    let rack = Placement::Rack(core.membership.rack.clone());
-    match create_region(core, name.clone(), bytes, rack) {
-        Err(refused) if refused.code == errno::ENOSPC => {
-            create_region(core, name.clone(), bytes, Placement::Spread).map_err(|_| refused)
-        }
-        other => other,
-    }
-}
-
-/// Makes a region and the memory of its homes.
-///
-/// # Errors
-/// [`Refused`]; nothing is left behind.
-pub fn create_region(
-    core: &Core,
-    name: ObjectName,
-    bytes: u64,
-    place: Placement,
-) -> Result<ObjectInfo, Refused> {
-    let command = Command::CreateRegion {
-        name: name.clone(),
-        size: bytes,
-        placement: placement(place),
-        local: core.own,
-    };
-    let DirectoryReply::Reserved { object, homes } = core.directory.apply(&command)? else {
-        return Err(Refused::new(errno::EIO, "the directory did not place the region"));
-    };
-    let is_spread = homes.len() > 1;
-    for home in &homes {
-        let made = if is_spread {
-            make_part(core, object, home, &name, bytes)
-        } else if home.node == core.own {
-            core.holdings
-                .create_region(object, home.epoch, name.clone(), bytes)
-                .map(drop)
-                .map_err(Refused::from)
-        } else {
-            let request = PeerRequest::HomeRegion { object, epoch: home.epoch, name: name.clone(), bytes };
-            core.peers.call(&home.address, &request).map(drop)
-        };
-        if let Err(refused) = made {
-            verify::remove(core, &name)?;
-            return Err(refused);
-        }
-    }
-    Ok(describe(&core.directory.lookup_object(object)?, core.own))
-}
-
-fn make_part(
-    core: &Core,
-    object: ObjectId,
-    home: &HomeInfo,
-    name: &ObjectName,
-    bytes: u64,
-) -> Result<(), Refused> {
-    let (epoch, name) = (home.epoch, name.clone());
-    if home.node == core.own {
-        core.holdings.create_part(object, epoch, name, bytes)?;
-        return core.regions.get(core, object).map(drop);
-    }
-    core.peers.call(&home.address, &PeerRequest::HomePart { object, epoch, name, bytes }).map(drop)
 }
