@@ -20,6 +20,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What to change.
 #[derive(clap::Args, Debug)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["local", "far"]))]
 #[command(after_help = "\
 Example: hinterland switch 4711 --local 1G
          hinterland switch train --local 30%
@@ -35,7 +36,7 @@ pub struct Arguments {
     #[arg(value_name = "PID|NAME")]
     program: String,
     /// Most memory that it may have on this host: a size, or hundredths of what it uses, as in 50%
-    #[arg(long, value_name = "SIZE", value_parser = far::budget, required_unless_present = "far")]
+    #[arg(long, value_name = "SIZE", value_parser = far::budget)]
     local: Option<Budget>,
     /// Where the rest is kept from here on, as with `hinterland run`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = back_end)]
@@ -79,31 +80,25 @@ fn leaving_bytes(status: &Status) -> u64 {
 
 fn exchange(path: &Path, far: &[String], arguments: &Arguments, context: &Context) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut status = ask(path, &Request::Far(absolute(far)?))?;
+    let status = ask(path, &Request::Far(absolute(far)?))?;
     let used = begun.elapsed().as_secs_f64();
     let moved = leaving_bytes(&status);
-    while leaving_bytes(&status) > 0 {
-        if begun.elapsed().as_secs_f64() >= arguments.wait {
-            return Err(Failure::new(
-                format!(
-                    "after {:.1} s {} are still where they were: {}",
-                    begun.elapsed().as_secs_f64(),
-                    human(leaving_bytes(&status)),
-                    super::far::back_ends(&status)
-                ),
-                "the new back ends are in use and the rest goes on moving; all of it can be read meanwhile",
-            ));
+    let judge = |status: &Status| {
+        let waited = begun.elapsed().as_secs_f64();
+        if waited < arguments.wait {
+            return Ok(());
         }
-        std::thread::sleep(LOOK_INTERVAL);
-        status = match ask(path, &Request::Status) {
-            Ok(status) => status,
-            Err(error) if has_ended(&error) => {
-                context.output.say("the program has ended meanwhile");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
-    }
+        Err(Failure::new(
+            format!(
+                "after {waited:.1} s {} are still where they were: {}",
+                human(leaving_bytes(status)),
+                super::far::back_ends(status)
+            ),
+            "the new back ends are in use and the rest goes on moving; all of it can be read meanwhile",
+        ))
+    };
+    let is_moved = |status: &Status| leaving_bytes(status) == 0;
+    let Some(status) = watch(path, context, status, is_moved, judge)? else { return Ok(()) };
     let taken = begun.elapsed().as_secs_f64();
     let value = json!({
         "pid": super::far::number(&status),
@@ -147,13 +142,13 @@ fn lower(
     before: &Status,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let mut status = ask(path, &Request::Local(local))?;
+    let status = ask(path, &Request::Local(local))?;
     let mut told = false;
-    while status.resident_bytes > status.budget_bytes {
+    let judge = |status: &Status| {
         let waited = begun.elapsed();
         if waited >= SECOND && !told {
             told = true;
-            context.output.say(why(before, &status, waited));
+            context.output.say(why(before, status, waited));
         }
         if waited.as_secs_f64() >= arguments.wait {
             return Err(Failure::new(
@@ -170,16 +165,10 @@ fn lower(
                 },
             ));
         }
-        std::thread::sleep(LOOK_INTERVAL);
-        status = match ask(path, &Request::Status) {
-            Ok(status) => status,
-            Err(error) if has_ended(&error) => {
-                context.output.say("the program has ended meanwhile");
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
-    }
+        Ok(())
+    };
+    let is_low = |status: &Status| status.resident_bytes <= status.budget_bytes;
+    let Some(status) = watch(path, context, status, is_low, judge)? else { return Ok(()) };
     let taken = begun.elapsed().as_secs_f64();
     let value = json!({
         "pid": super::far::number(&status),
@@ -199,6 +188,29 @@ fn lower(
             status.stall_s_max * 1e3
         )
     })
+}
+
+/// Looks at a run until it is as it shall be; none if the program has ended meanwhile. `judge` hears of every look before, and ends it.
+fn watch(
+    path: &Path,
+    context: &Context,
+    mut status: Status,
+    is_so: impl Fn(&Status) -> bool,
+    mut judge: impl FnMut(&Status) -> Result<(), Failure>,
+) -> Result<Option<Status>, Failure> {
+    while !is_so(&status) {
+        judge(&status)?;
+        std::thread::sleep(LOOK_INTERVAL);
+        status = match ask(path, &Request::Status) {
+            Ok(status) => status,
+            Err(error) if has_ended(&error) => {
+                context.output.say("the program has ended meanwhile");
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(Some(status))
 }
 
 /// The run has removed its socket, or nobody serves it any more.
