@@ -5,7 +5,7 @@ use crate::reads::Reads;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
 use hinterland_farplan::loose::Loose;
-use hinterland_farplan::stride::Ahead;
+use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Ahead};
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
@@ -22,10 +22,6 @@ use std::time::Instant;
 pub(crate) const BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// Kept out of the budget: what is in the staging area, and what a process grows by outside of its tables between two looks.
 pub(crate) const MARGIN_BYTES: u64 = 8 << 20;
-/// Most bytes that are read ahead of a sequence.
-pub(crate) const AHEAD_BYTES_MAX: u64 = 8 << 20;
-/// Most bytes that are filled ahead with one fault: 1 ms of copying, during which other faults wait.
-pub(crate) const FILL_BYTES_MAX: u64 = 2 << 20;
 /// Sequences that a program may read at once and that are told apart.
 const SEQUENCES: usize = 8;
 

@@ -1,8 +1,9 @@
 //! Serving a fault: what the missing pages of a unit hold goes into them.
 
-use crate::engine::{Engine, FILL_BYTES_MAX, Known, Space, Waiting};
+use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
+use hinterland_farplan::stride::FILL_BYTES_MAX;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
 use hinterland_os::{OsError, Userfault};

@@ -5,7 +5,7 @@
 //! queues in the kernel and no cache of the processor.
 
 use crate::PAGE;
-use crate::stride::Ahead;
+use crate::stride::{Ahead, FILL_BYTES_MAX};
 use crate::trace::{Kind, Record, Trace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 const MARGIN_BYTES: u64 = 8 << 20;
 const ROOM_BYTES_MIN: u64 = 16 << 20;
 const SPARE_BYTES_MAX: u64 = 64 << 20;
-const AHEAD_BYTES_MAX: u64 = 2 << 20;
 const SEQUENCES: usize = 8;
 /// What is taken out at once.
 const BATCH_BYTES: u64 = 2 << 20;
@@ -147,7 +146,7 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
         resident: BTreeMap::new(),
         touched: touched_units(trace, setting.unit_bytes),
         far: HashSet::new(),
-        sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
+        sequences: vec![Ahead::new(FILL_BYTES_MAX); SEQUENCES],
         turn: 0,
         hand: (0, 0),
         stamp: 0,

@@ -1,5 +1,10 @@
 //! How much to fetch ahead of a program that reads in order.
 
+/// Most bytes that are read ahead of a sequence.
+pub const AHEAD_BYTES_MAX: u64 = 8 << 20;
+/// Most bytes that are filled ahead with one fault: 1 ms of copying, during which other faults wait.
+pub const FILL_BYTES_MAX: u64 = 2 << 20;
+
 /// Doubles with each fault that continues the one before, and starts over at any other.
 #[derive(Clone, Debug)]
 pub struct Ahead {

@@ -11,6 +11,7 @@ use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs}
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Supervisor, Watch};
 use hinterland_farplan::live::{Prices, Tuner};
+use hinterland_farplan::stride::FILL_BYTES_MAX;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
@@ -27,8 +28,6 @@ const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const READERS_MAX: usize = 16;
 /// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
 pub const UNIT_BYTES: u64 = 64 << 10;
-/// Most that is filled ahead with one fault: as the engine's.
-const AHEAD_BYTES_MAX: u64 = 2 << 20;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]
@@ -123,7 +122,7 @@ impl Choice {
         let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
         let stores = open_back_ends(&self.far, self.copies, unit_bytes, &context.socket())?;
         let watch = if self.tune {
-            Watch::Tune(Tuner::new(unit_bytes, AHEAD_BYTES_MAX, Prices::default()))
+            Watch::Tune(Tuner::new(unit_bytes, FILL_BYTES_MAX, Prices::default()))
         } else {
             Watch::Nothing
         };
