@@ -56,3 +56,15 @@ def test_faults_of_a_victim_are_told_alone_and_beside_a_neighbour(binary):
         assert alone["ours"] == beside["limit"] > 0 and beside["ours"] > 0, rows
         assert times["ours"] == pytest.approx(beside["ours"] / alone["ours"])
         assert beside["peer"] is None and "--quick" in beside["why"]
+
+
+def test_advised_settings_are_run_beside_a_sweep(binary):
+    rows = bench(binary, "far-tune")
+    assert list(rows) == [f"{program}{part}" for program in ("scan", "random") for part in ("", "-live", "-foretold")]
+    for program in ("scan", "random"):
+        ours, live, foretold = (rows[f"{program}{part}"] for part in ("", "-live", "-foretold"))
+        for row in (ours, live):
+            assert row["ours"] > 0 and row["limit"] > 0 and row["peer"] > 0, row
+            assert row["limit_name"].startswith("the best of a sweep: run --local ")
+        assert ours["why"].startswith("advised: run --local ") and live["peer"] == ours["peer"]
+        assert foretold["ours"] > 0 and foretold["limit"] == ours["ours"]

@@ -3,6 +3,7 @@
  * usage: storms serve            answers each line, words of a command with tabs between, with wall and processor milliseconds and
  *                                instructions in user mode (-1 where the machine does not count them)
  *        storms mallocs|maps|threads COUNT
+ *        storms scan|random MIB   fills so much memory, reads it in order or at random places, and prints the sum
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -78,6 +79,21 @@ static int threads(long count) {
             if (pthread_create(&handles[at], NULL, thread, NULL)) return 1;
         for (int at = 0; at < THREADS; at++) pthread_join(handles[at], NULL);
     }
+    return 0;
+}
+
+/* Reads all pages twice in order, or an eighth as many at random places. */
+static int touches(long mebibytes, int is_random) {
+    size_t pages = (size_t)mebibytes << 8;
+    uint64_t *memory = malloc(pages * PAGE), sum = 0;
+    if (!memory) return 1;
+    for (size_t at = 0; at < pages * PAGE / sizeof *memory; at++) memory[at] = at;
+    for (size_t index = 0; index < (is_random ? pages / 8 : 2 * pages); index++) {
+        size_t page = is_random ? next() % pages : index % pages;
+        for (size_t at = 0; at < PAGE / sizeof *memory; at += 8) sum += memory[page * (PAGE / sizeof *memory) + at];
+    }
+    printf("%llu\n", (unsigned long long)sum);
+    free(memory);
     return 0;
 }
 
@@ -161,6 +177,7 @@ int main(int count, char **words) {
     if (!strcmp(what, "mallocs")) return mallocs(times);
     if (!strcmp(what, "maps")) return maps(times);
     if (!strcmp(what, "threads")) return threads(times);
-    fprintf(stderr, "usage: storms serve | mallocs COUNT | maps COUNT | threads COUNT\n");
+    if (!strcmp(what, "scan") || !strcmp(what, "random")) return touches(times, *what == 'r');
+    fprintf(stderr, "usage: storms serve | mallocs COUNT | maps COUNT | threads COUNT | scan MIB | random MIB\n");
     return 2;
 }

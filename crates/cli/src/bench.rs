@@ -95,6 +95,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far_stripe::FarStripe,
     &far::overhead::FarOverhead,
     &far::isolation::FarIsolation,
+    &far::tune::FarTune,
     &swap_device::SwapDevice,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,

@@ -7,6 +7,7 @@ pub mod options;
 pub mod overhead;
 pub mod swap;
 pub mod toucher;
+pub mod tune;
 
 use super::case::Case;
 use super::ground::Ground;

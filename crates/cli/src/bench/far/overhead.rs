@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The programs that call for memory a lot, and the process that starts and measures them.
-const SOURCE: &str = include_str!("../../../../../bench/far/storms.c");
+pub(super) const SOURCE: &str = include_str!("../../../../../bench/far/storms.c");
 /// More than any of the programs uses.
 const LOCAL: &str = "4G";
 /// Pairs of runs for each round that is asked for; the second for `--quick`.
