@@ -1,4 +1,4 @@
-"""Real programs from packages, for far memory: each prints one line of JSON with its seconds and a checksum that is equal in every setting.
+"""Real programs from packages, for far memory: each prints one line of JSON with its seconds, its peak of memory, and a checksum that is equal in every setting.
 
 usage: workloads.py NAME [SCALE]   (SCALE 1 needs 150 to 300 MiB each)
        workloads.py --list
@@ -149,6 +149,19 @@ def kmeans(scale):
     return found.labels_[::100]
 
 
+def example(scale):
+    """The program of the guide: examples/far/kmeans.py."""
+    import contextlib
+    import io
+    import pathlib
+    import runpy
+
+    sys.argv[1:] = [str(int(2_000_000 * scale))]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        runpy.run_path(str(pathlib.Path(__file__).resolve().parents[2] / "examples/far/kmeans.py"))
+    return [said.getvalue()]
+
+
 def neighbours(scale):
     """scikit-learn finds nearest neighbours by a tree."""
     from sklearn.neighbors import KDTree
@@ -198,9 +211,16 @@ def database(scale):
 WORKLOADS = {
     "sort": (sort, "HPC"), "stream": (stream, "HPC"), "linpack": (linpack, "HPC"), "fft": (fft, "HPC"), "sparse": (sparse, "HPC"),
     "pagerank": (pagerank, "graph"), "breadth": (breadth, "graph"), "components": (components, "graph"), "shortest": (shortest, "graph"),
-    "kmeans": (kmeans, "AI"), "neighbours": (neighbours, "AI"), "boosting": (boosting, "AI"), "transformer": (transformer, "AI"),
+    "kmeans": (kmeans, "AI"), "example": (example, "AI"), "neighbours": (neighbours, "AI"), "boosting": (boosting, "AI"), "transformer": (transformer, "AI"),
     "database": (database, "data"),
 }  # fmt: skip
+
+
+def memory():
+    """The most memory that this process had at once, and how much of what it has now are pages of files."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in status if line.endswith("kB\n")}
+    return {"peak_bytes": kibibytes["VmHWM"] << 10, "file_bytes": kibibytes["RssFile"] << 10}
 
 
 def main():
@@ -212,7 +232,7 @@ def main():
     begun = time.monotonic()
     result = WORKLOADS[name][0](scale)
     checksum = digest(*result) if isinstance(result, tuple) else digest(result)
-    print(json.dumps({"name": name, "checksum": checksum, "s": round(time.monotonic() - begun, 3)}))
+    print(json.dumps({"name": name, "checksum": checksum, "s": round(time.monotonic() - begun, 3), **memory()}))
 
 
 main()

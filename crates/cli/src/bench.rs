@@ -21,6 +21,7 @@ pub mod content;
 mod directory;
 mod experts;
 pub mod far;
+pub mod far_apps;
 mod far_stripe;
 mod fault;
 mod fs;
@@ -58,6 +59,7 @@ mod ycsb;
 
 use crate::failure::Failure;
 use far::options::FarOptions;
+use far_apps::options::AppsOptions;
 use kv_trace::options::TraceOptions;
 use report::Row;
 use std::path::PathBuf;
@@ -96,6 +98,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far::overhead::FarOverhead,
     &far::isolation::FarIsolation,
     &far::tune::FarTune,
+    &far_apps::FarApps,
     &swap_device::SwapDevice,
     &vllm::VllmTtft,
     &llamacpp::LlamacppTtft,
@@ -124,6 +127,8 @@ pub struct Setting {
     pub trace: TraceOptions,
     /// Options of the benches of far memory.
     pub far: FarOptions,
+    /// Options of `far-apps`.
+    pub apps: AppsOptions,
     /// Says what is being done, in words.
     pub say: Box<dyn Fn(&str)>,
 }

@@ -1,6 +1,7 @@
 //! `hinterland bench`: measures, beside the limit of the machine and a peer.
 
 use crate::bench::far::options::FarOptions;
+use crate::bench::far_apps::options::AppsOptions;
 use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
 use crate::bench::{BENCHES, Setting, find, plot};
@@ -35,6 +36,9 @@ pub struct Arguments {
     /// Options of the benches of far memory
     #[command(flatten)]
     far: FarOptions,
+    /// Options of `far-apps`
+    #[command(flatten)]
+    apps: AppsOptions,
 }
 
 /// Runs a bench, or lists them.
@@ -50,7 +54,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no option of kv-trace", bench.name());
         return Err(Failure::usage(text, "`hinterland bench --help` tells which those are"));
     }
-    if arguments.far.any() && !bench.name().starts_with("far-") {
+    if arguments.apps.any() && bench.name() != "far-apps" {
+        let text = format!("{} takes no option of far-apps", bench.name());
+        return Err(Failure::usage(text, "`hinterland bench --help` tells which those are"));
+    }
+    if arguments.far.any() && !["far-scan", "far-random"].contains(&bench.name()) {
         let text = format!("{} takes no option of the benches of far memory", bench.name());
         return Err(Failure::usage(text, "--set and --local are for far-scan and far-random"));
     }
@@ -60,6 +68,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         quick: arguments.quick,
         trace: arguments.trace.clone(),
         far: arguments.far.clone(),
+        apps: arguments.apps.clone(),
         program: std::env::current_exe().map_err(|error| {
             Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
         })?,

@@ -14,6 +14,10 @@ use std::time::Duration;
 const FILE: &str = "swap";
 /// In the bench's folder: the number of the device in compressed memory that it made.
 const NUMBER: &str = "zram";
+/// In the bench's folder: whether the kernel compressed before it swapped, as it was before.
+const ZSWAP: &str = "zswap";
+/// Whether the kernel keeps compressed in memory what it swaps, as long as there is room.
+const ZSWAP_SWITCH: &str = "/sys/module/zswap/parameters/enabled";
 /// In the bench's folder: its control groups, one a line.
 const GROUPS: &str = "swap-groups";
 const MEMORY_GROUPS: &str = "/sys/fs/cgroup/memory";
@@ -28,6 +32,8 @@ pub enum Kind {
     Zram,
     /// A file on the disk of the folder for temporary files.
     Disk,
+    /// The same, behind a cache of compressed pages in memory.
+    Zswap,
 }
 
 /// Swap in use, and programs that must use it; undone when dropped.
@@ -50,8 +56,9 @@ impl Swap {
             return Err(Failure::new(text, "swapoff --all, or wait for the other bench"));
         }
         let swap = Self { folder: ground.folder().to_owned(), count: 0 };
+        swap.zswap(kind == Kind::Zswap)?;
         let device = match kind {
-            Kind::Disk => {
+            Kind::Disk | Kind::Zswap => {
                 let file = swap.folder.join(FILE);
                 tool("fallocate", &["-l", &bytes.to_string(), &file.to_string_lossy()])?;
                 tool("chmod", &["600", &file.to_string_lossy()])?;
@@ -63,6 +70,22 @@ impl Swap {
         tool("mkswap", &[&device])?;
         tool("swapon", &[&device])?;
         Ok(swap)
+    }
+
+    /// Has the kernel compress before it swaps, or not.
+    fn zswap(&self, wanted: bool) -> Result<(), Failure> {
+        let switch = Path::new(ZSWAP_SWITCH);
+        let before = fs::read_to_string(switch).unwrap_or_default();
+        if before.is_empty() && wanted {
+            let text = "this kernel has no zswap";
+            return Err(Failure::new(text, "a kernel with CONFIG_ZSWAP has it"));
+        }
+        let word = if wanted { "Y" } else { "N" };
+        if before.is_empty() || before.trim() == word {
+            return Ok(());
+        }
+        write(&self.folder.join(ZSWAP), before.trim())?;
+        write(switch, word)
     }
 
     fn zram(&self, bytes: u64) -> Result<PathBuf, Failure> {
@@ -132,6 +155,11 @@ pub fn clear(folder: &Path) {
         let _ = fs::write(format!("/sys/block/zram{number}/reset"), "1");
         let _ = fs::write("/sys/class/zram-control/hot_remove", &number);
         let _ = fs::remove_file(folder.join(NUMBER));
+    }
+    if let Ok(before) = fs::read_to_string(folder.join(ZSWAP)) {
+        // It took the opposite from this bench.
+        let _ = fs::write(ZSWAP_SWITCH, before);
+        let _ = fs::remove_file(folder.join(ZSWAP));
     }
     for group in groups.lines() {
         // Without programs it can be removed; else the next call does it.
