@@ -350,7 +350,12 @@ fn two_racks_that_use_a_page_alike_do_not_send_it_back_and_forth() {
                 }
             });
         }
-        std::thread::sleep(Duration::from_secs(4));
+        // Time for many moves, and turns enough to have been worth them, however slow this machine is.
+        let begun = Instant::now();
+        let is_enough = || turn.load(Ordering::Relaxed) > 50 || begun.elapsed() > Duration::from_secs(120);
+        while begun.elapsed() < Duration::from_secs(4) || !is_enough() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         stop.store(true, Ordering::Relaxed);
     });
     let taken: u64 = nodes.pools().iter().map(|pool| pool.status().unwrap().counters.pages_taken).sum();

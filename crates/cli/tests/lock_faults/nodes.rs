@@ -68,6 +68,15 @@ impl Nodes {
         made.or_else(|_| pool.stat(&name)).unwrap().address.unwrap()
     }
 
+    /// Pulls a page to a party; a move that took too long is over, and begins again.
+    pub fn pull(&self, party: &str, page: GlobalAddress) {
+        let deadline = Instant::now() + LONG;
+        while let Err(error) = self.pool(party).pull_page(page) {
+            assert!(Instant::now() < deadline, "the page does not come to {party}: {error}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Sends a signal to a node.
     pub fn signal(&self, party: &str, signal: &str) {
         super::programs::signal(self.running[party].id(), signal);

@@ -79,6 +79,13 @@ impl Program {
         }
     }
 
+    /// How many reads it has said so far.
+    pub fn reads(&self) -> usize {
+        let mut before = self.before.borrow_mut();
+        before.extend(self.lines.try_iter());
+        before.iter().filter(|line| line.starts_with("read ")).count()
+    }
+
     /// SIGSTOP.
     pub fn stop(&self) {
         signal(self.child.borrow().id(), "STOP");

@@ -87,7 +87,7 @@ impl World {
     }
 
     fn until(&self, is_so: impl Fn(&KvDiskStatus) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + Duration::from_secs(90);
         while !is_so(&self.tier.status()) {
             assert!(Instant::now() < deadline, "{:?}", self.tier.status());
             std::thread::sleep(Duration::from_millis(1));
@@ -289,11 +289,11 @@ fn a_disk_that_fails_turns_hits_into_misses_and_stops_nobody() {
     assert!(world.get(0).is_none());
     (100..140).for_each(|number| world.put(number));
     world.until(|status| status.state == "resting after failures");
-    let started = Instant::now();
+    // However slow this machine is: whoever waited for the end of its rest would wait for an hour.
+    world.tier.lock().rests_until = Some(Instant::now() + Duration::from_secs(3600));
     assert!(world.get(1).is_none() && !world.is_in_memory(1));
     (200..300).for_each(|number| world.put(number));
     assert!(world.tier.status().lost_blocks > 0 && world.tier.status().last_error.is_some());
-    assert!(started.elapsed() < REST, "nobody waits for it");
     world.trouble.fails.store(false, Ordering::Relaxed);
     world.tier.lock().rests_until = None;
     assert_eq!(world.get(2).unwrap(), content(2), "what it held before is there when it works again");
