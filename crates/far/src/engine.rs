@@ -4,6 +4,7 @@ use crate::evict;
 use crate::reads::Reads;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
+use hinterland_farplan::guess::Guess;
 use hinterland_farplan::loose::Loose;
 use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Ahead};
 use hinterland_farplan::{PAGE, State, Table};
@@ -41,6 +42,17 @@ impl Default for Budget {
     }
 }
 
+/// How faults are served; each part can be left out, to see what it is worth.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Service {
+    /// Threads that read back ends beside the one that serves faults; without any, that one reads.
+    pub readers: usize,
+    /// Whether faults of one thread are served on its processor.
+    pub follow: bool,
+    /// Whether memory that was written of late comes back open for writing, without its copy; else its first write is a fault.
+    pub guess: bool,
+}
+
 /// How a run is set up.
 pub struct Options {
     /// The budget.
@@ -51,10 +63,8 @@ pub struct Options {
     pub stores: Arc<Stores>,
     /// Whether to fetch ahead of sequences.
     pub ahead: bool,
-    /// Threads that read back ends beside the one that serves faults; without any, that one reads.
-    pub readers: usize,
-    /// Whether faults of one thread are served on its processor.
-    pub follow: bool,
+    /// How faults are served.
+    pub service: Service,
     /// What is done with faults beside serving them.
     pub watch: Watch,
 }
@@ -75,6 +85,7 @@ pub(crate) struct Space {
     pub table: Table<Arc<Copy>>,
     pub sequences: Vec<Ahead>,
     pub turn: usize,
+    pub guess: Guess,
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
     /// Memory that is told of and not served yet: the program fits so far.
@@ -147,8 +158,7 @@ pub(crate) struct Engine {
     pub stores: Arc<Stores>,
     pub unit_bytes: u64,
     pub ahead: bool,
-    pub readers: usize,
-    pub follow: bool,
+    pub service: Service,
     pub reads: Reads,
     pub watch: Watcher,
     pub said: AtomicBool,
@@ -164,8 +174,7 @@ impl Engine {
             stores: options.stores,
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
-            readers: options.readers,
-            follow: options.follow,
+            service: options.service,
             reads: Reads::default(),
             watch: Watcher::new(options.watch),
             said: AtomicBool::new(false),
@@ -198,6 +207,12 @@ impl Engine {
     /// Room that is kept free, so that faults need not wait for an eviction.
     pub(crate) fn spare_bytes(&self, room: u64) -> u64 {
         (room / 16).clamp(2 * self.unit_bytes, 64 << 20).min(room / 4)
+    }
+
+    /// Free room at which eviction begins; it goes on to the full spare room, else each fault would order one unit out.
+    pub(crate) fn low_bytes(&self, room: u64) -> u64 {
+        let spare = self.spare_bytes(room);
+        (spare / 2).max(2 * self.unit_bytes).min(spare)
     }
 
     /// Takes a range under service, and finds out what of it is there already.
@@ -301,6 +316,7 @@ impl Space {
             table: Table::new(unit_bytes),
             sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
             turn: 0,
+            guess: Guess::default(),
             page: None,
             mover: None,
             loose: Loose::default(),
@@ -320,6 +336,7 @@ impl Space {
             table: self.table.clone(),
             sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
             turn: 0,
+            guess: self.guess.clone(),
             page: None,
             mover: None,
             loose: self.loose.clone(),

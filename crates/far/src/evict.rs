@@ -81,8 +81,7 @@ impl Engine {
                 let room = self.room_bytes(&known);
                 let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
                 let spare = self.spare_bytes(room);
-                // Once begun, it goes on to the full spare room: else each fault would order one unit out.
-                if resident + if is_evicting { spare } else { spare / 2 } <= room {
+                if resident + if is_evicting { spare } else { self.low_bytes(room) } <= room {
                     is_evicting = false;
                     known.is_stuck = false;
                     fruitful = Instant::now();
@@ -204,6 +203,11 @@ impl Engine {
                 Outcome::Zero => known.counters.zero_evicted_bytes += victim.end - victim.start,
                 Outcome::Clean => known.counters.clean_bytes += victim.end - victim.start,
                 Outcome::Stored(_) => known.counters.evicted_bytes += victim.end - victim.start,
+            }
+            if matches!(outcome, Outcome::Clean)
+                && let Some(space) = known.spaces.values_mut().find(|space| space.process == batch.process)
+            {
+                space.guess.was_kept(victim.start);
             }
             // A child that was forked meanwhile has the unit in the same state.
             for space in known.spaces.values_mut() {

@@ -108,7 +108,7 @@ impl Engine {
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         let room = self.room_bytes(known);
         known.counters.resident_bytes_max = known.counters.resident_bytes_max.max(resident);
-        if resident + self.spare_bytes(room) / 2 > room {
+        if resident + self.low_bytes(room) > room {
             self.pressure.notify_all();
         }
     }
@@ -134,7 +134,10 @@ impl Engine {
         let fits = is_stuck || resident + (end - start) <= limit;
         match state {
             State::Leaving { .. } => Ok(Served::Later),
-            State::Resident { .. } => {
+            State::Resident { clean, .. } => {
+                if fault.write_protect && clean.is_some() {
+                    space.guess.was_written(start);
+                }
                 // What is protected may be written from here on; what is missing are zeros.
                 let done = if fault.write_protect {
                     unprotect(space, start, end)?
@@ -190,13 +193,14 @@ impl Engine {
             Some(Err(why)) => return self.lose(space, (start, end), &why, stamp),
             None => return Ok(false),
         };
-        let filled = fill(&space.faults, start, &placed(&content, piece.base, start, end), !writes)?;
+        let protect = !writes && (!self.service.guess || space.guess.protects(start));
+        let filled = fill(&space.faults, start, &placed(&content, piece.base, start, end), protect)?;
         if !filled.complete {
             return Ok(false);
         }
         self.reads.used(&piece.copy, content);
         // A page that was there before may have been written since it was copied.
-        let is_clean = !writes && !filled.found && !piece.copy.is_stranded();
+        let is_clean = protect && !filled.found && !piece.copy.is_stranded();
         if writes && filled.found && !unprotect(space, start, end)? {
             return Ok(false);
         }
@@ -215,7 +219,7 @@ impl Engine {
         if known.is_some() {
             return known;
         }
-        if self.readers > 0 && (copy.bytes() > HERE_BYTES_MAX || self.reads.has(copy)) {
+        if self.service.readers > 0 && (copy.bytes() > HERE_BYTES_MAX || self.reads.has(copy)) {
             self.reads.want(copy, true);
             // It may have come between the two.
             return self.reads.get(copy);
@@ -260,7 +264,7 @@ impl Engine {
         let (sequence, bytes) = space.ahead(start, end);
         let bytes = self.watch.ahead(id, start, end, bytes);
         // Less than where eviction begins, or it would never begin.
-        let spare = self.spare_bytes(room) / 4;
+        let spare = self.low_bytes(room) / 2;
         let until = end.saturating_add(bytes);
         let mut at = end;
         while at < until.min(end + FILL_BYTES_MAX) {
@@ -315,7 +319,7 @@ impl Engine {
     }
 
     fn is_read_beside(&self, copy: &Copy) -> bool {
-        self.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN
+        self.service.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN
     }
 }
 

@@ -18,7 +18,7 @@ mod staging;
 pub mod store;
 mod trace;
 
-pub use engine::{Budget, Options};
+pub use engine::{Budget, Options, Service};
 pub use report::{Recorder, Recording, Report};
 pub use session::{FarError, Supervisor};
 pub use trace::{TraceWriter, Watch, Written};

@@ -82,7 +82,7 @@ impl Supervisor {
             spawn("far-faults", move || serving.run())?,
             spawn("far-evict", move || evicting.evict_until(|known| known.is_over))?,
         ];
-        for _ in 0..engine.readers {
+        for _ in 0..engine.service.readers {
             let reading = Arc::clone(&engine);
             threads.push(spawn("far-read", move || reading.reads.serve(|| reading.bell.raise()))?);
         }
@@ -124,7 +124,7 @@ impl Serving {
     fn run(mut self) {
         let mut ready = Vec::new();
         let mut events = Vec::new();
-        self.follow = Follow::new(self.engine.follow, self.engine.unit_bytes);
+        self.follow = Follow::new(self.engine.service.follow, self.engine.unit_bytes);
         loop {
             let pause = {
                 let known = self.engine.lock();

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`table`] | units of memory, where the content of each is, and what map, unmap, fork and eviction do to it |
 //! | [`loose`] | memory that was told of and is not under service yet |
+//! | [`guess`] | whether memory that comes back will be written |
 //! | [`stride`] | how much to fetch ahead of a program that reads in order |
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
@@ -17,6 +18,7 @@ pub mod advise;
 pub mod balance;
 pub mod dispatch;
 pub mod features;
+pub mod guess;
 pub mod live;
 pub mod loose;
 pub mod replay;

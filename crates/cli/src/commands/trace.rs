@@ -6,7 +6,7 @@ use crate::run::far::{self, Supervised};
 use crate::run::{kind, preload, program};
 use crate::size::Size;
 use hinterland_far::store::{Packed, Stores};
-use hinterland_far::{Budget, Options, TraceWriter, Watch, Written};
+use hinterland_far::{Budget, Options, Service, TraceWriter, Watch, Written};
 use hinterland_farplan::trace::Header;
 use std::ffi::OsString;
 use std::fs::File;
@@ -73,8 +73,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         unit_bytes: arguments.unit.bytes,
         stores: Arc::new(Stores::new(vec![Box::new(Packed::new(u64::MAX / 2))], 1)),
         ahead: false,
-        readers: 0,
-        follow: false,
+        service: Service::default(),
         watch: Watch::Record(recorder),
     })?;
     let variables = [(far::SOCKET_VARIABLE, supervised.socket())];

@@ -38,6 +38,11 @@ impl BackEnd {
         self.room_bytes
     }
 
+    /// Whether each access takes tens of microseconds, however little it is for.
+    pub const fn is_slow(&self) -> bool {
+        matches!(self.place, Place::Disk(_) | Place::Pool(Some(_)))
+    }
+
     /// What it is called when it is open.
     pub fn name(&self) -> String {
         match &self.place {

@@ -9,7 +9,7 @@ use crate::output::Output;
 use crate::size::{Size, human};
 use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Recorder, Report, Supervisor, Watch};
+use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch};
 use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use std::ffi::OsString;
@@ -23,11 +23,14 @@ pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
 /// The variable with the number of threads that read back ends ahead, for experiments.
 const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
 const READERS: usize = 2;
-/// The variable that is 0 where faults are not served on the processor of their thread.
-const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const READERS_MAX: usize = 16;
-/// Bytes of a unit unless another is asked for: 64 KiB cost a random touch 33 us, and sequences fetch many at once.
-pub const UNIT_BYTES: u64 = 64 << 10;
+/// The variables that are 0 where faults are not served on the processor of their thread, and where nothing comes back open for writing.
+const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
+const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
+/// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
+pub const UNIT_BYTES: u64 = 16 << 10;
+/// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
+const SLOW_UNIT_BYTES: u64 = 64 << 10;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]
@@ -42,7 +45,7 @@ pub struct Choice {
     /// In how many of them each byte is kept
     #[arg(long, value_name = "N", default_value_t = 1, requires = "local", value_parser = clap::value_parser!(u8).range(1..=4))]
     copies: u8,
-    /// Bytes that move at once, a power of two from 4K to 2M
+    /// Bytes that move at once, a power of two from 4K to 2M [default: 16K, with a disk or another rack 64K]
     #[arg(long, value_name = "SIZE", requires = "local", value_parser = unit)]
     far_unit: Option<Size>,
     /// Do not fetch ahead of a program that reads in order
@@ -119,7 +122,9 @@ impl Choice {
         if let Some(name) = program.first() {
             kind::check(name)?;
         }
-        let unit_bytes = self.far_unit.map_or(UNIT_BYTES, |unit| unit.bytes);
+        let is_slow = self.far.iter().any(BackEnd::is_slow);
+        let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
+        let unit_bytes = self.far_unit.map_or(default, |unit| unit.bytes);
         let stores = open_back_ends(&self.far, self.copies, unit_bytes, &context.socket())?;
         let watch = if self.tune {
             Watch::Tune(Tuner::new(unit_bytes, FILL_BYTES_MAX, Prices::default()))
@@ -128,8 +133,7 @@ impl Choice {
         };
         let page = self.report.as_deref().map(page).transpose()?;
         let ahead = !self.no_ahead;
-        let (readers, follow) = (readers()?, follows());
-        let options = Options { budget: local, unit_bytes, stores, ahead, readers, follow, watch };
+        let options = Options { budget: local, unit_bytes, stores, ahead, service: service()?, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
             options,
@@ -245,19 +249,20 @@ fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
     file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))
 }
 
+/// How faults are served, as the environment says.
+pub fn service() -> Result<Service, Failure> {
+    let is_on = |variable| std::env::var_os(variable).is_none_or(|value| value != "0");
+    Ok(Service { readers: readers()?, follow: is_on(FOLLOW_VARIABLE), guess: is_on(GUESS_VARIABLE) })
+}
+
 /// Threads that read back ends ahead.
-pub fn readers() -> Result<usize, Failure> {
+fn readers() -> Result<usize, Failure> {
     let Some(text) = std::env::var_os(READERS_VARIABLE) else { return Ok(READERS) };
     let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= READERS_MAX);
     number.ok_or_else(|| {
         let text = format!("{READERS_VARIABLE} is {}, no number of threads", text.display());
         Failure::new(text, format!("0 to {READERS_MAX}, or leave it away"))
     })
-}
-
-/// Whether faults of one thread are served on its processor.
-pub fn follows() -> bool {
-    std::env::var_os(FOLLOW_VARIABLE).is_none_or(|value| value != "0")
 }
 
 fn tell(report: &Report) {

@@ -15,8 +15,7 @@ fn supervised(name: &str) -> (Supervisor, PathBuf) {
         unit_bytes: 65536,
         stores,
         ahead: true,
-        readers: 0,
-        follow: false,
+        service: crate::Service::default(),
         watch: crate::Watch::Nothing,
     };
     (Supervisor::start(&folder.join("far.sock"), options).unwrap(), folder)

@@ -147,8 +147,8 @@ impl Runner<'_> {
         let words: Vec<std::ffi::OsString> = job.program.iter().map(Into::into).collect();
         let (unit_bytes, ahead) = (setting.unit_bytes, setting.ahead);
         let budget = Budget::Bytes(setting.local_bytes);
-        let (readers, follow, watch) = (far::readers()?, far::follows(), Watch::Nothing);
-        let options = Options { budget, unit_bytes, stores, ahead, readers, follow, watch };
+        let (service, watch) = (far::service()?, Watch::Nothing);
+        let options = Options { budget, unit_bytes, stores, ahead, service, watch };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
         let mut command = program::command(&words, &[preload::find()?], &variables)?;
