@@ -21,6 +21,9 @@ const HERE_BYTES_MAX: usize = 64 << 10;
 /// What is longer is read ahead by other threads.
 const BESIDE_BYTES_MIN: usize = 16 << 10;
 
+/// Part of the room that one fault may fill ahead.
+const FILL_SHARE: u64 = 64;
+
 /// Zeros for a whole unit.
 static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
 
@@ -267,7 +270,9 @@ impl Engine {
         let spare = self.low_bytes(room) / 2;
         let until = end.saturating_add(bytes);
         let mut at = end;
-        while at < until.min(end + FILL_BYTES_MAX) {
+        // Several sequences must not push out what the others filled and nobody has touched yet.
+        let most = FILL_BYTES_MAX.min(room / FILL_SHARE);
+        while at < until.min(end + most) {
             let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
             let Some(space) = known.spaces.get_mut(&id) else { break };
             let Some((from, to)) = space.table.unit(at) else { break };

@@ -9,9 +9,11 @@ use hinterland_os::affinity::{CoreSet, core_of_thread};
 use hinterland_os::process::run_first;
 
 /// Faults of one thread, one after the other, before it is followed.
-const STREAK_MIN: u32 = 32;
+const STREAK_MIN: u32 = 16;
 /// Faults between two looks where the thread is.
 const LOOK_EVERY: u32 = 256;
+/// More is not filled ahead on the processor of the thread.
+const AHEAD_BYTES_MAX: u64 = 128 << 10;
 /// Longer units take longer to fill than to switch, and meanwhile nobody else could run there.
 const UNIT_BYTES_MAX: u64 = 64 << 10;
 
@@ -62,13 +64,13 @@ impl Follow {
         Some(Before { thread: number, cores })
     }
 
-    /// The fault was served. Behind a sequence, what is filled ahead is filled while the thread runs on, elsewhere.
-    pub(crate) fn end(&mut self, before: Option<Before>, is_sequence: bool) {
+    /// The fault was served, and so much filled ahead. What takes longer than two switches is better filled while the thread runs on, elsewhere.
+    pub(crate) fn end(&mut self, before: Option<Before>, ahead_bytes: u64) {
         if let Some(before) = before {
             // It may have been killed.
             let _ = before.cores.apply(before.thread);
         }
-        if is_sequence {
+        if ahead_bytes > AHEAD_BYTES_MAX {
             self.leave();
         }
     }

@@ -174,7 +174,7 @@ impl Serving {
             for event in events.drain(..) {
                 self.engine.event(&mut known, id, event, since);
             }
-            self.follow.end(before, known.counters.ahead_bytes > ahead_bytes);
+            self.follow.end(before, known.counters.ahead_bytes - ahead_bytes);
             since = Instant::now();
             // Others want the lock, too; what is left makes the descriptor readable again.
             if !known.waiting.is_empty() || count < EVENTS_PER_READ {
