@@ -30,7 +30,7 @@ const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
-const SLOW_UNIT_BYTES: u64 = 64 << 10;
+pub const SLOW_UNIT_BYTES: u64 = 64 << 10;
 
 /// What was asked for.
 #[derive(clap::Args, Debug)]

@@ -81,7 +81,7 @@ const fn two() -> usize {
 }
 
 const fn unit() -> Bytes {
-    Bytes(far::UNIT_BYTES)
+    Bytes(far::SLOW_UNIT_BYTES)
 }
 
 impl Batch {
