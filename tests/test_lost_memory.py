@@ -1,8 +1,10 @@
 """Memory whose node dies while programs map it: right bytes, or SIGBUS with the reason. Never zeros, never a hang."""
 
+import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -146,3 +148,52 @@ def test_what_a_killed_client_held_is_free_within_a_second(homes):
     wait_until(is_free, seconds=5, why=lambda: f"{a.json('status')} after {time.monotonic() - started} s")
     program.stdout.close()
     program.stderr.close()
+
+
+# Hashes a mapping, then does so again for each line that it is given.
+AGAIN = """
+import hashlib, mmap, sys
+with open(sys.argv[1], "rb") as source:
+    mapping = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+print(hashlib.sha256(mapping).hexdigest(), flush=True)
+for _ in sys.stdin:
+    print(hashlib.sha256(mapping).hexdigest(), flush=True)
+"""
+
+
+def take_pages(node):
+    """Punches everything out of the cache files of a node behind its back; returns how many files that were."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    keep_size_and_punch = 1 | 2
+    taken = 0
+    for entry in os.scandir(f"/proc/{node.process.pid}/fd"):
+        if "memfd:hinterland-cache" not in os.readlink(entry.path):
+            continue
+        with open(entry.path, "r+b", buffering=0) as cache:
+            size = os.fstat(cache.fileno()).st_size
+            refused = libc.fallocate(cache.fileno(), keep_size_and_punch, ctypes.c_long(0), ctypes.c_long(size))
+            assert refused == 0, os.strerror(ctypes.get_errno())
+            taken += 1
+    return taken
+
+
+@pytest.mark.parametrize("unit", ["64K", "2M"])
+def test_pages_that_vanish_from_the_cache_are_fetched_again_and_nobody_faults_forever(two_racks, make_file, unit):
+    a, b = two_racks
+    source = make_file("source", 5 * MEBIBYTE + 77)
+    b.run("put", source, "--name", "data")
+    program = subprocess.Popen(
+        a.command("run", "--unit", unit, "--", sys.executable, "-c", AGAIN, "/pool/data"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert program.stdout.readline().strip() == sha(source)
+    for _ in range(2):
+        assert take_pages(a) == 1
+        program.stdin.write("again\n")
+        program.stdin.flush()
+        reader = threading.Timer(60, program.kill)
+        reader.start()
+        assert program.stdout.readline().strip() == sha(source)
+        reader.cancel()
+    _, words = program.communicate(timeout=30)
+    assert program.returncode == 0, words
+    assert "are gone" in a.words()

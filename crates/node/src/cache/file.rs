@@ -1,5 +1,6 @@
 //! One cached object: its file, its units, and the programs that have it mapped.
 
+use super::evict;
 use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
@@ -194,8 +195,15 @@ impl CacheFile {
         let unit = self.units.unit_of(offset);
         let mut state = self.lock();
         let is_fault = waiter.is_fault();
-        let touch = state.units.touch(unit, waiter);
+        let touch = state.units.touch(unit, waiter.clone());
         let mut fetch = Vec::new();
+        if touch == Touch::Present && is_fault && state.units.is_in_vain(unit) && state.units.evict(unit) {
+            hinterland_policy::Eviction::remove(&mut state.probation, evict::key(unit));
+            state.units.touch(unit, waiter);
+            drop(state);
+            tracing::error!(unit, "pages of a cache file are gone that were there; they are fetched again");
+            return FaultOutcome { unit, present: false, fetch: self.punch(&[unit]) };
+        }
         if touch == Touch::Fetch {
             fetch.push((unit, true));
             // The unit is chosen for mappings: a reader says itself how much it wants.

@@ -10,7 +10,11 @@
 //! pages are being punched out is not filled before that is done.
 
 use super::reading::Arrival;
+use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Faults in a unit that is present before its pages are believed to be gone. A few are usual: they were raised before the fill.
+const VAIN_FAULTS_MAX: u32 = 1024;
 
 /// Who waits for a unit.
 #[derive(Clone, Debug)]
@@ -65,6 +69,8 @@ pub struct UnitStates {
     waiters: Vec<(u32, Waiter)>,
     /// Units that are being copied out, once for each reader.
     pinned: Vec<u32>,
+    /// Faults in units that were present, since they were filled.
+    vain: HashMap<u32, u32>,
     present: u32,
 }
 
@@ -75,6 +81,7 @@ impl UnitStates {
             states: vec![State::Missing; count as usize],
             waiters: Vec::new(),
             pinned: Vec::new(),
+            vain: HashMap::new(),
             present: 0,
         }
     }
@@ -100,6 +107,14 @@ impl UnitStates {
         };
         self.waiters.push((unit, waiter));
         outcome
+    }
+
+    /// A thread faulted although the unit is present: counts it. Whether that goes on and on, so that the pages cannot be in the
+    /// file, whoever took them: the unit has to leave and be filled again, or the thread faults forever.
+    pub fn is_in_vain(&mut self, unit: u32) -> bool {
+        let faults = self.vain.entry(unit).or_default();
+        *faults += 1;
+        *faults >= VAIN_FAULTS_MAX && self.may_leave(unit)
     }
 
     /// The unit is wanted ahead of a touch; whether it must be queued.
@@ -130,6 +145,7 @@ impl UnitStates {
     pub fn complete(&mut self, unit: u32) -> (Vec<Waiter>, bool) {
         let demanded = self.states[unit as usize] == (State::Filling { demanded: true });
         self.states[unit as usize] = State::Present;
+        self.vain.remove(&unit);
         self.present += 1;
         (self.take_waiters(unit), demanded)
     }
@@ -296,6 +312,21 @@ mod tests {
         units.unpin(0);
         assert!(units.evict(0));
         assert!(!units.pin(0));
+    }
+
+    #[test]
+    fn a_present_unit_whose_faults_never_end_is_filled_again() {
+        let mut units = UnitStates::new(1);
+        for _ in 0..2 {
+            units.request(0);
+            units.begin(0);
+            units.complete(0);
+            assert!((1..VAIN_FAULTS_MAX).all(|_| !units.is_in_vain(0)));
+            assert!(units.pin(0) && !units.is_in_vain(0), "not while it is copied out");
+            units.unpin(0);
+            assert!(units.is_in_vain(0));
+            assert!(units.evict(0) && !units.gone(0));
+        }
     }
 
     #[test]

@@ -189,6 +189,9 @@ impl Locks {
     fn serve_link(&self, core: &Arc<Core>, node: NodeId) {
         process::name_thread("lock-link");
         let mut renewed: Option<Instant> = None;
+        // A message was lost: until the home has said what it knows, nothing goes there past that one, such as a wish for a lock
+        // past the word that the same lock was given back.
+        let mut is_behind = false;
         let renewal = Duration::from_millis(self.lease_ms / 4);
         loop {
             let (is_wanted, is_waited_for) = {
@@ -222,14 +225,19 @@ impl Locks {
                 return;
             }
             drop(links);
-            let failed = out.into_iter().any(|out| self.send_out(core, node, out).is_err());
-            if !is_wanted && !is_urgent && !failed {
+            // What is not sent is in the books of the wishes, and the renewal asks for it in order.
+            is_behind = is_behind || out.into_iter().any(|out| self.send_out(core, node, out).is_err());
+            if !is_wanted && !is_urgent && !is_behind {
                 continue;
             }
-            if failed || is_urgent || renewed.is_none_or(|renewed| renewed.elapsed() >= pause) {
+            if is_behind || is_urgent || renewed.is_none_or(|renewed| renewed.elapsed() >= pause) {
                 renewed = Some(Instant::now());
-                if self.renew(core, node).is_err() {
-                    std::thread::sleep(FAILED_PAUSE);
+                match self.renew(core, node) {
+                    Ok(is_heard) => is_behind = !is_heard,
+                    Err(_) => {
+                        is_behind = true;
+                        std::thread::sleep(FAILED_PAUSE);
+                    }
                 }
             }
         }
@@ -255,19 +263,26 @@ impl Locks {
         Ok(())
     }
 
-    /// Says that this node lives, hears what became of its wishes, and asks again what was not heard.
-    fn renew(&self, core: &Core, node: NodeId) -> Result<(), Refused> {
+    /// Says that this node lives, hears what became of its wishes, and asks again what was not heard. False if the answer was too
+    /// old to count.
+    fn renew(&self, core: &Core, node: NodeId) -> Result<bool, Refused> {
         let number = self.wants().holder.renewal(node);
         let sent_ms = now_ms();
         let (life, answer) = self.ask_home(core, node, &LockAsk::Renew)?;
-        if let LockAnswer::Claims(claims) = answer {
-            let asks = self.wants().holder.renewed((node, life), number, (sent_ms, now_ms()), &claims);
-            self.changed.notify_all();
-            for (request, ask) in asks {
-                self.send_out(core, node, Out::Ask(request, ask))?;
+        let LockAnswer::Claims(claims) = answer else { return Ok(false) };
+        let now = now_ms();
+        let asks = {
+            let holder = &mut self.wants().holder;
+            if !holder.heard(node, life, sent_ms, now) {
+                return Ok(false);
             }
+            holder.renewed((node, life), number, (sent_ms, now), &claims)
+        };
+        self.changed.notify_all();
+        for (request, ask) in asks {
+            self.send_out(core, node, Out::Ask(request, ask))?;
         }
-        Ok(())
+        Ok(true)
     }
 }
 
