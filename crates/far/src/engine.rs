@@ -5,7 +5,9 @@ use crate::reads::Reads;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
 use hinterland_farplan::guess::Guess;
+use hinterland_farplan::hand::Hand;
 use hinterland_farplan::loose::Loose;
+use hinterland_farplan::refault::{Clock, Refaults};
 use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Ahead};
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
@@ -51,6 +53,8 @@ pub struct Service {
     pub follow: bool,
     /// Whether memory that was written of late comes back open for writing, without its copy; else its first write is a fault.
     pub guess: bool,
+    /// Whether what comes back soon after it left stays longer.
+    pub refaults: bool,
 }
 
 /// How a run is set up.
@@ -86,6 +90,7 @@ pub(crate) struct Space {
     pub sequences: Vec<Ahead>,
     pub turn: usize,
     pub guess: Guess,
+    pub refaults: Refaults,
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
     /// Memory that is told of and not served yet: the program fits so far.
@@ -93,8 +98,8 @@ pub(crate) struct Space {
     pub is_armed: bool,
     /// Pages with which mappings begin that have none yet; see [`Engine::begin_mappings`].
     pub bare: Vec<u64>,
-    /// Where the search for victims goes on.
-    pub hand: u64,
+    /// Which units leave next.
+    pub hand: Hand,
     /// Resident bytes of the process that no table counts.
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
@@ -139,7 +144,8 @@ pub(crate) struct Known {
     pub ceiling_bytes: u64,
     pub spaces: BTreeMap<u64, Space>,
     pub waiting: Vec<Waiting>,
-    pub stamp: u64,
+    /// Bytes that were filled.
+    pub clock: Clock,
     pub ticket: u64,
     pub space_next: u64,
     pub counters: Counters,
@@ -217,8 +223,7 @@ impl Engine {
 
     /// Takes a range under service, and finds out what of it is there already.
     pub(crate) fn arm(&self, known: &mut Known, id: u64, start: u64, end: u64) {
-        known.stamp += 1;
-        let stamp = known.stamp;
+        let stamp = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return };
         let modes = FaultModes { missing: true, minor: false, write_protect: true };
         for (from, to) in space.table.add(start, end) {
@@ -251,7 +256,7 @@ impl Engine {
     /// have the same `anon_vma`, which the kernel makes with the first page: made in the parts, it differs, and `mremap` of
     /// all of them fails. Without far memory, pages that are only read make none.
     pub(crate) fn begin_mappings(&self, known: &mut Known, id: u64) {
-        let stamp = known.stamp;
+        let stamp = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return };
         for page in std::mem::take(&mut space.bare) {
             let untouched =
@@ -317,12 +322,13 @@ impl Space {
             sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
             turn: 0,
             guess: Guess::default(),
+            refaults: Refaults::new(unit_bytes),
             page: None,
             mover: None,
             loose: Loose::default(),
             is_armed: false,
             bare: Vec::new(),
-            hand: 0,
+            hand: Hand::default(),
             other_bytes: 0,
             is_child: false,
         }
@@ -337,12 +343,13 @@ impl Space {
             sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
             turn: 0,
             guess: self.guess.clone(),
+            refaults: self.refaults.clone(),
             page: None,
             mover: None,
             loose: self.loose.clone(),
             is_armed: self.is_armed,
             bare: Vec::new(),
-            hand: 0,
+            hand: Hand::default(),
             other_bytes: 0,
             is_child: true,
         }

@@ -142,27 +142,14 @@ impl Engine {
             .filter(|(_, space)| space.mover.is_some() && space.process != 0)
             .max_by_key(|(_, space)| space.table.resident_bytes())
             .map(|(id, _)| *id)?;
-        known.stamp += 1;
-        let (now, mut ticket) = (known.stamp, known.ticket);
+        let (now, mut ticket) = (known.clock, known.ticket);
         let space = known.spaces.get_mut(&id)?;
         let mover = space.mover.clone()?;
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
         let most = BATCH_BYTES.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
         let bytes = wanted.clamp(self.unit_bytes, most);
-        // What was filled last stays for a while, whatever its address.
-        let young = space.table.resident_bytes() / self.unit_bytes / 4;
-        let mut found = Vec::new();
-        for (hand, before) in
-            [(space.hand, now.saturating_sub(young)), (0, now.saturating_sub(young)), (0, now)]
-        {
-            let (units, next) = space.table.victims(hand, bytes, before);
-            space.hand = next.unwrap_or(0);
-            if !units.is_empty() {
-                found = units;
-                break;
-            }
-        }
+        let found = space.hand.next(&space.table, now, bytes);
         let mut victims = Vec::with_capacity(found.len());
         for (start, end) in found {
             ticket += 1;
@@ -194,8 +181,8 @@ impl Engine {
         };
         let (outcomes, bytes, stranded) = self.keep(&batch, &runs, moved.as_deref(), staged);
         let mut known = self.lock();
-        known.stamp += 1;
-        let stamp = known.stamp;
+        let stamp = known.clock;
+        let room = self.room_bytes(&known);
         for victim in &batch.victims {
             let outcome = outcomes.get(&victim.ticket).unwrap_or(&Outcome::Kept);
             match outcome {
@@ -204,10 +191,13 @@ impl Engine {
                 Outcome::Clean => known.counters.clean_bytes += victim.end - victim.start,
                 Outcome::Stored(_) => known.counters.evicted_bytes += victim.end - victim.start,
             }
-            if matches!(outcome, Outcome::Clean)
+            if !matches!(outcome, Outcome::Kept)
                 && let Some(space) = known.spaces.values_mut().find(|space| space.process == batch.process)
             {
-                space.guess.was_kept(victim.start);
+                space.refaults.left(victim.start, stamp, room);
+                if matches!(outcome, Outcome::Clean) {
+                    space.guess.was_kept(victim.start);
+                }
             }
             // A child that was forked meanwhile has the unit in the same state.
             for space in known.spaces.values_mut() {

@@ -3,6 +3,7 @@
 use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
+use hinterland_farplan::refault::Clock;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
@@ -42,6 +43,15 @@ pub(crate) struct Fill {
     pub(crate) complete: bool,
     /// Some were there before.
     found: bool,
+}
+
+/// Why a far unit comes back.
+#[derive(Clone, Copy, Debug, Default)]
+struct Want {
+    /// Somebody waits for it; else it is filled ahead.
+    waits: bool,
+    /// It is about to be written.
+    writes: bool,
 }
 
 impl Engine {
@@ -121,8 +131,7 @@ impl Engine {
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         let is_stuck = known.is_stuck;
         let limit = room.max(known.ceiling_bytes);
-        known.stamp += 1;
-        let stamp = known.stamp;
+        let clock = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
         if space.process == 0 {
             space.process = process_of(fault.thread);
@@ -137,7 +146,7 @@ impl Engine {
         let fits = is_stuck || resident + (end - start) <= limit;
         match state {
             State::Leaving { .. } => Ok(Served::Later),
-            State::Resident { clean, .. } => {
+            State::Resident { clean, stamp } => {
                 if fault.write_protect && clean.is_some() {
                     space.guess.was_written(start);
                 }
@@ -150,6 +159,8 @@ impl Engine {
                 if !done {
                     return Ok(Served::Later);
                 }
+                // It is in use; and what was to stay longer does.
+                let stamp = stamp.max(clock);
                 space.table.set(page, State::Resident { clean: None, stamp });
                 Ok(Served::Done)
             }
@@ -161,7 +172,8 @@ impl Engine {
                 if fault.write_protect && !unprotect(space, start, end)? {
                     return Ok(Served::Later);
                 }
-                space.table.set(page, State::Resident { clean: None, stamp });
+                space.table.set(page, State::Resident { clean: None, stamp: clock });
+                known.clock += end - start;
                 known.counters.zero_bytes += end - start;
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
                 self.continue_sequence(known, id, start, end, room)?;
@@ -170,7 +182,7 @@ impl Engine {
             State::Far(_) if !fits => Ok(Served::Later),
             State::Far(piece) => {
                 let writes = fault.write || fault.write_protect;
-                if !self.fetch(known, id, (start, end), &piece, writes)? {
+                if !self.fetch(known, id, (start, end), &piece, Want { waits: true, writes })? {
                     return Ok(Served::Later);
                 }
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
@@ -187,16 +199,16 @@ impl Engine {
         id: u64,
         (start, end): (u64, u64),
         piece: &Piece<Arc<Copy>>,
-        writes: bool,
+        want: Want,
     ) -> Result<bool, OsError> {
-        let stamp = known.stamp;
+        let (clock, room) = (known.clock, self.room_bytes(known));
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
         let content = match self.content(&piece.copy) {
             Some(Ok(content)) => content,
-            Some(Err(why)) => return self.lose(space, (start, end), &why, stamp),
+            Some(Err(why)) => return self.lose(space, (start, end), &why, clock),
             None => return Ok(false),
         };
-        let protect = !writes && (!self.service.guess || space.guess.protects(start));
+        let protect = !want.writes && (!self.service.guess || space.guess.protects(start));
         let filled = fill(&space.faults, start, &placed(&content, piece.base, start, end), protect)?;
         if !filled.complete {
             return Ok(false);
@@ -204,11 +216,14 @@ impl Engine {
         self.reads.used(&piece.copy, content);
         // A page that was there before may have been written since it was copied.
         let is_clean = protect && !filled.found && !piece.copy.is_stranded();
-        if writes && filled.found && !unprotect(space, start, end)? {
+        if want.writes && filled.found && !unprotect(space, start, end)? {
             return Ok(false);
         }
         let clean = is_clean.then(|| piece.clone());
-        space.table.set(start, State::Resident { clean, stamp });
+        let stays =
+            if self.service.refaults { space.refaults.came(start, clock, room, want.waits) } else { 0 };
+        space.table.set(start, State::Resident { clean, stamp: clock + stays });
+        known.clock += end - start;
         known.counters.fetched_bytes += end - start;
         Ok(true)
     }
@@ -238,7 +253,7 @@ impl Engine {
         space: &mut Space,
         (start, end): (u64, u64),
         why: &str,
-        stamp: u64,
+        stamp: Clock,
     ) -> Result<bool, OsError> {
         self.lost_bytes.fetch_add(end - start, Ordering::Relaxed); // Relaxed: a number for people.
         eprintln!(
@@ -284,14 +299,15 @@ impl Engine {
                     if !fill(&space.faults, from, &ZEROS[..(to - from) as usize], false)?.complete {
                         break;
                     }
-                    space.table.set(at, State::Resident { clean: None, stamp: known.stamp });
+                    space.table.set(at, State::Resident { clean: None, stamp: known.clock });
+                    known.clock += to - from;
                     known.counters.zero_bytes += to - from;
                 }
                 Some(State::Far(piece)) => {
                     if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
                         break;
                     }
-                    if !self.fetch(known, id, (from, to), &piece, false)? {
+                    if !self.fetch(known, id, (from, to), &piece, Want::default())? {
                         break;
                     }
                 }

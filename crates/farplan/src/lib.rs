@@ -5,6 +5,8 @@
 //! | [`table`] | units of memory, where the content of each is, and what map, unmap, fork and eviction do to it |
 //! | [`loose`] | memory that was told of and is not under service yet |
 //! | [`guess`] | whether memory that comes back will be written |
+//! | [`refault`] | what comes back soon after it left, and stays longer then |
+//! | [`hand`] | which units leave next |
 //! | [`stride`] | how much to fetch ahead of a program that reads in order |
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
@@ -19,8 +21,10 @@ pub mod balance;
 pub mod dispatch;
 pub mod features;
 pub mod guess;
+pub mod hand;
 pub mod live;
 pub mod loose;
+pub mod refault;
 pub mod replay;
 pub mod reuse;
 pub mod stride;

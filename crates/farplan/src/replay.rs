@@ -5,6 +5,7 @@
 //! queues in the kernel and no cache of the processor.
 
 use crate::PAGE;
+use crate::refault::{Clock, Refaults};
 use crate::stride::{Ahead, FILL_BYTES_MAX};
 use crate::trace::{Kind, Record, Trace};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -124,7 +125,9 @@ struct Model<'model> {
     sequences: Vec<Ahead>,
     turn: usize,
     hand: Unit,
-    stamp: u64,
+    /// Bytes filled.
+    clock: Clock,
+    refaults: Refaults,
     now_ns: f64,
     handler_ns: f64,
     evictor_ns: f64,
@@ -149,7 +152,8 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
         sequences: vec![Ahead::new(FILL_BYTES_MAX); SEQUENCES],
         turn: 0,
         hand: (0, 0),
-        stamp: 0,
+        clock: 0,
+        refaults: Refaults::new(setting.unit_bytes),
         now_ns: 0.0,
         handler_ns: 0.0,
         evictor_ns: 0.0,
@@ -237,7 +241,6 @@ impl Model<'_> {
             return;
         }
         self.told.faults += 1;
-        self.stamp += 1;
         self.make_room(1);
         let was_far = self.far.remove(&unit);
         let begin = self.now_ns.max(self.handler_ns);
@@ -245,11 +248,29 @@ impl Model<'_> {
         self.now_ns = done;
         self.handler_ns = done;
         self.told.in_bytes += if was_far { self.setting.unit_bytes } else { 0 };
-        let resident = Resident { is_dirty: writes || !was_far, stamp: self.stamp, ready_ns: done };
-        self.resident.insert(unit, resident);
+        self.place(
+            unit,
+            Resident { is_dirty: writes || !was_far, stamp: self.clock, ready_ns: done },
+            was_far,
+            true,
+        );
         if self.setting.ahead {
             self.fetch_ahead(unit);
         }
+    }
+
+    /// A unit is here from now on; what came back soon after it left stays longer.
+    fn place(&mut self, unit: Unit, mut resident: Resident, was_far: bool, is_wanted: bool) {
+        if was_far {
+            resident.stamp += self.refaults.came(self.address(unit), self.clock, self.room, is_wanted);
+        }
+        self.clock += self.setting.unit_bytes;
+        self.resident.insert(unit, resident);
+    }
+
+    /// An address that is another one in each space.
+    fn address(&self, (space, unit): Unit) -> u64 {
+        (u64::from(space) << 48) + unit * self.setting.unit_bytes
     }
 
     fn fill_ns(&self, was_far: bool) -> f64 {
@@ -277,9 +298,12 @@ impl Model<'_> {
             let was_far = self.far.remove(&key);
             self.make_room(1);
             self.handler_ns = self.handler_ns.max(self.now_ns) + self.fill_ns(was_far);
-            self.stamp += 1;
-            let resident = Resident { is_dirty: !was_far, stamp: self.stamp, ready_ns: self.handler_ns };
-            self.resident.insert(key, resident);
+            self.place(
+                key,
+                Resident { is_dirty: !was_far, stamp: self.clock, ready_ns: self.handler_ns },
+                was_far,
+                false,
+            );
             self.told.in_bytes += if was_far { bytes } else { 0 };
             self.told.ahead_bytes += bytes;
             next += 1;
@@ -311,13 +335,15 @@ impl Model<'_> {
 
     /// Takes the next unit out that was not filled last; what that takes.
     fn evict_one(&mut self) -> Option<f64> {
-        let young = self.stamp.saturating_sub(self.resident.len() as u64 / 4);
+        let young = self.clock.saturating_sub(self.resident.len() as u64 * self.setting.unit_bytes / 4);
         let old = |(_, resident): &(&Unit, &Resident)| resident.stamp < young;
         let victim = self.resident.range(self.hand..).find(old).or_else(|| self.resident.iter().find(old));
-        let unit = *victim.or_else(|| self.resident.iter().next())?.0;
+        let next = || self.resident.range(self.hand..).next().or_else(|| self.resident.iter().next());
+        let unit = *victim.or_else(next)?.0;
         self.hand = (unit.0, unit.1 + 1);
         let resident = self.resident.remove(&unit)?;
         self.far.insert(unit);
+        self.refaults.left(self.address(unit), self.clock, self.room);
         let bytes = self.setting.unit_bytes;
         self.told.out_bytes += if resident.is_dirty { bytes } else { 0 };
         self.told.far_bytes_max = self.told.far_bytes_max.max(self.far.len() as u64 * bytes);

@@ -27,6 +27,8 @@ const READERS_MAX: usize = 16;
 /// The variables that are 0 where faults are not served on the processor of their thread, and where nothing comes back open for writing.
 const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
+/// Whether what comes back soon after it left stays longer; 0 turns that off.
+const REFAULTS_VARIABLE: &str = "HINTERLAND_FAR_REFAULTS";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -252,7 +254,12 @@ fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
 /// How faults are served, as the environment says.
 pub fn service() -> Result<Service, Failure> {
     let is_on = |variable| std::env::var_os(variable).is_none_or(|value| value != "0");
-    Ok(Service { readers: readers()?, follow: is_on(FOLLOW_VARIABLE), guess: is_on(GUESS_VARIABLE) })
+    Ok(Service {
+        readers: readers()?,
+        follow: is_on(FOLLOW_VARIABLE),
+        guess: is_on(GUESS_VARIABLE),
+        refaults: is_on(REFAULTS_VARIABLE),
+    })
 }
 
 /// Threads that read back ends ahead.

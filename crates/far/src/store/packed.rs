@@ -1,6 +1,7 @@
 //! Compressed memory of this host.
 
 use super::{Place, Store, StoreError};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +34,11 @@ pub struct Packed {
     decompressors: Mutex<Vec<Decompressor<'static>>>,
 }
 
+thread_local! {
+    /// What content is compressed into, before its length is known.
+    static PACKED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
 type Table = HashMap<u64, Arc<[u8]>>;
 
 impl Packed {
@@ -58,15 +64,23 @@ impl Packed {
         lock(&self.shards[at as usize % SHARDS])
     }
 
-    fn compress(&self, content: &[u8]) -> io::Result<Vec<u8>> {
+    /// Compresses into a buffer, which is made long enough; returns the length of what came out.
+    fn compress(&self, content: &[u8], packed: &mut Vec<u8>) -> io::Result<usize> {
+        let most = match self.codec {
+            Codec::Lz4 => lz4::block::compress_bound(content.len())?,
+            Codec::Zstd => zstd::zstd_safe::compress_bound(content.len()),
+        };
+        if packed.len() < most {
+            packed.resize(most, 0);
+        }
         match self.codec {
-            Codec::Lz4 => Ok(lz4_flex::block::compress(content)),
+            Codec::Lz4 => lz4::block::compress_to_buffer(content, None, false, packed),
             Codec::Zstd => {
                 let known = lock(&self.compressors).pop();
                 let mut compressor = known.map_or_else(|| Compressor::new(LEVEL), Ok)?;
-                let packed = compressor.compress(content);
+                let bytes = compressor.compress_to_buffer(content, packed.as_mut_slice());
                 lock(&self.compressors).push(compressor);
-                packed
+                bytes
             }
         }
     }
@@ -74,7 +88,8 @@ impl Packed {
     /// Returns the length of what came out.
     fn decompress(&self, packed: &[u8], content: &mut [u8]) -> io::Result<usize> {
         match self.codec {
-            Codec::Lz4 => lz4_flex::block::decompress_into(packed, content).map_err(io::Error::other),
+            // At most 2 MiB.
+            Codec::Lz4 => lz4::block::decompress_to_buffer(packed, Some(content.len() as i32), content),
             Codec::Zstd => {
                 let known = lock(&self.decompressors).pop();
                 let mut decompressor = known.map_or_else(Decompressor::new, Ok)?;
@@ -103,8 +118,14 @@ impl Store for Packed {
     }
 
     fn put(&self, content: &[u8]) -> Result<Place, StoreError> {
-        let packed = self.compress(content).map_err(|error| self.failed(error.to_string()))?;
-        let kept: Arc<[u8]> = if packed.len() < content.len() { packed.into() } else { content.into() };
+        let kept: Arc<[u8]> = PACKED.with_borrow_mut(|packed| {
+            let bytes = self.compress(content, packed).map_err(|error| self.failed(error.to_string()))?;
+            Ok::<Arc<[u8]>, StoreError>(if bytes < content.len() {
+                packed[..bytes].into()
+            } else {
+                content.into()
+            })
+        })?;
         let bytes = kept.len() as u64;
         // Relaxed: a budget, which guards no other memory.
         if self.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit_bytes {
