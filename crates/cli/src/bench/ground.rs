@@ -24,6 +24,9 @@ const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 const PROCESSOR_GROUPS: &str = "/sys/fs/cgroup/cpu";
 /// The most that the kernel allows: 256 times the share of everybody else.
 const PROCESSOR_SHARES: &str = "262144";
+/// Microseconds of each second in which members may run before all others (`SCHED_FIFO`), as everybody may outside of the group: without
+/// any, far memory follows nobody.
+const FIRST_US: &str = "900000";
 /// How often reserving is tried, with free memory moved together in between.
 const RESERVE_TRIES: u32 = 4;
 /// How long a node may take to stop before it is killed.
@@ -283,6 +286,7 @@ fn take_precedence() {
     let group = preferred_group();
     if std::fs::create_dir(&group).is_ok() {
         let _ = std::fs::write(group.join("cpu.shares"), PROCESSOR_SHARES);
+        let _ = std::fs::write(group.join("cpu.rt_runtime_us"), FIRST_US);
         let _ = std::fs::write(group.join("cgroup.procs"), process);
     }
 }
