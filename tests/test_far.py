@@ -71,6 +71,42 @@ def test_a_random_program_reads_what_it_wrote(binary, library, random_program, f
     assert "MiB written" in ended.stderr and not list(folder.iterdir())
 
 
+@pytest.mark.parametrize("threads", ["0", "1", "7"])
+def test_any_number_of_threads_may_serve_back_ends_beside_the_others(binary, library, random_program, threads):
+    env = {**os.environ, "HINTERLAND_FAR_READERS": threads, "HINTERLAND_FAR_WRITERS": threads}
+    ended = far(binary, ["--local", "64M", "--far-unit", "16K"], [random_program, "4000", "31"], env=env)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
+@pytest.mark.parametrize("variable", ["HINTERLAND_FAR_READERS", "HINTERLAND_FAR_WRITERS"])
+def test_what_is_no_number_of_threads_is_refused_before_the_program_starts(binary, library, variable):
+    for number in ["17", "-1", "many"]:
+        ended = far(binary, ["--local", "64M"], ["true"], env={**os.environ, variable: number})
+        assert ended.returncode == 1 and f"{variable} is {number}" in ended.stderr, ended.stderr
+        assert "0 to 16" in ended.stderr
+
+
+IN_PLACE = """
+memory = bytearray(b"7") * (160 << 20)
+step = 1 << 16
+for round in range(3):
+    for at in range(0, len(memory), step):
+        part = memory[at : at + step]
+        memory[at : at + step] = part[1:] + part[:1]
+print("right" if memory.count(b"7") == len(memory) else "wrong")
+"""
+
+
+def test_what_is_read_and_written_in_order_waits_for_few_first_writes(binary, library):
+    writes = {}
+    for guess in ["0", "1"]:
+        env = {**os.environ, "HINTERLAND_FAR_GUESS": guess}
+        ended = far(binary, ["--local", "96M"], [sys.executable, "-c", IN_PLACE], env=env)
+        assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+        writes[guess] = int(re.search(r"\(([0-9]+) of them first writes\)", ended.stderr).group(1))
+    assert writes["1"] < writes["0"] / 4, writes
+
+
 def test_a_mapping_that_was_protected_in_parts_can_be_moved_as_one(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M", "--far-unit", "64K"], [compiled(tmp_path, "far_parts")])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

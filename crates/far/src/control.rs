@@ -12,6 +12,7 @@ pub use switching::{Understand, Wanted};
 
 use crate::engine::{Budget, Engine};
 use crate::session::Supervisor;
+use hinterland_farplan::room::budget_bytes_min;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::name_thread;
 use hinterland_os::socket::{UnixListener, UnixStream};
@@ -202,8 +203,8 @@ impl Engine {
         self.arm_if_needed(&mut known);
         self.look(&mut known);
         let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
-        let least = other + crate::engine::MARGIN_BYTES + crate::engine::BUDGET_BYTES_MIN;
         if let Budget::Bytes(bytes) = budget
+            && let least = budget_bytes_min(other)
             && bytes < least
         {
             known.budget = before;

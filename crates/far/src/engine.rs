@@ -2,13 +2,15 @@
 
 use crate::evict;
 use crate::reads::Reads;
+use crate::settle::Settling;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
 use hinterland_farplan::guess::Guess;
 use hinterland_farplan::hand::Hand;
 use hinterland_farplan::loose::Loose;
 use hinterland_farplan::refault::{Clock, Refaults};
-use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Ahead};
+use hinterland_farplan::room::{self, ROOM_BYTES_MIN};
+use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Sequences};
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
@@ -20,13 +22,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Least budget: what a thread needs at once is a few units, and every fault must find room in the end.
-pub(crate) const BUDGET_BYTES_MIN: u64 = 16 << 20;
-/// Kept out of the budget: what is in the staging area, and what a process grows by outside of its tables between two looks.
-pub(crate) const MARGIN_BYTES: u64 = 8 << 20;
-/// Sequences that a program may read at once and that are told apart.
-const SEQUENCES: usize = 8;
 
 /// How much of the programs' memory may be on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,6 +44,8 @@ impl Default for Budget {
 pub struct Service {
     /// Threads that read back ends beside the one that serves faults; without any, that one reads.
     pub readers: usize,
+    /// Threads that put what has left into back ends; without any, nothing more leaves meanwhile.
+    pub writers: usize,
     /// Whether faults of one thread are served on its processor.
     pub follow: bool,
     /// Whether memory that was written of late comes back open for writing, without its copy; else its first write is a fault.
@@ -77,6 +74,7 @@ pub struct Options {
 #[derive(Clone)]
 pub(crate) struct Mover {
     pub stream: Arc<UnixStream>,
+    pub pages: Arc<PageMap>,
     pub staging: u64,
     pub staging_bytes: u64,
 }
@@ -87,8 +85,7 @@ pub(crate) struct Space {
     pub process: i32,
     pub faults: Arc<Userfault>,
     pub table: Table<Arc<Copy>>,
-    pub sequences: Vec<Ahead>,
-    pub turn: usize,
+    pub sequences: Sequences,
     pub guess: Guess,
     pub refaults: Refaults,
     pub page: Option<SharedSlice>,
@@ -151,6 +148,8 @@ pub(crate) struct Known {
     pub counters: Counters,
     /// Nothing can be taken out although there is no room.
     pub is_stuck: bool,
+    /// The evicting thread waits to be told of pressure.
+    pub is_evictor_idle: bool,
     pub is_over: bool,
 }
 
@@ -166,6 +165,7 @@ pub(crate) struct Engine {
     pub ahead: bool,
     pub service: Service,
     pub reads: Reads,
+    pub settling: Settling,
     pub watch: Watcher,
     pub said: AtomicBool,
     pub lost_bytes: AtomicU64,
@@ -182,6 +182,7 @@ impl Engine {
             ahead: options.ahead,
             service: options.service,
             reads: Reads::default(),
+            settling: Settling::new(options.service.writers),
             watch: Watcher::new(options.watch),
             said: AtomicBool::new(false),
             lost_bytes: AtomicU64::new(0),
@@ -196,29 +197,27 @@ impl Engine {
     /// Bytes that the tables may have resident.
     pub(crate) fn room_bytes(&self, known: &Known) -> u64 {
         let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
-        let limit = match known.budget {
-            Budget::Bytes(bytes) => bytes.saturating_sub(other + MARGIN_BYTES),
+        match known.budget {
+            Budget::Bytes(bytes) => room::room_bytes(bytes, other),
             Budget::Percent(percent) => {
                 let used: u64 = known
                     .spaces
                     .values()
                     .map(|space| space.table.resident_bytes() + space.table.far_bytes())
                     .sum();
-                used / 100 * u64::from(percent)
+                (used / 100 * u64::from(percent)).max(ROOM_BYTES_MIN)
             }
-        };
-        limit.max(BUDGET_BYTES_MIN)
+        }
     }
 
-    /// Room that is kept free, so that faults need not wait for an eviction.
+    /// Room that is kept free.
     pub(crate) fn spare_bytes(&self, room: u64) -> u64 {
-        (room / 16).clamp(2 * self.unit_bytes, 64 << 20).min(room / 4)
+        room::spare_bytes(room, self.unit_bytes)
     }
 
-    /// Free room at which eviction begins; it goes on to the full spare room, else each fault would order one unit out.
+    /// Free room at which eviction begins.
     pub(crate) fn low_bytes(&self, room: u64) -> u64 {
-        let spare = self.spare_bytes(room);
-        (spare / 2).max(2 * self.unit_bytes).min(spare)
+        room::low_bytes(room, self.unit_bytes)
     }
 
     /// Takes a range under service, and finds out what of it is there already.
@@ -319,8 +318,7 @@ impl Space {
             process,
             faults: Arc::new(faults),
             table: Table::new(unit_bytes),
-            sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
-            turn: 0,
+            sequences: Sequences::new(AHEAD_BYTES_MAX),
             guess: Guess::default(),
             refaults: Refaults::new(unit_bytes),
             page: None,
@@ -340,8 +338,7 @@ impl Space {
             process: 0,
             faults: Arc::new(faults),
             table: self.table.clone(),
-            sequences: vec![Ahead::new(AHEAD_BYTES_MAX); SEQUENCES],
-            turn: 0,
+            sequences: Sequences::new(AHEAD_BYTES_MAX),
             guess: self.guess.clone(),
             refaults: self.refaults.clone(),
             page: None,
@@ -353,15 +350,6 @@ impl Space {
             other_bytes: 0,
             is_child: true,
         }
-    }
-
-    /// Bytes to fetch behind the unit of a fault.
-    pub(crate) fn ahead(&mut self, start: u64, end: u64) -> (usize, u64) {
-        if let Some(index) = self.sequences.iter().position(|sequence| sequence.expects(start)) {
-            return (index, self.sequences[index].fault(start, end));
-        }
-        self.turn = (self.turn + 1) % self.sequences.len();
-        (self.turn, self.sequences[self.turn].fault(start, end))
     }
 }
 

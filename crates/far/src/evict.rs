@@ -2,17 +2,18 @@
 //!
 //! The pages of a unit leave a program by `UFFDIO_MOVE`, which only a thread of that program may ask for: the library's
 //! reclaim thread does, on order. From that moment the program cannot write to them any more, so what is read from the staging
-//! area afterwards is the last content. The decision on far memory says why nothing is lost on the way.
+//! area afterwards is the last content. From there it can come back at once; it goes into the back ends behind that. The decision on far memory says why nothing is lost on the way.
 
-use crate::engine::{BUDGET_BYTES_MIN, Budget, Engine, Known, MARGIN_BYTES, Mover, Space};
+use crate::engine::{Budget, Engine, Known, Mover, Space};
 use crate::staging::Staged;
 use crate::store::Copy;
+use hinterland_farplan::room::budget_bytes_min;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, Piece};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::{OsError, Userfault};
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
@@ -55,7 +56,10 @@ struct Batch {
 struct Run {
     start: u64,
     bytes: u64,
+    /// Where in the staging area they go.
     place: u64,
+    /// Which of the batch they are.
+    victims: Range<usize>,
 }
 
 impl Engine {
@@ -81,12 +85,15 @@ impl Engine {
                 let room = self.room_bytes(&known);
                 let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
                 let spare = self.spare_bytes(room);
-                if resident + if is_evicting { spare } else { self.low_bytes(room) } <= room {
+                let low = self.low_bytes(room);
+                // The rest of the spare room is not worth a batch of its own while faults take it again.
+                let enough = if is_evicting { spare - (spare - low) / 2 } else { low };
+                if resident + enough <= room {
                     is_evicting = false;
                     known.is_stuck = false;
                     fruitful = Instant::now();
                     patience = STUCK_AFTER;
-                    drop(self.pressure.wait_timeout(known, LOOK_INTERVAL));
+                    self.rest(known, LOOK_INTERVAL);
                     continue;
                 }
                 is_evicting = true;
@@ -95,8 +102,6 @@ impl Engine {
             let moved = batch.map_or(0, |batch| self.take_out(batch, &mut staged));
             if moved > 0 {
                 fruitful = Instant::now();
-                self.lock().is_stuck = false;
-                self.bell.raise();
                 continue;
             }
             if fruitful.elapsed() >= patience {
@@ -109,9 +114,16 @@ impl Engine {
                 );
                 self.bell.raise();
             }
-            let known = self.lock();
-            drop(self.pressure.wait_timeout(known, Duration::from_millis(1)));
+            self.rest(self.lock(), Duration::from_millis(1));
         }
+    }
+
+    /// Waits for pressure, or for so long.
+    fn rest(&self, mut known: MutexGuard<'_, Known>, time: Duration) {
+        known.is_evictor_idle = true;
+        // Who panicked has said so; the table is whole after each call.
+        let waited = self.pressure.wait_timeout(known, time);
+        waited.unwrap_or_else(PoisonError::into_inner).0.is_evictor_idle = false;
     }
 
     /// Measures what the processes have resident beside their tables.
@@ -125,7 +137,7 @@ impl Engine {
             space.other_bytes = resident.saturating_sub(space.table.resident_bytes() + loose);
         }
         let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
-        if matches!(known.budget, Budget::Bytes(bytes) if outside + MARGIN_BYTES + BUDGET_BYTES_MIN > bytes) {
+        if matches!(known.budget, Budget::Bytes(bytes) if budget_bytes_min(outside) > bytes) {
             known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(outside);
         }
     }
@@ -179,12 +191,11 @@ impl Engine {
                 None
             }
         };
-        let (outcomes, bytes, stranded) = self.keep(&batch, &runs, moved.as_deref(), staged);
+        let (outcomes, bytes) = self.keep(&batch, &runs, moved.as_deref(), staged);
         let mut known = self.lock();
         let stamp = known.clock;
         let room = self.room_bytes(&known);
-        for victim in &batch.victims {
-            let outcome = outcomes.get(&victim.ticket).unwrap_or(&Outcome::Kept);
+        for (victim, outcome) in batch.victims.iter().zip(&outcomes) {
             match outcome {
                 Outcome::Kept => known.counters.busy_bytes += victim.end - victim.start,
                 Outcome::Zero => known.counters.zero_evicted_bytes += victim.end - victim.start,
@@ -211,95 +222,112 @@ impl Engine {
         }
         let is_stale = |(_, error): &(u64, u64)| *error == wire::STALE;
         known.counters.stale += u64::from(moved.is_some_and(|moved| moved.iter().any(is_stale)));
+        known.is_stuck &= bytes == 0;
+        // For room, and for units that were leaving and came back.
+        let is_awaited = !known.waiting.is_empty();
         drop(known);
-        let _ = batch.mover.stream.send_all(&Message::new(Kind::Clear, [0; 3]).to_bytes(), &[]);
-        if let Some(why) = stranded {
-            self.say_once(&format!("far memory has no room: {why}"));
+        if is_awaited {
+            self.bell.raise();
         }
-        // Waiting faults in units that came back may go on as well.
-        self.bell.raise();
+        let _ = batch.mover.stream.send_all(&Message::new(Kind::Clear, [0; 3]).to_bytes(), &[]);
+        let copies = outcomes.into_iter().filter_map(|outcome| match outcome {
+            Outcome::Stored(copy) => Some(copy),
+            _ => None,
+        });
+        self.settling.add(copies, |copy| self.settle(copy));
         bytes
     }
 
-    /// What became of each unit, by ticket; content that must be kept is in the back ends when this returns.
+    /// What became of each unit, in their order, and how many bytes went. Content that must be kept is in this process then, and
+    /// can be read.
     fn keep(
         &self,
         batch: &Batch,
         runs: &[Run],
         moved: Option<&[(u64, u64)]>,
         staged: &mut Staged,
-    ) -> (HashMap<u64, Outcome<Arc<Copy>>>, u64, Option<String>) {
-        let mut outcomes = HashMap::new();
-        let (mut bytes, mut stranded) = (0, None);
+    ) -> (Vec<Outcome<Arc<Copy>>>, u64) {
+        let lost = |bytes: u64| Outcome::Stored(Arc::new(Copy::lost(&self.stores, bytes as usize)));
         let Some(moved) = moved else {
             // Nobody knows which pages went. What a copy has is in the copy; the rest must not be taken for zeros by a child.
-            for victim in &batch.victims {
-                let lost = || Arc::new(Copy::lost(&self.stores, (victim.end - victim.start) as usize));
-                let outcome = if victim.clean.is_some() { Outcome::Clean } else { Outcome::Stored(lost()) };
-                outcomes.insert(victim.ticket, outcome);
-            }
-            return (outcomes, 0, None);
+            let outcome = |victim: &Victim| {
+                if victim.clean.is_some() { Outcome::Clean } else { lost(victim.end - victim.start) }
+            };
+            return (batch.victims.iter().map(outcome).collect(), 0);
         };
+        let is_dirty =
+            |run: &Run| batch.victims[run.victims.clone()].iter().any(|victim| victim.clean.is_none());
+        let place = |run: &Run| run.place..run.place + run.bytes;
+        let short = runs.iter().zip(moved).filter(|(run, (done, _))| is_dirty(run) || *done < run.bytes);
+        let looked = short.map(|(run, _)| place(run)).reduce(|all, run| all.start..run.end);
+        let dirty: Vec<_> = runs.iter().filter(|run| is_dirty(run)).map(place).collect();
+        // The staging area is the truth: while the kernel also moves pages elsewhere (compaction), it moves more than it says (6.18).
+        // What has a copy and went whole is not even looked at.
+        let is_read = looked.is_some_and(|range| {
+            let pages = &batch.mover.pages;
+            staged.look(pages, batch.mover.staging, range).is_ok()
+                && staged.read(batch.process, &dirty).is_ok()
+                // Else what seems never to have been there was there.
+                && pages.is_alive()
+        });
+        let (mut outcomes, mut bytes) = (Vec::with_capacity(batch.victims.len()), 0);
         for (run, (done, _)) in runs.iter().zip(moved) {
-            let inside = |victim: &&Victim| run.start <= victim.start && victim.start < run.start + run.bytes;
-            let victims = || batch.victims.iter().filter(inside);
-            // What has a copy and went whole is not even looked at.
-            let is_dirty = victims().any(|victim| victim.clean.is_none());
-            let place = batch.mover.staging + run.place;
-            // The staging area is the truth: while the kernel also moves pages elsewhere (compaction), it moves more than it says (6.18).
-            let looked =
-                (is_dirty || *done < run.bytes).then(|| staged.look(batch.process, place, run.bytes));
-            let is_read = is_dirty && looked.is_some_and(|looked| looked.is_ok()) && staged.read().is_ok();
-            for victim in victims() {
+            for victim in &batch.victims[run.victims.clone()] {
                 let range = victim.start - run.start..victim.end - run.start;
                 let said = range.end.min(*done).saturating_sub(range.start);
+                let range = run.place + range.start..run.place + range.end;
                 let gone =
                     if said < range.end - range.start { said.max(staged.reach(range.clone())) } else { said };
-                if gone == 0 {
-                    continue;
-                }
                 bytes += gone;
-                if victim.clean.is_some() {
-                    outcomes.insert(victim.ticket, Outcome::Clean);
-                    continue;
-                }
-                if !is_read {
+                outcomes.push(if gone == 0 {
+                    Outcome::Kept
+                } else if victim.clean.is_some() {
+                    Outcome::Clean
+                } else if is_read {
+                    self.begin(staged.content(), range.start as usize..(range.start + gone) as usize)
+                } else {
                     // The process has ended, or it forbids to be read: the content is lost, and is no zeros.
-                    let lost = Arc::new(Copy::lost(&self.stores, gone as usize));
-                    outcomes.insert(victim.ticket, Outcome::Stored(lost));
-                    continue;
-                }
-                // What is not there was never touched: zeros.
-                let content = staged.content(range.start..range.start + gone);
-                if content.chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
-                    outcomes.insert(victim.ticket, Outcome::Zero);
-                    continue;
-                }
-                let (copy, refusal) = self.stores.put(content);
-                if copy.is_stranded() {
-                    stranded = refusal.map(|error| error.to_string());
-                }
-                outcomes.insert(victim.ticket, Outcome::Stored(Arc::new(copy)));
+                    lost(gone)
+                });
             }
         }
-        (outcomes, bytes, stranded)
+        (outcomes, bytes)
+    }
+
+    fn begin(&self, buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Outcome<Arc<Copy>> {
+        // What is not there was never touched: zeros.
+        if buffer[range.clone()].chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
+            return Outcome::Zero;
+        }
+        Outcome::Stored(Arc::new(self.stores.begin(buffer, range)))
+    }
+
+    /// Puts what has left into back ends, unless it has come back meanwhile and was written.
+    pub(crate) fn settle(&self, copy: &Arc<Copy>) {
+        if Arc::strong_count(copy) > 1
+            && let Some(refusal) = self.stores.settle(copy)
+            && copy.is_stranded()
+        {
+            self.say_once(&format!("far memory has no room: {refusal}"));
+        }
     }
 }
 
 /// Neighbours as one run each, placed so that a huge page stays one.
 fn runs(victims: &[Victim]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
-    for victim in victims {
+    for (index, victim) in victims.iter().enumerate() {
         let bytes = victim.end - victim.start;
         if let Some(last) = runs.last_mut()
             && last.start + last.bytes == victim.start
             && victim.start % HUGE != 0
         {
             last.bytes += bytes;
+            last.victims.end = index + 1;
             continue;
         }
         let place = runs.last().map_or(0, |last| last.place + last.bytes);
-        runs.push(Run { start: victim.start, bytes, place });
+        runs.push(Run { start: victim.start, bytes, place, victims: index..index + 1 });
     }
     runs
 }

@@ -1,10 +1,10 @@
 //! Serving a fault: what the missing pages of a unit hold goes into them.
 
+use crate::ahead;
 use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
 use hinterland_farplan::refault::Clock;
-use hinterland_farplan::stride::FILL_BYTES_MAX;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
 use hinterland_os::{OsError, Userfault};
@@ -19,14 +19,9 @@ const EINVAL: i32 = 22;
 
 /// Most bytes that a fault reads by itself: to hand less to another thread takes longer than to read it.
 const HERE_BYTES_MAX: usize = 64 << 10;
-/// What is longer is read ahead by other threads.
-const BESIDE_BYTES_MIN: usize = 16 << 10;
-
-/// Part of the room that one fault may fill ahead.
-const FILL_SHARE: u64 = 64;
 
 /// Zeros for a whole unit.
-static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
+pub(crate) static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
 
 /// What came of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +42,11 @@ pub(crate) struct Fill {
 
 /// Why a far unit comes back.
 #[derive(Clone, Copy, Debug, Default)]
-struct Want {
+pub(crate) struct Want {
     /// Somebody waits for it; else it is filled ahead.
-    waits: bool,
+    pub(crate) waits: bool,
     /// It is about to be written.
-    writes: bool,
+    pub(crate) writes: bool,
 }
 
 impl Engine {
@@ -109,7 +104,7 @@ impl Engine {
             }
             Ok(Served::Later) => {
                 known.waiting.push(waiting);
-                self.pressure.notify_all();
+                self.press(known);
             }
             // The process has ended; its space goes at the next look.
             Err(error) if error.errno() == Some(ESRCH) => {}
@@ -122,6 +117,13 @@ impl Engine {
         let room = self.room_bytes(known);
         known.counters.resident_bytes_max = known.counters.resident_bytes_max.max(resident);
         if resident + self.low_bytes(room) > room {
+            self.press(known);
+        }
+    }
+
+    /// Has the evicting thread look, if it does not already.
+    fn press(&self, known: &mut Known) {
+        if std::mem::take(&mut known.is_evictor_idle) {
             self.pressure.notify_all();
         }
     }
@@ -144,12 +146,11 @@ impl Engine {
         let Some((start, end)) = space.table.unit(page) else { return Ok(Served::Done) };
         let Some(state) = space.table.state(page).cloned() else { return Ok(Served::Done) };
         let fits = is_stuck || resident + (end - start) <= limit;
+        let writes = fault.write || fault.write_protect;
         match state {
             State::Leaving { .. } => Ok(Served::Later),
             State::Resident { clean, stamp } => {
-                if fault.write_protect && clean.is_some() {
-                    space.guess.was_written(start);
-                }
+                let is_first_write = fault.write_protect && clean.is_some();
                 // What is protected may be written from here on; what is missing are zeros.
                 let done = if fault.write_protect {
                     unprotect(space, start, end)?
@@ -162,6 +163,12 @@ impl Engine {
                 // It is in use; and what was to stay longer does.
                 let stamp = stamp.max(clock);
                 space.table.set(page, State::Resident { clean: None, stamp });
+                if is_first_write {
+                    space.guess.was_written(start);
+                    if self.service.guess {
+                        ahead::open_sequence(space, start, end)?;
+                    }
+                }
                 Ok(Served::Done)
             }
             State::Untouched if !fits => Ok(Served::Later),
@@ -176,24 +183,23 @@ impl Engine {
                 known.clock += end - start;
                 known.counters.zero_bytes += end - start;
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
-                self.continue_sequence(known, id, start, end, room)?;
+                self.continue_sequence(known, id, (start, end), writes, room)?;
                 Ok(Served::Done)
             }
             State::Far(_) if !fits => Ok(Served::Later),
             State::Far(piece) => {
-                let writes = fault.write || fault.write_protect;
                 if !self.fetch(known, id, (start, end), &piece, Want { waits: true, writes })? {
                     return Ok(Served::Later);
                 }
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
-                self.continue_sequence(known, id, start, end, room)?;
+                self.continue_sequence(known, id, (start, end), writes, room)?;
                 Ok(Served::Done)
             }
         }
     }
 
     /// Brings a far unit back. `false`: events must be read first.
-    fn fetch(
+    pub(crate) fn fetch(
         &self,
         known: &mut Known,
         id: u64,
@@ -237,7 +243,8 @@ impl Engine {
         if known.is_some() {
             return known;
         }
-        if self.service.readers > 0 && (copy.bytes() > HERE_BYTES_MAX || self.reads.has(copy)) {
+        let is_long = copy.bytes() > HERE_BYTES_MAX && !copy.is_here();
+        if self.service.readers > 0 && (is_long || self.reads.has(copy)) {
             self.reads.want(copy, true);
             // It may have come between the two.
             return self.reads.get(copy);
@@ -264,83 +271,6 @@ impl Engine {
         space.faults.poison(start, end - start, PAGE)?;
         space.table.set(start, State::Resident { clean: None, stamp });
         Ok(true)
-    }
-
-    /// Fills what follows a unit, if the program reads or writes in order and there is room to spare.
-    fn continue_sequence(
-        &self,
-        known: &mut Known,
-        id: u64,
-        start: u64,
-        end: u64,
-        room: u64,
-    ) -> Result<(), OsError> {
-        if !self.ahead {
-            return Ok(());
-        }
-        let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
-        let (sequence, bytes) = space.ahead(start, end);
-        let bytes = self.watch.ahead(id, start, end, bytes);
-        // Less than where eviction begins, or it would never begin.
-        let spare = self.low_bytes(room) / 2;
-        let until = end.saturating_add(bytes);
-        let mut at = end;
-        // Several sequences must not push out what the others filled and nobody has touched yet.
-        let most = FILL_BYTES_MAX.min(room / FILL_SHARE);
-        while at < until.min(end + most) {
-            let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
-            let Some(space) = known.spaces.get_mut(&id) else { break };
-            let Some((from, to)) = space.table.unit(at) else { break };
-            if resident + (to - from) + spare > room {
-                break;
-            }
-            match space.table.state(at).cloned() {
-                Some(State::Untouched) => {
-                    if !fill(&space.faults, from, &ZEROS[..(to - from) as usize], false)?.complete {
-                        break;
-                    }
-                    space.table.set(at, State::Resident { clean: None, stamp: known.clock });
-                    known.clock += to - from;
-                    known.counters.zero_bytes += to - from;
-                }
-                Some(State::Far(piece)) => {
-                    if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
-                        break;
-                    }
-                    if !self.fetch(known, id, (from, to), &piece, Want::default())? {
-                        break;
-                    }
-                }
-                _ => break,
-            }
-            known.counters.ahead_bytes += to - from;
-            at = to;
-        }
-        if let Some(space) = known.spaces.get_mut(&id) {
-            space.sequences[sequence].fetched(at);
-            self.read_ahead(space, at, until);
-        }
-        Ok(())
-    }
-
-    /// Has the far units of a range read that are long enough for other threads.
-    fn read_ahead(&self, space: &Space, from: u64, until: u64) {
-        let mut at = from;
-        while at < until
-            && let Some((_, end)) = space.table.unit(at)
-        {
-            if let Some(State::Far(piece)) = space.table.state(at)
-                && self.is_read_beside(&piece.copy)
-                && !self.reads.want(&piece.copy, false)
-            {
-                break;
-            }
-            at = end;
-        }
-    }
-
-    fn is_read_beside(&self, copy: &Copy) -> bool {
-        self.service.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN
     }
 }
 
@@ -388,7 +318,7 @@ pub(crate) fn fill(faults: &Userfault, address: u64, content: &[u8], protect: bo
 }
 
 /// Lets a unit be written. `false`: events must be read first.
-fn unprotect(space: &Space, start: u64, end: u64) -> Result<bool, OsError> {
+pub(crate) fn unprotect(space: &Space, start: u64, end: u64) -> Result<bool, OsError> {
     match space.faults.try_write_protect(start, end - start, false) {
         Ok(done) => Ok(done),
         Err(error) if matches!(error.errno(), Some(ENOENT | EINVAL)) => {

@@ -1,10 +1,11 @@
 //! The supervisor of programs with far memory: their page faults end here, their cold pages leave through here.
 //!
 //! A program that `hinterland run --local` starts loads a library that hands over a userfaultfd and tells of large anonymous
-//! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]), reads ahead ([`reads`]), keeps what is resident within a budget
-//! ([`evict`]), and keeps the rest in back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Faults can be recorded or learnt from ([`trace`]). Why each step is safe is in the decision on far
+//! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]) and what follows them ([`ahead`]), reads back ends beside ([`reads`]), keeps what is resident within a budget
+//! ([`evict`]), and puts the rest ([`settle`]) into back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Faults can be recorded or learnt from ([`trace`]). Why each step is safe is in the decision on far
 //! memory (docs/decisions).
 
+mod ahead;
 pub mod control;
 mod engine;
 mod evict;
@@ -14,6 +15,7 @@ mod reads;
 mod release;
 mod report;
 mod session;
+mod settle;
 mod staging;
 pub mod store;
 mod trace;

@@ -4,6 +4,7 @@ use crate::engine::{Engine, Known, Mover, Options, Space};
 use crate::follow::Follow;
 use crate::report::Report;
 use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::name_thread;
 use hinterland_os::socket::{UnixListener, UnixStream};
@@ -86,6 +87,10 @@ impl Supervisor {
             let reading = Arc::clone(&engine);
             threads.push(spawn("far-read", move || reading.reads.serve(|| reading.bell.raise()))?);
         }
+        for _ in 0..engine.service.writers {
+            let writing = Arc::clone(&engine);
+            threads.push(spawn("far-write", move || writing.settling.serve(|copy| writing.settle(copy)))?);
+        }
         Ok(Self { engine, threads })
     }
 
@@ -100,6 +105,7 @@ impl Supervisor {
         self.engine.pressure.notify_all();
         self.engine.bell.raise();
         self.engine.reads.end();
+        self.engine.settling.end();
         for thread in self.threads {
             // A thread that panicked has said so.
             let _ = thread.join();
@@ -338,10 +344,14 @@ impl Serving {
 
     fn employ(&self, stream: UnixStream, process: u64, staging: u64, staging_bytes: u64) {
         let mut known = self.engine.lock();
-        if let Some((_, space)) = space_of(&mut known, process) {
+        if let Some((_, space)) = space_of(&mut known, process)
+            // Refused only if it has ended.
+            && let Ok(pages) = PageMap::of_process(space.process)
+        {
             // An answer that never comes ends the wait when the process does.
             let _ = stream.set_receive_timeout(None);
-            space.mover = Some(Mover { stream: Arc::new(stream), staging, staging_bytes });
+            space.mover =
+                Some(Mover { stream: Arc::new(stream), pages: Arc::new(pages), staging, staging_bytes });
         }
         self.engine.pressure.notify_all();
     }

@@ -7,7 +7,8 @@
 //! | [`guess`] | whether memory that comes back will be written |
 //! | [`refault`] | what comes back soon after it left, and stays longer then |
 //! | [`hand`] | which units leave next |
-//! | [`stride`] | how much to fetch ahead of a program that reads in order |
+//! | [`room`] | how a budget is divided |
+//! | [`stride`] | how much to fetch ahead of a program that reads or writes in order |
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
 //! | [`replay`] | a trace played against a model of the engine: the run time of a setting |
@@ -27,6 +28,7 @@ pub mod loose;
 pub mod refault;
 pub mod replay;
 pub mod reuse;
+pub mod room;
 pub mod stride;
 pub mod table;
 pub mod trace;

@@ -159,12 +159,12 @@ mod tests {
         let mut tuner = Tuner::new(UNIT, MOST, Prices::default());
         for (index, units) in runs.iter().enumerate() {
             let base = index as u64 * (1 << 32);
-            let mut ahead = crate::stride::Ahead::new(MOST);
+            let mut ahead = crate::stride::Sequences::new(MOST);
             let mut at = base;
             while at < base + units * UNIT {
-                let wanted = ahead.fault(at, at + UNIT);
+                let (sequence, wanted) = ahead.fault(at, at + UNIT, false);
                 let bytes = tuner.fault(0, at, at + UNIT, wanted);
-                ahead.fetched(at + UNIT + bytes);
+                ahead.fetched(sequence, at + UNIT + bytes);
                 at += UNIT + bytes;
             }
         }

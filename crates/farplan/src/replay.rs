@@ -1,20 +1,16 @@
 //! A page trace played against a model of the engine: the run time that a setting would give.
 //!
 //! The model has what the engine has: units, a budget with spare room, a hand that sweeps over what is resident, clean and
-//! dirty units, fetching ahead ([`Ahead`] is the engine's own), and one thread each for faults and for evictions. It has no
+//! dirty units, fetching ahead ([`Sequences`] are the engine's own), and one thread each for faults and for evictions. It has no
 //! queues in the kernel and no cache of the processor.
 
 use crate::PAGE;
 use crate::refault::{Clock, Refaults};
-use crate::stride::{Ahead, FILL_BYTES_MAX};
+use crate::room;
+use crate::stride::{FILL_BYTES_MAX, PASSED_BYTES_MAX, Sequences};
 use crate::trace::{Kind, Record, Trace};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// As the engine's.
-const MARGIN_BYTES: u64 = 8 << 20;
-const ROOM_BYTES_MIN: u64 = 16 << 20;
-const SPARE_BYTES_MAX: u64 = 64 << 20;
-const SEQUENCES: usize = 8;
 /// What is taken out at once.
 const BATCH_BYTES: u64 = 2 << 20;
 /// Of a hundred gaps between faults of a kind, those that were nothing but the fault itself.
@@ -122,8 +118,7 @@ struct Model<'model> {
     touched: HashSet<Unit>,
     /// Units that are far.
     far: HashSet<Unit>,
-    sequences: Vec<Ahead>,
-    turn: usize,
+    sequences: Sequences,
     hand: Unit,
     /// Bytes filled.
     clock: Clock,
@@ -145,12 +140,11 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
         get: blended(&members, unit_kib, |speed| (speed.get_ns, speed.get_kib_ns)),
         put: blended(&members, unit_kib, |speed| (speed.put_ns, speed.put_kib_ns)),
         room,
-        spare: (room / 16).clamp(2 * setting.unit_bytes, SPARE_BYTES_MAX).min(room / 4),
+        spare: room::spare_bytes(room, setting.unit_bytes),
         resident: BTreeMap::new(),
         touched: touched_units(trace, setting.unit_bytes),
         far: HashSet::new(),
-        sequences: vec![Ahead::new(FILL_BYTES_MAX); SEQUENCES],
-        turn: 0,
+        sequences: Sequences::new(FILL_BYTES_MAX),
         hand: (0, 0),
         clock: 0,
         refaults: Refaults::new(setting.unit_bytes),
@@ -183,7 +177,7 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
 pub fn room_bytes(trace: &Trace, local_bytes: u64) -> u64 {
     let census = trace.records.iter().filter(|record| record.kind == Kind::Census);
     let other = census.map(|record| record.address).max().unwrap_or(0);
-    local_bytes.saturating_sub(other + MARGIN_BYTES).max(ROOM_BYTES_MIN)
+    room::room_bytes(local_bytes, other)
 }
 
 /// Different pages that were touched.
@@ -255,7 +249,7 @@ impl Model<'_> {
             true,
         );
         if self.setting.ahead {
-            self.fetch_ahead(unit);
+            self.fetch_ahead(unit, writes);
         }
     }
 
@@ -280,19 +274,21 @@ impl Model<'_> {
     }
 
     /// Fills what follows, as the engine does, while the program goes on.
-    fn fetch_ahead(&mut self, (space, unit): Unit) {
+    fn fetch_ahead(&mut self, (space, unit): Unit, writes: bool) {
         let bytes = self.setting.unit_bytes;
         let (start, end) = (unit * bytes, (unit + 1) * bytes);
-        let known = self.sequences.iter().position(|sequence| sequence.expects(start));
-        let index = known.unwrap_or_else(|| {
-            self.turn = (self.turn + 1) % self.sequences.len();
-            self.turn
-        });
-        let wanted = self.sequences[index].fault(start, end);
-        let mut next = unit + 1;
-        while next * bytes < end + wanted {
+        let (index, wanted) = self.sequences.fault(start, end, writes);
+        let opens = self.sequences.writes(index);
+        let (mut next, mut passed) = (unit + 1, 0);
+        loop {
             let key = (space, next);
-            if self.resident.contains_key(&key) || !self.touched.contains(&key) {
+            if self.resident.contains_key(&key) && passed < PASSED_BYTES_MAX {
+                next += 1;
+                passed += bytes;
+                continue;
+            }
+            let is_enough = next * bytes >= end + wanted + passed;
+            if is_enough || self.resident.contains_key(&key) || !self.touched.contains(&key) {
                 break;
             }
             let was_far = self.far.remove(&key);
@@ -300,7 +296,7 @@ impl Model<'_> {
             self.handler_ns = self.handler_ns.max(self.now_ns) + self.fill_ns(was_far);
             self.place(
                 key,
-                Resident { is_dirty: !was_far, stamp: self.clock, ready_ns: self.handler_ns },
+                Resident { is_dirty: !was_far || opens, stamp: self.clock, ready_ns: self.handler_ns },
                 was_far,
                 false,
             );
@@ -308,7 +304,7 @@ impl Model<'_> {
             self.told.ahead_bytes += bytes;
             next += 1;
         }
-        self.sequences[index].fetched(next * bytes);
+        self.sequences.fetched(index, next * bytes);
     }
 
     /// Lets the evicting thread take out what must go for so many units; waits where it is behind.

@@ -1,7 +1,8 @@
 //! Which pages of an address range are present (`PAGEMAP_SCAN`), and letting go of them.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 
 use crate::BASE_PAGE_BYTES;
 use crate::error::{OsError, check};
@@ -63,7 +64,7 @@ pub struct PresentRun {
 /// The page table of a process, to be asked.
 #[derive(Debug)]
 pub struct PageMap {
-    descriptor: OwnedFd,
+    descriptor: File,
 }
 
 impl PageMap {
@@ -139,9 +140,17 @@ impl PageMap {
         Ok(runs.iter().map(|run| run.bytes).sum())
     }
 
+    /// Whether the address space still exists. It is the one of the moment in which the map was made: one that has since ended, or
+    /// become another program, has no pages, and a scan does not tell that from pages that were never there.
+    pub fn is_alive(&self) -> bool {
+        let mut entry = [0u8; 8];
+        // The kernel reads nothing of an address space without users.
+        self.descriptor.read_at(&mut entry, 0).is_ok_and(|bytes| bytes == entry.len())
+    }
+
     fn open(path: &str) -> Result<Self, OsError> {
         let file = File::open(path).map_err(|error| OsError::system("open", path, error))?;
-        Ok(Self { descriptor: file.into() })
+        Ok(Self { descriptor: file })
     }
 }
 
@@ -197,6 +206,17 @@ mod tests {
         assert_eq!(map.present_bytes(start, 1 << 20).unwrap(), 2 * page);
         assert_eq!(slice.load_u64(0).unwrap(), 1);
         assert!(map.present(start + 1, page, &mut runs).is_err());
+    }
+
+    #[test]
+    fn an_address_space_is_alive_until_its_process_ends() {
+        let mut process =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let map = PageMap::of_process(process.id() as i32).unwrap();
+        assert!(map.is_alive());
+        drop(process.stdin.take());
+        process.wait().unwrap();
+        assert!(!map.is_alive());
     }
 
     #[test]

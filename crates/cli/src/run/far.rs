@@ -20,10 +20,11 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
-/// The variable with the number of threads that read back ends ahead, for experiments.
+/// The variables with the numbers of threads that read back ends ahead, and that write to them, for experiments.
 const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
-const READERS: usize = 2;
-const READERS_MAX: usize = 16;
+const WRITERS_VARIABLE: &str = "HINTERLAND_FAR_WRITERS";
+const THREADS: usize = 2;
+const THREADS_MAX: usize = 16;
 /// The variables that are 0 where faults are not served on the processor of their thread, and where nothing comes back open for writing.
 const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
@@ -255,20 +256,21 @@ fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
 pub fn service() -> Result<Service, Failure> {
     let is_on = |variable| std::env::var_os(variable).is_none_or(|value| value != "0");
     Ok(Service {
-        readers: readers()?,
+        readers: threads(READERS_VARIABLE)?,
+        writers: threads(WRITERS_VARIABLE)?,
         follow: is_on(FOLLOW_VARIABLE),
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
     })
 }
 
-/// Threads that read back ends ahead.
-fn readers() -> Result<usize, Failure> {
-    let Some(text) = std::env::var_os(READERS_VARIABLE) else { return Ok(READERS) };
-    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= READERS_MAX);
+/// How many threads a variable asks for.
+fn threads(variable: &str) -> Result<usize, Failure> {
+    let Some(text) = std::env::var_os(variable) else { return Ok(THREADS) };
+    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= THREADS_MAX);
     number.ok_or_else(|| {
-        let text = format!("{READERS_VARIABLE} is {}, no number of threads", text.display());
-        Failure::new(text, format!("0 to {READERS_MAX}, or leave it away"))
+        let text = format!("{variable} is {}, no number of threads", text.display());
+        Failure::new(text, format!("0 to {THREADS_MAX}, or leave it away"))
     })
 }
 

@@ -3,6 +3,7 @@
 use super::member::{Life, Member};
 use super::{Place, StoreError, Stores};
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Instant;
@@ -25,8 +26,32 @@ pub(super) struct Content {
 #[derive(Default)]
 pub(super) struct Places {
     pub(super) at: Vec<(Arc<Member>, Place)>,
-    /// Content that no back end took.
-    pub(super) kept: Option<Box<[u8]>>,
+    pub(super) kept: Kept,
+}
+
+/// Content that is in no back end.
+#[derive(Default)]
+pub(super) enum Kept {
+    #[default]
+    Not,
+    /// It is about to be put into some; this part of a buffer meanwhile.
+    Pending(Arc<Vec<u8>>, Range<usize>),
+    /// None took it.
+    Stranded(Box<[u8]>),
+}
+
+impl Kept {
+    pub(super) fn content(&self) -> Option<&[u8]> {
+        match self {
+            Self::Not => None,
+            Self::Pending(buffer, range) => buffer.get(range.clone()),
+            Self::Stranded(content) => Some(content),
+        }
+    }
+
+    pub(super) const fn is_stranded(&self) -> bool {
+        matches!(self, Self::Stranded(_))
+    }
 }
 
 impl Copy {
@@ -46,9 +71,14 @@ impl Copy {
         }))
     }
 
-    /// Whether no back end has it.
+    /// Whether no back end took it.
     pub fn is_stranded(&self) -> bool {
-        self.0.places().kept.is_some()
+        self.0.places().kept.is_stranded()
+    }
+
+    /// Whether it is still in this process, and no back end has to be asked.
+    pub fn is_here(&self) -> bool {
+        self.0.places().kept.content().is_some()
     }
 
     /// Reads it from a back end that has it whole: bytes that do not check are never returned.
@@ -86,7 +116,7 @@ impl Content {
 
     pub(super) fn read(&self, content: &mut [u8]) -> Result<(), StoreError> {
         let places = self.places();
-        if let Some(kept) = &places.kept {
+        if let Some(kept) = places.kept.content() {
             content.copy_from_slice(kept);
             return Ok(());
         }
@@ -141,7 +171,7 @@ impl Drop for Content {
         for (member, place) in places.at.drain(..) {
             member.free(place, bytes);
         }
-        if places.kept.take().is_some() {
+        if places.kept.is_stranded() {
             // Relaxed: a limit, which guards no other memory.
             self.stores.stranded_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
         }

@@ -157,12 +157,12 @@ impl Content {
             places.into_iter().partition(|(member, _)| is_short || member.life() == Life::Active);
         let mut now = self.places_mut();
         now.at = stay;
-        let was_kept = now.kept.take().is_some();
+        let was_stranded = std::mem::take(&mut now.kept).is_stranded();
         drop(now);
         for (member, place) in go {
             member.free(place, self.bytes());
         }
-        if was_kept {
+        if was_stranded {
             // Relaxed: a limit, which guards no other memory.
             stores.stranded_bytes.fetch_sub(self.bytes() as u64, Ordering::Relaxed);
         }

@@ -1,10 +1,11 @@
 //! All back ends of a run: content goes where it is done first, in proportion to their speed; back ends come and go meanwhile.
 
-use super::copy::{Content, Places};
+use super::copy::{Content, Kept, Places};
 use super::member::{Life, Member, MemberState};
 use super::moving::Bell;
 use super::{Copy, Place, Store, StoreError};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -172,23 +173,57 @@ impl Stores {
     /// is lost; the error tells why, for the caller to act on.
     pub fn put(self: &Arc<Self>, content: &[u8]) -> (Copy, Option<StoreError>) {
         let mut places = Places::default();
+        let refusal = self.place_new(content, &mut places);
+        let copy = self.register(content, places);
+        self.if_stranded(&copy);
+        (copy, refusal)
+    }
+
+    /// A copy of a part of a buffer, which can be read at once and is in no back end before it is [settled](Self::settle).
+    pub fn begin(self: &Arc<Self>, buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Copy {
+        let kept = Kept::Pending(Arc::clone(buffer), range.clone());
+        self.register(&buffer[range], Places { kept, ..Places::default() })
+    }
+
+    /// Puts a copy that was [begun](Self::begin) into back ends, as [`put`](Self::put) does, and lets go of its buffer.
+    pub fn settle(self: &Arc<Self>, copy: &Copy) -> Option<StoreError> {
+        let mut settled = Places::default();
+        let refusal = match &copy.0.places().kept {
+            // Nobody else changes what is pending: it is read while it is put.
+            Kept::Pending(buffer, range) => self.place_new(&buffer[range.clone()], &mut settled),
+            _ => return None,
+        };
+        *copy.0.places_mut() = settled;
+        self.if_stranded(copy);
+        refusal
+    }
+
+    /// Places of content that has none yet.
+    fn place_new(self: &Arc<Self>, content: &[u8], places: &mut Places) -> Option<StoreError> {
         let refusal = self.place(content, &mut places.at);
         if places.at.is_empty() {
-            places.kept = Some(content.into());
+            places.kept = Kept::Stranded(content.into());
             // Relaxed: a limit, which guards no other memory.
             self.stranded_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
         } else if let Some(refusal) = &refusal {
             self.say_fewer(refusal);
         }
-        let is_stranded = places.kept.is_some();
+        refusal
+    }
+
+    fn register(self: &Arc<Self>, content: &[u8], places: Places) -> Copy {
         let number = self.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
         let copy = Arc::new(Content::new(self, number, content, places));
         self.shard(number).insert(number, Arc::downgrade(&copy));
-        if is_stranded {
-            self.stranded().push(Arc::downgrade(&copy));
+        Copy(copy)
+    }
+
+    /// Has content that no back end took moved into one as soon as there is room.
+    fn if_stranded(self: &Arc<Self>, copy: &Copy) {
+        if copy.is_stranded() {
+            self.stranded().push(Arc::downgrade(&copy.0));
             self.begin_moving();
         }
-        (Copy(copy), refusal)
     }
 
     /// Puts content into back ends that are not among the places, until it is in as many as were asked for.

@@ -78,6 +78,33 @@ fn a_full_back_end_hands_over_to_the_next_and_the_last_one_loses_nothing() {
 }
 
 #[test]
+fn what_was_begun_is_read_from_its_buffer_until_it_is_settled_and_never_counts_twice() {
+    let stores = Arc::new(Stores::new(vec![Box::new(Named::new("small", 150_000))], 1));
+    let buffer = Arc::new([content(1), content(2), content(3)].concat());
+    let copies: Vec<_> = (0..3).map(|part| stores.begin(&buffer, part << 16..(part + 1) << 16)).collect();
+    let all_there = || {
+        for (seed, copy) in (1..).zip(&copies) {
+            let mut back = vec![0; copy.bytes()];
+            copy.read(&mut back).unwrap();
+            assert_eq!(back, content(seed));
+        }
+    };
+    all_there();
+    assert!(copies.iter().all(|copy| copy.is_here() && !copy.is_stranded()));
+    assert_eq!((stores.memory_bytes(), stores.members()[0].held_bytes), (0, 0));
+    let refusals: Vec<_> = copies.iter().map(|copy| stores.settle(copy).is_some()).collect();
+    assert_eq!(refusals, [false, false, true]);
+    assert_eq!(copies.iter().map(|copy| copy.is_here()).collect::<Vec<_>>(), [false, false, true]);
+    assert!(copies[2].is_stranded() && Arc::strong_count(&buffer) == 1);
+    all_there();
+    assert!(stores.settle(&copies[0]).is_none(), "it is settled");
+    drop(copies);
+    let dropped = stores.begin(&buffer, 0..1 << 16);
+    drop(dropped);
+    assert_eq!((stores.memory_bytes(), stores.members()[0].held_bytes), (0, 0));
+}
+
+#[test]
 fn a_back_end_that_fails_or_lies_is_found_out_and_the_second_copy_serves() {
     for lies in [false, true] {
         let broken = Arc::new(AtomicBool::new(false));

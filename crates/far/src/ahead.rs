@@ -1,0 +1,158 @@
+//! What follows a fault of a program that reads or writes in order: it is filled, read, or opened to writing, before it is touched.
+
+use crate::engine::{Engine, Known, Space};
+use crate::fault::{Want, ZEROS, fill, unprotect};
+use crate::store::Copy;
+use hinterland_farplan::State;
+use hinterland_farplan::stride::{FILL_BYTES_MAX, PASSED_BYTES_MAX};
+use hinterland_os::OsError;
+
+/// What is longer is read by other threads.
+const BESIDE_BYTES_MIN: usize = 16 << 10;
+/// Part of the room that one fault may fill.
+const FILL_SHARE: u64 = 64;
+
+/// What was done of a window.
+struct Window {
+    /// One past the last unit that is there.
+    end: u64,
+    /// Bytes of it that were there before.
+    passed: u64,
+}
+
+impl Engine {
+    /// Fills what follows a unit, if the program reads or writes in order and there is room to spare.
+    pub(crate) fn continue_sequence(
+        &self,
+        known: &mut Known,
+        id: u64,
+        (start, end): (u64, u64),
+        writes: bool,
+        room: u64,
+    ) -> Result<(), OsError> {
+        if !self.ahead {
+            return Ok(());
+        }
+        let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
+        let (sequence, bytes) = space.sequences.fault(start, end, writes);
+        let opens = self.service.guess && space.sequences.writes(sequence);
+        let bytes = self.watch.ahead(id, start, end, bytes);
+        if bytes == 0 {
+            return Ok(());
+        }
+        // Several sequences must not push out what the others filled and nobody has touched yet.
+        let most = bytes.min(FILL_BYTES_MAX).min(room / FILL_SHARE);
+        let window = self.fill_window(known, id, end, most, opens, room)?;
+        if let Some(space) = known.spaces.get_mut(&id) {
+            space.sequences.fetched(sequence, window.end);
+            self.read_ahead(space, window.end, end.saturating_add(window.passed + bytes));
+        }
+        Ok(())
+    }
+
+    /// Fills up to so many bytes from an address on. What is there already is passed over.
+    fn fill_window(
+        &self,
+        known: &mut Known,
+        id: u64,
+        start: u64,
+        most: u64,
+        opens: bool,
+        room: u64,
+    ) -> Result<Window, OsError> {
+        // Less than where eviction begins, or it would never begin.
+        let spare = self.low_bytes(room) / 2;
+        let mut window = Window { end: start, passed: 0 };
+        let mut filled = 0;
+        loop {
+            let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+            let Some(space) = known.spaces.get_mut(&id) else { break };
+            let Some((from, to)) = space.table.unit(window.end) else { break };
+            let state = space.table.state(from).cloned();
+            if matches!(state, Some(State::Resident { .. })) && window.passed < PASSED_BYTES_MAX {
+                window.passed += to - from;
+                window.end = to;
+                continue;
+            }
+            if filled >= most || resident + (to - from) + spare > room {
+                break;
+            }
+            match state {
+                Some(State::Untouched) => {
+                    if !fill(&space.faults, from, &ZEROS[..(to - from) as usize], false)?.complete {
+                        break;
+                    }
+                    space.table.set(from, State::Resident { clean: None, stamp: known.clock });
+                    known.clock += to - from;
+                    known.counters.zero_bytes += to - from;
+                }
+                Some(State::Far(piece)) => {
+                    if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
+                        break;
+                    }
+                    if !self.fetch(known, id, (from, to), &piece, Want { waits: false, writes: opens })? {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+            known.counters.ahead_bytes += to - from;
+            filled += to - from;
+            window.end = to;
+        }
+        Ok(window)
+    }
+
+    /// Has the far units of a range read that are long enough for other threads.
+    fn read_ahead(&self, space: &Space, from: u64, until: u64) {
+        let mut at = from;
+        while at < until
+            && let Some((_, end)) = space.table.unit(at)
+        {
+            if let Some(State::Far(piece)) = space.table.state(at)
+                && self.is_read_beside(&piece.copy)
+                && !self.reads.want(&piece.copy, false)
+            {
+                break;
+            }
+            at = end;
+        }
+    }
+
+    fn is_read_beside(&self, copy: &Copy) -> bool {
+        self.service.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN && !copy.is_here()
+    }
+}
+
+/// After the first write to a unit that was filled for reading: what follows it in order is likely to be written as well.
+pub(crate) fn open_sequence(space: &mut Space, start: u64, end: u64) -> Result<(), OsError> {
+    if let Some(until) = space.sequences.written(start) {
+        return open(space, end, until).map(drop);
+    }
+    let (index, bytes) = space.sequences.fault(start, end, true);
+    let reached = open(space, end, end.saturating_add(bytes.min(FILL_BYTES_MAX)))?;
+    space.sequences.fetched(index, reached);
+    Ok(())
+}
+
+/// Lets what is here of a range be written without a fault, up to the first unit that is not here; returns where that is.
+fn open(space: &mut Space, from: u64, until: u64) -> Result<u64, OsError> {
+    let (mut at, mut protected) = (from, from);
+    while at < until
+        && let Some((_, to)) = space.table.unit(at)
+        && let Some(State::Resident { clean, stamp }) = space.table.state(at)
+    {
+        let (is_clean, stamp) = (clean.is_some(), *stamp);
+        if is_clean {
+            // First: what the table calls clean must not be open, whatever the kernel says.
+            space.table.set(at, State::Resident { clean: None, stamp });
+            protected = to;
+        }
+        at = to;
+    }
+    if protected > from {
+        // What stays protected is opened at its first write.
+        let _ = unprotect(space, from, protected)?;
+    }
+    Ok(at)
+}
