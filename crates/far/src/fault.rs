@@ -4,7 +4,7 @@ use crate::ahead;
 use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
-use hinterland_farplan::refault::Clock;
+use hinterland_farplan::refault::{Clock, Stay};
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
 use hinterland_os::{OsError, Userfault};
@@ -226,10 +226,10 @@ impl Engine {
             return Ok(false);
         }
         let clean = is_clean.then(|| piece.clone());
-        let stays =
-            if self.service.refaults { space.refaults.came(start, clock, room, want.waits) } else { 0 };
-        space.table.set(start, State::Resident { clean, stamp: clock + stays });
-        known.clock += end - start;
+        let is_on = self.service.refaults;
+        let stay = if is_on { space.refaults.came(start, clock, room, want.waits) } else { Stay::default() };
+        space.table.set(start, State::Resident { clean, stamp: clock + stay.longer });
+        known.clock += end - start + stay.jump;
         known.counters.fetched_bytes += end - start;
         Ok(true)
     }

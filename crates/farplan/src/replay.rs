@@ -256,7 +256,9 @@ impl Model<'_> {
     /// A unit is here from now on; what came back soon after it left stays longer.
     fn place(&mut self, unit: Unit, mut resident: Resident, was_far: bool, is_wanted: bool) {
         if was_far {
-            resident.stamp += self.refaults.came(self.address(unit), self.clock, self.room, is_wanted);
+            let stay = self.refaults.came(self.address(unit), self.clock, self.room, is_wanted);
+            resident.stamp += stay.longer;
+            self.clock += stay.jump;
         }
         self.clock += self.setting.unit_bytes;
         self.resident.insert(unit, resident);

@@ -10,7 +10,7 @@ pub mod toucher;
 pub mod tune;
 
 use super::case::Case;
-use super::ground::Ground;
+use super::ground::{BenchNode, Ground, NodePlan};
 use super::report::{Better, Row};
 use super::worker::Worker;
 use super::{Bench, Setting};
@@ -20,6 +20,8 @@ use swap::{Kind, Swap};
 
 /// Beside the data: the program itself and the libraries that it loads.
 const BESIDE_BYTES: u64 = 32 << 20;
+/// The lending node fetches nothing itself.
+const LENDER_CACHE_BYTES: u64 = 4 << 20;
 /// For how long a figure is taken, in milliseconds; the second for `--quick`.
 const TIMES_MS: [u64; 2] = [3000, 300];
 
@@ -69,17 +71,24 @@ fn cases(
     let ground = Ground::new(setting, 0)?;
     let question = format!("{line} {}", TIMES_MS[usize::from(setting.quick)]);
     let disk = format!("ssd:{}@{}", ground.folder().display(), 2 * bytes);
-    let back_ends =
-        [("lz4", "lz4", Kind::Zram, "zram swap"), ("ssd", disk.as_str(), Kind::Disk, "disk swap")];
+    let back_ends = [
+        ("lz4", "lz4", Kind::Zram, "zram swap"),
+        ("pool", "pool", Kind::Zram, "zram swap"),
+        ("ssd", disk.as_str(), Kind::Disk, "disk swap"),
+    ];
     let mut rows = Vec::new();
     for (name, far, kind, peer_name) in back_ends {
         (setting.say)(&format!("far-{line}: {name}"));
+        // Its memory is used from the first byte on: it is there only while it is measured.
+        let node = if name == "pool" { Some(lender(&ground, bytes)?) } else { None };
         let mut swap = Swap::start(&ground, kind, 2 * bytes);
         let mut peer = match &mut swap {
             Ok(swap) => swapped(setting, swap, bytes, local),
             Err(failure) => Err(failure.clone()),
         };
-        let mut ours = far_program(setting, far, move_unit, bytes, local)?;
+        let local_bytes = (local + BESIDE_BYTES).to_string();
+        let words = ["--local", &local_bytes, "--far", far, "--far-unit", move_unit];
+        let mut ours = far_program(setting, &ground, node.as_ref(), &words, bytes)?;
         let mut limit = plain_program(setting, bytes)?;
         let case = Case::new(name, unit, Better::Higher, || ours.figure(&question))
             .limit("the same with all of its memory local", || limit.figure(&question));
@@ -89,11 +98,29 @@ fn cases(
     Ok(rows)
 }
 
+/// A node of the same rack with memory for all that can be far.
+fn lender(ground: &Ground, bytes: u64) -> Result<BenchNode, Failure> {
+    let (capacity_bytes, cache_bytes) = (bytes + bytes / 4, LENDER_CACHE_BYTES);
+    ground.node(NodePlan { name: "far-lender", capacity_bytes, cache_bytes, ..NodePlan::default() })
+}
+
 /// The program with far memory, its memory filled.
-fn far_program(setting: &Setting, far: &str, unit: &str, bytes: u64, local: u64) -> Result<Worker, Failure> {
-    let mut command = Command::new(&setting.program);
-    command.args(["--quiet", "run", "--local", &(local + BESIDE_BYTES).to_string(), "--far", far]);
-    command.args(["--far-unit", unit, "--"]).arg(&setting.program);
+fn far_program(
+    setting: &Setting,
+    ground: &Ground,
+    node: Option<&BenchNode>,
+    words: &[&str],
+    bytes: u64,
+) -> Result<Worker, Failure> {
+    let mut command = match node {
+        Some(node) => ground.run_on(node, words),
+        None => {
+            let mut command = Command::new(&setting.program);
+            command.args(["--quiet", "run"]).args(words).arg("--");
+            command
+        }
+    };
+    command.arg(&setting.program);
     filled("the program with far memory", command, bytes)
 }
 
