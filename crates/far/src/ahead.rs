@@ -3,12 +3,15 @@
 use crate::engine::{Engine, Known, Space};
 use crate::fault::{Want, ZEROS, fill, unprotect};
 use crate::store::Copy;
-use hinterland_farplan::State;
 use hinterland_farplan::stride::{FILL_BYTES_MAX, PASSED_BYTES_MAX};
+use hinterland_farplan::{Piece, State};
 use hinterland_os::OsError;
+use std::sync::Arc;
 
 /// What is longer is read by other threads.
 const BESIDE_BYTES_MIN: usize = 16 << 10;
+/// Most bytes of several units that are filled by one call.
+const TOGETHER_BYTES_MAX: u64 = 128 << 10;
 /// Part of the room that one fault may fill.
 const FILL_SHARE: u64 = 64;
 
@@ -67,7 +70,7 @@ impl Engine {
         loop {
             let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
             let Some(space) = known.spaces.get_mut(&id) else { break };
-            let Some((from, to)) = space.table.unit(window.end) else { break };
+            let Some((from, mut to)) = space.table.unit(window.end) else { break };
             let state = space.table.state(from).cloned();
             if matches!(state, Some(State::Resident { .. })) && window.passed < PASSED_BYTES_MAX {
                 window.passed += to - from;
@@ -87,12 +90,9 @@ impl Engine {
                     known.counters.zero_bytes += to - from;
                 }
                 Some(State::Far(piece)) => {
-                    if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
-                        break;
-                    }
-                    if !self.fetch(known, id, (from, to), &piece, Want { waits: false, writes: opens })? {
-                        break;
-                    }
+                    let left = (most - filled).min(room - spare - resident);
+                    let Some(end) = self.fill_far(known, id, (from, to), &piece, left, opens)? else { break };
+                    to = end;
                 }
                 _ => break,
             }
@@ -101,6 +101,85 @@ impl Engine {
             window.end = to;
         }
         Ok(window)
+    }
+
+    /// Brings back a far unit, and small ones behind it, of all together at most so many bytes. Returns where they end; `None`: content must be
+    /// read first, or events.
+    fn fill_far(
+        &self,
+        known: &mut Known,
+        id: u64,
+        (start, end): (u64, u64),
+        piece: &Piece<Arc<Copy>>,
+        most: u64,
+        opens: bool,
+    ) -> Result<Option<u64>, OsError> {
+        if self.is_read_beside(&piece.copy) && self.reads.get(&piece.copy).is_none() {
+            return Ok(None);
+        }
+        let most = if self.service.together { most.min(TOGETHER_BYTES_MAX) } else { 0 };
+        let together = known.spaces.get(&id).map_or_else(Vec::new, |space| self.together(space, start, most));
+        if together.len() < 2 {
+            let want = Want { waits: false, writes: opens };
+            return Ok(self.fetch(known, id, (start, end), piece, want)?.then_some(end));
+        }
+        let bytes: usize = together.iter().map(|piece| piece.copy.bytes()).sum();
+        let done = self.fetch_together(known, id, start, &together, opens)?;
+        Ok(done.then_some(start + bytes as u64))
+    }
+
+    /// What neighbouring far units from an address on hold, at most so many bytes, each with a copy of its own that is read here and now.
+    fn together(&self, space: &Space, from: u64, most: u64) -> Vec<Piece<Arc<Copy>>> {
+        let mut together = Vec::new();
+        let mut at = from;
+        while let Some((start, end)) = space.table.unit(at)
+            && let Some(State::Far(piece)) = space.table.state(at)
+            && start == at
+            && end - from <= most
+            && piece.base == start as i64
+            && piece.copy.bytes() as u64 == end - start
+            && !self.is_read_beside(&piece.copy)
+            && !self.reads.has(&piece.copy)
+        {
+            together.push(piece.clone());
+            at = end;
+        }
+        together
+    }
+
+    /// Brings neighbouring units back by one call, ahead of a program. `false`: events must be read first, or one of them is better asked for alone.
+    fn fetch_together(
+        &self,
+        known: &mut Known,
+        id: u64,
+        start: u64,
+        together: &[Piece<Arc<Copy>>],
+        opens: bool,
+    ) -> Result<bool, OsError> {
+        let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
+        let mut content = self.reads.buffer(together.iter().map(|piece| piece.copy.bytes()).sum());
+        let mut rest = &mut content[..];
+        for piece in together {
+            let (own, others) = rest.split_at_mut(piece.copy.bytes());
+            rest = others;
+            if piece.copy.read(own).is_err() {
+                // Its touch says what is lost.
+                return Ok(false);
+            }
+        }
+        let protect = !opens && (!self.service.guess || space.guess.protects(start));
+        let filled = fill(&space.faults, start, &content, protect)?;
+        let bytes = content.len() as u64;
+        self.reads.keep(content);
+        if !filled.complete || opens && filled.found && !unprotect(space, start, start + bytes)? {
+            return Ok(false);
+        }
+        for piece in together {
+            let is_clean = protect && !filled.found && !piece.copy.is_stranded();
+            let unit = (piece.base as u64, piece.base as u64 + piece.copy.bytes() as u64);
+            self.landed(known, id, unit, is_clean.then(|| piece.clone()), false);
+        }
+        Ok(true)
     }
 
     /// Has the far units of a range read that are long enough for other threads.

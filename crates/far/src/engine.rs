@@ -52,6 +52,8 @@ pub struct Service {
     pub guess: bool,
     /// Whether what comes back soon after it left stays longer.
     pub refaults: bool,
+    /// Whether small units that follow each other are filled by one call.
+    pub together: bool,
 }
 
 /// How a run is set up.

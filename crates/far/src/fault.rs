@@ -37,7 +37,7 @@ pub(crate) struct Fill {
     /// All pages of the range are there.
     pub(crate) complete: bool,
     /// Some were there before.
-    found: bool,
+    pub(crate) found: bool,
 }
 
 /// Why a far unit comes back.
@@ -207,7 +207,7 @@ impl Engine {
         piece: &Piece<Arc<Copy>>,
         want: Want,
     ) -> Result<bool, OsError> {
-        let (clock, room) = (known.clock, self.room_bytes(known));
+        let clock = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
         let content = match self.content(&piece.copy) {
             Some(Ok(content)) => content,
@@ -226,12 +226,26 @@ impl Engine {
             return Ok(false);
         }
         let clean = is_clean.then(|| piece.clone());
+        self.landed(known, id, (start, end), clean, want.waits);
+        Ok(true)
+    }
+
+    /// A far unit is here again, and its copy has the same bytes if it is given. `is_wanted`: somebody waited for it.
+    pub(crate) fn landed(
+        &self,
+        known: &mut Known,
+        id: u64,
+        (start, end): (u64, u64),
+        clean: Option<Piece<Arc<Copy>>>,
+        is_wanted: bool,
+    ) {
+        let (clock, room) = (known.clock, self.room_bytes(known));
+        let Some(space) = known.spaces.get_mut(&id) else { return };
         let is_on = self.service.refaults;
-        let stay = if is_on { space.refaults.came(start, clock, room, want.waits) } else { Stay::default() };
+        let stay = if is_on { space.refaults.came(start, clock, room, is_wanted) } else { Stay::default() };
         space.table.set(start, State::Resident { clean, stamp: clock + stay.longer });
         known.clock += end - start + stay.jump;
         known.counters.fetched_bytes += end - start;
-        Ok(true)
     }
 
     /// The content of a copy: what was read ahead, or a small read here and now. `None`: it is being read.

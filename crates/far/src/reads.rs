@@ -117,6 +117,11 @@ impl Reads {
         buffer
     }
 
+    /// A buffer that is not needed any more.
+    pub(crate) fn keep(&self, buffer: Vec<u8>) {
+        self.lock().keep_spare(buffer);
+    }
+
     /// Reads what is wanted until [`end`](Self::end); `tell` is called after each read that somebody waits for.
     pub(crate) fn serve(&self, tell: impl Fn()) {
         let mut known = self.lock();

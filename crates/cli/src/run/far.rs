@@ -30,6 +30,8 @@ const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
 /// Whether what comes back soon after it left stays longer; 0 turns that off.
 const REFAULTS_VARIABLE: &str = "HINTERLAND_FAR_REFAULTS";
+/// Whether small units that follow each other are filled by one call; 0 turns that off.
+const TOGETHER_VARIABLE: &str = "HINTERLAND_FAR_TOGETHER";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -261,6 +263,7 @@ pub fn service() -> Result<Service, Failure> {
         follow: is_on(FOLLOW_VARIABLE),
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
+        together: is_on(TOGETHER_VARIABLE),
     })
 }
 
