@@ -107,6 +107,29 @@ def test_what_is_read_and_written_in_order_waits_for_few_first_writes(binary, li
     assert writes["1"] < writes["0"] / 4, writes
 
 
+# Memory that is reserved by the tebibyte, and of which little is used.
+SPARSE = """
+import mmap, os, re
+bytes, parts = 1 << 40, 300
+memory = mmap.mmap(-1, bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+step = bytes // parts // 4096 * 4096
+content = lambda part: b"%7d|" % part * (1 << 17)
+for part in range(parts):
+    memory[part * step : part * step + (1 << 20)] = content(part)
+is_right = all(memory[part * step : part * step + (1 << 20)] == content(part) for part in range(parts))
+print("right" if is_right and memory[step - 1] == 0 else "wrong")
+print(re.search(r"VmHWM:\\s+([0-9]+) kB", open(f"/proc/{os.getppid()}/status").read())[1])
+"""
+
+
+def test_a_tebibyte_that_is_hardly_used_is_far_and_costs_the_supervisor_little(binary, library):
+    ended = far(binary, ["--local", "96M"], [sys.executable, "-c", SPARSE])
+    assert ended.returncode == 0 and ended.stdout.startswith("right\n"), ended.stderr
+    assert resident_bytes(ended.stderr) < 112 * MEBIBYTE, ended.stderr
+    # The content compresses to next to nothing.
+    assert int(ended.stdout.split()[1]) < 160 << 10, ended.stdout
+
+
 def test_a_mapping_that_was_protected_in_parts_can_be_moved_as_one(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M", "--far-unit", "64K"], [compiled(tmp_path, "far_parts")])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

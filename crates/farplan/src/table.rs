@@ -9,6 +9,9 @@
 //!
 //! A fill may therefore be repeated or cut short at any page: it adds missing pages only.
 
+mod units;
+
+use self::units::Units;
 use crate::PAGE;
 use std::collections::BTreeMap;
 
@@ -86,7 +89,7 @@ struct Region<C> {
     end: u64,
     /// How much of the first unit lies before the start of the region.
     lead: u64,
-    units: Vec<State<C>>,
+    units: Units<C>,
 }
 
 /// The memory of one address space.
@@ -142,11 +145,11 @@ impl<C: Clone> Table<C> {
         else {
             return;
         };
-        let Some(place) = self.regions.get_mut(&key).and_then(|region| region.units.get_mut(index)) else {
+        let after = Kind::of(&state);
+        let Some(before) = self.regions.get_mut(&key).and_then(|region| region.units.replace(index, state))
+        else {
             return;
         };
-        let after = Kind::of(&state);
-        let before = std::mem::replace(place, state);
         self.count(Kind::of(&before), end - start, false);
         self.count(after, end - start, true);
     }
@@ -167,9 +170,7 @@ impl<C: Clone> Table<C> {
         for (from, to) in &gaps {
             let lead = from & (self.unit_bytes - 1);
             let count = (to - from + lead).div_ceil(self.unit_bytes) as usize;
-            let mut units = Vec::new();
-            units.resize_with(count, || State::Untouched);
-            self.regions.insert(*from, Region { end: *to, lead, units });
+            self.regions.insert(*from, Region { end: *to, lead, units: Units::new(count) });
         }
         gaps
     }
@@ -190,7 +191,7 @@ impl<C: Clone> Table<C> {
     pub fn remove(&mut self, start: u64, end: u64) {
         let mut cut = self.cut(start, end);
         for (_, region) in &mut cut {
-            for unit in &mut region.units {
+            region.units.change(|unit| {
                 *unit = match std::mem::replace(unit, State::Untouched) {
                     // It may be moved out still, with whatever is there then.
                     State::Leaving { ticket, base, clean, .. } => {
@@ -198,7 +199,7 @@ impl<C: Clone> Table<C> {
                     }
                     _ => State::Untouched,
                 };
-            }
+            });
         }
         self.insert(cut);
     }
@@ -214,23 +215,21 @@ impl<C: Clone> Table<C> {
         for (start, region) in &mut cut {
             *start = moved(*start);
             region.end = moved(region.end);
-            for unit in &mut region.units {
-                match unit {
-                    State::Untouched => {}
-                    State::Far(piece) => piece.base = moved_base(piece.base),
-                    State::Resident { clean, .. } => {
-                        if let Some(piece) = clean {
-                            piece.base = moved_base(piece.base);
-                        }
-                    }
-                    State::Leaving { base, clean, .. } => {
-                        *base = moved_base(*base);
-                        if let Some(piece) = clean {
-                            piece.base = moved_base(piece.base);
-                        }
+            region.units.change(|unit| match unit {
+                State::Untouched => {}
+                State::Far(piece) => piece.base = moved_base(piece.base),
+                State::Resident { clean, .. } => {
+                    if let Some(piece) = clean {
+                        piece.base = moved_base(piece.base);
                     }
                 }
-            }
+                State::Leaving { base, clean, .. } => {
+                    *base = moved_base(*base);
+                    if let Some(piece) = clean {
+                        piece.base = moved_base(piece.base);
+                    }
+                }
+            });
         }
         self.insert(cut);
     }
@@ -243,7 +242,7 @@ impl<C: Clone> Table<C> {
         let first = self.region(hand).map_or(hand, |(start, _)| start);
         for (start, region) in self.regions.range(first..) {
             let skip = if hand > *start { self.index(*start, region, hand) } else { 0 };
-            for (index, unit) in region.units.iter().enumerate().skip(skip) {
+            for (index, unit) in region.units.touched(skip) {
                 if !matches!(unit, State::Resident { stamp, .. } if *stamp <= before) {
                     continue;
                 }
@@ -258,10 +257,10 @@ impl<C: Clone> Table<C> {
         (found, None)
     }
 
-    /// All units in the order of addresses: start, end, and what is there.
+    /// The units that may not be untouched, in the order of addresses: start, end, and what is there.
     pub fn units(&self) -> impl Iterator<Item = (u64, u64, &State<C>)> {
         self.regions.iter().flat_map(|(start, region)| {
-            region.units.iter().enumerate().map(|(index, unit)| {
+            region.units.touched(0).map(|(index, unit)| {
                 let (from, to) = self.span(*start, region, index);
                 (from, to, unit)
             })
@@ -312,7 +311,7 @@ impl<C: Clone> Table<C> {
         for (start, region) in self.regions.range(first..to) {
             let skip = if from > *start { self.index(*start, region, from) } else { 0 };
             let end = self.index(*start, region, to.min(region.end) - 1) + 1;
-            for (index, unit) in region.units.iter().enumerate().take(end).skip(skip) {
+            for (index, unit) in region.units.touched(skip).take_while(|(index, _)| *index < end) {
                 if matches!(unit, State::Leaving { ticket: of, .. } if *of == ticket) {
                     found.push(self.span(*start, region, index));
                 }
@@ -360,7 +359,7 @@ impl<C: Clone> Table<C> {
         let mut taken = Vec::new();
         for key in keys {
             let Some(region) = self.regions.remove(&key) else { continue };
-            for (index, unit) in region.units.iter().enumerate() {
+            for (index, unit) in region.units.touched(0) {
                 let (from, to) = self.span(key, &region, index);
                 self.count(Kind::of(unit), to - from, false);
             }
@@ -371,7 +370,7 @@ impl<C: Clone> Table<C> {
 
     fn insert(&mut self, regions: Vec<(u64, Region<C>)>) {
         for (key, region) in regions {
-            for (index, unit) in region.units.iter().enumerate() {
+            for (index, unit) in region.units.touched(0) {
                 let (from, to) = self.span(key, &region, index);
                 self.count(Kind::of(unit), to - from, true);
             }
@@ -388,13 +387,15 @@ impl<C: Clone> Table<C> {
             ((address - key + left.lead) / unit_bytes, (address - key + left.lead) % unit_bytes);
         let mut units = left.units.split_off(index as usize);
         if lead > 0
-            && let Some(first) = units.first_mut()
+            && let Some(first) = units.get(0).cloned()
         {
             // Parts of a unit are not protected as one: neither is known to be clean.
-            if let State::Resident { clean, .. } = first {
-                *clean = None;
-            }
-            left.units.push(first.clone());
+            let half = match first {
+                State::Resident { stamp, .. } => State::Resident { clean: None, stamp },
+                other => other,
+            };
+            let _ = units.replace(0, half.clone());
+            left.units.push(half);
         }
         let right = Region { end: left.end, lead, units };
         left.end = address;

@@ -109,7 +109,13 @@ fn fork(check: impl FnOnce() -> bool) -> libc::pid_t {
     // SAFETY: the child runs the check and ends without returning.
     match unsafe { libc::fork() } {
         0 => {
-            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_or(false);
+            let held = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).unwrap_or_else(|why| {
+                let why = why.downcast_ref::<String>().map_or("no word of why", String::as_str);
+                // What a child prints is kept for the test, and ends with the child.
+                // SAFETY: writes the bytes of a string.
+                unsafe { libc::write(2, why.as_ptr().cast(), why.len()) };
+                false
+            });
             // SAFETY: ends the child without the handlers of the test program.
             unsafe { libc::_exit(i32::from(!held)) }
         }
@@ -440,18 +446,21 @@ fn a_child_has_the_memory_anew_with_what_the_parent_wrote() {
     let shared = setup.map(MapOptions::default());
     store(&private, 4096, 5);
     store(&private, MIB, 6);
-    let fine = in_child(|| {
-        let bytes = load(&private, 4096) == 5
-            && load(&private, MIB) == 6
-            && load(&private, 4097) == byte_of(object, 4097);
+    let status = wait_for(fork(|| {
+        let bytes = [4096, MIB, 4097].map(|at| load(&private, at));
+        assert_eq!(bytes, [5, 6, byte_of(object, 4097)], "in the child");
         store(&private, 8192, 7);
         // A child of the child, at a time when the first may still be at it.
-        let grand = in_child(|| {
-            load(&private, 8192) == 7 && load(&private, 4096) == 5 && first_wrong(&shared, object).is_none()
-        });
-        bytes && grand && first_wrong(&shared, object).is_none()
-    });
-    assert!(fine);
+        let grand = wait_for(fork(|| {
+            assert_eq!([8192, 4096].map(|at| load(&private, at)), [7, 5], "in the child of the child");
+            assert_eq!(first_wrong(&shared, object), None, "in the child of the child");
+            true
+        }));
+        assert_eq!(grand, 0, "the wait status of the child of the child");
+        assert_eq!(first_wrong(&shared, object), None, "in the child");
+        true
+    }));
+    assert_eq!(status, 0, "the wait status of the child");
     assert_eq!(load(&private, 8192), byte_of(object, 8192));
     assert_eq!(load(&private, 4096), 5);
     setup.node.order("fills");

@@ -22,8 +22,8 @@ BLOCK_BYTES_MAX = 4 << 20
 NAME_BYTES_MAX = (1 << 16) - 66
 # A name that is not in the key is padded to whole cache lines, so that the value stays aligned.
 PRELUDE_UNIT = 64
-# How often a value that changes its length meanwhile is looked at again before it counts as missing.
-ATTEMPTS = 4
+# How often a value that is replaced meanwhile is looked at again before it counts as missing: a busy machine lets one reader lose several times.
+ATTEMPTS = 16
 HEAD = struct.Struct("<4sIQ16sH")
 MAGIC = b"HLV1"
 

@@ -313,7 +313,7 @@ proptest! {
 impl Table<Content> {
     fn leaving_any(&self) -> bool {
         let is_leaving = |unit: &State<Content>| matches!(unit, State::Leaving { .. });
-        self.regions.values().flat_map(|region| &region.units).any(is_leaving)
+        self.regions.values().flat_map(|region| region.units.touched(0)).any(|(_, unit)| is_leaving(unit))
     }
 }
 

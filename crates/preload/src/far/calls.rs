@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Smaller memory stays where it is: telling costs 30 us. Engines of languages ask for so much at once.
 const REGION_BYTES_MIN: u64 = 256 << 10;
-/// Writable memory beyond this is no program's to use up, and its table would be larger than what it holds.
-const REGION_BYTES_MAX: u64 = 64 << 30;
+/// Writable memory beyond this is no program's to use up: the shadow of a sanitizer.
+const REGION_BYTES_MAX: u64 = 4 << 40;
 /// From here on `malloc` asks for memory of its own for one allocation: where its own adapting to large allocations ends, so that
 /// programs that free and allocate them in turn do not take a fault for each page.
 const OWN_MAPPING_BYTES: c_int = 32 << 20;
