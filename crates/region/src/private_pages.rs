@@ -52,10 +52,13 @@ const _: () = assert!(size_of::<Run>() == 24);
 pub(crate) enum Which {
     /// In the page table, whatever they are.
     Present,
-    /// In the page table and not of the file: written by this process.
+    /// In the page table and not of the file: written by this process. A page that the kernel is just moving to another place in memory is not
+    /// in the page table for that moment.
     Private,
-    /// Written by this process and swapped out, or marked as lost, or marked as protected.
+    /// Written by this process and swapped out, or just being moved, or marked as lost, or marked as protected.
     Swapped,
+    /// Either of them, by one look: by two, one after the other, a page that is moved meanwhile can be missed twice.
+    Own,
 }
 
 /// The page table of this process; opened where it is needed and not kept, since a program may close any number.
@@ -88,21 +91,29 @@ impl PageScan {
     /// # Errors
     /// `ENOTTY` on kernels before 6.7.
     pub fn runs(&self, extent: Extent, which: Which) -> io::Result<Vec<Extent>> {
-        let mut runs = Vec::new();
+        let (mut present, absent) = self.runs_by_presence(extent, which)?;
+        present.extend(absent);
+        Ok(present)
+    }
+
+    /// The runs of such pages that are in the page table, and of those that are not.
+    fn runs_by_presence(&self, extent: Extent, which: Which) -> io::Result<(Vec<Extent>, Vec<Extent>)> {
+        let (mut present, mut absent) = (Vec::new(), Vec::new());
         let mut start = extent.address;
         while start < extent.end() {
             let mut found = [Run::default(); RUNS_PER_CALL];
             let rest = Extent { address: start, bytes: extent.end() - start };
             let (count, walked_to) = self.scan(rest, which, &mut found, 0)?;
-            runs.extend(
-                found[..count].iter().map(|run| Extent { address: run.start, bytes: run.end - run.start }),
-            );
+            for run in &found[..count] {
+                let runs = if run.categories & PAGE_IS_PRESENT == 0 { &mut absent } else { &mut present };
+                runs.push(Extent { address: run.start, bytes: run.end - run.start });
+            }
             if walked_to <= start {
                 break;
             }
             start = walked_to;
         }
-        Ok(runs)
+        Ok((present, absent))
     }
 
     fn scan(
@@ -112,10 +123,11 @@ impl PageScan {
         found: &mut [Run],
         pages_max: u64,
     ) -> io::Result<(usize, u64)> {
-        let (mask, inverted) = match which {
-            Which::Present => (PAGE_IS_PRESENT, 0),
-            Which::Private => (PAGE_IS_PRESENT | PAGE_IS_FILE, PAGE_IS_FILE),
-            Which::Swapped => (PAGE_IS_SWAPPED | PAGE_IS_FILE, PAGE_IS_FILE),
+        let (mask, any_of, inverted) = match which {
+            Which::Present => (PAGE_IS_PRESENT, 0, 0),
+            Which::Private => (PAGE_IS_PRESENT | PAGE_IS_FILE, 0, PAGE_IS_FILE),
+            Which::Swapped => (PAGE_IS_SWAPPED | PAGE_IS_FILE, 0, PAGE_IS_FILE),
+            Which::Own => (PAGE_IS_FILE, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, PAGE_IS_FILE),
         };
         let mut arguments = ScanArguments {
             size: size_of::<ScanArguments>() as u64,
@@ -126,6 +138,7 @@ impl PageScan {
             pages_max,
             category_inverted: inverted,
             category_mask: mask,
+            category_any_of_mask: any_of,
             return_mask: PAGE_IS_PRESENT,
             ..ScanArguments::default()
         };
@@ -153,8 +166,7 @@ pub(crate) struct Carried {
 /// [`RegionError::System`] without memory or without `PAGEMAP_SCAN`.
 pub(crate) fn carry(scan: &PageScan, stretch: &Stretch) -> Result<Vec<Carried>, RegionError> {
     let failed = |source| RegionError::system("scan for private pages", stretch.extent, source);
-    let present = scan.runs(stretch.extent, Which::Private).map_err(failed)?;
-    let swapped = scan.runs(stretch.extent, Which::Swapped).map_err(failed)?;
+    let (present, swapped) = scan.runs_by_presence(stretch.extent, Which::Own).map_err(failed)?;
     let pages = present.iter().chain(&swapped).map(|run| run.bytes / BASE_PAGE_BYTES).sum::<u64>();
     if pages == 0 {
         return Ok(Vec::new());

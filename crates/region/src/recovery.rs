@@ -17,6 +17,7 @@ use crate::thread::{self, Joined};
 use hinterland_os::poll::wait_readable;
 use hinterland_os::userfault::FaultModes;
 use hinterland_types::limits::BASE_PAGE_BYTES;
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Pause between attempts to reach a node: short against the time that it takes to start.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Between two looks for private pages: longer than it takes the kernel to move one.
+const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 /// How often the thread that reads events looks whether it may end.
 const EVENT_PAUSE: Duration = Duration::from_millis(2);
 
@@ -221,12 +224,21 @@ impl Rescue<'_> {
         if let Some(scan) = self.scan {
             let failed = |error| RegionError::system("scan for private pages", extent, error);
             // Asked even if the program should have none: it may have made a mapping writable behind our back.
-            if stretch.copies || scan.has(extent, Which::Private).unwrap_or(false) {
+            if stretch.copies || scan.has(extent, Which::Own).unwrap_or(false) {
+                // A page is private for good, and is missed by a look only while the kernel moves it: by one of three, not by all.
+                let mut found = BTreeSet::new();
+                let mut look = || -> Result<(), RegionError> {
+                    for run in scan.runs(extent, Which::Private).map_err(failed)? {
+                        found.extend((run.address..run.end()).step_by(BASE_PAGE_BYTES as usize));
+                    }
+                    Ok(())
+                };
+                look()?;
                 self.freeze(scan, extent)?;
-                let runs = scan.runs(extent, Which::Private).map_err(failed)?;
-                let addresses =
-                    runs.iter().flat_map(|run| (run.address..run.end()).step_by(BASE_PAGE_BYTES as usize));
-                pages.extend(addresses.map(|address| Carried { address, copy: address }));
+                look()?;
+                std::thread::sleep(BETWEEN_LOOKS);
+                look()?;
+                pages.extend(found.into_iter().map(|address| Carried { address, copy: address }));
             }
         } else if stretch.copies {
             return Err(nonsense(

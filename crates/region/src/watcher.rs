@@ -98,10 +98,7 @@ fn answer(link: &Arc<Link>, notice: Notice) -> NoticeReply {
 fn drop_entries(extent: Extent, scan: Option<&PageScan>) {
     // What the program wrote for itself would be lost with the entries. Asked each time, since a program may have made a
     // mapping writable without this library knowing.
-    let private = |scan: &PageScan| {
-        scan.has(extent, Which::Private).unwrap_or(true) || scan.has(extent, Which::Swapped).unwrap_or(true)
-    };
-    if scan.is_none_or(private) {
+    if scan.is_none_or(|scan| scan.has(extent, Which::Own).unwrap_or(true)) {
         return;
     }
     // SAFETY: the range is of the pool, by the table under its lock, and all its pages are pages of the file.
