@@ -128,14 +128,16 @@ impl PutMachine {
         self.now_ms = self.now_ms.max(now_ms);
         match event {
             PutEvent::Reserved { object, homes } => self.reserved(object, homes),
-            PutEvent::Grown { bytes } => {
+            // No more room than there is: a late answer to an earlier request. Taken for an answer, it would
+            // have the request begin anew each time that it comes, and no try would be the last.
+            PutEvent::Grown { bytes } if bytes > self.room => {
                 if self.answered(Request::Grow) {
-                    self.room = self.room.max(bytes);
+                    self.room = bytes;
                 }
             }
             PutEvent::Data { end } if self.digest.is_none() => self.available = self.available.max(end),
             PutEvent::Finish { digest } if self.digest.is_none() => self.digest = Some(digest),
-            PutEvent::Data { .. } | PutEvent::Finish { .. } | PutEvent::Timeout => {}
+            PutEvent::Grown { .. } | PutEvent::Data { .. } | PutEvent::Finish { .. } | PutEvent::Timeout => {}
             PutEvent::Opened { node } => self.opened(node),
             PutEvent::Wrote { node, offset } => self.wrote(node, offset),
             PutEvent::HomeSealed { node, digest } => self.home_sealed(node, digest),
