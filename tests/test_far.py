@@ -107,6 +107,16 @@ def test_what_is_read_and_written_in_order_waits_for_few_first_writes(binary, li
     assert writes["1"] < writes["0"] / 4, writes
 
 
+def test_small_units_that_follow_each_other_come_back_several_at_once(binary, library):
+    said = r"([0-9]+) MiB filled ahead, ([0-9]+) of them several units at once"
+    for together in ["0", "1"]:
+        env = {**os.environ, "HINTERLAND_FAR_TOGETHER": together}
+        ended = far(binary, ["--local", "96M"], [sys.executable, "-c", IN_PLACE], env=env)
+        assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+        ahead, several = map(int, re.search(said, ended.stderr).groups())
+        assert ahead > 160 and (several > ahead / 4 if together == "1" else several == 0), ended.stderr
+
+
 # Memory that is reserved by the tebibyte, and of which little is used.
 SPARSE = """
 import mmap, os, re
@@ -267,6 +277,40 @@ def test_impossible_settings_are_refused_before_the_program_starts(binary, libra
     subprocess.run(["cc", "-static", "-o", static, tmp_path / "static.c"], check=True)
     ended = far(binary, ["--local", "1G"], [static])
     assert ended.returncode != 0 and "statically linked" in ended.stderr
+
+
+def test_programs_that_go_past_far_memory_are_told_of_however_they_begin(binary, library, tmp_path):
+    (tmp_path / "static.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+    names = ["spawned", "forked", "shelled", "posix", "bare"]
+    for name in names[:4]:
+        subprocess.run(["cc", "-static", "-o", tmp_path / name, tmp_path / "static.c"], check=True)
+    subprocess.run(["cc", "-o", tmp_path / "bare", tmp_path / "static.c"], check=True)
+    script = f"""
+import os, subprocess
+folder = {str(tmp_path)!r}
+for _ in range(3):
+    assert subprocess.run([folder + "/spawned"]).returncode == 0
+assert os.system(folder + "/shelled") == 0
+child = os.fork()
+if child == 0:
+    os.execv(folder + "/forked", ["forked"])
+assert os.waitpid(child, 0)[1] == 0
+assert os.waitpid(os.posix_spawn(folder + "/posix", ["posix"], os.environ), 0)[1] == 0
+assert subprocess.run([folder + "/bare"]).returncode == 0
+assert subprocess.run([folder + "/bare"], env={{}}).returncode == 0
+try:
+    subprocess.run([folder + "/nowhere"])
+except FileNotFoundError:
+    print("right", flush=True)
+os.execv(folder + "/spawned", ["spawned"])
+"""
+    ended = far(binary, ["--local", "128M"], [sys.executable, "-c", script])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    told = [line for line in ended.stderr.splitlines() if "none of the budget's" in line]
+    assert sorted(line.split()[1] for line in told) == sorted(str(tmp_path / name) for name in names), ended.stderr
+    for line in told:
+        assert ("without LD_PRELOAD" if "/bare " in line else "statically linked") in line, line
+    assert "; 8 programs started outside" in ended.stderr, ended.stderr
 
 
 def test_children_of_every_kind_get_their_memory(binary, library):

@@ -308,12 +308,32 @@ def test_a_random_program_is_switched_to_and_fro_among_back_ends(runtime, tmp_pa
     with runtime.running("--local", "64M", "--name", "random", program=command) as running:
         switched = 0
         while running.poll() is None:
-            for far, budget in ((f"ssd:{runtime.folder}@2G", "64M"), ("lz4", "96M"), (f"lz4,ssd:{runtime.folder}@2G", "64M")):
-                ended = runtime.command("switch", "random", "--far", far, "--local", budget, "--wait", "20")
+            disk = f"ssd:{runtime.folder}@2G"
+            for far, copies, budget in ((disk, 1, "64M"), (f"lz4,{disk}", 2, "96M"), (f"zstd,lz4,{disk}", 3, "64M"), ("lz4", 1, "64M")):
+                ended = runtime.command(
+                    "switch", "random", "--far", far, "--copies", copies, "--local", budget, "--wait", "20"
+                )
                 switched += ended.returncode == 0
         said, told = running.communicate(timeout=SECONDS_MAX)
         assert running.returncode == 0 and said == "right\n", told
         assert switched > 0, told
+
+
+def test_the_number_of_copies_is_changed_while_the_program_works(runtime):
+    with runtime.running("--local", "96M", "--far", f"lz4,ssd:{runtime.folder}@1G", "--name", "copied") as running:
+        for copies in (2, 1, 2):
+            ended = runtime.command("switch", "copied", "--copies", copies, "--json", "--wait", "60")
+            assert ended.returncode == 0, ended.stderr
+            assert json.loads(ended.stdout)["copies"] == copies
+            program = runtime.program()
+            held = [back_end["held_bytes"] for back_end in program["back_ends"]]
+            # What moves at this moment is in the one and not yet in the other.
+            apart = abs(held[0] - held[1])
+            assert program["copies"] == copies and (copies == 1 or apart <= max(held) / 4), held
+        ended = runtime.command("switch", "copied", "--copies", 3)
+        assert ended.returncode != 0 and "as many back ends" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+        assert runtime.program()["copies"] == 2
+        finished(running)
 
 
 def test_back_ends_that_are_full_or_broken_are_refused_and_change_nothing(runtime):

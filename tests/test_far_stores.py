@@ -197,6 +197,15 @@ def test_back_ends_that_cannot_be_had_are_refused_before_the_program_starts(libr
         subprocess.run(["umount", "--lazy", small], check=True)
 
 
+def test_a_running_program_gets_a_second_copy_and_outlives_its_first_back_end(library, two_racks):
+    a, b = two_racks
+    run = Run(a, "--far", "pool:b")
+    a.run("switch", run.process.pid, "--far", "pool:b,lz4", "--copies", "2")
+    b.kill()
+    code, said, told = run.check()
+    assert code == 0 and said == "right\n", told
+
+
 def test_a_running_program_is_switched_to_the_pool_and_back(library, two_racks):
     a, b = two_racks
     run = Run(a, "--far", "lz4")

@@ -5,7 +5,6 @@ pub mod costs;
 pub mod cuda;
 pub mod far;
 pub mod gpu;
-pub mod kind;
 pub mod model;
 pub mod namespace;
 pub mod preload;

@@ -174,6 +174,7 @@ impl Engine {
         if !filled.complete || opens && filled.found && !unprotect(space, start, start + bytes)? {
             return Ok(false);
         }
+        known.counters.together_bytes += bytes;
         for piece in together {
             let is_clean = protect && !filled.found && !piece.copy.is_stranded();
             let unit = (piece.base as u64, piece.base as u64 + piece.copy.bytes() as u64);

@@ -41,8 +41,13 @@ pub enum Request {
     Status,
     /// Another budget from here on.
     Local(Budget),
-    /// These back ends from here on, in words as on the command line; what the others have moves to them.
-    Far(Vec<String>),
+    /// Other back ends from here on, or another number of copies.
+    Far {
+        /// Back ends in words as on the command line, to which what the others have moves; without any, they stay as they are.
+        back_ends: Vec<String>,
+        /// In how many of them each byte is kept; `None`: in as many as before.
+        copies: Option<u8>,
+    },
 }
 
 /// What a run answers.
@@ -74,7 +79,7 @@ pub struct Control {
 struct Server {
     engine: Arc<Engine>,
     about: About,
-    understand: Box<Understand>,
+    understand: Option<Box<Understand>>,
     listener: UnixListener,
     poller: Poller,
     stop: Arc<EventCounter>,
@@ -83,7 +88,8 @@ struct Server {
 }
 
 impl Control {
-    /// Opens a control socket for the run of a supervisor in the folder for such sockets. `understand` makes back ends of words.
+    /// Opens a control socket for the run of a supervisor in the folder for such sockets. `understand` makes back ends of words; without it,
+    /// back ends are others' too and cannot be changed.
     ///
     /// # Errors
     /// The refusal of the folder, the socket or the thread.
@@ -91,7 +97,7 @@ impl Control {
         supervisor: &Supervisor,
         folder: &Path,
         about: About,
-        understand: Box<Understand>,
+        understand: Option<Box<Understand>>,
     ) -> Result<Self, OsError> {
         runs::make_folder(folder)?;
         let (listener, path) = runs::bind(folder)?;
@@ -173,11 +179,16 @@ impl Server {
     }
 
     fn answer(&self, request: &Request) -> Answer {
-        let done = match request {
-            Request::Status => Ok(()),
-            Request::Local(budget) => self.engine.change_budget(*budget),
-            Request::Far(words) => switching::switch(&self.engine, &self.understand, words),
-        };
+        let done =
+            match request {
+                Request::Status => Ok(()),
+                Request::Local(budget) => self.engine.change_budget(*budget),
+                Request::Far { back_ends, copies } => match &self.understand {
+                    Some(understand) => switching::switch(&self.engine, understand, back_ends, *copies),
+                    None => Err("back ends of jobs are shared in their batch (hint: change far in its file)"
+                        .to_owned()),
+                },
+            };
         if let Err(why) = done {
             return Answer::Refused(why);
         }

@@ -1,6 +1,7 @@
 //! What the supervisor knows: the programs' address spaces, the budget, and the faults that wait for room.
 
 use crate::evict;
+use crate::outside::Outside;
 use crate::reads::Reads;
 use crate::settle::Settling;
 use crate::store::{Copy, Stores};
@@ -18,8 +19,8 @@ use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Fault, FaultModes};
 use hinterland_os::{SharedSlice, Userfault};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -113,6 +114,7 @@ pub(crate) struct Counters {
     pub zero_bytes: u64,
     pub fetched_bytes: u64,
     pub ahead_bytes: u64,
+    pub together_bytes: u64,
     pub evicted_bytes: u64,
     pub clean_bytes: u64,
     pub zero_evicted_bytes: u64,
@@ -169,7 +171,9 @@ pub(crate) struct Engine {
     pub reads: Reads,
     pub settling: Settling,
     pub watch: Watcher,
-    pub said: AtomicBool,
+    pub outside: Outside,
+    /// What was said and is not said again.
+    pub said: Mutex<BTreeSet<&'static str>>,
     pub lost_bytes: AtomicU64,
 }
 
@@ -186,7 +190,8 @@ impl Engine {
             reads: Reads::default(),
             settling: Settling::new(options.service.writers),
             watch: Watcher::new(options.watch),
-            said: AtomicBool::new(false),
+            outside: Outside::default(),
+            said: Mutex::default(),
             lost_bytes: AtomicU64::new(0),
         }
     }
@@ -305,10 +310,9 @@ impl Engine {
         }
     }
 
-    /// Says something to whoever runs the program, once.
-    pub(crate) fn say_once(&self, text: &str) {
-        // Relaxed: guards nothing but a sentence.
-        if !self.said.swap(true, std::sync::atomic::Ordering::Relaxed) {
+    /// Says something to whoever runs the program, once for each subject.
+    pub(crate) fn say_once(&self, subject: &'static str, text: &str) {
+        if self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(subject) {
             eprintln!("hinterland: {text}");
         }
     }

@@ -109,6 +109,7 @@ impl Engine {
                     patience = (patience / 2).max(STUCK_AFTER_MIN);
                 }
                 self.say_once(
+                    "stuck",
                     "more than the local budget stays resident: what is there is locked, pinned, read-only or \
                      shared with a child",
                 );
@@ -308,7 +309,7 @@ impl Engine {
             && let Some(refusal) = self.stores.settle(copy)
             && copy.is_stranded()
         {
-            self.say_once(&format!("far memory has no room: {refusal}"));
+            self.say_once("full", &format!("far memory has no room: {refusal}"));
         }
     }
 }

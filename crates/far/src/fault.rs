@@ -109,7 +109,10 @@ impl Engine {
             // The process has ended; its space goes at the next look.
             Err(error) if error.errno() == Some(ESRCH) => {}
             Err(error) => {
-                self.say_once(&format!("a page fault cannot be served, and is tried again: {error}"));
+                self.say_once(
+                    "fault",
+                    &format!("a page fault cannot be served, and is tried again: {error}"),
+                );
                 known.waiting.push(waiting);
             }
         }

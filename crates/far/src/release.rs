@@ -51,7 +51,7 @@ impl Engine {
             Some(State::Far(piece)) => {
                 let mut content = vec![0; piece.copy.bytes()];
                 if let Err(error) = piece.copy.read(&mut content) {
-                    self.say_once(&format!("memory of a program is lost: {error}"));
+                    self.say_once("lost", &format!("memory of a program is lost: {error}"));
                     let pages = hinterland_farplan::PAGE;
                     space.faults.poison(start, end - start, pages)?;
                 } else if !fill(&space.faults, start, &placed(&content, piece.base, start, end), false)?

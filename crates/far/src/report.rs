@@ -43,6 +43,8 @@ pub struct Report {
     pub fetched_bytes: u64,
     /// Filled ahead of the program.
     pub ahead_bytes: u64,
+    /// Of that, by calls that filled several units.
+    pub together_bytes: u64,
     /// Taken out and written to a back end.
     pub evicted_bytes: u64,
     /// Taken out without a write: a back end had the same bytes.
@@ -55,6 +57,8 @@ pub struct Report {
     pub over_budget: u64,
     /// Resident at most beside what can be far, where that alone left the budget no room; else 0.
     pub outside_bytes_max: u64,
+    /// Programs that this one started and that cannot have far memory, again each time.
+    pub outside_programs: u64,
     /// Content that no back end could give back.
     pub lost_bytes: u64,
     /// How far was fetched ahead at last, and how often that was changed, if the run was tuned.
@@ -84,12 +88,14 @@ impl Report {
             zero_bytes: counters.zero_bytes,
             fetched_bytes: counters.fetched_bytes,
             ahead_bytes: counters.ahead_bytes,
+            together_bytes: counters.together_bytes,
             evicted_bytes: counters.evicted_bytes,
             clean_bytes: counters.clean_bytes,
             zero_evicted_bytes: counters.zero_evicted_bytes,
             kept_bytes: counters.busy_bytes,
             over_budget: counters.over_budget,
             outside_bytes_max: counters.outside_bytes_max,
+            outside_programs: engine.outside.count(),
             lost_bytes: engine.lost_bytes.load(Ordering::Relaxed), // Relaxed: the run is over.
             tuned: engine.watch.tuned(),
             moved: moved.collect(),
@@ -103,7 +109,8 @@ impl fmt::Display for Report {
         write!(
             f,
             "far memory: at most {:.0} MiB here and {:.0} MiB far; {} faults ({} of them first writes) waited {:.2} s; \
-             out {:.0} MiB written, {:.0} MiB clean, {:.0} MiB zeros; in {:.0} MiB, {:.0} MiB filled ahead",
+             out {:.0} MiB written, {:.0} MiB clean, {:.0} MiB zeros; in {:.0} MiB, {:.0} MiB filled ahead, \
+             {:.0} of them several units at once",
             mib(self.resident_bytes_max),
             mib(self.far_bytes_max),
             self.faults,
@@ -114,6 +121,7 @@ impl fmt::Display for Report {
             mib(self.zero_evicted_bytes),
             mib(self.fetched_bytes),
             mib(self.ahead_bytes),
+            mib(self.together_bytes),
         )?;
         for moved in &self.moved {
             write!(
@@ -129,6 +137,9 @@ impl fmt::Display for Report {
         }
         if self.over_budget > 0 {
             write!(f, "; {} faults were served above the budget", self.over_budget)?;
+        }
+        if self.outside_programs > 0 {
+            write!(f, "; {} programs started outside", self.outside_programs)?;
         }
         if self.lost_bytes > 0 {
             write!(f, "; {} bytes were lost", self.lost_bytes)?;

@@ -2,6 +2,7 @@
 
 use crate::engine::{Engine, Known, Mover, Options, Space};
 use crate::follow::Follow;
+use crate::outside::Started;
 use crate::report::Report;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::pagemap::PageMap;
@@ -14,6 +15,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -25,6 +27,8 @@ const TOKEN_FIRST: u64 = 2;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two looks at faults that wait.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
+/// Looks at what has been said when the run is over: a connection is accepted in one, and read in the next.
+const LAST_LOOKS: u32 = 3;
 /// Pause without anything to do.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -56,6 +60,8 @@ struct Serving {
     /// Spaces whose descriptor is in the poller.
     watched: HashMap<u64, Arc<Userfault>>,
     follow: Follow,
+    /// To who looks at programs that begin.
+    started: Sender<Started>,
 }
 
 impl Supervisor {
@@ -66,6 +72,7 @@ impl Supervisor {
     pub fn start(socket: &Path, options: Options) -> Result<Self, FarError> {
         let engine = Arc::new(Engine::new(options, EventCounter::new()?));
         let listener = UnixListener::bind(socket)?;
+        let (started, begun) = channel();
         let poller = Poller::new()?;
         poller.add(&listener, LISTENER, Interest::READ)?;
         poller.add(&engine.bell, BELL, Interest::READ)?;
@@ -77,11 +84,14 @@ impl Supervisor {
             connection_next: 0,
             watched: HashMap::new(),
             follow: Follow::new(false, engine.unit_bytes),
+            started,
         };
-        let evicting = Arc::clone(&engine);
+        let (evicting, looking) = (Arc::clone(&engine), Arc::clone(&engine));
         let mut threads = vec![
             spawn("far-faults", move || serving.run())?,
             spawn("far-evict", move || evicting.evict_until(|known| known.is_over))?,
+            // Ends with the thread above, which has the other end.
+            spawn("far-programs", move || looking.outside.serve(&begun))?,
         ];
         for _ in 0..engine.service.readers {
             let reading = Arc::clone(&engine);
@@ -131,13 +141,18 @@ impl Serving {
         let mut ready = Vec::new();
         let mut events = Vec::new();
         self.follow = Follow::new(self.engine.service.follow, self.engine.unit_bytes);
-        loop {
+        let mut looks = LAST_LOOKS;
+        while looks > 0 {
             let pause = {
                 let known = self.engine.lock();
                 if known.is_over {
-                    return;
+                    looks -= 1;
+                    Duration::ZERO
+                } else if known.waiting.is_empty() {
+                    IDLE_INTERVAL
+                } else {
+                    RETRY_INTERVAL
                 }
-                if known.waiting.is_empty() { IDLE_INTERVAL } else { RETRY_INTERVAL }
             };
             if self.poller.wait(&mut ready, Some(pause)).is_err() {
                 return;
@@ -251,6 +266,13 @@ impl Serving {
                 let again = u64::from(!self.engine.release(connection.process, address, bytes));
                 let done = Message::new(Kind::Done, [0, again, 0]);
                 connection.stream.send_all(&done.to_bytes(), &[]).is_ok()
+            }
+            Some(Message { kind: Kind::Program, words: [_, is_bare, _] }) => {
+                if let Some(file) = descriptors.pop() {
+                    // Refused only when all is over.
+                    let _ = self.started.send(Started { file, is_bare: is_bare != 0 });
+                }
+                false
             }
             Some(Message { kind: Kind::Mover, words: [process, staging, bytes] }) => {
                 // From here on the evicting thread reads what it says.

@@ -8,6 +8,7 @@
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
 //! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
+//! | `PROGRAM`, process, 1 if its environment lacks the library or the socket, 0 | program | this process is about to become another program; descriptor: its file; no answer, and the connection ends |
 //! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, 0 | supervisor | the answer to `HELLO`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
@@ -53,6 +54,8 @@ pub enum Kind {
     Land = 10,
     /// Memory that may no longer be far.
     Release = 16,
+    /// A process becomes another program.
+    Program = 17,
 }
 
 /// A message.
@@ -99,6 +102,7 @@ impl Message {
             9 => Kind::Lift,
             10 => Kind::Land,
             16 => Kind::Release,
+            17 => Kind::Program,
             _ => return None,
         };
         Some(Self { kind, words: [word(1), word(2), word(3)] })
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn messages_come_back_and_unknown_kinds_do_not() {
-        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done] {
+        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done, Kind::Program] {
             let message = Message::new(kind, [1, u64::MAX, 3]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }

@@ -6,7 +6,8 @@
 //!    and never see zeros ([`link`]);
 //! 2. starts the reclaim thread ([`mover`]), which ends the process if the supervisor is gone;
 //! 3. turns the C library's own `mmap`, `munmap`, `mremap`, `madvise` and `brk` to the functions here ([`patch`]), so that `malloc`'s
-//!    memory is seen, too ([`calls`]).
+//!    memory is seen, too ([`calls`]);
+//! 4. hands each program that one becomes over as it begins, so that one without this library is told of ([`programs`]).
 //!
 //! A child of `fork` greets anew before `fork` returns in it.
 
@@ -16,6 +17,7 @@ mod layout;
 mod link;
 mod mover;
 mod patch;
+mod programs;
 mod reserved;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};

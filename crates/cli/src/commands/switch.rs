@@ -20,17 +20,17 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// What to change.
 #[derive(clap::Args, Debug)]
-#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["local", "far"]))]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true).args(["local", "far", "copies"]))]
 #[command(after_help = "\
 Example: hinterland switch 4711 --local 1G
          hinterland switch train --local 30%
-         hinterland switch train --far ssd:/var/tmp@32G,lz4
+         hinterland switch train --far ssd:/var/tmp@32G,lz4 --copies 2
 
 The program goes on meanwhile. A higher budget is there at once. What is above a lower one leaves while the program's \
 faults go on; if that takes longer than a second, it is said why. A budget that the program cannot live with is \
 refused, and nothing changes.
 
-With --far new back ends are used at once; what those that are not named any more have moves in the background, and is read where it is until then. A back end that cannot be opened, does not work, or has too little room is refused, and nothing changes.")]
+With --far new back ends are used at once; what those that are not named any more have moves in the background, and is read where it is until then. A back end that cannot be opened, does not work, or has too little room is refused, and nothing changes. With --copies, what is far already is copied, or its copies dropped, in the background as well.")]
 pub struct Arguments {
     /// The program: the number of one of its processes, or its name as in `hinterland far list`
     #[arg(value_name = "PID|NAME")]
@@ -41,6 +41,9 @@ pub struct Arguments {
     /// Where the rest is kept from here on, as with `hinterland run`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = back_end)]
     far: Option<Vec<String>>,
+    /// In how many back ends each byte is kept from here on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
+    copies: Option<u8>,
     /// Seconds to wait until it is so
     #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
     wait: f64,
@@ -59,8 +62,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// [`Failure`] if there is no such program, if it refuses, and if it is not so in time.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let (path, before) = runs::find(&runs::folder(), &arguments.program)?;
-    if let Some(far) = &arguments.far {
-        exchange(&path, far, arguments, context)?;
+    if arguments.far.is_some() || arguments.copies.is_some() {
+        exchange(&path, arguments, context)?;
     }
     if let Some(local) = arguments.local {
         lower(&path, local, arguments, context, &before)?;
@@ -78,15 +81,26 @@ fn leaving_bytes(status: &Status) -> u64 {
     status.back_ends.iter().filter(|one| one.life != "active").map(|one| one.held_bytes).sum()
 }
 
-fn exchange(path: &Path, far: &[String], arguments: &Arguments, context: &Context) -> Result<(), Failure> {
+fn exchange(path: &Path, arguments: &Arguments, context: &Context) -> Result<(), Failure> {
     let begun = Instant::now();
-    let status = ask(path, &Request::Far(absolute(far)?))?;
+    let back_ends = absolute(arguments.far.as_deref().unwrap_or_default())?;
+    let status = ask(path, &Request::Far { back_ends, copies: arguments.copies })?;
     let used = begun.elapsed().as_secs_f64();
     let moved = leaving_bytes(&status);
     let judge = |status: &Status| {
         let waited = begun.elapsed().as_secs_f64();
         if waited < arguments.wait {
             return Ok(());
+        }
+        if leaving_bytes(status) == 0 {
+            return Err(Failure::new(
+                format!(
+                    "after {waited:.1} s not all is in {} back ends: {}",
+                    status.copies,
+                    super::far::back_ends(status)
+                ),
+                "the rest goes on being copied as there is room; give the back ends more, or add one with --far",
+            ));
         }
         Err(Failure::new(
             format!(
@@ -97,12 +111,13 @@ fn exchange(path: &Path, far: &[String], arguments: &Arguments, context: &Contex
             "the new back ends are in use and the rest goes on moving; all of it can be read meanwhile",
         ))
     };
-    let is_moved = |status: &Status| leaving_bytes(status) == 0;
+    let is_moved = |status: &Status| leaving_bytes(status) == 0 && !status.is_uneven;
     let Some(status) = watch(path, context, status, is_moved, judge)? else { return Ok(()) };
     let taken = begun.elapsed().as_secs_f64();
     let value = json!({
         "pid": super::far::number(&status),
         "back_ends": status.back_ends,
+        "copies": status.copies,
         "moved_bytes": moved,
         "used_after_s": used,
         "seconds": taken,

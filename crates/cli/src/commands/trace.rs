@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::run::far::{self, Supervised};
-use crate::run::{kind, preload, program};
+use crate::run::{preload, program};
 use crate::size::Size;
 use hinterland_far::store::{Packed, Stores};
 use hinterland_far::{Budget, Options, Service, TraceWriter, Watch, Written};
@@ -50,9 +50,9 @@ pub struct Arguments {
 /// [`Failure`] when the program cannot have far memory, and when the file cannot be written.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     if let Some(name) = arguments.program.first() {
-        kind::check(name)?;
+        far::check(name)?;
         // A trace of before is replaced only by one of a program that is there.
-        if kind::find(name).is_none_or(|file| !file.exists()) {
+        if hinterland_far::program::find(name).is_none_or(|file| !file.exists()) {
             let text = format!("there is no program {}", name.display());
             return Err(Failure::new(text, "check its name and the PATH"));
         }

@@ -1,18 +1,18 @@
 //! Far memory of a program: what was asked for, and the supervisor while the program runs.
 
 use super::back_end::{BackEnd, back_end, understand};
-use super::kind;
 use super::temporary::TemporaryFolder;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::size::{Size, human};
 use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
+use hinterland_far::program;
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch};
 use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::stride::FILL_BYTES_MAX;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ impl Choice {
     pub fn start(&self, program: &[OsString], context: &Context) -> Result<Option<Supervised>, Failure> {
         let Some(local) = self.local else { return Ok(None) };
         if let Some(name) = program.first() {
-            kind::check(name)?;
+            check(name)?;
         }
         let is_slow = self.far.iter().any(BackEnd::is_slow);
         let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
@@ -143,7 +143,7 @@ impl Choice {
         let mut supervised = Supervised::start_listed(
             options,
             about.clone(),
-            understand(unit_bytes, context.socket()),
+            Some(understand(unit_bytes, context.socket())),
             &context.output,
         )?;
         if let Some((path, file)) = page {
@@ -178,7 +178,7 @@ impl Supervised {
     fn start_listed(
         options: Options,
         about: About,
-        understand: Box<Understand>,
+        understand: Option<Box<Understand>>,
         output: &Output,
     ) -> Result<Self, Failure> {
         let supervised = Self::start(options)?;
@@ -200,12 +200,10 @@ impl Supervised {
         output: &Output,
     ) -> Result<Self, Failure> {
         if let Some(name) = program.first() {
-            kind::check(name)?;
+            check(name)?;
         }
-        let understand = |_: &str| {
-            Err("back ends of jobs are shared in their batch (hint: change far in its file)".to_owned())
-        };
-        Self::start_listed(options, about(name.to_owned(), program), Box::new(understand), output)
+        // Its back ends are those of the whole batch.
+        Self::start_listed(options, about(name.to_owned(), program), None, output)
     }
 
     /// Ends the service without a word.
@@ -265,6 +263,19 @@ pub fn service() -> Result<Service, Failure> {
         refaults: is_on(REFAULTS_VARIABLE),
         together: is_on(TOGETHER_VARIABLE),
     })
+}
+
+/// Refuses programs that the library cannot be put before, or that would go past it.
+///
+/// # Errors
+/// [`Failure`] that says which kind it is.
+pub fn check(name: &OsStr) -> Result<(), Failure> {
+    match program::find(name).and_then(|path| program::refusal(&path)) {
+        Some(refusal) => {
+            Err(Failure::new(format!("{} {}", refusal.path.display(), refusal.text), refusal.hint))
+        }
+        None => Ok(()),
+    }
 }
 
 /// How many threads a variable asks for.

@@ -32,8 +32,11 @@ pub struct Status {
     pub far_bytes: u64,
     /// Bytes that move at once.
     pub unit_bytes: u64,
-    /// In how many back ends each byte is kept.
+    /// In how many back ends each byte is kept, or will be.
     pub copies: usize,
+    /// Some bytes may be kept in fewer or more than that.
+    #[serde(default)]
+    pub is_uneven: bool,
     /// Page faults served.
     pub faults: u64,
     /// Faults that wait at this moment.
@@ -112,6 +115,7 @@ impl Status {
         // Relaxed: numbers for people.
         status.lost_bytes = engine.lost_bytes.load(Ordering::Relaxed);
         status.copies = engine.stores.copies();
+        status.is_uneven = !engine.stores.is_even();
         status.back_ends = engine.stores.members().into_iter().map(BackEndStatus::from).collect();
         status
     }

@@ -29,7 +29,7 @@ fn about(name: &str) -> About {
 fn a_run_is_found_by_number_and_name_and_gone_when_it_ends() {
     let (supervisor, folder) = supervised("found");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("mine"), Box::new(understand)).unwrap();
+    let control = Control::open(&supervisor, &runs, about("mine"), Some(Box::new(understand))).unwrap();
     let number = std::process::id().to_string();
     for what in ["mine", &number] {
         let (_, status) = runs::find(&runs, what).unwrap();
@@ -48,8 +48,8 @@ fn a_run_is_found_by_number_and_name_and_gone_when_it_ends() {
 fn two_of_one_name_are_told_apart_by_number_only() {
     let (supervisor, folder) = supervised("two");
     let runs = folder.join("runs");
-    let one = Control::open(&supervisor, &runs, about("same"), Box::new(understand)).unwrap();
-    let other = Control::open(&supervisor, &runs, about("same"), Box::new(understand)).unwrap();
+    let one = Control::open(&supervisor, &runs, about("same"), Some(Box::new(understand))).unwrap();
+    let other = Control::open(&supervisor, &runs, about("same"), Some(Box::new(understand))).unwrap();
     assert_eq!(runs::list(&runs).unwrap().len(), 2);
     assert!(runs::find(&runs, "same").unwrap_err().to_string().contains("several"));
     drop((one, other));
@@ -61,7 +61,7 @@ fn two_of_one_name_are_told_apart_by_number_only() {
 fn the_budget_changes_and_what_makes_no_sense_changes_nothing() {
     let (supervisor, folder) = supervised("budget");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("budget"), Box::new(understand)).unwrap();
+    let control = Control::open(&supervisor, &runs, about("budget"), Some(Box::new(understand))).unwrap();
     let (path, _) = runs::find(&runs, "budget").unwrap();
     let status = ask(&path, &Request::Local(Budget::Bytes(128 << 20))).unwrap();
     assert_eq!(status.budget, Budget::Bytes(128 << 20));
@@ -95,7 +95,7 @@ fn sockets_of_the_killed_are_removed_and_folders_of_others_are_refused() {
 fn a_peer_that_sends_rubbish_or_nothing_is_answered_and_the_next_one_too() {
     let (supervisor, folder) = supervised("rubbish");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("rubbish"), Box::new(understand)).unwrap();
+    let control = Control::open(&supervisor, &runs, about("rubbish"), Some(Box::new(understand))).unwrap();
     let (path, _) = runs::find(&runs, "rubbish").unwrap();
     for rubbish in [&b"{}\n"[..], b"\xff\xfe\n", b"{\"local\":{\"bytes\":-1}}\n", b"[[[[[[", b""] {
         let stream = UnixStream::connect(&path, PATIENCE).unwrap();
@@ -154,12 +154,16 @@ fn understand(word: &str) -> Result<Wanted, String> {
 fn other_back_ends_take_over_all_content_and_bad_ones_change_nothing() {
     let (supervisor, folder) = supervised("far");
     let runs = folder.join("runs");
-    let control = Control::open(&supervisor, &runs, about("far"), Box::new(understand)).unwrap();
+    let control = Control::open(&supervisor, &runs, about("far"), Some(Box::new(understand))).unwrap();
     let (path, _) = runs::find(&runs, "far").unwrap();
     let stores = Arc::clone(&supervisor.engine().stores);
     let contents: Vec<_> = (0..64u8).map(|number| stores.put(&[number; 65536]).0).collect();
-    let to =
-        |words: &[&str]| ask(&path, &Request::Far(words.iter().map(|word| (*word).to_owned()).collect()));
+    let to = |words: &[&str]| {
+        ask(
+            &path,
+            &Request::Far { back_ends: words.iter().map(|word| (*word).to_owned()).collect(), copies: None },
+        )
+    };
     let active = || -> Vec<String> {
         let members = stores.members().into_iter().filter(|member| member.life == Life::Active);
         members.map(|member| member.name).collect()

@@ -147,7 +147,7 @@ impl Content {
 }
 
 /// In which order places are asked: what failed last, else who will be done first.
-fn order(places: &[(Arc<Member>, Place)], bytes: usize) -> Vec<usize> {
+pub(super) fn order(places: &[(Arc<Member>, Place)], bytes: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..places.len()).collect();
     if places.len() > 1 {
         let now = Instant::now();

@@ -1,6 +1,7 @@
-//! Content moves in the background: away from back ends that were retired or failed, and into one when no room was found at first.
+//! Content moves in the background: away from back ends that were retired or failed, into one when no room was found at first, and into as
+//! many as it should be in.
 
-use super::copy::Content;
+use super::copy::{self, Content};
 use super::member::Life;
 use super::stores::{SHARDS, Stores};
 use std::sync::atomic::Ordering;
@@ -65,20 +66,37 @@ impl Stores {
         self.stranded_bytes.load(Ordering::Relaxed) > 0 // Relaxed: the bell orders it.
     }
 
-    /// Moves away what back ends have that are leaving; returns how many bytes went.
-    fn empty_leaving(self: &Arc<Self>) -> u64 {
+    /// Moves away what back ends have that are leaving, and has each content in as many others as it should be in; returns how many
+    /// bytes went.
+    fn even_out(self: &Arc<Self>) -> u64 {
         let mut moved = 0;
         let begun = Instant::now();
+        // SeqCst: who puts content with too few copies behind this is left to the next pass, as is who changes their number.
+        let seen = self.uneven.load(Ordering::SeqCst);
+        let mut stays_uneven = false;
         for shard in 0..SHARDS {
             for content in self.contents(shard) {
-                if content.is_leaving() && content.relocate(self) {
+                if content.is_settled(self) {
+                    continue;
+                }
+                if content.relocate(self) {
                     moved += content.bytes() as u64;
                     self.keep_rate(begun, moved);
                 }
+                stays_uneven |= !content.is_settled(self);
             }
+        }
+        if !stays_uneven {
+            self.evened.store(seen, Ordering::SeqCst); // SeqCst: as above.
+            self.has_said_fewer.store(false, Ordering::Relaxed); // Relaxed: guards nothing but a sentence.
         }
         self.close_empty();
         moved
+    }
+
+    /// Whether there is something to move, as far as is known.
+    fn has_work(&self) -> bool {
+        self.has_leaving() || self.has_stranded() || !self.is_even()
     }
 
     /// Moves what no back end took into one that has room again.
@@ -104,15 +122,15 @@ fn run(stores: &Weak<Stores>, bell: &Bell) {
         if stores.has_stranded() {
             stores.empty_stranded();
         }
-        if stores.has_leaving() && Instant::now() >= due {
-            pause = if stores.empty_leaving() > 0 { PAUSE } else { (pause * 2).min(PASS_PAUSE_MAX) };
+        if (stores.has_leaving() || !stores.is_even()) && Instant::now() >= due {
+            pause = if stores.even_out() > 0 { PAUSE } else { (pause * 2).min(PASS_PAUSE_MAX) };
             due = Instant::now() + pause;
         }
-        if !stores.has_leaving() && !stores.has_stranded() {
+        if !stores.has_work() {
             stores.close_empty();
             let mut state = bell.state.lock().unwrap_or_else(PoisonError::into_inner);
             // What begins from here on sees that no thread is at it; what began before is seen here.
-            if !stores.has_leaving() && !stores.has_stranded() {
+            if !stores.has_work() {
                 state.is_running = false;
                 return;
             }
@@ -125,36 +143,53 @@ fn run(stores: &Weak<Stores>, bell: &Bell) {
 }
 
 impl Content {
-    /// Whether a back end that has it is leaving.
-    fn is_leaving(&self) -> bool {
-        self.places().at.iter().any(|(member, _)| member.life() != Life::Active)
+    /// Whether it is where it should be: in as many back ends as were asked for, and in none that is leaving. What is in none at all
+    /// is looked after elsewhere.
+    pub(super) fn is_settled(&self, stores: &Stores) -> bool {
+        let places = self.places();
+        let active = places.at.iter().filter(|(member, _)| member.life() == Life::Active).count();
+        places.at.is_empty() || (active == places.at.len() && active == stores.copies())
     }
 
-    /// Puts it into other back ends, and gives back the places that it leaves. `false`: there is no room, or nobody has it.
+    /// Puts it into as many back ends as it should be in, and gives back the places that it leaves. `false`: there is no room, or nobody
+    /// has it.
     fn relocate(&self, stores: &Arc<Stores>) -> bool {
-        if !stores.has_room_beside(&self.places().at) && !stores.is_enough(&self.places().at) {
-            return false;
-        }
-        let mut content = vec![0; self.bytes()];
-        if self.read(&mut content).is_err() {
-            return false;
-        }
         // Nobody else changes places: there is one thread that moves.
         let mut places = self.places().at.clone();
         let known = places.len();
-        let is_short = stores.place(&content, &mut places).is_some();
+        let mut refusal = None;
+        if !stores.is_enough(&places) {
+            if !stores.has_room_beside(&places) {
+                return false;
+            }
+            let mut content = vec![0; self.bytes()];
+            if self.read(&mut content).is_err() {
+                return false;
+            }
+            refusal = stores.place(&content, &mut places);
+        }
+        let is_short = refusal.is_some();
         // Where the content must have been put into a back end that failed, nothing is better than before.
         let is_better = places[known..].iter().any(|(member, _)| member.life() == Life::Active);
-        let is_enough = !is_short;
-        if !is_better && !is_enough {
+        if let Some(refusal) = &refusal
+            && places.iter().all(|(member, _)| member.life() == Life::Active)
+        {
+            stores.say_fewer(refusal);
+        }
+        if !is_better && is_short {
             for (member, place) in places.drain(known..) {
                 member.free(place, self.bytes());
             }
             return false;
         }
         // With too few copies, the places that are left serve on as far as they can.
-        let (stay, go): (Vec<_>, Vec<_>) =
+        let (mut stay, mut go): (Vec<_>, Vec<_>) =
             places.into_iter().partition(|(member, _)| is_short || member.life() == Life::Active);
+        while !is_short && stay.len() > stores.copies() {
+            // Those that answer first stay.
+            let last = copy::order(&stay, self.bytes()).pop();
+            go.extend(last.map(|index| stay.swap_remove(index)));
+        }
         let mut now = self.places_mut();
         now.at = stay;
         let was_stranded = std::mem::take(&mut now.kept).is_stranded();

@@ -6,7 +6,7 @@ use super::moving::Bell;
 use super::{Copy, Place, Store, StoreError};
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,11 @@ pub struct Stores {
     members: RwLock<Arc<[Arc<Member>]>>,
     /// Those that are gone, for the report.
     past: Mutex<Vec<MemberState>>,
-    copies: usize,
+    /// In how many of them each content is to be.
+    copies: AtomicUsize,
+    /// How often content was found, or may have come, in fewer or more of them; and up to which time all of that was looked after.
+    pub(super) uneven: AtomicU64,
+    pub(super) evened: AtomicU64,
     /// Bytes by which each member is ahead of its share, by address of the member.
     shares: Mutex<HashMap<usize, f64>>,
     registry: [Mutex<HashMap<u64, Weak<Content>>>; SHARDS],
@@ -40,7 +44,7 @@ pub struct Stores {
     pub(super) stranded_bytes: AtomicU64,
     pub(super) move_bytes_s: AtomicU64,
     pub(super) bell: Arc<Bell>,
-    has_said_fewer: AtomicBool,
+    pub(super) has_said_fewer: AtomicBool,
 }
 
 /// Why a back end cannot be added.
@@ -83,7 +87,9 @@ impl Stores {
         Self {
             members: RwLock::new(members.into()),
             past: Mutex::default(),
-            copies: copies.max(1),
+            copies: AtomicUsize::new(copies.max(1)),
+            uneven: AtomicU64::new(0),
+            evened: AtomicU64::new(0),
             shares: Mutex::default(),
             registry: std::array::from_fn(|_| Mutex::default()),
             next: AtomicU64::new(0),
@@ -130,8 +136,8 @@ impl Stores {
             return Err(RetireError::Unknown { name: name.to_owned(), known: known() });
         };
         let others = active.iter().filter(|other| !Arc::ptr_eq(other, member)).count();
-        if others < self.copies {
-            return Err(RetireError::Needed { name: name.to_owned(), copies: self.copies });
+        if others < self.copies() {
+            return Err(RetireError::Needed { name: name.to_owned(), copies: self.copies() });
         }
         if member.leave(Life::Retired) {
             self.begin_moving();
@@ -140,9 +146,29 @@ impl Stores {
         Ok(())
     }
 
-    /// In how many of them each content is kept.
-    pub const fn copies(&self) -> usize {
-        self.copies
+    /// In how many of them each content is kept, or will be.
+    pub fn copies(&self) -> usize {
+        self.copies.load(Ordering::Relaxed) // Relaxed: a setting.
+    }
+
+    /// Has each content in so many of them from here on; what is there already follows in the background. At most as many as are in
+    /// use, which is the caller's to see to.
+    pub fn set_copies(self: &Arc<Self>, copies: usize) {
+        self.copies.store(copies.max(1), Ordering::Relaxed); // Relaxed: as above.
+        self.begin_evening();
+        self.bell.ring();
+    }
+
+    /// Whether each content is in as many of them as it should be, as far as is known.
+    pub fn is_even(&self) -> bool {
+        // SeqCst: as where content is gone over.
+        self.evened.load(Ordering::SeqCst) == self.uneven.load(Ordering::SeqCst)
+    }
+
+    /// Has content that is in fewer or more of them than it should be looked for.
+    fn begin_evening(self: &Arc<Self>) {
+        self.uneven.fetch_add(1, Ordering::SeqCst); // SeqCst: as where content is gone over.
+        self.begin_moving();
     }
 
     /// Bytes a second at which content moves between back ends.
@@ -175,7 +201,7 @@ impl Stores {
         let mut places = Places::default();
         let refusal = self.place_new(content, &mut places);
         let copy = self.register(content, places);
-        self.if_stranded(&copy);
+        self.look_after(&copy);
         (copy, refusal)
     }
 
@@ -194,7 +220,7 @@ impl Stores {
             _ => return None,
         };
         *copy.0.places_mut() = settled;
-        self.if_stranded(copy);
+        self.look_after(copy);
         refusal
     }
 
@@ -218,11 +244,14 @@ impl Stores {
         Copy(copy)
     }
 
-    /// Has content that no back end took moved into one as soon as there is room.
-    fn if_stranded(self: &Arc<Self>, copy: &Copy) {
+    /// Has content that no back end took moved into one as soon as there is room, and what is in too few or too many into as many as it
+    /// should be in: their number may have changed while it was put.
+    fn look_after(self: &Arc<Self>, copy: &Copy) {
         if copy.is_stranded() {
             self.stranded().push(Arc::downgrade(&copy.0));
             self.begin_moving();
+        } else if !copy.0.is_settled(self) {
+            self.begin_evening();
         }
     }
 
@@ -303,7 +332,7 @@ impl Stores {
     }
 
     /// Says once that content has fewer copies than were asked for.
-    fn say_fewer(&self, refusal: &StoreError) {
+    pub(super) fn say_fewer(&self, refusal: &StoreError) {
         // Relaxed: guards nothing but a sentence.
         if !self.has_said_fewer.swap(true, Ordering::Relaxed) {
             eprintln!("hinterland: far memory keeps fewer copies than were asked for: {refusal}");
@@ -313,7 +342,7 @@ impl Stores {
     fn too_few(&self) -> StoreError {
         StoreError::Failed {
             name: "far memory".to_owned(),
-            reason: format!("fewer than {} back ends are in use", self.copies),
+            reason: format!("fewer than {} back ends are in use and have room", self.copies()),
         }
     }
 
@@ -344,7 +373,7 @@ impl Stores {
 
     /// Whether content in these places needs no other one.
     pub(super) fn is_enough(&self, places: &[(Arc<Member>, Place)]) -> bool {
-        places.iter().filter(|(member, _)| member.life() == Life::Active).count() >= self.copies
+        places.iter().filter(|(member, _)| member.life() == Life::Active).count() >= self.copies()
     }
 
     /// Whether a back end may have room for content that is in these places.

@@ -199,6 +199,46 @@ fn what_is_retired_gives_everything_to_the_others_while_it_is_read() {
     assert_eq!(stores.memory_bytes(), 0);
 }
 
+/// Each content is in so many back ends.
+fn are_in(copies: &[super::Copy], number: usize) -> bool {
+    copies.iter().all(|copy| copy.0.places().at.len() == number)
+}
+
+#[test]
+fn the_number_of_copies_goes_up_and_down_while_content_is_read_and_put() {
+    let named = |name| -> Box<dyn Store> { Box::new(Named::new(name, 1 << 30)) };
+    let stores = Arc::new(Stores::new(vec![named("one"), named("two"), named("three")], 1));
+    let mut copies: Vec<_> = (0..100).map(|seed| stores.put(&content(seed)).0).collect();
+    assert!(are_in(&copies, 1) && stores.is_even());
+    for (number, late) in [(3, 100), (1, 101), (2, 102)] {
+        stores.set_copies(number);
+        std::thread::scope(|scope| {
+            scope.spawn(|| all_right(&copies));
+            scope.spawn(|| all_right(&copies));
+        });
+        copies.push(stores.put(&content(late)).0);
+        until("it is even", || stores.is_even());
+        assert!(are_in(&copies, number), "{number}");
+        let held: u64 = stores.members().iter().map(|member| member.held_bytes).sum();
+        assert_eq!(held, (copies.len() * number) as u64 * 65536);
+        all_right(&copies);
+    }
+    assert!(stores.retire("one").is_ok() && stores.retire("two").is_err());
+}
+
+#[test]
+fn copies_that_found_no_room_are_made_when_there_is_some() {
+    let (large, small) = (Named::new("large", 1 << 30), Named::new("small", 150_000));
+    let stores = Arc::new(Stores::new(vec![Box::new(large), Box::new(small)], 2));
+    let copies: Vec<_> = (0..10).map(|seed| stores.put(&content(seed)).0).collect();
+    assert!(!are_in(&copies, 2) && !stores.is_even() && copies.iter().all(|copy| !copy.is_stranded()));
+    all_right(&copies);
+    stores.add(Box::new(Named::new("more", 1 << 30))).unwrap();
+    until("it is even", || stores.is_even());
+    assert!(are_in(&copies, 2));
+    all_right(&copies);
+}
+
 #[test]
 fn who_puts_while_back_ends_come_and_go_loses_nothing() {
     let stores = Arc::new(Stores::new(vec![Box::new(Named::new("a", 1 << 30))], 1));

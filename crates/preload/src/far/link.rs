@@ -6,7 +6,7 @@ use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
 use hinterland_os::{OsError, Userfault};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -140,6 +140,19 @@ pub(super) fn release(address: u64, bytes: u64) {
     while tell(request, true).is_some_and(|answer| answer.words[1] != 0) {
         // What is on its way out arrives in a millisecond or so.
         std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Tells of the program that this process is about to become. Over a connection of its own: a child of `vfork` has none, and must
+/// not be in that of its parent.
+pub(super) fn tell_program(file: BorrowedFd<'_>, is_bare: bool) {
+    // Acquire: what is stored came from a box that is never freed.
+    // SAFETY: as above.
+    let Some(socket) = (unsafe { SOCKET.load(Ordering::Acquire).as_ref() }) else { return };
+    let message = Message::new(Kind::Program, [process(), u64::from(is_bare), 0]);
+    // Without a supervisor there is nobody to be told, and the reclaim thread ends the process.
+    if let Ok(stream) = UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE) {
+        let _ = stream.send_all(&message.to_bytes(), &[file]);
     }
 }
 

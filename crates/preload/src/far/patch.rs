@@ -1,9 +1,9 @@
-//! Turning functions inside of the C library to ours: `malloc` calls them past any preloaded library.
+//! Turning functions inside of the C library to ours: `malloc` calls them past any preloaded library, and so do `posix_spawn` and `system`.
 //!
 //! Each of them is a system call and little else, and is replaced as a whole: its first bytes become a jump. This is done
 //! before the program runs, while there is one thread.
 
-use super::calls;
+use super::{calls, programs};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -38,13 +38,14 @@ pub(super) fn turn_to_us() -> Result<(), String> {
     let current = found(c"__curbrk")?;
     // Relaxed: there is one thread.
     CURRENT_BREAK.store(current.cast(), Ordering::Relaxed);
-    let targets: [(&CStr, usize); 6] = [
+    let targets: [(&CStr, usize); 7] = [
         (c"mmap", calls::c_mmap as *const () as usize),
         (c"mmap64", calls::c_mmap as *const () as usize),
         (c"munmap", calls::c_munmap as *const () as usize),
         (c"mremap", calls::c_mremap as *const () as usize),
         (c"madvise", calls::c_madvise as *const () as usize),
         (c"brk", calls::c_brk as *const () as usize),
+        (c"execve", programs::c_execve as *const () as usize),
     ];
     for (name, target) in targets {
         replace(found(name)?, target)

@@ -1,6 +1,5 @@
 //! What kind of file a program is: whether the library that makes memory far can be put before it.
 
-use crate::failure::Failure;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -20,36 +19,44 @@ const LOADER: u64 = 3;
 const DYNAMIC: u64 = 2;
 const NEEDED: u64 = 1;
 
-/// Refuses programs that the library cannot be put before, or that would go past it.
-///
-/// # Errors
-/// [`Failure`] that says which kind it is. A file that is not there or not understood is none: whoever starts it tells.
-pub fn check(name: &OsStr) -> Result<(), Failure> {
-    let mut path = match find(name) {
-        Some(path) => path,
-        None => return Ok(()),
-    };
+/// Why a program cannot have far memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The file: of a script, that of its interpreter.
+    pub path: PathBuf,
+    /// What is wrong with it, as the rest of a sentence that its path begins.
+    pub text: &'static str,
+    /// What to do.
+    pub hint: &'static str,
+}
+
+/// Whether the library cannot be put before the program in this file, or the program would go past it; of a script, the one that
+/// runs it. A file that is not there or not understood is no refusal: whoever starts it tells.
+pub fn refusal(path: &Path) -> Option<Refusal> {
+    refusal_of(path.to_owned(), File::open(path).ok()?)
+}
+
+/// The same of an open file, which was opened as `path`.
+pub(crate) fn refusal_of(mut path: PathBuf, mut file: File) -> Option<Refusal> {
     for _ in 0..SCRIPTS_MAX {
-        let Ok(mut file) = File::open(&path) else { return Ok(()) };
-        let shown = path.display();
         if file.metadata().is_ok_and(|data| data.permissions().mode() & SET_ID_BITS != 0) {
-            return Err(Failure::new(
-                format!("{shown} runs as another user, so no library may be put before it"),
-                "run it as that user without the set-id bit, or without --local",
-            ));
+            let text = "runs as another user, so no library may be put before it";
+            return Some(Refusal {
+                path,
+                text,
+                hint: "run it as that user without the set-id bit, or without --local",
+            });
         }
         let mut head = Vec::new();
-        if (&mut file).take(4096).read_to_end(&mut head).is_err() {
-            return Ok(());
-        }
-        if let Some(interpreter) = interpreter(&head) {
-            path = interpreter;
-            continue;
-        }
-        return refusal(&mut file, &head)
-            .map_or(Ok(()), |(text, hint)| Err(Failure::new(format!("{shown} {text}"), hint)));
+        (&mut file).take(4096).read_to_end(&mut head).ok()?;
+        let Some(interpreter) = interpreter(&head) else {
+            let (text, hint) = kind_of(&mut file, &head)?;
+            return Some(Refusal { path, text, hint });
+        };
+        file = File::open(&interpreter).ok()?;
+        path = interpreter;
     }
-    Ok(())
+    None
 }
 
 /// The file of a program, as a shell finds it.
@@ -75,7 +82,7 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 }
 
 /// Why a program file cannot have far memory, and what to do.
-fn refusal(file: &mut (impl Read + Seek), head: &[u8]) -> Option<(&'static str, &'static str)> {
+fn kind_of(file: &mut (impl Read + Seek), head: &[u8]) -> Option<(&'static str, &'static str)> {
     const GO_ON: &str = "run it without --local";
     if head.starts_with(b"\x7fELF\x01") {
         return Some(("is a 32-bit program, and far memory is for those with 64 bits", GO_ON));
@@ -159,7 +166,7 @@ mod tests {
     }
 
     fn said(whole: &[u8]) -> Option<&'static str> {
-        refusal(&mut Cursor::new(whole), &whole[..whole.len().min(4096)]).map(|(text, _)| text)
+        kind_of(&mut Cursor::new(whole), &whole[..whole.len().min(4096)]).map(|(text, _)| text)
     }
 
     #[test]

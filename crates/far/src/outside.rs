@@ -1,0 +1,98 @@
+//! Programs that a program starts and that go past far memory: who runs it is told, because their memory is beside the budget.
+//!
+//! The library hands each program file over before the kernel begins it ([`hinterland_farplan::wire`]). A thread looks at it, so
+//! that no fault waits for a disk.
+
+use crate::program;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Receiver;
+
+/// Files that are told of: who starts more kinds of them knows by then.
+const TOLD_MAX: usize = 16;
+
+/// A program that is about to begin.
+pub(crate) struct Started {
+    pub file: OwnedFd,
+    /// Whether its environment does not name the library or the supervisor.
+    pub is_bare: bool,
+}
+
+/// What was started outside.
+#[derive(Default)]
+pub(crate) struct Outside {
+    count: AtomicU64,
+}
+
+impl Outside {
+    /// Programs that were started outside, again each time.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed) // Relaxed: a count of its own.
+    }
+
+    /// Looks at what is started until no more can come.
+    pub(crate) fn serve(&self, started: &Receiver<Started>) {
+        let mut told = BTreeSet::new();
+        while let Ok(one) = started.recv() {
+            let Some((path, why)) = why_outside(&one) else { continue };
+            self.count.fetch_add(1, Ordering::Relaxed); // Relaxed: as above.
+            if told.len() < TOLD_MAX && told.insert(path.clone()) {
+                eprintln!("hinterland: {} {why}", path.display());
+            }
+        }
+    }
+}
+
+/// The file and the rest of the sentence that it begins; `None` for a program that greets.
+fn why_outside(started: &Started) -> Option<(PathBuf, String)> {
+    let link = format!("/proc/self/fd/{}", started.file.as_raw_fd());
+    let path = std::fs::read_link(&link).ok()?;
+    // One that may be executed and not read is seen as one that greets.
+    let file = File::open(&link).ok()?;
+    let data = file.metadata().ok()?;
+    if !data.is_file() || data.permissions().mode() & 0o111 == 0 {
+        return None; // the kernel refuses to begin it
+    }
+    let refusal = program::refusal_of(path.clone(), file);
+    let (path, text, hint) = match refusal {
+        Some(refusal) => {
+            (refusal.path, refusal.text, "give it swap on far memory: docs/guides/swap-device.md")
+        }
+        None if started.is_bare => (
+            path,
+            "was started without LD_PRELOAD and HINTERLAND_FAR_SOCKET",
+            "hand the environment on to it",
+        ),
+        None => return None,
+    };
+    Some((path, format!("{text}: its memory is none of the budget's (hint: {hint})")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn started(path: &str, is_bare: bool) -> Started {
+        Started { file: File::open(path).unwrap().into(), is_bare }
+    }
+
+    #[test]
+    fn a_program_with_the_library_is_inside_and_one_without_is_told_why() {
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        assert_eq!(why_outside(&started(own, false)), None);
+        let (path, why) = why_outside(&started(own, true)).unwrap();
+        assert_eq!(path.to_str(), Some(own));
+        assert!(why.contains("LD_PRELOAD"), "{why}");
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_begin_is_not_told_of() {
+        assert_eq!(why_outside(&started("/etc/passwd", true)), None);
+        assert_eq!(why_outside(&started("/", true)), None);
+    }
+}
