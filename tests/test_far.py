@@ -339,6 +339,45 @@ os.execv(sys.executable, [sys.executable, "-c", "b = bytearray(b'7' * (150 << 20
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
 
 
+def test_children_are_told_apart_when_several_of_one_parent_begin(binary, library):
+    script = """
+import ctypes, os, threading
+memory = bytearray(160 << 20)
+for at in range(0, len(memory), 4096): memory[at] = at >> 12 & 255
+def check(own):
+    for at in range(4096, len(memory), 4096): assert memory[at] == at >> 12 & 255, at
+    memory[0] = own
+def ended(child): return os.waitpid(child, 0)[1]
+# Past the C library: this child never greets, so that those after it are one of two.
+read, write = os.pipe()
+raw = ctypes.CDLL(None).syscall(57)
+if raw == 0:
+    os.close(write); os.read(read, 1); check(1); os._exit(memory[0] - 1)
+for own in range(2, 5):
+    child = os.fork()
+    if child == 0:
+        check(own); os._exit(memory[0] - own)
+    assert ended(child) == 0
+os.close(write)
+assert ended(raw) == 0
+# From several threads at once.
+wrong = []
+def forks(own):
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:
+            memory[0] = own; os._exit(memory[8192] - 2)
+        if ended(child): wrong.append(own)
+threads = [threading.Thread(target=forks, args=(own,)) for own in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+check(0)
+print("wrong" if wrong else "right")
+"""
+    ended = far(binary, ["--local", "128M"], [sys.executable, "-W", "ignore", "-c", script])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
 def test_a_shell_that_forks_all_the_time_ends(binary, library):
     """A child begins while threads of its parent are still beginning."""
     script = "for i in $(seq 1 300); do x=$(echo $i | cat); done; echo right"

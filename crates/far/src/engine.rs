@@ -104,6 +104,8 @@ pub(crate) struct Space {
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
     pub is_child: bool,
+    /// The process that forked it, until its own number is known; else 0.
+    pub parent: i32,
 }
 
 /// What people are told at the end.
@@ -335,6 +337,7 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: false,
+            parent: 0,
         }
     }
 
@@ -355,6 +358,7 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: true,
+            parent: self.process,
         }
     }
 }

@@ -49,6 +49,8 @@ pub struct Supervisor {
 struct Connection {
     stream: UnixStream,
     process: u64,
+    /// What was handed over with the greeting.
+    page: Option<SharedSlice>,
 }
 
 struct Serving {
@@ -231,7 +233,7 @@ impl Serving {
             if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
                 && self.poller.add(&stream, token, Interest::READ).is_ok()
             {
-                self.connections.insert(number, Connection { stream, process: 0 });
+                self.connections.insert(number, Connection { stream, process: 0, page: None });
             }
         }
     }
@@ -243,9 +245,9 @@ impl Serving {
         let received = connection.stream.receive_exact(&mut bytes, &mut descriptors);
         let message = received.ok().and_then(|()| Message::parse(&bytes));
         let stays = match message {
-            Some(Message { kind: Kind::Hello, words: [process, probe, _] }) => {
+            Some(Message { kind: Kind::Hello, words: [process, probe, parent] }) => {
                 connection.process = process;
-                self.greet(&connection, process, probe, descriptors).is_ok()
+                self.greet(&mut connection, probe, parent, descriptors).is_ok()
             }
             Some(Message { kind: Kind::Register, words: [address, bytes, _] }) => {
                 let is_served = self.register(connection.process, address, bytes);
@@ -292,14 +294,17 @@ impl Serving {
     /// A process begins: the program, one that it has become, or a child that it forked.
     fn greet(
         &self,
-        connection: &Connection,
-        process: u64,
+        connection: &mut Connection,
         probe: u64,
+        parent: u64,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), OsError> {
-        let process = i32::try_from(process).unwrap_or(0);
+        let process = i32::try_from(connection.process).unwrap_or(0);
         let mut descriptors = descriptors.into_iter();
-        let page = descriptors.next().map(shared_page).transpose()?;
+        if let Some(page) = descriptors.next() {
+            connection.page = Some(shared_page(page)?);
+        }
+        let page = connection.page.clone();
         let mut known = self.engine.lock();
         if let Some(descriptor) = descriptors.next() {
             let faults = Userfault::from_descriptor(descriptor, Scope::Full);
@@ -316,8 +321,12 @@ impl Serving {
             drop(known);
             return answer(&connection.stream, false, &[]);
         }
-        let child = known.spaces.values_mut().rev().find(|space| space.process == process && space.is_child);
-        let Some(space) = child else {
+        let Some(space) = child(&mut known, process, i32::try_from(parent).unwrap_or(0)) else {
+            if parent != 0 {
+                // Which one it is tells the fault of its probe.
+                let touch = Message::new(Kind::Done, [0, 1, 0]);
+                return connection.stream.send_all(&touch.to_bytes(), &[]);
+            }
             return Err(OsError::Refused {
                 operation: "greeting",
                 reason: format!("process {process} brings no userfaultfd and is no child of a known one"),
@@ -377,6 +386,24 @@ impl Serving {
         }
         self.engine.pressure.notify_all();
     }
+}
+
+/// The space of a child of `fork` that greets. It is known by a fault, or is the only one that its parent has forked and that is not known: a
+/// child's space is there before the child runs, so that with one there is no other that it could be.
+fn child(known: &mut Known, process: i32, parent: i32) -> Option<&mut Space> {
+    let is_own = |space: &Space| space.is_child && space.process == process;
+    let is_unknown =
+        |space: &Space| space.is_child && space.process == 0 && space.parent == parent && parent != 0;
+    let id = match known.spaces.iter().rfind(|(_, space)| is_own(space)) {
+        Some((id, _)) => Some(*id),
+        None => {
+            let mut unknown = known.spaces.iter().filter(|(_, space)| is_unknown(space));
+            unknown.next().map(|(id, _)| *id).filter(|_| unknown.next().is_none())
+        }
+    };
+    let space = known.spaces.get_mut(&id?)?;
+    space.process = process;
+    Some(space)
 }
 
 /// The space that a process has now.

@@ -380,7 +380,9 @@ impl MemoryFile {
         let status = file.metadata().map_err(|error| OsError::system("fstat", format!("{path:?}"), error))?;
         let file_type = status.file_type();
         let (bytes, kind) = if file_type.is_file() {
-            (status.len(), file_kind(&file))
+            // One page that was handed over is never a huge one, and the settings are in 20 files.
+            let is_page = path.is_none() && (1..=BASE_PAGE_BYTES as u64).contains(&status.len());
+            (status.len(), if is_page { PageKind::Base4K } else { file_kind(&file) })
         } else if file_type.is_block_device() {
             (block_device_bytes(&file)?, PageKind::Device)
         } else if file_type.is_char_device() {

@@ -63,28 +63,38 @@ pub(super) fn connect(socket: &[u8]) -> Result<(), OsError> {
 pub(super) fn reconnect() -> Result<(), OsError> {
     // Relaxed: the only thread of the child.
     BUSY.store(0, Ordering::Relaxed);
-    let probe = PROBE.load(Ordering::Relaxed);
+    greet(None)
+}
+
+/// Has the supervisor see by a fault which of several children this is.
+fn touch_probe() {
+    let probe = PROBE.load(Ordering::Relaxed); // Relaxed: as above.
     // SAFETY: a mapped page of this library, reached by nobody else; the fault is served before this returns.
     unsafe { std::ptr::with_exposed_provenance::<u8>(probe as usize).read_volatile() };
-    greet(None)?;
     // A child of this process must not find it there.
     // SAFETY: a page of this library's own, of which nobody needs the content.
     unsafe { libc::syscall(libc::SYS_madvise, probe, hinterland_farplan::PAGE, libc::MADV_DONTNEED) };
-    Ok(())
 }
 
 fn greet(faults: Option<Userfault>) -> Result<(), OsError> {
     let stream = open()?;
     let page = layout::descriptor();
-    let hello = Message::new(Kind::Hello, [process(), PROBE.load(Ordering::Relaxed), 0]); // Relaxed: as above.
+    let hello = |parent| Message::new(Kind::Hello, [process(), PROBE.load(Ordering::Relaxed), parent]); // Relaxed: as above.
+    // SAFETY: asks for a number.
+    let parent = if faults.is_some() { 0 } else { u64::from(unsafe { libc::getppid() }.unsigned_abs()) };
     let mut handed = vec![page];
     if let Some(faults) = &faults {
         handed.push(faults.as_fd());
     }
-    stream.send_all(&hello.to_bytes(), &handed)?;
+    stream.send_all(&hello(parent).to_bytes(), &handed)?;
     let mut bytes = [0; wire::BYTES];
     let mut received = Vec::new();
     stream.receive_exact(&mut bytes, &mut received)?;
+    if Message::parse(&bytes).is_some_and(|answer| answer.words[1] != 0) {
+        touch_probe();
+        stream.send_all(&hello(0).to_bytes(), &[])?;
+        stream.receive_exact(&mut bytes, &mut received)?;
+    }
     let own = faults.map(|faults| faults.as_fd().try_clone_to_owned());
     let kept = match (own, received.pop()) {
         (Some(own), _) => own.map_err(|error| OsError::system("dup", "a userfaultfd", error))?,

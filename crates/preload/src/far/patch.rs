@@ -47,11 +47,11 @@ pub(super) fn turn_to_us() -> Result<(), String> {
         (c"brk", calls::c_brk as *const () as usize),
         (c"execve", programs::c_execve as *const () as usize),
     ];
-    for (name, target) in targets {
-        replace(found(name)?, target)
-            .map_err(|error| format!("{name:?} of the C library cannot be turned: {error}"))?;
+    let mut places = [(std::ptr::null_mut(), 0); 7];
+    for (place, (name, target)) in places.iter_mut().zip(targets) {
+        *place = (found(name)?, target);
     }
-    Ok(())
+    replace(&places).map_err(|error| format!("functions of the C library cannot be turned: {error}"))
 }
 
 /// Replaces the functions.
@@ -63,23 +63,27 @@ pub(super) fn turn_to_us() -> Result<(), String> {
     Err("far memory is for x86-64 programs (hint: there is no other way on this processor yet)".to_owned())
 }
 
+/// Replaces functions of one library: all that lies between them is made writable at once, for as long as it takes.
 #[cfg(target_arch = "x86_64")]
-fn replace(place: *mut c_void, target: usize) -> std::io::Result<()> {
+fn replace(places: &[(*mut c_void, usize)]) -> std::io::Result<()> {
     let page = hinterland_farplan::PAGE as usize;
-    let first = place.addr() & !(page - 1);
-    let bytes = (place.addr() + JUMP_BYTES).next_multiple_of(page) - first;
+    let addresses = || places.iter().map(|(place, _)| place.addr());
+    let first = addresses().min().unwrap_or(0) & !(page - 1);
+    let end = (addresses().max().unwrap_or(0) + JUMP_BYTES).next_multiple_of(page);
     let protect = |protection: libc::c_int| {
-        // SAFETY: the pages of a function of the C library; its contents are the caller's matter.
-        match unsafe { libc::syscall(libc::SYS_mprotect, first, bytes, protection) } {
+        // SAFETY: the code of the C library between two of its functions; their contents are the caller's matter.
+        match unsafe { libc::syscall(libc::SYS_mprotect, first, end - first, protection) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
     protect(libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC)?;
-    let mut jump = [0xFF, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    jump[6..].copy_from_slice(&(target as u64).to_le_bytes());
-    // SAFETY: the function has more bytes than the jump, is writable for now, and nobody is in it: there is one thread, and
-    // it is here.
-    unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), place.cast::<u8>(), JUMP_BYTES) };
+    for (place, target) in places {
+        let mut jump = [0xFF, 0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        jump[6..].copy_from_slice(&(*target as u64).to_le_bytes());
+        // SAFETY: the function has more bytes than the jump, is writable for now, and nobody is in it: there is one thread, and
+        // it is here.
+        unsafe { std::ptr::copy_nonoverlapping(jump.as_ptr(), place.cast::<u8>(), JUMP_BYTES) };
+    }
     protect(libc::PROT_READ | libc::PROT_EXEC)
 }
