@@ -281,10 +281,15 @@ def test_impossible_settings_are_refused_before_the_program_starts(binary, libra
 
 def test_programs_that_go_past_far_memory_are_told_of_however_they_begin(binary, library, tmp_path):
     (tmp_path / "static.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
-    names = ["spawned", "forked", "shelled", "posix", "bare"]
+    names = ["spawned", "forked", "shelled", "posix", "bare", "other"]
     for name in names[:4]:
         subprocess.run(["cc", "-static", "-o", tmp_path / name, tmp_path / "static.c"], check=True)
-    subprocess.run(["cc", "-o", tmp_path / "bare", tmp_path / "static.c"], check=True)
+    for name in ["bare", "other", "own"]:
+        subprocess.run(["cc", "-o", tmp_path / name, tmp_path / "static.c"], check=True)
+    # One runs as another user, one as the user who runs it in any case.
+    os.chown(tmp_path / "other", 65534, -1)
+    (tmp_path / "other").chmod(0o4755)
+    (tmp_path / "own").chmod(0o4755)
     script = f"""
 import os, subprocess
 folder = {str(tmp_path)!r}
@@ -296,7 +301,8 @@ if child == 0:
     os.execv(folder + "/forked", ["forked"])
 assert os.waitpid(child, 0)[1] == 0
 assert os.waitpid(os.posix_spawn(folder + "/posix", ["posix"], os.environ), 0)[1] == 0
-assert subprocess.run([folder + "/bare"]).returncode == 0
+for name in ("bare", "other", "own"):
+    assert subprocess.run([folder + "/" + name]).returncode == 0
 assert subprocess.run([folder + "/bare"], env={{}}).returncode == 0
 try:
     subprocess.run([folder + "/nowhere"])
@@ -309,8 +315,9 @@ os.execv(folder + "/spawned", ["spawned"])
     told = [line for line in ended.stderr.splitlines() if "none of the budget's" in line]
     assert sorted(line.split()[1] for line in told) == sorted(str(tmp_path / name) for name in names), ended.stderr
     for line in told:
-        assert ("without LD_PRELOAD" if "/bare " in line else "statically linked") in line, line
-    assert "; 8 programs started outside" in ended.stderr, ended.stderr
+        why = {"bare": "without LD_PRELOAD", "other": "runs as another user"}
+        assert why.get(pathlib.Path(line.split()[1]).name, "statically linked") in line, line
+    assert "; 9 programs started outside" in ended.stderr, ended.stderr
 
 
 def test_children_of_every_kind_get_their_memory(binary, library):

@@ -51,12 +51,13 @@ impl Outside {
 fn why_outside(started: &Started) -> Option<(PathBuf, String)> {
     let link = format!("/proc/self/fd/{}", started.file.as_raw_fd());
     let path = std::fs::read_link(&link).ok()?;
-    // One that may be executed and not read is seen as one that greets.
-    let file = File::open(&link).ok()?;
-    let data = file.metadata().ok()?;
+    // Before it is opened: a pipe would keep this thread until somebody writes.
+    let data = std::fs::metadata(&link).ok()?;
     if !data.is_file() || data.permissions().mode() & 0o111 == 0 {
         return None; // the kernel refuses to begin it
     }
+    // One that may be executed and not read is seen as one that greets.
+    let file = File::open(&link).ok()?;
     let refusal = program::refusal_of(path.clone(), file);
     let (path, text, hint) = match refusal {
         Some(refusal) => {
@@ -75,6 +76,8 @@ fn why_outside(started: &Started) -> Option<(PathBuf, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::OpenOptionsExt;
+    use std::process::Command;
 
     fn started(path: &str, is_bare: bool) -> Started {
         Started { file: File::open(path).unwrap().into(), is_bare }
@@ -94,5 +97,11 @@ mod tests {
     fn what_the_kernel_does_not_begin_is_not_told_of() {
         assert_eq!(why_outside(&started("/etc/passwd", true)), None);
         assert_eq!(why_outside(&started("/", true)), None);
+        let path = std::env::temp_dir().join(format!("hinterland-pipe-{}", std::process::id()));
+        assert!(Command::new("mkfifo").args(["-m", "755"]).arg(&path).status().unwrap().success());
+        let pipe = File::options().read(true).custom_flags(libc::O_PATH).open(&path);
+        std::fs::remove_file(&path).unwrap();
+        let pipe = Started { file: pipe.unwrap().into(), is_bare: true };
+        assert_eq!(why_outside(&pipe), None, "and nobody waits for a writer");
     }
 }

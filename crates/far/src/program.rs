@@ -1,14 +1,17 @@
 //! What kind of file a program is: whether the library that makes memory far can be put before it.
 
+use hinterland_os::process::{effective_group, effective_user};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The bits of a program that runs as another user or group.
-const SET_ID_BITS: u32 = 0o6000;
+/// The bit of a program that runs as its owner.
+const SET_USER: u32 = 0o4000;
+/// The bits of one that runs as its group: without the right of the group to run it, the kernel does not.
+const SET_GROUP: u32 = 0o2010;
 /// Interpreters of interpreters, as the kernel follows them.
 const SCRIPTS_MAX: u32 = 4;
 /// Segments of a program: more are a damaged file.
@@ -33,13 +36,13 @@ pub struct Refusal {
 /// Whether the library cannot be put before the program in this file, or the program would go past it; of a script, the one that
 /// runs it. A file that is not there or not understood is no refusal: whoever starts it tells.
 pub fn refusal(path: &Path) -> Option<Refusal> {
-    refusal_of(path.to_owned(), File::open(path).ok()?)
+    refusal_of(path.to_owned(), open(path)?)
 }
 
 /// The same of an open file, which was opened as `path`.
 pub(crate) fn refusal_of(mut path: PathBuf, mut file: File) -> Option<Refusal> {
     for _ in 0..SCRIPTS_MAX {
-        if file.metadata().is_ok_and(|data| data.permissions().mode() & SET_ID_BITS != 0) {
+        if file.metadata().is_ok_and(|data| changes_user(&data)) {
             let text = "runs as another user, so no library may be put before it";
             return Some(Refusal {
                 path,
@@ -53,10 +56,22 @@ pub(crate) fn refusal_of(mut path: PathBuf, mut file: File) -> Option<Refusal> {
             let (text, hint) = kind_of(&mut file, &head)?;
             return Some(Refusal { path, text, hint });
         };
-        file = File::open(&interpreter).ok()?;
+        file = open(&interpreter)?;
         path = interpreter;
     }
     None
+}
+
+/// Whether a program runs as another user or group than this process: the loader then leaves libraries of its user out.
+fn changes_user(data: &Metadata) -> bool {
+    let mode = data.permissions().mode();
+    mode & SET_USER != 0 && data.uid() != effective_user()
+        || mode & SET_GROUP == SET_GROUP && data.gid() != effective_group()
+}
+
+/// Opens a file, and nothing that might keep the caller, as a pipe without a writer does.
+fn open(path: &Path) -> Option<File> {
+    std::fs::metadata(path).is_ok_and(|data| data.is_file()).then(|| File::open(path).ok())?
 }
 
 /// The file of a program, as a shell finds it.
@@ -198,6 +213,19 @@ mod tests {
         }
         assert_eq!(said(b"no program"), None);
         assert!(said(b"\x7fELF\x01\x01").unwrap().contains("32-bit"));
+    }
+
+    #[test]
+    fn what_is_no_file_is_left_to_who_starts_it_and_keeps_nobody() {
+        let path = std::env::temp_dir().join(format!("hinterland-program-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").args(["-m", "755"]).arg(&path).status();
+        assert!(made.unwrap().success());
+        let script = path.with_extension("sh");
+        std::fs::write(&script, format!("#!{}\n", path.display())).unwrap();
+        assert_eq!((refusal(&path), refusal(&script)), (None, None));
+        assert_eq!(refusal(Path::new("/dev/tty")), None);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::remove_file(&script).unwrap();
     }
 
     #[test]

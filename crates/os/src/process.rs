@@ -50,6 +50,12 @@ pub fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The group that this process acts as.
+pub fn effective_group() -> u32 {
+    // SAFETY: as above.
+    unsafe { libc::getegid() }
+}
+
 /// Most bytes that a child of this process, or a child of one, had resident; those that have been waited for.
 pub fn children_resident_bytes_max() -> u64 {
     // SAFETY: an all-zero structure is valid.
