@@ -6,7 +6,7 @@
 mod stub_node;
 
 use hinterland_proto::control::Advice;
-use hinterland_region::{Access, Address, MapOptions, Options, Region, RegionError, Regions, process};
+use hinterland_region::{Access, MapOptions, Options, Region, RegionError, Regions, process};
 use hinterland_types::{ByteRange, ObjectId, ObjectName};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -223,31 +223,6 @@ fn an_evicted_page_comes_back_with_the_same_bytes() {
     assert_eq!(setup.node.order(&format!("evict {}", setup.object)), "done");
     assert_eq!(first_wrong(&region, setup.object), None);
     assert_eq!(setup.node.fills(), 32);
-}
-
-#[test]
-fn a_fixed_address_replaces_what_is_there() {
-    let mut setup = setup(MIB, "base", 1000);
-    let old = setup.map(MapOptions { address: Address::Anywhere, ..MapOptions::default() });
-    let place = old.pointer().addr().get() as u64;
-    let options = MapOptions {
-        offset: 65536,
-        bytes: Some(65536),
-        address: Address::Fixed(place),
-        ..MapOptions::default()
-    };
-    let new = setup.map(options);
-    assert_eq!(new.pointer(), old.pointer());
-    assert_eq!(first_wrong(&new, setup.object), None);
-    assert_eq!(load(&old, 65536), byte_of(setup.object, 65536));
-    drop(new);
-    assert_eq!(process::share(place, 65536), process::Share::None);
-    assert_eq!(load(&old, 65536), byte_of(setup.object, 65536));
-    let before = setup.node.order("requests").matches("Close").count();
-    drop(old);
-    assert_eq!((before, setup.node.order("requests").matches("Close").count()), (1, 1));
-    let odd = MapOptions { address: Address::Fixed(place + 1), ..MapOptions::default() };
-    assert!(matches!(setup.regions.map(ObjectId(setup.object), odd), Err(RegionError::Alignment { .. })));
 }
 
 #[test]
