@@ -58,6 +58,16 @@ def test_faults_of_a_victim_are_told_alone_and_beside_a_neighbour(binary):
         assert beside["peer"] is None and "--quick" in beside["why"]
 
 
+def test_a_switch_is_told_with_its_time_and_the_longest_wait_beside_swapoff(binary):
+    rows = bench(binary, "far-switch", "--set", "192M", "--local", "96M")
+    ways = ["lz4-to-ssd", "ssd-to-lz4"]
+    assert list(rows) == [*(f"{way}{part}" for way in ways for part in ("", "-pause")), "quiet-pause"]
+    for name, row in rows.items():
+        assert row["ours"] > 0 and row["limit"] > 0, row
+        if name != "quiet-pause":
+            assert (row["peer"] or 0) > 0 or "hint" in row["why"], row
+
+
 def test_advised_settings_are_run_beside_a_sweep(binary):
     rows = bench(binary, "far-tune")
     assert list(rows) == [f"{program}{part}" for program in ("scan", "random") for part in ("", "-live", "-foretold")]

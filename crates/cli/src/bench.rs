@@ -97,6 +97,7 @@ pub const BENCHES: &[&dyn Bench] = &[
     &far_stripe::FarStripe,
     &far::overhead::FarOverhead,
     &far::isolation::FarIsolation,
+    &far::switch::FarSwitch,
     &far::tune::FarTune,
     &far_apps::FarApps,
     &swap_device::SwapDevice,

@@ -21,7 +21,15 @@ pub fn lower_thread(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
+/// `IOPRIO_WHO_PROCESS` of `linux/ioprio.h`.
+const IOPRIO_WHO_PROCESS: libc::c_int = 1;
+/// `IOPRIO_CLASS_BE`, the first of its eight levels.
+const IOPRIO_USUAL: libc::c_int = 2 << 13;
+
 /// Lets the calling thread run before all that have no such right (`SCHED_FIFO`), or not any more. Threads that it makes do not inherit it.
+///
+/// Its transfers to and from disks are like those of others from then on. Without that, the kernel derives their priority from that of the
+/// thread, and then some of its schedulers (`mq-deadline`) keep all other transfers waiting as long as one of these is under way.
 ///
 /// # Errors
 /// `EPERM` without the right to: `CAP_SYS_NICE`, or a limit of real-time priority above 0.
@@ -30,7 +38,12 @@ pub fn run_first(is_first: bool) -> Result<(), OsError> {
     let parameters = libc::sched_param { sched_priority: libc::c_int::from(is_first) };
     // SAFETY: the parameters live through the call; 0 is the calling thread.
     let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
-    check(result, "sched_setscheduler", || format!("policy {policy}")).map(drop)
+    check(result, "sched_setscheduler", || format!("policy {policy}"))?;
+    if is_first {
+        // SAFETY: plain values; 0 is the calling thread. A kernel without priorities of transfers has no such trouble.
+        unsafe { libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_USUAL) };
+    }
+    Ok(())
 }
 
 /// Has the kernel send `signal` to the calling process when the thread that made it ends. Call it in the child, and then
@@ -154,6 +167,20 @@ mod tests {
         assert!(handle.has_ended(Duration::from_secs(5)).unwrap());
         child.wait().unwrap();
         assert!(handle.signal(0).is_err());
+    }
+
+    #[test]
+    fn transfers_of_a_thread_that_runs_first_wait_for_their_turn() {
+        std::thread::spawn(|| {
+            if run_first(true).is_err() {
+                return eprintln!("not run: needs CAP_SYS_NICE");
+            }
+            // SAFETY: plain values.
+            let level = unsafe { libc::syscall(libc::SYS_ioprio_get, IOPRIO_WHO_PROCESS, 0) };
+            assert_eq!(level, libc::c_long::from(IOPRIO_USUAL), "not the class of real-time threads");
+        })
+        .join()
+        .unwrap();
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod machine;
 pub mod options;
 pub mod overhead;
 pub mod swap;
+pub mod switch;
 pub mod toucher;
 pub mod tune;
 

@@ -4,7 +4,7 @@
 use super::copy::{self, Content};
 use super::member::Life;
 use super::stores::{SHARDS, Stores};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,19 @@ use std::time::{Duration, Instant};
 const PAUSE: Duration = Duration::from_millis(50);
 /// Pauses between two passes over all content, from the first that moved nothing on.
 const PASS_PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// Threads of a pass: a disk is slow with one transfer after the other.
+const MOVERS: usize = 4;
+
+/// One look at all content, by several threads.
+#[derive(Default)]
+struct Pass {
+    /// The next shard that nobody has taken.
+    next: AtomicUsize,
+    moved_bytes: AtomicU64,
+    /// There was something that could not go where it should be.
+    stays_uneven: AtomicBool,
+}
 
 /// Wakes the thread that moves content, and knows whether there is one.
 #[derive(Default)]
@@ -69,29 +82,52 @@ impl Stores {
     /// Moves away what back ends have that are leaving, and has each content in as many others as it should be in; returns how many
     /// bytes went.
     fn even_out(self: &Arc<Self>) -> u64 {
-        let mut moved = 0;
-        let begun = Instant::now();
         // SeqCst: who puts content with too few copies behind this is left to the next pass, as is who changes their number.
         let seen = self.uneven.load(Ordering::SeqCst);
-        let mut stays_uneven = false;
-        for shard in 0..SHARDS {
+        let pass = Pass::default();
+        std::thread::scope(|scope| {
+            for _ in 1..MOVERS {
+                let work = || {
+                    hinterland_os::process::name_thread("far-move");
+                    self.even_shards(&pass);
+                };
+                // Without it, the others do its part.
+                drop(std::thread::Builder::new().spawn_scoped(scope, work));
+            }
+            self.even_shards(&pass);
+        });
+        // Relaxed: all threads of the pass have ended.
+        if !pass.stays_uneven.load(Ordering::Relaxed) {
+            self.evened.store(seen, Ordering::SeqCst); // SeqCst: as above.
+            self.has_said_fewer.store(false, Ordering::Relaxed); // Relaxed: guards nothing but a sentence.
+        }
+        self.close_empty();
+        pass.moved_bytes.load(Ordering::Relaxed) // Relaxed: as above.
+    }
+
+    /// The part of a pass that one thread does: contents of a shard are moved by nobody else meanwhile.
+    fn even_shards(self: &Arc<Self>, pass: &Pass) {
+        let begun = Instant::now();
+        loop {
+            let shard = pass.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
+            if shard >= SHARDS {
+                return;
+            }
             for content in self.contents(shard) {
                 if content.is_settled(self) {
                     continue;
                 }
                 if content.relocate(self) {
-                    moved += content.bytes() as u64;
+                    let bytes = content.bytes() as u64;
+                    // Relaxed: counters, read when the threads have ended.
+                    let moved = pass.moved_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
                     self.keep_rate(begun, moved);
                 }
-                stays_uneven |= !content.is_settled(self);
+                if !content.is_settled(self) {
+                    pass.stays_uneven.store(true, Ordering::Relaxed); // Relaxed: as above.
+                }
             }
         }
-        if !stays_uneven {
-            self.evened.store(seen, Ordering::SeqCst); // SeqCst: as above.
-            self.has_said_fewer.store(false, Ordering::Relaxed); // Relaxed: guards nothing but a sentence.
-        }
-        self.close_empty();
-        moved
     }
 
     /// Whether there is something to move, as far as is known.
@@ -154,7 +190,7 @@ impl Content {
     /// Puts it into as many back ends as it should be in, and gives back the places that it leaves. `false`: there is no room, or nobody
     /// has it.
     fn relocate(&self, stores: &Arc<Stores>) -> bool {
-        // Nobody else changes places: there is one thread that moves.
+        // Nobody else changes places: one thread has the shard.
         let mut places = self.places().at.clone();
         let known = places.len();
         let mut refusal = None;

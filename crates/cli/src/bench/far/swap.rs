@@ -57,19 +57,44 @@ impl Swap {
         }
         let swap = Self { folder: ground.folder().to_owned(), count: 0 };
         swap.zswap(kind == Kind::Zswap)?;
+        swap.on(kind, bytes)?;
+        Ok(swap)
+    }
+
+    fn on(&self, kind: Kind, bytes: u64) -> Result<(), Failure> {
         let device = match kind {
             Kind::Disk | Kind::Zswap => {
-                let file = swap.folder.join(FILE);
+                let file = self.folder.join(FILE);
                 tool("fallocate", &["-l", &bytes.to_string(), &file.to_string_lossy()])?;
                 tool("chmod", &["600", &file.to_string_lossy()])?;
                 file
             }
-            Kind::Zram => swap.zram(bytes)?,
+            Kind::Zram => self.zram(bytes)?,
         };
         let device = device.to_string_lossy();
         tool("mkswap", &[&device])?;
-        tool("swapon", &[&device])?;
-        Ok(swap)
+        tool("swapon", &[&device])
+    }
+
+    /// Swaps to another place from here on, and has the kernel bring back what is in the one before.
+    ///
+    /// # Errors
+    /// [`Failure`] if one of both is refused: `swapoff` where there is too little memory for what comes back.
+    pub fn exchange(&mut self, old: Kind, new: Kind, bytes: u64) -> Result<(), Failure> {
+        self.on(new, bytes)?;
+        let number = fs::read_to_string(self.folder.join(NUMBER)).ok();
+        match old {
+            Kind::Disk | Kind::Zswap => {
+                let file = self.folder.join(FILE);
+                tool("swapoff", &[&file.to_string_lossy()])?;
+                fs::remove_file(&file).map_err(|error| Failure::file("removing", &file, &error))
+            }
+            Kind::Zram => {
+                tool("swapoff", &[&format!("/dev/zram{}", number.as_deref().unwrap_or_default())])?;
+                remove_zram(&self.folder, number.as_deref());
+                Ok(())
+            }
+        }
     }
 
     /// Has the kernel compress before it swaps, or not.
@@ -150,12 +175,7 @@ pub fn clear(folder: &Path) {
         // There may be none.
         let _ = fs::remove_file(&file);
     }
-    if let Some(number) = number {
-        // A device that is still used refuses, and was told of above.
-        let _ = fs::write(format!("/sys/block/zram{number}/reset"), "1");
-        let _ = fs::write("/sys/class/zram-control/hot_remove", &number);
-        let _ = fs::remove_file(folder.join(NUMBER));
-    }
+    remove_zram(folder, number.as_deref());
     if let Ok(before) = fs::read_to_string(folder.join(ZSWAP)) {
         // It took the opposite from this bench.
         let _ = fs::write(ZSWAP_SWITCH, before);
@@ -166,6 +186,14 @@ pub fn clear(folder: &Path) {
         let _ = fs::remove_dir(group);
     }
     let _ = fs::remove_file(list);
+}
+
+fn remove_zram(folder: &Path, number: Option<&str>) {
+    let Some(number) = number else { return };
+    // A device that is still used refuses, and who asked was told of that.
+    let _ = fs::write(format!("/sys/block/zram{number}/reset"), "1");
+    let _ = fs::write("/sys/class/zram-control/hot_remove", number);
+    let _ = fs::remove_file(folder.join(NUMBER));
 }
 
 /// Kills the programs of a group and waits until they are gone.
