@@ -235,7 +235,7 @@ impl Engine {
             Outcome::Stored(copy) => Some(copy),
             _ => None,
         });
-        self.settling.add(copies, |copy| self.settle(copy));
+        self.settling.add(copies, |copies| self.settle(copies));
         bytes
     }
 
@@ -304,10 +304,10 @@ impl Engine {
     }
 
     /// Puts what has left into back ends, unless it has come back meanwhile and was written.
-    pub(crate) fn settle(&self, copy: &Arc<Copy>) {
-        if Arc::strong_count(copy) > 1
-            && let Some(refusal) = self.stores.settle(copy)
-            && copy.is_stranded()
+    pub(crate) fn settle(&self, copies: &[Arc<Copy>]) {
+        let wanted: Vec<_> = copies.iter().filter(|copy| Arc::strong_count(copy) > 1).cloned().collect();
+        if let Some(refusal) = self.stores.settle(&wanted)
+            && wanted.iter().any(|copy| copy.is_stranded())
         {
             self.say_once("full", &format!("far memory has no room: {refusal}"));
         }

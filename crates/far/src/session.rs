@@ -101,7 +101,8 @@ impl Supervisor {
         }
         for _ in 0..engine.service.writers {
             let writing = Arc::clone(&engine);
-            threads.push(spawn("far-write", move || writing.settling.serve(|copy| writing.settle(copy)))?);
+            threads
+                .push(spawn("far-write", move || writing.settling.serve(|copies| writing.settle(copies)))?);
         }
         Ok(Self { engine, threads })
     }

@@ -4,6 +4,10 @@ use crate::store::Copy;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+/// Most bytes that one thread takes at once: a disk takes many in the time of one.
+const BATCH_BYTES: usize = 512 << 10;
+/// Of what waits, the part that one thread takes: the others are to have some, too.
+const BATCH_SHARE: usize = 4;
 /// Most bytes that wait here: whoever brings more helps.
 const BYTES_MAX: usize = 8 << 20;
 
@@ -30,7 +34,7 @@ impl Settling {
     }
 
     /// Brings copies; has `settle` do what is too much to wait here.
-    pub(crate) fn add(&self, copies: impl Iterator<Item = Arc<Copy>>, settle: impl Fn(&Arc<Copy>)) {
+    pub(crate) fn add(&self, copies: impl Iterator<Item = Arc<Copy>>, settle: impl Fn(&[Arc<Copy>])) {
         let mut known = self.lock();
         for copy in copies {
             known.bytes += copy.bytes();
@@ -40,28 +44,28 @@ impl Settling {
             self.changed.notify_all();
         }
         let most = if self.is_served { BYTES_MAX } else { 0 };
-        while known.bytes > most
-            && let Some(copy) = known.next()
-        {
+        while known.bytes > most {
+            let copies = known.next();
             drop(known);
-            settle(&copy);
-            drop(copy);
+            settle(&copies);
+            drop(copies);
             known = self.lock();
         }
     }
 
     /// Has `settle` take copies until [`end`](Self::end).
-    pub(crate) fn serve(&self, settle: impl Fn(&Arc<Copy>)) {
+    pub(crate) fn serve(&self, settle: impl Fn(&[Arc<Copy>])) {
         let mut known = self.lock();
         while !known.is_over {
-            let Some(copy) = known.next() else {
+            let copies = known.next();
+            if copies.is_empty() {
                 known = self.changed.wait(known).unwrap_or_else(PoisonError::into_inner);
                 continue;
-            };
+            }
             drop(known);
-            settle(&copy);
+            settle(&copies);
             // The last holder frees the content, which takes other locks.
-            drop(copy);
+            drop(copies);
             known = self.lock();
         }
     }
@@ -78,10 +82,18 @@ impl Settling {
 }
 
 impl Known {
-    fn next(&mut self) -> Option<Arc<Copy>> {
-        let copy = self.queue.pop_front()?;
-        self.bytes -= copy.bytes();
-        Some(copy)
+    /// Some of what waits, those that came first; none only if nothing does.
+    fn next(&mut self) -> Vec<Arc<Copy>> {
+        let most = (self.bytes / BATCH_SHARE).min(BATCH_BYTES);
+        let (mut copies, mut bytes) = (Vec::new(), 0);
+        while let Some(copy) = self.queue.front()
+            && (copies.is_empty() || bytes + copy.bytes() <= most)
+        {
+            bytes += copy.bytes();
+            copies.extend(self.queue.pop_front());
+        }
+        self.bytes -= bytes;
+        copies
     }
 }
 
@@ -106,7 +118,7 @@ mod tests {
     #[test]
     fn who_brings_too_much_settles_the_rest_and_without_threads_all() {
         let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
-        let settle = |copy: &Arc<Copy>| drop(stores.settle(copy));
+        let settle = |copies: &[Arc<Copy>]| drop(stores.settle(copies));
         for (threads, expected) in [(1, 12 - (BYTES_MAX >> 20)), (0, 12)] {
             let copies = copies(&stores, 12);
             Settling::new(threads).add(copies.iter().cloned(), settle);
@@ -117,7 +129,7 @@ mod tests {
     #[test]
     fn threads_settle_what_waits_until_the_end() {
         let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
-        let settle = |copy: &Arc<Copy>| drop(stores.settle(copy));
+        let settle = |copies: &[Arc<Copy>]| drop(stores.settle(copies));
         let settling = Settling::new(2);
         let copies = copies(&stores, 6);
         std::thread::scope(|scope| {

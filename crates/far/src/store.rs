@@ -6,11 +6,12 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `stores` | all back ends of a run: content goes in, members come and go |
+//! | `placing` | which of them take content |
 //! | `member` | one back end in use, and what it has moved |
 //! | `meter` | how quick it is of late |
 //! | `copy` | content that back ends have |
 //! | `moving` | content that moves to other back ends in the background |
-//! | `disk`, `packed`, `pooled` | back ends |
+//! | `disk`, `packed`, `pooled` | back ends; `slots` are the places of `disk` |
 
 mod copy;
 mod disk;
@@ -18,7 +19,9 @@ mod member;
 mod meter;
 mod moving;
 mod packed;
+mod placing;
 mod pooled;
+mod slots;
 mod stores;
 
 pub use copy::Copy;
@@ -32,7 +35,7 @@ pub use stores::{AddError, RetireError, Stores};
 pub const CONTENT_BYTES_MAX: usize = 2 << 20;
 
 /// Why a back end did not do what it was asked for.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// It has no room.
     #[error("{name} is full (hint: give it more room, or name another back end beside it with --far)")]
@@ -78,6 +81,16 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// [`StoreError::Failed`]; what is in `content` then means nothing.
     fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Keeps several contents, in one go where that is quicker. One result each, in their order, as from [`put`](Self::put).
+    fn put_all(&self, contents: &[&[u8]]) -> Vec<Result<Place, StoreError>> {
+        contents.iter().map(|content| self.put(content)).collect()
+    }
+
+    /// Reads several contents back, in one go where that is quicker. One result each, in their order, as from [`get`](Self::get).
+    fn get_all(&self, wanted: &mut [(Place, &mut [u8])]) -> Vec<Result<(), StoreError>> {
+        wanted.iter_mut().map(|(place, content)| self.get(*place, content)).collect()
+    }
 
     /// Forgets content.
     fn free(&self, place: Place);

@@ -1,7 +1,8 @@
 //! Content that one or more back ends have, wherever it moves.
 
-use super::member::{Life, Member};
+use super::member::{Held, Life, Member};
 use super::{Place, StoreError, Stores};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,7 @@ pub(super) struct Content {
 
 #[derive(Default)]
 pub(super) struct Places {
-    pub(super) at: Vec<(Arc<Member>, Place)>,
+    pub(super) at: Held,
     pub(super) kept: Kept,
 }
 
@@ -144,6 +145,50 @@ impl Content {
             reason: "nobody has the content".to_owned(),
         }))
     }
+}
+
+/// Reads contents into a buffer of just their length, one behind the other, each back end asked once for all that it alone has. `None` for what
+/// nobody has.
+pub(super) fn read_all<'buffer>(
+    contents: &[&Content],
+    mut buffer: &'buffer mut [u8],
+) -> Vec<Option<&'buffer [u8]>> {
+    let mut parts = Vec::with_capacity(contents.len());
+    for content in contents {
+        let (part, rest) = buffer.split_at_mut(content.bytes());
+        buffer = rest;
+        parts.push(Some(part));
+    }
+    let places: Vec<_> = contents.iter().map(|content| content.places()).collect();
+    let mut by_member: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (index, places) in places.iter().enumerate() {
+        if let ([(member, _)], None) = (&places.at[..], places.kept.content()) {
+            by_member.entry(Arc::as_ptr(member).addr()).or_default().push(index);
+        }
+    }
+    let mut is_read = vec![false; contents.len()];
+    for indices in by_member.values() {
+        let Some((member, _)) = indices.first().and_then(|index| places[*index].at.first()) else { continue };
+        let mut wanted: Vec<(Place, &mut [u8])> = indices
+            .iter()
+            .filter_map(|index| Some((places[*index].at.first()?.1, parts[*index].take()?)))
+            .collect();
+        let results = member.get_all(&mut wanted);
+        for ((index, result), (_, part)) in indices.iter().zip(results).zip(wanted) {
+            if result.is_ok() && xxh3_64(part) == contents[*index].check {
+                member.count_got(part.len());
+                is_read[*index] = true;
+            }
+            parts[*index] = Some(part);
+        }
+    }
+    drop(places);
+    // What was refused is asked for again, alone, so that who failed is given up; and what has several places, or none.
+    let asked = parts.into_iter().zip(contents).zip(is_read).map(|((part, content), is_read)| {
+        let part = part?;
+        (is_read || content.read(part).is_ok()).then_some(&*part)
+    });
+    asked.collect()
 }
 
 /// In which order places are asked: what failed last, else who will be done first.

@@ -2,6 +2,7 @@
 
 use super::meter::{Kind, Meter};
 use super::{Place, Store, StoreError};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,9 @@ pub struct MemberState {
     /// What a get takes of late.
     pub get_s: f64,
 }
+
+/// Who has content, and where.
+pub(super) type Held = Vec<(Arc<Member>, Place)>;
 
 /// A back end in use.
 pub(super) struct Member {
@@ -121,40 +125,63 @@ impl Member {
             && self.probed_ms.compare_exchange(before, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Keeps content. Whoever chose this back end has told the meter that something begins.
-    pub(super) fn put(&self, content: &[u8], wanted: Life) -> Result<Place, StoreError> {
+    /// Keeps content. Whoever chose this back end has told the meter that so many bytes begin. One result each, in their order.
+    pub(super) fn put_all(&self, contents: &[&[u8]], wanted: Life) -> Vec<Result<Place, StoreError>> {
         let begun = Instant::now();
-        let bytes = content.len() as u64;
+        let bytes: usize = contents.iter().map(|content| content.len()).sum();
         // SeqCst: as in `life`.
-        self.held_bytes.fetch_add(bytes, Ordering::SeqCst);
-        let result = self.store.put(content).and_then(|place| {
-            if self.life() == wanted {
-                return Ok(place);
+        self.held_bytes.fetch_add(bytes as u64, Ordering::SeqCst);
+        let mut results = self.store.put_all(contents);
+        let is_wanted = self.life() == wanted;
+        let mut put = 0;
+        for (content, result) in contents.iter().zip(&mut results) {
+            if let (Ok(place), false) = (&result, is_wanted) {
+                self.store.free(*place);
+                let reason = "it was retired meanwhile".to_owned();
+                *result = Err(StoreError::Failed { name: self.name().to_owned(), reason });
             }
-            self.store.free(place);
-            let reason = "it was retired meanwhile".to_owned();
-            Err(StoreError::Failed { name: self.name().to_owned(), reason })
-        });
-        self.meter.end(Kind::Put, content.len(), begun, Instant::now(), result.is_ok());
-        match &result {
-            // Relaxed: a counter for people.
-            Ok(_) => drop(self.put_bytes.fetch_add(bytes, Ordering::Relaxed)),
-            Err(error) => {
-                self.held_bytes.fetch_sub(bytes, Ordering::SeqCst); // SeqCst: as in `life`.
-                // Relaxed: a hint.
-                self.is_full.store(matches!(error, StoreError::Full { .. }), Ordering::Relaxed);
-            }
+            put += if result.is_ok() { content.len() } else { 0 };
         }
-        result
+        self.end(Kind::Put, contents.len(), bytes, begun, put == bytes);
+        self.put_bytes.fetch_add(put as u64, Ordering::Relaxed); // Relaxed: a counter for people.
+        if put < bytes {
+            self.held_bytes.fetch_sub((bytes - put) as u64, Ordering::SeqCst); // SeqCst: as in `life`.
+            let is_full = results.iter().any(|result| matches!(result, Err(StoreError::Full { .. })));
+            self.is_full.store(is_full, Ordering::Relaxed); // Relaxed: a hint.
+        }
+        results
     }
 
-    /// Reads content back.
+    /// Keeps one content, as [`put_all`](Self::put_all) does.
+    pub(super) fn put(&self, content: &[u8], wanted: Life) -> Result<Place, StoreError> {
+        let result = self.put_all(&[content], wanted).pop();
+        result.unwrap_or_else(|| Err(StoreError::Full { name: self.name().to_owned() }))
+    }
+
+    /// Reads content back. One result each, in their order.
+    pub(super) fn get_all(&self, wanted: &mut [(Place, &mut [u8])]) -> Vec<Result<(), StoreError>> {
+        let begun = Instant::now();
+        let bytes = wanted.iter().map(|(_, content)| content.len()).sum();
+        self.meter.begin(bytes, begun);
+        let results = self.store.get_all(wanted);
+        self.end(Kind::Get, wanted.len(), bytes, begun, results.iter().all(Result::is_ok));
+        results
+    }
+
+    /// Reads one content back.
     pub(super) fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
         let begun = Instant::now();
         self.meter.begin(content.len(), begun);
         let result = self.store.get(place, content);
-        self.meter.end(Kind::Get, content.len(), begun, Instant::now(), result.is_ok());
+        self.end(Kind::Get, 1, content.len(), begun, result.is_ok());
         result
+    }
+
+    /// So many contents are done: each took its part of the time.
+    fn end(&self, kind: Kind, count: usize, bytes: usize, begun: Instant, moved: bool) {
+        let now = Instant::now();
+        let each = now.saturating_duration_since(begun) / u32::try_from(count.max(1)).unwrap_or(u32::MAX);
+        self.meter.end(kind, bytes, now - each, now, moved);
     }
 
     /// Content came back right.

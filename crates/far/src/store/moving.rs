@@ -1,8 +1,10 @@
 //! Content moves in the background: away from back ends that were retired or failed, into one when no room was found at first, and into as
 //! many as it should be in.
 
+use super::StoreError;
 use super::copy::{self, Content};
-use super::member::Life;
+use super::member::{Held, Life};
+use super::placing::Placing;
 use super::stores::{SHARDS, Stores};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -13,6 +15,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Pauses between two passes over all content, from the first that moved nothing on.
 const PASS_PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// What is read and put at once: enough that a disk goes on without a pause.
+const BATCH_BYTES: usize = 512 << 10;
 /// Threads of a pass: a disk is slow with one transfer after the other.
 const MOVERS: usize = 4;
 
@@ -113,19 +117,20 @@ impl Stores {
             if shard >= SHARDS {
                 return;
             }
-            for content in self.contents(shard) {
-                if content.is_settled(self) {
-                    continue;
-                }
-                if content.relocate(self) {
-                    let bytes = content.bytes() as u64;
-                    // Relaxed: counters, read when the threads have ended.
-                    let moved = pass.moved_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
-                    self.keep_rate(begun, moved);
-                }
-                if !content.is_settled(self) {
-                    pass.stays_uneven.store(true, Ordering::Relaxed); // Relaxed: as above.
-                }
+            let mut contents = self.contents(shard);
+            contents.retain(|content| !content.is_settled(self));
+            let mut rest = &contents[..];
+            while let Some(first) = rest.first() {
+                let (batch, others) =
+                    rest.split_at((BATCH_BYTES / first.bytes().max(1)).clamp(1, rest.len()));
+                rest = others;
+                let bytes = self.relocate(batch);
+                // Relaxed: counters, read when the threads have ended.
+                let moved = pass.moved_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                self.keep_rate(begun, moved);
+            }
+            if contents.iter().any(|content| !content.is_settled(self)) {
+                pass.stays_uneven.store(true, Ordering::Relaxed); // Relaxed: as above.
             }
         }
     }
@@ -138,7 +143,7 @@ impl Stores {
     /// Moves what no back end took into one that has room again.
     fn empty_stranded(self: &Arc<Self>) {
         let mut left = std::mem::take(&mut *self.stranded());
-        left.retain(|content| content.upgrade().is_some_and(|content| !content.relocate(self)));
+        left.retain(|content| content.upgrade().is_some_and(|content| self.relocate(&[content]) == 0));
         self.stranded().append(&mut left);
     }
 
@@ -187,27 +192,19 @@ impl Content {
         places.at.is_empty() || (active == places.at.len() && active == stores.copies())
     }
 
-    /// Puts it into as many back ends as it should be in, and gives back the places that it leaves. `false`: there is no room, or nobody
-    /// has it.
-    fn relocate(&self, stores: &Arc<Stores>) -> bool {
-        // Nobody else changes places: one thread has the shard.
-        let mut places = self.places().at.clone();
-        let known = places.len();
-        let mut refusal = None;
-        if !stores.is_enough(&places) {
-            if !stores.has_room_beside(&places) {
-                return false;
-            }
-            let mut content = vec![0; self.bytes()];
-            if self.read(&mut content).is_err() {
-                return false;
-            }
-            refusal = stores.place(&content, &mut places);
-        }
+    /// Where it is from here on, after it was put into places behind the first `known`; gives back those that it leaves. `false`: it stays where it
+    /// was, because there is no room.
+    fn relocated(
+        &self,
+        stores: &Stores,
+        mut places: Held,
+        known: usize,
+        refusal: Option<&StoreError>,
+    ) -> bool {
         let is_short = refusal.is_some();
         // Where the content must have been put into a back end that failed, nothing is better than before.
         let is_better = places[known..].iter().any(|(member, _)| member.life() == Life::Active);
-        if let Some(refusal) = &refusal
+        if let Some(refusal) = refusal
             && places.iter().all(|(member, _)| member.life() == Life::Active)
         {
             stores.say_fewer(refusal);
@@ -238,5 +235,46 @@ impl Content {
             stores.stranded_bytes.fetch_sub(self.bytes() as u64, Ordering::Relaxed);
         }
         true
+    }
+}
+
+impl Stores {
+    /// Puts contents into as many back ends as they should be in, and gives back the places that they leave. Returns how many bytes are
+    /// where they should be, or nearer to it. Nobody else changes their places: one thread has their shard.
+    fn relocate(self: &Arc<Self>, contents: &[Arc<Content>]) -> u64 {
+        let mut moves: Vec<(&Content, Held)> = contents
+            .iter()
+            .map(|content| (&**content, content.places().at.clone()))
+            .filter(|(_, places)| self.is_enough(places) || self.has_room_beside(places))
+            .collect();
+        let wanted: Vec<&Content> =
+            moves.iter().filter(|(_, places)| !self.is_enough(places)).map(|(content, _)| *content).collect();
+        let mut buffer = vec![0; wanted.iter().map(|content| content.bytes()).sum()];
+        let mut read = copy::read_all(&wanted, &mut buffer).into_iter();
+        let mut placings: Vec<Placing<'_>> = Vec::new();
+        moves.retain(|(_, places)| {
+            if self.is_enough(places) {
+                return true;
+            }
+            let content = read.next().flatten();
+            placings.extend(content.map(|content| Placing::new(content, places.clone())));
+            // What nobody has any more stays as it is.
+            content.is_some()
+        });
+        self.place_all(&mut placings);
+        let mut placed = placings.into_iter();
+        let mut bytes = 0;
+        for (content, places) in moves {
+            let known = places.len();
+            let (places, refusal) = if self.is_enough(&places) {
+                (places, None)
+            } else {
+                placed.next().map_or((places, None), |placing| (placing.places, placing.refusal))
+            };
+            if content.relocated(self, places, known, refusal.as_ref()) {
+                bytes += content.bytes() as u64;
+            }
+        }
+        bytes
     }
 }

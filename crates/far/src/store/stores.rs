@@ -3,12 +3,13 @@
 use super::copy::{Content, Kept, Places};
 use super::member::{Life, Member, MemberState};
 use super::moving::Bell;
-use super::{Copy, Place, Store, StoreError};
+use super::placing::Placing;
+use super::{Copy, Store, StoreError};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Content that no back end takes and that is kept in the supervisor, at most: from here on nothing more is to be taken out. It
 /// holds what is under way when the back ends become full.
@@ -17,9 +18,6 @@ const STRANDED_BYTES_MAX: u64 = 64 << 20;
 const MEASURE_TIME: Duration = Duration::from_millis(10);
 /// Bytes of what it is measured with.
 const SAMPLE_BYTES: usize = 256 << 10;
-/// How far a back end may be ahead of its share, or behind it, in contents: more, and threads would wait for one back end while
-/// another is idle.
-const SHARE_MAX: f64 = 2.0;
 /// Parts of the registry, so that threads seldom wait for each other.
 pub(super) const SHARDS: usize = 64;
 /// Bytes a second at which content moves between back ends: what runs must not notice.
@@ -36,7 +34,7 @@ pub struct Stores {
     pub(super) uneven: AtomicU64,
     pub(super) evened: AtomicU64,
     /// Bytes by which each member is ahead of its share, by address of the member.
-    shares: Mutex<HashMap<usize, f64>>,
+    pub(super) shares: Mutex<HashMap<usize, f64>>,
     registry: [Mutex<HashMap<u64, Weak<Content>>>; SHARDS],
     next: AtomicU64,
     /// Content that no back end took.
@@ -198,9 +196,10 @@ impl Stores {
     /// Keeps content in as many back ends as were asked for. Where none takes it, the copy holds it in memory, so that no byte
     /// is lost; the error tells why, for the caller to act on.
     pub fn put(self: &Arc<Self>, content: &[u8]) -> (Copy, Option<StoreError>) {
-        let mut places = Places::default();
-        let refusal = self.place_new(content, &mut places);
-        let copy = self.register(content, places);
+        let mut placing = Placing::new(content, Vec::new());
+        self.place(&mut placing);
+        let refusal = placing.refusal.take();
+        let copy = self.register(content, self.kept(placing.places, content, refusal.as_ref()));
         self.look_after(&copy);
         (copy, refusal)
     }
@@ -211,28 +210,33 @@ impl Stores {
         self.register(&buffer[range], Places { kept, ..Places::default() })
     }
 
-    /// Puts a copy that was [begun](Self::begin) into back ends, as [`put`](Self::put) does, and lets go of its buffer.
-    pub fn settle(self: &Arc<Self>, copy: &Copy) -> Option<StoreError> {
-        let mut settled = Places::default();
-        let refusal = match &copy.0.places().kept {
+    /// Puts copies that were [begun](Self::begin) into back ends, as [`put`](Self::put) does, and lets go of their buffers. Returns why content is
+    /// in fewer than it should be, if some is.
+    pub fn settle(self: &Arc<Self>, copies: &[Arc<Copy>]) -> Option<StoreError> {
+        let known: Vec<_> = copies.iter().map(|copy| copy.0.places()).collect();
+        let (mut settled, mut placings) = (Vec::new(), Vec::new());
+        for (copy, places) in copies.iter().zip(&known) {
             // Nobody else changes what is pending: it is read while it is put.
-            Kept::Pending(buffer, range) => self.place_new(&buffer[range.clone()], &mut settled),
-            _ => return None,
-        };
-        *copy.0.places_mut() = settled;
-        self.look_after(copy);
-        refusal
-    }
-
-    /// Places of content that has none yet.
-    fn place_new(self: &Arc<Self>, content: &[u8], places: &mut Places) -> Option<StoreError> {
-        let refusal = self.place(content, &mut places.at);
-        if places.at.is_empty() {
-            places.kept = Kept::Stranded(content.into());
-            // Relaxed: a limit, which guards no other memory.
-            self.stranded_bytes.fetch_add(content.len() as u64, Ordering::Relaxed);
-        } else if let Some(refusal) = &refusal {
-            self.say_fewer(refusal);
+            if let Kept::Pending(buffer, range) = &places.kept {
+                settled.push(copy);
+                placings.push(Placing::new(&buffer[range.clone()], Vec::new()));
+            }
+        }
+        self.place_all(&mut placings);
+        let mut refusal = None;
+        let kept: Vec<Places> = placings
+            .into_iter()
+            .map(|mut placing| {
+                let of_this = placing.refusal.take();
+                let kept = self.kept(placing.places, placing.content, of_this.as_ref());
+                refusal = of_this.or(refusal.take());
+                kept
+            })
+            .collect();
+        drop(known);
+        for (copy, places) in settled.into_iter().zip(kept) {
+            *copy.0.places_mut() = places;
+            self.look_after(copy);
         }
         refusal
     }
@@ -255,72 +259,6 @@ impl Stores {
         }
     }
 
-    /// Puts content into back ends that are not among the places, until it is in as many as were asked for.
-    pub(super) fn place(
-        self: &Arc<Self>,
-        content: &[u8],
-        places: &mut Vec<(Arc<Member>, Place)>,
-    ) -> Option<StoreError> {
-        let members = self.in_use();
-        let mut left: Vec<&Arc<Member>> = members.iter().collect();
-        left.retain(|member| !places.iter().any(|(other, _)| Arc::ptr_eq(other, member)));
-        let mut refusal = None;
-        while !self.is_enough(places)
-            && let Some(index) = self.choose(&left, content.len())
-        {
-            let member = left.swap_remove(index);
-            match member.put(content, Life::Active) {
-                Ok(place) => places.push((Arc::clone(member), place)),
-                Err(error) => {
-                    self.give_up(member, &error);
-                    refusal = Some(error);
-                }
-            }
-        }
-        if places.is_empty() {
-            // Better in a back end that has failed before than in nobody's.
-            for member in left.iter().filter(|member| member.life() == Life::Failed && member.is_probed()) {
-                member.meter.begin(content.len(), Instant::now());
-                if let Ok(place) = member.put(content, Life::Failed) {
-                    places.push((Arc::clone(member), place));
-                    break;
-                }
-            }
-        }
-        if self.is_enough(places) { None } else { refusal.or_else(|| Some(self.too_few())) }
-    }
-
-    /// The back end that shall take content next: of those with room, the one that will be done first, where whoever is behind its
-    /// share counts as quicker. Alone, content is so spread in proportion to speed; at once, nobody waits for the slowest.
-    fn choose(&self, members: &[&Arc<Member>], bytes: usize) -> Option<usize> {
-        let now = Instant::now();
-        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        let active = || members.iter().enumerate().filter(|(_, member)| member.life() == Life::Active);
-        let speeds: Vec<f64> = members.iter().map(|member| member.meter.speed(now)).collect();
-        let key = |member: &Arc<Member>| Arc::as_ptr(member) as usize;
-        let due = |index: usize| {
-            let member = members[index];
-            let ahead = shares.get(&key(member)).copied().unwrap_or(0.0);
-            let queue = member.meter.in_flight_bytes() as f64;
-            (member.is_full(), (queue + bytes as f64 + ahead) / speeds[index])
-        };
-        let chosen = active()
-            .map(|(index, _)| (due(index), index))
-            .min_by(|((full, due), _), ((other_full, other), _)| {
-                full.cmp(other_full).then(due.total_cmp(other))
-            })
-            .map(|(_, index)| index)?;
-        let sum: f64 = active().map(|(index, _)| speeds[index]).sum();
-        for (index, member) in active() {
-            let share = bytes as f64 * speeds[index] / sum;
-            let ahead = shares.entry(key(member)).or_default();
-            *ahead += if index == chosen { bytes as f64 - share } else { -share };
-            *ahead = ahead.clamp(-SHARE_MAX * bytes as f64, SHARE_MAX * bytes as f64);
-        }
-        members[chosen].meter.begin(bytes, now);
-        Some(chosen)
-    }
-
     /// After an error: a back end that failed is drained.
     pub(super) fn give_up(self: &Arc<Self>, member: &Member, error: &StoreError) {
         if !matches!(error, StoreError::Failed { .. }) || !member.leave(Life::Failed) {
@@ -329,21 +267,6 @@ impl Stores {
         eprintln!("hinterland: {error}; it takes no more, and what it still has moves to the others");
         self.begin_moving();
         self.bell.ring();
-    }
-
-    /// Says once that content has fewer copies than were asked for.
-    pub(super) fn say_fewer(&self, refusal: &StoreError) {
-        // Relaxed: guards nothing but a sentence.
-        if !self.has_said_fewer.swap(true, Ordering::Relaxed) {
-            eprintln!("hinterland: far memory keeps fewer copies than were asked for: {refusal}");
-        }
-    }
-
-    fn too_few(&self) -> StoreError {
-        StoreError::Failed {
-            name: "far memory".to_owned(),
-            reason: format!("fewer than {} back ends are in use and have room", self.copies()),
-        }
     }
 
     pub(super) fn in_use(&self) -> Arc<[Arc<Member>]> {
@@ -369,19 +292,6 @@ impl Stores {
 
     pub(super) fn stranded(&self) -> MutexGuard<'_, Vec<Weak<Content>>> {
         self.stranded.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether content in these places needs no other one.
-    pub(super) fn is_enough(&self, places: &[(Arc<Member>, Place)]) -> bool {
-        places.iter().filter(|(member, _)| member.life() == Life::Active).count() >= self.copies()
-    }
-
-    /// Whether a back end may have room for content that is in these places.
-    pub(super) fn has_room_beside(&self, places: &[(Arc<Member>, Place)]) -> bool {
-        self.in_use().iter().any(|member| {
-            let is_other = places.iter().all(|(other, _)| !Arc::ptr_eq(other, member));
-            is_other && member.life() == Life::Active && !member.is_full()
-        })
     }
 
     pub(super) fn contents(&self, shard: usize) -> Vec<Arc<Content>> {

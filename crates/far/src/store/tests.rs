@@ -81,7 +81,8 @@ fn a_full_back_end_hands_over_to_the_next_and_the_last_one_loses_nothing() {
 fn what_was_begun_is_read_from_its_buffer_until_it_is_settled_and_never_counts_twice() {
     let stores = Arc::new(Stores::new(vec![Box::new(Named::new("small", 150_000))], 1));
     let buffer = Arc::new([content(1), content(2), content(3)].concat());
-    let copies: Vec<_> = (0..3).map(|part| stores.begin(&buffer, part << 16..(part + 1) << 16)).collect();
+    let copies: Vec<_> =
+        (0..3).map(|part| Arc::new(stores.begin(&buffer, part << 16..(part + 1) << 16))).collect();
     let all_there = || {
         for (seed, copy) in (1..).zip(&copies) {
             let mut back = vec![0; copy.bytes()];
@@ -92,16 +93,111 @@ fn what_was_begun_is_read_from_its_buffer_until_it_is_settled_and_never_counts_t
     all_there();
     assert!(copies.iter().all(|copy| copy.is_here() && !copy.is_stranded()));
     assert_eq!((stores.memory_bytes(), stores.members()[0].held_bytes), (0, 0));
-    let refusals: Vec<_> = copies.iter().map(|copy| stores.settle(copy).is_some()).collect();
+    let refusals: Vec<_> = copies.chunks(1).map(|copies| stores.settle(copies).is_some()).collect();
     assert_eq!(refusals, [false, false, true]);
     assert_eq!(copies.iter().map(|copy| copy.is_here()).collect::<Vec<_>>(), [false, false, true]);
     assert!(copies[2].is_stranded() && Arc::strong_count(&buffer) == 1);
     all_there();
-    assert!(stores.settle(&copies[0]).is_none(), "it is settled");
+    assert!(stores.settle(&copies[..1]).is_none(), "it is settled");
     drop(copies);
     let dropped = stores.begin(&buffer, 0..1 << 16);
     drop(dropped);
     assert_eq!((stores.memory_bytes(), stores.members()[0].held_bytes), (0, 0));
+}
+
+/// A back end that takes so many contents, and then breaks; what it has can be read.
+struct Ending {
+    inner: Packed,
+    left: AtomicU64,
+}
+
+impl Store for Ending {
+    fn name(&self) -> &str {
+        "ending"
+    }
+
+    fn put(&self, content: &[u8]) -> Result<Place, StoreError> {
+        match self.left.fetch_sub(1, Ordering::Relaxed) {
+            1..1000 => self.inner.put(content),
+            _ => Err(StoreError::Failed { name: "ending".into(), reason: "over".into() }),
+        }
+    }
+
+    fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
+        self.inner.get(place, content)
+    }
+
+    fn free(&self, place: Place) {
+        self.inner.free(place);
+    }
+}
+
+#[test]
+fn what_is_settled_together_is_all_there_whoever_is_full_or_fails_in_the_middle() {
+    for (copies_each, small_bytes, left) in
+        [(1, 150_000, 900), (1, 0, 3), (2, 150_000, 900), (2, 1 << 30, 11)]
+    {
+        let members: Vec<Box<dyn Store>> = vec![
+            Box::new(Named::new("small", small_bytes)),
+            Box::new(Ending { inner: Packed::new(1 << 30), left: AtomicU64::new(left) }),
+            Box::new(Named::new("large", 1 << 30)),
+        ];
+        let stores = Arc::new(Stores::new(members, copies_each));
+        let buffer = Arc::new((0..40).flat_map(content).collect::<Vec<u8>>());
+        let copies: Vec<_> =
+            (0..40).map(|part| Arc::new(stores.begin(&buffer, part << 16..(part + 1) << 16))).collect();
+        for batch in copies.chunks(8) {
+            stores.settle(batch);
+        }
+        assert!(copies.iter().all(|copy| !copy.is_here()) && Arc::strong_count(&buffer) == 1);
+        let check = || {
+            for (seed, copy) in (0..).zip(&copies) {
+                let mut back = vec![0; copy.bytes()];
+                copy.read(&mut back).unwrap();
+                assert!(back == content(seed), "{seed}");
+            }
+        };
+        check();
+        // What failed gives what it has to the others.
+        until("it is even", || left > 100 || state(&stores, "ending").held_bytes == 0);
+        check();
+        drop(copies);
+        until("all is free", || stores.members().iter().all(|member| member.held_bytes == 0));
+    }
+}
+
+#[test]
+fn a_disk_keeps_contents_of_every_length_together_as_alone_and_says_when_it_is_full() {
+    let disk = Disk::open(&std::env::temp_dir(), 24 * 65536, 65536).unwrap();
+    let lengths = [65536, 65536, 1, 4096, 65535, 4097, 65536, 12_288, 65536, 65536];
+    let contents: Vec<Vec<u8>> =
+        lengths.iter().zip(0..).map(|(length, seed)| content(seed)[..*length].to_vec()).collect();
+    let slices: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+    let check = |places: &[Place]| {
+        let mut back: Vec<Vec<u8>> = lengths.iter().map(|length| vec![9; *length]).collect();
+        let parts = back.iter_mut().map(Vec::as_mut_slice);
+        let mut wanted: Vec<(Place, &mut [u8])> = places.iter().copied().zip(parts).rev().collect();
+        assert!(disk.get_all(&mut wanted).iter().all(Result::is_ok));
+        assert!(back == contents);
+        for (place, expected) in places.iter().zip(&contents) {
+            let mut alone = vec![9; expected.len()];
+            disk.get(*place, &mut alone).unwrap();
+            assert!(alone == *expected);
+        }
+    };
+    let put = || -> Vec<Place> { disk.put_all(&slices).into_iter().map(Result::unwrap).collect() };
+    let (first, second) = (put(), put());
+    check(&first);
+    let last = disk.put_all(&slices);
+    assert_eq!(last.iter().map(Result::is_ok).collect::<Vec<_>>(), [vec![true; 4], vec![false; 6]].concat());
+    assert!(matches!(last[4], Err(StoreError::Full { .. })) && disk.put(&[7]).is_err());
+    // Places that are no neighbours.
+    for place in first.iter().step_by(2).chain(last.iter().flatten()).chain(first.iter().skip(1).take(1)) {
+        disk.free(*place);
+    }
+    let third = put();
+    check(&second);
+    check(&third);
 }
 
 #[test]
