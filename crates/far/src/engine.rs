@@ -117,6 +117,8 @@ pub(crate) struct Counters {
     pub fetched_bytes: u64,
     pub ahead_bytes: u64,
     pub together_bytes: u64,
+    /// Faults for which somebody else was waited for, a disk or another host.
+    pub slept: u64,
     pub evicted_bytes: u64,
     pub clean_bytes: u64,
     pub zero_evicted_bytes: u64,

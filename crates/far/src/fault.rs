@@ -211,6 +211,7 @@ impl Engine {
         want: Want,
     ) -> Result<bool, OsError> {
         let clock = known.clock;
+        known.counters.slept += u64::from(want.waits && piece.copy.sleeps());
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };
         let content = match self.content(&piece.copy) {
             Some(Ok(content)) => content,

@@ -65,12 +65,13 @@ impl Follow {
     }
 
     /// The fault was served, and so much filled ahead. What takes longer than two switches is better filled while the thread runs on, elsewhere.
-    pub(crate) fn end(&mut self, before: Option<Before>, ahead_bytes: u64) {
+    /// While a disk was waited for, the processor had time for others, and it wakes whoever is next anyway.
+    pub(crate) fn end(&mut self, before: Option<Before>, ahead_bytes: u64, has_slept: bool) {
         if let Some(before) = before {
             // It may have been killed.
             let _ = before.cores.apply(before.thread);
         }
-        if ahead_bytes > AHEAD_BYTES_MAX {
+        if ahead_bytes > AHEAD_BYTES_MAX || has_slept {
             self.leave();
         }
     }

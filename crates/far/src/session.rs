@@ -194,11 +194,12 @@ impl Serving {
                     None
                 }
             };
-            let ahead_bytes = known.counters.ahead_bytes;
+            let (ahead_bytes, slept) = (known.counters.ahead_bytes, known.counters.slept);
             for event in events.drain(..) {
                 self.engine.event(&mut known, id, event, since);
             }
-            self.follow.end(before, known.counters.ahead_bytes - ahead_bytes);
+            let has_slept = known.counters.slept > slept;
+            self.follow.end(before, known.counters.ahead_bytes - ahead_bytes, has_slept);
             since = Instant::now();
             // Others want the lock, too; what is left makes the descriptor readable again.
             if !known.waiting.is_empty() || count < EVENTS_PER_READ {

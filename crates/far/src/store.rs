@@ -100,6 +100,11 @@ pub trait Store: Send + Sync {
         CONTENT_BYTES_MAX
     }
 
+    /// Whether whoever reads sleeps meanwhile, as with a disk or another host.
+    fn sleeps(&self) -> bool {
+        false
+    }
+
     /// Bytes of memory of this host that it takes.
     fn memory_bytes(&self) -> u64 {
         0

@@ -82,6 +82,12 @@ impl Copy {
         self.0.places().kept.content().is_some()
     }
 
+    /// Whether whoever reads it sleeps meanwhile.
+    pub fn sleeps(&self) -> bool {
+        let places = self.0.places();
+        places.kept.content().is_none() && places.at.first().is_some_and(|(member, _)| member.sleeps())
+    }
+
     /// Reads it from a back end that has it whole: bytes that do not check are never returned.
     ///
     /// # Errors

@@ -167,6 +167,10 @@ impl Store for Disk {
         self.slot_bytes as usize
     }
 
+    fn sleeps(&self) -> bool {
+        true
+    }
+
     fn free(&self, place: Place) {
         let slot = u32::try_from(place.at / self.slot_bytes).unwrap_or(u32::MAX);
         self.free().give_back(slot);

@@ -86,6 +86,10 @@ impl Member {
         self.store.memory_bytes()
     }
 
+    pub(super) fn sleeps(&self) -> bool {
+        self.store.sleeps()
+    }
+
     pub(super) fn content_bytes_max(&self) -> usize {
         self.store.content_bytes_max()
     }

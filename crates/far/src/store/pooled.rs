@@ -31,6 +31,8 @@ struct Inner {
     name: String,
     pool: Pool,
     placement: Placement,
+    /// It is another rack's.
+    sleeps: bool,
     limit_bytes: u64,
     slot_bytes: u64,
     /// Unlike that of any other run: it makes the names of slabs.
@@ -81,10 +83,9 @@ impl Pooled {
         slot_bytes: u64,
     ) -> Result<Self, PoolError> {
         let name = rack.as_ref().map_or_else(|| "pool".to_owned(), |rack| format!("pool:{rack}"));
-        let rack = match rack {
-            Some(rack) => rack,
-            None => pool.status()?.rack,
-        };
+        let own_rack = pool.status()?.rack;
+        let sleeps = rack.as_ref().is_some_and(|rack| *rack != own_rack);
+        let rack = rack.unwrap_or(own_rack);
         let mut own = String::new();
         for byte in hinterland_pool::local::random::<8>()? {
             let _ = write!(own, "{byte:02x}"); // A string takes it.
@@ -93,6 +94,7 @@ impl Pooled {
             name,
             pool,
             placement: Placement::Rack(rack),
+            sleeps,
             limit_bytes,
             slot_bytes,
             own,
@@ -305,6 +307,10 @@ impl Store for Pooled {
             // If nobody can be sent, it is given back here.
             let _ = self.helper.try_send(Errand::GiveBack(memory));
         }
+    }
+
+    fn sleeps(&self) -> bool {
+        self.inner.sleeps
     }
 
     fn content_bytes_max(&self) -> usize {
