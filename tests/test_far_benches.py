@@ -59,7 +59,7 @@ def test_faults_of_a_victim_are_told_alone_and_beside_a_neighbour(binary):
 
 
 def test_a_switch_is_told_with_its_time_and_the_longest_wait_beside_swapoff(binary):
-    rows = bench(binary, "far-switch", "--set", "192M", "--local", "96M")
+    rows = bench(binary, "far-switch", "--set", "160M", "--local", "96M")
     ways = ["lz4-to-ssd", "ssd-to-lz4"]
     assert list(rows) == [*(f"{way}{part}" for way in ways for part in ("", "-pause")), "quiet-pause"]
     for name, row in rows.items():

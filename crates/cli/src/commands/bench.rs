@@ -58,9 +58,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no option of far-apps", bench.name());
         return Err(Failure::usage(text, "`hinterland bench --help` tells which those are"));
     }
-    if arguments.far.any() && !["far-scan", "far-random"].contains(&bench.name()) {
+    if arguments.far.any() && !["far-scan", "far-random", "far-switch"].contains(&bench.name()) {
         let text = format!("{} takes no option of the benches of far memory", bench.name());
-        return Err(Failure::usage(text, "--set and --local are for far-scan and far-random"));
+        return Err(Failure::usage(text, "--set and --local are for far-scan, far-random and far-switch"));
     }
     let output = context.output;
     let setting = Setting {

@@ -215,9 +215,12 @@ impl Content {
             }
             return false;
         }
-        // With too few copies, the places that are left serve on as far as they can.
-        let (mut stay, mut go): (Vec<_>, Vec<_>) =
-            places.into_iter().partition(|(member, _)| is_short || member.life() == Life::Active);
+        let (mut stay, mut go): (Held, Held) =
+            places.into_iter().partition(|(member, _)| member.life() == Life::Active);
+        if is_short || stay.len() < stores.copies() {
+            // With too few copies, or when one has just failed, the places that are left serve on as far as they can.
+            stay.append(&mut go);
+        }
         while !is_short && stay.len() > stores.copies() {
             // Those that answer first stay.
             let last = copy::order(&stay, self.bytes()).pop();
@@ -242,39 +245,31 @@ impl Stores {
     /// Puts contents into as many back ends as they should be in, and gives back the places that they leave. Returns how many bytes are
     /// where they should be, or nearer to it. Nobody else changes their places: one thread has their shard.
     fn relocate(self: &Arc<Self>, contents: &[Arc<Content>]) -> u64 {
-        let mut moves: Vec<(&Content, Held)> = contents
+        // Looked at once: their number may change meanwhile.
+        let (settled, mut short): (Vec<_>, Vec<_>) = contents
             .iter()
-            .map(|content| (&**content, content.places().at.clone()))
-            .filter(|(_, places)| self.is_enough(places) || self.has_room_beside(places))
-            .collect();
-        let wanted: Vec<&Content> =
-            moves.iter().filter(|(_, places)| !self.is_enough(places)).map(|(content, _)| *content).collect();
+            .map(|content| (content, content.places().at.clone()))
+            .partition(|(_, places)| self.is_enough(places));
+        short.retain(|(_, places)| self.has_room_beside(places));
+        let wanted: Vec<&Content> = short.iter().map(|(content, _)| &***content).collect();
         let mut buffer = vec![0; wanted.iter().map(|content| content.bytes()).sum()];
-        let mut read = copy::read_all(&wanted, &mut buffer).into_iter();
-        let mut placings: Vec<Placing<'_>> = Vec::new();
-        moves.retain(|(_, places)| {
-            if self.is_enough(places) {
-                return true;
-            }
-            let content = read.next().flatten();
-            placings.extend(content.map(|content| Placing::new(content, places.clone())));
+        let read = copy::read_all(&wanted, &mut buffer);
+        let (mut moving, mut placings) = (Vec::new(), Vec::new());
+        for ((content, places), bytes) in short.into_iter().zip(read) {
             // What nobody has any more stays as it is.
-            content.is_some()
-        });
-        self.place_all(&mut placings);
-        let mut placed = placings.into_iter();
-        let mut bytes = 0;
-        for (content, places) in moves {
-            let known = places.len();
-            let (places, refusal) = if self.is_enough(&places) {
-                (places, None)
-            } else {
-                placed.next().map_or((places, None), |placing| (placing.places, placing.refusal))
-            };
-            if content.relocated(self, places, known, refusal.as_ref()) {
-                bytes += content.bytes() as u64;
-            }
+            let Some(bytes) = bytes else { continue };
+            moving.push((content, places.len()));
+            placings.push(Placing::new(bytes, places));
         }
-        bytes
+        self.place_all(&mut placings);
+        let settled = settled.into_iter().map(|(content, places)| (content, places.len(), places, None));
+        let moved = moving
+            .into_iter()
+            .zip(placings)
+            .map(|((content, known), placing)| (content, known, placing.places, placing.refusal));
+        let relocated = settled.chain(moved).filter_map(|(content, known, places, refusal)| {
+            content.relocated(self, places, known, refusal.as_ref()).then_some(content.bytes() as u64)
+        });
+        relocated.sum()
     }
 }

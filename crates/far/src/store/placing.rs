@@ -99,9 +99,14 @@ impl Stores {
                 }
             }
         }
-        // One, what was refused, and what is in different back ends already.
-        for placing in placings.iter_mut().filter(|placing| !self.is_enough(&placing.places)) {
-            self.place(placing);
+        for placing in placings {
+            if self.is_enough(&placing.places) {
+                // By another one than the one that refused.
+                placing.refusal = None;
+            } else {
+                // One alone, what nobody took with the others, and what is in different back ends already.
+                self.place(placing);
+            }
         }
     }
 

@@ -150,6 +150,8 @@ fn what_is_settled_together_is_all_there_whoever_is_full_or_fails_in_the_middle(
             stores.settle(batch);
         }
         assert!(copies.iter().all(|copy| !copy.is_here()) && Arc::strong_count(&buffer) == 1);
+        // Somebody else had room each time.
+        assert!(!stores.has_said_fewer.load(Ordering::Relaxed));
         let check = || {
             for (seed, copy) in (0..).zip(&copies) {
                 let mut back = vec![0; copy.bytes()];
