@@ -374,6 +374,42 @@ fn who_puts_while_back_ends_come_and_go_loses_nothing() {
 }
 
 #[test]
+fn the_number_of_copies_changes_while_content_moves_and_every_byte_stays_with_its_content() {
+    let stores = Arc::new(Stores::new(
+        ["a", "b", "c"].map(|name| Box::new(Named::new(name, 1 << 30)) as Box<dyn Store>).into(),
+        1,
+    ));
+    stores.set_move_rate(u64::MAX);
+    let copies: Vec<_> = (0..200).map(|seed| stores.put(&content(seed)).0).collect();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut number, begun) = (1, Instant::now());
+            // Not for ever where the other one panics.
+            while !is_over.load(Ordering::Relaxed) && begun.elapsed() < Duration::from_secs(120) {
+                number = 3 - number;
+                stores.set_copies(number);
+                std::thread::sleep(Duration::from_micros(300));
+            }
+        });
+        for (new, old) in [("d", "a"), ("e", "b"), ("f", "c"), ("g", "d"), ("h", "e")] {
+            stores.add(Box::new(Named::new(new, 1 << 30))).unwrap();
+            stores.retire(old).unwrap();
+            until("it is empty", || {
+                stores.members().iter().all(|state| state.name != old || state.life == Life::Gone)
+            });
+            all_right(&copies);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    stores.set_copies(2);
+    until("it is even", || stores.is_even());
+    all_right(&copies);
+    let held: u64 = stores.members().iter().map(|member| member.held_bytes).sum();
+    assert_eq!(held, (2 * 200) << 16);
+}
+
+#[test]
 fn a_back_end_that_fails_is_drained_and_gets_nothing_more() {
     let broken = Arc::new(AtomicBool::new(false));
     let fragile =
