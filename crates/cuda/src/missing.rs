@@ -1,17 +1,47 @@
-//! Symbols that programs may link against and that do nothing yet: each says its name once and returns "not supported".
+//! Symbols that programs may link against and that do nothing yet: each says its name once and returns "not supported". Names that
+//! programs look up and that are not there are said once, too.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, c_char, c_int};
-use std::sync::{Mutex, PoisonError};
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::code::NOT_SUPPORTED;
+use crate::core::session::{VERBOSE, is_set};
 
 /// `CUBLAS_STATUS_NOT_SUPPORTED`
 const BLAS_NOT_SUPPORTED: c_int = 15;
 /// `NVML_ERROR_NOT_SUPPORTED`
 const NVML_NOT_SUPPORTED: c_int = 3;
 
+/// Names that are said of those that a program looks up: it may only try which there are, and has hundreds to try.
+const LOOKED_UP_MAX: usize = 32;
+
 static SAID: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
+static LOOKED_UP: Mutex<Option<HashSet<CString>>> = Mutex::new(None);
+
+/// Says that a program has looked up a function of the driver that is not there, if it is asked to say much; once a name, and of
+/// [`LOOKED_UP_MAX`] names. Runtimes look up all that they know, and need few.
+pub(crate) fn say_not_found(name: &CStr) {
+    static SAYS: OnceLock<bool> = OnceLock::new();
+    if !SAYS.get_or_init(|| is_set(VERBOSE)) {
+        return;
+    }
+    let mut all = LOOKED_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = all.get_or_insert_default();
+    if all.len() > LOOKED_UP_MAX || all.contains(name) {
+        return;
+    }
+    all.insert(name.to_owned());
+    // A program's name for a function does not get to steer the terminal.
+    let name = name.to_bytes().escape_ascii();
+    if all.len() > LOOKED_UP_MAX {
+        eprintln!("hinterland: more functions were looked up that are not there; they are not named");
+    } else {
+        eprintln!(
+            "hinterland: {name} was looked up and is not there for a GPU elsewhere (hint: a program that goes on has no need of it)"
+        );
+    }
+}
 
 /// # Safety
 /// `name` is a constant string.

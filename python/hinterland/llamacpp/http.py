@@ -164,5 +164,5 @@ async def call(
         writer.close()
     try:
         return status, json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return status, None

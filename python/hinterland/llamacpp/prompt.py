@@ -33,7 +33,8 @@ def touches_slots(request: Request) -> bool:
 
 
 async def prompt_of(request: Request, server: Server) -> Prompt | None:
-    """The prompt, or nothing for a request that is passed on as it is. OSError when the server cannot be asked."""
+    """The prompt, or nothing for a request that is passed on as it is. OSError when the server cannot be asked, RecursionError for
+    JSON of too many levels."""
     if request.method != "POST" or request.path not in COMPLETIONS | CHATS:
         return None
     try:

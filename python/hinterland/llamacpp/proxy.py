@@ -53,7 +53,7 @@ class Proxy:
         if request.path == STATUS_PATH:
             writer.write(answer(200, "OK", self.status()))
             return
-        turn = await self.sharing.begin(request) if self.sharing else None
+        turn = await self._begin(request) if self.sharing else None
         if turn is not None:
             answered = False
             try:
@@ -64,6 +64,14 @@ class Proxy:
             return
         with self.sharing.other(request) if self.sharing else contextlib.nullcontext():
             await self._pass_on(request.message(request.body), reader, writer)
+
+    async def _begin(self, request: Request) -> Turn | None:
+        try:
+            return await self.sharing.begin(request)
+        except RecursionError as error:
+            # Read here, or written again for the server, which is spared it.
+            text = "the JSON of the body has too many levels (hint: send fewer than 100)"
+            raise HttpError(400, "Bad Request", text) from error
 
     async def _pass_on(self, message: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Sends a request and copies the answer; whether all of a good one has gone to the client."""

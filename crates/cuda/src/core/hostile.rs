@@ -15,7 +15,7 @@ use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, Serve
 use hinterland_types::NodeId;
 
 use super::session::Session;
-use crate::code::{INVALID_HANDLE, UNAVAILABLE};
+use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
 
 #[path = "../../../proto/tests/mutate/mod.rs"]
 #[allow(dead_code, reason = "other targets use the rest")]
@@ -351,4 +351,132 @@ fn a_node_that_greets_with_anything_is_believed_or_refused() {
         let _ = session.synchronize_all();
     });
     assert!(believed > 0 && refused > 0);
+}
+
+/// A length or an alignment that a program may pass.
+fn any_bytes(random: &mut Random) -> u64 {
+    match random.below(8) {
+        0 => GRANULE.wrapping_neg(),
+        1 => u64::MAX - random.number() % GRANULE,
+        2 => 0,
+        3 => random.number() >> random.below(64),
+        4 => 1 << random.below(64),
+        _ => GRANULE * (1 + random.below(3) as u64),
+    }
+}
+
+/// Ranges that a program has, whatever they are for: none may share an address with another.
+fn check_apart(ranges: &[(u64, u64)]) {
+    let mut ranges = ranges.to_vec();
+    ranges.sort_unstable();
+    for pair in ranges.windows(2) {
+        assert!(pair[0].0 + pair[0].1 <= pair[1].0, "ranges overlap: {ranges:x?}");
+    }
+}
+
+/// Calls about addresses with numbers of all kinds; what the program has is counted here, too.
+fn be_careless(random: &mut Random, session: &Session) {
+    let mut reserved: Vec<(u64, u64)> = Vec::new();
+    let mut allocated: Vec<(u64, u64)> = Vec::new();
+    let pick = |random: &mut Random, from: &[(u64, u64)]| from.get(random.below(from.len())).copied();
+    for _ in 0..40 {
+        match random.below(5) {
+            0 | 1 => {
+                let (bytes, alignment) = (any_bytes(random), any_bytes(random));
+                let alignment = if random.below(2) == 0 { 0 } else { alignment };
+                if let Ok(start) = session.reserve_addresses(bytes, alignment) {
+                    assert!(bytes > 0 && bytes <= session.welcome.window_bytes, "{bytes:#x} were reserved");
+                    reserved.push((start, bytes));
+                }
+            }
+            2 => {
+                let bytes = GRANULE * (1 + random.below(2) as u64);
+                allocated.extend(session.allocate(0, bytes).ok().map(|start| (start, bytes)));
+            }
+            3 => {
+                let of = if random.below(2) == 0 { &reserved } else { &allocated };
+                let Some((start, bytes)) = pick(random, of) else { continue };
+                let (start, bytes) = match random.below(4) {
+                    0 => (start.wrapping_add(any_bytes(random)), bytes),
+                    1 => (start, any_bytes(random)),
+                    _ => (start, bytes),
+                };
+                let before = reserved.len();
+                reserved.retain(|one| *one != (start, bytes));
+                let is_right = reserved.len() < before;
+                assert_eq!(
+                    session.release_addresses(start, bytes).is_ok(),
+                    is_right,
+                    "{start:#x}+{bytes:#x}"
+                );
+                assert_eq!(session.release_addresses(start, bytes), Err(INVALID_VALUE), "it is gone");
+            }
+            _ => {
+                if let Some(one) = pick(random, &allocated) {
+                    allocated.retain(|other| *other != one);
+                    session.free(one.0).unwrap();
+                }
+            }
+        }
+        check_apart(&[reserved.clone(), allocated.clone()].concat());
+    }
+}
+
+#[test]
+fn a_program_that_passes_any_addresses_gets_no_range_twice() {
+    let rings = Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 };
+    rounds(|random, _| {
+        let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+        let (ours, theirs) = pair(rings).unwrap();
+        let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+        std::thread::scope(|scope| {
+            let node = scope.spawn(move || be_node(Random::new(0), theirs, 0));
+            let session = Session::new(welcome(), sender, receiver).unwrap();
+            be_careless(random, &session);
+            drop(session);
+            node.join().unwrap();
+        });
+    });
+}
+
+#[test]
+fn pieces_are_mapped_and_unmapped_whole_and_only_where_addresses_are_reserved() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    std::thread::scope(|scope| {
+        let node = scope.spawn(move || be_node(Random::new(0), theirs, 0));
+        let session = Session::new(welcome(), sender, receiver).unwrap();
+        let start = session.reserve_addresses(2 * GRANULE, 0).unwrap();
+        let (large, small) =
+            (session.create_piece(0, 2 * GRANULE).unwrap(), session.create_piece(0, GRANULE).unwrap());
+        for wrong in
+            [start + GRANULE, start + 2 * GRANULE, start - GRANULE, GRANULE, 0_u64.wrapping_sub(GRANULE)]
+        {
+            assert_eq!(session.map_piece(large, wrong, 2 * GRANULE), Err(INVALID_VALUE), "{wrong:#x}");
+        }
+        session.map_piece(large, start, 2 * GRANULE).unwrap();
+        assert_eq!(
+            session.map_piece(small, start + GRANULE, GRANULE),
+            Err(INVALID_VALUE),
+            "the place is taken"
+        );
+        assert_eq!(
+            session.release_addresses(start, 2 * GRANULE),
+            Err(INVALID_VALUE),
+            "memory is mapped there"
+        );
+        for (wrong, bytes) in [(start, GRANULE), (start + GRANULE, GRANULE), (start, 0), (start, u64::MAX)] {
+            assert_eq!(session.unmap_range(wrong, bytes), Err(INVALID_VALUE), "{wrong:#x}+{bytes:#x}");
+        }
+        session.unmap_range(start, 2 * GRANULE).unwrap();
+        session.release_addresses(start, 2 * GRANULE).unwrap();
+        assert_eq!(
+            session.map_piece(large, start, 2 * GRANULE),
+            Err(INVALID_VALUE),
+            "nothing is reserved any more"
+        );
+        drop(session);
+        node.join().unwrap();
+    });
 }

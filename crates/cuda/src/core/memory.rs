@@ -67,6 +67,8 @@ struct Piece {
 pub struct Memory {
     window: Window,
     ranges: BTreeMap<u64, Range>,
+    /// Addresses that the program reserved by itself, and their length as it asked for it.
+    reserved: BTreeMap<u64, u64>,
     chunks: BTreeMap<u64, Chunk>,
     pieces: BTreeMap<u32, Piece>,
     next_piece: u32,
@@ -82,6 +84,7 @@ impl Memory {
         Self {
             window,
             ranges: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             chunks: BTreeMap::new(),
             pieces: BTreeMap::new(),
             next_piece: 0,
@@ -106,6 +109,18 @@ impl Memory {
     fn find(&self, address: u64) -> Option<&Range> {
         let (_, range) = self.ranges.range(..=address).next_back()?;
         (address - range.start < range.bytes).then_some(range)
+    }
+
+    /// Whether something exists in a range that is not empty.
+    fn is_used(&self, start: u64, end: u64) -> bool {
+        self.find(start).is_some() || self.ranges.range(start..end).next().is_some()
+    }
+
+    /// Whether the program reserved all of a range at once.
+    fn is_reserved(&self, start: u64, bytes: u64) -> bool {
+        let Some((at, length)) = self.reserved.range(..=start).next_back() else { return false };
+        let length = length.next_multiple_of(self.window.granularity());
+        start - at < length && bytes <= length - (start - at)
     }
 
     /// A piece of a chunk of this device that has room.
@@ -327,21 +342,29 @@ impl Session {
     /// Reserves addresses without memory.
     ///
     /// # Errors
-    /// None are left, or the alignment is no power of two.
+    /// None are left, the length is 0, or the alignment is no power of two.
     pub fn reserve_addresses(&self, bytes: u64, alignment: u64) -> Result<u64, Code> {
-        self.memory().window.take(bytes, alignment.max(1))
+        let mut memory = self.memory();
+        let start = memory.window.take(bytes, alignment.max(1))?;
+        memory.reserved.insert(start, bytes);
+        Ok(start)
     }
 
     /// Gives reserved addresses back.
     ///
     /// # Errors
-    /// Memory is still mapped there.
+    /// This is not what was reserved, as a whole, or memory is still mapped there.
     pub fn release_addresses(&self, address: u64, bytes: u64) -> Result<(), Code> {
         let mut memory = self.memory();
-        let end = address.checked_add(bytes).ok_or(INVALID_VALUE)?;
-        if !memory.window.contains(address) || memory.ranges.range(address..end).next().is_some() {
+        if bytes == 0 || memory.reserved.get(&address) != Some(&bytes) {
             return Err(INVALID_VALUE);
         }
+        // It fits, as it was given out so.
+        let bytes = bytes.next_multiple_of(memory.window.granularity());
+        if memory.is_used(address, address + bytes) {
+            return Err(INVALID_VALUE);
+        }
+        memory.reserved.remove(&address);
         memory.window.give(address, bytes);
         Ok(())
     }
@@ -377,7 +400,7 @@ impl Session {
     /// Maps a piece at reserved addresses.
     ///
     /// # Errors
-    /// The place is taken or not in the window; the piece is mapped already or has another length.
+    /// The place is taken or not reserved; the piece is mapped already or has another length.
     pub fn map_piece(&self, number: u32, address: u64, bytes: u64) -> Result<(), Code> {
         let mut memory = self.memory();
         let granule = memory.window.granularity();
@@ -387,10 +410,8 @@ impl Session {
             return Err(NOT_SUPPORTED);
         }
         if !address.is_multiple_of(granule)
-            || !memory.window.contains(address)
-            || !memory.window.contains(end - 1)
-            || memory.ranges.range(address..end).next().is_some()
-            || memory.find(address).is_some()
+            || !memory.is_reserved(address, bytes)
+            || memory.is_used(address, end)
         {
             return Err(INVALID_VALUE);
         }
@@ -415,7 +436,8 @@ impl Session {
         let inside: Vec<Range> = memory.ranges.range(address..end).map(|(_, range)| *range).collect();
         let is_whole =
             |range: &Range| matches!(range.holder, Holder::Mapped(_)) && range.start + range.bytes <= end;
-        let whole = inside.iter().all(is_whole);
+        let begins_before = memory.find(address).is_some_and(|range| range.start < address);
+        let whole = !begins_before && inside.iter().all(is_whole);
         if inside.is_empty() || !whole {
             return Err(INVALID_VALUE);
         }

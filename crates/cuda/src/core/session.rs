@@ -34,7 +34,7 @@ const KEY_FILE: &str = "HINTERLAND_KEY_FILE";
 /// Microseconds by which everything is late in each direction over a network, for experiments.
 const DELAY: &str = "HINTERLAND_GPU_DELAY_US";
 /// Set to 1: each wait for the node is told.
-const VERBOSE: &str = "HINTERLAND_VERBOSE";
+pub(crate) const VERBOSE: &str = "HINTERLAND_VERBOSE";
 /// Set to 1: a stream with nothing but copies to the device is waited for, too.
 const NO_FENCE: &str = "HINTERLAND_NO_FENCE";
 /// Set to 1: graphs are sent whole.
@@ -294,7 +294,7 @@ fn host_name() -> String {
         .map_or_else(|_| "host".into(), |name| name.trim().into())
 }
 
-pub(super) fn is_set(variable: &str) -> bool {
+pub(crate) fn is_set(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value == "1")
 }
 

@@ -69,8 +69,9 @@ impl Window {
             return Ok(fresh);
         }
         let place = self.free.iter().find_map(|(start, length)| {
-            let first = start.next_multiple_of(alignment);
-            (first + bytes <= start + length).then_some((*start, *length, first))
+            // What a program asks for may be longer than all addresses.
+            let first = start.checked_next_multiple_of(alignment)?;
+            (first.checked_add(bytes)? <= start + length).then_some((*start, *length, first))
         });
         let (start, length, first) = place.ok_or(NO_MEMORY)?;
         self.free.remove(&start);
@@ -83,7 +84,7 @@ impl Window {
         Ok(first)
     }
 
-    /// Takes a range back.
+    /// Takes back a range that [`take`](Self::take) gave, whole or in parts of the granularity.
     pub fn give(&mut self, start: u64, bytes: u64) {
         let bytes = bytes.next_multiple_of(self.granularity);
         let (mut start, mut length) = (start, bytes);
@@ -124,6 +125,23 @@ mod tests {
         window.give(first, PAGE);
         assert_eq!(window.take(6 * PAGE, 0), Ok(first + 2 * PAGE), "fresh addresses go first");
         assert_eq!(window.take(PAGE, 0), Ok(first));
+        assert_eq!(window.take(PAGE, 0), Err(NO_MEMORY));
+    }
+
+    #[test]
+    fn lengths_beyond_all_addresses_are_refused_and_take_nothing() {
+        let mut window = window();
+        let first = window.take(3 * PAGE, 0).unwrap();
+        window.give(first + PAGE, PAGE);
+        for bytes in [PAGE.wrapping_neg(), (2 * PAGE).wrapping_neg(), u64::MAX, 1 << 63, first.wrapping_neg()]
+        {
+            for alignment in [0, PAGE, 1 << 62, 1 << 63] {
+                assert_eq!(window.take(bytes, alignment), Err(NO_MEMORY), "{bytes:#x} by {alignment:#x}");
+            }
+        }
+        assert_eq!(window.take(PAGE, 1 << 63), Err(NO_MEMORY));
+        assert_eq!(window.take(5 * PAGE, 0), Ok(first + 3 * PAGE));
+        assert_eq!(window.take(PAGE, 0), Ok(first + PAGE), "what was free stays free");
         assert_eq!(window.take(PAGE, 0), Err(NO_MEMORY));
     }
 

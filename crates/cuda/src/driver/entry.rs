@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use crate::code::{Code, INVALID_VALUE, NOT_FOUND};
 use crate::core::thread::record;
+use crate::missing::say_not_found;
 use crate::runtime::give_if;
 
 /// A later version of a function has its number behind the name; programs ask for the plain one.
@@ -47,7 +48,11 @@ unsafe fn look(name: *const c_char, place: *mut *mut c_void, found: *mut c_int) 
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's promise.
-    let function = find(unsafe { CStr::from_ptr(name) });
+    let name = unsafe { CStr::from_ptr(name) };
+    let function = find(name);
+    if function.is_none() {
+        say_not_found(name);
+    }
     // SAFETY: the caller's promise.
     unsafe {
         place.write(function.map_or(null_mut(), NonNull::as_ptr));

@@ -3,8 +3,50 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
-from typing import Sequence
+import os
+from typing import Iterator, Sequence
+
+MAPPINGS = "/proc/self/maps"
+
+
+def is_host_memory(start: int, size: int) -> bool:
+    """Whether all of a range is memory that this process can read. It is found out without reading it: addresses of a GPU look like
+    others, and whoever reads there is ended."""
+    end = start + size
+    at = start
+    for first, last, may_read in _mappings():
+        if last <= at:
+            continue
+        if first > at or not may_read:
+            return False
+        stop = min(last, end)
+        # A mapping of a device, or one that is longer than its file, says that it can be read, and cannot.
+        if not (_can_read(at) and _can_read(stop - 1)):
+            return False
+        at = stop
+        if at >= end:
+            return True
+    return False
+
+
+def _mappings() -> Iterator[tuple[int, int, bool]]:
+    """First address, the one behind the last, and whether it says that it can be read, in order."""
+    with open(MAPPINGS, "rb") as lines:
+        for line in lines:
+            span, rights = line.split(b" ", 2)[:2]
+            first, _, last = span.partition(b"-")
+            yield int(first, 16), int(last, 16), rights.startswith(b"r")
+
+
+def _can_read(address: int) -> bool:
+    """Whether a byte can be read: the kernel copies it into a pipe, and says so where it would end the process."""
+    reader, writer = os.pipe()
+    with contextlib.ExitStack() as opened:
+        opened.callback(os.close, reader)
+        opened.callback(os.close, writer)
+        return ctypes.CDLL(None).write(writer, ctypes.c_void_p(address), ctypes.c_size_t(1)) == 1
 
 
 class Registered:

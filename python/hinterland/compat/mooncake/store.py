@@ -17,7 +17,7 @@ from ..pieces import Piece, length, view
 from ..values import Name, Put, Values, named
 from . import codes, tensors
 from .config import ReplicateConfig
-from .memory import BufferHandle, Registered
+from .memory import BufferHandle, Registered, is_host_memory
 from .sessions import Sessions
 
 LOG = logging.getLogger("hinterland.mooncake")
@@ -84,7 +84,11 @@ class MooncakeDistributedStore:
     # --- memory by address ---
 
     def register_buffer(self, buffer_ptr: int, size: int) -> int:
-        """Promises that `size` bytes from the address on are memory of this process."""
+        """Promises that `size` bytes from the address on are memory of this process, on the host."""
+        if buffer_ptr > 0 and size > 0 and not is_host_memory(buffer_ptr, size):
+            LOG.error("register_buffer: not all of %#x+%#x is memory of the host that can be read, and only such memory can be registered "
+                      "(hint: copy what is on a GPU to the host first)", buffer_ptr, size)
+            return codes.INVALID_PARAMETERS
         return 0 if self._registered.add(buffer_ptr, size) else codes.INVALID_PARAMETERS
 
     def unregister_buffer(self, buffer_ptr: int) -> int:
