@@ -51,8 +51,8 @@ const char *hl_version(void);
 
 /* --- memory by address ------------------------------------------------------------------------------------- */
 
-/* Allocates memory of this rack (1 byte to 1 GiB), aligned to 16 bytes, freed at the latest when the pool is closed. What it
- * holds is undefined. */
+/* Allocates memory of this rack, aligned to 16 bytes, freed at the latest when the pool is closed. What it holds is
+ * undefined. All allocations of one node have 64 MiB together; what is larger is a region. -ENOSPC: no room. */
 int hl_alloc(hl_pool *pool, uint64_t bytes, hl_address *address);
 
 /* The same, but it lives until it is freed, by this pool or any other of the rack. */
@@ -151,7 +151,8 @@ typedef struct hl_put_options {
 int hl_put_file(hl_pool *pool, const char *name, const char *path, const hl_put_options *options);
 int hl_put_buffer(hl_pool *pool, const char *name, const void *buffer, size_t bytes, const hl_put_options *options);
 
-/* Reads `bytes` bytes of an object from `offset` on. -EINVAL: it has fewer. -ENOENT: no such name. */
+/* Reads `bytes` bytes of an object from `offset` on, as a home has them in memory: they are not compared with the checksums
+ * of the object, which are those of whole blocks. -EINVAL: it has fewer. -ENOENT: no such name. */
 int hl_get(hl_pool *pool, const char *name, uint64_t offset, void *buffer, size_t bytes);
 
 /* Says what is known of an object. */

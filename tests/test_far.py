@@ -86,6 +86,52 @@ def test_what_is_no_number_of_threads_is_refused_before_the_program_starts(binar
         assert "0 to 16" in ended.stderr
 
 
+def test_memory_that_is_given_for_free_and_written_again_keeps_to_the_budget(binary, library, tmp_path):
+    program = compiled(tmp_path, "far_freed")
+    ended = far(binary, ["--local", "96M"], [program, "300"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert resident_bytes(ended.stderr) <= 96 * MEBIBYTE and "stays resident" not in ended.stderr, ended.stderr
+
+
+def test_memory_that_is_taken_out_while_threads_wait_in_it_keeps_what_they_write(binary, library, tmp_path):
+    program = compiled(tmp_path, "far_released")
+    ended = far(binary, ["--local", "96M", "--far-unit", "4K"], [program, "3"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", (ended.stdout, ended.stderr)
+
+
+MANY = """
+import os, sys
+memory = bytearray(b"7") * (64 << 20)
+held, hold = os.pipe()
+told, tell = os.pipe()
+children = []
+for _ in range(80):
+    child = os.fork()
+    if child == 0:
+        os.close(hold)
+        os.write(tell, b"x")
+        os.read(held, 1)
+        os._exit(memory[:: 1 << 20].count(b"7") != 64)
+    children.append(child)
+for _ in children:
+    os.read(told, 1)
+os.close(hold)
+print("right" if all(os.waitpid(child, 0)[1] == 0 for child in children) else "wrong")
+"""
+
+
+def test_more_processes_at_once_than_the_limit_of_open_files_would_hold(binary, library):
+    command = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", binary, "run", "--local", "64M", "--", sys.executable, "-c", MANY]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
+def test_a_program_has_the_limit_of_open_files_that_it_would_have_alone(binary, library):
+    command = ["sh", "-c", 'ulimit -Sn 256; exec "$@"', "sh", binary, "run", "--local", "96M", "--", "sh", "-c", "ulimit -n"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ended.stdout == "256\n", ended.stderr
+
+
 IN_PLACE = """
 memory = bytearray(b"7") * (160 << 20)
 step = 1 << 16

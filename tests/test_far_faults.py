@@ -63,11 +63,49 @@ def is_right(ended):
 
 
 @pytest.mark.parametrize(
-    "kind", ["advice", "forks", "fixed", "locks", "uring", "splices", "signals", "limits", "arenas", "own_faults", "own_faults_late"]
+    "kind",
+    [
+        *["advice", "forks", "fixed", "locks", "uring", "splices", "signals", "process_memory", "limits", "arenas", "own_faults", "own_faults_late"],
+        *["closes", "stops", "orphans", "crowds"],
+    ],
 )
 def test_memory_is_as_without_us(binary, calls, folder, kind):
     ended = far(binary, ["--local", "96M"], [calls, kind, folder / "file"])
     assert is_right(ended), ended.stderr
+
+
+@pytest.mark.parametrize("kind", ["forks", "crowds"])
+def test_a_program_that_is_the_first_process_of_a_pid_namespace_has_its_bytes(binary, calls, kind):
+    ended = far(binary, ["--local", "96M"], ["unshare", "--fork", "--pid", calls, kind])
+    assert is_right(ended), ended.stderr
+
+
+def test_a_program_begun_in_a_pid_namespace_of_its_own_has_its_bytes(binary, calls):
+    ended = far(binary, ["--local", "96M"], [calls, "namespaces"])
+    # Both programs say it.
+    assert ended.returncode == 0 and ended.stdout == "right\nright\n", ended.stderr
+
+
+def test_a_run_whose_proc_shows_other_processes_is_refused(binary, calls):
+    command = ["unshare", "--fork", "--pid", binary, "run", "--local", "96M", "--", calls, "nothing"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ended.returncode != 0 and "/proc" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
+def test_a_run_ends_while_a_process_of_it_is_stopped(binary, calls):
+    ended = far(binary, ["--local", "96M"], [calls, "stays_stopped"])
+    number, said = ended.stdout.split("\n", 1)
+    if is_process(number, calls):
+        os.kill(int(number), signal.SIGKILL)
+    assert ended.returncode == 0 and said == "right\n", ended.stderr
+
+
+def is_process(number, program):
+    """Whether a process with this number runs the program."""
+    try:
+        return pathlib.Path(f"/proc/{number}/exe").resolve() == pathlib.Path(program).resolve()
+    except OSError:
+        return False
 
 
 def test_buffers_of_direct_reads_and_writes_may_be_far(binary, calls):

@@ -355,6 +355,71 @@ def test_back_ends_that_are_full_or_broken_are_refused_and_change_nothing(runtim
         finished(running)
 
 
+def sizes(program):
+    """The sizes of the back ends that take content."""
+    return {one["name"]: one["limit_bytes"] for one in program["back_ends"] if one["life"] == "active"}
+
+
+def test_a_back_end_in_use_gets_the_size_that_is_named(runtime):
+    disk = f"ssd:{runtime.folder}"
+    with runtime.running("--local", "96M", "--far", f"lz4,{disk}@256M", "--name", "sized") as running:
+        assert sizes(runtime.program()) == {"lz4": None, disk: 256 * MEBIBYTE}
+        ended = runtime.command("switch", "sized", "--far", f"lz4@1G,{disk}@512M")
+        assert ended.returncode == 0, ended.stderr
+        assert sizes(runtime.program()) == {"lz4": 1024 * MEBIBYTE, disk: 512 * MEBIBYTE}
+        ended = runtime.command("switch", "sized", "--far", f"lz4@1G,{disk}@1G,ssd:{runtime.folder}/missing")
+        assert ended.returncode == 1 and "is no folder" in ended.stderr, ended.stderr
+        ended = runtime.command("switch", "sized", "--far", f"lz4,{disk}")
+        assert ended.returncode == 0, ended.stderr
+        assert sizes(runtime.program()) == {"lz4": 1024 * MEBIBYTE, disk: 512 * MEBIBYTE}
+        finished(running)
+
+
+def test_a_budget_that_is_refused_keeps_the_back_ends_that_stand_beside_it_out(runtime):
+    program = """
+import mmap, sys
+kept = mmap.mmap(-1, 100 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+for at in range(0, len(kept), 4096): kept[at] = 1
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", program]):
+        before = runtime.program()
+        ended = runtime.command("switch", "shared", "--local", "80M", "--far", "zstd")
+        assert ended.returncode == 1 and "cannot leave" in ended.stderr, ended.stderr
+        after = runtime.program()
+        assert (active(after), after["budget"]) == (active(before), before["budget"])
+        ended = runtime.command("switch", "shared", "--local", "250M", "--far", "zstd")
+        assert ended.returncode == 0, ended.stderr
+        after = runtime.program()
+        assert (active(after), after["budget"]) == (["zstd"], {"bytes": 250 * MEBIBYTE})
+
+
+def test_the_memory_of_compressed_back_ends_and_latencies_are_told(runtime):
+    with runtime.running("--local", "96M", "--name", "memory") as running:
+        (lz4,) = runtime.program()["back_ends"]
+        assert 0 < lz4["memory_bytes"] < lz4["held_bytes"], "counters of 4 bytes and zeros compress"
+        assert 0 < lz4["get_s"] < 10 and 0 < lz4["put_s"] < 10
+        assert re.search(r"lz4 [^,]* of memory \([0-9.]+ to 1\)", runtime.command("far", "list").stdout)
+        told = finished(running)
+    assert re.search(r"; lz4: \d+ MiB out, \d+ MiB in, at most \d+ MiB in \d+ MiB of memory \([0-9.]+ to 1\)", told), told
+
+
+def test_copies_that_fail_together_are_warned_of_and_not_refused(runtime):
+    disks = [f"ssd:{runtime.folder / name}@256M" for name in ("one", "other")]
+    for name in ("one", "other"):
+        (runtime.folder / name).mkdir()
+    with runtime.running("--local", "96M", "--far", ",".join(disks), "--name", "fate") as running:
+        for far in ([], ["--far", ",".join(disks)]):
+            ended = runtime.command("switch", "fate", *far, "--copies", 2)
+            assert ended.returncode == 0 and ended.stderr.count("are on one disk") == 1, ended.stderr
+        ended = runtime.command("switch", "fate", "--far", f"lz4,{disks[0]}", "--copies", 2)
+        assert ended.returncode == 0 and "are on one disk" not in ended.stderr, ended.stderr
+        assert "are on one disk" not in finished(running)
+    with runtime.running("--local", "96M", "--far", ",".join(disks), "--copies", 2) as running:
+        assert finished(running).count("are on one disk") == 1
+
+
 def report_of(path):
     """The data of a report."""
     text = path.read_text(encoding="utf-8")

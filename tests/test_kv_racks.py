@@ -99,6 +99,25 @@ def test_blocks_are_read_into_buffers_from_wherever_they_are(racks, hinterland):
     assert near.match_prefix(keys, remote=True) == 50 and racks_of(a)["reserved"] == 0
 
 
+def test_blocks_are_cleared_in_all_racks_or_the_words_say_in_which_they_are_not(racks, hinterland):
+    a, b, near, home = racks()
+    keys = keys_of(10)
+    home.put(keys, [block_of(key) for key in keys])
+    assert near.fetch(keys[:3]) == [True] * 3
+    assert near.clear() == 3 and near.match_prefix(keys, remote=True) == 10
+    assert near.clear(everywhere=True) == 10
+    assert near.match_prefix(keys, remote=True) == 0 and home.exists(keys) == [False] * 10
+    near.put(keys[:1], [b"new"])
+    home.put(keys[1:], [b"new"] * 9)
+    assert a.json("kv", "clear", "model", "--everywhere") == {"removed": 10}
+    assert near.exists(keys) == home.exists(keys) == [False] * 10
+    near.put(keys[:1], [b"new"])
+    b.stop()
+    with pytest.raises(hinterland.HinterlandError, match="node-.*hint"):
+        near.clear(everywhere=True)
+    assert near.exists(keys[:1]) == [False]
+
+
 def test_equal_keys_of_other_models_are_not_found(racks, hinterland):
     a, b, near, _ = racks()
     with hinterland.Pool(b.socket) as pool, pool.kv("another model") as kv:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import sys
+import types
 from array import array
 
 import pytest
@@ -15,12 +16,13 @@ sys.path.insert(0, str(TREE / "python"))
 @pytest.fixture(scope="module")
 def parts(hinterland):
     """The modules."""
-    from hinterland.llamacpp import command, digest, http, prompt, slot_file, slots, store
+    from hinterland.llamacpp import command, digest, http, prompt, proxy, sharing, slot_file, slots, store
 
     class Parts:
         pass
 
     Parts.command, Parts.digest, Parts.http, Parts.prompt = command, digest, http, prompt
+    Parts.proxy, Parts.sharing = proxy, sharing
     Parts.slot_file, Parts.slots, Parts.store = slot_file, slots, store
     return Parts
 
@@ -275,3 +277,38 @@ def test_requests_for_more_than_one_completion_of_a_text_are_not_understood(part
     for body in (b'{"prompt": [1], "n": 2}', b'{"prompt": [[1], [2]]}', b'{"prompt": [1, "a"]}', b'{"prompt": []}', b"[]", b"{",
                  b'{"prompt": [true]}', b'{"prompt": [1], "lora": [{"id": 0}]}', b'{"prompt": [1], "n_cache_reuse": 8}'):
         assert prompt(body) is None, body
+
+
+def answered(parts, folder, bodies):
+    """What the program in front of a server that cannot be reached answers to these completions, each in a connection of its own."""
+    server = types.SimpleNamespace(socket=folder / "none.sock")
+    slots = parts.slots.Slots(1)
+    proxy = parts.proxy.Proxy(server, parts.sharing.Sharing(server, slots, None, 256), None)
+
+    async def ask(address, body):
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"POST /completion HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    async def run():
+        listening = await proxy.listen("127.0.0.1", 0)
+        async with listening:
+            return [await ask(listening.sockets[0].getsockname(), body) for body in bodies]
+
+    return asyncio.run(run())
+
+
+def test_json_of_any_depth_is_answered(parts, tmp_path):
+    def body(depth):
+        return b'{"prompt": [1, 2], "x": %s%s}' % (b"[" * depth, b"]" * depth)
+
+    # Around the limit, what can be read may be too deep to be written again.
+    limit = sys.getrecursionlimit()
+    depths = [1, 100_000, *range(limit - 80, limit + 5)]
+    answers = answered(parts, tmp_path, [b"[" * 100_000, b'{"a":' * 100_000, *map(body, depths)])
+    statuses = [answer.split(b" ", 2)[1:2] for answer in answers]
+    assert statuses[:4] == [[b"400"], [b"400"], [b"502"], [b"400"]], answers[:4]
+    assert all(status in ([b"400"], [b"502"]) for status in statuses), statuses
+    assert all(b"too many levels" in answer for answer, status in zip(answers, statuses) if status == [b"400"])

@@ -239,6 +239,42 @@ def test_memory_that_is_not_registered_is_never_touched(store):
     assert store.unregister_buffer(start) == 0 and store.get_into("k", start, 100) == -600
 
 
+def test_what_is_no_memory_of_the_host_is_refused_and_the_program_goes_on(node, environment):
+    # As the drivers of GPUs do it: addresses that are taken, and that nobody can read. In a program of its own, which such an
+    # address would end.
+    program = """
+import ctypes, mmap, os, sys, tempfile
+from mooncake.store import MooncakeDistributedStore
+store = MooncakeDistributedStore()
+assert store.setup("localhost", "", 0, 0, "tcp", "", sys.argv[1]) == 0
+assert store.put("k", b"v" * 100) == 0
+PAGE = mmap.PAGESIZE
+area = mmap.mmap(-1, 8 * PAGE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+protect = ctypes.CDLL(None).mprotect
+assert protect(ctypes.c_void_p(start + 2 * PAGE), ctypes.c_size_t(2 * PAGE), 0) == 0
+with tempfile.TemporaryFile() as short:
+    short.write(b"x")
+    short.flush()
+    beyond = mmap.mmap(short.fileno(), 1)
+    os.ftruncate(short.fileno(), 0)
+gone = ctypes.addressof(ctypes.c_char.from_buffer(beyond))
+top = 1 << 64
+wrong = [(start, 8 * PAGE), (start + 2 * PAGE, PAGE), (start + PAGE, PAGE + 1), (start + 4 * PAGE - 1, 2), (gone, 1), (8, 100),
+         (0x600000000000, 100), (top - 100, 100), (top, 100), (start, top)]
+for place, size in wrong:
+    assert store.register_buffer(place, size) == -600, (hex(place), size)
+    assert store.put_from("n", place, size) == -600 and store.get_into("k", place, size) == -600
+assert store.register_buffer(start, 2 * PAGE) == 0 and store.register_buffer(start + 4 * PAGE, 4 * PAGE) == 0
+assert store.get_into("k", start + 4 * PAGE, 100) == 100 and area[4 * PAGE:4 * PAGE + 100] == b"v" * 100
+print("right", len(wrong))
+"""
+    outcome = subprocess.run([sys.executable, "-c", program, node.socket], env=environment, capture_output=True, text=True, timeout=60)
+    assert outcome.stdout == "right 10\n", (outcome.returncode, outcome.stderr)
+    said = [line for line in outcome.stderr.splitlines() if "register_buffer:" in line]
+    assert len(said) == 10 and all("memory of the host" in line and "hint:" in line for line in said)
+
+
 def test_a_value_is_gathered_from_pieces_and_scattered_to_others(store):
     data = bytes(index % 251 for index in range(10 * MEBIBYTE))
     place, start = memory(store, 30 * MEBIBYTE, data)

@@ -5,6 +5,9 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+from faults import sha, sigbus
+
 MEBIBYTE = 1 << 20
 MAPPED = pathlib.Path(__file__).resolve().parent / "programs/mapped.py"
 
@@ -113,3 +116,29 @@ def test_touching_one_byte_fetches_one_unit(two_racks, make_file):
     start = received(a)
     a.run("run", "--unit", "2M", "--", sys.executable, "-c", program)
     assert received(a) - start <= 5 * MEBIBYTE
+
+
+# Maps a page of a file and touches it.
+TOUCH = """
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+kind = {"shared": mmap.MAP_SHARED, "private": mmap.MAP_PRIVATE}[sys.argv[2]]
+address = libc.mmap(None, 4096, mmap.PROT_READ, kind, os.open(sys.argv[1], os.O_RDONLY), 0)
+assert address != ctypes.c_void_p(-1).value, ctypes.get_errno()
+print("mapped", flush=True)
+ctypes.string_at(address, 1)
+"""
+
+
+@pytest.mark.parametrize("kind", ["shared", "private"])
+def test_touching_an_object_without_bytes_is_sigbus_and_faults_of_others_are_served_on(two_racks, make_file, kind):
+    a, _ = two_racks
+    source = make_file("source", 3 * MEBIBYTE)
+    a.run("put", source, "--name", "data", "--rack", "b")
+    a.run("put", make_file("nothing", 0), "--name", "empty", "--rack", "b")
+    outcome = a.run("run", "--", sys.executable, "-c", TOUCH, "/pool/empty", kind, check=False)
+    assert sigbus(outcome.returncode) and outcome.stdout == "mapped\n", (outcome, a.words())
+    assert scan(a, "data") == sha(source)
+    assert a.json("status")["problems"] == []

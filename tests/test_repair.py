@@ -168,6 +168,50 @@ def test_a_flipped_bit_is_found_and_its_copy_made_again(racks, make_file, folder
         assert sha(folder / "back") == sha(source)
 
 
+@pytest.mark.parametrize("size", [100_000, SIZE])
+def test_a_get_reads_the_right_bytes_of_two_homes_with_wrong_ones(start_node, make_file, folder, size):
+    b = start_node("b", options=ROOM)
+    a = start_node("a", join=b.address, options=ROOM)
+    reader = start_node("reader", join=b.address, options=["--capacity", "2M"])
+    source = make_file("source", size)
+    a.run("put", source, "--name", "data", "--copies", "2")
+    assert homes(a) == ({"a", "b"}, set())
+    [first], [second] = memory_files(a), memory_files(b)
+    flip(first, 5)
+    flip(second, size - 5)
+    assert a.run("verify", "data", check=False).stdout.count("WRONG") == 2
+    for node in (a, b, reader):
+        said = node.run("get", "data", folder / "back").stderr
+        assert sha(folder / "back") == sha(source)
+        assert "1 block of data came wrong" in said and "--mend" in said
+        assert sha(node.run("get", "data", "-", text=False).stdout) == sha(source)
+    # What nobody has right is not written, and what was there before stays.
+    flip(first, size - 5)
+    for node in (a, b, reader):
+        failed = node.run("get", "data", folder / "back", check=False)
+        assert failed.returncode == 1 and "hinterland verify data" in failed.stderr, failed.stderr
+        assert sha(folder / "back") == sha(source)
+        assert not list(folder.glob(".back*"))
+        assert node.run("get", "data", "-", check=False, text=False).returncode == 1
+
+
+def test_a_home_that_is_down_is_not_called_wrong(start_node, make_file):
+    b = start_node("b", options=ROOM)
+    a = start_node("a", join=b.address, options=ROOM)
+    b.run("put", make_file("source", SIZE), "--name", "data", "--copies", "2")
+    a.kill()
+    # The first time the directory may believe that it is up, and connecting fails; later it knows that it is down.
+    for is_known in (False, True):
+        if is_known:
+            wait_until(lambda: homes(b) == ({"b"}, {"a"}), SECONDS)
+        told = b.run("verify", "data", "--mend", check=False)
+        assert told.returncode == 1
+        assert "could not be asked" in told.stdout and "1 right copy" in told.stdout, told.stdout
+        assert "WRONG" not in told.stdout and "wrong" not in told.stderr, told
+    [checked] = json.loads(b.run("verify", "data", "--json", check=False).stdout)
+    assert [home["asked"] for home in checked["bad"]] == [False]
+
+
 def test_the_last_copy_is_never_dropped(node, make_file):
     node.run("put", make_file("source", SIZE), "--name", "data")
     [path] = memory_files(node)

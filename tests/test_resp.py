@@ -103,6 +103,12 @@ def peer(folder):
     process.wait()
 
 
+def encoded(*words):
+    """The bytes of a request."""
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+
+
 class Wire:
     """A connection that sends words and reads replies as they are."""
 
@@ -111,9 +117,7 @@ class Wire:
         self.file = self.socket.makefile("rb")
 
     def send(self, *words):
-        words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-        parts = [b"*%d\r\n" % len(words)] + [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
-        self.socket.sendall(b"".join(parts))
+        self.socket.sendall(encoded(*words))
 
     def receive(self):
         line = self.file.readline()
@@ -228,28 +232,31 @@ def test_the_same_commands_get_the_same_replies_as_from_redis(serve, peer, seed,
         assert in_order(words, got) == in_order(words, expected) or is_time_near(words, got, expected), (number, words)
 
 
+def ask_in_pieces(port, commands, cuts):
+    """The replies to commands that come at once, cut anywhere."""
+    wire, cutting = Wire(port), random.Random(8)
+
+    def send():
+        stream, start = b"".join(encoded(*words) for words in commands), 0
+        while start < len(stream):
+            cut = cutting.choice(cuts)
+            wire.socket.sendall(stream[start:start + cut])
+            start += cut
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    replies = [wire.receive() for _ in commands]
+    sender.join()
+    return replies
+
+
 @needs_redis
 def test_pipelines_of_any_cut_get_the_same_replies_as_from_redis(serve, peer):
     chance = random.Random(7)
     commands = [words for words in (random_command(chance) for _ in range(4000)) if words[0] not in ("RESET", "KEYS", "DBSIZE")]
     replies = []
     for port in (serve().port, peer):
-        wire = Wire(port)
-        def send(wire=wire):
-            cutting = random.Random(8)
-            parts = []
-            for words in commands:
-                words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-                parts.append(b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words))
-            stream = b"".join(parts)
-            while stream:
-                cut = cutting.choice([1, 7, 1000, 100_000])
-                wire.socket.sendall(stream[:cut])
-                stream = stream[cut:]
-        sender = threading.Thread(target=send)
-        sender.start()
-        replies.append([wire.receive() for _ in commands])
-        sender.join()
+        replies.append(ask_in_pieces(port, commands, [1, 7, 1000, 100_000]))
     for words, ours, theirs in zip(commands, *replies):
         assert ours == theirs, words
 
@@ -558,6 +565,26 @@ def test_a_client_that_closes_after_its_commands_gets_all_replies(serve):
             replies += piece
         connection.close()
         assert replies == b"+OK\r\n" + b"$1\r\nv\r\n" * 1000 + b"+PONG\r\n"
+
+
+@pytest.mark.parametrize("eviction", ["lru", "clock", "s3fifo", "fifo"])
+def test_what_is_evicted_first_is_said_as_the_node_was_told(serve, start_node, redis, eviction):
+    node = start_node(options=["--capacity", "16M", "--kv-capacity", "32M", "--eviction", eviction])
+    client = redis.Redis(port=serve(node=node).port)
+    assert client.config_get("maxmemory-policy") == {"maxmemory-policy": f"allkeys-{eviction}"}
+    assert client.info("memory")["maxmemory_policy"] == f"allkeys-{eviction}"
+
+
+def test_values_outlive_server_and_node_unless_the_node_keeps_none(serve, start_node, redis):
+    for keep, expected in (("on", b"v"), ("off", None)):
+        node = start_node(options=["--capacity", "16M", "--kv-capacity", "32M", "--kv-keep", keep])
+        first = serve(node=node)
+        redis.Redis(port=first.port).set("k", "v")
+        assert first.stop() == 0 and redis.Redis(port=serve(node=node).port).get("k") == b"v", "the node still has it"
+        node.stop()
+        node.start()
+        client = redis.Redis(port=serve(node=node).port)
+        wait_until(lambda: client.get("k") == expected, why="what was kept is found once it is checked")
 
 
 @needs_tools

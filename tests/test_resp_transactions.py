@@ -1,10 +1,11 @@
 """Transactions of Redis clients: what is queued runs with nothing in between, or not at all, with the replies that Redis gives."""
 
 import random
+import socket
 import threading
 
 import pytest
-from test_resp import KEYS, VALUES, Wire, needs_redis, peer, random_command, redis, serve  # noqa: F401
+from test_resp import KEYS, VALUES, Wire, ask_in_pieces, encoded, needs_redis, peer, random_command, redis, serve  # noqa: F401
 
 # Redis looks at subcommands when they are queued, `hinterland resp` when they run.
 SUBCOMMANDS = ("CLIENT", "OBJECT")
@@ -63,6 +64,52 @@ def test_transactions_get_the_replies_that_redis_gives(serve, peer, seed, versio
             for wire in (ours, theirs):
                 wire.ask("HELLO", version)
     assert min(outcomes.values()) > 10, f"the test is too tame: {outcomes}"
+
+
+def counting(count):
+    """Pipelined transactions that count, with plain commands in between, and the right replies."""
+    commands, right = [], []
+    for number in range(count):
+        inside = [("SET", "k", number), ("INCR", "sum"), ("GET", "k")]
+        commands += [("MULTI",), *inside, ("EXEC",)]
+        value = str(number).encode()
+        right += [(b"+", b"OK")] + [(b"+", b"QUEUED")] * 3 + [[b"*", (b"+", b"OK"), (b":", str(number + 1).encode()), value]]
+        if number % 3 == 0:
+            commands += [("SET", f"p{number}", number), ("SET", "p", b"x" * (number % 90)), ("GET", f"p{number}")]
+            right += [(b"+", b"OK"), (b"+", b"OK"), value]
+    return commands, right
+
+
+@pytest.mark.parametrize("cuts", [[1], [1, 7, 100, 1000], [100_000]])
+def test_pipelined_transactions_of_any_cut_get_the_right_replies(serve, cuts):
+    commands, right = counting(1000)
+    replies = ask_in_pieces(serve().port, commands, cuts)
+    wrong = [number for number, (ours, theirs) in enumerate(zip(replies, right)) if ours != theirs]
+    assert not wrong, (wrong[0], commands[wrong[0]], replies[wrong[0]], right[wrong[0]])
+
+
+@needs_redis
+@pytest.mark.parametrize("seed", range(3))
+def test_pipelined_transactions_of_any_cut_get_the_replies_that_redis_gives(serve, peer, seed):
+    chance = random.Random(seed)
+    command = lambda: some_command(chance, False)
+    commands = []
+    for _ in range(1500):
+        commands += [command() for _ in range(chance.randint(0, 3))]
+        commands += [("WATCH", chance.choice(KEYS))] * chance.randint(0, 1)
+        commands += [("MULTI",)] + [command() for _ in range(chance.randint(0, 5))]
+        commands += [chance.choice([("EXEC",), ("EXEC",), ("EXEC",), ("DISCARD",), ("EXEC", "x"), ("MULTI",)])]
+    ours, theirs = (ask_in_pieces(port, commands, [1, 7, 100, 1000]) for port in (serve().port, peer))
+    for number, words in enumerate(commands):
+        assert ours[number] == theirs[number], (number, words)
+
+
+def test_a_client_that_closes_behind_its_transactions_gets_all_replies(serve):
+    commands, right = counting(50)
+    wire = Wire(serve().port)
+    wire.socket.sendall(b"".join(encoded(*words) for words in commands))
+    wire.socket.shutdown(socket.SHUT_WR)
+    assert [wire.receive() for _ in commands] == right and wire.file.read() == b""
 
 
 def test_pipelines_of_redis_py_are_transactions(serve, redis):

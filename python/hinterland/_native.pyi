@@ -164,9 +164,13 @@ class KvCache:
         the GPU of the current context, else GPU 0. HinterlandError: ENODEV without driver, GPU or NVRTC, ENOMEM if the memory
         cannot be registered, ENOTSUP if the node's memory is not coherent."""
     def remove(self, keys: Sequence[bytes]) -> int:
-        """Removes blocks; returns how many were there."""
-    def clear(self) -> int:
-        """Removes all blocks of the namespace; returns how many there were."""
+        """Removes blocks from the memory and the disk of this host; returns how many were there. Other racks keep theirs, and what
+        asks with `remote`, or fetches, gets them from there."""
+    def clear(self, everywhere: bool = False) -> int:
+        """Removes all blocks of the namespace from the memory and the disk of this host; returns how many there were in memory.
+        Other racks keep theirs, unless `everywhere`: then those of all nodes of the pool go, also what is on its way, and none is
+        fetched from another rack for ten seconds. HinterlandError (EHOSTUNREACH) names the nodes at which blocks may be left: those that
+        do not answer or have pinned ones."""
     def is_lost(self) -> bool:
         """Whether the node has ended the session, also because it was restarted: what is found then is what there was. A
         program that lives longer than its node opens the namespace again."""

@@ -129,6 +129,8 @@ class NodeStatus:
     sessions: int
     counters: Counters
     caches: "tuple[CacheStatus, ...]"
+    #: Cached objects that are not among them, because an answer has no room for all.
+    caches_left_out: int
     #: The last ones, oldest first.
     problems: "tuple[Problem, ...]"
 

@@ -5,8 +5,10 @@
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,6 +16,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -320,18 +323,26 @@ static void signals(void) {
     check(memory, 33 * MIB, BYTES, 1);
 }
 
+/* The kernel does not wait for far pages of `/proc/self/mem`: an error, and never other bytes. */
 static void process_memory(void) {
     char *memory = filled(1), *back = room(4 * MIB);
     int file = open("/proc/self/mem", O_RDWR);
     must(file >= 0);
     for (long at = 0; at < 64 * MIB; at += 4 * MIB) {
-        must(pread(file, back, 4 * MIB, (off_t)(memory + at)) == 4 * MIB);
-        must(memcmp(back, memory + at, 4 * MIB) == 0);
+        long bytes = pread(file, back, 4 * MIB, (off_t)(memory + at));
+        must(bytes >= 0 || errno == EIO);
+        must(bytes <= 0 || memcmp(back, memory + at, bytes) == 0);
+        /* What is here is read. */
+        check(memory, at, at + PAGE, 1);
+        must(pread(file, back, 8, (off_t)(memory + at)) == 8 && *(uint64_t *)back == word(1, at / 8));
     }
     fill(back, 4 * MIB, 2);
-    must(pwrite(file, back, 4 * MIB, (off_t)(memory + 64 * MIB)) == 4 * MIB);
+    long written = pwrite(file, back, 4 * MIB, (off_t)(memory + 64 * MIB));
+    must(written >= 0 || errno == EIO);
+    if (written < 0) written = 0;
     press();
-    check(memory + 64 * MIB, 0, 4 * MIB, 2);
+    check(memory + 64 * MIB, 0, written, 2);
+    check(memory, 64 * MIB + written, 68 * MIB, 1);
     check(memory, 0, 64 * MIB, 1);
     struct iovec here = {back, 4 * MIB}, there = {memory + 96 * MIB, 4 * MIB};
     must(process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 4 * MIB);
@@ -469,6 +480,156 @@ static void waits(void) {
     check(memory, 0, BYTES, 1);
 }
 
+/* As daemons do: closes all that it did not open, and has files of its own under those numbers. Nothing of the library goes into them. */
+static void closes(void) {
+    char *memory = filled(1), byte;
+    struct rlimit limit;
+    must(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    int end = limit.rlim_cur < 4096 ? (int)limit.rlim_cur : 4096, ends[2], status;
+    for (int number = 3; number < end; number++) close(number);
+    must(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0 && ends[0] == 3 && ends[1] == 4);
+    for (int number = 5; number < end - 32; number++) must(dup2(ends[0], number) == number);
+    press();
+    check(memory, 0, BYTES, 1);
+    char *later = filled(2);
+    press();
+    check(later, 0, BYTES, 2);
+    must(recv(ends[1], &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    for (int number = 5; number < end; number++) close(number);
+    press();
+    pid_t child = fork();
+    must(child >= 0);
+    if (child == 0) {
+        for (int number = 5; number < end; number++) close(number);
+        press();
+        check(memory, 0, BYTES, 1);
+        _exit(0);
+    }
+    must(waitpid(child, &status, 0) == child && status == 0);
+    must(recv(ends[1], &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    check(later, 0, BYTES, 2);
+}
+
+/* A child that has memory, and stops. */
+static pid_t stopped_child(int is_quiet) {
+    int status;
+    pid_t child = fork();
+    must(child >= 0);
+    if (child == 0) {
+        char *memory = room(64 * MIB);
+        fill(memory, 64 * MIB, 3);
+        if (is_quiet) {
+            int nothing = open("/dev/null", O_RDWR);
+            for (int number = 0; number < 3; number++) must(dup2(nothing, number) == number);
+        }
+        raise(SIGSTOP);
+        check(memory, 0, 64 * MIB, 3);
+        press();
+        check(memory, 0, 64 * MIB, 3);
+        _exit(0);
+    }
+    must(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+    return child;
+}
+
+/* Who is stopped keeps nobody else waiting, and its memory is as it was when it goes on. */
+static void stops(void) {
+    int status;
+    pid_t child = stopped_child(0);
+    char *memory = filled(1);
+    press();
+    check(memory, 0, BYTES, 1);
+    must(kill(child, SIGCONT) == 0);
+    must(waitpid(child, &status, 0) == child && status == 0);
+    check(memory, 0, BYTES, 1);
+}
+
+/* A process that stays stopped when the program has ended: says which. */
+static void stays_stopped(void) {
+    printf("%d\n", stopped_child(1));
+    char *memory = filled(1);
+    press();
+    check(memory, 0, BYTES, 1);
+}
+
+/* Round after round, a process is killed while its memory leaves, and a child of it goes on. */
+static void orphans(void) {
+    for (uint64_t round = 1; round <= 12; round++) {
+        int said[2], go[2], status;
+        char byte;
+        must(pipe(said) == 0 && pipe(go) == 0);
+        pid_t parent = fork();
+        must(parent >= 0);
+        if (parent == 0) {
+            char *memory = room(24 * MIB);
+            fill(memory, 24 * MIB, round);
+            pid_t child = fork();
+            must(child >= 0);
+            if (child == 0) {
+                must(read(go[0], &byte, 1) == 1);
+                press();
+                check(memory, 0, 24 * MIB, round);
+                must(write(said[1], "c", 1) == 1);
+                _exit(0);
+            }
+            for (int turn = 0;; turn++) {
+                press();
+                if (turn == 0) must(write(said[1], "p", 1) == 1);
+            }
+        }
+        close(said[1]);
+        must(read(said[0], &byte, 1) == 1 && byte == 'p');
+        must(kill(parent, SIGKILL) == 0 && waitpid(parent, &status, 0) == parent);
+        must(write(go[1], "x", 1) == 1);
+        must(read(said[0], &byte, 1) == 1 && byte == 'c');
+        close(said[0]), close(go[0]), close(go[1]);
+    }
+}
+
+/* A program that begins as the first process of a PID namespace. */
+static void namespaces(void) {
+    char *memory = filled(1), *words[] = {"far_calls", "forks", NULL};
+    int status;
+    pid_t child;
+    must(unshare(CLONE_NEWPID) == 0);
+    must(posix_spawn(&child, "/proc/self/exe", NULL, NULL, words, environ) == 0);
+    must(waitpid(child, &status, 0) == child && status == 0);
+    check(memory, 0, BYTES, 1);
+}
+
+static void *crowd(void *argument) {
+    char *memory = argument;
+    for (uint64_t turn = 1; turn <= 6; turn++) {
+        int status;
+        pid_t child = fork();
+        must(child >= 0);
+        if (child == 0) {
+            uint64_t seed = (uint64_t)getpid();
+            check(memory, 0, 8 * MIB, 1);
+            char *own = room(24 * MIB);
+            fill(own, 24 * MIB, seed);
+            fill(memory, 4 * MIB, seed);
+            check(own, 0, 24 * MIB, seed);
+            check(memory, 0, 4 * MIB, seed);
+            check(memory, 4 * MIB, 8 * MIB, 1);
+            _exit(0);
+        }
+        must(waitpid(child, &status, 0) == child && status == 0);
+    }
+    return NULL;
+}
+
+/* Threads that fork at the same time: no child is taken for another one. */
+static void crowds(void) {
+    char *memory = room(8 * MIB);
+    pthread_t threads[6];
+    fill(memory, 8 * MIB, 1);
+    press();
+    for (int index = 0; index < 6; index++) must(pthread_create(&threads[index], NULL, crowd, memory) == 0);
+    for (int index = 0; index < 6; index++) must(pthread_join(threads[index], NULL) == 0);
+    check(memory, 0, 8 * MIB, 1);
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -476,6 +637,7 @@ static const struct {
     {"advice", advice}, {"forks", forks}, {"fixed", fixed}, {"locks", locks}, {"lock_all", lock_all}, {"direct", direct},
     {"uring", uring}, {"splices", splices}, {"signals", signals}, {"process_memory", process_memory}, {"limits", limits},
     {"arenas", arenas}, {"reserves", reserves}, {"own_faults", own_faults}, {"own_faults_late", own_faults_late},
+    {"closes", closes}, {"stops", stops}, {"stays_stopped", stays_stopped}, {"orphans", orphans}, {"namespaces", namespaces}, {"crowds", crowds},
     {"tiny", tiny}, {"aborts", aborts}, {"waits", waits},
 };
 

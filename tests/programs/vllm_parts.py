@@ -117,6 +117,16 @@ def a_request_is_not_loaded_without_end():
     assert planner.match(request, 0) == 0
 
 
+def a_reset_reaches_all_racks_that_blocks_come_from():
+    for remote in (True, False):
+        asked = []
+        links = [types.SimpleNamespace(ask=lambda work, _: work(types.SimpleNamespace(clear=asked.append)))] * 2
+        planner = Planner(links, [Group(0, 16, None, (("layer",),))], Settings(remote=remote), True, True)
+        assert not planner.clear() and asked == [remote] * 2, "None is what a link answers without its pool"
+        links[0].ask = lambda work, _: work(types.SimpleNamespace(clear=lambda everywhere: 0))
+        assert planner.clear()
+
+
 def a_block_is_told_when_all_slices_are_there_and_again_after_a_gap():
     class Pool:
         keys_there, answers, is_gone = [], [], False
@@ -162,6 +172,7 @@ def main():
     nothing_that_stands_on_missing_bytes_is_offered()
     a_worker_that_shares_nothing_says_that_loads_failed()
     a_request_is_not_loaded_without_end()
+    a_reset_reaches_all_racks_that_blocks_come_from()
     a_block_is_told_when_all_slices_are_there_and_again_after_a_gap()
     fingerprints_differ_where_engines_do(json.loads(sys.argv[1]))
     print("all is well")

@@ -163,7 +163,7 @@ fn admit_unix(
     if known {
         identity.key = None;
     } else if identity.key.is_none() {
-        let text = "this node serves its own user and root (hint: start both sides with the same --key-file)";
+        let text = "this node serves its own user and root (hint: give both sides the same key, the node by --key FILE, the program by HINTERLAND_KEY_FILE)";
         greeting::refuse(&mut stream, &Refusal::new(RefusalCode::Denied, text).to_bytes());
         return Err(ChannelError::NotAdmitted { address, reason: text.to_owned() });
     }

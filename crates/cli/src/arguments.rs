@@ -1,8 +1,8 @@
 //! The command line: every command and what they share.
 
 use crate::commands::{
-    advise, batch, bench, completions, doctor, far, generate, get, gpu, kv, locks, ls, metrics, mount, node,
-    put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
+    advise, batch, bench, completions, doctor, far, forget, generate, get, gpu, kv, locks, ls, metrics,
+    mount, node, put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -69,6 +69,11 @@ pub enum Command {
     Stat(stat::Arguments),
     /// Remove objects
     Rm(rm::Arguments),
+    /// Take a node that is gone for good out of the pool
+    #[command(
+        after_help = "What it held in several copies is copied anew by the other nodes. If it starts again with its state, it joins as a new node, and\nwhat it still holds is deleted."
+    )]
+    Forget(forget::Arguments),
     /// Read every copy of objects and compare checksums
     Verify(verify::Arguments),
     /// Show the pool's objects as files

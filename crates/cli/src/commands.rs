@@ -6,6 +6,7 @@ pub mod bench;
 pub mod completions;
 pub mod doctor;
 pub mod far;
+pub mod forget;
 pub mod generate;
 pub mod get;
 pub mod gpu;

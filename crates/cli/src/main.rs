@@ -50,6 +50,7 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Region(arguments) => command::region::run(&arguments, context),
         Command::Locks(arguments) => command::locks::run(&arguments, context),
         Command::Rm(arguments) => command::rm::run(&arguments, context),
+        Command::Forget(arguments) => command::forget::run(&arguments, context),
         Command::Verify(arguments) => command::verify::run(&arguments, context),
         Command::Mount(arguments) => command::mount::run(&arguments, context),
         Command::Run(arguments) => command::run::run(&arguments, context),

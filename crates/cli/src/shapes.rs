@@ -118,6 +118,7 @@ pub fn status(status: &NodeStatus, members: &[MemberInfo]) -> Value {
         "sessions": status.sessions,
         "counters": serde_json::to_value(status.counters).unwrap_or_default(),
         "caches": status.caches.iter().map(cache).collect::<Vec<_>>(),
+        "caches_left_out": status.caches_left_out,
         "problems": status.problems.iter().map(problem).collect::<Vec<_>>(),
         "members": members.iter().map(member).collect::<Vec<_>>(),
     })
@@ -217,6 +218,7 @@ pub mod samples {
                 mappings: 2,
                 pages: "huge".to_owned(),
             }],
+            caches_left_out: 0,
             problems: vec![Problem {
                 at_ms: 1_000,
                 text: "rack c does not answer (hint: start its node)".to_owned(),
@@ -245,5 +247,6 @@ mod tests {
         assert_eq!(value["counters"]["network_received_bytes"], 0);
         assert_eq!(value["members"][1]["up"], false);
         assert_eq!(value["caches"][0]["resident_units"], 32);
+        assert_eq!(value["caches_left_out"], 0);
     }
 }

@@ -310,6 +310,9 @@ pub enum Command {
         from: ObjectName,
         /// The name that it is to have.
         to: ObjectName,
+        /// Any object below the folder, if there is one: without it, a repeated request could not be told from one for a folder that
+        /// never was.
+        object: Option<ObjectId>,
     },
     /// [`Command::Seal`] under a name that may be another than the one that was reserved; an object that has it is removed
     /// in the same moment. Answer: [`Reply::Renamed`](crate::Reply::Renamed).

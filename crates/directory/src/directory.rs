@@ -261,7 +261,7 @@ impl Draft<'_> {
             Command::Members => Ok(self.list_members()),
             Command::Tick => Ok(Reply::Ticked { down }),
             Command::Rename { from, to, object, target } => self.rename(from, to, *object, *target),
-            Command::RenameFolder { from, to } => self.rename_folder(from, to),
+            Command::RenameFolder { from, to, object } => self.rename_folder(from, to, *object),
             Command::Publish { object, size, digest, homes, name } => {
                 self.publish(*object, *size, *digest, homes, name)
             }

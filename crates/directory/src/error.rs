@@ -81,7 +81,7 @@ pub enum DirectoryError {
     },
     /// The pool has as many nodes as it may have.
     #[error(
-        "the pool has {NODES_MAX} nodes, the most of an embedded directory (hint: remove a node that is gone for good)"
+        "the pool has {NODES_MAX} nodes, the most of an embedded directory (hint: `hinterland forget NODE` removes one that is gone for good)"
     )]
     TooManyNodes,
     /// The address is not `host:port`.
@@ -91,7 +91,9 @@ pub enum DirectoryError {
         address: String,
     },
     /// More memory than there are addresses.
-    #[error("a capacity of {bytes} bytes is more than the address space has (hint: give less with --memory)")]
+    #[error(
+        "a capacity of {bytes} bytes is more than the address space has (hint: give less with --capacity)"
+    )]
     BadCapacity {
         /// What was given.
         bytes: u64,
@@ -108,7 +110,7 @@ pub enum DirectoryError {
     },
     /// The node has the only live copies of some objects.
     #[error(
-        "{node} has the only live copy of {objects} objects, {first} is one (hint: wait until they are copied, or let them be lost on purpose)"
+        "{node} has the only live copy of {objects} objects, {first} is one (hint: wait until they are copied, or let them be lost with `hinterland forget NODE --lose-last-copies`)"
     )]
     LastCopies {
         /// The node.
@@ -131,7 +133,7 @@ pub enum DirectoryError {
         bytes: u64,
     },
     /// Nobody offers memory.
-    #[error("no node that is up offers memory (hint: start one with `hinterland node --memory SIZE`)")]
+    #[error("no node that is up offers memory (hint: start one with `hinterland node --capacity SIZE`)")]
     NoNodes,
     /// No member is in that rack.
     #[error("no node of rack {rack} is up (hint: racks that are up: {})", list(known))]

@@ -62,40 +62,59 @@ impl Draft<'_> {
         &mut self,
         from: &ObjectName,
         to: &ObjectName,
+        witness: Option<ObjectId>,
     ) -> Result<Reply, DirectoryError> {
         let prefix = format!("{from}/");
         if format!("{to}/").starts_with(&prefix) {
             return Err(DirectoryError::NameIsFolder { name: to.clone(), other: from.clone() });
         }
+        let found = self.named_below(from)?;
+        if found.is_empty() && witness.is_some_and(|id| self.lies_below(id, to)) {
+            // The first of two requests was served.
+            return Ok(Reply::Renamed { removed: None, homes: Vec::new() });
+        }
         if let Some(object) = self.name_owner(to) {
             return Err(DirectoryError::NameTaken { name: to.clone(), object });
         }
         self.check_name_is_free(to)?;
-        let below = |(name, _): &(&ObjectName, &ObjectId)| name.as_str().starts_with(&prefix);
-        // No character of a name sorts before the space.
-        let first = ObjectName::parse(&format!("{prefix} "))
-            .map_err(|_| DirectoryError::UnknownName { name: from.clone() })?;
-        let found = self.state.names.range(first..).take_while(below);
-        let found: Vec<ObjectId> = found.map(|(_, id)| *id).take(RENAMES_MAX + 1).collect();
-        if found.len() > RENAMES_MAX {
-            return Err(DirectoryError::FolderTooLarge { name: from.clone() });
+        if found.is_empty() {
+            return Err(DirectoryError::UnknownName { name: from.clone() });
         }
-        let mut renamed = 0;
         for id in found {
             let Some(object) = self.object(id).cloned() else { continue };
-            if !matches!(object.stage, Stage::Sealed { .. } | Stage::Mutable { .. }) {
-                continue;
-            }
             let name = object.name.as_str().replacen(from.as_str(), to.as_str(), 1);
             let name = ObjectName::parse(&name)
                 .map_err(|_| DirectoryError::NameTooLong { name: object.name.clone() })?;
             self.set_object(id, Some(ObjectRecord { name, ..object }));
-            renamed += 1;
-        }
-        if renamed == 0 {
-            return Err(DirectoryError::UnknownName { name: from.clone() });
         }
         Ok(Reply::Renamed { removed: None, homes: Vec::new() })
+    }
+
+    /// The sealed objects and regions below a folder.
+    fn named_below(&self, folder: &ObjectName) -> Result<Vec<ObjectId>, DirectoryError> {
+        let prefix = format!("{folder}/");
+        // No character of a name sorts before the space.
+        let first = ObjectName::parse(&format!("{prefix} "))
+            .map_err(|_| DirectoryError::UnknownName { name: folder.clone() })?;
+        let below =
+            self.state.names.range(first..).take_while(|(name, _)| name.as_str().starts_with(&prefix));
+        let found: Vec<ObjectId> = below.map(|(_, id)| *id).take(RENAMES_MAX + 1).collect();
+        if found.len() > RENAMES_MAX {
+            return Err(DirectoryError::FolderTooLarge { name: folder.clone() });
+        }
+        let is_finished = |id: &ObjectId| {
+            let stage = self.object(*id).map(|object| &object.stage);
+            matches!(stage, Some(Stage::Sealed { .. } | Stage::Mutable { .. }))
+        };
+        Ok(found.into_iter().filter(is_finished).collect())
+    }
+
+    /// Whether an object has a name below a folder.
+    fn lies_below(&self, id: ObjectId, folder: &ObjectName) -> bool {
+        let is_below = |object: &ObjectRecord| {
+            object.claims_name() && object.name.as_str().starts_with(&format!("{folder}/"))
+        };
+        self.object(id).is_some_and(is_below)
     }
 
     /// Ends a put under a name that may be another than the one that it took, and may be an object's.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct HomeInfo {
     /// The node.
     pub node: NodeId,
-    /// Its rack: in the reader's own rack the bytes can be mapped.
+    /// Its rack: readers ask homes in their own rack first.
     pub rack: RackName,
     /// `host:port`.
     pub address: String,

@@ -511,7 +511,7 @@ fn a_folder_takes_all_below_it_along_and_what_is_being_written_stays() {
     let (one, two) = (pool.put("d/one", MIB, 1).0, pool.put("d/e/two", MIB, 1).0);
     let beside = pool.put("d.txt", MIB, 1).0;
     let writing = pool.reserve("d/writing", MIB, 1, Placement::Policy).unwrap().0;
-    let rename = |from, to| Command::RenameFolder { from: name(from), to: name(to) };
+    let rename = |from, to| Command::RenameFolder { from: name(from), to: name(to), object: Some(one) };
     assert!(matches!(pool.ask(rename("d", "d/e/f")), Err(DirectoryError::NameIsFolder { .. })));
     assert!(matches!(pool.ask(rename("d", "d.txt")), Err(DirectoryError::NameTaken { .. })));
     pool.ask(rename("d", "x/y")).unwrap();
@@ -519,6 +519,32 @@ fn a_folder_takes_all_below_it_along_and_what_is_being_written_stays() {
     assert_eq!((pool.named("d/one"), pool.named("d.txt")), (None, Some(beside)));
     assert_eq!(pool.look(writing).name, name("d/writing"));
     assert!(matches!(pool.ask(rename("none", "z")), Err(DirectoryError::UnknownName { .. })));
+}
+
+#[test]
+fn a_folder_that_is_renamed_twice_by_one_request_is_renamed_once() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let (one, two) = (pool.put("d/one", MIB, 1).0, pool.put("d/e/two", MIB, 1).0);
+    let rename = |object| Command::RenameFolder { from: name("d"), to: name("x"), object: Some(object) };
+    let first = pool.ask(rename(one));
+    assert!(matches!(first, Ok(Reply::Renamed { .. })), "{first:?}");
+    assert_eq!(pool.ask(rename(one)), first, "its answer was lost, and it is asked again");
+    assert_eq!((pool.named("x/one"), pool.named("x/e/two")), (Some(one), Some(two)));
+    // A later folder of the same name is another one, and its objects stay where they are.
+    let later = pool.put("d/later", MIB, 1).0;
+    assert!(matches!(pool.ask(rename(one)), Err(DirectoryError::NameIsFolder { .. })));
+    assert_eq!(pool.named("d/later"), Some(later));
+    // As does one of which nothing lies below the other name.
+    pool.ask(Command::Rename {
+        from: name("d/later"),
+        to: name("y"),
+        object: later,
+        target: OnTarget::Refuse,
+    })
+    .unwrap();
+    assert!(pool.ask(rename(later)).is_err());
+    let unknown = Command::RenameFolder { from: name("d"), to: name("z"), object: None };
+    assert!(matches!(pool.ask(unknown), Err(DirectoryError::UnknownName { .. })));
 }
 
 #[test]

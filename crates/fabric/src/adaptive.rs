@@ -16,6 +16,9 @@
 //!
 //! The address that an answer tells is *learned*: the next fetch of the same question is one one-sided read. So questions
 //! should name what never changes; a handle that the peer has taken back is forgotten, and the question asked again.
+//!
+//! Nothing of a pool uses this choice: it is here for `hinterland bench rpc-adaptive` and tests. The first read of an object goes
+//! [`Way::Direct`] always (`Object::fetch_first` of the crate `pool`), up to 256 KiB; later ones are one-sided reads.
 
 use crate::endpoint::{Endpoint, Found};
 use crate::error::FabricError;

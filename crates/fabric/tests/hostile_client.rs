@@ -325,9 +325,9 @@ fn only_the_key_of_the_pool_opens_a_keyed_server() {
     let connect =
         |key| TcpEndpoint::connect(server.address(), ClientOptions { key, ..ClientOptions::default() });
     let keyless = connect(None).err().unwrap().to_string();
-    assert!(keyless.contains("--key-file"), "{keyless}");
+    assert!(keyless.contains("--key FILE") && keyless.contains("HINTERLAND_KEY_FILE"), "{keyless}");
     let wrong = connect(key(2)).err().unwrap().to_string();
-    assert!(wrong.contains("--key-file"), "{wrong}");
+    assert!(wrong.contains("nodes by --key,") && wrong.contains("HINTERLAND_KEY_FILE"), "{wrong}");
     assert_eq!(service.open_sessions(), 0);
     let endpoint = connect(key(1)).unwrap();
     let mut into = vec![1; 3 << 20];

@@ -47,6 +47,9 @@ pub enum Request {
         back_ends: Vec<String>,
         /// In how many of them each byte is kept; `None`: in as many as before.
         copies: Option<u8>,
+        /// Another budget as well; if it is refused, nothing is changed.
+        #[serde(default)]
+        local: Option<Budget>,
     },
 }
 
@@ -183,8 +186,8 @@ impl Server {
             match request {
                 Request::Status => Ok(()),
                 Request::Local(budget) => self.engine.change_budget(*budget),
-                Request::Far { back_ends, copies } => match &self.understand {
-                    Some(understand) => switching::switch(&self.engine, understand, back_ends, *copies),
+                Request::Far { back_ends, copies, local } => match &self.understand {
+                    Some(understand) => self.change_far(understand, back_ends, *copies, *local),
                     None => Err("back ends of jobs are shared in their batch (hint: change far in its file)"
                         .to_owned()),
                 },
@@ -194,11 +197,34 @@ impl Server {
         }
         Answer::Status(Box::new(Status::of(&self.engine, &self.about, self.started_ms, self.began)))
     }
+
+    /// Other back ends, and another budget with them: what can be refused of it is tried first.
+    fn change_far(
+        &self,
+        understand: &Understand,
+        back_ends: &[String],
+        copies: Option<u8>,
+        local: Option<Budget>,
+    ) -> Result<(), String> {
+        local.map_or(Ok(()), |budget| self.engine.check_budget(budget))?;
+        switching::switch(&self.engine, understand, back_ends, copies)?;
+        if let Some(budget) = local {
+            self.engine.set_budget(budget);
+        }
+        Ok(())
+    }
 }
 
 impl Engine {
-    /// Sets another budget. What is above it leaves at once; faults meanwhile go on, and refill half of what leaves.
+    /// Sets another budget, unless it makes no sense.
     fn change_budget(&self, budget: Budget) -> Result<(), String> {
+        self.check_budget(budget)?;
+        self.set_budget(budget);
+        Ok(())
+    }
+
+    /// Refuses a budget that the programs cannot live with.
+    fn check_budget(&self, budget: Budget) -> Result<(), String> {
         if let Budget::Bytes(bytes) = budget
             && bytes < LOCAL_BYTES_MIN
         {
@@ -212,13 +238,13 @@ impl Engine {
         let mut known = self.lock();
         let before = std::mem::replace(&mut known.budget, budget);
         self.arm_if_needed(&mut known);
+        known.budget = before;
         self.look(&mut known);
         let other: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
         if let Budget::Bytes(bytes) = budget
             && let least = budget_bytes_min(other)
             && bytes < least
         {
-            known.budget = before;
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             return Err(format!(
                 "the program has {} MiB that cannot leave (its libraries, stacks and small memory), so {} MiB are \
@@ -228,6 +254,13 @@ impl Engine {
                 mib(least)
             ));
         }
+        Ok(())
+    }
+
+    /// Sets a budget that makes sense. What is above it leaves at once; faults meanwhile go on, and refill half of what leaves.
+    fn set_budget(&self, budget: Budget) {
+        let mut known = self.lock();
+        known.budget = budget;
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         known.ceiling_bytes = if resident > self.room_bytes(&known) { resident } else { 0 };
         known.counters.stall_ns_max = 0;
@@ -235,7 +268,6 @@ impl Engine {
         drop(known);
         self.pressure.notify_all();
         self.bell.raise();
-        Ok(())
     }
 }
 

@@ -84,8 +84,12 @@ pub(crate) struct Mover {
 
 /// One address space.
 pub(crate) struct Space {
-    /// 0 until a fault or a greeting tells.
+    /// 0 until it has greeted.
     pub process: i32,
+    /// The thread of the first fault before that, as its own PID namespace numbers it; else 0.
+    pub thread: u32,
+    /// Whether the threads of its faults have these numbers here, too.
+    pub is_numbered_here: bool,
     pub faults: Arc<Userfault>,
     pub table: Table<Arc<Copy>>,
     pub sequences: Sequences,
@@ -131,6 +135,8 @@ pub(crate) struct Counters {
     pub far_bytes_max: u64,
     pub over_budget: u64,
     pub outside_bytes_max: u64,
+    /// What the look before found.
+    pub outside_bytes: u64,
 }
 
 /// A fault that waits for room or for a unit on its way out.
@@ -326,6 +332,8 @@ impl Space {
     pub(crate) fn new(process: i32, faults: Userfault, unit_bytes: u64) -> Self {
         Self {
             process,
+            thread: 0,
+            is_numbered_here: false,
             faults: Arc::new(faults),
             table: Table::new(unit_bytes),
             sequences: Sequences::new(AHEAD_BYTES_MAX),
@@ -343,10 +351,19 @@ impl Space {
         }
     }
 
+    /// Keeps the thread of its first fault in mind until it has greeted.
+    pub(crate) fn note_thread(&mut self, thread: u32) {
+        if self.process == 0 && self.thread == 0 {
+            self.thread = thread;
+        }
+    }
+
     /// The space of a child that `fork` made of this one, in the state of that moment.
     pub(crate) fn child(&self, faults: Userfault) -> Self {
         Self {
             process: 0,
+            thread: 0,
+            is_numbered_here: false,
             faults: Arc::new(faults),
             table: self.table.clone(),
             sequences: Sequences::new(AHEAD_BYTES_MAX),

@@ -5,11 +5,12 @@
 //! area afterwards is the last content. From there it can come back at once; it goes into the back ends behind that. The decision on far memory says why nothing is lost on the way.
 
 use crate::engine::{Budget, Engine, Known, Mover, Space};
+use crate::order::{Answer, Batch, Order, Run, Victim};
 use crate::staging::Staged;
 use crate::store::Copy;
 use hinterland_farplan::room::budget_bytes_min;
 use hinterland_farplan::wire::{self, Kind, Message};
-use hinterland_farplan::{Outcome, PAGE, Piece};
+use hinterland_farplan::{Outcome, PAGE};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::{OsError, Userfault};
 use std::ops::Range;
@@ -19,8 +20,6 @@ use std::time::{Duration, Instant};
 /// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_UNITS: u64 = 128;
-/// A huge page, which moves in one piece.
-const HUGE: u64 = 2 << 20;
 /// How often resident memory is measured.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a space is asked whether it still exists.
@@ -36,39 +35,15 @@ const STUCK_AFTER_MIN: Duration = Duration::from_millis(4);
 /// What content of nothing but zeros is compared with.
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// A unit that is on its way out.
-struct Victim {
-    start: u64,
-    end: u64,
-    ticket: u64,
-    clean: Option<Piece<Arc<Copy>>>,
-}
-
-/// Units of one space that leave together.
-struct Batch {
-    process: i32,
-    mover: Mover,
-    epoch: u64,
-    victims: Vec<Victim>,
-}
-
-/// Neighbours that are moved by one order.
-struct Run {
-    start: u64,
-    bytes: u64,
-    /// Where in the staging area they go.
-    place: u64,
-    /// Which of the batch they are.
-    victims: Range<usize>,
-}
-
 impl Engine {
     /// Keeps room until the run is over.
     pub(crate) fn evict_until(&self, is_over: impl Fn(&Known) -> bool) {
         let (mut looked, mut swept) = (Instant::now(), Instant::now());
         let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
         let (mut is_evicting, mut staged) = (false, Staged::default());
+        let mut late = Vec::new();
         loop {
+            let mut moved = self.ask_again(&mut late, &mut staged);
             let batch = {
                 let mut known = self.lock();
                 if is_over(&known) {
@@ -97,26 +72,42 @@ impl Engine {
                     continue;
                 }
                 is_evicting = true;
-                self.choose(&mut known, resident + spare - room)
+                // Nobody waits for room while a program is stopped: that is no reason to go beyond the budget.
+                if !late.is_empty() && known.waiting.is_empty() {
+                    fruitful = Instant::now();
+                }
+                self.choose(&mut known, resident + spare - room, &late)
             };
-            let moved = batch.map_or(0, |batch| self.take_out(batch, &mut staged));
+            moved += batch.map_or(0, |batch| self.take_out(batch, &mut staged, &mut late));
             if moved > 0 {
                 fruitful = Instant::now();
                 continue;
             }
-            if fruitful.elapsed() >= patience {
-                if !std::mem::replace(&mut self.lock().is_stuck, true) {
-                    patience = (patience / 2).max(STUCK_AFTER_MIN);
-                }
-                self.say_once(
-                    "stuck",
-                    "more than the local budget stays resident: what is there is locked, pinned, read-only or \
-                     shared with a child",
-                );
-                self.bell.raise();
+            if fruitful.elapsed() >= patience && self.go_on_without_room(late.is_empty()) {
+                patience = (patience / 2).max(STUCK_AFTER_MIN);
             }
             self.rest(self.lock(), Duration::from_millis(1));
         }
+    }
+
+    /// Has faults be served without room, since none can be made. Returns whether they were not so far.
+    fn go_on_without_room(&self, is_all_asked: bool) -> bool {
+        let is_new = !std::mem::replace(&mut self.lock().is_stuck, true);
+        if is_all_asked {
+            self.say_once(
+                "stuck",
+                "more than the local budget stays resident: what is there is locked, pinned, read-only or \
+                 shared with a child",
+            );
+        } else {
+            self.say_once(
+                "stopped",
+                "more than the local budget stays resident: a program of the run is stopped, or gets no processor, and its memory \
+                 cannot leave meanwhile (hint: let it go on, or end it)",
+            );
+        }
+        self.bell.raise();
+        is_new
     }
 
     /// Waits for pressure, or for so long.
@@ -139,20 +130,24 @@ impl Engine {
         }
         let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
         if matches!(known.budget, Budget::Bytes(bytes) if budget_bytes_min(outside) > bytes) {
-            known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(outside);
+            // One look alone may see memory that the program is giving back: it has left the table, and not yet the process.
+            let lasting = outside.min(known.counters.outside_bytes);
+            known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(lasting);
         }
+        known.counters.outside_bytes = outside;
     }
 
-    /// Units of the largest space that can be asked, marked as leaving.
-    fn choose(&self, known: &mut Known, wanted: u64) -> Option<Batch> {
+    /// Units of the largest space that can be asked, marked as leaving. Who has not answered yet cannot.
+    fn choose(&self, known: &mut Known, wanted: u64, late: &[Order]) -> Option<Batch> {
         // What no back end takes stays in the supervisor: better above the budget in the program than without limit here.
         if self.stores.is_full() {
             return None;
         }
+        let can_be_asked = |mover: &Mover| !late.iter().any(|order| order.is_with(mover));
         let id = known
             .spaces
             .iter()
-            .filter(|(_, space)| space.mover.is_some() && space.process != 0)
+            .filter(|(_, space)| space.process != 0 && space.mover.as_ref().is_some_and(can_be_asked))
             .max_by_key(|(_, space)| space.table.resident_bytes())
             .map(|(id, _)| *id)?;
         let (now, mut ticket) = (known.clock, known.ticket);
@@ -161,7 +156,7 @@ impl Engine {
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
         let most = BATCH_BYTES.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
-        let bytes = wanted.clamp(self.unit_bytes, most);
+        let bytes = wanted.max(self.unit_bytes).min(most);
         let found = space.hand.next(&space.table, now, bytes);
         let mut victims = Vec::with_capacity(found.len());
         for (start, end) in found {
@@ -175,24 +170,46 @@ impl Engine {
         (!victims.is_empty()).then_some(Batch { process, mover, epoch, victims })
     }
 
-    /// Moves a batch out, keeps its content, and says so in the tables. Returns the bytes that went.
-    fn take_out(&self, batch: Batch, staged: &mut Staged) -> u64 {
-        let runs = runs(&batch.victims);
-        let moved = match order(&batch, &runs) {
-            Ok(moved) => Some(moved),
-            // The program has ended, or its reclaim thread has: then nothing more is taken out of it.
-            Err(_) => {
-                let mut known = self.lock();
-                for space in known.spaces.values_mut() {
-                    let is_it = |mover: &Mover| Arc::ptr_eq(&mover.stream, &batch.mover.stream);
-                    if space.mover.as_ref().is_some_and(is_it) {
-                        space.mover = None;
-                    }
-                }
-                None
+    /// Moves a batch out, and keeps its content. Returns the bytes that went; an order without an answer so far is kept with those that are `late`.
+    fn take_out(&self, batch: Batch, staged: &mut Staged, late: &mut Vec<Order>) -> u64 {
+        let mut order = Order::give(batch);
+        match order.answer(true) {
+            Answer::NotYet => {
+                late.push(order);
+                0
             }
+            answer => self.took_out(&order, answer, staged),
+        }
+    }
+
+    /// Looks which late answers have come. Returns the bytes that went.
+    fn ask_again(&self, late: &mut Vec<Order>, staged: &mut Staged) -> u64 {
+        let mut bytes = 0;
+        late.retain_mut(|order| match order.answer(false) {
+            Answer::NotYet => true,
+            answer => {
+                bytes += self.took_out(order, answer, staged);
+                false
+            }
+        });
+        bytes
+    }
+
+    /// Keeps the content of what has moved, and says so in the tables. Returns the bytes that went.
+    fn took_out(&self, Order { batch, runs, .. }: &Order, answer: Answer, staged: &mut Staged) -> u64 {
+        let moved = if let Answer::Moved(moved) = answer {
+            Some(moved)
+        } else {
+            // Nothing more is taken out of it.
+            for space in self.lock().spaces.values_mut() {
+                let is_it = |mover: &Mover| Arc::ptr_eq(&mover.stream, &batch.mover.stream);
+                if space.mover.as_ref().is_some_and(is_it) {
+                    space.mover = None;
+                }
+            }
+            None
         };
-        let (outcomes, bytes) = self.keep(&batch, &runs, moved.as_deref(), staged);
+        let (outcomes, bytes) = self.keep(batch, runs, moved.as_deref(), staged);
         let mut known = self.lock();
         let stamp = known.clock;
         let room = self.room_bytes(&known);
@@ -312,56 +329,6 @@ impl Engine {
             self.say_once("full", &format!("far memory has no room: {refusal}"));
         }
     }
-}
-
-/// Neighbours as one run each, placed so that a huge page stays one.
-fn runs(victims: &[Victim]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (index, victim) in victims.iter().enumerate() {
-        let bytes = victim.end - victim.start;
-        if let Some(last) = runs.last_mut()
-            && last.start + last.bytes == victim.start
-            && victim.start % HUGE != 0
-        {
-            last.bytes += bytes;
-            last.victims.end = index + 1;
-            continue;
-        }
-        let place = runs.last().map_or(0, |last| last.place + last.bytes);
-        runs.push(Run { start: victim.start, bytes, place, victims: index..index + 1 });
-    }
-    runs
-}
-
-/// Has the reclaim thread move the runs. Returns bytes moved and error number of each.
-fn order(batch: &Batch, runs: &[Run]) -> Result<Vec<(u64, u64)>, OsError> {
-    let stream = &batch.mover.stream;
-    let mut bytes = Vec::with_capacity((runs.len() + 1) * wire::BYTES);
-    for run in runs {
-        bytes.extend_from_slice(&Message::new(Kind::Take, [run.start, run.bytes, run.place]).to_bytes());
-    }
-    bytes.extend_from_slice(&Message::new(Kind::Run, [batch.epoch, runs.len() as u64, 0]).to_bytes());
-    stream.send_all(&bytes, &[])?;
-    let mut answers = vec![0; runs.len() * wire::BYTES];
-    stream.receive_exact(&mut answers, &mut Vec::new())?;
-    let mut moved = Vec::with_capacity(runs.len());
-    for (run, answer) in runs.iter().zip(answers.as_chunks::<{ wire::BYTES }>().0) {
-        match Message::parse(answer) {
-            Some(Message { kind: Kind::Taken, words: [start, done, error] }) if start == run.start => {
-                // Whole pages, and no more than were asked for, whatever a program says.
-                moved.push((done.min(run.bytes) & !(PAGE - 1), error));
-            }
-            _ => {
-                return Err(OsError::Refused {
-                    operation: "taking memory out",
-                    reason: "the reclaim thread answers something else".to_owned(),
-                    hint: "the program has changed our library's memory; nothing more is taken out of it"
-                        .into(),
-                });
-            }
-        }
-    }
-    Ok(moved)
 }
 
 /// Resident bytes of a process; 0 if it has ended.

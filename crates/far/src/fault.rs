@@ -138,15 +138,12 @@ impl Engine {
         let limit = room.max(known.ceiling_bytes);
         let clock = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
-        if space.process == 0 {
-            space.process = process_of(fault.thread);
-        }
+        space.note_thread(fault.thread);
         let page = fault.address & !(PAGE - 1);
-        if space.table.unit(page).is_none() {
-            // Memory that a mapping grew by: registered with it, and never written.
-            space.table.add(page, page + PAGE);
-        }
-        let Some((start, end)) = space.table.unit(page) else { return Ok(Served::Done) };
+        let Some((start, end)) = space.table.unit(page) else {
+            let fits = is_stuck || resident + PAGE <= limit;
+            return if fits { serve_grown(space, page, fault, clock) } else { Ok(Served::Later) };
+        };
         let Some(state) = space.table.state(page).cloned() else { return Ok(Served::Done) };
         let fits = is_stuck || resident + (end - start) <= limit;
         let writes = fault.write || fault.write_protect;
@@ -347,11 +344,26 @@ pub(crate) fn unprotect(space: &Space, start: u64, end: u64) -> Result<bool, OsE
     }
 }
 
-/// The process that a thread belongs to; 0 if that cannot be told.
-fn process_of(thread: u32) -> i32 {
-    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-    line.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+/// Serves a page that no table has: a mapping grew by it, registered and never written, or its memory has been given back since the fault. Only
+/// the kernel knows which, and what it does not serve must be in no table: it would leave, and come back as zeros.
+fn serve_grown(space: &mut Space, page: u64, fault: &Fault, stamp: Clock) -> Result<Served, OsError> {
+    match space.faults.try_copy(page, &ZEROS[..PAGE as usize], false) {
+        Ok(filled) if filled.mapped_bytes + filled.present_bytes == 0 => Ok(Served::Later),
+        Ok(_) => {
+            if fault.write_protect && !unprotect(space, page, page + PAGE)? {
+                return Ok(Served::Later);
+            }
+            space.table.add(page, page + PAGE);
+            space.table.set(page, State::Resident { clean: None, stamp });
+            Ok(Served::Done)
+        }
+        Err(error) if matches!(error.errno(), Some(ENOENT | EINVAL)) => {
+            // Who waits tries again and sees for itself.
+            space.faults.wake(page, PAGE)?;
+            Ok(Served::Done)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 #[cfg(test)]

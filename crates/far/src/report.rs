@@ -20,6 +20,17 @@ pub struct Moved {
     pub out_bytes: u64,
     /// Bytes of content that came back.
     pub in_bytes: u64,
+    /// Most memory of this host that it took at once.
+    pub memory_bytes_max: u64,
+    /// Content that was there then.
+    pub packed_bytes: u64,
+}
+
+impl Moved {
+    /// Bytes of content for each byte of memory that they took, if they took any.
+    fn ratio(&self) -> Option<f64> {
+        (self.memory_bytes_max > 0).then(|| self.packed_bytes as f64 / self.memory_bytes_max as f64)
+    }
 }
 
 /// What a run moved and cost. Bytes and counts.
@@ -77,6 +88,8 @@ impl Report {
             name: member.name,
             out_bytes: member.put_bytes,
             in_bytes: member.got_bytes,
+            memory_bytes_max: member.most.0,
+            packed_bytes: member.most.1,
         });
         Self {
             processes,
@@ -131,6 +144,10 @@ impl fmt::Display for Report {
                 mib(moved.out_bytes),
                 mib(moved.in_bytes)
             )?;
+            if let Some(ratio) = moved.ratio() {
+                let (content, memory) = (mib(moved.packed_bytes), mib(moved.memory_bytes_max));
+                write!(f, ", at most {content:.0} MiB in {memory:.0} MiB of memory ({ratio:.1} to 1)")?;
+            }
         }
         if let Some((depth, changes)) = self.tuned {
             write!(f, "; fetched at most {} KiB ahead at last, changed {changes} times", depth >> 10)?;
@@ -145,5 +162,25 @@ impl fmt::Display for Report {
             write!(f, "; {} bytes were lost", self.lost_bytes)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_back_end_takes_of_this_host_is_told_and_a_disk_takes_nothing() {
+        let lz4 = Moved {
+            name: "lz4".to_owned(),
+            out_bytes: 9 << 20,
+            memory_bytes_max: 2 << 20,
+            packed_bytes: 5 << 20,
+            ..Moved::default()
+        };
+        let disk = Moved { name: "ssd:/tmp".to_owned(), ..Moved::default() };
+        let told = Report { moved: vec![lz4, disk], ..Report::default() }.to_string();
+        let end = "; lz4: 9 MiB out, 0 MiB in, at most 5 MiB in 2 MiB of memory (2.5 to 1); ssd:/tmp: 0 MiB out, 0 MiB in";
+        assert!(told.ends_with(end), "{told}");
     }
 }

@@ -2,8 +2,11 @@
 
 use crate::engine::{Engine, Known, Mover, Options, Space};
 use crate::follow::Follow;
+use crate::order::ANSWER_PATIENCE;
 use crate::outside::Started;
+use crate::peer::{self, Peer};
 use crate::report::Report;
+use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
@@ -31,6 +34,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 const LAST_LOOKS: u32 = 3;
 /// Pause without anything to do.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+/// One past the last address that a program can have: 47 bits.
+const ADDRESS_MAX: u64 = 1 << 47;
 
 /// Why far memory cannot begin.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +53,8 @@ pub struct Supervisor {
 
 struct Connection {
     stream: UnixStream,
-    process: u64,
+    /// Who made it, as the kernel says: what a program takes for its number may be another one here.
+    process: i32,
     /// What was handed over with the greeting.
     page: Option<SharedSlice>,
 }
@@ -70,8 +76,16 @@ impl Supervisor {
     /// Listens at `socket` for programs and serves them.
     ///
     /// # Errors
-    /// The refusal of a socket, a descriptor or a thread.
+    /// The refusal of a socket, a descriptor or a thread, or where `/proc` does not show this process.
     pub fn start(socket: &Path, options: Options) -> Result<Self, FarError> {
+        if !peer::is_proc_ours() {
+            return Err(FarError::System(OsError::Refused {
+                operation: "far memory",
+                reason: "/proc shows the processes of another PID namespace".to_owned(),
+                hint: "`mount -t proc proc /proc` in a mount namespace of its own, then start it again"
+                    .into(),
+            }));
+        }
         let engine = Arc::new(Engine::new(options, EventCounter::new()?));
         let listener = UnixListener::bind(socket)?;
         let (started, begun) = channel();
@@ -120,7 +134,7 @@ impl Supervisor {
         self.engine.reads.end();
         self.engine.settling.end();
         for thread in self.threads {
-            // A thread that panicked has said so.
+            // One that panicked has ended this process.
             let _ = thread.join();
         }
         self.engine.watch.finish();
@@ -128,9 +142,29 @@ impl Supervisor {
     }
 }
 
+/// Ends the whole process when its thread panics: without it, programs would wait for ever. Their reclaim threads see the
+/// end and end them.
+struct EndsAll {
+    name: &'static str,
+}
+
+impl Drop for EndsAll {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "hinterland: the thread {} of far memory has failed, which is a defect of Hinterland: the run ends here, because the \
+                 program could only wait (hint: report it with the lines above)",
+                self.name
+            );
+            std::process::abort();
+        }
+    }
+}
+
 fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OsError> {
     let begin = move || {
         name_thread(name);
+        let _guard = EndsAll { name };
         run();
     };
     std::thread::Builder::new()
@@ -185,10 +219,13 @@ impl Serving {
         // Who holds the lock keeps faults waiting: that time is theirs, too.
         let mut since = Instant::now();
         let mut known = self.engine.lock();
-        let Some(faults) = known.spaces.get(&id).map(|space| Arc::clone(&space.faults)) else { return };
+        let Some(space) = known.spaces.get(&id) else { return };
+        let (faults, can_follow) = (Arc::clone(&space.faults), space.is_numbered_here);
         while let Ok(count @ 1..) = faults.read_events(events) {
             let before = match events[..] {
-                [Event::Fault(fault)] if known.waiting.is_empty() => self.follow.begin(fault.thread),
+                [Event::Fault(fault)] if can_follow && known.waiting.is_empty() => {
+                    self.follow.begin(fault.thread)
+                }
                 _ => {
                     self.follow.leave();
                     None
@@ -232,10 +269,20 @@ impl Serving {
             let number = self.connection_next;
             self.connection_next += 1;
             let token = TOKEN_FIRST + number * 2 + 1;
+            let process = stream.peer_credentials().map_or(0, |peer| peer.process);
+            if process == 0 {
+                self.engine.say_once(
+                    "unseen",
+                    "a process that cannot be seen from here, because of its PID namespace, asks for far memory and is refused \
+                     (hint: enter other namespaces outside of the run)",
+                );
+                continue;
+            }
             if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
+                && stream.set_send_timeout(Some(PATIENCE)).is_ok()
                 && self.poller.add(&stream, token, Interest::READ).is_ok()
             {
-                self.connections.insert(number, Connection { stream, process: 0, page: None });
+                self.connections.insert(number, Connection { stream, process, page: None });
             }
         }
     }
@@ -246,28 +293,29 @@ impl Serving {
         let mut descriptors = Vec::new();
         let received = connection.stream.receive_exact(&mut bytes, &mut descriptors);
         let message = received.ok().and_then(|()| Message::parse(&bytes));
+        let process = connection.process;
         let stays = match message {
-            Some(Message { kind: Kind::Hello, words: [process, probe, parent] }) => {
-                connection.process = process;
-                self.greet(&mut connection, probe, parent, descriptors).is_ok()
+            Some(Message { kind: Kind::Hello, words: [_, probe, is_first] }) if is_usable(probe, PAGE) => {
+                self.greet(&mut connection, probe, is_first != 0, descriptors).is_ok()
             }
             Some(Message { kind: Kind::Register, words: [address, bytes, _] }) => {
-                let is_served = self.register(connection.process, address, bytes);
+                let is_served = is_usable(address, bytes) && self.register(process, address, bytes);
                 answer(&connection.stream, is_served, &[]).is_ok()
             }
             Some(Message { kind: Kind::Lift, words: [address, bytes, _] }) => {
                 let mut known = self.engine.lock();
-                if let Some((_, space)) = space_of(&mut known, connection.process) {
+                if let Some((_, space)) = space_of(&mut known, process) {
                     space.loose.lift(address, address.saturating_add(bytes));
                 }
                 true
             }
             Some(Message { kind: Kind::Land, words: [before, address, bytes] }) => {
-                let is_served = self.land(connection.process, before, address, bytes);
+                let is_served = is_usable(address, bytes) && self.land(process, before, address, bytes);
                 answer(&connection.stream, is_served, &[]).is_ok()
             }
             Some(Message { kind: Kind::Release, words: [address, bytes, _] }) => {
-                let again = u64::from(!self.engine.release(connection.process, address, bytes));
+                // A number that the kernel gave is not negative.
+                let again = u64::from(!self.engine.release(process as u64, address, bytes));
                 let done = Message::new(Kind::Done, [0, again, 0]);
                 connection.stream.send_all(&done.to_bytes(), &[]).is_ok()
             }
@@ -278,7 +326,7 @@ impl Serving {
                 }
                 false
             }
-            Some(Message { kind: Kind::Mover, words: [process, staging, bytes] }) => {
+            Some(Message { kind: Kind::Mover, words: [_, staging, bytes] }) => {
                 // From here on the evicting thread reads what it says.
                 let _ = self.poller.remove(&connection.stream);
                 self.employ(connection.stream, process, staging, bytes);
@@ -298,10 +346,13 @@ impl Serving {
         &self,
         connection: &mut Connection,
         probe: u64,
-        parent: u64,
+        is_first: bool,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), OsError> {
-        let process = i32::try_from(connection.process).unwrap_or(0);
+        let process = connection.process;
+        let Some(peer) = Peer::of(process) else {
+            return Err(self.refuse(process, "it has ended, or /proc does not show it"));
+        };
         let mut descriptors = descriptors.into_iter();
         if let Some(page) = descriptors.next() {
             connection.page = Some(shared_page(page)?);
@@ -312,6 +363,7 @@ impl Serving {
             let faults = Userfault::from_descriptor(descriptor, Scope::Full);
             let mut space = Space::new(process, faults, self.engine.unit_bytes);
             space.page = page;
+            space.is_numbered_here = peer.is_numbered_here;
             // Whatever this process was before, it is no longer.
             for other in known.spaces.values_mut().filter(|other| other.process == process) {
                 other.mover = None;
@@ -319,21 +371,20 @@ impl Serving {
             let id = known.space_next;
             known.space_next += 1;
             known.spaces.insert(id, space);
-            self.engine.arm(&mut known, id, probe, probe + hinterland_farplan::PAGE);
+            self.engine.arm(&mut known, id, probe, probe + PAGE);
             drop(known);
             return answer(&connection.stream, false, &[]);
         }
-        let Some(space) = child(&mut known, process, i32::try_from(parent).unwrap_or(0)) else {
-            if parent != 0 {
+        let Some(space) = peer.child(&mut known, !is_first) else {
+            if is_first {
                 // Which one it is tells the fault of its probe.
                 let touch = Message::new(Kind::Done, [0, 1, 0]);
                 return connection.stream.send_all(&touch.to_bytes(), &[]);
             }
-            return Err(OsError::Refused {
-                operation: "greeting",
-                reason: format!("process {process} brings no userfaultfd and is no child of a known one"),
-                hint: "start it anew".into(),
-            });
+            return Err(self.refuse(
+                process,
+                "it brings no userfaultfd, and which child of the program it is cannot be told",
+            ));
         };
         space.page = page;
         let faults = Arc::clone(&space.faults);
@@ -341,8 +392,15 @@ impl Serving {
         answer(&connection.stream, false, &[faults.as_fd()])
     }
 
+    /// Says why a process cannot have far memory, which ends it.
+    fn refuse(&self, process: i32, why: &str) -> OsError {
+        let reason = format!("process {process} cannot have far memory: {why}");
+        self.engine.say_once("greeting", &format!("{reason} (hint: start it anew)"));
+        OsError::Refused { operation: "greeting", reason, hint: "start it anew".into() }
+    }
+
     /// Memory that may be far. Returns whether memory is under service.
-    fn register(&self, process: u64, address: u64, bytes: u64) -> bool {
+    fn register(&self, process: i32, address: u64, bytes: u64) -> bool {
         let mut known = self.engine.lock();
         let end = address.saturating_add(bytes);
         let Some((id, space)) = space_of(&mut known, process) else { return false };
@@ -356,7 +414,7 @@ impl Serving {
     }
 
     /// Memory that lies somewhere else now, or has another length. Returns as [`register`](Self::register).
-    fn land(&self, process: u64, before: u64, address: u64, bytes: u64) -> bool {
+    fn land(&self, process: i32, before: u64, address: u64, bytes: u64) -> bool {
         let mut known = self.engine.lock();
         let Some((id, space)) = space_of(&mut known, process) else { return false };
         let landed = space.loose.land(before, address, bytes);
@@ -375,14 +433,21 @@ impl Serving {
         known.spaces.get(&id).is_some_and(|space| space.is_armed)
     }
 
-    fn employ(&self, stream: UnixStream, process: u64, staging: u64, staging_bytes: u64) {
+    fn employ(&self, stream: UnixStream, process: i32, staging: u64, staging_bytes: u64) {
+        // A unit must fit.
+        if !is_usable(staging, staging_bytes) || staging_bytes < self.engine.unit_bytes {
+            self.engine.say_once(
+                "staging",
+                &format!("process {process} offers {staging_bytes} bytes at {staging:#x} to move memory out by: it gets no far memory, and is ended"),
+            );
+            return;
+        }
         let mut known = self.engine.lock();
         if let Some((_, space)) = space_of(&mut known, process)
             // Refused only if it has ended.
-            && let Ok(pages) = PageMap::of_process(space.process)
+            && let Ok(pages) = PageMap::of_process(process)
+            && stream.set_receive_timeout(Some(ANSWER_PATIENCE)).is_ok()
         {
-            // An answer that never comes ends the wait when the process does.
-            let _ = stream.set_receive_timeout(None);
             space.mover =
                 Some(Mover { stream: Arc::new(stream), pages: Arc::new(pages), staging, staging_bytes });
         }
@@ -390,27 +455,15 @@ impl Serving {
     }
 }
 
-/// The space of a child of `fork` that greets. It is known by a fault, or is the only one that its parent has forked and that is not known: a
-/// child's space is there before the child runs, so that with one there is no other that it could be.
-fn child(known: &mut Known, process: i32, parent: i32) -> Option<&mut Space> {
-    let is_own = |space: &Space| space.is_child && space.process == process;
-    let is_unknown =
-        |space: &Space| space.is_child && space.process == 0 && space.parent == parent && parent != 0;
-    let id = match known.spaces.iter().rfind(|(_, space)| is_own(space)) {
-        Some((id, _)) => Some(*id),
-        None => {
-            let mut unknown = known.spaces.iter().filter(|(_, space)| is_unknown(space));
-            unknown.next().map(|(id, _)| *id).filter(|_| unknown.next().is_none())
-        }
-    };
-    let space = known.spaces.get_mut(&id?)?;
-    space.process = process;
-    Some(space)
+/// Whether whole pages of a program can lie there.
+fn is_usable(address: u64, bytes: u64) -> bool {
+    let is_whole = (address | bytes).is_multiple_of(PAGE);
+    is_whole && address.checked_add(bytes).is_some_and(|end| address < end && end <= ADDRESS_MAX)
 }
 
 /// The space that a process has now.
-fn space_of(known: &mut Known, process: u64) -> Option<(u64, &mut Space)> {
-    let ours = |space: &Space| u64::try_from(space.process) == Ok(process);
+fn space_of(known: &mut Known, process: i32) -> Option<(u64, &mut Space)> {
+    let ours = |space: &Space| space.process == process && process != 0;
     known.spaces.iter_mut().rev().find(|(_, space)| ours(space)).map(|(id, space)| (*id, space))
 }
 
@@ -425,5 +478,8 @@ fn answer(
 fn shared_page(descriptor: OwnedFd) -> Result<SharedSlice, OsError> {
     let file = MemoryFile::from_descriptor(descriptor)?;
     let options = MapOptions { write: false, guarded: true, ..MapOptions::default() };
-    Ok(Arc::new(file.map(0, hinterland_farplan::PAGE as usize, options)?).slice())
+    Ok(Arc::new(file.map(0, PAGE as usize, options)?).slice())
 }
+
+#[cfg(test)]
+mod tests;

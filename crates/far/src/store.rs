@@ -11,7 +11,7 @@
 //! | `meter` | how quick it is of late |
 //! | `copy` | content that back ends have |
 //! | `moving` | content that moves to other back ends in the background |
-//! | `disk`, `packed`, `pooled` | back ends; `slots` are the places of `disk` |
+//! | `disk`, `packed`, `pooled` | back ends; `slots` are the places of `disk`, `reserve` is what `packed` leaves of the host |
 
 mod copy;
 mod disk;
@@ -21,6 +21,7 @@ mod moving;
 mod packed;
 mod placing;
 mod pooled;
+mod reserve;
 mod slots;
 mod stores;
 
@@ -29,7 +30,9 @@ pub use disk::Disk;
 pub use member::{Life, MemberState};
 pub use packed::{Codec, Packed};
 pub use pooled::Pooled;
-pub use stores::{AddError, RetireError, Stores};
+pub use stores::{AddError, FewError, RetireError, Stores};
+
+use hinterland_os::OsError;
 
 /// The longest content of all: a huge page.
 pub const CONTENT_BYTES_MAX: usize = 2 << 20;
@@ -43,6 +46,15 @@ pub enum StoreError {
         /// Which back end.
         name: String,
     },
+    /// The host that it is on has hardly any memory left.
+    #[error(
+        "{name} takes no more, because this host has hardly any memory left (hint: name another back end beside it with --far, or end \
+         what else needs memory)"
+    )]
+    Short {
+        /// Which back end.
+        name: String,
+    },
     /// It failed.
     #[error(
         "{name} failed: {reason} (hint: name another back end with --far, and keep two copies with --copies 2)"
@@ -53,6 +65,28 @@ pub enum StoreError {
         /// What it said.
         reason: String,
     },
+}
+
+/// Why a back end in use does not get another size.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// It has no size that could be changed.
+    #[error("{name} keeps the size that it has (hint: name it without a size)")]
+    Fixed {
+        /// Which back end.
+        name: String,
+    },
+    /// It has content that would be beyond its end.
+    #[error(
+        "{name} has content that does not fit into this size (hint: give it more; or move everything to another back end, and back)"
+    )]
+    Held {
+        /// Which back end.
+        name: String,
+    },
+    /// The system refused it.
+    #[error("{0} (hint: name a size for which there is room)")]
+    Refused(OsError),
 }
 
 /// Where a back end has something: words of its own.
@@ -103,6 +137,19 @@ pub trait Store: Send + Sync {
     /// Whether whoever reads sleeps meanwhile, as with a disk or another host.
     fn sleeps(&self) -> bool {
         false
+    }
+
+    /// Most bytes that it takes, as it counts them: what compresses counts what comes out.
+    fn limit_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Takes so many bytes at most from here on; what it has stays.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; it is as before then.
+    fn resize(&self, _bytes: u64) -> Result<(), ResizeError> {
+        Err(ResizeError::Fixed { name: self.name().to_owned() })
     }
 
     /// Bytes of memory of this host that it takes.

@@ -2,18 +2,20 @@
 //!
 //! | words | from | meaning |
 //! | --- | --- | --- |
-//! | `HELLO`, process, probe address, its parent | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork`. Said again without a parent, and without descriptors, once the probe was touched |
-//! | `MOVER`, process, staging address, staging bytes | program | this connection takes orders |
+//! | `HELLO`, 0, probe address, 1 or 0 | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork`. 1 if it has not touched its probe; said again with 0, and without descriptors, once it has |
+//! | `MOVER`, 0, staging address, staging bytes | program | this connection takes orders |
 //! | `REGISTER`, address, bytes, 0 | program | new anonymous memory that may be far |
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
 //! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
-//! | `PROGRAM`, process, 1 if its environment lacks the library or the socket, 0 | program | this process is about to become another program; descriptor: its file; no answer, and the connection ends |
+//! | `PROGRAM`, 0, 1 if its environment lacks the library or the socket, 0 | program | this process is about to become another program; descriptor: its file; no answer, and the connection ends |
 //! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, or `HELLO` said again behind a touch of the probe, 0 | supervisor | the answer to `HELLO`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
 //! | `TAKEN`, address, bytes moved, error number | program | what became of one order, in order |
 //! | `CLEAR`, 0, 0, 0 | supervisor | give the pages of the staging area back to the kernel; no answer |
+//!
+//! Which process says something the kernel tells of its connection (`SO_PEERCRED`): in a PID namespace of its own, a process has another number for itself.
 //!
 //! `LIFT` and `LAND` matter before memory is under service; from then on the kernel tells of such changes.
 

@@ -8,9 +8,10 @@ mod values;
 use crate::connection::Caller;
 use crate::keyspace::{KeyError, Keyspace};
 use crate::shared::{Counters, Shared};
+use crate::transaction::Pending;
 use hinterland_os::socket::UnixStream;
 use hinterland_pool::Pool;
-use hinterland_resp::command::{self, Command};
+use hinterland_resp::command::{self, Command, Spec};
 use hinterland_resp::options::OptionError;
 use hinterland_resp::{Arguments, Replies, number};
 use std::sync::Arc;
@@ -152,7 +153,7 @@ impl Call<'_> {
     fn dispatch(&mut self) -> Outcome {
         let Some(spec) = command::find(self.words.get(0)) else { return self.unknown() };
         if !spec.takes(self.words.len()) {
-            return Err(Refusal::arity(spec.name));
+            return Err(self.arity_of(spec));
         }
         if !self.caller.is_known && !spec.flags.ends_with("no_auth") {
             return Err(Refusal::text("NOAUTH Authentication required."));
@@ -207,6 +208,17 @@ impl Call<'_> {
             Command::Watch => self.watch(),
             Command::Unwatch => self.unwatch(),
         }
+    }
+
+    /// The refusal of a command with too many or too few words. With `EXEC` its transaction goes, as with Redis.
+    fn arity_of(&mut self, spec: &Spec) -> Refusal {
+        if spec.command != Command::Exec {
+            return Refusal::arity(spec.name);
+        }
+        self.caller.pending = Pending::default();
+        Refusal::text(
+            "EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command",
+        )
     }
 
     fn unknown(&mut self) -> Outcome {

@@ -158,6 +158,10 @@ pub struct Connection {
     pub stuck_since: Option<Instant>,
     /// Whether it was served since it was looked after.
     pub is_busy: bool,
+    /// Whether it was served in this turn.
+    pub is_served: bool,
+    /// Whether there may be whole requests in the input that have not run.
+    pub has_more: bool,
     /// What the poller was asked for: reading, writing.
     pub interest: (bool, bool),
     parser: RequestParser,
@@ -185,6 +189,8 @@ impl Connection {
             pending: 0,
             stuck_since: None,
             is_busy: false,
+            is_served: false,
+            has_more: false,
             interest: (true, false),
             parser: RequestParser::default(),
             wanted: 0,

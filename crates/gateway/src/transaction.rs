@@ -65,10 +65,12 @@ impl Pending {
     }
 }
 
-/// Whether the request that a connection has just parsed ends its transaction, so that it must run alone.
+/// Whether the request that a connection has just parsed runs its transaction, so that it must run alone.
 pub fn is_to_run(connection: &Connection) -> bool {
+    let words = connection.words();
     connection.caller.pending.transaction.is_some()
-        && command::find(connection.words().get(0)).is_some_and(|spec| spec.command == Command::Exec)
+        && command::find(words.get(0))
+            .is_some_and(|spec| spec.command == Command::Exec && spec.takes(words.len()))
 }
 
 /// Queues the request of `bytes` bytes that a connection has just parsed, if it is in a transaction and the request is not

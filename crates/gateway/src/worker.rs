@@ -68,9 +68,9 @@ pub struct Worker {
     batch: Batch,
     /// Connections that were served in this turn.
     served: Vec<usize>,
-    /// Connections whose next command runs with no other in between.
+    /// Connections whose next command runs with no other in between, each at most once.
     alone: Vec<usize>,
-    /// Connections that have more to do though nothing comes.
+    /// Connections that have more to do though nothing comes, each at most once.
     again: Vec<usize>,
     /// Sockets of the sessions with the node, by database.
     nodes: Vec<Option<UnixStream>>,
@@ -113,28 +113,33 @@ impl Worker {
             if self.mailbox.stopping.load(Ordering::Acquire) {
                 return Ok(());
             }
-            self.context.look_at_clock();
-            let shared = Arc::clone(&self.shared);
-            let among_others = shared.gate.read().unwrap_or_else(PoisonError::into_inner);
-            for index in std::mem::take(&mut self.again) {
-                self.serve(index, false);
-            }
-            for event in &ready {
-                match event.token {
-                    MAIL => self.accept(),
-                    NODES.. => self.lose(event.token),
-                    token => self.serve(token as usize, event.readable || event.closed),
-                }
-            }
-            self.batch.write(&mut self.context, &mut self.connections);
-            drop(among_others);
-            self.run_alone();
-            self.finish_turn();
+            self.turn(&ready);
             if looked.elapsed() >= LOOK {
                 looked = Instant::now();
                 self.look_after(ready.is_empty());
             }
         }
+    }
+
+    /// Serves whoever has something to do, and sends the replies.
+    fn turn(&mut self, ready: &[Readiness]) {
+        self.context.look_at_clock();
+        let shared = Arc::clone(&self.shared);
+        let among_others = shared.gate.read().unwrap_or_else(PoisonError::into_inner);
+        for index in std::mem::take(&mut self.again) {
+            self.serve(index, false);
+        }
+        for event in ready {
+            match event.token {
+                MAIL => self.accept(),
+                NODES.. => self.lose(event.token),
+                token => self.serve(token as usize, event.readable || event.closed),
+            }
+        }
+        self.batch.write(&mut self.context, &mut self.connections);
+        drop(among_others);
+        self.run_alone();
+        self.finish_turn();
     }
 
     fn accept(&mut self) {
@@ -171,19 +176,24 @@ impl Worker {
         }
     }
 
-    /// Reads what a connection has, and runs what is whole.
+    /// Reads what a connection has, and runs what is whole. Once in a turn: what waits for the end of the turn, writes and a
+    /// transaction, lies in the input, which must stay as it is, and comes before what is behind it.
     fn serve(&mut self, index: usize, is_readable: bool) {
-        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
-        if is_readable && connection.interest.0 {
+        let Some(place) = self.connections.get_mut(index) else { return };
+        let Some(mut connection) = place.take_if(|connection| !connection.is_served) else { return };
+        connection.is_served = true;
+        // What came is run before more is read: a client that sends on and on would fill the buffers.
+        if is_readable && connection.interest.0 && !connection.has_more {
             connection.receive();
         }
-        loop {
+        connection.has_more = loop {
             match self.step(index, &mut connection) {
                 Step::Ran => {}
-                Step::Idle => break,
+                Step::Idle => break false,
+                Step::Full => break true,
                 Step::Alone => {
                     self.alone.push(index);
-                    break;
+                    break true;
                 }
                 Step::WriteFirst => {
                     self.connections[index] = Some(connection);
@@ -192,7 +202,7 @@ impl Worker {
                     connection = taken;
                 }
             }
-        }
+        };
         self.connections[index] = Some(connection);
         self.served.push(index);
     }
@@ -201,22 +211,26 @@ impl Worker {
     fn run_alone(&mut self) {
         for index in std::mem::take(&mut self.alone) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
-            // It was whole before.
             let Ok(Some(bytes)) = connection.parse() else { continue };
+            // Anything else than what `step` has found is for the next turn, in which it is found again.
+            if connection.caller.end.is_some() || !transaction::is_to_run(connection) {
+                continue;
+            }
             let shared = Arc::clone(&self.shared);
             let _alone = shared.gate.write().unwrap_or_else(PoisonError::into_inner);
             let (_, caller, replies) = connection.request();
             transaction::execute(&mut self.context, caller, replies);
             connection.input.used(bytes);
-            // There may be more behind it.
-            self.again.push(index);
         }
     }
 
     /// Runs the next request of a connection.
     fn step(&mut self, index: usize, connection: &mut Connection) -> Step {
-        if connection.caller.end.is_some() || connection.replies.unsent().len() >= REPLIES_BYTES_MAX {
+        if connection.caller.end.is_some() {
             return Step::Idle;
+        }
+        if connection.replies.unsent().len() >= REPLIES_BYTES_MAX {
+            return Step::Full;
         }
         let bytes = match connection.parse() {
             Ok(Some(bytes)) => bytes,
@@ -269,11 +283,10 @@ impl Worker {
     fn finish(&mut self, index: usize) {
         let Some(Some(connection)) = self.connections.get_mut(index) else { return };
         connection.is_busy = true;
-        let was_full = connection.replies.unsent().len() >= REPLIES_BYTES_MAX;
+        connection.is_served = false;
         let is_sent = connection.send();
         connection.account();
-        let has_more = was_full && is_sent && connection.caller.end.is_none();
-        if connection.is_closed && !has_more && connection.replies.unsent().len() < REPLIES_BYTES_MAX {
+        if connection.is_closed && !connection.has_more {
             connection.caller.end.get_or_insert(End::AfterReplies);
         }
         match connection.caller.end {
@@ -281,7 +294,8 @@ impl Worker {
             Some(End::AfterReplies) if is_sent => return self.drop_connection(index),
             _ => {}
         }
-        if has_more {
+        // What is not sent yet comes first; then there is room, and the connection is told of.
+        if connection.has_more && is_sent {
             self.again.push(index);
         }
         let interest = (!connection.is_closed && is_sent && connection.caller.end.is_none(), !is_sent);
@@ -323,10 +337,15 @@ impl Worker {
 enum Step {
     /// A request ran; there may be another.
     Ran,
-    /// Nothing can run now.
+    /// No request is whole, or none will run any more.
     Idle,
+    /// There may be another, once replies are sent.
+    Full,
     /// The next request runs when nothing else does.
     Alone,
     /// What waits to be written comes first.
     WriteFirst,
 }
+
+#[cfg(test)]
+mod tests;

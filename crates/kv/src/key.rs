@@ -16,7 +16,7 @@ pub struct Namespace(pub u64);
 pub struct KeyError(pub usize);
 
 /// The key of a block: 1 to 64 bytes, usually the engine's chained hash of a prefix.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct BlockKey {
     words: [u64; KEY_BYTES_MAX / 8],
     bytes: u8,

@@ -6,13 +6,17 @@ mod evict;
 mod faults;
 mod file;
 mod fill;
+mod idle;
 mod reading;
 mod registration;
+mod shown;
 mod source;
 mod units;
 
 pub use file::{CacheFile, CacheKey};
+pub use idle::idle_files_max;
 pub use registration::NewRegistration;
+pub use shown::CacheShown;
 
 use crate::directory_link::DirectoryLink;
 use crate::peers::Peers;
@@ -26,11 +30,12 @@ use hinterland_policy::layout::{self, Parsed, Preference};
 use hinterland_policy::prefetch::{self, PrefetchConfig, PrefetchSwitches, Prefetcher};
 use hinterland_policy::probation::{Probation, ProbationConfig};
 use hinterland_policy::{EvictionKind, Tuner, TunerConfig, UnitBytes, UnitMap};
-use hinterland_proto::control::{Advice, CacheStatus, ObjectInfo, Problem};
+use hinterland_proto::control::{Advice, ObjectInfo, Problem};
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, NodeId, SessionId};
 use registration::Registration;
 pub(crate) use source::Source;
+use source::SourceTallies;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
@@ -83,6 +88,8 @@ pub struct CacheOptions {
     pub budget_bytes: u64,
     /// Threads that fill.
     pub workers: usize,
+    /// Cache files that are kept although nobody maps or reads them.
+    pub idle_files_max: usize,
     /// Order in which units leave.
     pub eviction: EvictionKind,
     /// Optimisations.
@@ -125,11 +132,16 @@ pub struct Cache {
     /// Held while units leave to make room.
     evicting: Mutex<()>,
     next_registration: AtomicU64,
+    /// Grows with each use of a file, so that the one that was not used for longest is known.
+    uses: AtomicU64,
     /// Counters.
     pub tallies: Tallies,
+    sources: Arc<SourceTallies>,
     problems: Mutex<VecDeque<Problem>>,
     filled: (Mutex<bool>, Condvar),
     stopping: AtomicBool,
+    /// Raised when `stopping` is set.
+    stopped: (Mutex<()>, Condvar),
 }
 
 /// The threads of a cache, to be joined when it stops.
@@ -167,10 +179,13 @@ impl Cache {
             room: Mutex::default(),
             evicting: Mutex::default(),
             next_registration: AtomicU64::new(1),
+            uses: AtomicU64::new(1),
             tallies: Tallies::default(),
+            sources: Arc::default(),
             problems: Mutex::default(),
             filled: (Mutex::new(false), Condvar::new()),
             stopping: AtomicBool::new(false),
+            stopped: (Mutex::new(()), Condvar::new()),
         });
         let mut threads = Vec::new();
         for _ in 0..cache.options.workers.max(1) {
@@ -183,12 +198,17 @@ impl Cache {
         threads.push(spawn("faults", move || serving.watch.serve(&serving))?);
         let probing = Arc::clone(&cache);
         threads.push(spawn("probe", move || probing.probe_files())?);
+        let sweeping = Arc::clone(&cache);
+        threads.push(spawn("idle", move || sweeping.tend_idle())?);
         Ok((cache, CacheThreads(threads)))
     }
 
     /// Ends all threads.
     pub fn stop(&self, threads: CacheThreads) {
         self.stopping.store(true, Ordering::Release);
+        // Locked for a moment: who has looked whether the node stops is waiting by then.
+        drop(self.stopped.0.lock().unwrap_or_else(PoisonError::into_inner));
+        self.stopped.1.notify_all();
         self.queue.stop();
         self.watch.stop();
         self.note_fill();
@@ -203,7 +223,18 @@ impl Cache {
     ///
     /// # Errors
     /// [`Refused`] if no home answers or there is no memory.
-    pub fn open(
+    fn open(
+        &self,
+        info: &ObjectInfo,
+        user: u32,
+        preference: CachePreference,
+    ) -> Result<Arc<CacheFile>, Refused> {
+        let file = self.open_or_make(info, user, preference)?;
+        self.note_use(&file);
+        Ok(file)
+    }
+
+    fn open_or_make(
         &self,
         info: &ObjectInfo,
         user: u32,
@@ -223,8 +254,8 @@ impl Cache {
             },
             None => None,
         };
-        let mut source =
-            Source::open(info.clone(), Arc::clone(&self.peers), Arc::clone(&self.directory), self.own)?;
+        let links = (Arc::clone(&self.peers), Arc::clone(&self.directory));
+        let mut source = Source::open(info.clone(), links.0, links.1, self.own, Arc::clone(&self.sources))?;
         source.is_pipelined = self.options.switches.pipeline;
         let units = self.divide(&source, info.bytes, preference.unit_bytes, learned)?;
         let prefetcher = Prefetcher::new(PrefetchConfig {
@@ -244,6 +275,7 @@ impl Cache {
         let file = CacheFile::new(key, source, units, policies, self.options.switches.huge)?;
         let file = Arc::new(file);
         self.files.write().unwrap_or_else(PoisonError::into_inner).insert(key, Arc::clone(&file));
+        self.forget_oldest();
         Ok(file)
     }
 
@@ -289,11 +321,11 @@ impl Cache {
         Ok(())
     }
 
-    /// The cache file of an object for a session that reads without mapping; it stays the one until
+    /// The cache file of an object for a session that reads it, or is about to map it; it stays the one until
     /// [`end_reading`](Self::end_reading).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// [`Refused`] if no home answers or there is no memory.
     pub fn begin_reading(
         &self,
         info: &ObjectInfo,
@@ -317,6 +349,7 @@ impl Cache {
 
     /// A session reads an object no longer.
     pub fn end_reading(&self, file: &CacheFile, session: SessionId) {
+        self.note_use(file);
         let mut state = file.lock();
         state.readers.remove(&session);
         if !state.is_used_by(session) {
@@ -376,21 +409,6 @@ impl Cache {
         }
     }
 
-    /// Forgets cache files that nobody uses and whose object is gone.
-    pub fn sweep(&self) {
-        for file in self.all() {
-            let is_idle = file.lock().is_idle();
-            if is_idle
-                && self
-                    .directory
-                    .lookup_object(file.key.object)
-                    .is_err_and(|refused| refused.code == errno::ENOENT)
-            {
-                self.files.write().unwrap_or_else(PoisonError::into_inner).remove(&file.key);
-            }
-        }
-    }
-
     /// Bytes in all cache files.
     pub fn resident_bytes(&self) -> u64 {
         self.all().iter().map(|file| file.resident_bytes()).sum()
@@ -399,37 +417,6 @@ impl Cache {
     /// Budget of all cache files together.
     pub const fn budget_bytes(&self) -> u64 {
         self.options.budget_bytes
-    }
-
-    /// What `top` shows of each file, and sums over all sources: received bytes, checksum failures, failovers.
-    pub fn status(&self) -> (Vec<CacheStatus>, [u64; 3]) {
-        let mut sums = [0; 3];
-        let mut files = self.all();
-        files.sort_by_key(|file| file.key);
-        let caches = files
-            .iter()
-            .map(|file| {
-                // Relaxed: counters that nothing is ordered by.
-                sums[0] += file.source.received_bytes.load(Ordering::Relaxed);
-                sums[1] += file.source.checksum_failures.load(Ordering::Relaxed);
-                sums[2] += file.source.failovers.load(Ordering::Relaxed);
-                let budget_bytes = file.budget();
-                let info = file.source.info();
-                let state = file.lock();
-                CacheStatus {
-                    name: info.name.to_string(),
-                    bytes: info.bytes,
-                    resident_bytes: file.resident_bytes(),
-                    budget_bytes,
-                    units: file.units.count(),
-                    resident_units: state.units.present_count(),
-                    // A host has far fewer mappings than 2^32.
-                    mappings: state.registrations.len() as u32,
-                    pages: file.page_kind().name().to_owned(),
-                }
-            })
-            .collect();
-        (caches, sums)
     }
 
     /// The last problems, oldest first.
@@ -463,12 +450,18 @@ impl Cache {
     }
 
     fn forget(&self, file: &Arc<CacheFile>, id: u64, session: SessionId) {
+        self.note_use(file);
         let mut state = file.lock();
         state.registrations.retain(|registration| registration.id != id);
         state.units.drop_waiters(id);
         if !state.is_used_by(session) {
             state.budgets.remove(&session);
         }
+    }
+
+    fn note_use(&self, file: &CacheFile) {
+        // Relaxed: a number that differs from use to use; nothing else is ordered by it.
+        file.note_use(self.uses.fetch_add(1, Ordering::Relaxed));
     }
 
     /// Whether the node is ending.

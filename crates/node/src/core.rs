@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::capability::CapabilityTable;
-use crate::directory_link::DirectoryLink;
+use crate::directory_link::{DirectoryLink, describe_near};
 use crate::holdings::{Holding, Holdings};
 use crate::kv::{KvElsewhere, KvRacks, KvStores, UserStore};
 use crate::locks::Locks;
@@ -129,6 +129,11 @@ impl Core {
         Weak::clone(&self.itself)
     }
 
+    /// The directory's description of an object as programs of this node see it: the homes that are near come first.
+    pub fn describe(&self, info: &hinterland_directory::ObjectInfo) -> ObjectInfo {
+        describe_near(info, self.own, &self.membership.rack)
+    }
+
     /// A number that no other session has.
     pub fn new_session(&self) -> SessionId {
         SessionId(self.next_session.fetch_add(1, Ordering::AcqRel))
@@ -147,7 +152,7 @@ impl Core {
 
     /// The node's status.
     pub fn status(&self) -> NodeStatus {
-        let (caches, [received, checksum_failures, failovers]) = self.cache.status();
+        let cache = self.cache.status();
         // Relaxed: counters that nothing is ordered by.
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let tallies = &self.cache.tallies;
@@ -175,7 +180,7 @@ impl Core {
                 pages_refused,
                 pages_copied: self.regions.copied(),
                 pages_recalled: self.regions.recalled(),
-                network_received_bytes: received,
+                network_received_bytes: cache.received_bytes,
                 network_sent_bytes: read(&self.sent_bytes),
                 faults: read(&tallies.faults),
                 demand_fills: read(&tallies.demand_fills),
@@ -183,15 +188,16 @@ impl Core {
                 filled_bytes: read(&tallies.filled_bytes),
                 evictions: read(&tallies.evictions),
                 evicted_bytes: read(&tallies.evicted_bytes),
-                checksum_failures,
-                failovers,
+                checksum_failures: cache.checksum_failures,
+                failovers: cache.failovers,
                 poisoned_faults: read(&tallies.poisoned_faults),
                 ring_requests: read(&self.ring_requests),
                 demand_fill_us: read(&tallies.demand_fill_us),
                 copies_made,
                 copied_bytes,
             },
-            caches,
+            caches: cache.caches,
+            caches_left_out: cache.left_out,
             problems: self.cache.problems(),
         }
     }

@@ -3,11 +3,9 @@
 //! Every node follows who leads, and asks there, again and again across a fail-over, under the same number. A node that may
 //! host stands for election when nobody leads; it leads on as long as its lease in etcd is renewed in time.
 
-mod belonging;
 mod seat;
 mod store;
 
-pub use belonging::{BelongingError, check_belonging, noted_pool, refuse_foreign_state};
 pub use store::Leader;
 
 use crate::directory_link::EncodedAnswer;

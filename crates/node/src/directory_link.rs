@@ -6,7 +6,7 @@ use crate::peers::Peers;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, HomeInfo, ObjectInfo, Reply};
 use hinterland_proto::control::{self, Home, PeerReply, PeerRequest};
-use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, PageNumber};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, PageNumber, RackName};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -135,7 +135,15 @@ pub fn answer(host: &DirectoryHost, command: &Command) -> Result<EncodedAnswer, 
     }
 }
 
-/// The directory's description of an object as sessions see it, this node's copy first.
+/// The directory's description of an object as readers of a rack see it: this node's copy first, then those of its rack, then the
+/// others; those of nodes that are down last. Readers ask homes in this order.
+pub fn describe_near(info: &ObjectInfo, own: NodeId, rack: &RackName) -> control::ObjectInfo {
+    let mut described = describe(info, own);
+    described.homes.sort_by_key(|home| (home.node != own, !home.up, home.rack != *rack));
+    described
+}
+
+/// The directory's description of an object, this node's copy first.
 pub fn describe(info: &ObjectInfo, own: NodeId) -> control::ObjectInfo {
     use hinterland_directory::ObjectState as Stage;
     let home = |up: bool| {
@@ -173,5 +181,41 @@ fn object(reply: Reply) -> Result<ObjectInfo, Refused> {
     match reply {
         Reply::Object(info) => Ok(info),
         other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_directory::ObjectState;
+    use hinterland_types::Epoch;
+
+    fn home(node: u64, rack: &str) -> HomeInfo {
+        let rack = RackName::parse(rack).unwrap();
+        HomeInfo { node: NodeId(node), rack, address: "127.0.0.1:1".to_owned(), epoch: Epoch(1) }
+    }
+
+    #[test]
+    fn homes_are_told_by_how_near_they_are_to_the_reader() {
+        let info = ObjectInfo {
+            object: ObjectId(1),
+            name: ObjectName::parse("o").unwrap(),
+            state: ObjectState::Sealed,
+            size: 1,
+            pages: None,
+            digest: None,
+            copies: 6,
+            homes: vec![home(1, "a"), home(2, "b"), home(3, "a"), home(4, "b")],
+            homes_down: vec![home(5, "b"), home(6, "a")],
+        };
+        let nodes = |own, rack: &str| -> Vec<u64> {
+            let told = describe_near(&info, NodeId(own), &RackName::parse(rack).unwrap());
+            told.homes.iter().map(|home| home.node.0).collect()
+        };
+        assert_eq!(nodes(9, "b"), [2, 4, 1, 3, 5, 6]);
+        assert_eq!(nodes(9, "c"), [1, 2, 3, 4, 5, 6]);
+        assert_eq!(nodes(3, "a"), [3, 1, 2, 4, 6, 5]);
+        // Its own memory is there, whatever the directory thinks of its lease.
+        assert_eq!(nodes(6, "a"), [6, 1, 3, 2, 4, 5]);
     }
 }

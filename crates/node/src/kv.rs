@@ -6,6 +6,7 @@ mod behind;
 mod claims;
 mod disk;
 mod elsewhere;
+mod everywhere;
 mod files;
 mod keeping;
 mod racks;
@@ -28,6 +29,7 @@ use hinterland_kv::{
     StoreStatus, View, Wish, take_touch,
 };
 use hinterland_os::{OsError, PageKind};
+use hinterland_policy::EvictionKind;
 use hinterland_proto::control::{
     KvBlock, KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus,
 };
@@ -39,6 +41,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Longest label that is kept.
 const LABEL_CHARS_MAX: usize = 200;
@@ -68,6 +71,8 @@ pub struct UserStore {
     /// Where the namespaces are listed, if they outlive the node.
     spaces_path: Option<PathBuf>,
     restored: Restored,
+    /// The order in which blocks are evicted.
+    order: EvictionKind,
     verifies: bool,
     watermarks: Option<KvWatermarks>,
     behind: Behind,
@@ -77,6 +82,10 @@ pub struct UserStore {
 struct State {
     store: Store<Owned>,
     namespaces: Spaces,
+    /// How often a namespace was cleared: what was on its way from other nodes then does not count.
+    clears: u64,
+    /// Namespaces that are being cleared at all nodes: until then nothing is fetched from others.
+    closed: HashMap<Namespace, Instant>,
 }
 
 impl KvStores {
@@ -360,6 +369,7 @@ impl UserStore {
         if let Some(disk) = &self.disk {
             disk.cleared(namespace.0);
         }
+        state.clears += 1;
         state.store.clear(namespace)
     }
 
@@ -402,6 +412,7 @@ impl UserStore {
             racks,
             disk: self.disk_status(),
             kept: self.kept_status(&state.store),
+            eviction: self.order.to_string(),
         }
     }
 

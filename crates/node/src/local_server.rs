@@ -7,7 +7,7 @@ use hinterland_os::process;
 use hinterland_os::socket::{UnixListener, UnixStream};
 use hinterland_pool::PoolError;
 use hinterland_pool::local::{LocalStream, random};
-use hinterland_proto::control::{Request, decode, encode};
+use hinterland_proto::control::{ControlError, Reply, Request, decode, encode};
 use hinterland_proto::{FrameHeader, FrameKind, Refusal, RefusalCode, RemoteError, RunTable};
 use hinterland_types::limits::SESSIONS_MAX;
 use hinterland_types::{ByteRange, Rights, SessionId};
@@ -145,7 +145,7 @@ impl LocalServer {
             .map_err(Refused::from)
             .and_then(|request| session.answer(&self.core, request, descriptors));
         let (reply, descriptors) = answer.unwrap_or_else(|refused| (refused.reply(), Vec::new()));
-        let body = encode(&reply)?;
+        let body = encoded(&reply)?;
         let answer = FrameHeader::new(FrameKind::Reply, header.request, body.len() as u32);
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         stream.send(answer, &[&body], &borrowed)
@@ -224,8 +224,26 @@ fn write_run(session: &Session, header: &FrameHeader, run: ByteRange, bytes: &[u
     Err(Refused::new(errno::EACCES, "the memory is read-only"))
 }
 
+/// The body of a reply; where it is longer than one may be, of the refusal that says so: the session goes on.
+fn encoded(reply: &Reply) -> Result<Vec<u8>, ControlError> {
+    encode(reply).or_else(|error| encode(&Refused::from(error).reply()))
+}
+
 fn send_error(stream: &mut LocalStream, header: &FrameHeader, refused: Refused) -> Result<(), PoolError> {
     let body = RemoteError::from(refused).to_body();
     let answer = FrameHeader::new(FrameKind::Error, header.request, body.len() as u32);
     stream.send(answer, &[&body], &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_types::limits::CONTROL_BYTES_MAX;
+
+    #[test]
+    fn a_reply_that_is_too_long_is_answered_in_words() {
+        let reply = Reply::Error { code: 5, text: "x".repeat(CONTROL_BYTES_MAX as usize) };
+        let body = encoded(&reply).unwrap();
+        assert!(matches!(decode(&body).unwrap(), Reply::Error { code: errno::EINVAL, .. }));
+    }
 }

@@ -1,10 +1,9 @@
 //! Starting and stopping a node.
 
+use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
 use crate::cache::{Cache, CacheOptions, CacheThreads};
 use crate::core::Core;
-use crate::directory_etcd::{
-    self, BelongingError, EtcdDirectory, OwnIdentity, check_belonging, noted_pool, refuse_foreign_state,
-};
+use crate::directory_etcd::{self, EtcdDirectory, OwnIdentity};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
@@ -40,9 +39,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-/// Caches of removed objects are looked for at this pace.
-const SWEEP_PAUSE: Duration = Duration::from_secs(5);
 
 /// Moves that fell silent are looked for at this pace.
 const PAGES_PAUSE: Duration = Duration::from_millis(100);
@@ -392,7 +388,7 @@ fn build(
         address: address.clone(),
         incarnation: incarnation.clone(),
     };
-    let directory = Arc::new(directory_link(options, etcd, itself, &peers)?);
+    let directory = Arc::new(directory_link(options, etcd, itself, &peers, pool)?);
     let membership = Membership::new(own, options.rack.clone(), address, incarnation.clone());
     let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
@@ -462,7 +458,10 @@ fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Resu
         Some(target) => {
             check_belonging(&options.state, &target.to_string(), pool, !holdings.all().is_empty())
         }
-        None => refuse_foreign_state(&options.state),
+        None => {
+            let holds_objects = holdings.all().iter().any(|holding| !holding.is_writing());
+            check_pool(&options.state, options.join.as_deref(), pool, holds_objects)
+        }
     }
 }
 
@@ -471,6 +470,7 @@ fn cache_options(options: &NodeOptions) -> CacheOptions {
     CacheOptions {
         budget_bytes: options.cache_budget_bytes,
         workers: options.fill_workers,
+        idle_files_max: options.idle_caches_max,
         eviction: options.eviction,
         switches: options.switches,
     }
@@ -483,12 +483,13 @@ fn open_locks(options: &NodeOptions, own: NodeId) -> Result<Locks, NodeError> {
         .map_err(|source| NodeError::State { path: options.state.join("locks"), source })
 }
 
-/// The way to the directory: to etcd and who leads, to another node, or to this one.
+/// The way to the directory: to etcd and who leads, to another node, or to this one; the state says from then on to which pool it belongs.
 fn directory_link(
     options: &NodeOptions,
     etcd: Option<directory_etcd::Opened>,
     itself: OwnIdentity,
     peers: &Arc<Peers>,
+    pool: PoolId,
 ) -> Result<DirectoryLink, NodeError> {
     // A lease of days is the longest that anybody sets: the cast loses nothing.
     let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
@@ -497,13 +498,15 @@ fn directory_link(
         let shared = EtcdDirectory::new(etcd, itself, settings, hosts, Arc::clone(peers));
         return Ok(DirectoryLink::Etcd(Arc::new(shared)));
     }
-    Ok(match &options.join {
+    let link = match &options.join {
         Some(address) => DirectoryLink::Remote { peers: Arc::clone(peers), address: address.clone() },
         None => {
-            let path = options.state.join("directory.redb");
+            let path = options.state.join(OWN_DIRECTORY);
             DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
         }
-    })
+    };
+    note_pool(&options.state, options.join.as_deref(), pool)?;
+    Ok(link)
 }
 
 /// Marks the node's folders in shared memory, where nothing else tells whose they are.
@@ -618,10 +621,9 @@ fn spawn_deciding(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, No
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 
-/// Renews the lease, tells the directory that time passes, and forgets caches of removed objects.
+/// Renews the lease, and tells the directory that time passes. Nothing else may wait here: the lease would run out.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
     process::name_thread("heartbeat");
-    let mut swept = Instant::now();
     let mut was_lost = false;
     loop {
         let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
@@ -650,10 +652,6 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
             && let Err(refused) = core.directory.apply(&Command::Tick)
         {
             core.cache.problem(&format!("the directory cannot go on: {refused}"));
-        }
-        if swept.elapsed() >= SWEEP_PAUSE {
-            core.cache.sweep();
-            swept = Instant::now();
         }
     }
 }

@@ -72,6 +72,8 @@ pub struct NodeOptions {
     pub capacity_bytes: u64,
     /// Memory for caches of other racks' objects.
     pub cache_budget_bytes: u64,
+    /// Cached objects that are kept although nobody maps or reads them; those that were not used for longest go first.
+    pub idle_caches_max: usize,
     /// Memory for the KV blocks of each user of this host, taken when the first one is opened.
     pub kv_capacity_bytes: u64,
     /// How it deals with KV blocks of other nodes.
@@ -133,6 +135,7 @@ impl NodeOptions {
             hosts_directory: true,
             capacity_bytes: 1 << 30,
             cache_budget_bytes: 1 << 30,
+            idle_caches_max: crate::cache::idle_files_max(),
             kv_capacity_bytes: 256 << 20,
             kv_remote: KvRemote::default(),
             kv_disk: None,

@@ -4,6 +4,7 @@ use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::directory_link::{DirectoryLink, answer};
 use crate::fault_point;
+use crate::holdings::Holding;
 use crate::refused::{Refused, errno};
 use crate::regions::Region;
 use crate::verify;
@@ -77,6 +78,10 @@ impl PeerSession {
                 };
                 fault_point::reach("home-kv-checked");
                 Ok(PeerReply::KvChecked { sums })
+            }
+            PeerRequest::KvClear { user, fingerprint } => {
+                let (removed, pinned) = core.kv.clear_for_all(user, &fingerprint)?;
+                Ok(PeerReply::KvCleared { removed, pinned })
             }
             other => self.answer_about_pages(core, peer, other),
         }
@@ -303,8 +308,13 @@ pub fn drop_home(core: &Core, object: ObjectId) {
 }
 
 fn checksums(core: &Core, object: ObjectId, first: u64) -> Result<PeerReply, Refused> {
-    let blocks = core.holdings.find(object)?.blocks();
+    Ok(PeerReply::Checksums { blocks: checksums_from(&*core.holdings.find(object)?, first) })
+}
+
+/// The checksums of a copy from this block on, as many as one answer holds.
+pub fn checksums_from(holding: &Holding, first: u64) -> Vec<u32> {
+    let blocks = holding.blocks();
     let start = usize::try_from(first).unwrap_or(usize::MAX).min(blocks.len());
     let end = (start + CHECKSUMS_MAX).min(blocks.len());
-    Ok(PeerReply::Checksums { blocks: blocks[start..end].to_vec() })
+    blocks[start..end].to_vec()
 }

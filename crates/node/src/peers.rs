@@ -13,8 +13,11 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Longest wait for an answer that needs a disk or a whole object at the other side.
+/// Longest wait for an answer that needs a disk at the other side.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Bytes of memory that a node goes through in a second at the least, whatever else it does: one busy processor checks and
+/// zeroes some ten times as many.
+const SLOWEST_BYTES_PER_SECOND: u64 = 100_000_000;
 
 /// How this node presents itself to others.
 #[derive(Clone, Debug)]
@@ -63,7 +66,7 @@ impl Peers {
     /// # Errors
     /// [`Refused`] with the node's words, or that it cannot be reached.
     pub fn call(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
-        self.call_within(address, request, CALL_TIMEOUT)
+        self.call_within(address, request, patience(bytes_gone_through(request)))
     }
 
     /// The same, waiting no longer than this for an answer.
@@ -165,6 +168,22 @@ impl Peers {
     }
 }
 
+/// How long an answer may take for which the other node goes through so many bytes of memory.
+pub const fn patience(bytes: u64) -> Duration {
+    CALL_TIMEOUT.saturating_add(Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND))
+}
+
+/// Bytes that the other node checks or zeroes before it answers, at the most.
+const fn bytes_gone_through(request: &PeerRequest) -> u64 {
+    match request {
+        PeerRequest::HomeCreate { bytes: Some(bytes), .. }
+        | PeerRequest::HomeGrow { bytes, .. }
+        | PeerRequest::HomeRegion { bytes, .. }
+        | PeerRequest::HomeSeal { bytes, .. } => *bytes,
+        _ => 0,
+    }
+}
+
 /// Whether somebody listens at an address, without waiting long for a host that is gone.
 fn listens(address: &str, within: Duration) -> Result<(), Refused> {
     let gone = |error: std::io::Error| {
@@ -190,4 +209,26 @@ pub fn pool_of(address: &str, key: Option<PoolKey>) -> Result<PoolId, Refused> {
     TcpEndpoint::connect(address, options)
         .map(|endpoint| endpoint.pool())
         .map_err(|error| Refused::new(errno::EHOSTUNREACH, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_types::{Epoch, ObjectName};
+
+    #[test]
+    fn a_home_that_goes_through_much_memory_is_waited_for_longer() {
+        const MANY: u64 = 1_000_000_000_000;
+        let object = ObjectId(1);
+        let name = ObjectName::parse("large").unwrap();
+        let create =
+            PeerRequest::HomeCreate { object, epoch: Epoch(1), name, bytes: Some(MANY), ticket: [0; 16] };
+        let seal = |bytes| PeerRequest::HomeSeal { object, bytes };
+        for request in [create, seal(MANY), PeerRequest::HomeGrow { object, bytes: MANY }] {
+            assert_eq!(patience(bytes_gone_through(&request)), Duration::from_secs(10_030), "{request:?}");
+        }
+        assert_eq!(patience(bytes_gone_through(&seal(1 << 20))), CALL_TIMEOUT);
+        assert_eq!(patience(bytes_gone_through(&PeerRequest::HomeDrop { object })), CALL_TIMEOUT);
+        assert!(patience(u64::MAX) > CALL_TIMEOUT);
+    }
 }

@@ -194,7 +194,7 @@ impl Repairs {
     /// Fetches all bytes from the other homes, each block checked, and seals them here.
     fn copy(&self, info: &ObjectInfo, epoch: Epoch) -> Result<(), Refused> {
         let homes = (Arc::clone(&self.peers), Arc::clone(&self.directory));
-        let source = Source::open(info.clone(), homes.0, homes.1, self.own)?;
+        let source = Source::open(info.clone(), homes.0, homes.1, self.own, Arc::default())?;
         let ticket = hinterland_pool::local::random().map_err(Refused::from)?;
         let holding = self.holdings.create(info.object, epoch, info.name.clone(), info.bytes, ticket)?;
         // At most PIECE_BYTES: the casts lose nothing.

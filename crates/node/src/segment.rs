@@ -61,7 +61,7 @@ impl Segment {
         };
         let Some((offset, size)) = slabs.allocate(bytes) else {
             let text = format!(
-                "{bytes} bytes do not fit in the node's segment of {} bytes (hint: free something, or start the node with a larger --segment)",
+                "{bytes} bytes do not fit in the node's segment of {} bytes (hint: free something, or make a region for what is large)",
                 self.bytes
             );
             return Err(Refused::new(errno::ENOSPC, text));

@@ -5,28 +5,28 @@ mod locking;
 use crate::cache::{CacheFile, CachePreference, NewRegistration};
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
-use crate::directory_link::describe;
 use crate::fault_point;
 use crate::kv::UserStore;
 use crate::notices::NoticeChannel;
+use crate::peer_service;
 use crate::put::NewPut;
 use crate::refused::{Refused, errno};
 use crate::regions::{Region, create_near, create_region};
 use crate::verify;
-use hinterland_directory::{Command, OnTarget, Reply as DirectoryReply};
+use hinterland_directory::{Command, Departure, OnTarget, Reply as DirectoryReply};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::Scope;
-use hinterland_os::{OsError, Userfault};
+use hinterland_os::{MemoryFile, OsError, PageKind, Seals, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
     KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted,
     PutTarget, Reply, Request,
 };
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
-use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName, Rights, SessionId};
+use hinterland_types::{ByteRange, Handle, NodeId, ObjectId, ObjectName, Rights, SessionId};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -214,12 +214,36 @@ impl Session {
             Resource::Region(region) => region.object,
             Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
         };
-        let info = describe(&core.directory.lookup_object(object)?, core.own);
+        let info = core.describe(&core.directory.lookup_object(object)?);
         if info.state != ObjectState::Sealed || range.offset() != 0 || range.bytes() != info.bytes {
             let text = format!("{} is not sealed, or the handle is for a part of it", info.name);
             return Err(Refused::new(errno::EACCES, text));
         }
         Ok(core.peers.right_to_read(object, &info.digest))
+    }
+
+    /// Checksums of a sealed object that this node holds, from a block on.
+    fn checksums(&self, handle: Handle, first: u64) -> Result<Vec<u32>, Refused> {
+        let range = self.lock().table.get(handle)?.range;
+        match self.check(handle, range.offset(), range.bytes(), Rights::READ)? {
+            Resource::Held(holding) if !holding.is_sealed() => Err(Refused::new(
+                errno::EINVAL,
+                format!("{} is not sealed: it has no checksums", holding.name),
+            )),
+            Resource::Held(holding) if range.offset() != 0 || range.bytes() != holding.bytes() => {
+                let text = format!("the handle is for a part of {} (hint: open all of it)", holding.name);
+                Err(Refused::new(errno::EACCES, text))
+            }
+            Resource::Held(holding) => Ok(peer_service::checksums_from(&holding, first)),
+            Resource::Remote(info) => {
+                let text = format!("{} is not held by this node (hint: ask one of its homes)", info.name);
+                Err(Refused::new(errno::ENOTSUP, text))
+            }
+            Resource::Region(region) => {
+                Err(Refused::new(errno::EINVAL, format!("{} is a region: it has no checksums", region.name)))
+            }
+            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
+        }
     }
 
     /// The cache file that a handle reads from; the first read opens it.
@@ -316,12 +340,13 @@ impl Session {
             Request::Ping => Reply::Done,
             Request::Status => Reply::Status(Box::new(core.status())),
             Request::Members => Reply::Members(members(core)?),
+            Request::Forget { node, lose } => forget(core, node, lose)?,
             Request::Open { name, rights } => {
-                let info = describe(&core.directory.lookup(&name)?, core.own);
+                let info = core.describe(&core.directory.lookup(&name)?);
                 self.open(core, info, rights)?
             }
             Request::OpenObject { object, rights } => {
-                let info = describe(&core.directory.lookup_object(object)?, core.own);
+                let info = core.describe(&core.directory.lookup_object(object)?);
                 self.open(core, info, rights)?
             }
             Request::Diminish { handle, rights, range } => {
@@ -341,7 +366,7 @@ impl Session {
                 }
                 Reply::Done
             }
-            Request::Stat { name } => Reply::Object(describe(&core.directory.lookup(&name)?, core.own)),
+            Request::Stat { name } => Reply::Object(core.describe(&core.directory.lookup(&name)?)),
             Request::List { prefix, after, limit } => list(core, prefix, after, limit)?,
             Request::Remove { name } => {
                 verify::remove(core, &name)?;
@@ -352,18 +377,21 @@ impl Session {
                 Reply::Done
             }
             Request::RenameFolder { from, to } => {
-                core.directory.apply(&Command::RenameFolder { from, to })?;
+                verify::rename_folder(core, from, to)?;
                 Reply::Done
             }
             Request::Verify { name, mend } => verify::verify(core, &name, mend)?,
             Request::Right { handle } => Reply::Right(self.right(core, handle)?),
+            Request::Checksums { handle, first } => {
+                Reply::Checksums { blocks: self.checksums(handle, first)? }
+            }
             Request::Resolve { address } => {
-                let info = describe(&core.directory.lookup_page(address.page())?, core.own);
+                let info = core.describe(&core.directory.lookup_page(address.page())?);
                 let first = info.address.map_or(0, hinterland_types::GlobalAddress::raw);
                 Reply::Resolved { info, offset: address.raw() - first }
             }
             Request::DropCache { name } => {
-                let info = describe(&core.directory.lookup(&name)?, core.own);
+                let info = core.describe(&core.directory.lookup(&name)?);
                 core.cache.drop_filled(&info);
                 Reply::Done
             }
@@ -492,7 +520,7 @@ impl Session {
         };
         match resource {
             Resource::Held(holding) => {
-                let info = describe(&core.directory.lookup_object(holding.object)?, core.own);
+                let info = core.describe(&core.directory.lookup_object(holding.object)?);
                 let (file_bytes, kind) = holding.file_shape();
                 let mapped = Mapped {
                     bytes: holding.bytes(),
@@ -505,8 +533,12 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![holding.descriptor()?]))
             }
+            Resource::Remote(info) if info.state == ObjectState::Sealed && info.bytes == 0 => {
+                map_empty(&info)
+            }
             Resource::Remote(info) if info.state == ObjectState::Sealed => {
-                let file = core.cache.open(&info, self.user, preference)?;
+                // Before Register, too, nobody else may begin it anew with other units.
+                let file = core.cache.begin_reading(&info, self.user, self.id, preference)?;
                 self.lock().caches.insert(handle, Arc::clone(&file));
                 fault_point::reach("map-cached");
                 let mapped = Mapped {
@@ -679,6 +711,10 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Count(store.clear(namespace))
             }
+            KvRequest::ClearEverywhere { handle } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(core.clear_kv_everywhere(&store, namespace)?)
+            }
             KvRequest::Pin { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 KvReply::Answers(store.pin(self.id, namespace, &keys)?)
@@ -836,6 +872,22 @@ pub fn kept(slice: &Slice) -> Result<(), Refused> {
     Ok(())
 }
 
+/// An object of another rack without bytes: an empty file, so that the kernel itself answers each touch with SIGBUS.
+fn map_empty(info: &ObjectInfo) -> Answer {
+    let file = MemoryFile::anonymous("hinterland-empty", 0, PageKind::Base4K)?;
+    file.add_seals(Seals::FIXED_LENGTH)?;
+    let mapped = Mapped {
+        bytes: 0,
+        file_bytes: 0,
+        address: info.address.unwrap_or_default(),
+        armed: false,
+        minor: false,
+        page_bytes: file.kind().page_bytes(),
+        writable: false,
+    };
+    Ok((Reply::Mapped(mapped), vec![file.reopen_read_only()?]))
+}
+
 /// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
 fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
     let give = || {
@@ -903,10 +955,35 @@ fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
         .collect())
 }
 
+/// Takes a node that is down out of the pool.
+fn forget(core: &Core, node: NodeId, lose: bool) -> Result<Reply, Refused> {
+    let DirectoryReply::Members(members) = core.directory.apply(&Command::Members)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not list its members"));
+    };
+    let Some(member) = members.into_iter().find(|member| member.node == node) else {
+        let text = format!("the pool has no node {node} (hint: `hinterland status` lists the nodes)");
+        return Err(Refused::new(errno::ENOENT, text));
+    };
+    if matches!(member.state, hinterland_directory::MemberState::Up) {
+        let at = member.address;
+        let text = format!(
+            "{node} at {at} is up (hint: stop it first; only a node that is gone for good is forgotten)"
+        );
+        return Err(Refused::new(errno::EBUSY, text));
+    }
+    // One that has come back since has another incarnation, and stays.
+    let incarnation = member.incarnation;
+    let departure = if lose { Departure::GoneWithLastCopies } else { Departure::Gone };
+    match core.directory.apply(&Command::Leave { node, incarnation, departure })? {
+        DirectoryReply::Left { lost } => Ok(Reply::Forgot { lost: lost.len() as u64 }),
+        _ => Err(Refused::new(errno::EIO, "the directory did not say what is lost")),
+    }
+}
+
 fn list(core: &Core, prefix: String, after: Option<ObjectName>, limit: u32) -> Result<Reply, Refused> {
     match core.directory.apply(&Command::List { prefix, after, limit: limit.min(1000) })? {
         DirectoryReply::List { objects, more } => {
-            let objects = objects.iter().map(|info| describe(info, core.own)).collect();
+            let objects = objects.iter().map(|info| core.describe(info)).collect();
             Ok(Reply::Objects { objects, more })
         }
         _ => Err(Refused::new(errno::EIO, "the directory did not list its objects")),

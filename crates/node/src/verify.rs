@@ -1,14 +1,15 @@
-//! Removing and renaming objects, and reading every copy to compare it with its checksums.
+//! Removing and renaming objects and folders, and reading every copy to compare it with its checksums.
 
 use crate::core::Core;
 use crate::directory_link::describe;
 use crate::fault_point;
 use crate::peer_service;
+use crate::peers::patience;
 use crate::put::Removed;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, OnTarget, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
-use hinterland_proto::control::{Home, PeerReply, PeerRequest, RenameTarget, Reply};
+use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, RenameTarget, Reply};
 use hinterland_types::{ObjectId, ObjectName};
 
 /// Wrong blocks that are named; the rest is known by their number.
@@ -71,6 +72,23 @@ pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarge
     }
 }
 
+/// Gives everything below a folder names below another one.
+///
+/// # Errors
+/// [`Refused`] if there is nothing below it, or something has the other name or lies below it.
+pub fn rename_folder(core: &Core, from: ObjectName, to: ObjectName) -> Result<(), Refused> {
+    // A request may be sent twice, when its connection breaks: the second finds this object below the other folder.
+    let list = Command::List { prefix: format!("{from}/"), after: None, limit: 1 };
+    let DirectoryReply::List { objects, .. } = core.directory.apply(&list)? else {
+        return Err(Refused::new(
+            errno::EIO,
+            "the directory gave an answer that does not belong to the question",
+        ));
+    };
+    let object = objects.first().map(|first| first.object);
+    core.directory.apply(&Command::RenameFolder { from, to, object }).map(drop)
+}
+
 /// Reads every copy of an object and compares it with its checksums, and those with the directory's digest. With `mend`,
 /// copies that were read and are wrong are dropped if another one is right: what lacks copies is repaired.
 ///
@@ -78,28 +96,32 @@ pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarge
 /// [`Refused`] if there is no such name.
 pub fn verify(core: &Core, name: &ObjectName, mend: bool) -> Result<Reply, Refused> {
     let info = describe(&core.directory.lookup(name)?, core.own);
-    let (mut blocks, mut good, mut bad, mut wrong) = (0, Vec::new(), Vec::new(), Vec::new());
+    let (mut blocks, mut good, mut bad) = (0, Vec::new(), Vec::new());
+    let (mut wrong, mut unasked) = (Vec::new(), Vec::new());
     for home in &info.homes {
-        match verify_home(core, info.object, info.digest, home) {
+        match verify_home(core, &info, home) {
             Ok(count) => {
                 blocks += count;
                 good.push(home.node);
             }
             Err(refused) => {
-                if refused.code == errno::EIO {
-                    wrong.push(home);
+                match refused.code {
+                    errno::EIO => wrong.push(home),
+                    errno::EHOSTUNREACH => unasked.push(home.node),
+                    _ => {}
                 }
                 bad.push((home.node, refused.text));
             }
         }
     }
     for (node, reason) in &bad {
-        core.cache.problem(&format!("the copy of {name} on {node} cannot be trusted: {reason}"));
+        let what = if unasked.contains(node) { "could not be compared" } else { "cannot be trusted" };
+        core.cache.problem(&format!("the copy of {name} on {node} {what}: {reason}"));
     }
     if mend && !good.is_empty() {
         wrong.into_iter().for_each(|home| drop_copy(core, info.object, home));
     }
-    Ok(Reply::Verified { blocks, good, bad })
+    Ok(Reply::Verified { blocks, good, bad, unasked })
 }
 
 /// Lets a home drop its copy. One that does not hear it keeps a copy that every reader refuses.
@@ -116,13 +138,15 @@ fn drop_copy(core: &Core, object: ObjectId, home: &Home) {
     }
 }
 
-fn verify_home(core: &Core, object: ObjectId, expected: [u8; 32], home: &Home) -> Result<u64, Refused> {
+/// How many blocks of a copy were compared and are right. `EIO`: the copy is wrong; `EHOSTUNREACH`: its home did not answer.
+fn verify_home(core: &Core, info: &ObjectInfo, home: &Home) -> Result<u64, Refused> {
+    let object = info.object;
     let reply = if home.node == core.own {
-        verify_own(core, object, Some(expected))?
+        verify_own(core, object, Some(info.digest))?
     } else if !home.up {
         return Err(Refused::new(errno::EHOSTUNREACH, "its node is down"));
     } else {
-        core.peers.call(&home.address, &PeerRequest::HomeVerify { object })?
+        core.peers.call_within(&home.address, &PeerRequest::HomeVerify { object }, patience(info.bytes))?
     };
     match reply {
         PeerReply::Verified { blocks, wrong } if wrong.is_empty() => Ok(blocks),

@@ -176,6 +176,20 @@ fn a_fetch_gives_bytes_of_sealed_objects_that_are_here_and_nothing_else() {
     ] {
         assert!(fetch(object, offset, bytes, true, &mut into).is_err(), "{object} {offset} {bytes}");
     }
+    let checksums = |handle, first| ask(&client, &Request::Checksums { handle, first });
+    assert!(matches!(checksums(handle, 1), Reply::Checksums { blocks } if blocks.len() == 1));
+    assert!(matches!(checksums(handle, u64::MAX), Reply::Checksums { blocks } if blocks.is_empty()));
+    assert!(matches!(checksums(Handle(handle.0 + 7), 0), Reply::Error { .. }));
+    let range = ByteRange::new(0, 65_536).unwrap();
+    let Reply::Granted { handle: part } =
+        ask(&client, &Request::Diminish { handle, rights: Rights::READ, range })
+    else {
+        panic!("a part is granted");
+    };
+    assert!(
+        matches!(checksums(part, 0), Reply::Error { .. }),
+        "they tell of bytes that the handle does not reach"
+    );
     assert!(client.fetch(&encode(&Request::Ping).unwrap(), &mut []).is_err());
     assert!(client.fetch(&[0xff; 30], &mut []).is_err());
     let node = connect(&ground, Role::Node);

@@ -255,6 +255,20 @@ fn floods_end_at_a_limit_and_are_forgotten_with_the_session() {
 }
 
 #[test]
+fn an_allocation_that_does_not_fit_says_what_to_do() {
+    let ground = Ground::new("segment");
+    let pool = ground.pool();
+    let (whole, _) = pool.allocate(64 << 20, AllocationKind::Session).unwrap();
+    for bytes in [1, 1 << 30] {
+        let refused = pool.allocate(bytes, AllocationKind::Session).unwrap_err().to_string();
+        assert!(refused.contains("of 67108864 bytes"), "{refused}");
+        assert!(refused.contains("hint: free something, or make a region"), "{refused}");
+    }
+    pool.free(whole).unwrap();
+    pool.allocate(1, AllocationKind::Session).unwrap();
+}
+
+#[test]
 fn who_does_not_read_its_answers_holds_nobody_up() {
     let ground = Ground::new("unread");
     let other = ground.pool();

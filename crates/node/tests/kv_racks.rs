@@ -7,6 +7,7 @@ mod home;
 mod pair;
 
 use hinterland_fabric::Endpoint;
+use hinterland_node::KvDisk;
 use hinterland_os::{MapOptions, MemoryFile};
 use hinterland_pool::Stored;
 use hinterland_proto::control::{
@@ -339,6 +340,92 @@ fn whatever_a_home_says_that_is_not_true_is_a_miss() {
         home.leave(&pair);
         pair::until("the home is gone", || pair.a.racks().nodes == 1 && pair.a.racks().resting == 0);
     }
+}
+
+#[test]
+fn blocks_that_are_cleared_everywhere_are_in_no_rack() {
+    let pair = Pair::new("everywhere", 16 << 20);
+    let (a, b, other) = (pair.a.kv("model"), pair.b.kv("model"), pair.a.kv("other"));
+    for name in keys(0..20) {
+        pair::put(&a, &name, b"old");
+        pair::put(&other, &name, b"other");
+    }
+    assert_eq!(b.fetch(&[&key(1)]).unwrap(), [true]);
+    assert_eq!(b.clear().unwrap(), 1);
+    assert_eq!(b.fetch(&[&key(1)]).unwrap(), [true], "the other rack keeps its blocks");
+    assert_eq!(b.clear_everywhere().unwrap(), 21);
+    assert_eq!((a.length(&key(1)).unwrap(), b.length(&key(1)).unwrap()), (None, None));
+    assert_eq!(b.match_prefix_everywhere(&[&key(1)]).unwrap(), 0);
+    assert_eq!(get(&other, &key(1)).unwrap(), b"other");
+    // Others may be cleared later than this one: it takes nothing from them for a while.
+    pair::put(&a, &key(1), b"new");
+    assert_eq!(b.fetch(&[&key(1)]).unwrap(), [false]);
+    assert_eq!(b.match_prefix_everywhere(&[&key(1)]).unwrap(), 0);
+    let b_other = pair.b.kv("other");
+    assert_eq!(b_other.fetch(&[&key(1)]).unwrap(), [true], "another namespace is not closed");
+}
+
+#[test]
+fn a_clear_everywhere_names_the_nodes_at_which_blocks_may_be_left() {
+    let mut pair = Pair::new("everywhere-but", 16 << 20);
+    let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
+    for kv in [&a, &b] {
+        pair::put(kv, b"pinned", b"old");
+        pair::put(kv, b"free", b"old");
+    }
+    assert_eq!(b.pin(&[b"pinned"]).unwrap(), [true]);
+    let refused = a.clear_everywhere().unwrap_err().to_string();
+    assert!(refused.contains("1 are pinned"), "{refused}");
+    assert_eq!((a.length(b"pinned").unwrap(), b.length(b"free").unwrap()), (None, None));
+    drop(b);
+    pair.b.stop();
+    pair::put(&a, b"free", b"old");
+    let refused = a.clear_everywhere().unwrap_err().to_string();
+    assert!(refused.contains("node-") && refused.contains("hint"), "{refused}");
+    assert_eq!(a.length(b"free").unwrap(), None, "here they are removed all the same");
+}
+
+#[test]
+fn what_a_node_has_on_its_disk_is_cleared_before_anybody_has_opened_it_there() {
+    let mut pair = Pair::with("everywhere-disk", 16 << 20, |options| {
+        let folder = options.state.join("kv-disk");
+        options.kv_disk = (options.name == "b").then_some(KvDisk { folder, bytes: 64 << 20 });
+        options.kv_keep = false;
+    });
+    for (is_cleared, is_there) in [(false, true), (true, false)] {
+        let b = pair.b.kv("model");
+        pair::put(&b, b"k", b"old");
+        drop(b);
+        pair.b.stop();
+        pair.b.start();
+        let a = pair.a.kv("model");
+        if is_cleared {
+            pair::until("the node is reached", || a.clear_everywhere().is_ok());
+        }
+        let b = pair.b.kv("model");
+        let is_known = || pair.b.pool().kv_status().unwrap()[0].disk.as_ref().unwrap().state == "working";
+        pair::until("the disk is known", is_known);
+        assert_eq!(b.fetch(&[b"k"]).unwrap(), [is_there]);
+    }
+}
+
+#[test]
+fn what_was_on_its_way_when_a_namespace_was_cleared_does_not_count() {
+    let pair = Pair::with("on-its-way", 32 << 20, |options| {
+        options.kv_remote.stall_after = Duration::from_secs(60);
+    });
+    let kv = pair.a.kv("model");
+    let home = Home::join(&pair, *blake3::hash(b"model").as_bytes(), Lie::LateCheck);
+    pair::until("the home is asked", || pair.a.racks().nodes == 2);
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| pair.a.kv("model").fetch(&[b"first"]).unwrap());
+        pair::until("the block is read", || home.checks() == 1);
+        kv.clear().unwrap();
+        home.let_check();
+        assert_eq!(fetched.join().unwrap(), [false]);
+    });
+    assert_eq!((pair.a.racks().hits, pair.a.reserved()), (0, 0));
+    home.leave(&pair);
 }
 
 #[test]

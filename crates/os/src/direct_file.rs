@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
@@ -97,7 +98,7 @@ impl Transfer<'_> {
 pub struct DirectFile {
     file: File,
     path: PathBuf,
-    bytes: u64,
+    bytes: AtomicU64,
     is_direct: bool,
     /// One batch at a time each; made when all before it are in use. None where the kernel has no io_uring.
     rings: [OnceLock<Option<Mutex<IoUring>>>; RINGS],
@@ -105,7 +106,7 @@ pub struct DirectFile {
 
 impl std::fmt::Debug for DirectFile {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "DirectFile({}, {} bytes)", self.path.display(), self.bytes)
+        write!(formatter, "DirectFile({}, {} bytes)", self.path.display(), self.len())
     }
 }
 
@@ -115,49 +116,63 @@ impl DirectFile {
     /// # Errors
     /// The refusal of `open` or `fallocate`: `ENOSPC` if there is no room.
     pub fn open(path: &Path, bytes: u64) -> Result<Self, OsError> {
-        let open = |flags| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-            options.open(path)
-        };
-        let (file, is_direct) = match open(libc::O_DIRECT | libc::O_NOFOLLOW) {
-            Ok(file) => (file, true),
-            // A file system without it, as tmpfs was for long.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                let opened = open(libc::O_NOFOLLOW);
-                let file =
-                    opened.map_err(|error| OsError::system("open", path.display().to_string(), error))?;
-                (file, false)
-            }
-            Err(error) => return Err(OsError::system("open", path.display().to_string(), error)),
-        };
-        let length = libc::off_t::try_from(bytes).map_err(|_| OsError::OutOfBounds {
-            offset: 0,
-            bytes,
-            limit: libc::off_t::MAX as u64,
+        let (file, is_direct) = open_directly(path, |flags| {
+            let mut options = options(flags | libc::O_NOFOLLOW);
+            options.create(true).truncate(false).open(path)
         })?;
-        file.set_len(bytes)
-            .map_err(|error| OsError::system("ftruncate", path.display().to_string(), error))?;
-        // SAFETY: plain values.
-        let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
-        if result != 0 {
-            let source = io::Error::from_raw_os_error(result);
-            let subject = format!("{} to {bytes} bytes", path.display());
-            return Err(OsError::system("fallocate", subject, source));
-        }
+        Self::of(file, path, bytes, is_direct)
+    }
+
+    /// Makes a file of `bytes` bytes in a folder that has no name, so that nobody else can open it, and nothing stays of it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn unnamed(folder: &Path, bytes: u64) -> Result<Self, OsError> {
+        let unnamed = open_directly(folder, |flags| options(flags | libc::O_TMPFILE).open(folder));
+        let (file, is_direct) = match unnamed {
+            // A file system without it (NFS), or a kernel that takes the folder for the file.
+            Err(error) if matches!(error.errno(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::ENOENT)) => {
+                let path = folder.join(format!(".hinterland-far-{}", std::process::id()));
+                // What has this name already is somebody else's: it stays, and refuses ours.
+                let opened = open_directly(&path, |flags| options(flags).create_new(true).open(&path))?;
+                std::fs::remove_file(&path)
+                    .map_err(|error| OsError::system("unlink", path.display().to_string(), error))?;
+                opened
+            }
+            other => other?,
+        };
+        Self::of(file, folder, bytes, is_direct)
+    }
+
+    fn of(file: File, path: &Path, bytes: u64, is_direct: bool) -> Result<Self, OsError> {
+        set_length(&file, path, bytes)?;
+        let bytes = AtomicU64::new(bytes);
         let file = Self { file, path: path.to_owned(), bytes, is_direct, rings: Default::default() };
         file.ring_at(0);
         Ok(file)
     }
 
+    /// Makes it longer, all of which the disk has set aside, or shorter. One thread at a time does that.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); the length is as before then.
+    pub fn resize(&self, bytes: u64) -> Result<(), OsError> {
+        set_length(&self.file, &self.path, bytes).inspect_err(|_| {
+            // What was set aside before the disk was full goes back; the refusal is told in any case.
+            let _ = self.file.set_len(self.len());
+        })?;
+        self.bytes.store(bytes, Ordering::Relaxed); // Relaxed: a number, which guards no other memory.
+        Ok(())
+    }
+
     /// Length in bytes.
-    pub const fn len(&self) -> u64 {
-        self.bytes
+    pub fn len(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed) // Relaxed: as above.
     }
 
     /// Whether it has no bytes.
-    pub const fn is_empty(&self) -> bool {
-        self.bytes == 0
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
     }
 
     /// Whether transfers go past the page cache.
@@ -254,6 +269,44 @@ impl DirectFile {
     }
 }
 
+/// Gives a file a length, and has the disk set all of it aside.
+fn set_length(file: &File, path: &Path, bytes: u64) -> Result<(), OsError> {
+    let length = libc::off_t::try_from(bytes).map_err(|_| OsError::OutOfBounds {
+        offset: 0,
+        bytes,
+        limit: libc::off_t::MAX as u64,
+    })?;
+    file.set_len(bytes).map_err(|error| OsError::system("ftruncate", path.display().to_string(), error))?;
+    // SAFETY: plain values.
+    let result = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) };
+    if result != 0 {
+        let source = io::Error::from_raw_os_error(result);
+        let subject = format!("{} to {bytes} bytes", path.display());
+        return Err(OsError::system("fallocate", subject, source));
+    }
+    Ok(())
+}
+
+/// Files for reading and writing, of this user alone.
+fn options(flags: i32) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(0o600).custom_flags(flags);
+    options
+}
+
+/// Opens past the page cache if the file system can do that, and says whether it does.
+fn open_directly(path: &Path, open: impl Fn(i32) -> io::Result<File>) -> Result<(File, bool), OsError> {
+    let refused = |error| OsError::system("open", path.display().to_string(), error);
+    match open(libc::O_DIRECT) {
+        Ok(file) => Ok((file, true)),
+        // A file system without it, as tmpfs was for long.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            open(0).map(|file| (file, false)).map_err(refused)
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -320,6 +373,32 @@ mod tests {
         drop(file);
         other.lock().unwrap();
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_file_without_a_name_is_seen_by_nobody_else() {
+        let folder = std::env::temp_dir().join(format!("hl-unnamed-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        // What a name that can be guessed would have opened.
+        let guessed = folder.join(format!(".hinterland-far-{}", std::process::id()));
+        std::fs::write(&guessed, b"of somebody else").unwrap();
+        let file = DirectFile::unnamed(&folder, 2 << 20).unwrap();
+        round_trip(&file);
+        assert_eq!(std::fs::read(&guessed).unwrap(), b"of somebody else");
+        assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 1);
+        assert!(DirectFile::unnamed(&folder.join("missing"), 4096).is_err());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_gets_another_length_and_keeps_it_where_there_is_no_room() {
+        let file = DirectFile::unnamed(&std::env::temp_dir(), 1 << 20).unwrap();
+        file.resize(2 << 20).unwrap();
+        round_trip(&file);
+        assert!(file.resize(1 << 55).unwrap_err().to_string().contains("hint:"));
+        assert_eq!((file.len(), file.file.metadata().unwrap().len()), (2 << 20, 2 << 20));
+        file.resize(1 << 20).unwrap();
+        assert_eq!((file.len(), file.file.metadata().unwrap().len()), (1 << 20, 1 << 20));
     }
 
     #[test]

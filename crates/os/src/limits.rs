@@ -40,6 +40,17 @@ pub fn raise_open_files() -> Result<Limit, OsError> {
     open_files()
 }
 
+/// Sets the limit of open files in force, which programs that this process starts or becomes inherit. How far it may be raised stays.
+///
+/// # Errors
+/// The refusal of `setrlimit`: `EINVAL` above the hard limit.
+pub fn set_open_files(soft: u64) -> Result<(), OsError> {
+    let wanted = libc::rlimit { rlim_cur: soft, rlim_max: open_files()?.hard };
+    // SAFETY: the structure lives through the call.
+    let result = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) };
+    check(result, "setrlimit", || format!("open files to {soft}")).map(drop)
+}
+
 fn read(resource: libc::__rlimit_resource_t, subject: &'static str) -> Result<Limit, OsError> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes a structure of this frame.
@@ -54,5 +65,8 @@ mod tests {
     fn the_limit_of_open_files_can_be_raised_to_its_hard_limit() {
         let raised = super::raise_open_files().unwrap();
         assert_eq!(raised.soft, raised.hard);
+        super::set_open_files(raised.hard - 1).unwrap();
+        assert_eq!(super::open_files().unwrap(), super::Limit { soft: raised.hard - 1, hard: raised.hard });
+        assert!(super::set_open_files(raised.hard + 1).is_err());
     }
 }

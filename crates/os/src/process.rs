@@ -69,6 +69,14 @@ pub fn effective_group() -> u32 {
     unsafe { libc::getegid() }
 }
 
+/// Most descriptors that this process may have open; `u64::MAX` if the kernel does not say.
+pub fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes to a live structure.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    if result == 0 { limit.rlim_cur } else { u64::MAX }
+}
+
 /// Most bytes that a child of this process, or a child of one, had resident; those that have been waited for.
 pub fn children_resident_bytes_max() -> u64 {
     // SAFETY: an all-zero structure is valid.
@@ -181,6 +189,14 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn the_limit_of_descriptors_is_the_one_that_the_kernel_shows() {
+        let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+        let shown = line.split_whitespace().nth(3).unwrap();
+        assert_eq!(shown.parse().unwrap_or(u64::MAX), descriptors_max());
     }
 
     #[test]

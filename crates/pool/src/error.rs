@@ -73,6 +73,18 @@ pub enum PoolError {
         /// One reason a home.
         reasons: String,
     },
+    /// No home has the bytes that were put.
+    #[error(
+        "{name} cannot be read: {what}: {reasons} (hint: `hinterland verify {name}` shows which copies are wrong)"
+    )]
+    Wrong {
+        /// The object.
+        name: String,
+        /// What nobody has.
+        what: String,
+        /// One reason a home.
+        reasons: String,
+    },
 }
 
 impl PoolError {

@@ -139,6 +139,16 @@ impl KvCache {
         self.count(KvRequest::Clear { handle: self.handle })
     }
 
+    /// Removes all blocks of the namespace at every node of the pool, also on their disks; returns how many there were in memory. What is
+    /// on its way between nodes meanwhile does not count, and none is fetched from another node for ten seconds.
+    ///
+    /// # Errors
+    /// [`PoolError`] with the nodes at which blocks may be left: those that do not answer, or have pinned ones. At the others they are
+    /// removed.
+    pub fn clear_everywhere(&self) -> Result<u64, PoolError> {
+        self.count(KvRequest::ClearEverywhere { handle: self.handle })
+    }
+
     fn count(&self, request: KvRequest) -> Result<u64, PoolError> {
         match self.ask(request)? {
             KvReply::Count(count) => Ok(count),

@@ -15,6 +15,7 @@
 
 mod address;
 mod atomic;
+mod checked;
 mod error;
 mod guard;
 mod kv;
@@ -30,6 +31,7 @@ mod session;
 mod slots;
 mod waiting;
 
+pub use checked::CheckedReader;
 pub use error::PoolError;
 pub use guard::{GuardOptions, NotUpgraded, ReadGuard, WriteGuard};
 pub use hinterland_kv::{Found, class_bytes as slot_bytes};

@@ -126,7 +126,8 @@ impl Object {
     }
 
     /// Reads `into.len()` bytes at `offset`: by loads if the local node holds them, else from a home, falling over to
-    /// the next when one fails.
+    /// the next when one fails. The bytes are not compared with their checksums, which are those of whole blocks:
+    /// [`checked`](Self::checked) does that.
     ///
     /// # Errors
     /// [`PoolError::Unreachable`] with one reason a home.
@@ -295,7 +296,7 @@ impl Object {
         Err(PoolError::Unreachable { name: self.info().name.to_string(), reasons: reasons.join("; ") })
     }
 
-    fn attach(&self, address: &str) -> Result<Attached, PoolError> {
+    pub(crate) fn attach(&self, address: &str) -> Result<Attached, PoolError> {
         let endpoint = self.pool.remotes().endpoint(address)?;
         let request = Request::OpenObject { object: self.info().object, rights: self.opened.rights };
         let handle = call_for_handle(&endpoint, &request)?;

@@ -41,6 +41,8 @@ pub struct Verified {
     pub good: Vec<NodeId>,
     /// Homes whose copy is wrong or could not be read, and why.
     pub bad: Vec<(NodeId, String)>,
+    /// Those of `bad` that did not answer, as while their node is down: nothing is known of their copies.
+    pub unasked: Vec<NodeId>,
 }
 
 /// How to put an object.
@@ -231,7 +233,7 @@ impl Pool {
 
     fn verify_with(&self, name: &ObjectName, mend: bool) -> Result<Verified, PoolError> {
         match self.session.call(&Request::Verify { name: name.clone(), mend })? {
-            Reply::Verified { blocks, good, bad } => Ok(Verified { blocks, good, bad }),
+            Reply::Verified { blocks, good, bad, unasked } => Ok(Verified { blocks, good, bad, unasked }),
             other => Err(unexpected("Verified", &other)),
         }
     }
@@ -278,6 +280,18 @@ impl Pool {
         match self.session.call(&Request::Members)? {
             Reply::Members(members) => Ok(members),
             other => Err(unexpected("Members", &other)),
+        }
+    }
+
+    /// Takes a node that is down, and comes back no more, out of the pool; returns how many objects and regions have no whole copy any more. Others
+    /// copy what it had in fewer copies than it should have.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`] if the node is up or unknown, or has the last copy of something and `lose` is not set.
+    pub fn forget(&self, node: NodeId, lose: bool) -> Result<u64, PoolError> {
+        match self.session.call(&Request::Forget { node, lose })? {
+            Reply::Forgot { lost } => Ok(lost),
+            other => Err(unexpected("Forgot", &other)),
         }
     }
 

@@ -2,9 +2,9 @@
 //!
 //! Nothing happens unless `hinterland run --local` set `HINTERLAND_FAR_SOCKET`. Then the library, as it is loaded,
 //!
-//! 1. makes a userfaultfd and hands it to the supervisor, keeping one descriptor of it: if the supervisor dies, faults wait
-//!    and never see zeros ([`link`]);
-//! 2. starts the reclaim thread ([`mover`]), which ends the process if the supervisor is gone;
+//! 1. makes a userfaultfd and hands it to the supervisor ([`link`]);
+//! 2. starts the reclaim thread ([`mover`]), which ends the process if the supervisor is gone, and keeps a descriptor of the userfaultfd where
+//!    no `close` of the program reaches it: if the supervisor dies, faults wait and never see zeros;
 //! 3. turns the C library's own `mmap`, `munmap`, `mremap`, `madvise` and `brk` to the functions here ([`patch`]), so that `malloc`'s
 //!    memory is seen, too ([`calls`]);
 //! 4. hands each program that one becomes over as it begins, so that one without this library is told of ([`programs`]).
@@ -57,10 +57,10 @@ extern "C" fn begin() {
 }
 
 fn set_up(socket: &'static [u8]) -> Result<(), String> {
-    layout::prepare().map_err(|error| error.to_string())?;
-    link::connect(socket).map_err(|error| error.to_string())?;
+    let page = layout::prepare().map_err(|error| error.to_string())?;
+    let faults = link::connect(socket, page).map_err(|error| error.to_string())?;
     patch::turn_to_us()?;
-    mover::start().map_err(|error| error.to_string())?;
+    mover::start(faults).map_err(|error| error.to_string())?;
     // SAFETY: the function lives as long as this library.
     if unsafe { libc::pthread_atfork(None, None, Some(child)) } != 0 {
         return Err("no memory for a handler of fork (hint: free some)".to_owned());
@@ -69,11 +69,12 @@ fn set_up(socket: &'static [u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that it does not know.
+/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that it does not know. What its
+/// parent's reclaim thread has is not in its table of descriptors.
 unsafe extern "C" fn child() {
-    let result = layout::prepare().and_then(|()| link::reconnect()).and_then(|()| {
+    let result = layout::prepare().and_then(link::reconnect).and_then(|faults| {
         activate();
-        mover::start()
+        mover::start(faults)
     });
     if let Err(error) = result {
         say(&format!("a child of fork cannot have far memory, and is ended: {error}"));

@@ -4,6 +4,7 @@
 //! belongs to a reply goes beside it over the unix socket and is named in the reply's documentation.
 
 mod kv;
+mod locks;
 mod message;
 mod object;
 mod pages;
@@ -14,10 +15,10 @@ pub use kv::{
     KvNamespaceStatus, KvParent, KvPlace, KvRacksStatus, KvReply, KvRequest, KvSeen, KvSlot, KvStatus,
     KvSwap, KvSwapped,
 };
+pub use locks::{LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable};
 pub use message::{
-    Advice, AllocationKind, Copies, LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable, Mapped,
-    Notice, NoticeReply, Opened, PeerReply, PeerRequest, ProbeRange, PutStarted, PutTarget, RenameTarget,
-    Reply, Request,
+    Advice, AllocationKind, Copies, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest, ProbeRange,
+    PutStarted, PutTarget, RenameTarget, Reply, Request,
 };
 pub use object::{Home, ObjectInfo, ObjectState, Placement};
 pub use pages::{HotPage, PageHeat, PagesOn, PagesOpened};

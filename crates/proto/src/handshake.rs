@@ -174,7 +174,9 @@ pub enum HandshakeError {
         answer: String,
     },
     /// The server does not hold the key that we hold.
-    #[error("{node} cannot prove that it has the pool key (hint: give both sides the same --key-file)")]
+    #[error(
+        "{node} cannot prove that it has the pool key (hint: give both sides the same file, nodes by --key, programs by HINTERLAND_KEY_FILE)"
+    )]
     WrongKey {
         /// What the server calls itself.
         node: NodeId,

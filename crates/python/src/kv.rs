@@ -248,9 +248,10 @@ impl KvCache {
         self.with(py, |client| Ok(client.remove(&slices(&keys))?))
     }
 
-    /// Removes all blocks of the namespace; returns how many there were.
-    fn clear(&self, py: Python<'_>) -> PyResult<u64> {
-        self.with(py, |client| Ok(client.clear()?))
+    /// Removes all blocks of the namespace, here or at every node; returns how many there were.
+    #[pyo3(signature = (everywhere = false))]
+    fn clear(&self, py: Python<'_>, everywhere: bool) -> PyResult<u64> {
+        self.with(py, |client| Ok(if everywhere { client.clear_everywhere()? } else { client.clear()? }))
     }
 
     /// Whether the node has ended the session.

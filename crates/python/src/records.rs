@@ -104,6 +104,7 @@ pub(crate) struct NodeStatus {
     sessions: u32,
     counters: Counters,
     caches: Vec<CacheStatus>,
+    caches_left_out: u32,
     problems: Vec<Problem>,
 }
 
@@ -212,6 +213,7 @@ impl From<control::NodeStatus> for NodeStatus {
             sessions: status.sessions,
             counters: status.counters.into(),
             caches: status.caches.into_iter().map(CacheStatus::from).collect(),
+            caches_left_out: status.caches_left_out,
             problems: status.problems.into_iter().map(problem).collect(),
         }
     }

@@ -1,4 +1,4 @@
-//! Descriptors that this crate keeps in a process whose program may close any number it likes.
+//! Descriptors that libraries of ours keep in a process whose program may close any number it likes.
 //!
 //! Programs do close what they did not open: daemons at their start, libraries before they run others. So descriptors of
 //! ours have high numbers, are known by the file behind them and not closed under a number that is somebody else's by
@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// Descriptors of this crate get numbers from here on, if the limit allows: far from those that programs give away
+/// Descriptors of ours get numbers from here on, if the limit allows: far from those that programs give away
 /// (`dup2` onto a small number) or expect (`select`).
 const DESCRIPTOR_MIN: u64 = 960;
 
@@ -21,21 +21,24 @@ const DESCRIPTOR_MIN: u64 = 960;
 /// # Errors
 /// `EMFILE` without descriptors left.
 pub(crate) fn raised(descriptor: BorrowedFd<'_>) -> Result<OwnedFd, OsError> {
+    try_raised(descriptor)
+        .ok_or_else(|| OsError::last("fcntl(F_DUPFD_CLOEXEC)", "a descriptor of the library"))
+}
+
+/// As `raised`; `None` without descriptors left. Allocates nothing.
+pub fn try_raised(descriptor: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes to a live structure.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     let lowest = DESCRIPTOR_MIN.min(limit.rlim_cur - limit.rlim_cur / 4);
     // SAFETY: plain values; the number is below the limit of descriptors, which is an int.
     let raw = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, lowest as libc::c_int) };
-    if raw < 0 {
-        return Err(OsError::last("fcntl(F_DUPFD_CLOEXEC)", "a descriptor of the library"));
-    }
     // SAFETY: the descriptor is fresh and owned by nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    (raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
 /// A value that owns a descriptor, which is closed only if it is still the same file.
-pub(crate) struct Own<T> {
+pub struct Own<T> {
     value: ManuallyDrop<T>,
     number: RawFd,
     identity: (u64, u64),

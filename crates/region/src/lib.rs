@@ -13,7 +13,7 @@
 //! - The program may unmap, protect and advise any part of it ([`process`]).
 
 mod channel;
-mod descriptor;
+pub mod descriptor;
 mod error;
 mod fork;
 mod link;

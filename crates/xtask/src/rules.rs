@@ -8,6 +8,7 @@ mod layers;
 mod layouts;
 mod links;
 mod markdown;
+mod options;
 mod safety;
 mod size;
 mod typing;
@@ -41,6 +42,7 @@ pub fn check_all(tree: &Tree) -> Result<Vec<Finding>, String> {
     }
     findings.extend(commands::check(tree));
     findings.extend(benches::check(tree));
+    findings.extend(options::check(tree));
     findings.extend(typing::check(tree));
     findings.extend(variables::check(tree));
     Ok(findings)

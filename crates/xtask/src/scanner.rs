@@ -4,6 +4,7 @@
 //! `#`, byte and C strings, raw identifiers, and lifetimes beside character literals.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// A Rust file taken apart.
 #[derive(Debug)]
@@ -12,6 +13,8 @@ pub struct Scanned {
     pub code: String,
     /// The text of the comments on each line, counted from 1.
     pub comments: BTreeMap<usize, String>,
+    /// Where the texts of string literals lie, between their quotes, as they are written.
+    pub literals: Vec<Range<usize>>,
     line_starts: Vec<usize>,
 }
 
@@ -24,13 +27,14 @@ impl Scanned {
             line: 1,
             code: Vec::with_capacity(text.len()),
             comments: BTreeMap::new(),
+            literals: Vec::new(),
         };
         scanner.run();
         let line_starts = std::iter::once(0)
             .chain(text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1))
             .collect();
         let code = String::from_utf8_lossy(&scanner.code).into_owned();
-        Self { code, comments: scanner.comments, line_starts }
+        Self { code, comments: scanner.comments, literals: scanner.literals, line_starts }
     }
 
     /// The line of a byte offset, counted from 1.
@@ -74,6 +78,7 @@ struct Scanner<'text> {
     line: usize,
     code: Vec<u8>,
     comments: BTreeMap<usize, String>,
+    literals: Vec<Range<usize>>,
 }
 
 impl Scanner<'_> {
@@ -155,24 +160,30 @@ impl Scanner<'_> {
 
     fn string(&mut self) {
         self.blank(1);
+        let from = self.position;
         while let Some(byte) = self.peek(0) {
             match byte {
                 b'\\' => self.blank(2),
-                b'"' => return self.blank(1),
+                b'"' => break,
                 _ => self.blank(1),
             }
         }
+        self.literals.push(from..self.position);
+        self.blank(1);
     }
 
     fn raw_string(&mut self, hashes: usize) {
         self.blank(hashes + 1);
+        let from = self.position;
         while let Some(byte) = self.peek(0) {
             let closes = byte == b'"' && (1..=hashes).all(|ahead| self.peek(ahead) == Some(b'#'));
             if closes {
-                return self.blank(hashes + 1);
+                break;
             }
             self.blank(1);
         }
+        self.literals.push(from..self.position);
+        self.blank(hashes + 1);
     }
 
     /// `'x'`, `'\n'` and `'字'` are literals; `'a` in `&'a str` is a lifetime and stays code.
@@ -245,6 +256,15 @@ mod tests {
     fn raw_strings_end_only_at_their_own_hashes() {
         assert_eq!(code(r####"r##" "# { "## ; b"####), "r ; b");
         assert_eq!(code(r#"br"\" ; c"x" d"#), "br ; c d");
+    }
+
+    #[test]
+    fn literals_are_found_between_their_quotes() {
+        let text = r####"f("a \" b", b"c", r#"d " e"#, '"', "") // "no"
+"open"####;
+        let found = Scanned::of(text).literals;
+        let texts: Vec<&str> = found.into_iter().map(|range| &text[range]).collect();
+        assert_eq!(texts, [r#"a \" b"#, "c", r#"d " e"#, "", "open"]);
     }
 
     #[test]

@@ -28,6 +28,24 @@ impl SourceFile {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
+    /// Whether the file is part of what a crate builds, and not a test or a bench.
+    pub fn is_product(&self) -> bool {
+        let inside =
+            self.crate_name().and_then(|name| self.path.strip_prefix(&format!("crates/{name}/src/")));
+        inside.is_some_and(|path| !path.split(['/', '.']).any(|part| part == "tests"))
+    }
+
+    /// Where the tests at the end of a Rust file begin; beyond its end if there are none. A module of tests that is only named
+    /// (`mod tests;`) lies in a file of its own.
+    pub fn tests_start(&self) -> usize {
+        let mut modules = self.text.match_indices("#[cfg(test)]\nmod ");
+        let with_body = modules.find(|(at, opening)| {
+            let rest = &self.text[at + opening.len()..];
+            rest.find(['{', ';']).is_some_and(|end| rest[end..].starts_with('{'))
+        });
+        with_body.map_or(usize::MAX, |(at, _)| at)
+    }
+
     /// Whether the file says of itself that a program wrote it.
     pub fn is_generated(&self) -> bool {
         self.text.lines().take(3).any(|line| line.contains("@generated"))

@@ -148,8 +148,10 @@ class Planner:
         self.starts.pop(request_id, None)
 
     def clear(self):
-        """Removes all blocks of these engines; whether every rank's were reached."""
-        return all([link.ask(lambda kv: kv.clear(), None) is not None for link in self.links])
+        """Removes all blocks of these engines, at every node of the pool if they ask other racks; whether every rank's were reached
+        everywhere. If not, what a node that was not reached has comes back when it does."""
+        everywhere = self.settings.remote
+        return all([link.ask(lambda kv: kv.clear(everywhere), None) is not None for link in self.links])
 
 
 def shareable(request):

@@ -23,9 +23,18 @@ pub struct Arguments {
 #[derive(Subcommand, Debug)]
 enum What {
     /// List the programs of this user that have far memory
-    #[command(alias = "ls")]
+    #[command(alias = "ls", after_help = FIELDS)]
     List,
 }
+
+/// What `--json` says of back ends.
+const FIELDS: &str = "\
+With --json each program has `back_ends`, and each of them: `name`; `life` (active, retired, failed, or gone); \
+`out_bytes` and `in_bytes`, the content that went in and came back; `held_bytes`, the content that is there; \
+`memory_bytes`, the memory of this host that it takes for that, which is less where it compresses and 0 for a disk and the pool; \
+`limit_bytes`, the most that it takes, compressed, or null; \
+`speed_bytes_s`, its bytes a second of late, in and out together; \
+`put_s` and `get_s`, the seconds that it takes of late to put content and to get it back, those of a batch divided by their number.";
 
 /// Lists programs: a table, or JSON.
 ///
@@ -71,12 +80,19 @@ pub fn budget(status: &Status) -> String {
     }
 }
 
-/// The names of the back ends, with what each has.
+/// The names of the back ends, with what each has, and what it takes of this host's memory for that.
 pub fn back_ends(status: &Status) -> String {
     let here = status.back_ends.iter().filter(|one| one.life != "gone");
     let words = here.map(|one| {
         let life = if one.life == "active" { String::new() } else { format!(" ({})", one.life) };
-        format!("{} {}{life}", one.name, human(one.held_bytes))
+        let memory = match one.memory_bytes {
+            0 => String::new(),
+            bytes => {
+                let ratio = one.held_bytes as f64 / bytes as f64;
+                format!(" in {} of memory ({ratio:.1} to 1)", human(bytes))
+            }
+        };
+        format!("{} {}{memory}{life}", one.name, human(one.held_bytes))
     });
     words.collect::<Vec<_>>().join(", ")
 }
@@ -103,4 +119,30 @@ fn table(found: &[Status]) -> Table {
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hinterland_far::control::BackEndStatus;
+
+    #[test]
+    fn back_ends_are_shown_with_the_memory_that_they_take() {
+        let one = |name: &str, memory_bytes| BackEndStatus {
+            name: name.to_owned(),
+            life: "active".to_owned(),
+            held_bytes: 3 << 20,
+            memory_bytes,
+            get_s: 0.25,
+            ..BackEndStatus::default()
+        };
+        let status = Status { back_ends: vec![one("lz4", 2 << 20), one("ssd:/tmp", 0)], ..Status::default() };
+        assert_eq!(back_ends(&status), "lz4 3.00 MiB in 2.00 MiB of memory (1.5 to 1), ssd:/tmp 3.00 MiB");
+        let value = value(&status);
+        assert_eq!(value["back_ends"][0]["memory_bytes"], 2 << 20);
+        assert_eq!(value["back_ends"][1]["get_s"], 0.25);
+        // Each field is explained, and none that is not there.
+        let fields = value["back_ends"][0].as_object().unwrap();
+        assert!(fields.keys().all(|field| FIELDS.contains(&format!("`{field}`"))), "{fields:?}");
+    }
 }

@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Bytes read at once: large enough for the network, small enough for the progress to move.
+/// Bytes read at once, whole blocks of checksums: large enough for the network, small enough for the progress to move.
 const PIECE_BYTES: u64 = 8 << 20;
 
 /// What to get, and where to write it.
@@ -24,7 +24,7 @@ pub struct Arguments {
     file: Option<PathBuf>,
 }
 
-/// Copies the whole object. A file appears under its name only when all bytes are in it.
+/// Copies the whole object. A file appears under its name only when all bytes are in it, as they were put.
 ///
 /// # Errors
 /// [`Failure`]; no part of a file is left then.
@@ -38,11 +38,15 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
             let hint = "write to a file, or leave --json out";
             return Err(Failure::usage("standard output cannot have both the bytes and JSON", hint));
         }
-        copy(&object, &mut io::stdout().lock(), &mut progress, |error| Failure::output(&error))?;
+        let stdout = &mut io::stdout().lock();
+        let replaced = copy(&object, stdout, &mut progress, |error| Failure::output(&error))?;
+        progress.finish();
+        warn(context, &arguments.name, replaced);
         return Ok(ExitCode::SUCCESS);
     }
-    write_file(&object, &path, &mut progress)?;
+    let replaced = write_file(&object, &path, &mut progress)?;
     progress.finish();
+    warn(context, &arguments.name, replaced);
     let info = object.info();
     if context.output.json {
         context.output.json(&shapes::object(info))?;
@@ -53,11 +57,21 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
+/// Says that a home has wrong blocks, although what was written is right.
+fn warn(context: &Context, name: &ObjectName, replaced: u64) {
+    if replaced > 0 {
+        let plural = if replaced == 1 { "block" } else { "blocks" };
+        context.output.warn(format_args!(
+            "{replaced} {plural} of {name} came wrong from a home, and right from another one (hint: `hinterland verify --mend {name}`)"
+        ));
+    }
+}
+
 fn last_part(name: &ObjectName) -> &str {
     name.as_str().rsplit('/').next().unwrap_or(name.as_str())
 }
 
-fn write_file(object: &Object, path: &Path, progress: &mut Progress) -> Result<(), Failure> {
+fn write_file(object: &Object, path: &Path, progress: &mut Progress) -> Result<u64, Failure> {
     let failed = |error: io::Error| Failure::file("writing", path, &error);
     if !fs::metadata(path).map_or(true, |metadata| metadata.is_file()) {
         // A pipe or a device takes the bytes itself; a folder refuses.
@@ -66,8 +80,8 @@ fn write_file(object: &Object, path: &Path, progress: &mut Progress) -> Result<(
     }
     let partial = partial_path(path);
     let mut file = File::create(&partial).map_err(failed)?;
-    let outcome =
-        copy(object, &mut file, progress, failed).and_then(|()| fs::rename(&partial, path).map_err(failed));
+    let outcome = copy(object, &mut file, progress, failed)
+        .and_then(|replaced| fs::rename(&partial, path).map_err(failed).map(|()| replaced));
     if outcome.is_err() {
         // What failed is told; that a part stays beside it would be all that is lost here.
         let _ = fs::remove_file(&partial);
@@ -81,24 +95,28 @@ fn partial_path(path: &Path) -> PathBuf {
     path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
 }
 
+/// Copies all bytes, each block compared with its checksum before it is written; how many came wrong from one home and right
+/// from another.
 fn copy(
     object: &Object,
     target: &mut dyn Write,
     progress: &mut Progress,
     failed: impl Fn(io::Error) -> Failure,
-) -> Result<(), Failure> {
+) -> Result<u64, Failure> {
     let bytes = object.info().bytes;
+    let mut reader = object.checked();
     // At most a piece, so it fits.
     let mut buffer = vec![0; bytes.min(PIECE_BYTES) as usize];
     let mut offset = 0;
     while offset < bytes {
         let piece = &mut buffer[..(bytes - offset).min(PIECE_BYTES) as usize];
-        object.read_at(offset, piece)?;
+        reader.read_at(offset, piece)?;
         target.write_all(piece).map_err(&failed)?;
         offset += piece.len() as u64;
         progress.moved(offset);
     }
-    target.flush().map_err(&failed)
+    target.flush().map_err(&failed)?;
+    Ok(reader.replaced_blocks())
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ enum Command {
     Events(events::Arguments),
     /// Set how much memory a namespace may take, and who gives first
     Limit(limit::Arguments),
-    /// Remove all blocks of a namespace
+    /// Remove all blocks of a namespace from this node, or from all
     Clear(limit::Clear),
 }
 

@@ -81,6 +81,8 @@ pub struct Become {
     parent: u32,
     #[arg(long)]
     preload: Option<OsString>,
+    #[arg(long)]
+    open_files: Option<u64>,
     #[arg(required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
 }
@@ -201,8 +203,9 @@ fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
 /// # Errors
 /// Never: the failure is told here, because the status is the shell's.
 pub fn become_program(arguments: &Become) -> Result<ExitCode, Failure> {
+    let library = arguments.preload.as_deref();
     let (failure, code) =
-        program::become_program(arguments.parent, arguments.preload.as_deref(), &arguments.program);
+        program::become_program(arguments.parent, library, arguments.open_files, &arguments.program);
     crate::output::Output { json: false, quiet: false }.fail(&failure);
     Ok(code)
 }

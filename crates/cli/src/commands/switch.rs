@@ -28,9 +28,9 @@ Example: hinterland switch 4711 --local 1G
 
 The program goes on meanwhile. A higher budget is there at once. What is above a lower one leaves while the program's \
 faults go on; if that takes longer than a second, it is said why. A budget that the program cannot live with is \
-refused, and nothing changes.
+refused, and nothing changes, also where --far and --copies stand beside it.
 
-With --far new back ends are used at once; what those that are not named any more have moves in the background, and is read where it is until then. A back end that cannot be opened, does not work, or has too little room is refused, and nothing changes. With --copies, what is far already is copied, or its copies dropped, in the background as well.")]
+With --far new back ends are used at once; what those that are not named any more have moves in the background, and is read where it is until then. One that is in use already gets the size that stands behind its name, and keeps its own without. A back end that cannot be opened, does not work, or has too little room is refused, and nothing changes. With --copies, what is far already is copied, or its copies dropped, in the background as well.")]
 pub struct Arguments {
     /// The program: the number of one of its processes, or its name as in `hinterland far list`
     #[arg(value_name = "PID|NAME")]
@@ -62,11 +62,28 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// [`Failure`] if there is no such program, if it refuses, and if it is not so in time.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let (path, before) = runs::find(&runs::folder(), &arguments.program)?;
-    if arguments.far.is_some() || arguments.copies.is_some() {
-        exchange(&path, arguments, context)?;
+    let begun = Instant::now();
+    let is_exchanged = arguments.far.is_some() || arguments.copies.is_some();
+    let request = match arguments.local {
+        Some(local) if !is_exchanged => Request::Local(local),
+        // One request for all: where a part of it is refused, nothing changes.
+        local => {
+            let back_ends = absolute(arguments.far.as_deref().unwrap_or_default())?;
+            Request::Far { back_ends, copies: arguments.copies, local }
+        }
+    };
+    let mut status = ask(&path, &request)?;
+    if is_exchanged {
+        let active = status.back_ends.iter().filter(|one| one.life == "active");
+        let far: Vec<_> = active.filter_map(|one| back_end::back_end(&one.name).ok()).collect();
+        far::warn_of_same_fate(&far, status.copies, context);
+        let Some(after) = exchange(&path, arguments, context, status, begun)? else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        status = after;
     }
-    if let Some(local) = arguments.local {
-        lower(&path, local, arguments, context, &before)?;
+    if arguments.local.is_some() {
+        lower(&path, arguments, context, &before, status)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,10 +98,14 @@ fn leaving_bytes(status: &Status) -> u64 {
     status.back_ends.iter().filter(|one| one.life != "active").map(|one| one.held_bytes).sum()
 }
 
-fn exchange(path: &Path, arguments: &Arguments, context: &Context) -> Result<(), Failure> {
-    let begun = Instant::now();
-    let back_ends = absolute(arguments.far.as_deref().unwrap_or_default())?;
-    let status = ask(path, &Request::Far { back_ends, copies: arguments.copies })?;
+/// Waits until content is where it shall be; returns how the run is then, none if it has ended.
+fn exchange(
+    path: &Path,
+    arguments: &Arguments,
+    context: &Context,
+    status: Status,
+    begun: Instant,
+) -> Result<Option<Status>, Failure> {
     let used = begun.elapsed().as_secs_f64();
     let moved = leaving_bytes(&status);
     let judge = |status: &Status| {
@@ -112,7 +133,7 @@ fn exchange(path: &Path, arguments: &Arguments, context: &Context) -> Result<(),
         ))
     };
     let is_moved = |status: &Status| leaving_bytes(status) == 0 && !status.is_uneven;
-    let Some(status) = watch(path, context, status, is_moved, judge)? else { return Ok(()) };
+    let Some(status) = watch(path, context, status, is_moved, judge)? else { return Ok(None) };
     let taken = begun.elapsed().as_secs_f64();
     let value = json!({
         "pid": super::far::number(&status),
@@ -132,7 +153,8 @@ fn exchange(path: &Path, arguments: &Arguments, context: &Context) -> Result<(),
             human(moved),
             status.stall_s_max * 1e3
         )
-    })
+    })?;
+    Ok(Some(status))
 }
 
 /// Words of back ends with whole paths: the run may be in another folder.
@@ -149,15 +171,15 @@ fn absolute(far: &[String]) -> Result<Vec<String>, Failure> {
         .collect()
 }
 
+/// Waits until no more than the budget is resident.
 fn lower(
     path: &Path,
-    local: Budget,
     arguments: &Arguments,
     context: &Context,
     before: &Status,
+    status: Status,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
-    let status = ask(path, &Request::Local(local))?;
     let mut told = false;
     let judge = |status: &Status| {
         let waited = begun.elapsed();

@@ -211,7 +211,7 @@ fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
         human(status.cache_bytes),
         human(budget)
     ));
-    lines.extend(cache_lines(&status.caches));
+    lines.extend(cache_lines(&status.caches, status.caches_left_out));
     lines.push(String::new());
     lines.extend(rate_lines(rates, &status.counters));
     if let Some(problem) = status.problems.last() {
@@ -245,7 +245,7 @@ fn member_lines(members: &[MemberInfo]) -> Vec<String> {
     table.text().lines().map(str::to_owned).collect()
 }
 
-fn cache_lines(caches: &[CacheStatus]) -> Vec<String> {
+fn cache_lines(caches: &[CacheStatus], left_out: u32) -> Vec<String> {
     if caches.is_empty() {
         return vec!["no object of another rack is cached".to_owned()];
     }
@@ -271,7 +271,11 @@ fn cache_lines(caches: &[CacheStatus]) -> Vec<String> {
             cache.pages.clone(),
         ]);
     }
-    table.text().lines().map(str::to_owned).collect()
+    let mut lines: Vec<String> = table.text().lines().map(str::to_owned).collect();
+    if left_out > 0 {
+        lines.push(format!("and {left_out} more cached objects, with fewer bytes here"));
+    }
+    lines
 }
 
 fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
@@ -345,6 +349,16 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part:?} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn caches_that_an_answer_had_no_room_for_are_counted() {
+        let caches = crate::shapes::samples::node().caches;
+        assert!(!cache_lines(&caches, 0).join("\n").contains("more"));
+        assert_eq!(
+            cache_lines(&caches, 700).last().unwrap(),
+            "and 700 more cached objects, with fewer bytes here"
+        );
     }
 
     #[test]

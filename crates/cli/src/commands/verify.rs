@@ -25,7 +25,7 @@ pub struct Arguments {
 /// Verifies each object at each of its homes.
 ///
 /// # Errors
-/// [`Failure`] if the node cannot be asked. A wrong copy is told, and the status is 1.
+/// [`Failure`] if the node cannot be asked. A copy that is wrong, or whose home does not answer, is told, and the status is 1.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let pool = context.pool()?;
     let names = if arguments.all {
@@ -35,10 +35,11 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         arguments.names.clone()
     };
     let mut shown = Vec::new();
-    let mut all_good = true;
+    let (mut all_good, mut any_wrong) = (true, false);
     for name in &names {
         let verified = if arguments.mend { pool.verify_and_mend(name) } else { pool.verify(name) }?;
         all_good &= verified.bad.is_empty();
+        any_wrong |= verified.bad.iter().any(|(node, _)| !verified.unasked.contains(node));
         if context.output.json {
             shown.push(value(name, &verified));
         } else {
@@ -48,12 +49,19 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     if context.output.json {
         context.output.json(&Value::Array(shown))?;
     } else if !all_good {
-        context.output.fail(&Failure::new(
-            "some copies are wrong or did not answer",
-            "`hinterland get` reads a right copy; `hinterland verify --mend` drops wrong ones, and they are made again",
-        ));
+        context.output.fail(&failure(any_wrong));
     }
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is to be done about copies that are wrong, or that nothing is known of.
+fn failure(any_wrong: bool) -> Failure {
+    if any_wrong {
+        let hint = "`hinterland get` reads a right copy; `hinterland verify --mend` drops wrong ones, and they are made again";
+        return Failure::new("some copies are wrong", hint);
+    }
+    let hint = "`hinterland status` shows which nodes are down; verify again when they are back";
+    Failure::new("some copies were not compared: their nodes could not be asked", hint)
 }
 
 fn value(name: &ObjectName, verified: &Verified) -> Value {
@@ -64,7 +72,9 @@ fn value(name: &ObjectName, verified: &Verified) -> Value {
         "bad": verified
             .bad
             .iter()
-            .map(|(node, why)| json!({ "node": node.to_string(), "why": why }))
+            .map(|(node, why)| {
+                json!({ "node": node.to_string(), "why": why, "asked": !verified.unasked.contains(node) })
+            })
             .collect::<Vec<_>>(),
     })
 }
@@ -74,7 +84,11 @@ fn words(name: &ObjectName, verified: &Verified) -> String {
     let plural = if copies == 1 { "copy" } else { "copies" };
     let mut text = format!("{name}: {copies} right {plural}, {} blocks compared", verified.blocks);
     for (node, why) in &verified.bad {
-        text.push_str(&format!("\n{name}: WRONG at {node}: {why}"));
+        text.push_str(&if verified.unasked.contains(node) {
+            format!("\n{name}: {node} could not be asked: {why}")
+        } else {
+            format!("\n{name}: WRONG at {node}: {why}")
+        });
     }
     text
 }
@@ -91,11 +105,31 @@ mod tests {
             blocks: 9,
             good: vec![NodeId(1)],
             bad: vec![(NodeId(2), "block 3 differs".to_owned())],
+            unasked: Vec::new(),
         };
         assert_eq!(
             words(&name, &verified),
             "a: 1 right copy, 9 blocks compared\na: WRONG at node-2: block 3 differs"
         );
         assert_eq!(value(&name, &verified)["bad"][0]["why"], "block 3 differs");
+        assert_eq!(value(&name, &verified)["bad"][0]["asked"], true);
+        assert!(failure(true).hint.contains("--mend"));
+    }
+
+    #[test]
+    fn a_home_that_is_down_is_not_called_wrong() {
+        let name = ObjectName::parse("a").unwrap();
+        let verified = Verified {
+            blocks: 9,
+            good: vec![NodeId(1)],
+            bad: vec![(NodeId(2), "its node is down".to_owned())],
+            unasked: vec![NodeId(2)],
+        };
+        assert_eq!(
+            words(&name, &verified),
+            "a: 1 right copy, 9 blocks compared\na: node-2 could not be asked: its node is down"
+        );
+        assert_eq!(value(&name, &verified)["bad"][0]["asked"], false);
+        assert!(!failure(false).text.contains("wrong"));
     }
 }

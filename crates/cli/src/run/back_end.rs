@@ -7,6 +7,8 @@ use hinterland_far::control::{Understand, Wanted};
 use hinterland_far::store::{Codec, Disk, Packed, Pooled, Store};
 use hinterland_pool::Pool;
 use hinterland_types::RackName;
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Room of a file that has no size with it.
@@ -22,6 +24,8 @@ const POOL_COST: f64 = 0.5;
 pub struct BackEnd {
     place: Place,
     room_bytes: u64,
+    /// Whether compressed memory stops where this host would have hardly any left.
+    spares_host: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +69,21 @@ impl BackEnd {
 
     /// The same with so much room.
     pub fn with_room(&self, room_bytes: u64) -> Self {
-        Self { place: self.place.clone(), room_bytes }
+        Self { room_bytes, ..self.clone() }
+    }
+
+    /// The same, which stops where this host would have hardly any memory left. A program then keeps more than its budget; a swap
+    /// device has no such way out, and is of use just when memory is short.
+    pub fn sparing(&self) -> Self {
+        Self { spares_host: true, ..self.clone() }
+    }
+
+    /// How it compresses, if it does.
+    const fn codec(&self) -> Option<Codec> {
+        match self.place {
+            Place::Packed(codec) => Some(codec),
+            Place::Disk(_) | Place::Pool(_) => None,
+        }
     }
 
     /// What a byte of content costs there, in bytes of this host's memory, for content that compresses so well.
@@ -83,6 +101,9 @@ impl BackEnd {
     /// [`Failure`] if it cannot be had.
     pub fn open(&self, unit_bytes: u64, socket: &Path) -> Result<Box<dyn Store>, Failure> {
         Ok(match &self.place {
+            Place::Packed(codec) if self.spares_host => {
+                Box::new(Packed::of(*codec, self.room_bytes).sparing())
+            }
             Place::Packed(codec) => Box::new(Packed::of(*codec, self.room_bytes)),
             Place::Disk(path) => {
                 Box::new(Disk::open(path, self.room_bytes, unit_bytes).map_err(|error| refused(&error))?)
@@ -99,15 +120,51 @@ impl BackEnd {
 /// Makes back ends for a run with such units of words; `socket` is the node's.
 pub fn understand(unit_bytes: u64, socket: PathBuf) -> Box<Understand> {
     Box::new(move |word| {
-        let known = back_end(word)?;
-        let (name, room_bytes, socket) = (known.name(), known.room_bytes, socket.clone());
+        let known = back_end(word)?.sparing();
+        let (name, room_bytes, codec, socket) =
+            (known.name(), known.room_bytes, known.codec(), socket.clone());
         let open = move || {
             known
                 .open(unit_bytes, &socket)
                 .map_err(|failure| format!("{} (hint: {})", failure.text, failure.hint))
         };
-        Ok(Wanted { name, room_bytes, open: Box::new(open) })
+        Ok(Wanted { name, room_bytes, is_sized: word.contains('@'), codec, open: Box::new(open) })
     })
+}
+
+/// Which of these back ends fail together although each byte is to be in so many of them, in words, if there are such; `own_rack` asks
+/// for the rack of this host.
+pub fn same_fate(
+    far: &[BackEnd],
+    copies: usize,
+    own_rack: impl FnOnce() -> Option<RackName>,
+) -> Option<String> {
+    let pools = far.iter().filter(|one| matches!(one.place, Place::Pool(_))).count();
+    let asks = copies > 1 && pools > 1 && far.iter().any(|one| one.place == Place::Pool(None));
+    let own_rack = if asks { own_rack() } else { None };
+    let (mut disks, mut racks) =
+        (BTreeMap::<u64, Vec<String>>::new(), BTreeMap::<String, Vec<String>>::new());
+    for one in far {
+        match &one.place {
+            Place::Packed(_) => {}
+            Place::Disk(path) => {
+                let Ok(folder) = path.metadata() else { continue };
+                disks.entry(folder.dev()).or_default().push(one.name());
+            }
+            Place::Pool(rack) => {
+                let rack = rack.as_ref().or(own_rack.as_ref()).map_or_else(String::new, RackName::to_string);
+                racks.entry(rack).or_default().push(one.name());
+            }
+        }
+    }
+    let disks = disks.into_values().map(|names| (names, "disk"));
+    let racks = racks.into_values().map(|names| (names, "rack"));
+    // Where copies are more than those that fail together, one is elsewhere.
+    let (names, what) = disks.chain(racks).find(|(names, _)| copies > 1 && names.len() >= copies)?;
+    Some(format!(
+        "{} are on one {what}: when it fails, bytes whose copies all lie there are lost (hint: name back ends of different {what}s)",
+        names.join(" and ")
+    ))
 }
 
 /// Reads `NAME` or `NAME@SIZE`.
@@ -138,7 +195,7 @@ pub fn back_end(text: &str) -> Result<BackEnd, String> {
         }
     };
     let all = if matches!(place, Place::Disk(_)) { DISK_BYTES } else { u64::MAX / 2 };
-    Ok(BackEnd { place, room_bytes: size.unwrap_or(all) })
+    Ok(BackEnd { place, room_bytes: size.unwrap_or(all), spares_host: false })
 }
 
 #[cfg(test)]
@@ -147,15 +204,16 @@ mod tests {
 
     #[test]
     fn back_ends_are_words_with_a_place_and_a_size() {
-        let disk = |room_bytes| BackEnd { place: Place::Disk(PathBuf::from("/tmp")), room_bytes };
+        let of = |place, room_bytes| BackEnd { place, room_bytes, spares_host: false };
+        let disk = |room_bytes| of(Place::Disk(PathBuf::from("/tmp")), room_bytes);
         assert_eq!(back_end("lz4").unwrap().place, Place::Packed(Codec::Lz4));
-        let zstd = BackEnd { place: Place::Packed(Codec::Zstd), room_bytes: 1 << 30 };
+        let zstd = of(Place::Packed(Codec::Zstd), 1 << 30);
         assert_eq!(back_end("zstd@1G"), Ok(zstd));
         assert_eq!(back_end("ssd:/tmp"), Ok(disk(DISK_BYTES)));
         assert_eq!(back_end("ssd:/tmp@1G"), Ok(disk(1 << 30)));
         assert_eq!(back_end("pool").unwrap().place, Place::Pool(None));
         let rack = RackName::parse("east").unwrap();
-        let east = BackEnd { place: Place::Pool(Some(rack)), room_bytes: 2 << 30 };
+        let east = of(Place::Pool(Some(rack)), 2 << 30);
         assert_eq!(back_end("pool:east@2G"), Ok(east));
         for bad in ["", "ssd:", "tape:/dev/st0", "ssd:/tmp@much", "pool:", "pool:a b", "lz4:9"] {
             assert!(back_end(bad).unwrap_err().contains("hint:"), "{bad}");
@@ -163,5 +221,35 @@ mod tests {
         for name in ["lz4", "zstd", "ssd:/tmp", "pool", "pool:east"] {
             assert_eq!(back_end(&format!("{name}@1G")).unwrap().name(), name);
         }
+    }
+
+    #[test]
+    fn copies_that_would_fail_together_are_told() {
+        let folder = std::env::temp_dir().join(format!("hl-fate-{}", std::process::id()));
+        let names = ["a", "b"].map(|name| folder.join(name));
+        names.iter().for_each(|name| std::fs::create_dir_all(name).unwrap());
+        let [a, b] = names.map(|name| format!("ssd:{}", name.display()));
+        let told = |words: &[&str], copies| {
+            let far: Vec<BackEnd> = words.iter().map(|word| back_end(word).unwrap()).collect();
+            same_fate(&far, copies, || RackName::parse("east").ok())
+        };
+        let disks = told(&[&a, "lz4", &b], 2).unwrap();
+        assert!(
+            disks.contains(&format!("{a} and {b} are on one disk")) && disks.contains("hint:"),
+            "{disks}"
+        );
+        assert!(told(&["pool", "pool:east"], 2).unwrap().contains("pool and pool:east are on one rack"));
+        for (words, copies) in [
+            (&[&*a, &b][..], 1),
+            (&[&a, &b, "lz4"], 3),
+            (&[&a, "lz4"], 2),
+            (&[&a, "ssd:/proc"], 2),
+            (&["pool", "pool:west"], 2),
+            (&["pool:east", "pool:west"], 2),
+            (&["lz4", "zstd"], 2),
+        ] {
+            assert_eq!(told(words, copies), None, "{words:?}");
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

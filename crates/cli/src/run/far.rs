@@ -1,6 +1,6 @@
 //! Far memory of a program: what was asked for, and the supervisor while the program runs.
 
-use super::back_end::{BackEnd, back_end, understand};
+use super::back_end::{BackEnd, back_end, same_fate, understand};
 use super::temporary::TemporaryFolder;
 use crate::context::Context;
 use crate::failure::Failure;
@@ -43,7 +43,7 @@ pub struct Choice {
     /// Most memory that the program may have on this host: a size, or hundredths of what it uses, as in 50%
     #[arg(long, value_name = "SIZE", value_parser = budget)]
     local: Option<Budget>,
-    /// Where the rest is kept, with commas between: lz4 or zstd (compressed memory of this host), ssd:PATH, pool (memory of the pool in this
+    /// Where the rest is kept, with commas between: lz4 or zstd (compressed memory of this host, while it has some left), ssd:PATH, pool (memory of the pool in this
     /// rack) or pool:RACK (in another one), each also with @SIZE behind it
     #[arg(long, value_name = "LIST", default_value = "lz4", requires = "local", value_delimiter = ',', value_parser = back_end)]
     far: Vec<BackEnd>,
@@ -130,7 +130,9 @@ impl Choice {
         let is_slow = self.far.iter().any(BackEnd::is_slow);
         let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
         let unit_bytes = self.far_unit.map_or(default, |unit| unit.bytes);
-        let stores = open_back_ends(&self.far, self.copies, unit_bytes, &context.socket())?;
+        let far: Vec<BackEnd> = self.far.iter().map(BackEnd::sparing).collect();
+        let stores = open_back_ends(&far, self.copies, unit_bytes, &context.socket())?;
+        warn_of_same_fate(&far, usize::from(self.copies), context);
         let watch = if self.tune {
             Watch::Tune(Tuner::new(unit_bytes, FILL_BYTES_MAX, Prices::default()))
         } else {
@@ -156,6 +158,15 @@ impl Choice {
     fn about(&self, program: &[OsString]) -> About {
         let file = program.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
         about(self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned()), program)
+    }
+}
+
+/// Says which back ends fail together although each byte is to be in several.
+pub fn warn_of_same_fate(far: &[BackEnd], copies: usize, context: &Context) {
+    // Without a node, nothing is in its rack.
+    let own_rack = || context.pool().ok()?.status().ok().map(|status| status.rack);
+    if let Some(text) = same_fate(far, copies, own_rack) {
+        context.output.warn(text);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Watching over a program: it gets our signals, we end with its status, and it ends if we are killed.
 
 use crate::failure::Failure;
+use hinterland_os::limits;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
@@ -9,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
+use std::sync::OnceLock;
 
 /// Signals that are passed on to the program.
 const PASSED_ON: [Signal; 9] = [
@@ -88,12 +90,27 @@ pub fn command(
 ) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe().map_err(|error| not_started(&error))?);
     command.args(["become", "--parent", &std::process::id().to_string()]);
+    if variables.iter().any(|(name, _)| *name == super::far::SOCKET_VARIABLE)
+        && let Some(limit) = raise_open_files()
+    {
+        command.args(["--open-files", &limit.to_string()]);
+    }
     if !preloaded.is_empty() {
         let paths: Vec<&OsStr> = preloaded.iter().map(|path| path.as_os_str()).collect();
         command.arg("--preload").arg(paths.join(OsStr::new(":")));
     }
     command.arg("--").args(program).envs(variables.iter().map(|(name, value)| (*name, value)));
     Ok(command)
+}
+
+/// Raises our limit of open files, because a supervisor has four for each process of the program; returns the limit that the program is to have.
+fn raise_open_files() -> Option<u64> {
+    static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
+    *BEFORE.get_or_init(|| {
+        let before = limits::open_files().ok()?.soft;
+        limits::raise_open_files().ok()?;
+        Some(before)
+    })
 }
 
 /// Why there is no process.
@@ -143,7 +160,12 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 ///
 /// # Errors
 /// [`Failure`] and the status of a shell when it cannot be started. It does not return otherwise.
-pub fn become_program(parent: u32, library: Option<&OsStr>, program: &[OsString]) -> (Failure, ExitCode) {
+pub fn become_program(
+    parent: u32,
+    library: Option<&OsStr>,
+    open_files: Option<u64>,
+    program: &[OsString],
+) -> (Failure, ExitCode) {
     let failed = |text: String, hint: &str| (Failure::new(text, hint), ExitCode::from(CANNOT_START));
     // With far memory, the library ends every process of the program when its supervisor is gone, and says why.
     let ends_itself = std::env::var_os(super::far::SOCKET_VARIABLE).is_some();
@@ -159,6 +181,11 @@ pub fn become_program(parent: u32, library: Option<&OsStr>, program: &[OsString]
     // What is held back in a process stays so in the programs that it becomes.
     if let Err(error) = held().thread_unblock() {
         return failed(format!("signals cannot be let through: {error}"), "try again");
+    }
+    if let Some(soft) = open_files
+        && let Err(error) = limits::set_open_files(soft)
+    {
+        return failed(error.to_string(), "try again");
     }
     let Some((name, arguments)) = program.split_first() else {
         return failed("no program is named".to_owned(), "name one behind --");

@@ -74,6 +74,18 @@ pub struct BackEndStatus {
     pub held_bytes: u64,
     /// Bytes a second of late, puts and gets together.
     pub speed_bytes_s: f64,
+    /// Seconds that it takes of late to put content, the time of several at once divided by their number; 0 before the first.
+    #[serde(default)]
+    pub put_s: f64,
+    /// The same for getting content back.
+    #[serde(default)]
+    pub get_s: f64,
+    /// Bytes of this host's memory that it takes.
+    #[serde(default)]
+    pub memory_bytes: u64,
+    /// Most bytes that it takes; what compresses counts what comes out. None without a limit.
+    #[serde(default)]
+    pub limit_bytes: Option<u64>,
 }
 
 impl Status {
@@ -136,6 +148,10 @@ impl From<MemberState> for BackEndStatus {
             in_bytes: member.got_bytes,
             held_bytes: member.held_bytes,
             speed_bytes_s: member.speed_bytes_s,
+            put_s: member.put_s,
+            get_s: member.get_s,
+            memory_bytes: member.memory_bytes,
+            limit_bytes: (member.limit_bytes < u64::MAX / 2).then_some(member.limit_bytes),
         }
     }
 }

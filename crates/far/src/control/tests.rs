@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Options;
-use crate::store::{Life, Packed, Place, Store, StoreError, Stores};
+use crate::store::{Codec, Life, Packed, Place, Store, StoreError, Stores};
 
 fn supervised(name: &str) -> (Supervisor, PathBuf) {
     let folder = std::env::temp_dir().join(format!("hl-control-{name}-{}", std::process::id()));
@@ -136,18 +136,24 @@ impl Store for Named {
     }
 }
 
-fn understand(word: &str) -> Result<Wanted, String> {
+fn understand(words: &str) -> Result<Wanted, String> {
+    let (word, size) = match words.split_once('@') {
+        Some((word, size)) => (word, Some(size.parse().unwrap())),
+        None => (words, None),
+    };
     let name = word.to_owned();
     if word == "nonsense" {
         return Err("nonsense is no back end (hint: any other word)".to_owned());
     }
-    let room_bytes = if word == "small" { 4096 } else { u64::MAX };
+    let room_bytes = size.unwrap_or(if word == "small" { 4096 } else { u64::MAX / 2 });
     let opened = name.clone();
     let open: Box<dyn FnOnce() -> Result<Box<dyn Store>, String>> = Box::new(move || match opened.as_str() {
         "closed" => Err("it cannot be opened (hint: open it)".to_owned()),
+        "lz4" => Ok(Box::new(Packed::new(room_bytes)) as Box<dyn Store>),
         _ => Ok(Box::new(Named(Packed::new(u64::MAX / 2), opened)) as Box<dyn Store>),
     });
-    Ok(Wanted { name, room_bytes, open })
+    let codec = (word == "lz4").then_some(Codec::Lz4);
+    Ok(Wanted { name, room_bytes, is_sized: size.is_some(), codec, open })
 }
 
 #[test]
@@ -161,7 +167,11 @@ fn other_back_ends_take_over_all_content_and_bad_ones_change_nothing() {
     let to = |words: &[&str]| {
         ask(
             &path,
-            &Request::Far { back_ends: words.iter().map(|word| (*word).to_owned()).collect(), copies: None },
+            &Request::Far {
+                back_ends: words.iter().map(|word| (*word).to_owned()).collect(),
+                copies: None,
+                local: None,
+            },
         )
     };
     let active = || -> Vec<String> {
@@ -185,6 +195,71 @@ fn other_back_ends_take_over_all_content_and_bad_ones_change_nothing() {
         }
     }
     drop((contents, control));
+    supervisor.finish();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn what_is_in_use_gets_the_size_that_is_named_and_keeps_its_own_without() {
+    let (supervisor, folder) = supervised("sizes");
+    let stores = Arc::clone(&supervisor.engine().stores);
+    let engine = supervisor.engine();
+    // Compresses to a few hundredths: 16 MiB fit into 1 MiB, which they do not as they are.
+    let contents: Vec<_> = (0..=255u8).map(|number| stores.put(&[number; 65536]).0).collect();
+    let to = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        switching::switch(&engine, &understand, &words, None)
+    };
+    let sizes = || -> Vec<(String, u64)> {
+        let members = stores.members().into_iter().filter(|member| member.life == Life::Active);
+        members.map(|member| (member.name, member.limit_bytes)).collect()
+    };
+    let lz4 = |bytes| ("lz4".to_owned(), bytes);
+    assert_eq!(sizes(), [lz4(1 << 30)]);
+    for (words, size) in [("lz4@2097152", 2 << 20), ("lz4", 2 << 20), ("lz4@1048576", 1 << 20)] {
+        to(&[words]).unwrap();
+        assert_eq!(sizes(), [lz4(size)], "{words}");
+    }
+    for (bad, part) in [
+        (&["lz4@4096"][..], "have room for"),
+        (&["lz4@8388608", "closed"], "cannot be opened"),
+        (&["lz4@8388608", "broken"], "it is broken"),
+        (&["lz4@4096", "large"], "does not fit"),
+    ] {
+        let why = to(bad).unwrap_err();
+        assert!(why.contains(part) && why.contains("hint:"), "{bad:?}: {why}");
+        assert_eq!(sizes(), [lz4(1 << 20)], "{bad:?}");
+    }
+    to(&["lz4@8388608", "more"]).unwrap();
+    assert_eq!(sizes()[0], lz4(8 << 20));
+    assert!(to(&["lz4", "more@4096"]).unwrap_err().contains("keeps the size"));
+    drop(contents);
+    supervisor.finish();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
+fn a_budget_that_is_refused_leaves_back_ends_as_they_are_and_one_that_is_not_comes_with_them() {
+    let (supervisor, folder) = supervised("both");
+    let runs = folder.join("runs");
+    let control = Control::open(&supervisor, &runs, about("both"), Some(Box::new(understand))).unwrap();
+    let (path, _) = runs::find(&runs, "both").unwrap();
+    let to = |far: &str, bytes| {
+        let back_ends = vec![far.to_owned()];
+        ask(&path, &Request::Far { back_ends, copies: None, local: Some(Budget::Bytes(bytes)) })
+    };
+    let now = || {
+        let status = ask(&path, &Request::Status).unwrap();
+        let active = status.back_ends.into_iter().filter(|one| one.life == "active").map(|one| one.name);
+        (status.budget, active.collect::<Vec<_>>())
+    };
+    for (far, bytes) in [("other", 1 << 20), ("broken", 2 << 30)] {
+        assert!(to(far, bytes).unwrap_err().to_string().contains("hint:"));
+        assert_eq!(now(), (Budget::Bytes(1 << 30), vec!["lz4".to_owned()]), "{far}");
+    }
+    to("other", 2 << 30).unwrap();
+    assert_eq!(now(), (Budget::Bytes(2 << 30), vec!["other".to_owned()]));
+    drop(control);
     supervisor.finish();
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -79,7 +79,11 @@ fn table(rows: &[(&str, String)]) -> String {
 fn back_ends(report: &Report) -> String {
     let row = |moved: &super::Moved| {
         let (out, come) = (mib(moved.out_bytes), mib(moved.in_bytes));
-        format!("<tr><th>{}</th><td>{out}</td><td>{come}</td></tr>\n", escape(&moved.name))
+        let memory = moved.ratio().map_or_else(
+            || "none".to_owned(),
+            |ratio| format!("{}, {ratio:.1} to 1", mib(moved.memory_bytes_max)),
+        );
+        format!("<tr><th>{}</th><td>{out}</td><td>{come}</td><td>{memory}</td></tr>\n", escape(&moved.name))
     };
     report.moved.iter().map(row).collect()
 }

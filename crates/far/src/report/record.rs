@@ -302,7 +302,14 @@ mod tests {
         recording.about.name = "</script><b>&\"".to_owned();
         recording.about.command = vec!["<i>".to_owned()];
         recording.add(&status(0), &status(1), BTreeMap::from([(7, (1, 64))]));
-        let page = recording.html(&Report::default());
+        let moved = crate::report::Moved {
+            name: "lz4".to_owned(),
+            memory_bytes_max: 2 << 20,
+            packed_bytes: 3 << 20,
+            ..crate::report::Moved::default()
+        };
+        let page = recording.html(&Report { moved: vec![moved], ..Report::default() });
+        assert!(page.contains("2.0 MiB, 1.5 to 1"));
         assert!(page.starts_with("<!doctype html>") && !page.contains("{{"));
         assert!(!page.contains("<b>") && !page.contains("<i>"));
         assert!(!page.contains("http://") && !page.contains("https://"));

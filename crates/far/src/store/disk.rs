@@ -1,7 +1,7 @@
 //! A file of a disk, read and written past the page cache.
 
 use super::slots::Slots;
-use super::{Place, Store, StoreError};
+use super::{Place, ResizeError, Store, StoreError};
 use hinterland_os::{DIRECT_BYTES, DirectBuffer, DirectFile, OsError, Transfer};
 use std::ops::Range;
 use std::path::Path;
@@ -13,6 +13,8 @@ pub struct Disk {
     file: DirectFile,
     slot_bytes: u64,
     free: Mutex<Slots>,
+    /// Held by whoever changes its length.
+    sizing: Mutex<()>,
     /// Aligned memory for transfers, used again.
     buffers: Mutex<Vec<DirectBuffer>>,
 }
@@ -23,8 +25,6 @@ impl Disk {
     /// # Errors
     /// No folder there, no room, or no right to write.
     pub fn open(path: &Path, bytes: u64, slot_bytes: u64) -> Result<Self, OsError> {
-        let own = format!(".hinterland-far-{}", std::process::id());
-        // Only ever a file of our own: what somebody else has there would be overwritten and removed.
         if !path.is_dir() {
             return Err(OsError::Refused {
                 operation: "making a file for far memory",
@@ -32,17 +32,12 @@ impl Disk {
                 hint: "name a folder of a disk with room, or make it with mkdir -p".into(),
             });
         }
-        let file_path = path.join(own);
         let slot_bytes = slot_bytes.next_multiple_of(DIRECT_BYTES as u64);
         let slots = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX);
-        let opened = DirectFile::open(&file_path, u64::from(slots).max(1) * slot_bytes);
-        // Whatever came of it, no file stays.
-        let removed = std::fs::remove_file(&file_path);
-        let file = opened?;
-        removed.map_err(|error| OsError::system("unlink", file_path.display().to_string(), error))?;
+        let file = DirectFile::unnamed(path, u64::from(slots).max(1) * slot_bytes)?;
         let name = format!("ssd:{}", path.display());
         let free = Mutex::new(Slots::new(slots));
-        Ok(Self { name, file, slot_bytes, free, buffers: Mutex::default() })
+        Ok(Self { name, file, slot_bytes, free, sizing: Mutex::default(), buffers: Mutex::default() })
     }
 
     fn free(&self) -> MutexGuard<'_, Slots> {
@@ -169,6 +164,29 @@ impl Store for Disk {
 
     fn sleeps(&self) -> bool {
         true
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        u64::from(self.free().count()) * self.slot_bytes
+    }
+
+    fn resize(&self, bytes: u64) -> Result<(), ResizeError> {
+        let _alone = self.sizing.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = u32::try_from(bytes / self.slot_bytes).unwrap_or(u32::MAX);
+        let before = self.free().count();
+        let length = |slots: u32| u64::from(slots).max(1) * self.slot_bytes;
+        if slots > before {
+            // Before anybody gets a place there.
+            self.file.resize(length(slots)).map_err(ResizeError::Refused)?;
+        }
+        if !self.free().resize(slots) {
+            return Err(ResizeError::Held { name: self.name.clone() });
+        }
+        if slots < before {
+            // After nobody has a place there; that the file stays longer does no harm.
+            let _ = self.file.resize(length(slots));
+        }
+        Ok(())
     }
 
     fn free(&self, place: Place) {

@@ -1,13 +1,16 @@
 //! One back end in use: how it fares, and what it has moved.
 
 use super::meter::{Kind, Meter};
-use super::{Place, Store, StoreError};
+use super::{Place, ResizeError, Store, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Between two tries of a back end that failed: a node that is gone may take seconds to say so.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long one that had no room is asked last: it may have some again although nothing of it was freed, as when the host has.
+const FULL_TIME: Duration = Duration::from_secs(1);
 
 /// How a back end stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,12 @@ pub struct MemberState {
     pub put_s: f64,
     /// What a get takes of late.
     pub get_s: f64,
+    /// Bytes of this host's memory that it takes.
+    pub memory_bytes: u64,
+    /// Most that it took at once, and the bytes of content that were there then.
+    pub most: (u64, u64),
+    /// Most bytes that it takes, as it counts them; `u64::MAX / 2` or more is no limit.
+    pub limit_bytes: u64,
 }
 
 /// Who has content, and where.
@@ -57,6 +66,11 @@ pub(super) struct Member {
     life: AtomicU8,
     /// It had no room, and nothing was freed since.
     is_full: AtomicBool,
+    /// Until then, in milliseconds since it began.
+    full_ms: AtomicU64,
+    /// Most bytes of memory that it took, and the content that was there then.
+    memory_bytes_max: AtomicU64,
+    packed_bytes: AtomicU64,
     begun: Instant,
     /// When it was last tried after it had failed: milliseconds since it began.
     probed_ms: AtomicU64,
@@ -73,6 +87,9 @@ impl Member {
             held_bytes: AtomicU64::new(0),
             life: AtomicU8::new(Life::Active as u8),
             is_full: AtomicBool::new(false),
+            full_ms: AtomicU64::new(0),
+            memory_bytes_max: AtomicU64::new(0),
+            packed_bytes: AtomicU64::new(0),
             begun,
             probed_ms: AtomicU64::new(0),
         }
@@ -116,12 +133,30 @@ impl Member {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.is_full.load(Ordering::Relaxed) // Relaxed: a hint.
+        // Relaxed: a hint.
+        self.is_full.load(Ordering::Relaxed) && self.now_ms() < self.full_ms.load(Ordering::Relaxed)
+    }
+
+    fn set_full(&self) {
+        let until = self.now_ms() + FULL_TIME.as_millis() as u64; // a small constant
+        self.full_ms.store(until, Ordering::Relaxed); // Relaxed: a hint.
+        self.is_full.store(true, Ordering::Relaxed); // Relaxed: a hint.
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Takes so many bytes at most from here on.
+    pub(super) fn resize(&self, bytes: u64) -> Result<(), ResizeError> {
+        self.store.resize(bytes)?;
+        self.is_full.store(false, Ordering::Relaxed); // Relaxed: a hint.
+        Ok(())
     }
 
     /// Whether it is time to try a back end that failed once more.
     pub(super) fn is_probed(&self) -> bool {
-        let now = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = self.now_ms();
         let next = now + PROBE_INTERVAL.as_millis() as u64; // a small constant
         // Relaxed: only the one who changes it tries.
         let before = self.probed_ms.load(Ordering::Relaxed);
@@ -148,12 +183,26 @@ impl Member {
         }
         self.end(Kind::Put, contents.len(), bytes, begun, put == bytes);
         self.put_bytes.fetch_add(put as u64, Ordering::Relaxed); // Relaxed: a counter for people.
+        self.note_memory();
         if put < bytes {
             self.held_bytes.fetch_sub((bytes - put) as u64, Ordering::SeqCst); // SeqCst: as in `life`.
-            let is_full = results.iter().any(|result| matches!(result, Err(StoreError::Full { .. })));
-            self.is_full.store(is_full, Ordering::Relaxed); // Relaxed: a hint.
+            let has_no_room = |result: &Result<Place, StoreError>| {
+                matches!(result, Err(StoreError::Full { .. } | StoreError::Short { .. }))
+            };
+            if results.iter().any(has_no_room) {
+                self.set_full();
+            }
         }
         results
+    }
+
+    /// Notes the most memory that it took.
+    fn note_memory(&self) {
+        let bytes = self.memory_bytes();
+        // Relaxed: numbers for people, of about the same moment.
+        if bytes > self.memory_bytes_max.fetch_max(bytes, Ordering::Relaxed) {
+            self.packed_bytes.store(self.held_bytes(), Ordering::Relaxed);
+        }
     }
 
     /// Keeps one content, as [`put_all`](Self::put_all) does.
@@ -238,6 +287,10 @@ impl Member {
             speed_bytes_s: self.meter.speed(Instant::now()),
             put_s,
             get_s,
+            memory_bytes: self.memory_bytes(),
+            // Relaxed: as above.
+            most: (self.memory_bytes_max.load(Ordering::Relaxed), self.packed_bytes.load(Ordering::Relaxed)),
+            limit_bytes: self.store.limit_bytes(),
         }
     }
 }

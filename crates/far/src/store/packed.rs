@@ -1,11 +1,13 @@
 //! Compressed memory of this host.
 
-use super::{Place, Store, StoreError};
+use super::reserve::Reserve;
+use super::{Place, ResizeError, Store, StoreError};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 use zstd::bulk::{Compressor, Decompressor};
 
 /// Parts of the table, so that threads seldom wait for each other.
@@ -22,10 +24,20 @@ pub enum Codec {
     Zstd,
 }
 
+impl Codec {
+    /// Bytes that it makes of content.
+    pub(super) fn packed_bytes(self, content: &[u8]) -> u64 {
+        // Content that it cannot compress is kept as it is.
+        Packed::of(self, u64::MAX).put(content).map_or(content.len() as u64, |place| u64::from(place.bytes))
+    }
+}
+
 /// Compressed memory, up to a limit. Content that does not become smaller is kept as it is.
 pub struct Packed {
     codec: Codec,
-    limit_bytes: u64,
+    limit_bytes: AtomicU64,
+    /// Memory of the host that it leaves alone.
+    reserve: Option<Reserve>,
     used_bytes: AtomicU64,
     next: AtomicU64,
     shards: [Mutex<Table>; SHARDS],
@@ -51,13 +63,40 @@ impl Packed {
     pub fn of(codec: Codec, limit_bytes: u64) -> Self {
         Self {
             codec,
-            limit_bytes,
+            limit_bytes: AtomicU64::new(limit_bytes),
+            reserve: None,
             used_bytes: AtomicU64::new(0),
             next: AtomicU64::new(0),
             shards: std::array::from_fn(|_| Mutex::default()),
             compressors: Mutex::default(),
             decompressors: Mutex::default(),
         }
+    }
+
+    /// The same, which takes nothing more where this host would have hardly any memory left.
+    pub fn sparing(self) -> Self {
+        Self { reserve: Some(Reserve::host()), ..self }
+    }
+
+    /// As [`sparing`](Self::sparing), with a host that is seen otherwise.
+    #[cfg(test)]
+    pub(super) fn beside(self, reserve: Reserve) -> Self {
+        Self { reserve: Some(reserve), ..self }
+    }
+
+    /// Takes so much of the limit and of the host's memory.
+    fn take(&self, bytes: u64) -> Result<(), StoreError> {
+        // Relaxed: budgets, which guard no other memory.
+        let limit = self.limit_bytes.load(Ordering::Relaxed);
+        let refusal = if self.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > limit {
+            StoreError::Full { name: self.name().to_owned() }
+        } else if self.reserve.as_ref().is_some_and(|reserve| !reserve.take(bytes, Instant::now())) {
+            StoreError::Short { name: self.name().to_owned() }
+        } else {
+            return Ok(());
+        };
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as above.
+        Err(refusal)
     }
 
     fn shard(&self, at: u64) -> MutexGuard<'_, Table> {
@@ -127,11 +166,7 @@ impl Store for Packed {
             })
         })?;
         let bytes = kept.len() as u64;
-        // Relaxed: a budget, which guards no other memory.
-        if self.used_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.limit_bytes {
-            self.used_bytes.fetch_sub(bytes, Ordering::Relaxed); // Relaxed: as above.
-            return Err(StoreError::Full { name: self.name().to_owned() });
-        }
+        self.take(bytes)?;
         let at = self.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
         self.shard(at).insert(at, kept);
         Ok(Place { at, bytes: bytes as u32 })
@@ -156,6 +191,18 @@ impl Store for Packed {
         if let Some(kept) = kept {
             self.used_bytes.fetch_sub(kept.len() as u64, Ordering::Relaxed); // Relaxed: a budget.
         }
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed) // Relaxed: a setting.
+    }
+
+    fn resize(&self, bytes: u64) -> Result<(), ResizeError> {
+        if self.memory_bytes() > bytes {
+            return Err(ResizeError::Held { name: self.name().to_owned() });
+        }
+        self.limit_bytes.store(bytes, Ordering::Relaxed); // Relaxed: a setting.
+        Ok(())
     }
 
     fn memory_bytes(&self) -> u64 {

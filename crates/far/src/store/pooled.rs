@@ -1,11 +1,12 @@
 //! Memory of the pool: of this host, by loads and stores, or of another rack, through the fabric.
 
-use super::{Place, Store, StoreError};
+use super::{Place, ResizeError, Store, StoreError};
 use hinterland_pool::{Pool, PoolError, Scratch};
 use hinterland_proto::control::Placement;
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ObjectName, RackName};
 use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ struct Inner {
     placement: Placement,
     /// It is another rack's.
     sleeps: bool,
-    limit_bytes: u64,
+    limit_bytes: AtomicU64,
     slot_bytes: u64,
     /// Unlike that of any other run: it makes the names of slabs.
     own: String,
@@ -95,7 +96,7 @@ impl Pooled {
             pool,
             placement: Placement::Rack(rack),
             sleeps,
-            limit_bytes,
+            limit_bytes: AtomicU64::new(limit_bytes),
             slot_bytes,
             own,
             books: Mutex::default(),
@@ -143,11 +144,12 @@ impl Inner {
         };
         let full = |text: &str| PoolError::Refused { code: ENOSPC, text: text.to_owned() };
         let least = self.slot_bytes.next_multiple_of(PAGE_BYTES);
-        let left = self.limit_bytes.saturating_sub(bytes) / PAGE_BYTES * PAGE_BYTES;
+        let limit = self.limit_bytes.load(Ordering::Relaxed); // Relaxed: a setting.
+        let left = limit.saturating_sub(bytes) / PAGE_BYTES * PAGE_BYTES;
         if left < least {
             let text = format!(
-                "{} has reached its limit of {} bytes (hint: give it more with @SIZE)",
-                self.name, self.limit_bytes
+                "{} has reached its limit of {limit} bytes (hint: give it more with @SIZE)",
+                self.name
             );
             return Err(full(&text));
         }
@@ -315,5 +317,19 @@ impl Store for Pooled {
 
     fn content_bytes_max(&self) -> usize {
         self.inner.slot_bytes as usize
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.inner.limit_bytes.load(Ordering::Relaxed) // Relaxed: a setting.
+    }
+
+    fn resize(&self, bytes: u64) -> Result<(), ResizeError> {
+        // Whoever makes a slab has looked at the limit before.
+        let _alone = self.inner.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.inner.books().bytes > bytes {
+            return Err(ResizeError::Held { name: self.inner.name.clone() });
+        }
+        self.inner.limit_bytes.store(bytes, Ordering::Relaxed); // Relaxed: a setting.
+        Ok(())
     }
 }

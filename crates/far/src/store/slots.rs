@@ -8,17 +8,43 @@ pub(super) struct Slots {
     /// The word at which the next search begins.
     next: usize,
     free: usize,
+    count: u32,
 }
 
 impl Slots {
     /// So many, all free.
     pub(super) fn new(count: u32) -> Self {
-        let count = count as usize;
-        let mut words = vec![u64::MAX; count / 64];
-        if !count.is_multiple_of(64) {
-            words.push((1 << (count % 64)) - 1);
+        let free = count as usize;
+        let mut words = vec![u64::MAX; free / 64];
+        if !free.is_multiple_of(64) {
+            words.push((1 << (free % 64)) - 1);
         }
-        Self { words, next: 0, free: count }
+        Self { words, next: 0, free, count }
+    }
+
+    /// How many there are.
+    pub(super) const fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Has so many from here on, those that are taken among them; `false`, and nothing changes, if one that is taken would be missing.
+    pub(super) fn resize(&mut self, count: u32) -> bool {
+        let before = Self::new(self.count);
+        let mut resized = Self::new(count);
+        for (index, (all, free)) in before.words.iter().zip(&self.words).enumerate() {
+            let taken = all & !free;
+            let word = resized.words.get_mut(index);
+            if taken & !word.as_deref().copied().unwrap_or(0) != 0 {
+                return false;
+            }
+            if let Some(word) = word {
+                *word &= !taken;
+            }
+            resized.free -= taken.count_ones() as usize;
+        }
+        resized.next = if self.next < resized.words.len() { self.next } else { 0 };
+        *self = resized;
+        true
     }
 
     /// As many as are asked for, or all that are left, in the order of their numbers from where the last search ended.
@@ -71,6 +97,26 @@ mod tests {
         assert_eq!(slots.take(10), [199, 3, 70, 71]);
         slots.give_back(12_345);
         assert!(slots.take(1).is_empty());
+    }
+
+    #[test]
+    fn places_that_are_taken_outlive_another_size_or_refuse_it() {
+        for (before, after) in [(0, 70), (63, 64), (64, 200), (100, 129), (200, 64), (200, 63), (130, 0)] {
+            let mut slots = Slots::new(before);
+            let held = slots.take(5);
+            let fits = held.iter().all(|slot| *slot < after);
+            assert_eq!((slots.resize(after), slots.count()), (fits, if fits { after } else { before }));
+            let mut all = [held, slots.take(1000)].concat();
+            all.sort_unstable();
+            assert!(all.iter().copied().eq(0..slots.count()), "{before} {after}: {all:?}");
+            all.iter().for_each(|slot| slots.give_back(*slot));
+            assert_eq!(slots.take(1000).len(), slots.count() as usize);
+        }
+        let mut slots = Slots::new(200);
+        slots.take(150);
+        (0..149).for_each(|slot| slots.give_back(slot));
+        assert!(!slots.resize(149) && slots.resize(150) && slots.resize(1000));
+        assert!(slots.take(1000).iter().all(|slot| *slot != 149));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::copy::{Content, Kept, Places};
 use super::member::{Life, Member, MemberState};
 use super::moving::Bell;
 use super::placing::Placing;
-use super::{Copy, Store, StoreError};
+use super::{Codec, Copy, ResizeError, Store, StoreError};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -77,6 +77,16 @@ pub enum RetireError {
     },
 }
 
+/// Why those that were named cannot be the only ones.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "only {working} of these back ends work, and each byte is to be in {copies} (hint: name another one, or ask for fewer with --copies)"
+)]
+pub struct FewError {
+    working: usize,
+    copies: usize,
+}
+
 impl Stores {
     /// These back ends, unmeasured, with each content in `copies` of them.
     pub fn new(stores: Vec<Box<dyn Store>>, copies: usize) -> Self {
@@ -142,6 +152,61 @@ impl Stores {
             self.bell.ring();
         }
         Ok(())
+    }
+
+    /// Retires all back ends but these, with each content in so many of them from here on.
+    ///
+    /// # Errors
+    /// [`FewError`] if too few of them work; nothing has changed then.
+    pub fn keep_only(self: &Arc<Self>, names: &[String], copies: usize) -> Result<(), FewError> {
+        let members = self.in_use();
+        let active = members.iter().filter(|member| member.life() == Life::Active);
+        let (stay, go): (Vec<_>, Vec<_>) =
+            active.partition(|member| names.iter().any(|name| name == member.name()));
+        if stay.len() < copies {
+            return Err(FewError { working: stay.len(), copies });
+        }
+        self.set_copies(copies);
+        for member in go {
+            // One that has failed meanwhile leaves as it is.
+            member.leave(Life::Retired);
+        }
+        self.begin_moving();
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Has a back end take so many bytes at most from here on.
+    ///
+    /// # Errors
+    /// [`ResizeError`]; it is as before then.
+    pub fn resize(&self, name: &str, bytes: u64) -> Result<(), ResizeError> {
+        let members = self.in_use();
+        let is_it = |member: &&Arc<Member>| member.life() == Life::Active && member.name() == name;
+        // One that has failed meanwhile has no size any more.
+        members.iter().find(is_it).map_or(Ok(()), |member| member.resize(bytes))?;
+        // What found no room may have some here.
+        self.bell.ring();
+        Ok(())
+    }
+
+    /// Bytes of content for each byte that a codec makes of them, by a few contents of this run; 1 without any.
+    pub fn compression(&self, codec: Codec) -> f64 {
+        let (mut content_bytes, mut packed_bytes) = (0, 0);
+        for shard in &self.registry {
+            // Let go of behind the lock, which the last holder of content takes.
+            let one = {
+                let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+                shard.values().find_map(Weak::upgrade)
+            };
+            let Some(one) = one else { continue };
+            let mut content = vec![0; one.bytes()];
+            if one.read(&mut content).is_ok() {
+                content_bytes += content.len() as u64;
+                packed_bytes += codec.packed_bytes(&content);
+            }
+        }
+        if packed_bytes == 0 { 1.0 } else { content_bytes as f64 / packed_bytes as f64 }
     }
 
     /// In how many of them each content is kept, or will be.
@@ -287,7 +352,11 @@ impl Stores {
         shares.retain(|key, _| over.iter().all(|member| Arc::as_ptr(member) as usize != *key));
         drop(shares);
         let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
-        past.extend(over.iter().map(|member| MemberState { life: Life::Gone, ..member.state() }));
+        past.extend(over.iter().map(|member| MemberState {
+            life: Life::Gone,
+            memory_bytes: 0,
+            ..member.state()
+        }));
     }
 
     pub(super) fn stranded(&self) -> MutexGuard<'_, Vec<Weak<Content>>> {

@@ -105,6 +105,93 @@ fn what_was_begun_is_read_from_its_buffer_until_it_is_settled_and_never_counts_t
     assert_eq!((stores.memory_bytes(), stores.members()[0].held_bytes), (0, 0));
 }
 
+#[test]
+fn compressed_memory_leaves_the_host_its_reserve_and_hands_over_to_the_next() {
+    let spare = Arc::new(AtomicU64::new(100_000));
+    let seen = spare.clone();
+    let host = move || reserve::HostMemory {
+        total_bytes: 64 << 20,
+        available_bytes: (1 << 20) + seen.load(Ordering::SeqCst),
+    };
+    let packed = || Packed::new(u64::MAX / 2).beside(reserve::Reserve::of(host.clone()));
+    let disk = Disk::open(&std::env::temp_dir(), 64 << 16, 1 << 16).unwrap();
+    let both = Arc::new(Stores::new(vec![Box::new(packed()), Box::new(disk)], 1));
+    spare.store(0, Ordering::SeqCst);
+    let kept: Vec<_> = (0..20).map(|seed| both.put(&content(seed)).0).collect();
+    assert_eq!((both.memory_bytes(), both.members()[1].held_bytes), (0, 20 << 16));
+    all_right(&kept);
+    let alone = Arc::new(Stores::new(vec![Box::new(packed())], 1));
+    let (copy, refusal) = alone.put(&content(1));
+    let told = refusal.unwrap().to_string();
+    assert!(copy.is_stranded() && told.contains("hardly any memory") && told.contains("hint:"), "{told}");
+    all_right(&[alone.put(&content(0)).0]);
+    // Nothing is freed here, but the host has memory again.
+    spare.store(1 << 30, Ordering::SeqCst);
+    until("it moved", || !copy.is_stranded());
+    assert!(alone.members()[0].memory_bytes >= 65536);
+}
+
+#[test]
+fn back_ends_get_another_size_while_they_have_content_and_refuse_what_is_too_small() {
+    let disk = Disk::open(&std::env::temp_dir(), 4 << 16, 1 << 16).unwrap();
+    let name = disk.name().to_owned();
+    let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(4 << 16)), Box::new(disk)], 2));
+    let copies: Vec<_> = (0..4).map(|seed| stores.put(&content(seed))).collect();
+    assert!(copies.iter().all(|(_, refusal)| refusal.is_none()));
+    assert!(stores.put(&content(9)).1.is_some());
+    for name in ["lz4", &name] {
+        let told = stores.resize(name, 3 << 16).unwrap_err().to_string();
+        assert!(told.contains(name) && told.contains("hint:"), "{told}");
+        assert_eq!(state(&stores, name).limit_bytes, 4 << 16);
+        stores.resize(name, 8 << 16).unwrap();
+        assert_eq!(state(&stores, name).limit_bytes, 8 << 16);
+    }
+    let more: Vec<_> = (4..8).map(|seed| stores.put(&content(seed))).collect();
+    assert!(more.iter().all(|(_, refusal)| refusal.is_none()));
+    let all: Vec<_> = copies.into_iter().chain(more).map(|(copy, _)| copy).collect();
+    all_right(&all);
+    drop(all);
+    for name in ["lz4", &name] {
+        stores.resize(name, 1 << 16).unwrap();
+    }
+    let back = stores.put(&content(3));
+    assert!(back.1.is_none() && stores.put(&content(4)).1.is_some());
+    let fixed = Stores::new(vec![Box::new(Named::new("fixed", 1 << 20))], 1).resize("fixed", 1 << 30);
+    assert!(matches!(fixed, Err(ResizeError::Fixed { .. })));
+}
+
+#[test]
+fn what_is_taken_of_memory_is_known_at_its_most_and_how_content_compresses_from_samples() {
+    let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
+    assert!((stores.compression(Codec::Lz4) - 1.0).abs() < 1e-9);
+    let half = |seed: u8| [&content(seed)[..32768], &[seed; 32768]].concat();
+    let copies: Vec<_> = (0..100).map(|seed| stores.put(&half(seed)).0).collect();
+    for codec in [Codec::Lz4, Codec::Zstd] {
+        let ratio = stores.compression(codec);
+        assert!((1.8..2.1).contains(&ratio), "{ratio}");
+    }
+    let before = state(&stores, "lz4");
+    assert_eq!(before.most, (before.memory_bytes, 100 << 16));
+    drop(copies);
+    let after = state(&stores, "lz4");
+    assert_eq!((after.memory_bytes, after.most), (0, before.most));
+}
+
+#[test]
+fn those_that_are_kept_must_be_enough_else_nothing_changes() {
+    let named = |name| -> Box<dyn Store> { Box::new(Named::new(name, 1 << 30)) };
+    let stores = Arc::new(Stores::new(vec![named("a"), named("b"), named("c")], 2));
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+    let told = stores.keep_only(&names(&["c", "gone"]), 2).unwrap_err().to_string();
+    assert!(told.contains("hint:"), "{told}");
+    assert!(stores.members().iter().all(|member| member.life == Life::Active) && stores.copies() == 2);
+    stores.keep_only(&names(&["c"]), 1).unwrap();
+    until("they are gone", || {
+        stores.members().iter().all(|member| member.name == "c" || member.life == Life::Gone)
+    });
+    assert!(!stores.has_said_fewer.load(Ordering::Relaxed));
+}
+
 /// A back end that takes so many contents, and then breaks; what it has can be read.
 struct Ending {
     inner: Packed,

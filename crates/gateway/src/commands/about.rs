@@ -3,6 +3,7 @@
 use super::{Call, Outcome, REDIS_VERSION, Refusal};
 use crate::keyspace::Keyspace;
 use crate::shared::Counters;
+use hinterland_proto::control::KvStatus;
 use hinterland_resp::command::{self, COMMANDS, Spec};
 use hinterland_resp::glob;
 
@@ -69,7 +70,7 @@ impl Call<'_> {
                 vec![
                     ("used_memory", used.to_string()),
                     ("maxmemory", capacity.to_string()),
-                    ("maxmemory_policy", "allkeys-lru".to_owned()),
+                    ("maxmemory_policy", policy(&stores)),
                     ("buffers_bytes", self.context.shared.buffer_bytes().to_string()),
                 ]
             }
@@ -113,14 +114,16 @@ impl Call<'_> {
             b"HELP" => return self.help(&["CONFIG <subcommand>.", "GET <pattern>, RESETSTAT"]),
             _ => return Err(self.unknown_subcommand("CONFIG")),
         }
-        let capacity = self.keyspace()?.store().capacity_bytes();
+        let store = self.keyspace()?.store();
+        let capacity = store.capacity_bytes();
+        let stores = store.status().map_err(crate::keyspace::KeyError::from)?;
         let options = &self.context.shared.options;
         let all = [
             ("appendonly", "no".to_owned()),
             ("databases", options.databases.to_string()),
             ("maxclients", options.clients_max.to_string()),
             ("maxmemory", capacity.to_string()),
-            ("maxmemory-policy", "allkeys-lru".to_owned()),
+            ("maxmemory-policy", policy(&stores)),
             ("port", self.context.shared.port.to_string()),
             ("proto-max-bulk-len", crate::head::VALUE_BYTES_MAX.to_string()),
             ("save", String::new()),
@@ -210,4 +213,10 @@ impl Call<'_> {
         self.replies.bulk((now_ms % 1000 * 1000).to_string().as_bytes());
         Ok(())
     }
+}
+
+/// What leaves when the memory is full, in the words of Redis: any key, in the order that `--eviction` of the node names. It is
+/// the same for all stores of a node.
+fn policy(stores: &[KvStatus]) -> String {
+    stores.first().map_or_else(String::new, |store| format!("allkeys-{}", store.eviction))
 }

@@ -31,6 +31,8 @@ pub struct TierLog {
     /// The region that is being written, and where in it.
     current: usize,
     at: u64,
+    /// A record of that region was written in this round: else what it held in the round before is still on the disk.
+    is_begun: bool,
     next_sequence: u64,
     index: HashMap<u128, Entry>,
     bytes: u64,
@@ -107,6 +109,7 @@ impl TierLog {
             regions: vec![Region::default(); count as usize],
             current: 0,
             at: 0,
+            is_begun: true,
             next_sequence: 1,
             index: HashMap::new(),
             bytes: 0,
@@ -135,7 +138,7 @@ impl TierLog {
 
     /// Whether a place stays for a while: at least a quarter of the log is written before its region is begun anew.
     pub fn is_young(&self, place: &Place) -> bool {
-        let (count, region) = (self.regions.len(), (place.offset / self.region_bytes) as usize);
+        let (count, region) = (self.regions.len(), self.region_of(place));
         let ahead = (region + count - self.current - 1) % count;
         ahead * 4 >= count
     }
@@ -160,9 +163,36 @@ impl TierLog {
         (record, place)
     }
 
+    /// A record was not written: the next one takes its place, if its region is still the one that is written. What lies behind a gap is
+    /// not found after a restart.
+    pub fn rewind(&mut self, place: &Place) {
+        if self.region_of(place) == self.current {
+            self.at = place.offset % self.region_bytes;
+        }
+    }
+
+    /// A record was written, and all before it in its region.
+    pub fn written(&mut self, place: &Place) {
+        self.is_begun |= self.region_of(place) == self.current;
+    }
+
+    /// Whether what the region that is written now held before can come back no more, after a restart either.
+    pub const fn is_begun(&self) -> bool {
+        self.is_begun
+    }
+
+    /// Whether two records lie in one region.
+    pub const fn are_together(&self, one: &Place, other: &Place) -> bool {
+        self.region_of(one) == self.region_of(other)
+    }
+
+    const fn region_of(&self, place: &Place) -> usize {
+        (place.offset / self.region_bytes) as usize
+    }
+
     /// The record was written. Nothing is added if its region was begun anew meanwhile.
     pub fn add(&mut self, record: &Record, place: Place) {
-        let region = (place.offset / self.region_bytes) as usize;
+        let region = self.region_of(&place);
         if self.regions[region].sequence != record.region {
             return;
         }
@@ -247,6 +277,7 @@ impl TierLog {
             }
         }
         self.regions[self.current].sequence = self.next_sequence;
+        self.is_begun = false;
     }
 
     fn forget_hash(&mut self, hash: u128) -> bool {
@@ -393,5 +424,29 @@ mod tests {
         let a_region = REGION_BYTES_MIN / record_bytes(1 << 20);
         assert!((63 * a_region..=64 * a_region).contains(&log.blocks()), "{}", log.blocks());
         assert!(TierLog::new(REGION_BYTES_MIN).is_none());
+    }
+
+    #[test]
+    fn a_record_takes_the_place_of_one_that_was_not_written_and_is_found_again() {
+        let mut log = TierLog::new(5 * REGION_BYTES_MIN).unwrap_or_else(|| panic!("two regions"));
+        let mut pages = Pages::new();
+        assert!(log.is_begun(), "nothing is on the disk");
+        let (_, lost) = log.append(block(1, 1 << 20));
+        log.rewind(&lost);
+        assert!(!log.is_begun(), "what the region held before may be there still");
+        for number in 2..4 {
+            let (_, place) = write(&mut log, &mut pages, block(number, 1 << 20));
+            log.written(&place);
+            let (_, gap) = log.append(block(number + 10, 3 << 20));
+            assert!(log.are_together(&place, &gap) && log.is_begun());
+            log.rewind(&gap);
+        }
+        let again = reread(&log, &pages);
+        assert_eq!(again.blocks(), 2);
+        for number in 2..4 {
+            let record = block(number, 0);
+            let key = record.key.unwrap_or_else(|| panic!("a key"));
+            assert_eq!(again.find(&record.fingerprint, &key), log.find(&record.fingerprint, &key));
+        }
     }
 }

@@ -7,8 +7,10 @@ use super::units::Waiter;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::userfault::Event;
 use hinterland_os::{OsError, process};
-use hinterland_types::SessionId;
+use hinterland_types::limits::BASE_PAGE_BYTES;
+use hinterland_types::{ByteRange, SessionId};
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -92,7 +94,14 @@ impl FaultWatch {
                 return;
             }
             for readiness in &ready {
-                self.serve_one(cache, readiness.token, &mut events);
+                let serve = || self.serve_one(cache, readiness.token, &mut events);
+                // A defect that one fault meets leaves one thread waiting, not those of every program of the host.
+                if catch_unwind(AssertUnwindSafe(serve)).is_err() {
+                    cache.problem(
+                        "a fault was not answered because of a defect of the node, whose log has its place \
+                         (hint: end the program that waits, and report the log)",
+                    );
+                }
             }
         }
     }
@@ -124,10 +133,14 @@ impl FaultWatch {
         let Some((watched, offset)) = self.find(read_from, address) else {
             tracing::warn!(address, "a fault outside every registered mapping; its thread is woken");
             // The mapping went away between fault and answer; a retry ends in its own fault.
-            let _ = read_from.registration.fault().wake(address & !4095, 4096);
+            let page = page_of(address);
+            let _ = read_from.registration.fault().wake(page.offset(), page.bytes());
             return;
         };
-        let outcome = watched.file.fault(offset, Waiter::Fault(watched.registration.id));
+        let Some(outcome) = watched.file.fault(offset, Waiter::Fault(watched.registration.id)) else {
+            watched.registration.poison(page_of(offset), "the object has no bytes there");
+            return;
+        };
         if outcome.present {
             watched.registration.resolve(watched.file.units.range(outcome.unit));
         }
@@ -154,4 +167,10 @@ impl FaultWatch {
             }
         }
     }
+}
+
+/// The page that an address or an offset lies in.
+fn page_of(at: u64) -> ByteRange {
+    // No program has the last page of all: the default is never taken.
+    ByteRange::new(at - at % BASE_PAGE_BYTES, BASE_PAGE_BYTES).unwrap_or_default()
 }

@@ -9,6 +9,8 @@ use hinterland_os::{MemoryFile, OsError, PageFiller, PageKind, Seals};
 use hinterland_policy::prefetch::{Prefetcher, Tick};
 use hinterland_policy::probation::Probation;
 use hinterland_policy::{LoopWatch, Tuner, UnitMap};
+use hinterland_proto::checksum::crc32c;
+use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, ObjectId, SessionId};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
@@ -36,6 +38,8 @@ pub struct CacheFile {
     filler: PageFiller,
     state: Mutex<FileState>,
     resident_bytes: AtomicU64,
+    /// When somebody began or ended to use it, as a number that grows from use to use.
+    last_use: AtomicU64,
 }
 
 /// What the lock of a file guards.
@@ -54,14 +58,14 @@ pub struct FileState {
     pub loops: LoopWatch,
     /// What to evict.
     pub probation: Probation,
-    /// Sessions that read it without mapping it.
+    /// Sessions that read it, or have asked for its descriptor to map it.
     pub readers: HashSet<SessionId>,
     /// Budgets that sessions asked for.
     pub budgets: HashMap<SessionId, Option<u64>>,
 }
 
 impl FileState {
-    /// Whether nobody has it mapped or reads it.
+    /// Whether nobody has it mapped, is about to map it, or reads it.
     pub fn is_idle(&self) -> bool {
         self.registrations.is_empty() && self.readers.is_empty()
     }
@@ -95,6 +99,15 @@ pub struct FaultOutcome {
     pub fetch: Vec<(u32, bool)>,
 }
 
+/// What came of copying bytes out.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Copied {
+    /// All of them.
+    Whole,
+    /// They are not in the file. These units were touched by others meanwhile, and must be queued.
+    Absent(Vec<(u32, bool)>),
+}
+
 impl CacheFile {
     /// Makes an empty file.
     ///
@@ -108,11 +121,10 @@ impl CacheFile {
         huge: bool,
     ) -> Result<Self, OsError> {
         let bytes = source.info().bytes;
-        let (file, filler) = if huge && units.wants_huge() {
-            make(key.object, bytes, PageKind::Huge2M)
-                .or_else(|_| make(key.object, bytes, PageKind::Base4K))?
-        } else {
-            make(key.object, bytes, PageKind::Base4K)?
+        let (first, second) = page_kinds(bytes, huge && units.wants_huge());
+        let (file, filler) = match (make(key.object, bytes, first), second) {
+            (Err(_), Some(second)) => make(key.object, bytes, second)?,
+            (made, _) => made?,
         };
         let state = FileState {
             units: UnitStates::new(units.count()),
@@ -133,6 +145,7 @@ impl CacheFile {
             filler,
             state: Mutex::new(state),
             resident_bytes: AtomicU64::new(0),
+            last_use: AtomicU64::new(0),
         })
     }
 
@@ -184,16 +197,31 @@ impl CacheFile {
         self.resident_bytes.fetch_sub(bytes, Ordering::AcqRel);
     }
 
+    /// Somebody begins or ends to use the file.
+    pub fn note_use(&self, now: u64) {
+        // Relaxed: a number by which files are compared; nothing else is ordered by it.
+        self.last_use.fetch_max(now, Ordering::Relaxed);
+    }
+
+    /// When somebody last began or ended to use it.
+    pub fn last_use(&self) -> u64 {
+        // Relaxed: see `note_use`.
+        self.last_use.load(Ordering::Relaxed)
+    }
+
     /// Budget of this object: the largest that a session asked for, if all that have it mapped asked.
     pub fn budget(&self) -> Option<u64> {
         let state = self.lock();
         state.budgets.values().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    /// A program touched `offset` of a mapping, or reads from there.
-    pub fn fault(&self, offset: u64, waiter: Waiter) -> FaultOutcome {
+    /// A program touched `offset` of a mapping, or reads from there; `None` if the object has no bytes to fill.
+    pub fn fault(&self, offset: u64, waiter: Waiter) -> Option<FaultOutcome> {
         let unit = self.units.unit_of(offset);
         let mut state = self.lock();
+        if !state.units.has(unit) {
+            return None;
+        }
         let is_fault = waiter.is_fault();
         let touch = state.units.touch(unit, waiter.clone());
         let mut fetch = Vec::new();
@@ -202,7 +230,7 @@ impl CacheFile {
             state.units.touch(unit, waiter);
             drop(state);
             tracing::error!(unit, "pages of a cache file are gone that were there; they are fetched again");
-            return FaultOutcome { unit, present: false, fetch: self.punch(&[unit]) };
+            return Some(FaultOutcome { unit, present: false, fetch: self.punch(&[unit]) });
         }
         if touch == Touch::Fetch {
             fetch.push((unit, true));
@@ -220,7 +248,7 @@ impl CacheFile {
             prefetcher.on_fault(&self.units, offset, tick, &mut is_known, &mut ahead);
             fetch.extend(ahead.into_iter().filter(|&other| units.request(other)).map(|other| (other, false)));
         }
-        FaultOutcome { unit, present: touch == Touch::Present, fetch }
+        Some(FaultOutcome { unit, present: touch == Touch::Present, fetch })
     }
 
     /// Frees the pages of units that the caller has marked as leaving; returns those that were touched meanwhile
@@ -252,17 +280,53 @@ impl CacheFile {
         self.lock().registrations.iter().find(|registration| registration.id == id).cloned()
     }
 
-    /// Copies bytes of one unit out of the file; whether they are there. The unit cannot leave meanwhile.
+    /// Copies bytes of one unit out of the file, which cannot leave meanwhile. If they are not there: units that must be queued first.
     ///
     /// # Errors
     /// [`OsError`] if the file cannot be read.
-    pub fn copy_out(&self, unit: u32, offset: u64, into: &mut [u8]) -> Result<bool, OsError> {
+    pub fn copy_out(&self, unit: u32, offset: u64, into: &mut [u8]) -> Result<Copied, OsError> {
         if !self.lock().units.pin(unit) {
-            return Ok(false);
+            return Ok(Copied::Absent(Vec::new()));
         }
         let copied = self.file.read_at(offset, into);
+        let is_whole = copied.is_ok() && self.has_pages(offset, into);
         self.lock().units.unpin(unit);
-        copied.map(|()| true)
+        copied?;
+        if is_whole {
+            return Ok(Copied::Whole);
+        }
+        let mut state = self.lock();
+        if !state.units.evict(unit) {
+            return Ok(Copied::Absent(Vec::new()));
+        }
+        hinterland_policy::Eviction::remove(&mut state.probation, evict::key(unit));
+        drop(state);
+        tracing::error!(unit, "pages of a cache file are gone that were there; they are fetched again");
+        Ok(Copied::Absent(self.punch(&[unit])))
+    }
+
+    /// Whether what was read came from pages. A hole reads as zeros; a page that holds nothing else is compared with its checksum.
+    fn has_pages(&self, offset: u64, read: &[u8]) -> bool {
+        let page_bytes = self.file.kind().page_bytes();
+        let mut at = 0;
+        while at < read.len() {
+            // To the end of the page: a slice fits into the address space.
+            let end =
+                (at as u64 + page_bytes - (offset + at as u64) % page_bytes).min(read.len() as u64) as usize;
+            if read[at..end].iter().all(|byte| *byte == 0) && !self.is_block_right(offset + at as u64) {
+                return false;
+            }
+            at = end;
+        }
+        true
+    }
+
+    /// Compares the block of a byte with its checksum.
+    fn is_block_right(&self, offset: u64) -> bool {
+        let index = offset / CHECKSUM_BLOCK_BYTES;
+        let start = index * CHECKSUM_BLOCK_BYTES;
+        let mut block = vec![0; (self.source.info().bytes - start).min(CHECKSUM_BLOCK_BYTES) as usize];
+        self.file.read_at(start, &mut block).is_ok() && self.source.checksum(index) == Some(crc32c(&block))
     }
 
     /// Answers a list of waiters of one unit.
@@ -301,10 +365,29 @@ impl CacheFile {
     /// Checks that a mapping that a program announces lies inside the file.
     ///
     /// # Errors
-    /// [`Refused`] if it does not.
+    /// [`Refused`] if it does not, or if the object has no bytes that a fault could be answered with.
     pub fn check_mapping(&self, offset: u64, bytes: u64) -> Result<ByteRange, Refused> {
+        if self.units.count() == 0 {
+            let text = format!(
+                "{} has no bytes to map (hint: map its file as the kernel does)",
+                self.source.info().name
+            );
+            return Err(Refused::new(errno::EINVAL, text));
+        }
         ByteRange::within(offset, bytes, self.file.len())
             .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+    }
+}
+
+/// Pages that a file of so many bytes should have, and those to do with if these cannot be had.
+///
+/// A smaller object would take a whole huge page and leave most of it empty: a budget of 1 GiB would hold 512 of them. It
+/// gets one only where the system has no small pages that the node can fill.
+const fn page_kinds(bytes: u64, huge_fits: bool) -> (PageKind, Option<PageKind>) {
+    match (huge_fits, bytes >= PageKind::Huge2M.page_bytes()) {
+        (true, true) => (PageKind::Huge2M, Some(PageKind::Base4K)),
+        (true, false) => (PageKind::Base4K, Some(PageKind::Huge2M)),
+        (false, _) => (PageKind::Base4K, None),
     }
 }
 
@@ -316,4 +399,18 @@ fn make(object: ObjectId, bytes: u64, kind: PageKind) -> Result<(MemoryFile, Pag
     file.add_seals(Seals::FIXED_LENGTH)?;
     let filler = PageFiller::new(&file)?;
     Ok((file, filler))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_below_a_huge_page_gets_small_ones() {
+        const MIB: u64 = 1 << 20;
+        assert_eq!(page_kinds(10 << 10, true), (PageKind::Base4K, Some(PageKind::Huge2M)));
+        assert_eq!(page_kinds(2 * MIB - 1, true).0, PageKind::Base4K);
+        assert_eq!(page_kinds(2 * MIB, true), (PageKind::Huge2M, Some(PageKind::Base4K)));
+        assert_eq!(page_kinds(64 * MIB, false), (PageKind::Base4K, None));
+    }
 }

@@ -2,7 +2,7 @@
 //! not is filled first, so that a host fetches each byte once whichever way its programs ask for it.
 
 use super::Cache;
-use super::file::CacheFile;
+use super::file::{CacheFile, Copied};
 use super::units::Waiter;
 use crate::refused::{Refused, errno};
 use hinterland_types::ByteRange;
@@ -71,8 +71,9 @@ impl Cache {
                 if let Some(arrival) = arrival.take() {
                     arrival.wait(self)?;
                 }
-                if file.copy_out(unit, start, part)? {
-                    break;
+                match file.copy_out(unit, start, part)? {
+                    Copied::Whole => break,
+                    Copied::Absent(wanted) => self.queue.push(file, &wanted),
                 }
                 tries += 1;
                 if tries == TRIES_MAX {
@@ -89,7 +90,7 @@ impl Cache {
     fn want(&self, file: &Arc<CacheFile>, unit: u32, offset: u64) -> Option<Arc<Arrival>> {
         let arrival = Arc::new(Arrival::default());
         let offset = offset.max(file.units.range(unit).offset());
-        let outcome = file.fault(offset, Waiter::Read(Arc::clone(&arrival)));
+        let outcome = file.fault(offset, Waiter::Read(Arc::clone(&arrival)))?;
         self.queue.push(file, &outcome.fetch);
         (!outcome.present).then_some(arrival)
     }

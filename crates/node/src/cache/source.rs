@@ -39,6 +39,12 @@ pub struct Source {
     own: NodeId,
     /// Whether a fetch is cut into pieces that are used as they come.
     pub is_pipelined: bool,
+    tallies: Arc<SourceTallies>,
+}
+
+/// Counters of all sources together, which outlive each of them.
+#[derive(Debug, Default)]
+pub struct SourceTallies {
     /// Reads that went to another home after a failure.
     pub failovers: AtomicU64,
     /// Blocks whose checksum was wrong.
@@ -54,7 +60,8 @@ struct Attached {
 }
 
 impl Source {
-    /// Finds a home and learns the checksums, which must agree with the directory's digest.
+    /// Finds a home and learns the checksums, which must agree with the directory's digest. What happens is counted in
+    /// `tallies`.
     ///
     /// # Errors
     /// [`Refused`] if no home answers or all answer with wrong checksums.
@@ -63,6 +70,7 @@ impl Source {
         peers: Arc<Peers>,
         directory: Arc<DirectoryLink>,
         own: NodeId,
+        tallies: Arc<SourceTallies>,
     ) -> Result<Self, Refused> {
         let mut source = Self {
             info: Mutex::new(info),
@@ -73,9 +81,7 @@ impl Source {
             avoided: Mutex::default(),
             own,
             is_pipelined: true,
-            failovers: AtomicU64::new(0),
-            checksum_failures: AtomicU64::new(0),
-            received_bytes: AtomicU64::new(0),
+            tallies,
         };
         source.blocks = source.try_homes("checksums", |source, home| source.fetch_blocks(home))?;
         Ok(source)
@@ -84,6 +90,11 @@ impl Source {
     /// What is known of the object.
     pub fn info(&self) -> ObjectInfo {
         self.info.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The crc32c of a block of 64 KiB.
+    pub fn checksum(&self, block: u64) -> Option<u32> {
+        usize::try_from(block).ok().and_then(|block| self.blocks.get(block).copied())
     }
 
     /// Reads a range that starts at a multiple of 64 KiB and ends at one or at the end of the object into an intake, from
@@ -164,7 +175,7 @@ impl Source {
                 Some(FetchAction::Suspect { node, block }) => {
                     tracing::error!(%node, block, "a home sent a block with a wrong checksum");
                     // Relaxed: a counter that nothing is ordered by.
-                    self.checksum_failures.fetch_add(1, Ordering::Relaxed);
+                    self.tallies.checksum_failures.fetch_add(1, Ordering::Relaxed);
                 }
                 Some(FetchAction::Done) => return Ok(()),
                 Some(FetchAction::Fail(failure)) => return Err(lost(describe_tries(&failure, &homes))),
@@ -223,7 +234,7 @@ impl Source {
         self.detach(home);
         self.avoided.lock().unwrap_or_else(PoisonError::into_inner).insert(home.node, Instant::now());
         // Relaxed: a counter that nothing is ordered by.
-        self.failovers.fetch_add(1, Ordering::Relaxed);
+        self.tallies.failovers.fetch_add(1, Ordering::Relaxed);
         FetchEvent::Down { node: home.node, reason: refused.text }
     }
 
@@ -244,7 +255,7 @@ impl Source {
         match result {
             Ok(_) => {
                 // Relaxed: a counter that nothing is ordered by.
-                self.received_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
+                self.tallies.received_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
                 let at = (piece.offset() - range.offset()) as usize;
                 let body = Body::Bytes(intake.bytes(at, piece.bytes() as usize));
                 machine.handle(0, FetchEvent::Reply { attempt, body });
@@ -280,7 +291,7 @@ impl Source {
                     Err(refused) => {
                         self.detach(home);
                         // Relaxed: a counter that nothing is ordered by.
-                        self.failovers.fetch_add(1, Ordering::Relaxed);
+                        self.tallies.failovers.fetch_add(1, Ordering::Relaxed);
                         reasons.push(format!("{} in rack {}: {refused}", home.node, home.rack));
                     }
                 }

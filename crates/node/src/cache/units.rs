@@ -201,7 +201,12 @@ impl UnitStates {
 
     /// Whether the bytes of the unit are in the file.
     pub fn is_present(&self, unit: u32) -> bool {
-        self.states[unit as usize] == State::Present
+        self.states.get(unit as usize) == Some(&State::Present)
+    }
+
+    /// Whether there is such a unit: an object without bytes has none.
+    pub const fn has(&self, unit: u32) -> bool {
+        (unit as usize) < self.states.len()
     }
 
     /// Whether nobody has asked for the unit, or it has left.
@@ -247,6 +252,12 @@ mod tests {
         assert_eq!(units.complete(1), (vec![W, V], true));
         assert_eq!(units.touch(1, W), Touch::Present);
         assert_eq!(units.present_count(), 1);
+    }
+
+    #[test]
+    fn an_object_without_bytes_has_no_unit() {
+        let mut units = UnitStates::new(0);
+        assert!(!units.has(0) && !units.is_present(0) && !units.pin(0));
     }
 
     #[test]

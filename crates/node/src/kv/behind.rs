@@ -213,10 +213,25 @@ impl UserStore {
                 if is_sound && let Some(disk) = &self.disk {
                     disk.stage_patiently(&self.view, &departing.leaving);
                 }
-                has_left |= self.lock().store.depart(&departing, &mut |slot| self.was_touched(slot));
+                has_left |= self.depart(&departing);
             }
         }
         has_left
+    }
+
+    /// Lets a block leave that was copied for the disk. One that was removed or replaced meanwhile is not to come back from there.
+    pub(super) fn depart(&self, departing: &Departing) -> bool {
+        let mut state = self.lock();
+        if state.store.depart(departing, &mut |slot| self.was_touched(slot)) {
+            return true;
+        }
+        let Departing { leaving, slot, generation } = departing;
+        let there = state.store.inspect(leaving.namespace, &leaving.key);
+        let is_there = there.is_some_and(|there| (there.slot, there.generation) == (*slot, *generation));
+        if !is_there && let Some(disk) = &self.disk {
+            disk.removed(leaving.namespace.0, &leaving.key);
+        }
+        false
     }
 
     /// The next blocks to leave until so much is free; for each whether its bytes are known to be right.

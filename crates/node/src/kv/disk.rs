@@ -3,6 +3,7 @@
 //! See `docs/decisions/2026-11-22-kv-disk-tier.md`. Locks are taken in the order store, tier; nobody holds the tier's while it asks the disk.
 
 mod bring;
+mod notes;
 mod recover;
 mod write;
 
@@ -15,6 +16,7 @@ use hinterland_kv::disk::{Record, RecordKind, TierLog};
 use hinterland_kv::{BlockKey, Leaving, View, read_summed};
 use hinterland_os::{DirectFile, Transfer, process};
 use hinterland_proto::control::KvDiskStatus;
+use notes::Notes;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::path::PathBuf;
@@ -43,6 +45,13 @@ pub struct KvDisk {
     pub bytes: u64,
 }
 
+impl KvDisk {
+    /// The file of a user.
+    pub(super) fn file(&self, user: u32) -> PathBuf {
+        self.folder.join(format!("kv-{user}.blocks"))
+    }
+}
+
 /// What transfers are done on.
 pub(super) trait Media: Send + Sync {
     fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>>;
@@ -54,7 +63,7 @@ impl Media for DirectFile {
     }
 }
 
-/// A record that waits to be written, or is being written.
+/// A block that waits to be written, or is being written.
 struct Staged {
     record: Record,
     bytes: Vec<u8>,
@@ -70,6 +79,9 @@ struct State {
     /// The number of the last one that was staged of each block.
     staged_blocks: HashMap<([u8; 32], BlockKey), u64>,
     staged_bytes: usize,
+    /// Removals that wait to be written.
+    notes: Notes,
+    is_writing: bool,
     /// Fingerprints of the namespaces that may be written, by number.
     spaces: HashMap<u64, [u8; 32]>,
     /// Namespaces whose blocks are replaced in memory: what the disk has of them would be old.
@@ -114,7 +126,7 @@ impl DiskTier {
     /// # Errors
     /// [`Refused`] without room or rights, or if another node uses it.
     pub(super) fn open(disk: &KvDisk, user: u32) -> Result<Arc<Self>, Refused> {
-        let path = disk.folder.join(format!("kv-{user}.blocks"));
+        let path = disk.file(user);
         std::fs::create_dir_all(&disk.folder).map_err(|error| {
             let text = format!(
                 "cannot make {}: {error} (hint: choose another folder with --kv-disk)",
@@ -142,6 +154,8 @@ impl DiskTier {
             staged_first: 0,
             staged_blocks: HashMap::new(),
             staged_bytes: 0,
+            notes: Notes::default(),
+            is_writing: false,
             spaces: HashMap::new(),
             forbidden: HashSet::new(),
             removals: 0,
@@ -250,9 +264,9 @@ impl DiskTier {
         let was_staged =
             state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
         let was_here = state.log.forget(&fingerprint, key) || was_staged;
-        if was_here {
-            state.removals += 1;
-            state.push(Record { key: Some(*key), ..note(RecordKind::Removed, fingerprint) }, Vec::new());
+        state.removals += u64::from(was_here);
+        if was_here || state.may_have_more() {
+            state.note_removed(fingerprint, *key);
             drop(state);
             self.changed.notify_all();
         }
@@ -261,13 +275,15 @@ impl DiskTier {
 
     /// All blocks of a namespace were removed.
     pub(super) fn cleared(&self, number: u64) {
-        let mut state = self.lock();
-        let Some(&fingerprint) = state.spaces.get(&number) else { return };
-        state.removals += 1;
-        state.drop_staged(|record| record.fingerprint == fingerprint);
-        state.log.clear(&fingerprint);
-        state.push(note(RecordKind::Cleared, fingerprint), Vec::new());
-        drop(state);
+        let fingerprint = self.lock().spaces.get(&number).copied();
+        if let Some(fingerprint) = fingerprint {
+            self.cleared_all_of(fingerprint);
+        }
+    }
+
+    /// The same, also for a namespace that nobody has opened since the node started.
+    pub(super) fn cleared_all_of(&self, fingerprint: [u8; 32]) {
+        self.lock().clear(fingerprint);
         self.changed.notify_all();
     }
 
@@ -280,6 +296,7 @@ impl DiskTier {
     /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long.
     pub(super) fn stop(&self, view: &View, blocks: &[Leaving]) {
         let until = Instant::now() + FAREWELL;
+        self.begin_farewell(until);
         for block in blocks {
             if !self.waits_until(until, |state| state.staged_bytes + block.bytes as usize <= STAGED_BYTES_MAX)
             {
@@ -287,9 +304,12 @@ impl DiskTier {
             }
             self.stage(view, block);
         }
-        self.waits_until(until, |state| state.staged.is_empty());
+        self.waits_until(until, State::is_idle);
         let mut state = self.lock();
         state.is_stopping = true;
+        if !state.notes.is_empty() {
+            tracing::error!(path = %self.path.display(), "the disk of KV blocks does not know of all removals: they come back if memory is lost (hint: remove the file)");
+        }
         drop(state);
         self.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -297,6 +317,22 @@ impl DiskTier {
             && thread.join().is_err()
         {
             tracing::error!("the thread of the KV disk has panicked");
+        }
+    }
+
+    /// What was removed is told to a disk that rests too, and to one that is still read.
+    fn begin_farewell(&self, until: Instant) {
+        let mut state = self.lock();
+        while !(state.notes.is_empty() || state.is_known || state.is_stopping) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !state.notes.is_empty() {
+            state.rests_until = None;
+            self.changed.notify_all();
         }
     }
 
@@ -371,9 +407,34 @@ impl State {
         }
     }
 
+    /// Nothing waits to be written, and nothing is being written.
+    fn is_idle(&self) -> bool {
+        self.staged.is_empty() && self.notes.is_empty() && !self.is_writing
+    }
+
+    /// Whether blocks may be on the disk, and come back after a restart, that the index does not know.
+    const fn may_have_more(&self) -> bool {
+        !self.is_known || !self.log.is_begun()
+    }
+
+    /// A block is not to come back, wherever on the disk it may be.
+    fn note_removed(&mut self, fingerprint: [u8; 32], key: BlockKey) {
+        if !self.notes.remove(fingerprint, key) {
+            self.clear(fingerprint);
+        }
+    }
+
+    /// All blocks of a namespace are not to come back.
+    fn clear(&mut self, fingerprint: [u8; 32]) {
+        self.removals += 1;
+        self.drop_staged(|record| record.fingerprint == fingerprint);
+        self.log.clear(&fingerprint);
+        self.notes.clear(fingerprint);
+    }
+
     fn push(&mut self, record: Record, bytes: Vec<u8>) {
         self.staged_bytes += bytes.len();
-        if let (RecordKind::Block, Some(key)) = (record.kind, record.key) {
+        if let Some(key) = record.key {
             let number = self.staged_first + self.staged.len() as u64;
             self.staged_blocks.insert((record.fingerprint, key), number);
         }
@@ -404,7 +465,7 @@ impl State {
     /// Staged blocks for which this holds are not to come back; whether there was one.
     fn drop_staged(&mut self, is_meant: impl Fn(&Record) -> bool) -> bool {
         let mut some = false;
-        for staged in self.staged.iter_mut().filter(|staged| staged.record.kind == RecordKind::Block) {
+        for staged in &mut self.staged {
             if staged.is_live && is_meant(&staged.record) {
                 staged.is_live = false;
                 some = true;
@@ -412,11 +473,6 @@ impl State {
         }
         some
     }
-}
-
-/// A record without bytes.
-const fn note(kind: RecordKind, fingerprint: [u8; 32]) -> Record {
-    Record { kind, sequence: 0, region: 0, fingerprint, key: None, parent: None, bytes: 0, checksum: 0 }
 }
 
 fn count(counter: &AtomicU64, by: u64) {

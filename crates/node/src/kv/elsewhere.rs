@@ -42,7 +42,9 @@ impl KvElsewhere {
         if far.is_empty() {
             return Ok(keys.len() as u64);
         }
-        let mut have = far.iter().zip(self.racks.have(&space, &far)).peekable();
+        let have =
+            if store.is_closed(namespace) { vec![false; far.len()] } else { self.racks.have(&space, &far) };
+        let mut have = far.iter().zip(have).peekable();
         let is_there =
             |key: &&BlockKey| have.next_if(|(far, _)| far == key).is_none_or(|(_, is_there)| is_there);
         Ok(keys.iter().take_while(is_there).count() as u64)

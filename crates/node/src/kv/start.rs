@@ -10,6 +10,7 @@ use crate::refused::{Refused, errno};
 use hinterland_kv::{Geometry, Owned, Point, Restored, Restoring, Store, View, settle};
 use hinterland_os::Coherence;
 use hinterland_policy::EvictionKind;
+use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -123,10 +124,11 @@ impl UserStore {
             disk_refusal,
             spaces_path,
             restored,
+            order: plan.order,
             verifies: plan.verifies,
             watermarks: plan.watermarks,
             behind: Behind::default(),
-            state: Mutex::new(State { store, namespaces }),
+            state: Mutex::new(State { store, namespaces, clears: 0, closed: HashMap::new() }),
             files,
         };
         if let Some(path) = &store.spaces_path

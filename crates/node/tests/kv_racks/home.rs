@@ -36,6 +36,8 @@ pub enum Lie {
     OutsideOfTheFile,
     SilentRead,
     SilentCheck,
+    /// The truth, once it may be told.
+    LateCheck,
     SilentFind,
     Nonsense,
 }
@@ -45,6 +47,8 @@ struct Liar {
     fingerprint: [u8; 32],
     memory: Slice,
     asked: AtomicU64,
+    checks: AtomicU64,
+    may_check: Mutex<bool>,
     has_left: Mutex<bool>,
     leaves: Condvar,
 }
@@ -67,9 +71,9 @@ impl Home {
         if lie == Lie::FlippedBit {
             memory.copy_in(300_000, &[!bytes[300_000]]);
         }
-        let asked = AtomicU64::new(0);
+        let (asked, checks, may_check) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(false));
         let (has_left, leaves) = (Mutex::new(false), Condvar::new());
-        let liar = Arc::new(Liar { lie, fingerprint, memory, asked, has_left, leaves });
+        let liar = Arc::new(Liar { lie, fingerprint, memory, asked, checks, may_check, has_left, leaves });
         let node = NodeId(number);
         let directory = directory(pair);
         let options = ServerOptions { node, pool: directory.pool(), ..ServerOptions::default() };
@@ -87,6 +91,17 @@ impl Home {
     /// How often it was asked where blocks lie.
     pub fn asked(&self) -> u64 {
         self.liar.asked.load(Ordering::Relaxed)
+    }
+
+    /// How often it was asked for checksums.
+    pub fn checks(&self) -> u64 {
+        self.liar.checks.load(Ordering::Relaxed)
+    }
+
+    /// From here on it answers that, if it was late.
+    pub fn let_check(&self) {
+        *self.liar.may_check.lock().unwrap() = true;
+        self.liar.leaves.notify_all();
     }
 
     /// Leaves the pool and ends.
@@ -196,8 +211,13 @@ impl Service for Liar {
                 PeerReply::KvFound { handle: Some(handle), places }
             }
             PeerRequest::KvCheck { blocks, .. } => {
+                self.checks.fetch_add(1, Ordering::Relaxed);
                 if self.lie == Lie::SilentCheck {
                     self.is_silent();
+                }
+                if self.lie == Lie::LateCheck {
+                    let may_check = self.may_check.lock().unwrap();
+                    drop(self.leaves.wait_timeout_while(may_check, SILENCE, |may| !*may).unwrap());
                 }
                 let mut sums: Vec<_> = blocks.iter().map(|held| self.sum(held)).collect();
                 if self.lie == Lie::FewSums {

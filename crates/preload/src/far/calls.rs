@@ -119,10 +119,19 @@ pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> 
         // A child would have a table of memory that it does not have, or that is to be zeros.
         link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
     }
-    if is_active() && matches!(advice, libc::MADV_DONTNEED | libc::MADV_FREE) {
-        layout::drop_content(kernel)
-    } else {
-        kernel()
+    if !is_active() {
+        return kernel();
+    }
+    match advice {
+        libc::MADV_DONTNEED => layout::drop_content(kernel),
+        // Pages that stay until the kernel wants them, and are written again without a fault, would be in no table. What the kernel takes
+        // for free it may drop at once.
+        libc::MADV_FREE => layout::drop_content(|| {
+            kernel()?;
+            // SAFETY: the kernel has agreed that this content goes.
+            unsafe { system::advise(address, bytes, libc::MADV_DONTNEED) }
+        }),
+        _ => kernel(),
     }
 }
 

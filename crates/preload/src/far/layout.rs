@@ -6,39 +6,31 @@
 
 use hinterland_farplan::wire;
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, futex};
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 /// Looks at a lock that is taken before the reclaim thread gives an order back.
 const LOOKS_MAX: u32 = 200;
 
-/// A descriptor of the page, and its words: outside of all memory that may be far, because the reclaim thread reads them.
-static FILE: AtomicI32 = AtomicI32::new(-1);
+/// The words of the page: outside of all memory that may be far, because the reclaim thread reads them.
 static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LOCK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Makes the shared page of this process. It is never unmapped: another thread may be in it.
-pub(super) fn prepare() -> Result<(), OsError> {
+/// Makes the shared page of this process, and returns a descriptor of it, to be handed over. It is never unmapped: another thread may be in it.
+pub(super) fn prepare() -> Result<OwnedFd, OsError> {
     let bytes = hinterland_farplan::PAGE;
     let file = MemoryFile::anonymous("hinterland-far", bytes, PageKind::Base4K)?;
     file.add_seals(Seals { shrink: true, grow: true, ..Seals::default() })?;
-    let descriptor = file.duplicate()?.into_raw_fd();
+    let descriptor = file.duplicate()?;
     let mapping = file.map(0, bytes as usize, MapOptions { write: true, ..MapOptions::default() })?;
     let slice = Box::leak(Box::new(Arc::new(mapping).slice()));
     let epoch = std::ptr::from_ref(slice.atomic_u64(wire::EPOCH_AT)?);
     let lock = std::ptr::from_ref(slice.atomic_u32(wire::LOCK_AT)?);
     // Relaxed: there is one thread, at the start as in a child of fork.
-    FILE.store(descriptor, Ordering::Relaxed);
     EPOCH.store(epoch.cast_mut(), Ordering::Relaxed);
     LOCK.store(lock.cast_mut(), Ordering::Relaxed);
-    Ok(())
-}
-
-/// A descriptor of the page, to be handed over.
-pub(super) fn descriptor() -> BorrowedFd<'static> {
-    // SAFETY: made by `prepare`, which every caller comes after, and never closed. Relaxed: as above.
-    unsafe { BorrowedFd::borrow_raw(FILE.load(Ordering::Relaxed)) }
+    Ok(descriptor)
 }
 
 fn words() -> Option<(&'static AtomicU64, &'static AtomicU32)> {

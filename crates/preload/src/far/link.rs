@@ -1,12 +1,17 @@
 //! The connection to the supervisor, over which memory is told of.
+//!
+//! A program may close any descriptor, and have a file of its own under its number. So this one has a high number, is known by the file behind
+//! it, and is made anew where it is gone.
 
 use super::layout;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
 use hinterland_os::{OsError, Userfault};
+use hinterland_region::descriptor::{Own, try_raised};
+use std::cell::UnsafeCell;
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -15,15 +20,18 @@ use std::time::Duration;
 /// How long the supervisor may take to accept.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-struct Link {
-    stream: UnixStream,
-    /// Never used: as long as it is open, faults wait for a supervisor and see no zeros.
-    _faults: OwnedFd,
-}
+/// Said when the program has closed the connection and no other can be had.
+const CUT_OFF: &[u8] = b"hinterland: the program has closed a descriptor of the library and none can be opened in its place: \
+what memory it asks for from here on is not far (hint: raise the limit of open files; where the program has changed its root, let it close only \
+what it opened)\n";
 
-/// Never freed: a thread of the parent of a child of `fork` may have been in it.
-static LINK: AtomicPtr<Link> = AtomicPtr::new(std::ptr::null_mut());
-/// One request at a time: the process number of the holder, which a child of `fork` finds to be another's.
+struct Link(UnsafeCell<Option<Own<UnixStream>>>);
+
+// SAFETY: only whoever has set `BUSY`, and whoever is the only thread, looks at it.
+unsafe impl Sync for Link {}
+
+static LINK: Link = Link(UnsafeCell::new(None));
+/// One request at a time: 1 while one is under way.
 static BUSY: AtomicU32 = AtomicU32::new(0);
 /// A page of which a child's first touch tells the supervisor who it is.
 static PROBE: AtomicU64 = AtomicU64::new(0);
@@ -33,8 +41,9 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 static SERVED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Greets the supervisor with a userfaultfd of this process.
-pub(super) fn connect(socket: &[u8]) -> Result<(), OsError> {
+/// Greets the supervisor with a userfaultfd of this process and the shared page. Returns a descriptor of the former: as long as one is open here,
+/// faults wait for a supervisor and see no zeros.
+pub(super) fn connect(socket: &[u8], page: OwnedFd) -> Result<OwnedFd, OsError> {
     let wanted = [
         Features::WRITE_PROTECT,
         Features::EVENT_FORK,
@@ -56,14 +65,20 @@ pub(super) fn connect(socket: &[u8]) -> Result<(), OsError> {
     // Relaxed: this runs before any other thread exists.
     SOCKET.store(Box::into_raw(Box::new(socket.to_vec())), Ordering::Relaxed);
     PROBE.store(probe_page()?, Ordering::Relaxed);
-    greet(Some(faults))
+    greet(Some(faults), page)
 }
 
 /// In a child of `fork`: says who it is, and takes its descriptor.
-pub(super) fn reconnect() -> Result<(), OsError> {
+pub(super) fn reconnect(page: OwnedFd) -> Result<OwnedFd, OsError> {
     // Relaxed: the only thread of the child.
-    BUSY.store(0, Ordering::Relaxed);
-    greet(None)
+    let was_busy = BUSY.swap(0, Ordering::Relaxed) != 0;
+    // SAFETY: the only thread of the child.
+    let of_parent = unsafe { (*LINK.0.get()).take() };
+    if was_busy {
+        // A thread of the parent may have been about to change it.
+        std::mem::forget(of_parent);
+    }
+    greet(None, page)
 }
 
 /// Has the supervisor see by a fault which of several children this is.
@@ -76,23 +91,22 @@ fn touch_probe() {
     unsafe { libc::syscall(libc::SYS_madvise, probe, hinterland_farplan::PAGE, libc::MADV_DONTNEED) };
 }
 
-fn greet(faults: Option<Userfault>) -> Result<(), OsError> {
+fn greet(faults: Option<Userfault>, page: OwnedFd) -> Result<OwnedFd, OsError> {
     let stream = open()?;
-    let page = layout::descriptor();
-    let hello = |parent| Message::new(Kind::Hello, [process(), PROBE.load(Ordering::Relaxed), parent]); // Relaxed: as above.
-    // SAFETY: asks for a number.
-    let parent = if faults.is_some() { 0 } else { u64::from(unsafe { libc::getppid() }.unsigned_abs()) };
-    let mut handed = vec![page];
+    // Relaxed: as above.
+    let hello =
+        |is_first: bool| Message::new(Kind::Hello, [0, PROBE.load(Ordering::Relaxed), u64::from(is_first)]);
+    let mut handed = vec![page.as_fd()];
     if let Some(faults) = &faults {
         handed.push(faults.as_fd());
     }
-    stream.send_all(&hello(parent).to_bytes(), &handed)?;
+    stream.send_all(&hello(true).to_bytes(), &handed)?;
     let mut bytes = [0; wire::BYTES];
     let mut received = Vec::new();
     stream.receive_exact(&mut bytes, &mut received)?;
     if Message::parse(&bytes).is_some_and(|answer| answer.words[1] != 0) {
         touch_probe();
-        stream.send_all(&hello(0).to_bytes(), &[])?;
+        stream.send_all(&hello(false).to_bytes(), &[])?;
         stream.receive_exact(&mut bytes, &mut received)?;
     }
     let own = faults.map(|faults| faults.as_fd().try_clone_to_owned());
@@ -101,9 +115,19 @@ fn greet(faults: Option<Userfault>) -> Result<(), OsError> {
         (None, Some(descriptor)) => descriptor,
         (None, None) => return Err(refused("the supervisor handed no descriptor over")),
     };
-    // Release: pairs with the Acquire in `request`.
-    LINK.store(Box::into_raw(Box::new(Link { stream, _faults: kept })), Ordering::Release);
-    Ok(())
+    // SAFETY: nobody else is here: the program has not begun, or this is the only thread of a child.
+    unsafe { *LINK.0.get() = Some(raise(stream)) };
+    Ok(kept)
+}
+
+/// The connection with a high number, if one can be had.
+fn raise(stream: UnixStream) -> Own<UnixStream> {
+    let stream = match try_raised(stream.as_fd()) {
+        Some(raised) => UnixStream::from_descriptor(raised),
+        None => stream,
+    };
+    let number = stream.as_fd().as_raw_fd();
+    Own::new(stream, number)
 }
 
 /// A further connection to the supervisor.
@@ -112,11 +136,6 @@ pub(super) fn open() -> Result<UnixStream, OsError> {
     let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() };
     let socket = socket.ok_or_else(|| refused("the socket is not known"))?;
     UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE)
-}
-
-/// The number of this process.
-pub(super) fn process() -> u64 {
-    u64::from(std::process::id())
 }
 
 /// Tells of new memory, and waits until it is under service where it must be. Allocates nothing: `malloc` may be the caller.
@@ -159,7 +178,7 @@ pub(super) fn tell_program(file: BorrowedFd<'_>, is_bare: bool) {
     // Acquire: what is stored came from a box that is never freed.
     // SAFETY: as above.
     let Some(socket) = (unsafe { SOCKET.load(Ordering::Acquire).as_ref() }) else { return };
-    let message = Message::new(Kind::Program, [process(), u64::from(is_bare), 0]);
+    let message = Message::new(Kind::Program, [0, u64::from(is_bare), 0]);
     // Without a supervisor there is nobody to be told, and the reclaim thread ends the process.
     if let Ok(stream) = UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE) {
         let _ = stream.send_all(&message.to_bytes(), &[file]);
@@ -168,25 +187,76 @@ pub(super) fn tell_program(file: BorrowedFd<'_>, is_bare: bool) {
 
 /// Sends a message; returns the answer, if one is wanted and there is a supervisor.
 fn tell(message: Message, answers: bool) -> Option<Message> {
-    // SAFETY: what is stored came from a box that is never freed. Acquire: pairs with the Release in `greet`.
-    let link = unsafe { LINK.load(Ordering::Acquire).as_ref() }?;
     // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
     while BUSY.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { libc::sched_yield() };
     }
-    let mut answer = [0; wire::BYTES];
-    // An error is the end of the supervisor; the reclaim thread acts on it.
-    let told = link.stream.send_all(&message.to_bytes(), &[]);
-    let answered =
-        answers && told.and_then(|()| link.stream.receive_exact(&mut answer, &mut Vec::new())).is_ok();
-    let answer = if answered { Message::parse(&answer) } else { None };
+    // SAFETY: `BUSY` is ours.
+    let answer = exchange(unsafe { &mut *LINK.0.get() }, message, answers);
     if answer.is_some_and(|answer| answer.words[0] != 0) {
         SERVED.store(true, Ordering::Relaxed); // Relaxed: as above.
     }
     // Release: pairs with the Acquire above.
     BUSY.store(0, Ordering::Release);
     answer
+}
+
+fn exchange(link: &mut Option<Own<UnixStream>>, message: Message, answers: bool) -> Option<Message> {
+    if !link.as_ref()?.is_ours() {
+        // The supervisor knows by the kernel whose connection it is.
+        match connect_again() {
+            Some(stream) => *link = Some(raise(stream)),
+            None => {
+                say_cut_off();
+                return None;
+            }
+        }
+    }
+    let stream = link.as_ref()?;
+    // An error is the end of the supervisor; the reclaim thread acts on it.
+    stream.send_all(&message.to_bytes(), &[]).ok()?;
+    let mut answer = [0; wire::BYTES];
+    let answered = answers && stream.receive_exact(&mut answer, &mut Vec::new()).is_ok();
+    if answered { Message::parse(&answer) } else { None }
+}
+
+/// As [`open`], and allocates nothing: `malloc` may be the caller.
+fn connect_again() -> Option<UnixStream> {
+    // SAFETY: what is stored came from a box that is never freed. Relaxed: set before the program began.
+    let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() }?;
+    // SAFETY: an all-zero sockaddr_un is valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The path fitted when the program began.
+    for (to, from) in address.sun_path.iter_mut().zip(socket) {
+        *to = *from as libc::c_char;
+    }
+    let bytes = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: plain values.
+    let raw = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor is fresh and owned by nobody else.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
+    // A signal may interrupt it; a queue that is full is waited for.
+    // SAFETY: the address lives through the call and has the length given.
+    while unsafe { libc::connect(raw, (&raw const address).cast(), bytes) } != 0 {
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return None;
+        }
+    }
+    Some(UnixStream::from_descriptor(descriptor))
+}
+
+fn say_cut_off() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    // Relaxed: guards nothing but a sentence.
+    if !SAID.swap(true, Ordering::Relaxed) {
+        // SAFETY: pointer and length of a constant. Nothing can be done about a stderr that is closed.
+        unsafe { libc::write(2, CUT_OFF.as_ptr().cast(), CUT_OFF.len()) };
+    }
 }
 
 fn probe_page() -> Result<u64, OsError> {

@@ -3,6 +3,10 @@
 //! `UFFDIO_MOVE` is for threads of the process alone, so this one work has to be done in here. It goes through a descriptor of
 //! its own, without events, on which only the staging area is registered.
 //!
+//! The thread has a table of descriptors of its own: no program closes them, or puts a file of its own under their numbers, and no child of `fork` has them,
+//! so that the supervisor sees the end of this process. Among them is the userfaultfd that the supervisor serves, never used: as long as
+//! it is open, faults wait for a supervisor and see no zeros.
+//!
 //! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which the C
 //! library maps as one, and allocates nothing.
 
@@ -10,10 +14,11 @@ use super::{layout, link};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{FaultModes, Features};
-use hinterland_os::{OsError, Userfault};
+use hinterland_os::{OsError, Userfault, futex};
+use hinterland_region::descriptor::{Own, try_raised};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
 const STAGING_BYTES: u64 = 4 << 20;
@@ -24,6 +29,9 @@ const RECEIVED_MAX: usize = 256 * wire::BYTES;
 /// What is said at the end.
 const LAST_WORDS: &[u8] =
     b"hinterland: the supervisor of far memory is gone: this program cannot reach its memory any more and is ended\n";
+/// What is said in its place by a thread that shares the program's descriptors.
+const LAST_WORDS_CLOSED: &[u8] = b"hinterland: the program has closed the descriptors of far memory: it cannot reach its memory any more and is \
+ended (hint: let it close only what it opened, or allow the system call close_range)\n";
 const HUGE: u64 = 2 << 20;
 /// Calls without progress before a page is left.
 const IDLE_MAX: u32 = 1000;
@@ -35,6 +43,12 @@ const PAGE: u64 = hinterland_farplan::PAGE;
 /// Where the staging area lies.
 static STAGING: AtomicU64 = AtomicU64::new(0);
 
+/// How far the thread is: `STARTING`, `ALONE` with descriptors of its own, or `SHARED`.
+static STAGE: AtomicU32 = AtomicU32::new(STARTING);
+const STARTING: u32 = 0;
+const ALONE: u32 = 1;
+const SHARED: u32 = 2;
+
 /// The staging area: its first byte and one past its last.
 pub(super) fn staging_range() -> (u64, u64) {
     let start = STAGING.load(Ordering::Relaxed); // Relaxed: as where it is set.
@@ -42,8 +56,12 @@ pub(super) fn staging_range() -> (u64, u64) {
 }
 
 struct Mover {
-    stream: UnixStream,
-    faults: Userfault,
+    stream: Own<UnixStream>,
+    faults: Own<Userfault>,
+    /// Never used.
+    kept: OwnedFd,
+    /// Whether no other thread has these descriptors.
+    is_alone: bool,
     staging: u64,
     orders: [[u64; 3]; wire::ORDERS_MAX],
     count: usize,
@@ -53,8 +71,8 @@ struct Mover {
     taken: usize,
 }
 
-/// Makes the thread, and tells the supervisor of it.
-pub(super) fn start() -> Result<(), OsError> {
+/// Makes the thread, and tells the supervisor of it. `kept`: the userfaultfd that the supervisor serves.
+pub(super) fn start(kept: OwnedFd) -> Result<(), OsError> {
     let faults = Userfault::open(Features::MOVE)?;
     let staging = staging()?;
     faults.register(
@@ -63,9 +81,14 @@ pub(super) fn start() -> Result<(), OsError> {
         FaultModes { missing: true, minor: false, write_protect: false },
     )?;
     let stream = link::open()?;
+    let (stream, faults, kept) =
+        if can_part() { (stream, faults, kept) } else { raise(stream, faults, kept) };
+    let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd(), kept.as_raw_fd()];
     let mover = Box::new(Mover {
-        stream,
-        faults,
+        stream: Own::new(stream, numbers[0]),
+        faults: Own::new(faults, numbers[1]),
+        kept,
+        is_alone: false,
         staging,
         orders: [[0; 3]; wire::ORDERS_MAX],
         count: 0,
@@ -73,6 +96,71 @@ pub(super) fn start() -> Result<(), OsError> {
         filled: 0,
         taken: 0,
     });
+    STAGE.store(STARTING, Ordering::Relaxed); // Relaxed: before the thread that changes it.
+    make(mover)?;
+    // Acquire: pairs with the Release of the thread.
+    while STAGE.load(Ordering::Acquire) == STARTING {
+        futex::wait(&STAGE, STARTING, None);
+    }
+    if STAGE.load(Ordering::Relaxed) == ALONE {
+        for number in numbers {
+            // SAFETY: this thread's own numbers for what is the other's; nobody else is here to use them.
+            unsafe { libc::close(number) };
+        }
+    }
+    Ok(())
+}
+
+/// Whether a thread may have descriptors of its own. Asked while there is one thread, which has them.
+fn can_part() -> bool {
+    // SAFETY: closes a number that no descriptor has.
+    unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
+}
+
+/// Gives the calling thread a table with nothing but these descriptors, in rising order. `false` where it keeps that of the process.
+fn part_with(numbers: &[RawFd; 3]) -> bool {
+    let close = |first: u32, last: u32, flags: libc::c_uint| {
+        // SAFETY: closes descriptors in a table that this thread alone has from the first call on, and uses none of them.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
+    };
+    // Numbers of open descriptors are not negative.
+    let [first, second, third] = numbers.map(|number| number as u32);
+    // What lies behind is not even copied.
+    if !close(third + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
+        return false;
+    }
+    for (from, to) in [(0, first), (first + 1, second), (second + 1, third)] {
+        if from < to {
+            close(from, to - 1, 0);
+        }
+    }
+    true
+}
+
+/// The descriptors with high numbers, far from those that programs use. Where there are none left, as they are.
+fn raise(stream: UnixStream, faults: Userfault, kept: OwnedFd) -> (UnixStream, Userfault, OwnedFd) {
+    match (try_raised(stream.as_fd()), try_raised(faults.as_fd()), try_raised(kept.as_fd())) {
+        (Some(raised), Some(moves), Some(keeps)) => {
+            (UnixStream::from_descriptor(raised), Userfault::from_descriptor(moves, faults.scope()), keeps)
+        }
+        _ => (stream, faults, kept),
+    }
+}
+
+/// Says something on the program's stderr, which this thread need not have.
+fn say(text: &[u8]) {
+    // SAFETY: plain values; what is opened is this thread's, which is about to end with its process.
+    let descriptor = unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
+        libc::syscall(libc::SYS_pidfd_getfd, process, libc::STDERR_FILENO, 0)
+    };
+    let descriptor = if descriptor < 0 { libc::STDERR_FILENO } else { descriptor as RawFd };
+    // SAFETY: pointer and length of a slice. Nothing can be done about a stderr that is closed.
+    unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+}
+
+/// Makes the thread.
+fn make(mover: Box<Mover>) -> Result<(), OsError> {
     let mut before: u64 = 0;
     let all = u64::MAX;
     // The thread is born with all signals held back: they are the program's.
@@ -93,6 +181,7 @@ fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
         let mut mover = unsafe { mover.cast::<Mover>().read() };
         // SAFETY: a constant of less than 16 bytes with its NUL.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"hinterland-far".as_ptr()) };
+        mover.part();
         mover.run();
         std::ptr::null_mut()
     }
@@ -115,15 +204,29 @@ fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
 }
 
 impl Mover {
+    /// Leaves the program's table of descriptors for one of its own, and lets whoever started the thread go on.
+    fn part(&mut self) {
+        let mut numbers = [self.stream.number(), self.faults.number(), self.kept.as_raw_fd()];
+        numbers.sort_unstable();
+        self.is_alone = part_with(&numbers);
+        // Release: pairs with the Acquire in `start`.
+        STAGE.store(if self.is_alone { ALONE } else { SHARED }, Ordering::Release);
+        futex::wake(&STAGE, 1);
+    }
+
+    /// Whether the descriptors are those of this thread still.
+    fn are_ours(&self) -> bool {
+        self.is_alone || (self.stream.is_ours() && self.faults.is_ours())
+    }
+
     fn run(&mut self) {
-        let hello = Message::new(Kind::Mover, [link::process(), self.staging, STAGING_BYTES]);
+        let hello = Message::new(Kind::Mover, [0, self.staging, STAGING_BYTES]);
         let mut goes_on = self.send(&hello.to_bytes());
         while goes_on {
             goes_on = self.next();
         }
         // Without a supervisor, a touch of far memory would wait for ever.
-        // SAFETY: pointer and length of a constant. Nothing can be done about a stderr that is closed.
-        unsafe { libc::write(2, LAST_WORDS.as_ptr().cast(), LAST_WORDS.len()) };
+        say(if self.are_ours() { LAST_WORDS } else { LAST_WORDS_CLOSED });
         // SAFETY: ends this process, at once and whatever the program thinks of signals.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
@@ -150,11 +253,14 @@ impl Mover {
     /// The next message; `None` if there will be none.
     fn receive(&mut self) -> Option<[u8; wire::BYTES]> {
         while self.filled - self.taken < wire::BYTES {
+            if !self.are_ours() {
+                return None;
+            }
             // What is left is a part of a message.
             self.received.copy_within(self.taken..self.filled, 0);
             (self.filled, self.taken) = (self.filled - self.taken, 0);
             let rest = &mut self.received[self.filled..];
-            let descriptor = self.stream.as_fd().as_raw_fd();
+            let descriptor = self.stream.number();
             // SAFETY: the kernel writes to `rest`, which is borrowed for writing.
             match unsafe { libc::recv(descriptor, rest.as_mut_ptr().cast(), rest.len(), 0) } {
                 some @ 1.. => self.filled += some as usize,
@@ -172,7 +278,7 @@ impl Mover {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
-            let descriptor = self.stream.as_fd().as_raw_fd();
+            let descriptor = self.stream.number();
             // SAFETY: the kernel reads `rest`, which is borrowed.
             match unsafe { libc::send(descriptor, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) } {
                 some @ 0.. => done += some as usize,
@@ -184,6 +290,10 @@ impl Mover {
     }
 
     fn obey(&mut self, epoch: u64) -> bool {
+        // They may have been closed while it waited for the order.
+        if !self.are_ours() {
+            return false;
+        }
         let mut answers = [0; wire::ORDERS_MAX * wire::BYTES];
         let count = std::mem::take(&mut self.count);
         for (order, answer) in self.orders[..count].iter().zip(answers.as_chunks_mut::<{ wire::BYTES }>().0) {

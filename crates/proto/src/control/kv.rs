@@ -250,6 +250,12 @@ pub enum KvRequest {
         /// What was seen of each.
         blocks: Vec<KvSeen>,
     },
+    /// Removes all blocks of the namespace at every node of the pool → `Count` of blocks; refused if one was not reached, or has pinned
+    /// ones, and then they are removed at the others all the same.
+    ClearEverywhere {
+        /// From `Opened`.
+        handle: Handle,
+    },
 }
 
 /// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
@@ -379,6 +385,8 @@ pub struct KvStatus {
     pub disk: Option<KvDiskStatus>,
     /// What outlives the node, and what is checked.
     pub kept: KvKeptStatus,
+    /// The order in which blocks are evicted, as the node's `--eviction` names it.
+    pub eviction: String,
 }
 
 /// What of a store outlives the node, what was found at its start, and what was found wrong since.

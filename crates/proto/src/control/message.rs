@@ -1,11 +1,11 @@
 //! The requests and replies themselves.
 
 use super::{
-    Home, HotPage, KvHeld, KvKey, KvPlace, KvReply, KvRequest, MemberInfo, NodeStatus, ObjectInfo, PageHeat,
-    PagesOn, PagesOpened, Placement,
+    Home, HotPage, KvHeld, KvKey, KvPlace, KvReply, KvRequest, LockMode, LockTable, MemberInfo, NodeStatus,
+    ObjectInfo, PageHeat, PagesOn, PagesOpened, Placement,
 };
 use hinterland_types::{
-    ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights, SessionId,
+    ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,15 +32,6 @@ pub enum AllocationKind {
     Session,
     /// Lives until it is freed.
     Kept,
-}
-
-/// How a lock is held.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum LockMode {
-    /// With other readers.
-    Read,
-    /// Alone.
-    Write,
 }
 
 /// What a session asks of a node. The comment names the reply.
@@ -202,7 +193,7 @@ pub enum Request {
     },
     /// Bytes from the node's segment → `Allocated`.
     Allocate {
-        /// Size, 1 byte to 1 GiB.
+        /// Size, 1 byte to what the node's segment has: 64 MiB where nothing else says so.
         bytes: u64,
         /// Lifetime.
         kind: AllocationKind,
@@ -413,61 +404,25 @@ pub enum Request {
     },
     /// The program lives: the locks of its guards count for one more lease → `LocksKept`.
     KeepLocks {
-        /// At most [`LOCKS_KEPT_MAX`].
+        /// At most [`LOCKS_KEPT_MAX`](super::LOCKS_KEPT_MAX).
         locks: Vec<GlobalAddress>,
     },
     /// All locks of the pool that somebody holds or waits for → `Locks`.
     ListLocks,
-}
-
-/// Locks that one request keeps.
-pub const LOCKS_KEPT_MAX: usize = 4096;
-
-/// A lock that somebody holds or waits for.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockInfo {
-    /// The lock.
-    pub address: GlobalAddress,
-    /// The object that has the address, and the lock's offset in it; none if nobody could say.
-    pub object: Option<(ObjectName, u64)>,
-    /// The node that keeps the lock.
-    pub home: NodeId,
-    /// The fence of the last grant.
-    pub fence: u64,
-    /// Homes of pages that have yet to forget a writer that ended without saying that all had arrived.
-    pub telling: u32,
-    /// Those who hold it.
-    pub holders: Vec<LockPerson>,
-    /// Those who wait, first come first.
-    pub waiters: Vec<LockPerson>,
-}
-
-/// One who holds a lock or waits for it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockPerson {
-    /// Its node.
-    pub node: NodeId,
-    /// Its session there.
-    pub session: SessionId,
-    /// Its process on that node's host; 0 if that is not known.
-    pub pid: u32,
-    /// How.
-    pub mode: LockMode,
-    /// Length of the range that a guard covers from the lock on; 0 without a guard.
-    pub bytes: u64,
-    /// For how long, in milliseconds.
-    pub for_ms: u64,
-    /// What is left of its node's lease at the lock's home, in milliseconds.
-    pub left_ms: u64,
-}
-
-/// All locks of the pool that could be asked for.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LockTable {
-    /// Ascending by address.
-    pub locks: Vec<LockInfo>,
-    /// Nodes whose locks are not among them, and why.
-    pub silent: Vec<(NodeId, String)>,
+    /// The crc32c of each 64 KiB block of a sealed object that the node holds, from `first` on, as many as fit → `Checksums`.
+    Checksums {
+        /// Capability with `READ` to all of it.
+        handle: Handle,
+        /// Index of the first block.
+        first: u64,
+    },
+    /// Takes a node that is down, and comes back no more, out of the pool → `Forgot`.
+    Forget {
+        /// Which.
+        node: NodeId,
+        /// Whether what only it has may be lost; else it is refused then.
+        lose: bool,
+    },
 }
 
 impl Request {
@@ -490,7 +445,13 @@ impl Request {
             | Self::KeepLocks { .. } => false,
             Self::Lock { wait_ms, .. } => *wait_ms > 0,
             Self::Kv(request) => {
-                matches!(request, KvRequest::Match { .. } | KvRequest::Fetch { .. } | KvRequest::Clear { .. })
+                matches!(
+                    request,
+                    KvRequest::Match { .. }
+                        | KvRequest::Fetch { .. }
+                        | KvRequest::Clear { .. }
+                        | KvRequest::ClearEverywhere { .. }
+                )
             }
             _ => true,
         }
@@ -608,6 +569,8 @@ pub enum Reply {
         good: Vec<NodeId>,
         /// Homes whose copy is wrong or that did not answer, and why.
         bad: Vec<(NodeId, String)>,
+        /// Those of `bad` that did not answer: nothing is known of their copies.
+        unasked: Vec<NodeId>,
     },
     /// See [`Request::PutBegin`].
     PutStarted(PutStarted),
@@ -667,6 +630,16 @@ pub enum Reply {
     },
     /// See [`Request::ListLocks`].
     Locks(LockTable),
+    /// See [`Request::Checksums`].
+    Checksums {
+        /// In order.
+        blocks: Vec<u32>,
+    },
+    /// See [`Request::Forget`].
+    Forgot {
+        /// Objects and regions that have no whole copy any more.
+        lost: u64,
+    },
 }
 
 /// One range of a program's memory that the node wants to know about.
@@ -890,6 +863,13 @@ pub enum PeerRequest {
     DirectoryOnce(Vec<u8>),
     /// Something changed for locks of the sender that your programs wait for: renew there → `Done`.
     LockNews,
+    /// Remove all KV blocks of a namespace, and fetch none from other nodes for ten seconds → `KvCleared`.
+    KvClear {
+        /// User id whose store is meant.
+        user: u32,
+        /// The whole fingerprint of the namespace.
+        fingerprint: [u8; 32],
+    },
 }
 
 /// What a node answers to another.
@@ -961,4 +941,11 @@ pub enum PeerReply {
     },
     /// See [`PeerRequest::Locks`]: the life of the lock home, and its answer.
     Locks(Vec<u8>),
+    /// See [`PeerRequest::KvClear`].
+    KvCleared {
+        /// Blocks that were removed from memory.
+        removed: u64,
+        /// Those that are pinned, and stay.
+        pinned: u64,
+    },
 }

@@ -154,8 +154,11 @@ pub struct NodeStatus {
     pub sessions: u32,
     /// Counters.
     pub counters: Counters,
-    /// Cached objects of other racks.
+    /// Cached objects of other racks: those that are mapped, and then those with the most bytes here, as many as an answer
+    /// has room for.
     pub caches: Vec<CacheStatus>,
+    /// Cached objects of other racks that are not in `caches`.
+    pub caches_left_out: u32,
     /// The last problems, oldest first.
     pub problems: Vec<Problem>,
 }

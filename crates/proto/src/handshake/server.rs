@@ -169,12 +169,12 @@ impl ServerHandshake {
         match (self.identity.key.is_some(), hello.keyed) {
             (true, 1) | (false, 0) => {}
             (true, _) => {
-                let text = "this pool has a key and the client gave none (hint: start it with --key-file)";
+                let text = "this pool has a key and the client gave none (hint: a node gets it by --key FILE, a program by HINTERLAND_KEY_FILE)";
                 return Err(Refusal::new(RefusalCode::KeyNeeded, text));
             }
             (false, _) => {
                 let text =
-                    "the client has a pool key and this node has none (hint: start the node with --key-file)";
+                    "the client has a pool key and this node has none (hint: start the node with --key FILE)";
                 return Err(Refusal::new(RefusalCode::KeyUnknown, text));
             }
         }
@@ -222,7 +222,7 @@ impl ServerHandshake {
         };
         let expected = proof(self.identity.key.as_ref(), Side::Client, &self.transcript);
         if !same_proof(&expected, &confirm.proof) {
-            let text = "the client's pool key is another one (hint: give both sides the same --key-file)";
+            let text = "the client's pool key is another one (hint: give both sides the same file, nodes by --key, programs by HINTERLAND_KEY_FILE)";
             return Err(Refusal::new(RefusalCode::KeyWrong, text));
         }
         self.transcript.extend_from_slice(&message.bytes);

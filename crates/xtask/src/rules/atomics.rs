@@ -16,7 +16,7 @@ pub fn check(file: &SourceFile, scanned: &Scanned) -> Vec<Finding> {
     if opening.into_iter().any(|(_, text)| text.contains("Relaxed")) {
         return Vec::new();
     }
-    let tests_start = file.text.find("#[cfg(test)]\nmod ").unwrap_or(usize::MAX);
+    let tests_start = file.tests_start();
     let mut findings = Vec::new();
     for (offset, word) in scanned.words() {
         if word != "Relaxed" || offset > tests_start {

@@ -18,7 +18,7 @@ const FILES_MAX: usize = 2000;
 #[command(after_help = "\
 Exit status: 0 if all is there, 1 if something is missing.
 
-Functions that a program looks up while it runs (dlsym, cuGetProcAddress) are not seen. One that is missing is there all the same: it says its name once on standard error, and returns \"not supported\".")]
+Functions that a program looks up while it runs (dlsym, cuGetProcAddress) are not seen. One that is missing is named once on standard error when it is called, and returns \"not supported\"; cuGetProcAddress does not find it, and names it with HINTERLAND_VERBOSE=1.")]
 pub struct Arguments {
     /// A program or a library
     program: PathBuf,

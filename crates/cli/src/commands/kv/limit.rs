@@ -20,11 +20,14 @@ pub struct Arguments {
     priority: Option<u8>,
 }
 
-/// Which namespace.
+/// Which namespace, and where.
 #[derive(clap::Args, Debug)]
 pub struct Clear {
     /// The namespace: its number, or the start of its label
     namespace: String,
+    /// Also from all other nodes of the pool, whose blocks are found from here else; fails if one is not reached
+    #[arg(long)]
+    everywhere: bool,
 }
 
 /// A quota or none.
@@ -68,7 +71,8 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 /// # Errors
 /// [`Failure`].
 pub fn clear(arguments: &Clear, context: &Context) -> Result<ExitCode, Failure> {
-    let removed = super::open(&arguments.namespace, context)?.clear()?;
+    let cache = super::open(&arguments.namespace, context)?;
+    let removed = if arguments.everywhere { cache.clear_everywhere() } else { cache.clear() }?;
     context.output.either(&json!({ "removed": removed }), || format!("{removed} blocks removed"))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -204,6 +204,7 @@ mod tests {
             racks: KvRacksStatus::default(),
             disk: None,
             kept: KvKeptStatus::default(),
+            eviction: "lru".to_owned(),
         }
     }
 

@@ -110,7 +110,7 @@ impl Programs {
                     String::new(),
                     format!("  {}", one.name),
                     String::new(),
-                    String::new(),
+                    if one.memory_bytes > 0 { human(one.memory_bytes) } else { String::new() },
                     human(one.held_bytes),
                     String::new(),
                     rate(come),
@@ -127,7 +127,8 @@ mod tests {
     use super::*;
 
     fn status(seconds: f64, faults: u64, in_bytes: u64) -> Status {
-        let one = BackEndStatus { name: "lz4".to_owned(), in_bytes, ..BackEndStatus::default() };
+        let (name, memory_bytes) = ("lz4".to_owned(), 7 << 20);
+        let one = BackEndStatus { name, in_bytes, memory_bytes, ..BackEndStatus::default() };
         let mut status = Status { uptime_s: seconds, faults, fetched_bytes: in_bytes, ..Status::default() };
         status.about.name = "train".to_owned();
         status.processes = vec![4711];
@@ -143,7 +144,7 @@ mod tests {
         let rates = programs.rates(&programs.after[0]);
         assert_eq!((rates.faults, rates.in_bytes), (10.0, 2_097_152.0));
         let text = programs.lines().join("\n");
-        for part in ["4711", "train", "2.00 MiB/s", "  lz4"] {
+        for part in ["4711", "train", "2.00 MiB/s", "  lz4", "7.00 MiB"] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }

@@ -108,6 +108,10 @@ impl DiskTier {
             count(&self.tally.checksum_failures, 1);
             tracing::error!(path = %self.path.display(), offset = wanted.place.offset, "a KV block on the disk is not what was written");
             state.log.forget_place(fingerprint, &wanted.key, &wanted.place);
+            // A disk may give the right bytes the next time, and the block may be removed until then.
+            state.note_removed(*fingerprint, wanted.key);
+            drop(state);
+            self.changed.notify_all();
         }
     }
 

@@ -1,6 +1,6 @@
 //! What the file held when the node started: the headers of all regions, read at the same time, and of each region several ahead.
 
-use super::DiskTier;
+use super::{DiskTier, State};
 use crate::fault_point;
 use hinterland_kv::disk::{RECORD_ALIGN, RegionScan, TierLog};
 use hinterland_os::{DirectBuffer, Transfer};
@@ -56,8 +56,13 @@ impl DiskTier {
         fault_point::reach("kv-disk-scanned");
         let mut state = self.lock();
         state.log.recover(readings.into_iter().map(|reading| reading.scan).collect());
+        // What was removed while it was read.
+        let State { log, notes, .. } = &mut *state;
+        notes.apply(log);
         state.is_known = true;
         let (blocks, bytes) = (state.log.blocks(), state.log.bytes());
+        drop(state);
+        self.changed.notify_all();
         tracing::info!(path = %self.path.display(), blocks, bytes, "the disk of KV blocks is known");
     }
 

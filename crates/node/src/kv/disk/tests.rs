@@ -15,6 +15,8 @@ const FINGERPRINT: [u8; 32] = [7; 32];
 #[derive(Default)]
 struct Trouble {
     fails: AtomicBool,
+    /// Nothing is answered.
+    holds: AtomicBool,
     /// Reads change this byte of their record.
     flips: AtomicUsize,
     /// How often the file was asked.
@@ -28,6 +30,9 @@ struct Troubled {
 
 impl Media for Troubled {
     fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<io::Result<()>> {
+        while self.trouble.holds.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.trouble.fails.load(Ordering::Relaxed) {
             return transfers.iter().map(|_| Err(io::Error::from_raw_os_error(5))).collect();
         }
@@ -62,28 +67,23 @@ impl World {
     }
 
     fn on(path: PathBuf) -> Self {
-        let trouble = Arc::new(Trouble::default());
+        let world = Self::reading(path, false);
+        world.until(|status| status.state == "working");
+        world
+    }
+
+    /// What the disk holds is not known yet, and not before a test lets it be read if `is_held`.
+    fn reading(path: PathBuf, is_held: bool) -> Self {
+        let trouble = Arc::new(Trouble { holds: AtomicBool::new(is_held), ..Trouble::default() });
         let file = DirectFile::open(&path, 128 * MIB).unwrap();
         let media = Troubled { file, trouble: Arc::clone(&trouble) };
         let tier = DiskTier::over(path.clone(), Box::new(media), 128 * MIB).unwrap();
-        let plan = Plan {
-            capacity_bytes: 8 * MIB,
-            order: EvictionKind::Lru,
-            disk: None,
-            coherence: Coherence::Hardware,
-            folders: None,
-            verifies: false,
-            writers_sum: true,
-            watermarks: None,
-        };
-        let (store, _) = UserStore::new(0, &plan).unwrap();
+        let (store, _) = UserStore::new(0, &plan(None)).unwrap();
         let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
         tier.know(namespace.0, FINGERPRINT);
         let (keeper, view) = (Arc::clone(&tier), Arc::clone(&store.view));
         store.lock().store.set_keeper(Box::new(move |leaving| keeper.stage(&view, leaving)));
-        let world = Self { store, tier, trouble, path, namespace };
-        world.until(|status| status.state == "working");
-        world
+        Self { store, tier, trouble, path, namespace }
     }
 
     fn until(&self, is_so: impl Fn(&KvDiskStatus) -> bool) {
@@ -100,10 +100,15 @@ impl World {
 
     /// A block of the first bytes of what it has otherwise.
     fn put_bytes(&self, number: u32, bytes: u64) {
+        self.put_content(number, &content_of(number, bytes));
+    }
+
+    fn put_content(&self, number: u32, content: &[u8]) {
+        let bytes = content.len() as u64;
         let wish = Wish { namespace: self.namespace, key: key(number), bytes, parent: None };
         let reserved = self.store.lock().store.reserve(1, &wish, &mut |_| false).unwrap();
         let Reserved::Slot { slot, offset } = reserved else { panic!("{reserved:?}") };
-        let sum = self.store.view.write(offset, bytes, &[&content_of(number, bytes)]).unwrap().unwrap();
+        let sum = self.store.view.write(offset, bytes, &[content]).unwrap().unwrap();
         self.store.lock().store.sum_of_written(1, slot, sum).unwrap();
         assert!(self.store.lock().store.publish(1, slot, &mut |_| false).unwrap());
     }
@@ -123,14 +128,27 @@ impl World {
     }
 
     fn settle(&self) {
-        self.until(|status| status.staged_bytes == 0 && self.tier.lock().staged.is_empty());
+        self.until(|_| self.tier.lock().is_idle());
+    }
+
+    fn stop(self) -> PathBuf {
+        self.tier.stop(&self.store.view, &[]);
+        self.path.clone()
     }
 
     fn restart(self) -> Self {
-        self.tier.stop(&self.store.view, &[]);
-        let path = self.path.clone();
-        drop(self);
-        Self::on(path)
+        Self::on(self.stop())
+    }
+
+    fn fail(&self) {
+        self.trouble.fails.store(true, Ordering::Relaxed);
+    }
+
+    /// The disk works again, and its rest is over.
+    fn mend(&self) {
+        self.trouble.fails.store(false, Ordering::Relaxed);
+        self.tier.lock().rests_until = None;
+        self.tier.changed.notify_all();
     }
 
     fn end(self) {
@@ -142,6 +160,19 @@ impl World {
 impl UserStore {
     fn bring_from(&self, tier: &DiskTier, namespace: Namespace, keys: &[BlockKey]) {
         tier.bring(self, namespace, &FINGERPRINT, keys);
+    }
+}
+
+fn plan(disk: Option<KvDisk>) -> Plan {
+    Plan {
+        capacity_bytes: 8 * MIB,
+        order: EvictionKind::Lru,
+        disk,
+        coherence: Coherence::Hardware,
+        folders: None,
+        verifies: false,
+        writers_sum: true,
+        watermarks: None,
     }
 }
 
@@ -246,6 +277,128 @@ fn what_was_removed_stays_away_after_a_restart_too() {
     assert_eq!(world.tier.status().blocks, 0);
     let world = world.restart();
     assert_eq!(world.tier.status().blocks, 0);
+    world.end();
+}
+
+#[test]
+fn what_is_removed_while_the_disk_is_read_stays_away() {
+    let world = World::new("reading");
+    (0..30).for_each(|number| world.put(number));
+    world.settle();
+    let world = World::reading(world.stop(), true);
+    assert!(!world.tier.removed(world.namespace.0, &key(3)), "nobody knows yet");
+    world.tier.removed(world.namespace.0, &key(5));
+    world.put_content(5, &content(1005));
+    world.trouble.holds.store(false, Ordering::Relaxed);
+    world.until(|status| status.state == "working");
+    assert!(world.get(3).is_none() && world.get(4).is_some());
+    (100..120).for_each(|number| world.put(number));
+    world.settle();
+    assert!(!world.is_in_memory(5));
+    assert_eq!(world.get(5).unwrap(), content(1005));
+    let world = world.restart();
+    assert!(world.get(3).is_none() && world.get(4).is_some());
+    assert_eq!(world.get(5).unwrap(), content(1005));
+    let world = World::reading(world.stop(), true);
+    world.tier.cleared(world.namespace.0);
+    world.trouble.holds.store(false, Ordering::Relaxed);
+    world.until(|status| status.state == "working");
+    world.settle();
+    assert_eq!(world.tier.status().blocks, 0);
+    let world = world.restart();
+    assert_eq!(world.tier.status().blocks, 0);
+    world.end();
+}
+
+#[test]
+fn a_block_that_is_removed_while_it_is_copied_ahead_stays_away() {
+    let folder = std::env::temp_dir().join(format!("hl-tier-ahead-{}", std::process::id()));
+    let disk = KvDisk { folder: folder.clone(), bytes: 128 * MIB };
+    let path = disk.file(0);
+    let (store, _) = UserStore::new(0, &plan(Some(disk))).unwrap();
+    let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
+    let tier = Arc::clone(store.disk.as_ref().unwrap());
+    let world = World { store, tier, trouble: Arc::default(), path, namespace };
+    world.until(|status| status.state == "working");
+    for (number, is_removed) in [(1, false), (2, true)] {
+        world.put(number);
+        let departing = world.store.lock().store.next_to_leave(&mut |_| false).unwrap();
+        if is_removed {
+            assert_eq!(world.store.remove(namespace, &[key(number).to_vec()]).unwrap(), 1);
+        }
+        world.tier.stage_patiently(&world.store.view, &departing.leaving);
+        assert_eq!(world.store.depart(&departing), !is_removed);
+        assert_eq!(world.tier.has(&FINGERPRINT, &key(number)), !is_removed);
+    }
+    world.end();
+    std::fs::remove_dir(folder).unwrap();
+}
+
+#[test]
+fn what_is_removed_while_the_disk_fails_stays_away() {
+    for is_cleared in [false, true] {
+        let world = World::new(if is_cleared { "failing-clear" } else { "failing-remove" });
+        (0..20).for_each(|number| world.put(number));
+        world.settle();
+        world.fail();
+        if is_cleared {
+            world.tier.cleared(world.namespace.0);
+        } else {
+            world.tier.removed(world.namespace.0, &key(3));
+        }
+        world.until(|status| status.state == "resting after failures");
+        world.mend();
+        world.settle();
+        let world = world.restart();
+        assert!(world.get(3).is_none());
+        assert_eq!(world.get(4).is_none(), is_cleared);
+        world.end();
+    }
+}
+
+#[test]
+fn a_node_that_stops_tells_a_resting_disk_what_was_removed() {
+    let world = World::new("failing-stop");
+    (0..20).for_each(|number| world.put(number));
+    world.settle();
+    world.fail();
+    world.tier.removed(world.namespace.0, &key(3));
+    world.until(|status| status.state == "resting after failures");
+    world.trouble.fails.store(false, Ordering::Relaxed);
+    let world = world.restart();
+    assert!(world.get(3).is_none() && world.get(4).is_some());
+    world.end();
+}
+
+#[test]
+fn what_is_removed_behind_a_block_that_was_not_written_stays_away() {
+    let world = World::new("gap");
+    (0..20).for_each(|number| world.put(number));
+    world.settle();
+    world.fail();
+    (100..110).for_each(|number| world.put(number));
+    world.until(|status| status.failures > 0);
+    world.until(|status| status.staged_bytes == 0);
+    world.mend();
+    world.tier.removed(world.namespace.0, &key(3));
+    world.settle();
+    let world = world.restart();
+    assert!(world.get(3).is_none() && world.get(4).is_some());
+    world.end();
+}
+
+#[test]
+fn a_block_that_was_once_read_wrong_and_is_removed_stays_away() {
+    let world = World::new("flip-removed");
+    (0..20).for_each(|number| world.put(number));
+    world.settle();
+    world.trouble.flips.store(700_000, Ordering::Relaxed);
+    assert!(world.get(3).is_none());
+    world.trouble.flips.store(0, Ordering::Relaxed);
+    world.tier.removed(world.namespace.0, &key(3));
+    world.settle();
+    let world = world.restart();
+    assert!(world.get(3).is_none() && world.get(4).is_some());
     world.end();
 }
 

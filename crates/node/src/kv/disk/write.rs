@@ -2,10 +2,11 @@
 
 use super::{DiskTier, State, count};
 use crate::fault_point;
-use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum, record_bytes};
+use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, TierLog, checksum, record_bytes};
 use hinterland_os::{DirectBuffer, OsError, Transfer};
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
+use std::time::Instant;
 
 /// Bytes of records that are written together, if one is not larger.
 const BATCH_BYTES: u64 = 8 << 20;
@@ -19,7 +20,7 @@ impl DiskTier {
         };
         loop {
             let mut state = self.lock();
-            while state.staged.is_empty() && !state.is_stopping {
+            while state.staged.is_empty() && state.notes.is_empty() && !state.is_stopping {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
             if state.is_stopping {
@@ -27,6 +28,9 @@ impl DiskTier {
             }
             if !state.is_working() {
                 self.drop_all(&mut state);
+                let rests_until = state.rests_until.unwrap_or_else(Instant::now);
+                let left = rests_until.saturating_duration_since(Instant::now());
+                drop(self.changed.wait_timeout(state, left));
                 continue;
             }
             self.write_some(state, &mut buffer);
@@ -39,62 +43,104 @@ impl DiskTier {
         tracing::error!(%error, "no memory for the disk of KV blocks: it is not used");
         let mut state = self.lock();
         state.is_known = false;
+        state.is_stopping = true;
         state.last_error = Some(error.to_string());
         self.drop_all(&mut state);
     }
 
-    /// While the tier rests, what was staged is lost. Removals are not needed: what they name is forgotten already, and
-    /// after a restart it would come back only if the disk works again.
+    /// While the tier rests, what was staged is lost. Removals are kept, and written when it works again.
     fn drop_all(&self, state: &mut State) {
         count(&self.tally.lost_blocks, state.staged.len() as u64);
         while state.pop().is_some() {}
     }
 
-    /// Writes the first of what is staged. It stays staged meanwhile, so that it can be had.
+    /// Writes removals that wait, then the first of what is staged. It stays staged meanwhile, so that it can be had.
     fn write_some(&self, mut state: MutexGuard<'_, State>, buffer: &mut DirectBuffer) {
-        let mut batch: Vec<(Record, Place)> = Vec::new();
-        let mut used = 0;
-        let mut index = 0;
-        while let Some(staged) = state.staged.get(index) {
-            let (record, bytes) = (staged.record, record_bytes(staged.record.bytes));
-            if !batch.is_empty() && used + bytes > BATCH_BYTES {
-                break;
-            }
-            let sum = checksum(&staged.bytes);
-            let (record, place) = state.log.append(Record { checksum: sum, ..record });
-            let whole = &mut buffer.bytes_mut()[used as usize..(used + bytes) as usize];
-            // A record has room for its header.
-            if record.store(whole).is_ok() {
-                let (body, rest) = whole[RECORD_HEADER_BYTES..].split_at_mut(record.bytes as usize);
-                body.copy_from_slice(&state.staged[index].bytes);
-                rest.fill(0);
-            }
-            used += bytes;
-            index += 1;
-            batch.push((record, place));
+        let batch = next_batch(&mut state, buffer);
+        if batch.is_empty() {
+            return;
         }
+        state.is_writing = true;
         drop(state);
         fault_point::reach("kv-disk-appended");
         let results = self.media.transfer(&mut writes(buffer, &batch));
         fault_point::reach("kv-disk-written");
         let mut state = self.lock();
+        state.is_writing = false;
+        let mut gap: Option<Place> = None;
         for ((record, place), result) in batch.iter().zip(&results) {
             self.judge(&mut state, result);
-            let Some(staged) = state.pop() else { break };
-            if result.is_err() {
-                continue;
+            // Behind a gap nothing is found after a restart.
+            let is_behind = gap.is_some_and(|gap| state.log.are_together(&gap, place));
+            if result.is_err() && !is_behind {
+                state.log.rewind(place);
+                gap = Some(*place);
             }
-            // One that was removed meanwhile is on the disk, and its removal will be behind it.
-            if staged.is_live {
-                state.log.add(record, *place);
-                fault_point::reach("kv-disk-added");
+            let is_written = result.is_ok() && !is_behind;
+            if is_written {
+                state.log.written(place);
             }
-            if record.kind == RecordKind::Block {
-                count(&self.tally.written_blocks, 1);
-                count(&self.tally.written_bytes, place.record_bytes);
-            }
+            self.tried(&mut state, record, place, is_written);
         }
     }
+
+    /// A record was written, or was not.
+    fn tried(&self, state: &mut State, record: &Record, place: &Place, is_written: bool) {
+        if record.kind == RecordKind::Block {
+            let Some(staged) = state.pop() else { return };
+            if is_written {
+                // One that was removed meanwhile is on the disk, and its removal will be behind it.
+                if staged.is_live {
+                    state.log.add(record, *place);
+                    fault_point::reach("kv-disk-added");
+                }
+                count(&self.tally.written_blocks, 1);
+                count(&self.tally.written_bytes, place.record_bytes);
+                return;
+            }
+            count(&self.tally.lost_blocks, 1);
+        }
+        match record.key {
+            _ if is_written => {}
+            // Also for a block: it may be on the disk all the same, and would not be known to be when it is removed.
+            Some(key) => state.note_removed(record.fingerprint, key),
+            None => state.notes.clear(record.fingerprint),
+        }
+    }
+}
+
+/// Puts the records that are written next into the buffer: removals first, as all that is staged and lives is later than they are.
+fn next_batch(state: &mut State, buffer: &mut DirectBuffer) -> Vec<(Record, Place)> {
+    let mut batch: Vec<(Record, Place)> = Vec::new();
+    let mut used = 0;
+    let mut append = |log: &mut TierLog, record: Record, bytes: &[u8]| {
+        let (record, place) = log.append(Record { checksum: checksum(bytes), ..record });
+        let whole = &mut buffer.bytes_mut()[used as usize..(used + place.record_bytes) as usize];
+        // A record has room for its header.
+        if record.store(whole).is_ok() {
+            let (body, rest) = whole[RECORD_HEADER_BYTES..].split_at_mut(bytes.len());
+            body.copy_from_slice(bytes);
+            rest.fill(0);
+        }
+        used += place.record_bytes;
+        batch.push((record, place));
+        used
+    };
+    let mut filled = 0;
+    for record in state.notes.take((BATCH_BYTES / record_bytes(0)) as usize) {
+        filled = append(&mut state.log, record, &[]);
+    }
+    while state.staged.front().is_some_and(|staged| !staged.is_live) {
+        state.pop();
+    }
+    // One that was removed ends the batch, and is the first of the next one.
+    for staged in state.staged.iter().take_while(|staged| staged.is_live) {
+        if filled > 0 && filled + record_bytes(staged.record.bytes) > BATCH_BYTES {
+            break;
+        }
+        filled = append(&mut state.log, staged.record, &staged.bytes);
+    }
+    batch
 }
 
 fn writes<'buffer>(buffer: &'buffer DirectBuffer, batch: &[(Record, Place)]) -> Vec<Transfer<'buffer>> {

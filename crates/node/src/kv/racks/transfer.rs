@@ -68,6 +68,8 @@ struct Part {
     reads_left: usize,
     /// The question behind the reads, until it is asked.
     check: Option<Vec<u8>>,
+    /// How often a namespace had been cleared when its slots were taken.
+    clears: u64,
 }
 
 /// A writer of the own store that is no session. What it has not published is given back when it is dropped.
@@ -163,6 +165,10 @@ impl Transfer<'_> {
         let mut blocks = Vec::new();
         let mut bytes = 0;
         let mut state = store.lock();
+        let clears = state.clears;
+        if state.is_closed(self.space.namespace) {
+            self.next = self.wanted.len();
+        }
         while bytes < PART_BYTES && blocks.len() < PART_BLOCKS {
             let Some(Wanted { key, spot }) = self.wanted.get(self.next) else { break };
             let index = self.next;
@@ -188,7 +194,7 @@ impl Transfer<'_> {
         drop(state);
         header::before_writing();
         fault_point::reach("kv-fetch-reserved");
-        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None }
+        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None, clears }
     }
 
     /// Asks for all bytes of a part, and right behind for the checks; where the order is not kept, when the bytes are here.
@@ -317,11 +323,11 @@ impl Transfer<'_> {
                 Ok(())
             }
             (Some(Asked::Check), Outcome::Reply(body)) => {
-                let blocks = std::mem::take(&mut part.blocks);
+                let (blocks, clears) = (std::mem::take(&mut part.blocks), part.clears);
                 self.parts.pop_front();
                 match decode(&body) {
                     Ok(PeerReply::KvChecked { sums }) if sums.len() == blocks.len() => {
-                        self.publish(&blocks, &sums);
+                        self.publish(&blocks, &sums, clears);
                         Ok(())
                     }
                     _ => Err(senseless(self.lane.node())),
@@ -331,16 +337,19 @@ impl Transfer<'_> {
         }
     }
 
-    /// Publishes the blocks whose checksums are right and gives the slots of the others back.
-    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>]) {
+    /// Publishes the blocks whose checksums are right and gives the slots of the others back; of all, if a namespace was cleared
+    /// meanwhile.
+    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>], clears: u64) {
         fault_point::reach("kv-fetch-read");
         let Writer { store, number } = self.writer;
         let (mut hits, mut bytes, mut wrong) = (0, 0, 0);
         let mut state = store.lock();
+        let may_count = state.clears == clears;
         for (arriving, sum) in blocks.iter().zip(sums) {
+            let sum = sum.filter(|_| may_count);
             let Wanted { key, spot } = &self.wanted[arriving.index];
             let whole = |of_bytes| whole(&self.space.fingerprint, key, spot.place.bytes, of_bytes);
-            if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| *sum == Some(whole(of_bytes))) {
+            if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| sum == Some(whole(of_bytes))) {
                 // It is known, so nobody need take it again; the slot is this writer's.
                 let _ = state.store.sum_of_written(number, arriving.slot, of_bytes);
                 // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.

@@ -1,0 +1,75 @@
+//! `hinterland forget`: takes a node that is gone for good out of the pool.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use hinterland_proto::control::MemberInfo;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Which node.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+What it held in several copies is copied anew by the other nodes. If it starts again with its state, it is
+a new node, and what it still holds is deleted.")]
+pub struct Arguments {
+    /// Its number or address, as `hinterland status` shows them
+    #[arg(value_name = "NODE")]
+    node: String,
+    /// Forget it although some objects or pages of regions are on it alone: they are lost
+    #[arg(long)]
+    lose_last_copies: bool,
+}
+
+/// Takes the node out; what it held in several copies is copied anew by the others.
+///
+/// # Errors
+/// [`Failure`] if there is no such node, it is up, or it has the last copy of something.
+pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let pool = context.pool()?;
+    let member = find(&arguments.node, &pool.members()?)?;
+    let lost = pool.forget(member.node, arguments.lose_last_copies)?;
+    let shown = json!({ "node": member.node.to_string(), "address": member.address, "lost": lost });
+    context.output.either(&shown, || {
+        let about = match lost {
+            0 => "nothing is lost".to_owned(),
+            1 => "one object has no whole copy any more".to_owned(),
+            _ => format!("{lost} objects have no whole copy any more"),
+        };
+        format!("{} at {} is forgotten; {about}", member.node, member.address)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The one member that is meant.
+fn find(wanted: &str, members: &[MemberInfo]) -> Result<MemberInfo, Failure> {
+    let is_meant = |member: &&MemberInfo| member.node.to_string() == wanted || member.address == wanted;
+    let mut meant = members.iter().filter(is_meant);
+    match (meant.next(), meant.next()) {
+        (Some(member), None) => Ok(member.clone()),
+        (Some(_), Some(_)) => Err(Failure::new(
+            format!("several nodes were at {wanted}"),
+            "give its number, as `hinterland status` shows it",
+        )),
+        (None, _) => Err(Failure::new(
+            format!("the pool has no node {wanted}"),
+            "`hinterland status` shows numbers and addresses",
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shapes::samples::members;
+
+    #[test]
+    fn a_node_is_found_by_number_or_address_and_only_if_one_is_meant() {
+        let members = members();
+        let first = &members[0];
+        assert_eq!(find(&first.node.to_string(), &members).unwrap().node, first.node);
+        assert_eq!(find(&first.address, &members).unwrap().node, first.node);
+        assert!(find("nobody:1", &members).is_err());
+        let twice = [first.clone(), first.clone()];
+        assert!(find(&first.address, &twice).is_err());
+    }
+}

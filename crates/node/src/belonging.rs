@@ -1,0 +1,226 @@
+//! To which pool a node's state belongs: what another pool's directory does not know, it would tell the node to delete.
+
+use hinterland_proto::PoolId;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The file that says that the state belongs to a directory in etcd.
+const MARK: &str = "directory.etcd";
+/// The file that says to which pool a state belongs whose directory is this node's own or another's.
+const NOTE: &str = "pool.note";
+/// The directory of a node that has it itself.
+pub const OWN_DIRECTORY: &str = "directory.redb";
+
+/// A node's state belongs elsewhere; nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum BelongingError {
+    /// Another pool.
+    #[error(
+        "{state} belongs to {own}, but {directory} holds {found}: nothing was changed (hint: is it the right etcd and the right prefix? If etcd has lost its data, restore its snapshot; if the objects here may go, start with an empty --state)"
+    )]
+    OtherPool {
+        /// The folder of the state.
+        state: PathBuf,
+        /// Its pool.
+        own: PoolId,
+        /// The directory.
+        directory: String,
+        /// The directory's pool.
+        found: PoolId,
+    },
+    /// A pool that is not there any more.
+    #[error(
+        "{state} belongs to {own}, and {directory} holds no pool at all: nothing was changed (hint: is it the right etcd and the right prefix? If etcd has lost its data, restore its snapshot; if the objects here may go, start with an empty --state)"
+    )]
+    NoPool {
+        /// The folder of the state.
+        state: PathBuf,
+        /// Its pool.
+        own: PoolId,
+        /// The directory.
+        directory: String,
+    },
+    /// It holds objects, and nothing says of which pool.
+    #[error(
+        "{state} holds objects of a pool whose directory is elsewhere, and {directory} would have them deleted: nothing was changed (hint: start with an empty --state and copy what is needed)"
+    )]
+    Unknown {
+        /// The folder of the state.
+        state: PathBuf,
+        /// The directory.
+        directory: String,
+    },
+    /// The state belongs to a directory in etcd, and the node was started without one.
+    #[error(
+        "{state} belongs to the directory {directory}: nothing was changed (hint: start with --directory {directory}, or with an empty --state)"
+    )]
+    InEtcd {
+        /// The folder of the state.
+        state: PathBuf,
+        /// The directory.
+        directory: String,
+    },
+    /// Another pool, whose directory is no etcd.
+    #[error(
+        "{state} holds objects of {own}, and {directory} {found}, which would have them deleted: nothing was changed (hint: start as before, with the same --join or without one; if the directory has lost its state, put that back; if the objects here may go, start with an empty --state)"
+    )]
+    Elsewhere {
+        /// The folder of the state.
+        state: PathBuf,
+        /// Its pool.
+        own: PoolId,
+        /// Where the directory is now.
+        directory: String,
+        /// What the directory has.
+        found: PoolId,
+    },
+    /// The directory that was here has gone.
+    #[error(
+        "{state} has no directory.redb any more, which knew all objects of {own}; an empty one would have all nodes delete theirs: nothing was changed (hint: put the file back from a copy; if the objects of all nodes may go, start with an empty --state)"
+    )]
+    DirectoryLost {
+        /// The folder of the state.
+        state: PathBuf,
+        /// Its pool.
+        own: PoolId,
+    },
+    /// The files that say so cannot be used.
+    #[error("{path}: {source} (hint: name a folder that this user may write with --state)")]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The pool in etcd that a state says it belongs to.
+///
+/// # Errors
+/// [`BelongingError::File`].
+pub fn noted_pool(state: &Path) -> Result<Option<PoolId>, BelongingError> {
+    Ok(noted(state.join(MARK))?.map(|(pool, _)| pool))
+}
+
+/// The pool that a file names, and its second line.
+fn noted(path: PathBuf) -> Result<Option<(PoolId, String)>, BelongingError> {
+    let text = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(source) => return Err(BelongingError::File { path, source }),
+    };
+    // The first line is the pool, the second is for people.
+    let number = text.lines().next().and_then(|line| u128::from_str_radix(line.trim(), 16).ok());
+    let unreadable = || std::io::Error::new(ErrorKind::InvalidData, "its first line is no pool's number");
+    match number {
+        Some(number) => Ok(Some((PoolId(number), text.lines().nth(1).unwrap_or_default().to_owned()))),
+        None => Err(BelongingError::File { path, source: unreadable() }),
+    }
+}
+
+/// Checks that a state belongs to the pool in etcd, and notes it for the next start.
+///
+/// # Errors
+/// [`BelongingError`]; nothing was changed.
+pub fn check_belonging(
+    state: &Path,
+    directory: &str,
+    found: PoolId,
+    holds_objects: bool,
+) -> Result<(), BelongingError> {
+    let mark = state.join(MARK);
+    match noted_pool(state)? {
+        Some(own) if own == found => Ok(()),
+        Some(own) => {
+            let (state, directory) = (state.to_path_buf(), directory.to_owned());
+            Err(BelongingError::OtherPool { state, own, directory, found })
+        }
+        None if holds_objects || state.join(OWN_DIRECTORY).exists() => {
+            Err(BelongingError::Unknown { state: state.to_path_buf(), directory: directory.to_owned() })
+        }
+        None => fs::write(&mark, format!("{:032x}\n{directory}\n", found.0))
+            .map_err(|source| BelongingError::File { path: mark, source }),
+    }
+}
+
+/// Checks that a state belongs to the pool of a directory that is no etcd: of the node at an address, or its own.
+///
+/// # Errors
+/// [`BelongingError`]; nothing was changed.
+pub fn check_pool(
+    state: &Path,
+    join: Option<&str>,
+    found: PoolId,
+    holds_objects: bool,
+) -> Result<(), BelongingError> {
+    refuse_foreign_state(state)?;
+    // Without a note: new, or of a release that made none.
+    let Some((own, directory)) = noted(state.join(NOTE))? else { return Ok(()) };
+    let state = state.to_path_buf();
+    if own != found && holds_objects {
+        let directory = join.map_or_else(|| "without --join it is".to_owned(), |at| format!("{at} is of"));
+        return Err(BelongingError::Elsewhere { state, own, directory, found });
+    }
+    if own == found && join.is_none() && directory == OWN_DIRECTORY && !state.join(OWN_DIRECTORY).exists() {
+        return Err(BelongingError::DirectoryLost { state, own });
+    }
+    Ok(())
+}
+
+/// Notes for the next start to which pool a state belongs. The node's own directory is there by now.
+///
+/// # Errors
+/// [`BelongingError::File`].
+pub fn note_pool(state: &Path, join: Option<&str>, pool: PoolId) -> Result<(), BelongingError> {
+    let path = state.join(NOTE);
+    let text = format!("{:032x}\n{}\n", pool.0, join.unwrap_or(OWN_DIRECTORY));
+    if fs::read_to_string(&path).is_ok_and(|noted| noted == text) {
+        return Ok(());
+    }
+    // Whole or not at all, whenever the node is killed.
+    let partial = state.join(format!("{NOTE}.partial"));
+    fs::write(&partial, text)
+        .and_then(|()| fs::rename(&partial, &path))
+        .map_err(|source| BelongingError::File { path, source })
+}
+
+/// Checks that a node that is started without etcd has no state that belongs to a directory there.
+///
+/// # Errors
+/// [`BelongingError::InEtcd`].
+fn refuse_foreign_state(state: &Path) -> Result<(), BelongingError> {
+    match fs::read_to_string(state.join(MARK)) {
+        Ok(text) => {
+            let directory = text.lines().nth(1).unwrap_or("etcd://...").to_owned();
+            Err(BelongingError::InEtcd { state: state.to_path_buf(), directory })
+        }
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_with_objects_starts_with_its_own_pool_only() {
+        let state = std::env::temp_dir().join(format!("hl-belonging-{}", std::process::id()));
+        fs::create_dir(&state).unwrap();
+        let (own, other) = (PoolId(7), PoolId(8));
+        let check = |join, found, holds| check_pool(&state, join, found, holds);
+        check(Some("a:1"), own, true).expect("made before there were notes");
+        note_pool(&state, Some("a:1"), own).unwrap();
+        check(Some("a:2"), own, true).expect("the same pool at another address");
+        check(Some("a:1"), other, false).expect("nothing to lose");
+        let refused = check(Some("a:1"), other, true).unwrap_err().to_string();
+        assert!(refused.contains("a:1 is of") && refused.contains("nothing was changed"), "{refused}");
+        let refused = check(None, other, true).unwrap_err().to_string();
+        assert!(refused.contains("without --join it is"), "{refused}");
+        note_pool(&state, None, own).unwrap();
+        assert!(matches!(check(None, own, false), Err(BelongingError::DirectoryLost { .. })));
+        fs::write(state.join(OWN_DIRECTORY), "").unwrap();
+        check(None, own, true).expect("as it was");
+        fs::remove_dir_all(state).unwrap();
+    }
+}

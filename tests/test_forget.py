@@ -1,0 +1,45 @@
+"""A node that is gone for good is taken out of the pool, and what it held in several copies is copied anew."""
+
+import pytest
+
+from faults import MEBIBYTE, sha, wait_until
+
+
+@pytest.fixture
+def three(start_node, make_file):
+    """Nodes `a`, `b` and `c`; `twice` is in copies on b and another node, `once` on c alone."""
+    options = ["--capacity", "64M", "--repair-after", "0"]
+    a = start_node("a", options=options)
+    b = start_node("b", join=a.address, options=options)
+    c = start_node("c", join=a.address, options=options)
+    path = make_file("content", 3 * MEBIBYTE)
+    c.run("put", path, "--name", "twice", "--rack", "c", "--copies", "2")
+    c.run("put", path, "--name", "once", "--rack", "c")
+    return a, b, c, sha(path)
+
+
+def addresses(node):
+    """The addresses of the pool's members, and whether they are up."""
+    return {member["address"]: member["up"] for member in node.json("status")["members"]}
+
+
+def test_a_node_that_is_gone_is_forgotten_and_its_copies_are_made_anew(three, folder):
+    a, b, c, expected = three
+    up = a.run("forget", c.address, check=False)
+    assert up.returncode == 1 and "is up" in up.stderr and "hint: stop it first" in up.stderr, up.stderr
+    c.kill()
+    wait_until(lambda: addresses(a)[c.address] is False, 30)
+    last = a.run("forget", c.address, check=False)
+    assert last.returncode == 1 and "only live copy of 1 objects" in last.stderr, last.stderr
+    assert "hinterland forget NODE --lose-last-copies" in last.stderr and c.address in addresses(a)
+    told = a.json("forget", c.address, "--lose-last-copies")
+    assert told["lost"] == 1 and told["address"] == c.address
+    assert set(addresses(a)) == {a.address, b.address}
+    wait_until(lambda: len(a.json("stat", "twice")["homes"]) == 2, 30)
+    a.run("get", "twice", folder / "read")
+    assert sha(folder / "read") == expected
+    lost = a.run("get", "once", folder / "lost", check=False)
+    assert lost.returncode != 0 and "hint:" in lost.stderr, lost.stderr
+    a.run("rm", "once")
+    unknown = a.run("forget", c.address, check=False)
+    assert unknown.returncode == 1 and "the pool has no node" in unknown.stderr, unknown.stderr
