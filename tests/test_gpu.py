@@ -340,3 +340,58 @@ def test_a_symbol_that_is_missing_is_named_once(gpu_node, binary, folder):
     outcome = gpu_node().run(folder / "missing")
     assert outcome.returncode == 0
     assert outcome.stderr.count("cudaGraphAddHostNode") == 1
+
+
+def test_a_program_with_the_runtime_inside_is_told_at_its_start_that_it_has_no_gpu(gpu_node, folder):
+    if not NVCC.exists():
+        pytest.skip("nvcc is not installed (hint: tests/cuda-toolchain .cache/cuda)")
+    nvcc = pathlib.Path(NVCC.read_text().strip())
+    (folder / "program.cu").write_text("""#include <cstdio>
+        __global__ void kernel(int *p) { *p = 1; }
+        int main() { int *p; puts(cudaGetErrorName(cudaMalloc(&p, 4))); kernel<<<1, 1>>>(p); return cudaGetLastError() != 0; }""")
+    # As nvcc links without being told otherwise.
+    subprocess.run([nvcc, "-arch=compute_90", "-code=compute_90", f"-L{nvcc.parent.parent}/lib", "-o", folder / "program", folder / "program.cu"],
+                   check=True, capture_output=True)
+    node = gpu_node()
+    for name, path in ((folder / "program", os.environ["PATH"]), ("program", f"{folder}:{os.environ['PATH']}")):
+        words = [node.binary, "run", "--gpu", node.unix, "--", name]
+        environment = {**os.environ, "HINTERLAND_SOCKET": "/nowhere", "PATH": path}
+        outcome = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert (outcome.returncode, outcome.stdout) == (1, "cudaErrorCallRequiresNewerDriver\n"), outcome.stderr
+        said = [line for line in outcome.stderr.splitlines() if "linked into it" in line]
+        assert len(said) == 1 and str(folder / "program") in said[0] and "-cudart shared" in said[0], outcome.stderr
+    # A program without GPU code, linked by another compiler and stripped.
+    if shutil.which("g++"):
+        (folder / "plain.cpp").write_text("#include <cuda_runtime.h>\nint main() { int n; return cudaGetDeviceCount(&n); }")
+        subprocess.run(["g++", "-s", f"-I{nvcc.parent.parent}/include", folder / "plain.cpp", "-o", folder / "plain",
+                        nvcc.parent.parent / "lib/libcudart_static.a", "-ldl", "-lrt", "-lpthread"], check=True, capture_output=True)
+        told = subprocess.run([node.binary, "run", "--gpu", node.unix, "--", folder / "plain"], env=environment, capture_output=True,
+                              text=True, timeout=SECONDS, check=False)
+        assert told.returncode == 36 and told.stderr.count("linked into it") == 1
+    told = subprocess.run([node.binary, "run", "--gpu", node.unix, "--", "true"], env=environment, capture_output=True, text=True,
+                          timeout=SECONDS, check=True)
+    assert "linked into it" not in told.stderr
+
+
+def test_a_function_that_is_looked_up_and_missing_is_named_once_on_demand(gpu_node):
+    program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+for name in (b"cuNotThere", b"cuInit", b"cuNotThere", b"cu\\x1b[31mRed"):
+    entry = ctypes.c_void_p()
+    print(cuda.cuGetProcAddress_v2(name, ctypes.byref(entry), 13000, ctypes.c_uint64(0), None), bool(entry))
+"""
+    node = gpu_node()
+    for switch, named in (("0", 0), ("1", 1)):
+        outcome = node.run(sys.executable, "-c", program, HINTERLAND_VERBOSE=switch)
+        assert outcome.stdout.splitlines() == ["500 False", "0 True", "500 False", "500 False"], outcome.stderr
+        assert outcome.stderr.count("cuNotThere was looked up") == named
+        assert "cuInit" not in outcome.stderr and "\x1b" not in outcome.stderr
+
+
+@pytest.mark.parametrize("device", ["software:memory=512M", "software:memory=512M,delay-us=300"])
+def test_functions_that_streams_call_are_called_in_order_beside_the_program(gpu_node, device):
+    node = gpu_node(device)
+    for address in (node.unix, node.tcp):
+        outcome = node.run(sys.executable, TREE / "tests/programs/gpu_callbacks.py", address=address)
+        assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "right\n", "")

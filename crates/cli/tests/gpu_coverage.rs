@@ -152,6 +152,19 @@ fn a_runtime_that_was_linked_into_the_program_is_said_so() {
 }
 
 #[test]
+fn a_runtime_without_code_and_symbols_is_known_by_its_text_and_the_vendors_library_is_none() {
+    let folder = Folder::new("stripped");
+    let text = "const char *text = \"/cudart.shm.%x\"; int main(void) { return text[0] != '/'; }\n";
+    let program = folder.compile("program", text, &["-s"]);
+    assert_eq!(json(&[], &program).1["files"][0]["runtime_inside"], true);
+    let text =
+        "const char *text = \"/cudart.shm.%x\"; int __cudaRegisterFatBinary(void) { return text[0]; }\n";
+    let library = folder.compile("libruntime.so", text, &["-shared", "-fPIC", "-s"]);
+    let (status, value) = json(&[], &library);
+    assert_eq!((status, value["missing"].as_array().unwrap().len()), (0, 0), "{value}");
+}
+
+#[test]
 fn libraries_of_another_version_and_those_that_nothing_stands_in_for_are_missing() {
     let folder = Folder::new("others");
     for (file, function) in [("libcudart.so.12", "cudaMalloc"), ("libcudnn.so.9", "cudnnCreate")] {

@@ -47,6 +47,8 @@ pub const ILLEGAL_STATE: Code = 401;
 pub const NOT_FOUND: Code = 500;
 /// Not done yet; no error.
 pub const NOT_READY: Code = 600;
+/// Not from a function that a stream calls.
+pub const NOT_PERMITTED: Code = 800;
 /// This cannot be done here.
 pub const NOT_SUPPORTED: Code = 801;
 /// Not while a stream is being captured.
@@ -168,6 +170,7 @@ const ENTRIES: &[Entry] = &[
         c"CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
         c"too many blocks in cooperative launch",
     ),
+    (800, c"cudaErrorNotPermitted", c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
     (801, c"cudaErrorNotSupported", c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
     (
         900,

@@ -1,6 +1,7 @@
 //! What all of the libraries share: the session with the node, and what is known here of streams, memory and code.
 
 pub mod attribute;
+pub mod callback;
 pub mod capture;
 pub mod device;
 pub mod event;

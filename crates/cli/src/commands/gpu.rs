@@ -8,6 +8,8 @@ mod serve;
 mod session;
 mod top;
 
+pub use coverage::warn_of_runtime_inside;
+
 use crate::context::Context;
 use crate::failure::Failure;
 use std::process::ExitCode;

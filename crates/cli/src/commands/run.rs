@@ -104,7 +104,7 @@ fn unit(text: &str) -> Result<Size, String> {
 /// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let socket = absolute(&context.socket())?;
-    let libraries = arguments.gpu.is_some().then(gpu::Libraries::write).transpose()?;
+    let libraries = arguments.gpu.is_some().then(|| libraries(arguments, context)).transpose()?;
     // Ask before anything else, so that a missing node is told first.
     let pool = match context.pool() {
         Ok(pool) => Some(asked(pool, arguments)?),
@@ -165,6 +165,14 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         mounted.unmount()?;
     }
     Ok(code)
+}
+
+/// What stands in for CUDA, and a word if it cannot.
+fn libraries(arguments: &Arguments, context: &Context) -> Result<gpu::Libraries, Failure> {
+    if let Some(program) = arguments.program.first() {
+        super::gpu::warn_of_runtime_inside(program, context);
+    }
+    gpu::Libraries::write()
 }
 
 /// The pool, in which all models are.

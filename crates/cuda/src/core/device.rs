@@ -85,6 +85,7 @@ impl Session {
             let to = Rows { start: to, pitch: bytes as u64 };
             return self.capture_in(stream, to, source);
         }
+        self.wait_callbacks(stream)?;
         self.wait_landing(source.range())?;
         if bytes >= BYTES_MIN
             && self.copy_pooled(stream, to, from.expose_provenance() as u64, bytes as u64)?
@@ -259,6 +260,7 @@ impl Session {
         if stream.is_captured() {
             return self.capture_in(stream, to, source);
         }
+        self.wait_callbacks(stream)?;
         self.wait_landing(source.range())?;
         let tail_max = self.tail_max(CopyInRows::BYTES);
         let row_of =

@@ -74,6 +74,10 @@ impl Session {
             return Err(INVALID_HANDLE);
         }
         let capture = stream.capture.load(std::sync::atomic::Ordering::Relaxed);
+        if capture == 0 {
+            // Before others are kept from the event.
+            self.wait_callbacks(stream)?;
+        }
         let mut record = event.record();
         let message = EventRecord { event: event.number, stream: stream.number, flags };
         let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;

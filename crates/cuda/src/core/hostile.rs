@@ -480,3 +480,26 @@ fn pieces_are_mapped_and_unmapped_whole_and_only_where_addresses_are_reserved() 
         node.join().unwrap();
     });
 }
+
+#[test]
+fn a_function_behind_work_that_was_lost_is_called_with_the_error_and_the_rest_of_the_program_goes_on() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let (sender, receiver) = ours.split().unwrap();
+    // The thread that calls has it for ever.
+    let session: &'static Session = Box::leak(Box::new(Session::new(welcome(), sender, receiver).unwrap()));
+    let (stream, event) = (session.create_stream(0, 0, 0).unwrap(), session.create_event(0, 0).unwrap());
+    session.record_event(&event, &stream, 0).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    for number in 0..3 {
+        let tell = tell.clone();
+        let call = move |code| tell.send((number, code)).unwrap();
+        session.call_in_order(&stream, Box::new(call)).unwrap();
+    }
+    assert_eq!(session.is_stream_done(&stream), Ok(false));
+    drop(theirs);
+    for number in 0..3 {
+        assert_eq!(told.recv_timeout(STUCK), Ok((number, UNAVAILABLE)));
+    }
+    assert_eq!(session.synchronize_stream(&stream), Err(UNAVAILABLE));
+}

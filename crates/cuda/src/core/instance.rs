@@ -200,6 +200,8 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        // They may write what the graph copies from.
+        self.wait_callbacks(stream)?;
         let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
         if !does.copies.is_empty() {
             self.wait_sources(&does.copies)?;

@@ -9,6 +9,7 @@ use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, HELLO, Hello, WELCOME,
 use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
 use hinterland_types::NodeId;
 
+use super::callback::Callbacks;
 use super::capture::Captures;
 use super::event::Event;
 use super::fork;
@@ -70,6 +71,7 @@ pub struct Session {
     /// Events that the program made.
     pub events: Table<Event>,
     pub(super) captures: Captures,
+    pub(super) callbacks: Callbacks,
     pub(super) instances: Instances,
     pub(super) landing: Landing,
     pub(super) pools: Pools,
@@ -195,6 +197,7 @@ impl Session {
             asked: AtomicU64::new(0),
             events: Table::new(1),
             captures: Captures::new(),
+            callbacks: Callbacks::default(),
             instances: Instances::new(),
             landing: Landing::default(),
             pools: Pools::new(devices),

@@ -179,16 +179,12 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        self.wait_callbacks(stream)?;
         if !stream.is_default() && stream.state() == State::Idle {
             return self.surface();
         }
-        self.inbox.drain()?;
-        let all = self.with_those_before(stream);
-        if self.must_wait(&all) {
-            let pending = self.mark_stream(stream, &all)?;
+        if let Some(pending) = self.end_of_work(stream)? {
             self.wait_mark(&pending)?;
-        } else {
-            self.fence(&all);
         }
         self.surface()
     }
@@ -198,6 +194,7 @@ impl Session {
     /// # Errors
     /// As [`synchronize_stream`](Self::synchronize_stream).
     pub fn synchronize_device(&self, device: u32) -> Result<(), Code> {
+        self.wait_callbacks_of(device)?;
         self.inbox.drain()?;
         let mut all = vec![self.default_stream(device)?.clone()];
         all.extend(self.streams.all().into_iter().filter(|other| other.device == device));
@@ -231,6 +228,9 @@ impl Session {
             return Err(CAPTURE_UNSUPPORTED);
         }
         self.inbox.drain()?;
+        if self.has_callback(stream) {
+            return self.surface().map(|()| false);
+        }
         let all = self.with_those_before(stream);
         if all.iter().any(|one| one.state() == State::Open) {
             let last = all.iter().map(|one| one.last()).max().unwrap_or(0);
@@ -251,6 +251,20 @@ impl Session {
             State::Idle => false,
         };
         streams.iter().any(is_open)
+    }
+
+    /// A mark behind the work of a stream so far; none if no program could tell that it is not done.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn end_of_work(&self, stream: &Arc<Stream>) -> Result<Option<Arc<Pending>>, Code> {
+        self.inbox.drain()?;
+        let all = self.with_those_before(stream);
+        if self.must_wait(&all) {
+            return self.mark_stream(stream, &all).map(Some);
+        }
+        self.fence(&all);
+        Ok(None)
     }
 
     fn mark_stream(&self, stream: &Arc<Stream>, all: &[Arc<Stream>]) -> Result<Arc<Pending>, Code> {

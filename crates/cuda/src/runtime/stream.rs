@@ -141,7 +141,7 @@ pub unsafe extern "C" fn hl_cudaThreadExchangeStreamCaptureMode(mode: *mut c_int
     with_session(|_| unsafe { give(mode, 0) })
 }
 
-/// Calls a function of the program when the work of a stream so far is done: at once, after waiting for it.
+/// Calls a function of the program when the work of a stream so far is done, and not at all if it fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaLaunchHostFunc(
     stream: *mut c_void,
@@ -150,14 +150,18 @@ pub unsafe extern "C" fn hl_cudaLaunchHostFunc(
 ) -> Code {
     with_session(|session| {
         let function = function.ok_or(INVALID_VALUE)?;
-        session.synchronize_stream(&session.stream(stream)?)?;
-        // SAFETY: the program's own function with its own data.
-        unsafe { function(data) };
-        Ok(())
+        let data = data.expose_provenance();
+        let call = move |code| {
+            if code == 0 {
+                // SAFETY: the program's own function with its own data, which it keeps until then.
+                unsafe { function(std::ptr::with_exposed_provenance_mut(data)) };
+            }
+        };
+        session.call_in_order(&session.stream(stream)?, Box::new(call))
     })
 }
 
-/// The same with stream and error as arguments.
+/// The same with stream and error as arguments; it is called in any case.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaStreamAddCallback(
     stream: *mut c_void,
@@ -167,9 +171,12 @@ pub unsafe extern "C" fn hl_cudaStreamAddCallback(
 ) -> Code {
     with_session(|session| {
         let function = function.ok_or(INVALID_VALUE)?;
-        let code = session.synchronize_stream(&session.stream(stream)?).err().unwrap_or(0);
-        // SAFETY: the program's own function with its own data.
-        unsafe { function(stream, code, data) };
-        Ok(())
+        let (handle, data) = (stream.expose_provenance(), data.expose_provenance());
+        let call = move |code| {
+            let pointer = std::ptr::with_exposed_provenance_mut;
+            // SAFETY: the program's own function with its own data, which it keeps until then.
+            unsafe { function(pointer(handle), code, pointer(data)) };
+        };
+        session.call_in_order(&session.stream(stream)?, Box::new(call))
     })
 }

@@ -7,6 +7,7 @@ use crate::table::{Align, Table};
 use hinterland_cudanames::Library;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -191,11 +192,7 @@ fn text(files: &[(PathBuf, Imports)], missing: &BTreeMap<Missing, BTreeSet<&Path
 fn notes(files: &[(PathBuf, Imports)], context: &Context) {
     for (path, found) in files {
         if found.has_runtime_inside {
-            context.output.warn(format_args!(
-                "{} has the CUDA runtime linked into it, so that nothing can stand in for it (hint: build it with `nvcc -cudart shared`, or with \
-                 CMAKE_CUDA_RUNTIME_LIBRARY=Shared)",
-                path.display()
-            ));
+            context.output.warn(runtime_inside(path));
         }
         for library in &found.may_load {
             context.output.say(format_args!(
@@ -204,4 +201,29 @@ fn notes(files: &[(PathBuf, Imports)], context: &Context) {
             ));
         }
     }
+}
+
+fn runtime_inside(path: &Path) -> String {
+    format!(
+        "{} has the CUDA runtime linked into it, so that nothing can stand in for it: its calls return cudaErrorCallRequiresNewerDriver (hint: \
+         build it with `nvcc -cudart shared`, or with CMAKE_CUDA_RUNTIME_LIBRARY=Shared)",
+        path.display()
+    )
+}
+
+/// Warns of a program that is about to be started and whose calls nothing can stand in for. What is no ELF file is left to the kernel.
+pub fn warn_of_runtime_inside(program: &OsStr, context: &Context) {
+    let Some(path) = path_of(program) else { return };
+    if imports::read(&path).is_ok_and(|found| found.has_runtime_inside) {
+        context.output.warn(runtime_inside(&path));
+    }
+}
+
+/// The file of a program as the kernel finds it: by its path, or by its name in a folder of PATH.
+fn path_of(program: &OsStr) -> Option<PathBuf> {
+    if program.as_encoded_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(program)).find(|path| path.is_file())
 }

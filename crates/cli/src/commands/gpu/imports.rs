@@ -16,6 +16,8 @@ const ENDIAN: LittleEndian = LittleEndian;
 const CODE_SECTIONS: [&str; 2] = [".nv_fatbin", ".nvFatBinSegment"];
 /// What every program with GPU code calls first.
 const REGISTER: &str = "__cudaRegisterFatBinary";
+/// A text that is in every runtime of CUDA, and what follows on it there: other files may name it.
+const RUNTIME_TEXT: (&[u8], u8) = (b"/cudart.shm.", b'%');
 /// Starts of names of libraries that belong to CUDA and work on a GPU of this machine only.
 const OTHERS: &[&str] = &[
     "libcublasXt",
@@ -170,7 +172,8 @@ fn library_without_version(name: &str, needed: &[String]) -> Option<String> {
         .map(|(_, file)| file.to_string())
 }
 
-/// The runtime is inside if its functions are defined there, or if there is GPU code that nothing outside could register.
+/// The runtime is inside if its functions are defined there, if there is GPU code that nothing outside could register, or if its
+/// texts are there, which stay when symbols are stripped.
 fn has_runtime_inside(file: &ElfFile<'_>, found: &Imports) -> bool {
     let defined = |symbol: object::read::elf::ElfSymbol64<'_, '_, LittleEndian>| {
         symbol.name() == Ok(REGISTER) && !symbol.is_undefined()
@@ -178,8 +181,15 @@ fn has_runtime_inside(file: &ElfFile<'_>, found: &Imports) -> bool {
     let is_defined = file.symbols().chain(file.dynamic_symbols()).any(defined);
     let is_imported = found.functions.values().any(|names| names.contains(REGISTER));
     let has_code = CODE_SECTIONS.iter().any(|name| file.section_by_name(name).is_some());
-    // The vendor's own runtime defines the function, and has no code that it registers.
-    (is_defined || !is_imported) && has_code
+    // The vendor's own runtime defines the function for others, and has no code that it registers.
+    let is_runtime = file.dynamic_symbols().any(defined) && !has_code;
+    ((is_defined || !is_imported) && has_code) || (!is_runtime && has_runtime_text(file))
+}
+
+fn has_runtime_text(file: &ElfFile<'_>) -> bool {
+    let (text, next) = RUNTIME_TEXT;
+    let data = file.section_by_name(".rodata").and_then(|section| section.data().ok()).unwrap_or_default();
+    memchr::memmem::find_iter(data, text).any(|at| data.get(at + text.len()) == Some(&next))
 }
 
 #[cfg(test)]

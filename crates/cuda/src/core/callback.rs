@@ -1,0 +1,210 @@
+//! Functions of the program that are called in the order of a stream, by one thread, in the order in which they were given.
+//!
+//! The node knows nothing of them. A function is called when a mark behind the work before it is reached, and whoever puts work of the
+//! program behind it waits until it has returned.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::inbox::Pending;
+use super::session::Session;
+use super::stream::{APART, Stream};
+use crate::code::{CAPTURE_UNSUPPORTED, Code, NO_MEMORY, NOT_PERMITTED};
+
+/// What is called, with the error of the work before it or 0.
+pub type Call = Box<dyn FnOnce(Code) + Send>;
+
+thread_local! {
+    /// Whether this is the thread that calls.
+    static IS_CALLER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The stream that a function was given to.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    stream: u32,
+    device: u32,
+    is_default: bool,
+    is_apart: bool,
+}
+
+impl Place {
+    fn of(stream: &Stream) -> Self {
+        Self {
+            stream: stream.number,
+            device: stream.device,
+            is_default: stream.is_default(),
+            is_apart: stream.flags & APART != 0,
+        }
+    }
+
+    /// Whether work of the one stream waits for that of the other.
+    fn meets(&self, other: &Self) -> bool {
+        self.stream == other.stream
+            || self.device == other.device
+                && (self.is_default && !other.is_apart || other.is_default && !self.is_apart)
+    }
+}
+
+/// A function whose turn has not come.
+struct Waiting {
+    mark: Option<Arc<Pending>>,
+    call: Call,
+}
+
+#[derive(Default)]
+struct State {
+    /// Functions that have not returned, by their stream: those that wait, and before them the one that is being called.
+    open: VecDeque<Place>,
+    waiting: VecDeque<Waiting>,
+    has_thread: bool,
+}
+
+/// The functions of a session.
+#[derive(Default)]
+pub struct Callbacks {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// As many as are open, for who asks without the lock.
+    open: AtomicUsize,
+}
+
+impl fmt::Debug for Callbacks {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.debug_struct("Callbacks").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
+impl Callbacks {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline(always)]
+    fn is_any_open(&self) -> bool {
+        // Acquire: pairs with the release in `finish`; what a function wrote is seen by who does not wait for it any more.
+        self.open.load(Ordering::Acquire) != 0
+    }
+
+    fn is_open(&self, is_meant: impl Fn(&Place) -> bool) -> bool {
+        self.is_any_open() && self.state().open.iter().any(is_meant)
+    }
+
+    /// Returns when none of those that are meant is open.
+    #[cold]
+    fn wait(&self, is_meant: impl Fn(&Place) -> bool) -> Result<(), Code> {
+        if IS_CALLER.get() {
+            return Err(NOT_PERMITTED);
+        }
+        let mut state = self.state();
+        while state.open.iter().any(&is_meant) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
+    }
+
+    /// The next function; waits for one.
+    fn next(&self) -> Waiting {
+        let mut state = self.state();
+        loop {
+            if let Some(next) = state.waiting.pop_front() {
+                return next;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn finish(&self) {
+        let mut state = self.state();
+        state.open.pop_front();
+        // Release: pairs with the load in `is_any_open`.
+        self.open.store(state.open.len(), Ordering::Release);
+        self.changed.notify_all();
+    }
+}
+
+impl Session {
+    /// Has a function called when the work of a stream so far is done; work that is put there later waits for it.
+    ///
+    /// # Errors
+    /// The stream is being captured, this is such a function itself, there can be no thread, or the node is gone.
+    pub fn call_in_order(&'static self, stream: &Arc<Stream>, call: Call) -> Result<(), Code> {
+        if IS_CALLER.get() {
+            return Err(NOT_PERMITTED);
+        }
+        if stream.is_captured() {
+            self.invalidate_capture(stream);
+            return Err(CAPTURE_UNSUPPORTED);
+        }
+        let mark = self.end_of_work(stream)?;
+        let mut state = self.callbacks.state();
+        if !state.has_thread {
+            start(self)?;
+            state.has_thread = true;
+        }
+        state.waiting.push_back(Waiting { mark, call });
+        state.open.push_back(Place::of(stream));
+        // Relaxed: who was told by this thread that there is one sees it; for others the two have no order.
+        self.callbacks.open.store(state.open.len(), Ordering::Relaxed);
+        self.callbacks.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits for the functions that work of a stream has before it.
+    ///
+    /// # Errors
+    /// This is such a function itself.
+    #[inline(always)]
+    pub(super) fn wait_callbacks(&self, stream: &Stream) -> Result<(), Code> {
+        if self.callbacks.is_any_open() {
+            let place = Place::of(stream);
+            return self.callbacks.wait(|other| place.meets(other));
+        }
+        Ok(())
+    }
+
+    /// Waits for the functions of all streams of a device.
+    ///
+    /// # Errors
+    /// This is such a function itself.
+    pub(super) fn wait_callbacks_of(&self, device: u32) -> Result<(), Code> {
+        if self.callbacks.is_any_open() {
+            return self.callbacks.wait(|other| other.device == device);
+        }
+        Ok(())
+    }
+
+    /// Whether a function that work of a stream has before it has not returned.
+    pub(super) fn has_callback(&self, stream: &Stream) -> bool {
+        let place = Place::of(stream);
+        self.callbacks.is_open(|other| place.meets(other))
+    }
+
+    fn call_all(&self) {
+        IS_CALLER.set(true);
+        loop {
+            let next = self.callbacks.next();
+            let outcome = next.mark.map_or(Ok(()), |mark| self.wait_mark(&mark));
+            (next.call)(outcome.err().unwrap_or_else(|| self.sticky()));
+            self.callbacks.finish();
+        }
+    }
+}
+
+/// Starts the thread that calls. It gets none of the program's signals, and ends with the program.
+fn start(session: &'static Session) -> Result<(), Code> {
+    // SAFETY: sets of signals are plain, and the call writes the one that was in force.
+    let before = unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    };
+    let started = std::thread::Builder::new().name("cuda-callbacks".into()).spawn(|| session.call_all());
+    // SAFETY: as above; this is the set from before.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    started.map(drop).map_err(|_| NO_MEMORY)
+}
