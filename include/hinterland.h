@@ -55,7 +55,8 @@ const char *hl_version(void);
  * undefined. All allocations of one node have 64 MiB together; what is larger is a region. -ENOSPC: no room. */
 int hl_alloc(hl_pool *pool, uint64_t bytes, hl_address *address);
 
-/* The same, but it lives until it is freed, by this pool or any other of the rack. */
+/* The same, but it lives until it is freed, by this pool or any other of the rack, or until its node ends: the next life of the node
+ * may give its addresses to others. What is to outlive a node is a region. */
 int hl_alloc_kept(hl_pool *pool, uint64_t bytes, hl_address *address);
 
 /* Frees an allocation. -EINVAL: there is none at this address. -EACCES: it is another pool's. */

@@ -458,6 +458,22 @@ def test_a_node_that_ends_is_noticed_and_a_new_one_is_used(serve, redis):
     assert client.set("k", "w") and client.get("k") == b"w"
 
 
+def test_values_never_reach_the_disk_of_a_node_nor_of_one_that_comes_later(serve, redis, start_node, folder):
+    disk = folder / "disk"
+    options = ["--capacity", "16M", "--kv-capacity", "64M", "--kv-disk", str(disk), "--kv-disk-capacity", "256M"]
+    node = start_node("a", options=options)
+    server = serve(node=node)
+    secret = os.urandom(64) * 64
+    assert redis.Redis(port=server.port).set("k", secret)
+    for _ in range(2):
+        # In order: what is in memory and may be written is.
+        node.stop()
+        node.start()
+        assert redis.Redis(port=serve(node=node).port).get("k") == secret, "it outlives the node in memory"
+        (file,) = [path for path in disk.rglob("*") if path.is_file()]
+        assert secret[:64] not in file.read_bytes()
+
+
 def test_a_password_is_asked_for_and_needed_for_other_addresses(serve, redis, folder, node):
     for address in ("0.0.0.0:0", "[::]:0"):
         refused = node.run("resp", "--listen", address, check=False)

@@ -51,7 +51,8 @@ class Pool:
     def read_guard(self, address: int, bytes: int, wait: float) -> Guard: ...
     def write_guard(self, address: int, bytes: int, wait: float) -> Guard: ...
     def alloc(self, bytes: int, kept: bool = False) -> int:
-        """Allocates memory of this rack; returns its address. It is freed with the pool at the latest, unless `kept`."""
+        """Allocates memory of this rack; returns its address. It is freed with the pool at the latest, or if `kept` when
+        it is freed or its node ends."""
     def free(self, address: int) -> None:
         """Frees an allocation."""
     def read(self, address: int, bytes: int) -> bytes:

@@ -181,7 +181,8 @@ impl UserStore {
         }
         if !state.namespaces.contains_key(&number) {
             let counters = spaces::free_counter(&state.namespaces);
-            let known = Known { fingerprint, label: label(), counters, limits: Limits::default() };
+            let (label, limits) = (label(), Limits::default());
+            let known = Known { fingerprint, label, counters, limits, is_memory_only: false };
             state.namespaces.insert(number, known);
             self.save_spaces(&state.namespaces);
             if let Some(disk) = &self.disk {
@@ -228,8 +229,20 @@ impl UserStore {
         if let Some(path) = &self.spaces_path
             && let Err(error) = spaces::save(path, namespaces)
         {
-            tracing::error!(path = %path.display(), %error, "blocks of a new namespace will not outlive the node");
+            tracing::error!(path = %path.display(), %error, "the list of namespaces cannot be written: blocks of a new one will not outlive the node");
         }
+    }
+
+    /// Blocks of a namespace are replaced: nothing of it goes to a disk from here on, nor in a later life of the node.
+    fn keep_in_memory(&self, state: &mut State, number: u64) {
+        let Some(known) = state.namespaces.get_mut(&number).filter(|known| !known.is_memory_only) else {
+            return;
+        };
+        known.is_memory_only = true;
+        if let Some(disk) = &self.disk {
+            disk.forbid(number);
+        }
+        self.save_spaces(&state.namespaces);
     }
 
     /// Whether somebody has cut off the files: nothing in them counts any more.

@@ -240,6 +240,12 @@ fn a_write_that_comes_after_its_lock_was_given_away_is_refused_at_the_page_home(
     let read = |fence| ask(&Request::ReadLocked { handle, lock: address, fence, range });
     assert_eq!(read(fresh), Reply::Bytes(b"234".to_vec()));
     assert!(matches!(read(old), Reply::Error { code: EOWNERDEAD, .. }));
+    // More than an answer may have is refused before memory is taken for it.
+    let range = ByteRange::new(0, 4 << 20).unwrap();
+    match ask(&Request::ReadLocked { handle, lock: address, fence: fresh, range }) {
+        Reply::Error { code: 22, text } => assert!(text.contains("limit"), "{text}"),
+        other => panic!("{other:?}"),
+    }
     // Lengths that do not fit are refused before anything is written.
     let runs = vec![ByteRange::new(0, 8).unwrap()];
     let short = Request::WriteLocked { handle, lock: address, fence: fresh, runs, bytes: vec![1] };

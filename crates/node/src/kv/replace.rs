@@ -27,8 +27,8 @@ impl UserStore {
         let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
         self.check_kept()?;
         let mut state = self.lock();
-        if let Some(disk) = self.disk.as_ref().filter(|_| !on_disk) {
-            disk.forbid(namespace.0);
+        if !on_disk {
+            self.keep_in_memory(&mut state, namespace.0);
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
         for (key, block) in keys.into_iter().zip(blocks) {

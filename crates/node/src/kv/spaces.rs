@@ -1,7 +1,7 @@
 //! The namespaces of a store, as a file: what a node that comes later must know to name its blocks.
 //!
 //! Text: a line for each namespace (fingerprint in hexadecimal digits, number among the counters, quota or `-`, priority,
-//! label), and a last line with the crc32c of those before.
+//! label), and a last line with the crc32c of those before. `memory` stands before those of which nothing may go to a disk.
 
 use crate::fault_point;
 use hinterland_kv::{COUNTED_MAX, Limits, Namespace};
@@ -21,7 +21,12 @@ pub(super) struct Known {
     /// Its number among the counters.
     pub counters: u32,
     pub limits: Limits,
+    /// Its blocks are replaced in memory, and never written to a disk.
+    pub is_memory_only: bool,
 }
+
+/// What stands before a namespace of which nothing may go to a disk.
+const MEMORY_ONLY: &str = "memory ";
 
 /// Namespaces, by number.
 pub(super) type Spaces = BTreeMap<u64, Known>;
@@ -64,8 +69,10 @@ fn text(spaces: &Spaces) -> String {
         let fingerprint: String = known.fingerprint.iter().map(|byte| format!("{byte:02x}")).collect();
         let quota = known.limits.quota_bytes.map_or_else(|| "-".to_owned(), |quota| quota.to_string());
         let label = known.label.escape_default();
+        let only = if known.is_memory_only { MEMORY_ONLY } else { "" };
+        let (counters, priority) = (known.counters, known.limits.priority);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "{fingerprint} {} {quota} {} {label}", known.counters, known.limits.priority);
+        let _ = writeln!(text, "{only}{fingerprint} {counters} {quota} {priority} {label}");
     }
     let sum = crc32c(text.as_bytes());
     // As above.
@@ -85,6 +92,10 @@ fn parse(bytes: &[u8]) -> Option<Spaces> {
 }
 
 fn known(line: &str) -> Option<(u64, Known)> {
+    let (is_memory_only, line) = match line.strip_prefix(MEMORY_ONLY) {
+        Some(rest) => (true, rest),
+        None => (false, line),
+    };
     let mut words = line.splitn(5, ' ');
     let digits = words.next().filter(|digits| digits.len() == 64 && digits.is_ascii())?;
     let mut fingerprint = [0; 32];
@@ -99,7 +110,8 @@ fn known(line: &str) -> Option<(u64, Known)> {
     let priority = words.next()?.parse().ok()?;
     let label = unescaped(words.next()?)?;
     let limits = Limits { quota_bytes, priority };
-    Some((super::racks::number_of(&fingerprint), Known { fingerprint, label, counters, limits }))
+    let known = Known { fingerprint, label, counters, limits, is_memory_only };
+    Some((super::racks::number_of(&fingerprint), known))
 }
 
 /// The reverse of `escape_default`.
@@ -137,7 +149,8 @@ mod tests {
                 let limits = Limits { quota_bytes, priority: number };
                 let label = labels[usize::from(number)].to_owned();
                 let counters = u32::from(number) * 21;
-                (super::super::racks::number_of(&fingerprint), Known { fingerprint, label, counters, limits })
+                let known = Known { fingerprint, label, counters, limits, is_memory_only: number % 2 == 1 };
+                (super::super::racks::number_of(&fingerprint), known)
             })
             .collect()
     }
@@ -165,8 +178,8 @@ mod tests {
         assert_eq!(free_counter(&spaces), 1);
         for number in 0..100_u64 {
             let counters = free_counter(&spaces);
-            let known =
-                Known { fingerprint: [9; 32], label: String::new(), counters, limits: Limits::default() };
+            let (label, limits) = (String::new(), Limits::default());
+            let known = Known { fingerprint: [9; 32], label, counters, limits, is_memory_only: false };
             spaces.insert(number, known);
         }
         let mut taken: Vec<u32> = spaces.values().map(|known| known.counters).collect();

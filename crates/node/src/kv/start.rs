@@ -218,7 +218,11 @@ fn open_disk(
         Ok(disk) => {
             if let Some(tier) = &disk {
                 for (number, known) in namespaces {
-                    tier.know(*number, known.fingerprint);
+                    if known.is_memory_only {
+                        tier.forbid(*number);
+                    } else {
+                        tier.know(*number, known.fingerprint);
+                    }
                 }
                 let (tier, view) = (Arc::clone(tier), Arc::clone(view));
                 store.set_keeper(Box::new(move |leaving| tier.stage(&view, leaving)));

@@ -5,6 +5,7 @@ use crate::core::Core;
 use crate::locks::{self, Wish};
 use crate::refused::{Refused, errno};
 use hinterland_proto::control::{LOCKS_KEPT_MAX, LockMode, Reply, Request};
+use hinterland_types::limits::CONTROL_BYTES_MAX;
 use hinterland_types::{ByteRange, GlobalAddress, Handle, Rights};
 
 impl Session {
@@ -48,6 +49,13 @@ impl Session {
                 self.write_locked(core, handle, (lock, fence), &runs, &bytes)
             }
             Request::ReadLocked { handle, lock, fence, range } => {
+                if range.bytes() > CONTROL_BYTES_MAX as u64 {
+                    let text = format!(
+                        "{} bytes are over the limit of an answer (hint: ask for fewer)",
+                        range.bytes()
+                    );
+                    return Err(Refused::new(errno::EINVAL, text));
+                }
                 let slice = self.resolve(handle, range, Rights::READ)?;
                 let mut bytes = vec![0; slice.len()];
                 let passing = core.locks.pass(core, lock, fence)?;

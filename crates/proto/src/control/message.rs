@@ -30,7 +30,7 @@ pub enum Advice {
 pub enum AllocationKind {
     /// Freed when its session ends.
     Session,
-    /// Lives until it is freed.
+    /// Lives until it is freed, or its node ends.
     Kept,
 }
 
