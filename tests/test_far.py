@@ -132,6 +132,13 @@ def test_a_program_has_the_limit_of_open_files_that_it_would_have_alone(binary, 
     assert ended.stdout == "256\n", ended.stderr
 
 
+@pytest.mark.parametrize("unit", ["4K", "64K"])
+def test_a_child_reads_what_was_there_while_another_thread_waited_for_it(binary, library, tmp_path, unit):
+    program = compiled(tmp_path, "far_forked")
+    ended = far(binary, ["--local", "64M", "--far-unit", unit], [program, "100"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", (ended.stdout, ended.stderr)
+
+
 IN_PLACE = """
 memory = bytearray(b"7") * (160 << 20)
 step = 1 << 16

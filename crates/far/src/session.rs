@@ -232,6 +232,7 @@ impl Serving {
                 }
             };
             let (ahead_bytes, slept) = (known.counters.ahead_bytes, known.counters.slept);
+            changes_first(events);
             for event in events.drain(..) {
                 self.engine.event(&mut known, id, event, since);
             }
@@ -453,6 +454,13 @@ impl Serving {
         }
         self.engine.pressure.notify_all();
     }
+}
+
+/// Puts changes of the address space before faults, in the order in which they were made. The kernel gives faults first; but by the end of one
+/// read the changes in it are done, and it lets pages be filled again. What a fault filled before its fork was taken in would be in the table of the child, and not in
+/// its memory: it would read zeros. Before a removal, it would fill what was removed.
+fn changes_first(events: &mut [Event]) {
+    events.sort_by_key(|event| matches!(event, Event::Fault(_)));
 }
 
 /// Whether whole pages of a program can lie there.

@@ -95,3 +95,29 @@ fn a_thread_that_fails_ends_the_whole_run_and_says_so() {
     assert_eq!(ended.status.signal(), Some(SIGABRT), "{said}");
     assert!(said.contains("far-evict") && said.contains("hint:"), "{said}");
 }
+
+#[test]
+fn changes_of_one_read_are_taken_in_before_its_faults_and_in_order() {
+    let fault = |address| {
+        let fault = hinterland_os::userfault::Fault {
+            address,
+            write: false,
+            write_protect: false,
+            minor: false,
+            thread: 0,
+        };
+        Event::Fault(fault)
+    };
+    let mut events =
+        [fault(1), Event::Unmap { start: 2, end: 3 }, fault(4), Event::Remove { start: 5, end: 6 }];
+    changes_first(&mut events);
+    let places: Vec<u64> = events
+        .iter()
+        .map(|event| match event {
+            Event::Fault(fault) => fault.address,
+            Event::Unmap { start, .. } | Event::Remove { start, .. } => *start,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(places, [2, 5, 1, 4]);
+}
