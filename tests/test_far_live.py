@@ -50,6 +50,16 @@ print("right", flush=True)
 """
 
 
+# Has 100 MiB that cannot be far, because other processes may have them.
+SHARED = """
+import mmap, sys
+kept = mmap.mmap(-1, 100 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
+for at in range(0, len(kept), 4096): kept[at] = 1
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
 @pytest.fixture
 def runtime(binary, folder):
     """Commands that see the far memory of one test alone."""
@@ -173,14 +183,7 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(runtime):
 
 
 def test_a_budget_below_what_cannot_leave_is_refused_with_the_least(runtime):
-    program = """
-import mmap, sys
-kept = mmap.mmap(-1, 100 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
-for at in range(0, len(kept), 4096): kept[at] = 1
-print("ready", flush=True)
-sys.stdin.read()
-"""
-    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", program]):
+    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", SHARED]):
         ended = runtime.command("switch", "shared", "--local", "80M")
         assert ended.returncode == 1 and "cannot leave" in ended.stderr and "hint:" in ended.stderr, ended.stderr
         assert runtime.program()["budget"] == {"bytes": 300 * MEBIBYTE}
@@ -376,14 +379,7 @@ def test_a_back_end_in_use_gets_the_size_that_is_named(runtime):
 
 
 def test_a_budget_that_is_refused_keeps_the_back_ends_that_stand_beside_it_out(runtime):
-    program = """
-import mmap, sys
-kept = mmap.mmap(-1, 100 << 20, mmap.MAP_SHARED | mmap.MAP_ANONYMOUS)
-for at in range(0, len(kept), 4096): kept[at] = 1
-print("ready", flush=True)
-sys.stdin.read()
-"""
-    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", program]):
+    with runtime.running("--local", "300M", "--name", "shared", program=[sys.executable, "-c", SHARED]):
         before = runtime.program()
         ended = runtime.command("switch", "shared", "--local", "80M", "--far", "zstd")
         assert ended.returncode == 1 and "cannot leave" in ended.stderr, ended.stderr

@@ -70,9 +70,6 @@ pub enum Command {
     /// Remove objects
     Rm(rm::Arguments),
     /// Take a node that is gone for good out of the pool
-    #[command(
-        after_help = "What it held in several copies is copied anew by the other nodes. If it starts again with its state, it joins as a new node, and\nwhat it still holds is deleted."
-    )]
     Forget(forget::Arguments),
     /// Read every copy of objects and compare checksums
     Verify(verify::Arguments),

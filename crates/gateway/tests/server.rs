@@ -1,13 +1,13 @@
 //! A server on a node of the same process: requests as bytes, and what another writer of the same keys sees.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod ground;
+
 use hinterland_gateway::{Listen, Server, ServerError, ServerOptions};
-use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_os::PageKind;
+use hinterland_node::Node;
 use hinterland_pool::{Expects, Pool, Replaced, Replacement};
 use hinterland_resp::Value;
 use hinterland_resp::request::encode;
-use hinterland_types::RackName;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -20,13 +20,7 @@ struct Ground {
 impl Ground {
     fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("hl-resp-{name}-{}", std::process::id()));
-        let rack = RackName::parse("one").unwrap();
-        let address = "127.0.0.1:0".parse().unwrap();
-        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
-        options.capacity_bytes = 16 << 20;
-        options.kv_capacity_bytes = 16 << 20;
-        options.backing = BackingChoice::Pages(PageKind::Base4K);
-        Self { node: Some(Node::start(options).unwrap()), root }
+        Self { node: Some(ground::node(&root)), root }
     }
 
     fn options(&self) -> ServerOptions {

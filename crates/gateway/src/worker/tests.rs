@@ -1,12 +1,13 @@
 //! A worker whose turns the test makes: it is known what comes between two of them.
 
+#[path = "../../tests/ground/mod.rs"]
+mod ground;
+
 use super::*;
 use crate::server::ServerOptions;
-use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_os::PageKind;
+use hinterland_node::Node;
 use hinterland_resp::Value;
 use hinterland_resp::request::encode;
-use hinterland_types::RackName;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseResult, TestRunner};
 use std::collections::HashMap;
@@ -27,13 +28,7 @@ struct Ground {
 impl Ground {
     fn new(name: &str) -> Self {
         let root = std::env::temp_dir().join(format!("hl-worker-{name}-{}", std::process::id()));
-        let rack = RackName::parse("one").unwrap();
-        let address = "127.0.0.1:0".parse().unwrap();
-        let mut options = NodeOptions::new("one", rack, root.join("socket"), root.join("state"), address);
-        options.capacity_bytes = 16 << 20;
-        options.kv_capacity_bytes = 16 << 20;
-        options.backing = BackingChoice::Pages(PageKind::Base4K);
-        let node = Some(Node::start(options).unwrap());
+        let node = Some(ground::node(&root));
         let options = ServerOptions {
             listen: Vec::new(),
             socket: root.join("socket"),

@@ -140,6 +140,15 @@ impl World {
         Self::on(self.stop())
     }
 
+    /// Removes a block, and checks that it stays away when the file is read again, and another one does not.
+    fn removal_outlives_a_restart(self, removed: u32, other: u32) {
+        self.tier.removed(self.namespace.0, &key(removed));
+        self.settle();
+        let world = self.restart();
+        assert!(world.get(removed).is_none() && world.get(other).is_some());
+        world.end();
+    }
+
     fn fail(&self) {
         self.trouble.fails.store(true, Ordering::Relaxed);
     }
@@ -380,11 +389,7 @@ fn what_is_removed_behind_a_block_that_was_not_written_stays_away() {
     world.until(|status| status.failures > 0);
     world.until(|status| status.staged_bytes == 0);
     world.mend();
-    world.tier.removed(world.namespace.0, &key(3));
-    world.settle();
-    let world = world.restart();
-    assert!(world.get(3).is_none() && world.get(4).is_some());
-    world.end();
+    world.removal_outlives_a_restart(3, 4);
 }
 
 #[test]
@@ -395,11 +400,7 @@ fn a_block_that_was_once_read_wrong_and_is_removed_stays_away() {
     world.trouble.flips.store(700_000, Ordering::Relaxed);
     assert!(world.get(3).is_none());
     world.trouble.flips.store(0, Ordering::Relaxed);
-    world.tier.removed(world.namespace.0, &key(3));
-    world.settle();
-    let world = world.restart();
-    assert!(world.get(3).is_none() && world.get(4).is_some());
-    world.end();
+    world.removal_outlives_a_restart(3, 4);
 }
 
 #[test]
