@@ -117,7 +117,8 @@ impl Sender {
     /// itself what the connection takes, so that nobody has to be woken for it.
     ///
     /// # Errors
-    /// [`ChannelError::Closed`], [`ChannelError::Broken`].
+    /// [`ChannelError::Closed`], [`ChannelError::Broken`]. A peer that has gone may have taken all of it, and answered: what
+    /// it sent is still taken from the [`Receiver`](crate::Receiver).
     pub fn flush(&mut self) -> Result<(), ChannelError> {
         if self.fate.is_over() {
             return Err(self.fate.error());

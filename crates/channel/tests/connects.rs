@@ -5,7 +5,7 @@
 mod ground;
 
 use ground::{Folder, LONG, client, node, send, take};
-use hinterland_channel::{Address, ChannelOptions, Listener, Rings, connect};
+use hinterland_channel::{Address, ChannelError, ChannelOptions, Listener, Rings, connect};
 
 /// Descriptors, threads and mappings of this process.
 fn holdings() -> [usize; 3] {
@@ -50,7 +50,9 @@ fn ten_thousand_clients_leave_nothing_behind() {
                 let (mut sender, mut receiver) =
                     connect(&address, &client(None), options).unwrap().split().unwrap();
                 send(&mut sender, number, b"hello").unwrap();
-                sender.flush().unwrap();
+                // Often the frame has left already, and who took it may have answered and gone.
+                let flushed = sender.flush();
+                assert!(matches!(flushed, Ok(()) | Err(ChannelError::Closed)), "{flushed:?}");
                 if number % 3 > 0 {
                     assert_eq!(take(&mut receiver).unwrap(), (number, b"hello".to_vec()));
                 }
