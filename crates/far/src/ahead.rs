@@ -70,13 +70,13 @@ impl Engine {
         loop {
             let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
             let Some(space) = known.spaces.get_mut(&id) else { break };
-            let Some((from, mut to)) = space.table.unit(window.end) else { break };
-            let state = space.table.state(from).cloned();
-            if matches!(state, Some(State::Resident { .. })) && window.passed < PASSED_BYTES_MAX {
-                window.passed += to - from;
-                window.end = to;
-                continue;
+            if window.passed < PASSED_BYTES_MAX {
+                let end = space.table.resident_end(window.end, PASSED_BYTES_MAX - window.passed);
+                window.passed += end - window.end;
+                window.end = end;
             }
+            let Some((from, mut to)) = space.table.alike(window.end, self.unit_bytes) else { break };
+            let state = space.table.state(from).cloned();
             if filled >= most || resident + (to - from) + spare > room {
                 break;
             }
@@ -85,7 +85,8 @@ impl Engine {
                     if !fill(&space.faults, from, &ZEROS[..(to - from) as usize], false)?.complete {
                         break;
                     }
-                    space.table.set(from, State::Resident { clean: None, stamp: known.clock });
+                    let stamp = known.clock;
+                    space.table.update(from..to, |unit| *unit = State::Resident { clean: None, stamp });
                     known.clock += to - from;
                     known.counters.zero_bytes += to - from;
                 }
@@ -132,7 +133,7 @@ impl Engine {
     fn together(&self, space: &Space, from: u64, most: u64) -> Vec<Piece<Arc<Copy>>> {
         let mut together = Vec::new();
         let mut at = from;
-        while let Some((start, end)) = space.table.unit(at)
+        while let Some((start, end)) = space.table.alike(at, self.unit_bytes)
             && let Some(State::Far(piece)) = space.table.state(at)
             && start == at
             && end - from <= most
@@ -185,6 +186,9 @@ impl Engine {
 
     /// Has the far units of a range read that are long enough for other threads.
     fn read_ahead(&self, space: &Space, from: u64, until: u64) {
+        if self.unit_bytes <= BESIDE_BYTES_MIN as u64 {
+            return;
+        }
         let mut at = from;
         while at < until
             && let Some((_, end)) = space.table.unit(at)

@@ -6,6 +6,7 @@ use crate::reads::Reads;
 use crate::settle::Settling;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
+use hinterland_farplan::grain::{BLOCK_BYTES, Grains};
 use hinterland_farplan::guess::Guess;
 use hinterland_farplan::hand::Hand;
 use hinterland_farplan::loose::Loose;
@@ -55,6 +56,8 @@ pub struct Service {
     pub refaults: bool,
     /// Whether small units that follow each other are filled by one call.
     pub together: bool,
+    /// Whether as much of a unit leaves and comes back together as its place uses together; for units of [`BLOCK_BYTES`] alone.
+    pub fit: bool,
 }
 
 /// How a run is set up.
@@ -94,6 +97,7 @@ pub(crate) struct Space {
     pub table: Table<Arc<Copy>>,
     pub sequences: Sequences,
     pub guess: Guess,
+    pub grains: Grains,
     pub refaults: Refaults,
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
@@ -196,7 +200,10 @@ impl Engine {
             stores: options.stores,
             unit_bytes: options.unit_bytes,
             ahead: options.ahead,
-            service: options.service,
+            service: Service {
+                fit: options.service.fit && options.unit_bytes == BLOCK_BYTES,
+                ..options.service
+            },
             reads: Reads::default(),
             settling: Settling::new(options.service.writers),
             watch: Watcher::new(options.watch),
@@ -209,6 +216,11 @@ impl Engine {
     /// The lock under which events are read and tables change. Nobody waits for a program while holding it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Bytes of the parts of a unit that may leave alone.
+    pub(crate) const fn part_bytes(&self) -> u64 {
+        if self.service.fit { PAGE } else { self.unit_bytes }
     }
 
     /// Bytes that the tables may have resident.
@@ -329,16 +341,17 @@ impl Engine {
 }
 
 impl Space {
-    pub(crate) fn new(process: i32, faults: Userfault, unit_bytes: u64) -> Self {
+    pub(crate) fn new(process: i32, faults: Userfault, unit_bytes: u64, part_bytes: u64) -> Self {
         Self {
             process,
             thread: 0,
             is_numbered_here: false,
             faults: Arc::new(faults),
-            table: Table::new(unit_bytes),
+            table: Table::new(part_bytes),
             sequences: Sequences::new(AHEAD_BYTES_MAX),
             guess: Guess::default(),
-            refaults: Refaults::new(unit_bytes),
+            grains: Grains::default(),
+            refaults: Refaults::new(unit_bytes, part_bytes),
             page: None,
             mover: None,
             loose: Loose::default(),
@@ -368,6 +381,7 @@ impl Space {
             table: self.table.clone(),
             sequences: Sequences::new(AHEAD_BYTES_MAX),
             guess: self.guess.clone(),
+            grains: self.grains.clone(),
             refaults: self.refaults.clone(),
             page: None,
             mover: None,
@@ -391,11 +405,5 @@ fn first_missing(from: u64, to: u64, runs: &[PresentRun]) -> Option<u64> {
 }
 
 fn mark(space: &mut Space, from: u64, to: u64, stamp: u64) {
-    let mut at = from;
-    while at < to
-        && let Some((_, end)) = space.table.unit(at)
-    {
-        space.table.set(at, State::Resident { clean: None, stamp });
-        at = end;
-    }
+    space.table.update(from..to, |unit| *unit = State::Resident { clean: None, stamp });
 }

@@ -8,9 +8,10 @@ use crate::engine::{Budget, Engine, Known, Mover, Space};
 use crate::order::{Answer, Batch, Order, Run, Victim};
 use crate::staging::Staged;
 use crate::store::Copy;
+use hinterland_farplan::grain::Part;
 use hinterland_farplan::room::budget_bytes_min;
 use hinterland_farplan::wire::{self, Kind, Message};
-use hinterland_farplan::{Outcome, PAGE};
+use hinterland_farplan::{Outcome, PAGE, State};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::{OsError, Userfault};
 use std::ops::Range;
@@ -156,18 +157,33 @@ impl Engine {
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
         let most = BATCH_BYTES.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
+        // Whole blocks, for which there has to be place.
+        let (most, block) =
+            if self.service.fit { (most - self.unit_bytes, self.unit_bytes) } else { (most, PAGE) };
         let bytes = wanted.max(self.unit_bytes).min(most);
-        let found = space.hand.next(&space.table, now, bytes);
+        let found = space.hand.next(&space.table, now, bytes, block);
         let mut victims = Vec::with_capacity(found.len());
-        for (start, end) in found {
+        for Part { start, end, clean } in self.parts(space, &found) {
             ticket += 1;
-            if let Some(clean) = space.table.leave(start, ticket) {
-                victims.push(Victim { start, end, ticket, clean });
-            }
+            space.table.leave(start..end, ticket, clean.is_some());
+            victims.push(Victim { start, end, ticket, clean });
         }
         let process = space.process;
         known.ticket = ticket;
         (!victims.is_empty()).then_some(Batch { process, mover, epoch, victims })
+    }
+
+    /// What leaves together of resident units.
+    fn parts(&self, space: &mut Space, found: &[(u64, u64)]) -> Vec<Part<Arc<Copy>>> {
+        if self.service.fit {
+            let is_exact = self.stores.is_exact();
+            return space.grains.divide(&space.table, found, is_exact, |copy| copy.bytes() as u64);
+        }
+        let clean = |address: u64| match space.table.state(address) {
+            Some(State::Resident { clean, .. }) => clean.clone(),
+            _ => None,
+        };
+        found.iter().map(|&(start, end)| Part { start, end, clean: clean(start) }).collect()
     }
 
     /// Moves a batch out, and keeps its content. Returns the bytes that went; an order without an answer so far is kept with those that are `late`.
@@ -278,7 +294,7 @@ impl Engine {
         let place = |run: &Run| run.place..run.place + run.bytes;
         let short = runs.iter().zip(moved).filter(|(run, (done, _))| is_dirty(run) || *done < run.bytes);
         let looked = short.map(|(run, _)| place(run)).reduce(|all, run| all.start..run.end);
-        let dirty: Vec<_> = runs.iter().filter(|run| is_dirty(run)).map(place).collect();
+        let dirty = dirty(&batch.victims, runs);
         // The staging area is the truth: while the kernel also moves pages elsewhere (compaction), it moves more than it says (6.18).
         // What has a copy and went whole is not even looked at.
         let is_read = looked.is_some_and(|range| {
@@ -329,6 +345,21 @@ impl Engine {
             self.say_once("full", &format!("far memory has no room: {refusal}"));
         }
     }
+}
+
+/// Where in the staging area what has no copy goes, neighbours as one.
+fn dirty(victims: &[Victim], runs: &[Run]) -> Vec<Range<u64>> {
+    let mut dirty: Vec<Range<u64>> = Vec::new();
+    for run in runs {
+        for victim in victims[run.victims.clone()].iter().filter(|victim| victim.clean.is_none()) {
+            let (start, end) = (run.place + victim.start - run.start, run.place + victim.end - run.start);
+            match dirty.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => dirty.push(start..end),
+            }
+        }
+    }
+    dirty
 }
 
 /// Resident bytes of a process; 0 if it has ended.

@@ -4,6 +4,7 @@ use crate::ahead;
 use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
+use hinterland_farplan::grain::{Grains, Return};
 use hinterland_farplan::refault::{Clock, Stay};
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
@@ -145,6 +146,10 @@ impl Engine {
             return if fits { serve_grown(space, page, fault, clock) } else { Ok(Served::Later) };
         };
         let Some(state) = space.table.state(page).cloned() else { return Ok(Served::Done) };
+        // What is missing of what is resident is missing page by page; all else goes by content.
+        let is_missing = matches!(state, State::Resident { .. }) && !fault.write_protect;
+        let alike = space.table.alike(page, self.unit_bytes).filter(|_| !is_missing);
+        let (start, end) = alike.unwrap_or((start, end));
         let fits = is_stuck || resident + (end - start) <= limit;
         let writes = fault.write || fault.write_protect;
         match state {
@@ -162,7 +167,7 @@ impl Engine {
                 }
                 // It is in use; and what was to stay longer does.
                 let stamp = stamp.max(clock);
-                space.table.set(page, State::Resident { clean: None, stamp });
+                space.table.update(start..end, |unit| *unit = State::Resident { clean: None, stamp });
                 if is_first_write {
                     space.guess.was_written(start);
                     if self.service.guess {
@@ -179,7 +184,7 @@ impl Engine {
                 if fault.write_protect && !unprotect(space, start, end)? {
                     return Ok(Served::Later);
                 }
-                space.table.set(page, State::Resident { clean: None, stamp: clock });
+                space.table.update(start..end, |unit| *unit = State::Resident { clean: None, stamp: clock });
                 known.clock += end - start;
                 known.counters.zero_bytes += end - start;
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
@@ -243,8 +248,21 @@ impl Engine {
         let (clock, room) = (known.clock, self.room_bytes(known));
         let Some(space) = known.spaces.get_mut(&id) else { return };
         let is_on = self.service.refaults;
-        let stay = if is_on { space.refaults.came(start, clock, room, is_wanted) } else { Stay::default() };
-        space.table.set(start, State::Resident { clean, stamp: clock + stay.longer });
+        let bytes = end - start;
+        let stay =
+            if is_on { space.refaults.came((start, bytes), clock, room, is_wanted) } else { Stay::default() };
+        if self.service.fit
+            && let Some(other) = Grains::other_half(start, bytes)
+        {
+            let copy_at = |address: u64| match space.table.state(address) {
+                Some(State::Far(piece)) => Some(Arc::as_ptr(&piece.copy)),
+                _ => None,
+            };
+            let is_other_far = copy_at(other).is_some_and(|copy| copy_at(start) != Some(copy));
+            space.grains.came(Return { start, bytes, is_wanted, is_other_far }, clock, room);
+        }
+        let stamp = clock + stay.longer;
+        space.table.update(start..end, |unit| *unit = State::Resident { clean: clean.clone(), stamp });
         known.clock += end - start + stay.jump;
         known.counters.fetched_bytes += end - start;
     }
@@ -284,7 +302,7 @@ impl Engine {
             space.process
         );
         space.faults.poison(start, end - start, PAGE)?;
-        space.table.set(start, State::Resident { clean: None, stamp });
+        space.table.update(start..end, |unit| *unit = State::Resident { clean: None, stamp });
         Ok(true)
     }
 }

@@ -362,7 +362,7 @@ impl Serving {
         let mut known = self.engine.lock();
         if let Some(descriptor) = descriptors.next() {
             let faults = Userfault::from_descriptor(descriptor, Scope::Full);
-            let mut space = Space::new(process, faults, self.engine.unit_bytes);
+            let mut space = Space::new(process, faults, self.engine.unit_bytes, self.engine.part_bytes());
             space.page = page;
             space.is_numbered_here = peer.is_numbered_here;
             // Whatever this process was before, it is no longer.

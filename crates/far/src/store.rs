@@ -134,6 +134,11 @@ pub trait Store: Send + Sync {
         CONTENT_BYTES_MAX
     }
 
+    /// Whether content takes just as much as it is long, or less: where each takes a place of one size, short content is a waste.
+    fn is_exact(&self) -> bool {
+        false
+    }
+
     /// Whether whoever reads sleeps meanwhile, as with a disk or another host.
     fn sleeps(&self) -> bool {
         false

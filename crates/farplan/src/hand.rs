@@ -1,7 +1,7 @@
 //! Which units leave next: a hand that goes round by address and passes over what is to stay for a while.
 
 use crate::refault::{Clock, STAYS_MAX};
-use crate::table::Table;
+use crate::table::{Shared, Table};
 
 /// Part of what is resident that was filled last and stays, whatever its address.
 const YOUNG: u64 = 4;
@@ -15,13 +15,20 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// Resident units, about so many bytes, in the order of addresses; none only if nothing is resident that is not leaving.
-    pub fn next<C: Clone>(&mut self, table: &Table<C>, now: Clock, bytes: u64) -> Vec<(u64, u64)> {
+    /// Resident units, about so many bytes, in the order of addresses, blocks of `block_bytes` bytes whole; none only if nothing is resident that is not
+    /// leaving.
+    pub fn next<C: Shared>(
+        &mut self,
+        table: &Table<C>,
+        now: Clock,
+        bytes: u64,
+        block_bytes: u64,
+    ) -> Vec<(u64, u64)> {
         let resident = table.resident_bytes();
         let (usual, far) = (self.reach, STAYS_MAX.saturating_mul(resident));
         loop {
             let before = now.saturating_sub(resident / YOUNG).saturating_add(self.reach);
-            let (found, next) = table.victims(self.at, bytes, before);
+            let (found, next) = table.victims(self.at, bytes, block_bytes, before);
             let begun = std::mem::replace(&mut self.at, next.unwrap_or(0));
             if !found.is_empty() {
                 if next.is_none() {
@@ -61,8 +68,8 @@ mod tests {
     /// Takes out one page after the other; gives their numbers.
     fn order(table: &mut Table<()>, now: Clock) -> Vec<u64> {
         let (mut hand, mut order) = (Hand::default(), Vec::new());
-        while let [(start, _)] = hand.next(table, now, PAGE)[..] {
-            table.leave(start, start);
+        while let [(start, _)] = hand.next(table, now, PAGE, PAGE)[..] {
+            table.leave(start..start + PAGE, start, true);
             order.push(start / PAGE - 1);
         }
         order
@@ -89,7 +96,7 @@ mod tests {
     fn a_table_without_anything_resident_gives_nothing_and_the_hand_is_as_before() {
         let mut hand = Hand::default();
         let empty = table(&[]);
-        assert!(hand.next(&empty, 5, PAGE).is_empty());
+        assert!(hand.next(&empty, 5, PAGE, PAGE).is_empty());
         assert_eq!((hand.at, hand.reach), (0, 0));
     }
 }

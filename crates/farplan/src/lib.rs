@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`table`] | units of memory, where the content of each is, and what map, unmap, fork and eviction do to it |
 //! | [`loose`] | memory that was told of and is not under service yet |
+//! | [`grain`] | how much leaves and comes back together, by place |
 //! | [`guess`] | whether memory that comes back will be written |
 //! | [`refault`] | what comes back soon after it left, and stays longer then |
 //! | [`hand`] | which units leave next |
@@ -21,6 +22,7 @@ pub mod advise;
 pub mod balance;
 pub mod dispatch;
 pub mod features;
+pub mod grain;
 pub mod guess;
 pub mod hand;
 pub mod live;
@@ -34,7 +36,7 @@ pub mod table;
 pub mod trace;
 pub mod wire;
 
-pub use table::{Outcome, Piece, State, Table};
+pub use table::{Outcome, Piece, Shared, State, Table};
 
 /// Bytes of the smallest page that the processor maps.
 pub const PAGE: u64 = 4096;

@@ -26,13 +26,13 @@ const KEPT_ROOMS: u64 = STAYS_MAX - 1;
 const ROUND_ROOMS_MAX: u64 = 8;
 /// Parts of a room by which the ends of stays are told apart, about.
 const PARTS: u64 = 8;
-/// A neighbourhood goes round if so many units of it came back late, more than this many times those that came back at once.
-const SURE: i8 = 8;
-const AT_ONCE_WEIGHT: i8 = 2;
-const SCORE_MAX: i8 = 32;
+/// A neighbourhood goes round if so many units of it came back late, more than this many times those that came back at once. Parts of units count as parts.
+const SURE: u64 = 8;
+const AT_ONCE_WEIGHT: u64 = 2;
+const SCORE_MAX: u64 = 32;
 /// A neighbourhood is so many bytes and units at least; and how many of them are told apart: those of larger programs share.
 const NEAR_BYTES_MIN: u64 = 1 << 20;
-const NEAR_UNITS_MIN: u64 = 2 * SURE as u64;
+const NEAR_UNITS_MIN: u64 = 2 * SURE;
 const NEIGHBOURHOODS: usize = 4096;
 /// A unit stays for less than so many rooms of filled bytes beyond its time.
 pub const STAYS_MAX: u64 = 1 << LEVEL_MAX;
@@ -63,19 +63,22 @@ pub struct Stay {
 pub struct Refaults {
     entries: Vec<Entry>,
     unit_bytes: u64,
-    /// By neighbourhood: above 0, more units came back late than at once.
-    rounds: Vec<i8>,
+    /// Bytes of what is told apart: a unit or less.
+    part_bytes: u64,
+    /// By neighbourhood: above 0, more parts came back late than at once.
+    rounds: Vec<i32>,
     /// Bytes that were let stay longer, by when that ends; and all of them.
     ends: BTreeMap<Clock, u64>,
     staying_bytes: u64,
 }
 
 impl Refaults {
-    /// For units of so many bytes.
-    pub fn new(unit_bytes: u64) -> Self {
+    /// For units of so many bytes, of which parts of so many may leave alone.
+    pub fn new(unit_bytes: u64, part_bytes: u64) -> Self {
         Self {
             entries: Vec::new(),
             unit_bytes,
+            part_bytes,
             rounds: vec![0; NEIGHBOURHOODS],
             ends: BTreeMap::new(),
             staying_bytes: 0,
@@ -92,52 +95,55 @@ impl Refaults {
         }
     }
 
-    /// A unit comes back. `is_wanted`: somebody waits for it; else it is filled because what lies before it was, and that it comes at once says
+    /// A unit comes back, or so many bytes of it that left together. `is_wanted`: somebody waits for it; else it is filled because what lies before it was, and that it comes at once says
     /// nothing.
-    pub fn came(&mut self, address: u64, now: Clock, room_bytes: u64, is_wanted: bool) -> Stay {
+    pub fn came(
+        &mut self,
+        (address, bytes): (u64, u64),
+        now: Clock,
+        room_bytes: u64,
+        is_wanted: bool,
+    ) -> Stay {
         let unit = self.number(address);
         let Some(entry) = self.place(unit).filter(|entry| entry.unit == unit) else { return Stay::default() };
         let away = now.saturating_sub(entry.left);
         if away > room_bytes {
             entry.level = 0;
-            return Stay { longer: self.came_late(address, away, now, room_bytes), jump: 0 };
+            return Stay { longer: self.came_late((address, bytes), away, now, room_bytes), jump: 0 };
         }
         if is_wanted {
             entry.level = (entry.level + 1).min(LEVEL_MAX);
         }
         let stays = ((1 << entry.level) - 1) * room_bytes;
         if is_wanted {
-            let score = self.score(address);
-            *score = score.saturating_sub(AT_ONCE_WEIGHT).max(-SCORE_MAX);
+            self.count(address, -self.weight(AT_ONCE_WEIGHT * bytes));
         }
-        let longer = self.grant(stays, now, room_bytes, STAYING_PERCENT.0);
-        let jump = if is_wanted && longer == 0 { JUMP_UNITS * self.unit_bytes } else { 0 };
+        let longer = self.grant(bytes, stays, now, room_bytes, STAYING_PERCENT.0);
+        let jump = if is_wanted && longer == 0 { JUMP_UNITS * bytes } else { 0 };
         Stay { longer, jump }
     }
 
     /// A unit comes back late: perhaps because the program goes round.
-    fn came_late(&mut self, address: u64, away: Clock, now: Clock, room_bytes: u64) -> u64 {
+    fn came_late(&mut self, (address, bytes): (u64, u64), away: Clock, now: Clock, room_bytes: u64) -> u64 {
         if away > ROUND_ROOMS_MAX.saturating_mul(room_bytes) {
             return 0;
         }
-        let score = self.score(address);
-        *score = (*score + 1).min(SCORE_MAX);
-        if *score < SURE {
+        if self.count(address, self.weight(bytes)) < self.weight(SURE * self.unit_bytes) {
             return 0;
         }
-        self.grant(KEPT_ROOMS * room_bytes, now, room_bytes, STAYING_PERCENT.1)
+        self.grant(bytes, KEPT_ROOMS * room_bytes, now, room_bytes, STAYING_PERCENT.1)
     }
 
     /// So long, or not at all if too much stays already.
-    fn grant(&mut self, stays: u64, now: Clock, room_bytes: u64, percent: u64) -> u64 {
+    fn grant(&mut self, bytes: u64, stays: u64, now: Clock, room_bytes: u64, percent: u64) -> u64 {
         self.expire(now);
-        if stays == 0 || self.staying_bytes + self.unit_bytes > room_bytes / 100 * percent {
+        if stays == 0 || self.staying_bytes + bytes > room_bytes / 100 * percent {
             return 0;
         }
         // A room may change: what is noted must not depend on it.
         let ends = (now + stays).next_multiple_of((room_bytes / PARTS).max(1).next_power_of_two());
-        *self.ends.entry(ends).or_default() += self.unit_bytes;
-        self.staying_bytes += self.unit_bytes;
+        *self.ends.entry(ends).or_default() += bytes;
+        self.staying_bytes += bytes;
         stays
     }
 
@@ -150,12 +156,21 @@ impl Refaults {
     }
 
     fn number(&self, address: u64) -> u64 {
-        address / self.unit_bytes.max(1) + 1
+        address / self.part_bytes.max(1) + 1
     }
 
-    fn score(&mut self, address: u64) -> &mut i8 {
+    /// How many parts bytes are: few, of units of at most 2 MiB.
+    const fn weight(&self, bytes: u64) -> i32 {
+        bytes.div_ceil(self.part_bytes) as i32
+    }
+
+    /// Adds to what is known of the neighbourhood of an address, and gives it.
+    fn count(&mut self, address: u64, change: i32) -> i32 {
         let near = address / NEAR_BYTES_MIN.max(NEAR_UNITS_MIN * self.unit_bytes);
-        &mut self.rounds[near as usize % NEIGHBOURHOODS]
+        let most = self.weight(SCORE_MAX * self.unit_bytes);
+        let score = &mut self.rounds[near as usize % NEIGHBOURHOODS];
+        *score = (*score + change).clamp(-most, most);
+        *score
     }
 
     fn place(&mut self, unit: u64) -> Option<&mut Entry> {
@@ -193,7 +208,7 @@ mod tests {
         let room = room_units * UNIT;
         let mut table = Table::<()>::new(UNIT);
         table.add(0, UNIT * (touches.iter().max().unwrap() + 1));
-        let (mut hand, mut refaults, mut now, mut count) = (Hand::default(), Refaults::new(UNIT), 0, 0);
+        let (mut hand, mut refaults, mut now, mut count) = (Hand::default(), Refaults::new(UNIT, UNIT), 0, 0);
         for (index, touch) in touches.iter().enumerate() {
             let start = touch * UNIT;
             if matches!(table.state(start), Some(State::Resident { .. })) {
@@ -201,12 +216,12 @@ mod tests {
             }
             count += usize::from(index >= touches.len() / 2);
             while table.resident_bytes() + UNIT > room {
-                for (victim, _) in hand.next(&table, now, 8 * UNIT) {
+                for (victim, _) in hand.next(&table, now, 8 * UNIT, UNIT) {
                     table.set(victim, State::Untouched);
                     refaults.left(victim, now, room);
                 }
             }
-            let stay = if learns { refaults.came(start, now, room, true) } else { Stay::default() };
+            let stay = if learns { refaults.came((start, UNIT), now, room, true) } else { Stay::default() };
             table.set(start, State::Resident { clean: None, stamp: now + stay.longer });
             now += UNIT + stay.jump;
         }
@@ -281,57 +296,60 @@ mod tests {
 
     #[test]
     fn what_comes_back_at_once_stays_twice_as_long_each_time() {
-        let mut refaults = Refaults::new(UNIT);
+        let mut refaults = Refaults::new(UNIT, UNIT);
         let mut stays = Vec::new();
         for round in 0..6 {
             refaults.left(7 * UNIT, round * ROOM, ROOM);
-            stays.push(refaults.came(7 * UNIT + 5, round * ROOM + ROOM / 2, ROOM, true).longer / ROOM);
+            stays
+                .push(refaults.came((7 * UNIT + 5, UNIT), round * ROOM + ROOM / 2, ROOM, true).longer / ROOM);
         }
         assert_eq!(stays, [1, 3, 7, 15, 15, 15]);
     }
 
     #[test]
     fn of_units_in_a_row_none_takes_the_place_of_another_while_there_is_place() {
-        let mut refaults = Refaults::new(UNIT);
+        let mut refaults = Refaults::new(UNIT, UNIT);
         let begin = 0x7f12_3456_7000;
         for unit in 0..2 * ROOM / UNIT * 64 {
             refaults.left(begin + unit * UNIT, unit, 64 * ROOM);
         }
         let known = (0..2 * ROOM / UNIT * 64).filter(|unit| {
-            refaults.came(begin + unit * UNIT, 1 + 2 * ROOM / UNIT * 64, 64 * ROOM, true) != Stay::default()
+            refaults.came((begin + unit * UNIT, UNIT), 1 + 2 * ROOM / UNIT * 64, 64 * ROOM, true)
+                != Stay::default()
         });
         assert_eq!(known.count() as u64, 2 * ROOM / UNIT * 64);
     }
 
     #[test]
     fn what_comes_back_late_or_was_never_here_or_is_filled_ahead_stays_as_others_do() {
-        let mut refaults = Refaults::new(UNIT);
-        assert_eq!(refaults.came(0, 0, ROOM, true).longer, 0);
+        let mut refaults = Refaults::new(UNIT, UNIT);
+        assert_eq!(refaults.came((0, UNIT), 0, ROOM, true).longer, 0);
         refaults.left(0, 0, ROOM);
-        assert_eq!(refaults.came(UNIT, 1, ROOM, true).longer, 0, "another unit");
-        assert_eq!(refaults.came(0, 1, ROOM, false).longer, 0, "filled ahead");
-        assert_eq!(refaults.came(0, ROOM, ROOM, true).longer, ROOM);
+        assert_eq!(refaults.came((UNIT, UNIT), 1, ROOM, true).longer, 0, "another unit");
+        assert_eq!(refaults.came((0, UNIT), 1, ROOM, false).longer, 0, "filled ahead");
+        assert_eq!(refaults.came((0, UNIT), ROOM, ROOM, true).longer, ROOM);
         refaults.left(0, 2 * ROOM, ROOM);
         assert_eq!(
-            refaults.came(0, 2 * ROOM + 1, ROOM, false).longer,
+            refaults.came((0, UNIT), 2 * ROOM + 1, ROOM, false).longer,
             ROOM,
             "what was known of it counts on"
         );
         refaults.left(0, 2 * ROOM, ROOM);
-        assert_eq!(refaults.came(0, 3 * ROOM + 1, ROOM, true).longer, 0, "too late");
+        assert_eq!(refaults.came((0, UNIT), 3 * ROOM + 1, ROOM, true).longer, 0, "too late");
         refaults.left(0, 4 * ROOM, ROOM);
-        assert_eq!(refaults.came(0, 4 * ROOM, ROOM, true).longer, ROOM, "from the beginning");
+        assert_eq!(refaults.came((0, UNIT), 4 * ROOM, ROOM, true).longer, ROOM, "from the beginning");
     }
 
     #[test]
     fn a_loop_a_little_larger_than_the_room_is_noticed_and_what_is_known_outlives_growth() {
-        let mut refaults = Refaults::new(UNIT);
+        let mut refaults = Refaults::new(UNIT, UNIT);
         for unit in 0..100 {
             refaults.left(unit * UNIT, unit, ROOM);
         }
         refaults.left(1 << 40, 100, 1000 * ROOM);
-        let back =
-            (0..100).filter(|unit| refaults.came(unit * UNIT, 200, 1000 * ROOM, true).longer > 0).count();
+        let back = (0..100)
+            .filter(|unit| refaults.came((unit * UNIT, UNIT), 200, 1000 * ROOM, true).longer > 0)
+            .count();
         assert!(back > 95, "{back} of 100 are known");
     }
 }

@@ -147,7 +147,7 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
         sequences: Sequences::new(FILL_BYTES_MAX),
         hand: (0, 0),
         clock: 0,
-        refaults: Refaults::new(setting.unit_bytes),
+        refaults: Refaults::new(setting.unit_bytes, setting.unit_bytes),
         now_ns: 0.0,
         handler_ns: 0.0,
         evictor_ns: 0.0,
@@ -256,7 +256,12 @@ impl Model<'_> {
     /// A unit is here from now on; what came back soon after it left stays longer.
     fn place(&mut self, unit: Unit, mut resident: Resident, was_far: bool, is_wanted: bool) {
         if was_far {
-            let stay = self.refaults.came(self.address(unit), self.clock, self.room, is_wanted);
+            let stay = self.refaults.came(
+                (self.address(unit), self.setting.unit_bytes),
+                self.clock,
+                self.room,
+                is_wanted,
+            );
             resident.stamp += stay.longer;
             self.clock += stay.jump;
         }

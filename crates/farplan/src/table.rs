@@ -14,6 +14,33 @@ mod units;
 use self::units::Units;
 use crate::PAGE;
 use std::collections::BTreeMap;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Content that several units may hold parts of.
+pub trait Shared: Clone {
+    /// Whether it is the same content, and not only the same bytes.
+    fn is_same(&self, other: &Self) -> bool;
+}
+
+impl<T> Shared for Arc<T> {
+    fn is_same(&self, other: &Self) -> bool {
+        Self::ptr_eq(self, other)
+    }
+}
+
+impl<T> Shared for Rc<T> {
+    fn is_same(&self, other: &Self) -> bool {
+        Self::ptr_eq(self, other)
+    }
+}
+
+impl Shared for () {
+    fn is_same(&self, _other: &Self) -> bool {
+        true
+    }
+}
 
 /// A copy of content, and the address at which its first byte belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +49,13 @@ pub struct Piece<C> {
     pub copy: C,
     /// The address of its first byte; below zero where a part was moved to the lowest addresses.
     pub base: i64,
+}
+
+impl<C: Shared> Piece<C> {
+    /// Whether both are parts of one copy, at the same place.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.base == other.base && self.copy.is_same(&other.copy)
+    }
 }
 
 /// What a unit is.
@@ -51,6 +85,22 @@ pub enum State<C> {
     Far(Piece<C>),
 }
 
+impl<C: Shared> State<C> {
+    /// Whether both hold parts of the same content.
+    fn is_like(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Untouched, Self::Untouched) => true,
+            (Self::Far(one), Self::Far(other)) => one.is_same(other),
+            (Self::Leaving { ticket: one, .. }, Self::Leaving { ticket: other, .. }) => one == other,
+            (Self::Resident { clean: one, .. }, Self::Resident { clean: other, .. }) => one
+                .as_ref()
+                .zip(other.as_ref())
+                .map_or(one.is_none() && other.is_none(), |(one, other)| one.is_same(other)),
+            _ => false,
+        }
+    }
+}
+
 /// A state without what it holds.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -59,6 +109,8 @@ enum Kind {
     Leaving,
     Far,
 }
+
+const KINDS: [Kind; 4] = [Kind::Untouched, Kind::Resident, Kind::Leaving, Kind::Far];
 
 impl Kind {
     const fn of<C>(state: &State<C>) -> Self {
@@ -103,7 +155,7 @@ pub struct Table<C> {
     leaving_bytes: u64,
 }
 
-impl<C: Clone> Table<C> {
+impl<C: Shared> Table<C> {
     /// An empty table with units of this size, a power of two of at least a page.
     pub fn new(unit_bytes: u64) -> Self {
         let unit_bytes = unit_bytes.max(PAGE).next_power_of_two();
@@ -152,6 +204,72 @@ impl<C: Clone> Table<C> {
         };
         self.count(Kind::of(&before), end - start, false);
         self.count(after, end - start, true);
+    }
+
+    /// The units around an address that hold parts of the same content as the one there, no further than the aligned block of so many bytes, a power of
+    /// two: first byte, and one past the last.
+    pub fn alike(&self, address: u64, block_bytes: u64) -> Option<(u64, u64)> {
+        let (key, region) = self.region(address)?;
+        let index = self.index(key, region, address);
+        let (mut start, mut end) = self.span(key, region, index);
+        if block_bytes <= self.unit_bytes {
+            return Some((start, end));
+        }
+        let here = region.units.get(index)?;
+        let is_like = |index: usize| region.units.get(index).is_some_and(|other| here.is_like(other));
+        let first = address & !(block_bytes - 1);
+        let (mut before, mut after) = (index, index + 1);
+        while start > first && before > 0 && is_like(before - 1) {
+            before -= 1;
+            start = self.span(key, region, before).0;
+        }
+        while end < (first + block_bytes).min(region.end) && is_like(after) {
+            end = self.span(key, region, after).1;
+            after += 1;
+        }
+        Some((start, end))
+    }
+
+    /// Where the resident units end that begin with the one at an address, if that is not further than so many bytes.
+    pub fn resident_end(&self, address: u64, bytes_max: u64) -> u64 {
+        let Some((key, region)) = self.region(address) else { return address };
+        let (mut at, mut index) = (address, self.index(key, region, address));
+        while at < region.end
+            && at - address < bytes_max
+            && matches!(region.units.get(index), Some(State::Resident { .. }))
+        {
+            at = self.span(key, region, index).1;
+            index += 1;
+        }
+        at
+    }
+
+    /// Changes the states of the units of a range, as far as there are any without a gap.
+    pub fn update(&mut self, range: Range<u64>, mut change: impl FnMut(&mut State<C>)) {
+        let mut at = range.start;
+        while at < range.end {
+            let Some((key, region)) = self.region(at) else { return };
+            let last = range.end.min(region.end);
+            let indices = self.index(key, region, at)..=self.index(key, region, last - 1);
+            at = last;
+            let unit_bytes = self.unit_bytes;
+            let (mut from, end, lead) = (self.span(key, region, *indices.start()).0, region.end, region.lead);
+            let (mut less, mut more) = ([0; KINDS.len()], [0; KINDS.len()]);
+            let Some(region) = self.regions.get_mut(&key) else { return };
+            for index in indices {
+                let to = (key + (index as u64 + 1) * unit_bytes - lead).min(end);
+                if let Some(unit) = region.units.get_mut(index) {
+                    less[Kind::of(unit) as usize] += to - from;
+                    change(unit);
+                    more[Kind::of(unit) as usize] += to - from;
+                }
+                from = to;
+            }
+            for kind in KINDS {
+                self.count(kind, less[kind as usize], false);
+                self.count(kind, more[kind as usize], true);
+            }
+        }
     }
 
     /// Adds memory, untouched. What is in the table already stays as it is. Returns the ranges that are new.
@@ -234,9 +352,15 @@ impl<C: Clone> Table<C> {
         self.insert(cut);
     }
 
-    /// Resident units from `hand` on, in the order of addresses, at most `bytes_max` bytes of them, filled before `stamp`.
-    /// Returns them and where to go on; `None` behind the last.
-    pub fn victims(&self, hand: u64, bytes_max: u64, before: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+    /// Resident units from `hand` on, in the order of addresses, about `bytes_max` bytes of them, filled before `stamp`: no more, but for what an aligned
+    /// block of `block_bytes` bytes has of them still. Returns them and where to go on; `None` behind the last.
+    pub fn victims(
+        &self,
+        hand: u64,
+        bytes_max: u64,
+        block_bytes: u64,
+        before: u64,
+    ) -> (Vec<(u64, u64)>, Option<u64>) {
         let mut found = Vec::new();
         let mut bytes = 0;
         let first = self.region(hand).map_or(hand, |(start, _)| start);
@@ -247,7 +371,8 @@ impl<C: Clone> Table<C> {
                     continue;
                 }
                 let (from, to) = self.span(*start, region, index);
-                if bytes + (to - from) > bytes_max {
+                let is_new = found.last().is_none_or(|(last, _)| last / block_bytes != from / block_bytes);
+                if bytes + (to - from) > bytes_max && is_new {
                     return (found, Some(from));
                 }
                 bytes += to - from;
@@ -267,13 +392,15 @@ impl<C: Clone> Table<C> {
         })
     }
 
-    /// Marks a resident unit as leaving. Returns its clean copy if it has one; `None` if it is not resident.
-    pub fn leave(&mut self, address: u64, ticket: u64) -> Option<Option<Piece<C>>> {
-        let base = self.unit(address)?.0 as i64;
-        let State::Resident { clean, .. } = self.state(address)? else { return None };
-        let clean = clean.clone();
-        self.set(address, State::Leaving { ticket, base, zero: false, clean: clean.clone() });
-        Some(clean)
+    /// Marks the resident units of a range as leaving together, as one content. `keeps_clean`: they have one clean copy, which is what they leave as.
+    pub fn leave(&mut self, range: Range<u64>, ticket: u64, keeps_clean: bool) {
+        let base = range.start as i64;
+        self.update(range, |unit| {
+            if let State::Resident { clean, .. } = unit {
+                let clean = clean.take().filter(|_| keeps_clean);
+                *unit = State::Leaving { ticket, base, zero: false, clean };
+            }
+        });
     }
 
     /// Says what became of the attempt `ticket`, wherever the unit is by now, and in however many parts. `expected` is the
@@ -289,22 +416,23 @@ impl<C: Clone> Table<C> {
         if found < whole {
             places = self.leaving(ticket, 0, u64::MAX);
         }
-        for (address, _) in &places {
-            let Some(State::Leaving { base, zero, clean, .. }) = self.state(*address).cloned() else {
-                continue;
-            };
-            let state = match outcome {
-                _ if zero => State::Untouched,
-                Outcome::Kept => State::Resident { clean, stamp },
-                Outcome::Zero => State::Untouched,
-                Outcome::Stored(copy) => State::Far(Piece { copy: copy.clone(), base }),
-                Outcome::Clean => clean.map_or(State::Resident { clean: None, stamp }, State::Far),
-            };
-            self.set(*address, state);
+        for (start, end) in &places {
+            self.update(*start..*end, |unit| {
+                let State::Leaving { base, zero, clean, .. } = unit else { return };
+                let clean = clean.take();
+                *unit = match outcome {
+                    _ if *zero => State::Untouched,
+                    Outcome::Kept => State::Resident { clean, stamp },
+                    Outcome::Zero => State::Untouched,
+                    Outcome::Stored(copy) => State::Far(Piece { copy: copy.clone(), base: *base }),
+                    Outcome::Clean => clean.map_or(State::Resident { clean: None, stamp }, State::Far),
+                };
+            });
         }
         !places.is_empty()
     }
 
+    /// Where an attempt is by now, units that follow each other as one.
     fn leaving(&self, ticket: u64, from: u64, to: u64) -> Vec<(u64, u64)> {
         let first = self.region(from).map_or(from, |(start, _)| start);
         let mut found = Vec::new();
@@ -312,8 +440,13 @@ impl<C: Clone> Table<C> {
             let skip = if from > *start { self.index(*start, region, from) } else { 0 };
             let end = self.index(*start, region, to.min(region.end) - 1) + 1;
             for (index, unit) in region.units.touched(skip).take_while(|(index, _)| *index < end) {
-                if matches!(unit, State::Leaving { ticket: of, .. } if *of == ticket) {
-                    found.push(self.span(*start, region, index));
+                if !matches!(unit, State::Leaving { ticket: of, .. } if *of == ticket) {
+                    continue;
+                }
+                let (from, to) = self.span(*start, region, index);
+                match found.last_mut() {
+                    Some((_, end)) if *end == from => *end = to,
+                    _ => found.push((from, to)),
                 }
             }
         }

@@ -47,6 +47,11 @@ impl BackEnd {
         matches!(self.place, Place::Disk(_) | Place::Pool(Some(_)))
     }
 
+    /// Whether content takes as much as it is long there, however short it is.
+    pub const fn is_exact(&self) -> bool {
+        matches!(self.place, Place::Packed(_))
+    }
+
     /// What it is called when it is open.
     pub fn name(&self) -> String {
         match &self.place {

@@ -32,6 +32,8 @@ const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
 const REFAULTS_VARIABLE: &str = "HINTERLAND_FAR_REFAULTS";
 /// Whether small units that follow each other are filled by one call; 0 turns that off.
 const TOGETHER_VARIABLE: &str = "HINTERLAND_FAR_TOGETHER";
+/// Whether as much of a unit moves together as its place uses together; 0 turns that off.
+const FIT_VARIABLE: &str = "HINTERLAND_FAR_FIT";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -50,7 +52,7 @@ pub struct Choice {
     /// In how many of them each byte is kept
     #[arg(long, value_name = "N", default_value_t = 1, requires = "local", value_parser = clap::value_parser!(u8).range(1..=4))]
     copies: u8,
-    /// Bytes that move at once, a power of two from 4K to 2M [default: 16K, with a disk or another rack 64K]
+    /// Bytes that move at once, a power of two from 4K to 2M [default: 16K, of which as much moves as is used together; with a disk or another rack 64K]
     #[arg(long, value_name = "SIZE", requires = "local", value_parser = unit)]
     far_unit: Option<Size>,
     /// Do not fetch ahead of a program that reads in order
@@ -140,7 +142,11 @@ impl Choice {
         };
         let page = self.report.as_deref().map(page).transpose()?;
         let ahead = !self.no_ahead;
-        let options = Options { budget: local, unit_bytes, stores, ahead, service: service()?, watch };
+        let service = service()?;
+        // Who names a unit gets that one; what learns about the windows counts in units.
+        let fits = self.far_unit.is_none() && !self.tune && self.far.iter().all(BackEnd::is_exact);
+        let service = Service { fit: service.fit && fits, ..service };
+        let options = Options { budget: local, unit_bytes, stores, ahead, service, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
             options,
@@ -273,6 +279,7 @@ pub fn service() -> Result<Service, Failure> {
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
         together: is_on(TOGETHER_VARIABLE),
+        fit: is_on(FIT_VARIABLE),
     })
 }
 

@@ -103,6 +103,10 @@ impl Member {
         self.store.memory_bytes()
     }
 
+    pub(super) fn is_exact(&self) -> bool {
+        self.store.is_exact()
+    }
+
     pub(super) fn sleeps(&self) -> bool {
         self.store.sleeps()
     }

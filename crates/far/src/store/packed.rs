@@ -193,6 +193,10 @@ impl Store for Packed {
         }
     }
 
+    fn is_exact(&self) -> bool {
+        true
+    }
+
     fn limit_bytes(&self) -> u64 {
         self.limit_bytes.load(Ordering::Relaxed) // Relaxed: a setting.
     }

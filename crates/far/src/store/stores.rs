@@ -252,6 +252,11 @@ impl Stores {
         stranded + self.in_use().iter().map(|member| member.memory_bytes()).sum::<u64>()
     }
 
+    /// Whether short contents take no more than long ones, wherever they go.
+    pub fn is_exact(&self) -> bool {
+        self.in_use().iter().all(|member| member.life() != Life::Active || member.is_exact())
+    }
+
     /// Whether nothing more should be taken out of programs: no back end has room, and what none took fills its limit.
     pub fn is_full(&self) -> bool {
         // Relaxed: a limit, which guards no other memory.

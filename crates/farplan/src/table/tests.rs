@@ -14,6 +14,8 @@ const AREA_PAGES: u64 = 48;
 /// A program as the kernel has it: which pages are present with what, and what the program would read in plain memory.
 #[derive(Clone)]
 struct Program {
+    /// What units that are alike leave and come back in, together.
+    block_bytes: u64,
     table: Table<Content>,
     present: Pages,
     truth: Pages,
@@ -71,29 +73,33 @@ fn step() -> impl Strategy<Value = Step> {
 impl Program {
     /// What the supervisor does with a fault; `false` if it has to wait.
     fn fault(&mut self, address: u64, writes: bool, stamp: u64) -> bool {
-        let Some((start, end)) = self.table.unit(address) else { return true };
+        let Some((start, end)) = self.table.alike(address, self.block_bytes) else { return true };
         let is_missing = !self.present.contains_key(&address);
         match self.table.state(address).cloned().unwrap() {
             State::Leaving { .. } => return !is_missing && !writes,
             State::Resident { clean, stamp } => {
                 if is_missing {
+                    let (start, end) = self.table.unit(address).unwrap();
                     self.fill(start, end, None);
                     self.table.set(address, State::Resident { clean: None, stamp });
                 } else if writes && clean.is_some() {
-                    self.table.set(address, State::Resident { clean: None, stamp });
+                    self.land(start, end, None, stamp);
                 }
             }
             State::Untouched => {
                 self.fill(start, end, None);
-                self.table.set(address, State::Resident { clean: None, stamp });
+                self.land(start, end, None, stamp);
             }
             State::Far(piece) => {
                 let found = self.fill(start, end, Some(&piece));
-                let clean = (!writes && !found).then_some(piece);
-                self.table.set(address, State::Resident { clean, stamp });
+                self.land(start, end, (!writes && !found).then_some(piece), stamp);
             }
         }
         true
+    }
+
+    fn land(&mut self, start: u64, end: u64, clean: Option<Piece<Content>>, stamp: u64) {
+        self.table.update(start..end, |unit| *unit = State::Resident { clean: clean.clone(), stamp });
     }
 
     /// Adds missing pages; whether some were there.
@@ -230,13 +236,28 @@ impl World {
             return;
         }
         let program = &mut self.programs[0];
-        let (victims, _) = program.table.victims(hand, 3 * 4 * PAGE, u64::MAX);
+        let block = program.block_bytes;
+        let (victims, _) = program.table.victims(hand, 3 * 4 * PAGE, block, u64::MAX);
         let mut units = Vec::new();
+        let mut at = 0;
         for (start, end) in victims {
-            self.ticket += 1;
-            if let Some(clean) = program.table.leave(start, self.ticket) {
-                units.push((start, end, self.ticket, clean.is_some()));
+            if start < at {
+                continue;
             }
+            // Several units as one where they are alike, now and then whether they are or not.
+            let (_, alike) = program.table.alike(start, block).unwrap();
+            let whole = (start & !(block - 1)) + block;
+            let is_whole = self.ticket.is_multiple_of(3) && program.table.resident_end(start, block) >= whole;
+            at = if is_whole { whole.max(end) } else { alike.max(end) };
+            self.ticket += 1;
+            let is_clean = match program.table.state(start) {
+                Some(State::Resident { clean, .. }) => {
+                    clean.is_some() && !is_whole && self.ticket.is_multiple_of(2)
+                }
+                _ => panic!("not resident"),
+            };
+            program.table.leave(start..at, self.ticket, is_clean);
+            units.push((start, at, self.ticket, is_clean));
         }
         self.order = Some(Order { units, is_valid: true, staged: None });
     }
@@ -292,9 +313,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_random_program_reads_what_it_wrote_whatever_leaves_meanwhile(steps in prop::collection::vec(step(), 1..160)) {
+    fn a_random_program_reads_what_it_wrote_whatever_leaves_meanwhile(
+        steps in prop::collection::vec(step(), 1..160),
+        (unit, block_bytes) in prop_oneof![Just((4 * PAGE, PAGE)), Just((PAGE, 4 * PAGE))],
+    ) {
         let mut world = World::default();
-        world.programs.push(Program { table: Table::new(4 * PAGE), present: Pages::new(), truth: Pages::new() });
+        world.programs.push(Program { block_bytes, table: Table::new(unit), present: Pages::new(), truth: Pages::new() });
         for step in &steps {
             world.run(step);
             world.programs.iter().for_each(Program::check_counts);

@@ -32,17 +32,23 @@ impl<C: Clone> Units<C> {
     /// Puts a state in the place of another, which it gives; `None` if there is no such unit.
     pub(super) fn replace(&mut self, index: usize, state: State<C>) -> Option<State<C>> {
         let (part, place) = self.place(index)?;
+        if matches!(state, State::Untouched) && self.parts[part].len() <= place {
+            return Some(State::Untouched);
+        }
+        Some(std::mem::replace(self.get_mut(index)?, state))
+    }
+
+    /// A state that may be changed; `None` if there is no such unit.
+    pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut State<C>> {
+        let (part, place) = self.place(index)?;
         let end = (self.skip + self.len - part * PART).min(PART);
         let states = &mut self.parts[part];
         if states.len() <= place {
-            if matches!(state, State::Untouched) {
-                return Some(State::Untouched);
-            }
             // The next ones are likely to follow.
             states.reserve_exact(end - states.len());
             states.resize(place + 1, State::Untouched);
         }
-        Some(std::mem::replace(&mut states[place], state))
+        states.get_mut(place)
     }
 
     /// The units from a number on that may not be untouched, in order.

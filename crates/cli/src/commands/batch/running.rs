@@ -9,7 +9,7 @@ use crate::run::{far, preload, program};
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Report, Watch};
+use hinterland_far::{Budget, Options, Report, Service, Watch};
 use hinterland_farplan::dispatch::{Dispatcher, Place};
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use serde_json::{Value, json};
@@ -147,7 +147,8 @@ impl Runner<'_> {
         let words: Vec<std::ffi::OsString> = job.program.iter().map(Into::into).collect();
         let (unit_bytes, ahead) = (setting.unit_bytes, setting.ahead);
         let budget = Budget::Bytes(setting.local_bytes);
-        let (service, watch) = (far::service()?, Watch::Nothing);
+        // The unit is what was advised.
+        let (service, watch) = (Service { fit: false, ..far::service()? }, Watch::Nothing);
         let options = Options { budget, unit_bytes, stores, ahead, service, watch };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
