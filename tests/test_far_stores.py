@@ -127,6 +127,31 @@ def test_a_node_that_dies_with_the_only_copy_stops_the_program_and_says_why(libr
     assert "are lost" in told and "pool:b failed" in told and "--copies 2" in told, told
 
 
+@pytest.mark.parametrize("options, seconds, ends", [
+    (["--far", "pool:b,lz4", "--copies", "2"], None, "right"),
+    (["--far", "pool:b"], 3, "right"),
+    (["--far", "pool:b"], None, "lost"),
+], ids=["two-copies", "one-copy-for-a-moment", "one-copy"])  # fmt: skip
+def test_a_node_that_hangs_is_waited_for_a_while_and_then_is_as_one_that_died(library, two_racks, options, seconds, ends):
+    a, b = two_racks
+    run = Run(a, *options)
+    b.process.send_signal(signal.SIGSTOP)
+    try:
+        if seconds is not None:
+            run.process.stdin.write("\n")
+            run.process.stdin.flush()
+            time.sleep(seconds)
+            assert run.process.poll() is None, "it did not wait"
+            b.process.send_signal(signal.SIGCONT)
+        code, said, told = run.check()
+    finally:
+        b.process.send_signal(signal.SIGCONT)
+    if ends == "right":
+        assert code == 0 and said == "right\n", (code, told)
+    else:
+        assert code == 128 + signal.SIGBUS and said == "" and "are lost" in told, (code, told)
+
+
 def test_what_the_own_node_had_stays_readable_when_it_dies(library, two_racks):
     a, _ = two_racks
     run = Run(a, "--far", "pool,lz4")

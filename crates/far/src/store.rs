@@ -116,14 +116,21 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Failed`]; what is in `content` then means nothing.
     fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError>;
 
-    /// Keeps several contents, in one go where that is quicker. One result each, in their order, as from [`put`](Self::put).
+    /// Keeps several contents, in one go where that is quicker. One result each, in their order, as from [`put`](Self::put); after one that failed
+    /// the others may fail alike, untried.
     fn put_all(&self, contents: &[&[u8]]) -> Vec<Result<Place, StoreError>> {
-        contents.iter().map(|content| self.put(content)).collect()
+        let mut failure = None;
+        contents.iter().map(|content| unless_failed(&mut failure, || self.put(content))).collect()
     }
 
-    /// Reads several contents back, in one go where that is quicker. One result each, in their order, as from [`get`](Self::get).
+    /// Reads several contents back, in one go where that is quicker. One result each, in their order, as from [`get`](Self::get); after one that
+    /// failed the others may fail alike, untried.
     fn get_all(&self, wanted: &mut [(Place, &mut [u8])]) -> Vec<Result<(), StoreError>> {
-        wanted.iter_mut().map(|(place, content)| self.get(*place, content)).collect()
+        let mut failure = None;
+        wanted
+            .iter_mut()
+            .map(|(place, content)| unless_failed(&mut failure, || self.get(*place, content)))
+            .collect()
     }
 
     /// Forgets content.
@@ -161,6 +168,21 @@ pub trait Store: Send + Sync {
     fn memory_bytes(&self) -> u64 {
         0
     }
+}
+
+/// Does one of several things, unless one before it failed: a back end that does not answer would be waited for again with each.
+fn unless_failed<T>(
+    failure: &mut Option<StoreError>,
+    act: impl FnOnce() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    if let Some(failure) = failure {
+        return Err(failure.clone());
+    }
+    let result = act();
+    if let Err(error @ StoreError::Failed { .. }) = &result {
+        *failure = Some(error.clone());
+    }
+    result
 }
 
 #[cfg(test)]

@@ -20,6 +20,8 @@ pub struct Scratch {
     bytes: u64,
     target: PutTarget,
     place: Place,
+    /// The session gives it back.
+    is_left: bool,
 }
 
 enum Place {
@@ -47,8 +49,14 @@ impl Pool {
             other => return Err(unexpected("PutStarted", &other)),
         };
         let Some(target) = targets.pop() else { return Err(PoolError::Closed) };
-        let mut scratch =
-            Scratch { pool: self.clone(), object, bytes, target, place: Place::There(Mutex::default()) };
+        let mut scratch = Scratch {
+            pool: self.clone(),
+            object,
+            bytes,
+            target,
+            place: Place::There(Mutex::default()),
+            is_left: false,
+        };
         match scratch.target.handle {
             Some(handle) => scratch.place = Place::Here(scratch.map(handle)?),
             None => drop(scratch.attach()?),
@@ -76,6 +84,11 @@ impl Scratch {
     /// Whether the node has ended the session. What is on this host can still be read; the rest goes within a lease.
     pub fn is_lost(&self) -> bool {
         self.pool.session().is_lost()
+    }
+
+    /// Leaves it to the end of the session: nobody waits for a home that does not answer.
+    pub fn leave(mut self) {
+        self.is_left = true;
     }
 
     /// Reads bytes at an offset.
@@ -156,6 +169,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         // A node that is gone gives it up by itself.
         let _ = self.pool.session().call(&Request::PutAbort { object: self.object });
     }

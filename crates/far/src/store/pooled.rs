@@ -30,6 +30,7 @@ pub struct Pooled {
 
 struct Inner {
     name: String,
+    /// A session of its own.
     pool: Pool,
     placement: Placement,
     /// It is another rack's.
@@ -73,7 +74,8 @@ enum Errand {
 }
 
 impl Pooled {
-    /// At most `limit_bytes` of the pool, in this rack or another one, for content of at most `slot_bytes` bytes each.
+    /// At most `limit_bytes` of the pool, in this rack or another one, for content of at most `slot_bytes` bytes each. The session is for this alone: its
+    /// end gives everything back.
     ///
     /// # Errors
     /// [`PoolError`] if the node does not answer, or nothing can be had there.
@@ -256,6 +258,18 @@ impl Books {
         self.free_slots -= slots;
         self.bytes -= slab.memory.bytes();
         Some(slab.memory)
+    }
+}
+
+impl Drop for Inner {
+    /// Its session ends with it, by which the node gives everything back: to ask for each slab would be to wait for a home that hangs, once for each.
+    fn drop(&mut self) {
+        let books = self.books.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for slab in books.slabs.drain(..).flatten() {
+            if let Some(memory) = Arc::into_inner(slab.memory) {
+                memory.leave();
+            }
+        }
     }
 }
 

@@ -559,3 +559,52 @@ fn what_finds_no_room_has_a_limit_and_moves_when_there_is_room() {
     drop(copies);
     assert_eq!(stores.memory_bytes(), 0);
 }
+
+/// A back end that does not answer, and counts how often it was asked.
+#[derive(Default)]
+struct Silent(Arc<AtomicU64>);
+
+impl Silent {
+    fn asked<T>(&self) -> Result<T, StoreError> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(StoreError::Failed { name: "silent".into(), reason: "no answer".into() })
+    }
+}
+
+impl Store for Silent {
+    fn name(&self) -> &str {
+        "silent"
+    }
+
+    fn put(&self, _content: &[u8]) -> Result<Place, StoreError> {
+        self.asked()
+    }
+
+    fn get(&self, _place: Place, _content: &mut [u8]) -> Result<(), StoreError> {
+        self.asked()
+    }
+
+    fn free(&self, _place: Place) {}
+}
+
+#[test]
+fn a_back_end_that_does_not_answer_is_waited_for_once_and_not_for_each_content() {
+    let silent = Silent::default();
+    let asked = Arc::clone(&silent.0);
+    let place = Place { at: 0, bytes: 1 };
+    let mut bytes = [[0; 1]; 3];
+    let mut wanted: Vec<_> = bytes.iter_mut().map(|part| (place, &mut part[..])).collect();
+    assert_eq!(silent.get_all(&mut wanted).iter().filter(|result| result.is_err()).count(), 3);
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 1);
+    let stores = Arc::new(Stores::new(vec![Box::new(silent), Box::new(Packed::new(1 << 20))], 2));
+    let buffer = Arc::new(content(1));
+    let copies: Vec<_> =
+        (0..8).map(|part| Arc::new(stores.begin(&buffer, part * 512..(part + 1) * 512))).collect();
+    assert!(stores.settle(&copies).is_some(), "fewer copies than were asked for");
+    assert_eq!(asked.load(Ordering::Relaxed), 1);
+    for (part, copy) in copies.iter().enumerate() {
+        let mut back = vec![0; 512];
+        copy.read(&mut back).unwrap();
+        assert_eq!(back, buffer[part * 512..(part + 1) * 512]);
+    }
+}
