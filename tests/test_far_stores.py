@@ -11,6 +11,8 @@ import time
 
 import pytest
 
+from faults import FULL
+
 TREE = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 120
 
@@ -130,7 +132,7 @@ def test_a_node_that_dies_with_the_only_copy_stops_the_program_and_says_why(libr
 @pytest.mark.parametrize("options, seconds, ends", [
     (["--far", "pool:b,lz4", "--copies", "2"], None, "right"),
     (["--far", "pool:b"], 3, "right"),
-    (["--far", "pool:b"], None, "lost"),
+    pytest.param(["--far", "pool:b"], None, "lost", marks=pytest.mark.skipif(not FULL, reason="a minute, ./check --full has it")),
 ], ids=["two-copies", "one-copy-for-a-moment", "one-copy"])  # fmt: skip
 def test_a_node_that_hangs_is_waited_for_a_while_and_then_is_as_one_that_died(library, two_racks, options, seconds, ends):
     a, b = two_racks

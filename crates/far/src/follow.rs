@@ -40,9 +40,14 @@ impl Follow {
         Self { own, thread: 0, streak: 0, core: None }
     }
 
-    /// A fault of a thread is about to be served, and no other one waits.
-    pub(crate) fn begin(&mut self, thread: u32) -> Option<Before> {
+    /// A fault of a thread is about to be served, and no other one waits; about so many bytes will be filled ahead with it. What takes longer than two
+    /// switches is better filled while the thread runs on, elsewhere.
+    pub(crate) fn begin(&mut self, thread: u32, ahead_bytes: u64) -> Option<Before> {
         self.own?;
+        if ahead_bytes > AHEAD_BYTES_MAX {
+            self.leave();
+            return None;
+        }
         if thread != self.thread {
             self.leave();
             self.thread = thread;
@@ -64,8 +69,7 @@ impl Follow {
         Some(Before { thread: number, cores })
     }
 
-    /// The fault was served, and so much filled ahead. What takes longer than two switches is better filled while the thread runs on, elsewhere.
-    /// While a disk was waited for, the processor had time for others, and it wakes whoever is next anyway.
+    /// The fault was served, and so much filled ahead. While a disk was waited for, the processor had time for others, and it wakes whoever is next anyway.
     pub(crate) fn end(&mut self, before: Option<Before>, ahead_bytes: u64, has_slept: bool) {
         if let Some(before) = before {
             // It may have been killed.

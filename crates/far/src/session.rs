@@ -224,7 +224,9 @@ impl Serving {
         while let Ok(count @ 1..) = faults.read_events(events) {
             let before = match events[..] {
                 [Event::Fault(fault)] if can_follow && known.waiting.is_empty() => {
-                    self.follow.begin(fault.thread)
+                    let space = known.spaces.get(&id);
+                    let outlook = space.map_or(0, |space| space.sequences.outlook(fault.address));
+                    self.follow.begin(fault.thread, outlook)
                 }
                 _ => {
                     self.follow.leave();

@@ -27,6 +27,12 @@ struct Sequence {
     open: u8,
 }
 
+impl Sequence {
+    const fn goes_on(&self, start: u64) -> bool {
+        self.last < start && start <= self.expected && self.expected != u64::MAX
+    }
+}
+
 /// The sequences of a program.
 #[derive(Clone, Debug)]
 pub struct Sequences {
@@ -47,8 +53,7 @@ impl Sequences {
     pub fn fault(&mut self, start: u64, end: u64, writes: bool) -> (usize, u64) {
         self.faults += 1;
         let unit = end.saturating_sub(start);
-        let goes_on = |one: &Sequence| one.last < start && start <= one.expected && one.expected != u64::MAX;
-        let known = self.list.iter().position(goes_on);
+        let known = self.list.iter().position(|one| one.goes_on(start));
         let index = known.unwrap_or_else(|| self.oldest());
         let one = &mut self.list[index];
         (one.bytes, one.open) = match known {
@@ -60,6 +65,12 @@ impl Sequences {
         }
         (one.last, one.expected, one.used) = (start, end, self.faults);
         (index, one.bytes)
+    }
+
+    /// About how many bytes would be fetched beside with a fault at an address.
+    pub fn outlook(&self, address: u64) -> u64 {
+        let known = self.list.iter().find(|one| one.goes_on(address));
+        known.map_or(0, |one| (one.bytes * 2).min(self.bytes_max))
     }
 
     /// What was fetched, or was there, reaches to `end`: the next fault of the sequence is there.
@@ -107,6 +118,7 @@ mod tests {
         let (index, bytes) = read(&mut ahead, 0);
         assert_eq!(bytes, 0);
         for (unit, bytes) in [(1, 1), (3, 2), (6, 4), (11, 4)] {
+            assert!(bytes == 1 || ahead.outlook(unit * UNIT) == bytes * UNIT);
             assert_eq!(read(&mut ahead, unit), (index, bytes));
             ahead.fetched(index, (unit + 1 + bytes) * UNIT);
         }
