@@ -66,6 +66,11 @@ def test_what_was_evicted_comes_back_and_is_a_local_hit_then(start, hinterland):
     put(kv, range(48))
     assert kv.get(key(0)) is None, "a read alone asks nobody"
     assert kv.match_prefix([key(number) for number in range(48)], remote=True) == 48
+    lengths = kv.lengths([key(0), b"never", key(47)], remote=True)
+    assert lengths == [MEBIBYTE, None, MEBIBYTE] and kv.lengths([key(0)]) == [None], "to ask moves nothing"
+    part = bytearray(8)
+    assert kv.read_into([key(1), b"never"], [part, bytearray(8)], [MEBIBYTE - 4, 0], remote=True) == [MEBIBYTE, None]
+    assert part == block(1)[-4:] + bytes(4)
     assert right(kv, range(48)) == 48
     assert kv.fetch([key(0), b"never"]) == [True, False]
     assert disk(node)["failures"] == disk(node)["checksum_failures"] == disk(node)["lost_blocks"] == 0

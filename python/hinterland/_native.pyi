@@ -134,17 +134,23 @@ class KvCache:
         use. With `remote`, blocks of other racks are brought here, and some copied while others come. HinterlandError
         (EINVAL) for a block of another length."""
     def read_into(
-        self, keys: Sequence[bytes], buffers: Sequence[Memory], offsets: Sequence[int] | None = None
+        self,
+        keys: Sequence[bytes],
+        buffers: Sequence[Memory],
+        offsets: Sequence[int] | None = None,
+        remote: bool = False,
     ) -> list[int | None]:
         """Copies as much of each block as its buffer holds, from its byte `offset` on (by default the first); the length
-        of the whole block, or None where it was not there, and then what is in the buffer is of no use."""
+        of the whole block, or None where it was not there, and then what is in the buffer is of no use. With `remote`, blocks
+        of other racks and of the node's disk are brought here, and some copied while others come."""
     def read_ranges(
         self, keys: Sequence[bytes], buffers: Sequence[Sequence[Memory]], offsets: Sequence[Sequence[int]]
     ) -> list[int | None]:
         """Copies several parts of each block: one buffer for each offset. The parts of a block are all of the same block,
         also if it is removed and written again meanwhile. The answers are those of read_into."""
-    def lengths(self, keys: Sequence[bytes]) -> list[int | None]:
-        """For each key, the length of its block in bytes, or None."""
+    def lengths(self, keys: Sequence[bytes], remote: bool = False) -> list[int | None]:
+        """For each key, the length of its block in bytes, or None. With `remote`, blocks of other racks and of the node's disk
+        count too, and stay where they are; one message is sent if not all are here."""
     def get(self, key: bytes) -> bytes | None:
         """A block, or None."""
     def exists(self, keys: Sequence[bytes]) -> list[bool]:

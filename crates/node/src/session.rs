@@ -752,6 +752,10 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 KvReply::Count(core.kv_elsewhere.match_prefix(&store, namespace, &keys)?)
             }
+            KvRequest::Lengths { handle, keys } => {
+                let (store, namespace) = self.kv_at(handle, Rights::READ)?;
+                KvReply::Lengths(core.kv_elsewhere.lengths(&store, namespace, &keys)?)
+            }
             KvRequest::Fetch { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Fetched(core.kv_elsewhere.fetch(&store, namespace, &keys)?)

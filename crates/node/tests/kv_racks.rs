@@ -37,6 +37,10 @@ fn blocks_of_the_other_rack_are_found_fetched_once_and_then_local() {
     let mut longer = all.clone();
     longer.insert(200, b"nowhere");
     assert_eq!(b.match_prefix_everywhere(&longer).unwrap(), 200);
+    let mut lengths: Vec<_> = sizes.iter().map(|&size| Some(size as u32)).collect();
+    lengths.insert(200, None);
+    assert_eq!(b.lengths_everywhere(&longer).unwrap(), lengths);
+    assert_eq!(pair.b.racks().hits, 0, "to ask moves nothing");
     assert_eq!(b.fetch(&all).unwrap(), vec![true; 300]);
     for (name, &size) in names.iter().zip(&sizes) {
         assert_eq!(get(&b, name).unwrap(), block(name, size));

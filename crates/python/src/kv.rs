@@ -115,13 +115,14 @@ impl KvCache {
     }
 
     /// Copies as much of blocks as buffers hold; the length of each block, or None.
-    #[pyo3(signature = (keys, buffers, offsets = None))]
+    #[pyo3(signature = (keys, buffers, offsets = None, remote = false))]
     fn read_into(
         &self,
         py: Python<'_>,
         keys: Vec<Vec<u8>>,
         buffers: Vec<Bound<'_, PyAny>>,
         offsets: Option<Vec<u32>>,
+        remote: bool,
     ) -> PyResult<Vec<Option<u32>>> {
         let offsets = offsets.unwrap_or_else(|| vec![0; keys.len()]);
         if offsets.len() != keys.len() {
@@ -132,8 +133,20 @@ impl KvCache {
         let mut blocks = Blocks::of(keys.len(), &buffers, Direction::Get)?;
         let blocks = &mut blocks;
         self.with(py, |client| {
-            let named = keys.iter().zip(offsets).zip(blocks.scatters());
-            named.map(|((key, from), scatter)| Ok(client.get_runs(key, from, &mut scatter?)?)).collect()
+            if !remote {
+                let named = keys.iter().zip(offsets).zip(blocks.scatters());
+                return named
+                    .map(|((key, from), scatter)| Ok(client.get_runs(key, from, &mut scatter?)?))
+                    .collect();
+            }
+            let mut found = Vec::with_capacity(keys.len());
+            let mut scatters = blocks.scatters().collect::<Result<Vec<_>, _>>()?;
+            let lengths: Vec<u64> = scatters.iter().map(Scatter::bytes).collect();
+            client.fetch_each(&slices(&keys), &|index| lengths[index], &mut |index| {
+                found.push(client.get_runs(&keys[index], offsets[index], &mut scatters[index])?);
+                Ok::<_, Failure>(())
+            })?;
+            Ok(found)
         })
     }
 
@@ -167,8 +180,14 @@ impl KvCache {
     }
 
     /// For each key, the length of its block, or None.
-    fn lengths(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Option<u32>>> {
-        self.with(py, |client| keys.iter().map(|key| Ok(client.length(key)?)).collect())
+    #[pyo3(signature = (keys, remote = false))]
+    fn lengths(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<Vec<Option<u32>>> {
+        self.with(py, |client| {
+            if remote {
+                return Ok(client.lengths_everywhere(&slices(&keys))?);
+            }
+            keys.iter().map(|key| Ok(client.length(key)?)).collect()
+        })
     }
 
     /// A block as bytes, or None.

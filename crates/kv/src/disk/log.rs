@@ -17,10 +17,17 @@ const REGION_BYTES_MAX: u64 = 256 << 20;
 pub struct Place {
     /// Offset in the file.
     pub offset: u64,
-    /// Bytes from there to the end of the record.
-    pub record_bytes: u64,
     /// Its sequence number: another record may lie there by now.
     pub sequence: u64,
+    /// Bytes of the block in it.
+    pub bytes: u32,
+}
+
+impl Place {
+    /// Bytes from its offset to the end of the record.
+    pub const fn record_bytes(&self) -> u64 {
+        record_bytes(self.bytes)
+    }
 }
 
 /// The index and the end of a log.
@@ -157,7 +164,7 @@ impl TierLog {
         record.sequence = self.next_sequence;
         record.region = self.regions[self.current].sequence;
         let offset = self.current as u64 * self.region_bytes + self.at;
-        let place = Place { offset, record_bytes: bytes, sequence: record.sequence };
+        let place = Place { offset, sequence: record.sequence, bytes: record.bytes };
         self.next_sequence += 1;
         self.at += bytes;
         (record, place)
@@ -202,7 +209,7 @@ impl TierLog {
                 self.forget_hash(hash);
                 self.index.insert(hash, Entry { place, space: space(&record.fingerprint) });
                 self.regions[region].blocks.push(hash);
-                self.bytes += place.record_bytes;
+                self.bytes += place.record_bytes();
             }
             (RecordKind::Removed, Some(key)) => {
                 self.forget(&record.fingerprint, key);
@@ -223,7 +230,7 @@ impl TierLog {
         let bytes = &mut self.bytes;
         self.index.retain(|_, entry| {
             let stays = entry.space != space;
-            *bytes -= if stays { 0 } else { entry.place.record_bytes };
+            *bytes -= if stays { 0 } else { entry.place.record_bytes() };
             stays
         });
     }
@@ -262,8 +269,7 @@ impl TierLog {
         }
         all.sort_unstable_by_key(|(record, _)| record.sequence);
         for (record, offset) in &all {
-            let record_bytes = record_bytes(record.bytes);
-            self.add(record, Place { offset: *offset, record_bytes, sequence: record.sequence });
+            self.add(record, Place { offset: *offset, sequence: record.sequence, bytes: record.bytes });
         }
     }
 
@@ -282,7 +288,7 @@ impl TierLog {
 
     fn forget_hash(&mut self, hash: u128) -> bool {
         let entry = self.index.remove(&hash);
-        self.bytes -= entry.map_or(0, |entry| entry.place.record_bytes);
+        self.bytes -= entry.map_or(0, |entry| entry.place.record_bytes());
         entry.is_some()
     }
 }
@@ -324,7 +330,7 @@ mod tests {
 
     fn write(log: &mut TierLog, pages: &mut Pages, record: Record) -> (Record, Place) {
         let (record, place) = log.append(record);
-        let end = place.offset + place.record_bytes;
+        let end = place.offset + place.record_bytes();
         pages.retain(|offset, _| !(place.offset..end).contains(offset));
         let mut page = vec![0; RECORD_ALIGN];
         record.store(&mut page).unwrap_or_else(|length| panic!("{length}"));

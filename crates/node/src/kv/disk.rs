@@ -287,10 +287,12 @@ impl DiskTier {
         self.changed.notify_all();
     }
 
-    /// Whether the block of a key may be had.
-    pub(super) fn has(&self, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
+    /// The length of the block of a key, if it may be had.
+    pub(super) fn length(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<u32> {
         let state = self.lock();
-        state.log.find(fingerprint, key).is_some() || state.staged_block(fingerprint, key).is_some()
+        // What is staged is later than what is written.
+        let staged = state.staged_block(fingerprint, key).map(|staged| staged.record.bytes);
+        staged.or_else(|| state.log.find(fingerprint, key).map(|place| place.bytes))
     }
 
     /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long.

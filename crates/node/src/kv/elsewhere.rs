@@ -36,18 +36,30 @@ impl KvElsewhere {
         namespace: Namespace,
         keys: &[Vec<u8>],
     ) -> Result<u64, Refused> {
+        let lengths = self.lengths(store, namespace, keys)?;
+        Ok(lengths.iter().take_while(|length| length.is_some()).count() as u64)
+    }
+
+    /// For each key, the length of its block if it is here, on the disk or at another node. It is not brought here.
+    ///
+    /// # Errors
+    /// As [`match_prefix`](Self::match_prefix).
+    pub fn lengths(
+        &self,
+        store: &UserStore,
+        namespace: Namespace,
+        keys: &[Vec<u8>],
+    ) -> Result<Vec<Option<u32>>, Refused> {
         let (space, keys) = ask(store, namespace, keys)?;
-        let far: Vec<BlockKey> =
-            keys.iter().filter(|key| !store.is_near(namespace, &space.fingerprint, key)).copied().collect();
-        if far.is_empty() {
-            return Ok(keys.len() as u64);
+        let near = |key: &BlockKey| store.length_near(namespace, &space.fingerprint, key);
+        let mut lengths: Vec<Option<u32>> = keys.iter().map(near).collect();
+        let missing: Vec<usize> = (0..keys.len()).filter(|&index| lengths[index].is_none()).collect();
+        if !missing.is_empty() && !store.is_closed(namespace) {
+            let far: Vec<BlockKey> = missing.iter().map(|&index| keys[index]).collect();
+            let found = self.racks.lengths(&space, &far);
+            missing.into_iter().zip(found).for_each(|(index, length)| lengths[index] = length);
         }
-        let have =
-            if store.is_closed(namespace) { vec![false; far.len()] } else { self.racks.have(&space, &far) };
-        let mut have = far.iter().zip(have).peekable();
-        let is_there =
-            |key: &&BlockKey| have.next_if(|(far, _)| far == key).is_none_or(|(_, is_there)| is_there);
-        Ok(keys.iter().take_while(is_there).count() as u64)
+        Ok(lengths)
     }
 
     /// Brings blocks here; for each key, whether its block is here at the end.

@@ -43,10 +43,15 @@ impl UserStore {
         Ok(keys.iter().map(|key| state.store.unpin(session.0, namespace, key)).collect())
     }
 
-    /// Whether a block is in memory or on the disk.
-    pub(super) fn is_near(&self, namespace: Namespace, fingerprint: &[u8; 32], key: &BlockKey) -> bool {
-        self.view.find(namespace, key).is_some()
-            || self.disk.as_ref().is_some_and(|disk| disk.has(fingerprint, key))
+    /// The length of a block that is in memory or on the disk.
+    pub(super) fn length_near(
+        &self,
+        namespace: Namespace,
+        fingerprint: &[u8; 32],
+        key: &BlockKey,
+    ) -> Option<u32> {
+        let here = self.view.find(namespace, key).map(|found| found.bytes());
+        here.or_else(|| self.disk.as_ref()?.length(fingerprint, key))
     }
 
     /// Brings blocks that are not in memory from the disk, if there is one.

@@ -179,13 +179,13 @@ impl KvRacks {
         self.options.stall_after * 30
     }
 
-    /// For each of these keys, whether another node has its block. Where they lie is remembered for a fetch.
-    pub(super) fn have(&self, space: &Space, keys: &[BlockKey]) -> Vec<bool> {
+    /// For each of these keys, the length of its block if another node has it. Where they lie is remembered for a fetch.
+    pub(super) fn lengths(&self, space: &Space, keys: &[BlockKey]) -> Vec<Option<u32>> {
         let spots = self.find(space, keys);
-        let are_there = spots.iter().map(|spots| !spots.is_empty()).collect();
+        let lengths = spots.iter().map(|spots| spots.first().map(|spot| spot.place.bytes)).collect();
         let known = keys.iter().map(|key| space.claim(*key)).zip(spots);
         self.places.put(known.filter(|(_, spots)| !spots.is_empty()));
-        are_there
+        lengths
     }
 
     fn find(&self, space: &Space, keys: &[BlockKey]) -> Vec<Vec<Spot>> {

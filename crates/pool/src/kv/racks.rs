@@ -42,6 +42,26 @@ impl KvCache {
         Ok(found)
     }
 
+    /// The length of the block of each key, if there is one here, on the node's disk or at another node; none is brought here. One message
+    /// to the node of this host for those that are not here, and none if all are.
+    ///
+    /// # Errors
+    /// As [`match_prefix_everywhere`](Self::match_prefix_everywhere).
+    pub fn lengths_everywhere(&self, keys: &[&[u8]]) -> Result<Vec<Option<u32>>, PoolError> {
+        let mut lengths = keys.iter().map(|key| self.length(key)).collect::<Result<Vec<_>, _>>()?;
+        let missing: Vec<usize> = (0..keys.len()).filter(|&index| lengths[index].is_none()).collect();
+        for indexes in missing.chunks(KV_KEYS_MAX) {
+            let wanted: Vec<Vec<u8>> = indexes.iter().map(|&index| keys[index].to_vec()).collect();
+            match self.ask_racks(|handle| KvRequest::Lengths { handle, keys: wanted.clone() })? {
+                KvReply::Lengths(found) if found.len() == indexes.len() => {
+                    indexes.iter().zip(found).for_each(|(&index, length)| lengths[index] = length);
+                }
+                other => return Err(unexpected("Lengths", &other)),
+            }
+        }
+        Ok(lengths)
+    }
+
     /// Brings blocks here from other nodes, and waits for them; for each key, whether its block is here then. No message if all
     /// are. A block that two processes want moves once.
     ///

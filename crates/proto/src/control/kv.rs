@@ -256,6 +256,13 @@ pub enum KvRequest {
         /// From `Opened`.
         handle: Handle,
     },
+    /// Looks for blocks here, on the disk and at other nodes, and brings none here → `Lengths`.
+    Lengths {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, at most [`KV_KEYS_MAX`].
+        keys: Vec<KvKey>,
+    },
 }
 
 /// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
@@ -515,4 +522,6 @@ pub enum KvReply {
     },
     /// One for each key: whether its block is here.
     Fetched(Vec<bool>),
+    /// One for each key: the length of its block, if there is one anywhere.
+    Lengths(Vec<Option<u32>>),
 }

@@ -449,6 +449,7 @@ impl Request {
                     request,
                     KvRequest::Match { .. }
                         | KvRequest::Fetch { .. }
+                        | KvRequest::Lengths { .. }
                         | KvRequest::Clear { .. }
                         | KvRequest::ClearEverywhere { .. }
                 )

@@ -45,7 +45,7 @@ impl DiskTier {
         while !rest.is_empty() && self.lock().is_working() {
             let mut bytes = 0;
             let fits = |wanted: &&Wanted| {
-                bytes += wanted.place.record_bytes;
+                bytes += wanted.place.record_bytes();
                 bytes <= BATCH_BYTES
             };
             let count = rest.iter().take_while(fits).count().max(1);
@@ -65,7 +65,7 @@ impl DiskTier {
         fingerprint: &[u8; 32],
         batch: &[Wanted],
     ) {
-        let bytes = batch.iter().map(|wanted| wanted.place.record_bytes as usize).sum();
+        let bytes = batch.iter().map(|wanted| wanted.place.record_bytes() as usize).sum();
         let mut buffer = match DirectBuffer::new(bytes) {
             Ok(buffer) => buffer,
             Err(error) => return tracing::warn!(%error, "no memory to read KV blocks from the disk"),
@@ -73,7 +73,7 @@ impl DiskTier {
         let mut reads = Vec::with_capacity(batch.len());
         let mut rest = buffer.bytes_mut();
         for wanted in batch {
-            let (whole, behind) = rest.split_at_mut(wanted.place.record_bytes as usize);
+            let (whole, behind) = rest.split_at_mut(wanted.place.record_bytes() as usize);
             reads.push(Transfer::Read(wanted.place.offset, whole));
             rest = behind;
         }
@@ -82,7 +82,7 @@ impl DiskTier {
         drop(reads);
         let mut rest = buffer.bytes();
         for (wanted, result) in batch.iter().zip(&results) {
-            let (whole, behind) = rest.split_at(wanted.place.record_bytes as usize);
+            let (whole, behind) = rest.split_at(wanted.place.record_bytes() as usize);
             rest = behind;
             self.judge(&mut self.lock(), result);
             if result.is_err() {

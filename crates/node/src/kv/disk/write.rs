@@ -95,7 +95,7 @@ impl DiskTier {
                     fault_point::reach("kv-disk-added");
                 }
                 count(&self.tally.written_blocks, 1);
-                count(&self.tally.written_bytes, place.record_bytes);
+                count(&self.tally.written_bytes, place.record_bytes());
                 return;
             }
             count(&self.tally.lost_blocks, 1);
@@ -115,14 +115,14 @@ fn next_batch(state: &mut State, buffer: &mut DirectBuffer) -> Vec<(Record, Plac
     let mut used = 0;
     let mut append = |log: &mut TierLog, record: Record, bytes: &[u8]| {
         let (record, place) = log.append(Record { checksum: checksum(bytes), ..record });
-        let whole = &mut buffer.bytes_mut()[used as usize..(used + place.record_bytes) as usize];
+        let whole = &mut buffer.bytes_mut()[used as usize..(used + place.record_bytes()) as usize];
         // A record has room for its header.
         if record.store(whole).is_ok() {
             let (body, rest) = whole[RECORD_HEADER_BYTES..].split_at_mut(bytes.len());
             body.copy_from_slice(bytes);
             rest.fill(0);
         }
-        used += place.record_bytes;
+        used += place.record_bytes();
         batch.push((record, place));
         used
     };
@@ -147,7 +147,7 @@ fn writes<'buffer>(buffer: &'buffer DirectBuffer, batch: &[(Record, Place)]) -> 
     let mut rest = buffer.bytes();
     let mut writes = Vec::with_capacity(batch.len());
     for (_, place) in batch {
-        let (whole, behind) = rest.split_at(place.record_bytes as usize);
+        let (whole, behind) = rest.split_at(place.record_bytes() as usize);
         writes.push(Transfer::Write(place.offset, whole));
         rest = behind;
     }
