@@ -170,9 +170,12 @@ class KvCache:
         """Lets a GPU reach the blocks: loads its driver and a kernel, and registers the memory of all blocks, once. By default
         the GPU of the current context, else GPU 0. HinterlandError: ENODEV without driver, GPU or NVRTC, ENOMEM if the memory
         cannot be registered, ENOTSUP if the node's memory is not coherent."""
-    def remove(self, keys: Sequence[bytes]) -> int:
+    def remove(self, keys: Sequence[bytes], everywhere: bool = False) -> int:
         """Removes blocks from the memory and the disk of this host; returns how many were there. Other racks keep theirs, and what
-        asks with `remote`, or fetches, gets them from there."""
+        asks with `remote`, or fetches, gets them from there, unless `everywhere`: then those of all nodes of the pool go, also what
+        is on its way. HinterlandError (EHOSTUNREACH) as with clear()."""
+    def remove_elsewhere(self, keys: Sequence[bytes]) -> int:
+        """The same at all other nodes of the pool: after replace(), so that none has the old blocks."""
     def clear(self, everywhere: bool = False) -> int:
         """Removes all blocks of the namespace from the memory and the disk of this host; returns how many there were in memory.
         Other racks keep theirs, unless `everywhere`: then those of all nodes of the pool go, also what is on its way, and none is

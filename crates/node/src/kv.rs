@@ -10,6 +10,7 @@ mod everywhere;
 mod files;
 mod keeping;
 mod racks;
+mod removals;
 mod replace;
 mod spaces;
 mod start;
@@ -34,6 +35,7 @@ use hinterland_proto::control::{
     KvBlock, KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvParent, KvSlot, KvStatus,
 };
 use hinterland_types::SessionId;
+use removals::Removals;
 use spaces::{Known, Spaces};
 use start::Plan;
 use std::collections::HashMap;
@@ -86,6 +88,8 @@ struct State {
     clears: u64,
     /// Namespaces that are being cleared at all nodes: until then nothing is fetched from others.
     closed: HashMap<Namespace, Instant>,
+    /// Blocks that are being removed at all nodes.
+    removals: Removals,
 }
 
 impl KvStores {

@@ -83,6 +83,14 @@ impl PeerSession {
                 let (removed, pinned) = core.kv.clear_for_all(user, &fingerprint)?;
                 Ok(PeerReply::KvCleared { removed, pinned })
             }
+            PeerRequest::KvRemove { user, fingerprint, keys, is_end } => {
+                // Who neither gives nor takes has blocks of its own.
+                let (removed, pinned) = match core.kv_racks.is_on() {
+                    true => core.kv.remove_for_all(user, &fingerprint, &keys, is_end)?,
+                    false => (0, 0),
+                };
+                Ok(PeerReply::KvCleared { removed, pinned })
+            }
             other => self.answer_about_pages(core, peer, other),
         }
     }

@@ -752,6 +752,10 @@ impl Session {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 KvReply::Count(core.kv_elsewhere.match_prefix(&store, namespace, &keys)?)
             }
+            KvRequest::RemoveEverywhere { handle, keys, is_here_too } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                KvReply::Count(core.remove_kv_everywhere(&store, namespace, keys, is_here_too)?)
+            }
             KvRequest::Lengths { handle, keys } => {
                 let (store, namespace) = self.kv_at(handle, Rights::READ)?;
                 KvReply::Lengths(core.kv_elsewhere.lengths(&store, namespace, &keys)?)

@@ -433,6 +433,80 @@ fn what_was_on_its_way_when_a_namespace_was_cleared_does_not_count() {
 }
 
 #[test]
+fn blocks_that_are_removed_everywhere_are_in_no_rack_and_may_be_put_anew_at_once() {
+    let mut pair = Pair::with("removed", 16 << 20, |options| {
+        let folder = options.state.join("kv-disk");
+        options.kv_disk = Some(KvDisk { folder, bytes: 64 << 20 });
+    });
+    let (a, b, other) = (pair.a.kv("model"), pair.b.kv("model"), pair.a.kv("other"));
+    let names = keys(0..20);
+    let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    for name in &names {
+        pair::put(&a, name, b"old");
+        pair::put(&other, name, b"other");
+    }
+    assert_eq!(b.fetch(&all).unwrap(), [true; 20]);
+    assert_eq!(b.remove_everywhere(&[&all[..4], &[b"never"]].concat()).unwrap(), 8);
+    assert_eq!(a.lengths_everywhere(&all[..5]).unwrap(), [None, None, None, None, Some(3)]);
+    assert_eq!(b.fetch(&all[..5]).unwrap(), [false, false, false, false, true]);
+    assert_eq!(get(&other, all[0]).unwrap(), b"other");
+    // As after a block that was replaced.
+    assert_eq!(a.remove_elsewhere(&all[4..6]).unwrap(), 2);
+    assert_eq!((a.length(all[4]).unwrap(), b.length(all[4]).unwrap()), (Some(3), None));
+    for name in &all[..6] {
+        a.remove(&[*name]).unwrap();
+        pair::put(&a, name, b"anew");
+        assert_eq!((b.fetch(&[*name]).unwrap(), get(&b, name).unwrap()), (vec![true], b"anew".to_vec()));
+    }
+    assert!(a.remove_everywhere(&[b""]).is_err() && a.remove_everywhere(&[]).unwrap() == 0);
+    drop(b);
+    pair.b.stop();
+    let refused = a.remove_everywhere(&all[..2]).unwrap_err().to_string();
+    assert!(refused.contains("node-") && refused.contains("hint"), "{refused}");
+    assert_eq!(a.exists(&all[..3]).unwrap(), [false, false, true], "here they are removed all the same");
+    pair.b.start();
+    // Nobody has opened the namespace there.
+    pair::until("the node is reached", || a.remove_everywhere(&all[6..]).is_ok());
+    let b = pair.b.kv("model");
+    let is_known = || pair.b.pool().kv_status().unwrap()[0].disk.as_ref().unwrap().state == "working";
+    pair::until("the disk is known", is_known);
+    assert_eq!(b.fetch(&all[6..]).unwrap(), [false; 14]);
+}
+
+#[test]
+fn what_was_on_its_way_when_it_was_removed_everywhere_does_not_count() {
+    let pair = Pair::with("removed-on-its-way", 32 << 20, |options| {
+        options.kv_remote.stall_after = Duration::from_secs(60);
+    });
+    let kv = pair.a.kv("model");
+    let fingerprint = *blake3::hash(b"model").as_bytes();
+    let node = home::directory(&pair);
+    let user = pair.a.pool().kv_status().unwrap()[0].user;
+    let remove = |key: &[u8], is_end| {
+        let request = PeerRequest::KvRemove { user, fingerprint, keys: vec![key.to_vec()], is_end };
+        let reply: PeerReply = decode(&node.call(&encode(&request).unwrap()).unwrap()).unwrap();
+        assert_eq!(reply, PeerReply::KvCleared { removed: 0, pinned: 0 });
+    };
+    let home = Home::join(&pair, fingerprint, Lie::LateCheck);
+    pair::until("the home is asked", || pair.a.racks().nodes == 2);
+    std::thread::scope(|scope| {
+        let fetched = scope.spawn(|| pair.a.kv("model").fetch(&[b"first"]).unwrap());
+        pair::until("the block is read", || home.checks() == 1);
+        // Also if all nodes have removed it by then.
+        remove(b"first", false);
+        remove(b"first", true);
+        remove(b"second", false);
+        home.let_check();
+        assert_eq!(fetched.join().unwrap(), [false]);
+    });
+    assert_eq!((pair.a.racks().hits, pair.a.reserved()), (0, 0));
+    assert_eq!(kv.fetch(&[b"second"]).unwrap(), [false], "others may have it still");
+    remove(b"second", true);
+    assert_eq!(kv.fetch(&[b"first", b"second"]).unwrap(), [true, true]);
+    home.leave(&pair);
+}
+
+#[test]
 fn bytes_that_changed_in_the_memory_of_their_home_are_a_miss() {
     let pair = Pair::with("flipped", 16 << 20, |options| options.kv_keep = true);
     let (home, near) = (pair.b.kv("model"), pair.a.kv("model"));

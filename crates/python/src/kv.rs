@@ -262,9 +262,18 @@ impl KvCache {
         Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
     }
 
-    /// Removes blocks; returns how many were there.
-    fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
-        self.with(py, |client| Ok(client.remove(&slices(&keys))?))
+    /// Removes blocks, here or at every node; returns how many were there.
+    #[pyo3(signature = (keys, everywhere = false))]
+    fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>, everywhere: bool) -> PyResult<u64> {
+        self.with(py, |client| {
+            let keys = slices(&keys);
+            Ok(if everywhere { client.remove_everywhere(&keys)? } else { client.remove(&keys)? })
+        })
+    }
+
+    /// Removes blocks at every other node; returns how many were there.
+    fn remove_elsewhere(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+        self.with(py, |client| Ok(client.remove_elsewhere(&slices(&keys))?))
     }
 
     /// Removes all blocks of the namespace, here or at every node; returns how many there were.

@@ -259,8 +259,13 @@ impl DiskTier {
 
     /// A block was removed from the memory: it is not to come back. Whether it was here.
     pub(super) fn removed(&self, number: u64, key: &BlockKey) -> bool {
+        let fingerprint = self.lock().spaces.get(&number).copied();
+        fingerprint.is_some_and(|fingerprint| self.removed_of(fingerprint, key))
+    }
+
+    /// The same, also of a namespace that nobody has opened since the node started.
+    pub(super) fn removed_of(&self, fingerprint: [u8; 32], key: &BlockKey) -> bool {
         let mut state = self.lock();
-        let Some(&fingerprint) = state.spaces.get(&number) else { return false };
         let was_staged =
             state.drop_staged(|record| record.fingerprint == fingerprint && record.key.as_ref() == Some(key));
         let was_here = state.log.forget(&fingerprint, key) || was_staged;

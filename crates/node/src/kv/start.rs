@@ -3,6 +3,7 @@
 use super::behind::{Behind, KvWatermarks};
 use super::disk::{DiskTier, KvDisk};
 use super::files::{Files, KvFolders, Left, mapped};
+use super::removals::Removals;
 use super::spaces::{self, Spaces};
 use super::{KvStores, State, UserStore, racks};
 use crate::options::NodeOptions;
@@ -128,7 +129,13 @@ impl UserStore {
             verifies: plan.verifies,
             watermarks: plan.watermarks,
             behind: Behind::default(),
-            state: Mutex::new(State { store, namespaces, clears: 0, closed: HashMap::new() }),
+            state: Mutex::new(State {
+                store,
+                namespaces,
+                clears: 0,
+                closed: HashMap::new(),
+                removals: Removals::default(),
+            }),
             files,
         };
         if let Some(path) = &store.spaces_path

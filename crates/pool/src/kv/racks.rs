@@ -107,6 +107,35 @@ impl KvCache {
         Ok(begun)
     }
 
+    /// Removes blocks at every node of the pool, also from their disks; returns how many there were. What is on its way between nodes
+    /// meanwhile does not count.
+    ///
+    /// # Errors
+    /// As [`clear_everywhere`](Self::clear_everywhere).
+    pub fn remove_everywhere(&self, keys: &[&[u8]]) -> Result<u64, PoolError> {
+        self.remove_at_others(keys, true)
+    }
+
+    /// The same at every other node: for blocks that were replaced here, of which others may have old ones.
+    ///
+    /// # Errors
+    /// As [`clear_everywhere`](Self::clear_everywhere).
+    pub fn remove_elsewhere(&self, keys: &[&[u8]]) -> Result<u64, PoolError> {
+        self.remove_at_others(keys, false)
+    }
+
+    fn remove_at_others(&self, keys: &[&[u8]], is_here_too: bool) -> Result<u64, PoolError> {
+        let mut removed = 0;
+        for keys in keys.chunks(KV_KEYS_MAX) {
+            let request = |handle| KvRequest::RemoveEverywhere { handle, keys: copied(keys), is_here_too };
+            match self.ask_racks(request)? {
+                KvReply::Count(count) => removed += count,
+                other => return Err(unexpected("Count", &other)),
+            }
+        }
+        Ok(removed)
+    }
+
     /// Brings blocks here in parts, and hands out the number of each, in order, when it has come or is known not to: blocks are used
     /// while others are on their way. `bytes` says how long a block is about, by its number; it only decides how
     /// many travel together.

@@ -256,6 +256,15 @@ pub enum KvRequest {
         /// From `Opened`.
         handle: Handle,
     },
+    /// Removes blocks at every node of the pool, as `ClearEverywhere` does → `Count`.
+    RemoveEverywhere {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, at most [`KV_KEYS_MAX`].
+        keys: Vec<KvKey>,
+        /// Whether this node is one of them.
+        is_here_too: bool,
+    },
     /// Looks for blocks here, on the disk and at other nodes, and brings none here → `Lengths`.
     Lengths {
         /// From `Opened`.

@@ -452,6 +452,7 @@ impl Request {
                         | KvRequest::Lengths { .. }
                         | KvRequest::Clear { .. }
                         | KvRequest::ClearEverywhere { .. }
+                        | KvRequest::RemoveEverywhere { .. }
                 )
             }
             _ => true,
@@ -871,6 +872,17 @@ pub enum PeerRequest {
         /// The whole fingerprint of the namespace.
         fingerprint: [u8; 32],
     },
+    /// Remove KV blocks, and fetch them from no other node until the end of it, ten seconds at most → `KvCleared`.
+    KvRemove {
+        /// User id whose store is meant.
+        user: u32,
+        /// The whole fingerprint of the namespace.
+        fingerprint: [u8; 32],
+        /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
+        keys: Vec<KvKey>,
+        /// Whether this is the end: all nodes have removed them.
+        is_end: bool,
+    },
 }
 
 /// What a node answers to another.
@@ -942,7 +954,7 @@ pub enum PeerReply {
     },
     /// See [`PeerRequest::Locks`]: the life of the lock home, and its answer.
     Locks(Vec<u8>),
-    /// See [`PeerRequest::KvClear`].
+    /// See [`PeerRequest::KvClear`] and [`PeerRequest::KvRemove`].
     KvCleared {
         /// Blocks that were removed from memory.
         removed: u64,

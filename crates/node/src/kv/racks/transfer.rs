@@ -68,8 +68,15 @@ struct Part {
     reads_left: usize,
     /// The question behind the reads, until it is asked.
     check: Option<Vec<u8>>,
-    /// How often a namespace had been cleared when its slots were taken.
+    /// What had been removed when its slots were taken.
+    since: Since,
+}
+
+/// How often a namespace had been cleared, and the last removal of single blocks.
+#[derive(Clone, Copy)]
+struct Since {
     clears: u64,
+    removals: u64,
 }
 
 /// A writer of the own store that is no session. What it has not published is given back when it is dropped.
@@ -165,7 +172,7 @@ impl Transfer<'_> {
         let mut blocks = Vec::new();
         let mut bytes = 0;
         let mut state = store.lock();
-        let clears = state.clears;
+        let since = Since { clears: state.clears, removals: state.removals.last() };
         if state.is_closed(self.space.namespace) {
             self.next = self.wanted.len();
         }
@@ -174,7 +181,8 @@ impl Transfer<'_> {
             let index = self.next;
             self.next += 1;
             let length = u64::from(spot.place.bytes);
-            if length > BLOCK_BYTES_MAX {
+            let may_fetch = state.removals.may_fetch(self.space.namespace, key, Instant::now());
+            if length > BLOCK_BYTES_MAX || !may_fetch {
                 continue;
             }
             let parent = spot.place.parent.as_ref().and_then(|parent| BlockKey::new(parent).ok());
@@ -194,7 +202,7 @@ impl Transfer<'_> {
         drop(state);
         header::before_writing();
         fault_point::reach("kv-fetch-reserved");
-        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None, clears }
+        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None, since }
     }
 
     /// Asks for all bytes of a part, and right behind for the checks; where the order is not kept, when the bytes are here.
@@ -323,11 +331,11 @@ impl Transfer<'_> {
                 Ok(())
             }
             (Some(Asked::Check), Outcome::Reply(body)) => {
-                let (blocks, clears) = (std::mem::take(&mut part.blocks), part.clears);
+                let (blocks, since) = (std::mem::take(&mut part.blocks), part.since);
                 self.parts.pop_front();
                 match decode(&body) {
                     Ok(PeerReply::KvChecked { sums }) if sums.len() == blocks.len() => {
-                        self.publish(&blocks, &sums, clears);
+                        self.publish(&blocks, &sums, since);
                         Ok(())
                     }
                     _ => Err(senseless(self.lane.node())),
@@ -338,16 +346,17 @@ impl Transfer<'_> {
     }
 
     /// Publishes the blocks whose checksums are right and gives the slots of the others back; of all, if a namespace was cleared
-    /// meanwhile.
-    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>], clears: u64) {
+    /// meanwhile, and of those that were removed at all nodes.
+    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>], since: Since) {
         fault_point::reach("kv-fetch-read");
         let Writer { store, number } = self.writer;
         let (mut hits, mut bytes, mut wrong) = (0, 0, 0);
         let mut state = store.lock();
-        let may_count = state.clears == clears;
+        let may_count = state.clears == since.clears;
         for (arriving, sum) in blocks.iter().zip(sums) {
-            let sum = sum.filter(|_| may_count);
             let Wanted { key, spot } = &self.wanted[arriving.index];
+            let may_count = may_count && state.removals.may_count(self.space.namespace, key, since.removals);
+            let sum = sum.filter(|_| may_count);
             let whole = |of_bytes| whole(&self.space.fingerprint, key, spot.place.bytes, of_bytes);
             if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| sum == Some(whole(of_bytes))) {
                 // It is known, so nobody need take it again; the slot is this writer's.
