@@ -4,11 +4,13 @@
                    "adapter_params": {"namespace": "my cluster"}}'
 
 Batches go to a queue whose threads copy without the interpreter. Keys are of any length and so are values: those of more than a block
-are parts and a head, as `values` has them, and the head follows when all parts are there.
+are parts and a head, as `values` has them, and the head follows when all parts are there. What is not in the memory of this host is
+looked for on the node's disk and in other racks by helper threads, so that nobody else waits for it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import os
 import select
@@ -54,6 +56,7 @@ class Client:
         self._numbers = 0
         self._closed = False
         self._queue = self._open_queue()
+        self._helpers = concurrent.futures.ThreadPoolExecutor(workers, "hinterland-lmcache")
 
     def event_fd(self) -> int:
         """A descriptor that is readable while completions wait."""
@@ -75,8 +78,19 @@ class Client:
                     job.add(head.keys(), head.places([value]))
                 else:
                     job.add([], [])
-            task.finish = job.answers
+
+            def finish(answers: list[bool]) -> list[bool] | None:
+                return self._with_the_rest(task, job.answers(answers), read)
+
+            task.finish = finish
             self._hand(task, self._queue.submit_get(job.keys, job.places))
+
+        def read(places: list[int]) -> list[bool]:
+            sizes = self._values.sizes([names[place] for place in places])
+            fitting = [place for place, size in zip(places, sizes) if size == len(values[place])]
+            found = self._values.read([names[place] for place in fitting], [[values[place]] for place in fitting])
+            right = {place for place, size in zip(fitting, found) if size == len(values[place])}
+            return [place in right for place in places]
 
         return self._begin(len(names), start)
 
@@ -86,7 +100,7 @@ class Client:
 
         def start(task: Task) -> None:
             task.needs_all = True
-            there = self._values.sizes(names)
+            there = self._values.sizes_here(names)
             heads: dict[int, Head] = {}
             job = _Job()
             for index, (name, size, value) in enumerate(zip(names, there, values)):
@@ -123,25 +137,25 @@ class Client:
         names = [named(key) for key in keys]
 
         def start(task: Task) -> None:
-            def finish(there: list[bool]) -> list[bool]:
-                long = iter(self._values.sizes([name for name, is_there in zip(names, there) if not is_there]))
-                return [is_there or next(long) is not None for is_there in there]
+            def finish(there: list[bool]) -> list[bool] | None:
+                long = iter(self._values.sizes_here([name for name, is_there in zip(names, there) if not is_there]))
+                here = [is_there or next(long) is not None for is_there in there]
+                return self._with_the_rest(task, here, look)
 
             task.finish = finish
             self._hand(task, self._queue.submit_exists([name.value for name in names]))
 
+        def look(places: list[int]) -> list[bool]:
+            return [size is not None for size in self._values.sizes([names[place] for place in places])]
+
         return self._begin(len(names), start)
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        """Has values removed; true for those that were there."""
+        """Has values removed from the memory and the disk of this host; true for those that were there."""
         names = [named(key) for key in keys]
 
         def start(task: Task) -> None:
-            were_there = [size is not None for size in self._values.sizes(names)]
-            wanted = [key for name in names for key in (name.value, name.head)]
-            wanted += [key for head in self._values.heads(names) if head for key in head.keys()]
-            task.finish = lambda _: were_there
-            self._hand(task, self._queue.submit_remove(wanted))
+            self._help(task, lambda: self._values.remove(names))
 
         return self._begin(len(names), start)
 
@@ -163,10 +177,12 @@ class Client:
             if self._closed:
                 return
             self._closed = True
-            self._queue.close()
-            self._values.close()
-            self._events.close()
-            os.close(self._wake)
+        # They need the lock to end.
+        self._helpers.shutdown(wait=True, cancel_futures=True)
+        self._queue.close()
+        self._values.close()
+        self._events.close()
+        os.close(self._wake)
 
     def _begin(self, keys: int, start: Callable[[Task], None]) -> int:
         """Starts a batch; the number by which LMCache knows it. What fails at once is announced like everything else."""
@@ -219,8 +235,43 @@ class Client:
             is_done = not task.needs_all or all(results)
             self._done.append((task.number, is_done, "" if is_done else "no room for all values", results))
 
+    def _with_the_rest(
+        self, task: Task, here: list[bool], ask: Callable[[list[int]], list[bool]]
+    ) -> list[bool] | None:
+        """The answers, or None where some keys are not here: a helper is told to `ask` for them, by their places, beyond the memory of
+        this host."""
+        rest = [place for place, is_here in enumerate(here) if not is_here]
+        if not rest:
+            return here
+
+        def work() -> list[bool]:
+            for place, answer in zip(rest, ask(rest)):
+                here[place] = answer
+            return here
+
+        self._help(task, work)
+        return None
+
+    def _help(self, task: Task, work: Callable[[], list[bool]]) -> None:
+        """Has a helper thread find the answers of a batch."""
+        def run() -> None:
+            answers, error = [False] * task.keys, ""
+            try:
+                answers = work()
+            except Exception as failure:  # Whatever it is, the batch has an end.
+                error = str(failure) or repr(failure)
+            with self._lock:
+                if not self._closed:
+                    self._complete((task.number, not error, error, answers))
+
+        self._helpers.submit(run)
+
     def _fail(self, task: Task, error: str) -> None:
-        self._done.append((task.number, False, error, [False] * task.keys))
+        self._complete((task.number, False, error, [False] * task.keys))
+
+    def _complete(self, completion: Completion) -> None:
+        """Announces what the queue's descriptor does not."""
+        self._done.append(completion)
         os.eventfd_write(self._wake, 1)
 
     def _open_queue(self) -> KvQueue:

@@ -144,7 +144,7 @@ class HinterlandHiCache(HiCacheStorage):
         return self._there([key], PoolName.KV) == [True]
 
     def clear(self) -> bool:
-        """Removes all pages of pools of this form, also those of other engines."""
+        """Removes all pages of pools of this form at all nodes, also those of other engines; False if some may be left."""
         return self._with(False, lambda values: values.clear() >= 0)
 
     def close(self) -> None:

@@ -3,12 +3,15 @@
 A value of up to 4 MiB is a block. A longer one is a *head* that names a number drawn for this one writing, and *parts* under that
 number: whoever has read a head can only meet the parts of the same writing, and a part that was evicted makes the value missing.
 Names of up to 62 bytes are in the block's key; longer ones are hashed, and stand at the start of the block.
+
+What is not in the memory of this host is looked for on the node's disk and in other racks, and brought here to be read.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import os
 import struct
 import threading
@@ -137,7 +140,16 @@ class Values:
         return True
 
     def sizes(self, names: Sequence[Name]) -> list[int | None]:
-        """The length of each value that is there whole, or None."""
+        """The length of each value that is there whole, here, on the disk or in another rack, or None. No value is brought here for it."""
+        sizes = self.sizes_here(names)
+        if None in sizes:
+            missing = [index for index, size in enumerate(sizes) if size is None]
+            for index, size in zip(missing, self._sizes_elsewhere([names[index] for index in missing])):
+                sizes[index] = size
+        return sizes
+
+    def sizes_here(self, names: Sequence[Name]) -> list[int | None]:
+        """The same of the values that are in the memory of this host, without a message to anybody."""
         found = self._kv.lengths([name.value for name in names])
         sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
         missing = [index for index, size in enumerate(sizes) if size is None]
@@ -146,14 +158,14 @@ class Values:
         # A long value that a short one was put in place of, meanwhile.
         for index in missing:
             if sizes[index] is None and self._kv.exists([names[index].value]) == [True]:
-                (sizes[index],) = self.sizes([names[index]])
+                (sizes[index],) = self.sizes_here([names[index]])
         return sizes
 
-    def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
-        """Writes values that are not there."""
+    def put(self, names: Sequence[Name], values: Sequence[Sequence[Piece]], anywhere: bool = False) -> list[Put]:
+        """Writes values that are not here; with `anywhere`, those that are neither here nor on the disk nor in another rack."""
         results = [Put.THERE] * len(names)
         sizes = [length(pieces) for pieces in values]
-        known = self.sizes(names)
+        known = self.sizes(names) if anywhere else self.sizes_here(names)
         short: list[int] = []
         for index, (name, size) in enumerate(zip(names, sizes)):
             if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX + PRELUDE_UNIT:
@@ -171,8 +183,13 @@ class Values:
         return results
 
     def replace(self, names: Sequence[Name], values: Sequence[Sequence[Piece]]) -> list[Put]:
-        """Writes values in place of those that are there: who reads meanwhile finds the old or the new one."""
-        return [self._replace(name, pieces) for name, pieces in zip(names, values)]
+        """Writes values in place of those that are there: who reads meanwhile finds the old or the new one. OSError if another rack may
+        still have an old one: then it is not reached."""
+        results = [self._replace(name, pieces) for name, pieces in zip(names, values)]
+        old = [key for name, result in zip(names, results) if result is Put.THERE for key in (name.value, name.head)]
+        if old:
+            self._kv.remove_elsewhere(old)
+        return results
 
     def read(
         self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[int] | None = None
@@ -180,17 +197,29 @@ class Values:
         """Copies as much of each value as its target holds, from its byte `offset` on; the length of the whole value, or
         None where it is not there, and then what is in the target is of no use."""
         starts = offsets if offsets is not None else [0] * len(names)
-        skipped = [min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start, name in zip(starts, names)]
-        found = self._kv.read_into([name.value for name in names], [block(target) for target in targets], skipped)
-        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+        sizes = self._read_blocks(names, targets, starts)
         missing = [index for index, size in enumerate(sizes) if size is None]
-        for index, head in self._heads(names, missing):
+        if not missing:
+            return sizes
+
+        def read_long(index: int, head: Head) -> None:
             start, target = starts[index], targets[index]
             sizes[index] = self._of_one_writing(names[index], head, lambda head: self._read_parts(head, start, target))
+
+        heads = dict(self._heads(names, missing))
+        for index, head in heads.items():
+            read_long(index, head)
         # A long value that a short one was put in place of, meanwhile.
         for index in missing:
             if sizes[index] is None and self._kv.exists([names[index].value]) == [True]:
                 (sizes[index],) = self.read([names[index]], [targets[index]], [starts[index]])
+        far = [index for index in missing if sizes[index] is None]
+        if far:
+            brought = self._read_blocks(*([of[index] for index in far] for of in (names, targets, starts)), remote=True)
+            for index, size in zip(far, brought):
+                sizes[index] = size
+            for index, head in self._brought_heads(names, [index for index in far if sizes[index] is None and index not in heads]):
+                read_long(index, head)
         return sizes
 
     def whole(self, name: Name, make: Callable[[int], bytearray] = bytearray) -> bytearray | None:
@@ -208,16 +237,13 @@ class Values:
         self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[Sequence[int]]
     ) -> list[int | None]:
         """Fills one piece for each offset of each value, all of the same writing of it; the answers are those of `read`."""
-        places = [[block([piece]) for piece in pieces] for pieces in targets]
-        skipped = [[min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start in starts]
-                   for starts, name in zip(offsets, names)]
-        found = self._kv.read_ranges([name.value for name in names], places, skipped)
-        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
-        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
-            parts = list(zip(targets[index], offsets[index]))
-            # The parts of a head are of one writing, whenever they are read.
-            sizes[index] = self._of_one_writing(
-                names[index], head, lambda head: all([self._read_parts(head, start, [piece]) for piece, start in parts]))
+        sizes = self._read_ranges_here(names, targets, offsets)
+        far = [index for index, size in enumerate(sizes) if size is None]
+        if far:
+            self._kv.fetch([key for index in far for key in (names[index].value, names[index].head)])
+            brought = self._read_ranges_here(*([of[index] for index in far] for of in (names, targets, offsets)))
+            for index, size in zip(far, brought):
+                sizes[index] = size
         return sizes
 
     def bytes(self, name: Name) -> bytes | None:
@@ -229,18 +255,19 @@ class Values:
         whole = self.whole(name)
         return None if whole is None else bytes(whole)
 
-    def remove(self, names: Sequence[Name]) -> list[bool]:
-        """Removes values; for each, whether it was there."""
+    def remove(self, names: Sequence[Name], everywhere: bool = False) -> list[bool]:
+        """Removes values from the memory and the disk of this host, or from those of all nodes; for each, whether it was there. OSError if
+        one may be left at a node."""
         were_there = [size is not None for size in self.sizes(names)]
         keys = [key for name in names for key in (name.value, name.head)]
         for _, head in self._heads(names, range(len(names))):
             keys += head.keys()
         if keys:
-            self._kv.remove(keys)
+            self._kv.remove(keys, everywhere=everywhere)
         return were_there
 
     def names(self) -> Iterator[str]:
-        """The names of the values that are there, in no order."""
+        """The names of the values that are in the memory of this host, in no order."""
         for key in self._kv.keys():
             name: bytes | None = None
             if key[:2] == b"vk":
@@ -254,9 +281,9 @@ class Values:
                 yield name.decode("utf-8", "surrogatepass")
 
     def clear(self) -> int:
-        """Removes all; returns how many values there were."""
+        """Removes all at all nodes; returns how many values there were in memory here. OSError if some may be left at a node."""
         count = len(set(self.names()))
-        self._kv.clear()
+        self._kv.clear(everywhere=True)
         return count
 
     def _prelude(self, key: bytes) -> bytes | None:
@@ -275,6 +302,50 @@ class Values:
             head = parsed(self._kv.get(names[place].head)) if is_there else None
             if head is not None:
                 yield place, head
+
+    def _brought_heads(self, names: Sequence[Name], places: Sequence[int]) -> Iterator[tuple[int, Head]]:
+        """The heads of those names, by place, that have one anywhere; they are here then."""
+        if places:
+            self._kv.fetch([names[place].head for place in places])
+        return self._heads(names, places)
+
+    def _sizes_elsewhere(self, names: Sequence[Name]) -> list[int | None]:
+        """As `sizes`, for values that are not in the memory of this host: a question for all blocks and heads, one for all parts."""
+        found = self._kv.lengths([key for name in names for key in (name.value, name.head)], remote=True)
+        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found[::2], names)]
+        long = [index for index, size in enumerate(sizes) if size is None and found[2 * index + 1] is not None]
+        heads = dict(self._brought_heads(names, long))
+        keys = [key for head in heads.values() for key in head.keys()]
+        there = iter(self._kv.lengths(keys, remote=True) if keys else [])
+        for index, head in heads.items():
+            lengths = head.lengths()
+            sizes[index] = head.size if list(itertools.islice(there, len(lengths))) == lengths else None
+        return sizes
+
+    def _read_blocks(
+        self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], starts: Sequence[int], remote: bool = False
+    ) -> list[int | None]:
+        """As `read`, for the short values among them."""
+        skipped = [min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start, name in zip(starts, names)]
+        keys, buffers = [name.value for name in names], [block(target) for target in targets]
+        found = self._kv.read_into(keys, buffers, skipped, remote=remote)
+        return [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+
+    def _read_ranges_here(
+        self, names: Sequence[Name], targets: Sequence[Sequence[Piece]], offsets: Sequence[Sequence[int]]
+    ) -> list[int | None]:
+        """As `read_ranges`, for values whose block or head is here."""
+        places = [[block([piece]) for piece in pieces] for pieces in targets]
+        skipped = [[min(start, BLOCK_BYTES_MAX) + len(name.prelude) for start in starts]
+                   for starts, name in zip(offsets, names)]
+        found = self._kv.read_ranges([name.value for name in names], places, skipped)
+        sizes = [None if size is None else size - len(name.prelude) for size, name in zip(found, names)]
+        for index, head in self._heads(names, [index for index, size in enumerate(sizes) if size is None]):
+            parts = list(zip(targets[index], offsets[index]))
+            # The parts of a head are of one writing, whenever they are read.
+            sizes[index] = self._of_one_writing(
+                names[index], head, lambda head: all([self._read_parts(head, start, [piece]) for piece, start in parts]))
+        return sizes
 
     def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> Put:
         """Parts first, then the head: it is there when it is whole."""
@@ -339,10 +410,18 @@ class Values:
             places.append(block(part(target, done, count)))
             offsets.append(offset)
             done += count
-        found = self._kv.read_into([keys[index] for index in wanted], places, offsets)
+        kv = self._kv
+        found = kv.read_into([keys[index] for index in wanted], places, offsets)
+        far = [place for place, index in enumerate(wanted) if found[place] != lengths[index]]
+        if far:
+            brought = kv.read_into([keys[wanted[place]] for place in far], [places[place] for place in far],
+                                   [offsets[place] for place in far], remote=True)
+            if brought != [lengths[wanted[place]] for place in far]:
+                return False
         # The others must be there too: a value with a hole is missing, whichever part of it is asked for.
-        others = [key for index, key in enumerate(keys) if index not in set(wanted)]
-        return found == [lengths[index] for index in wanted] and all(self._kv.exists(others))
+        others = [index for index in range(len(keys)) if index not in set(wanted)]
+        other_keys = [keys[index] for index in others]
+        return all(kv.exists(other_keys)) or kv.lengths(other_keys, remote=True) == [lengths[index] for index in others]
 
     def _open(self) -> tuple[Pool, KvCache]:
         pool = Pool(self._socket)

@@ -262,7 +262,7 @@ class MooncakeDistributedStore:
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """Removes values."""
         def remove(values: Values) -> list[int]:
-            return [0 if there else codes.NOT_FOUND for there in values.remove([named(key) for key in keys])]
+            return [0 if there else codes.NOT_FOUND for there in values.remove([named(key) for key in keys], everywhere=True)]
 
         return self._with([codes.INVALID_PARAMETERS] * len(keys), remove)
 
@@ -275,7 +275,7 @@ class MooncakeDistributedStore:
 
         def remove(values: Values) -> int:
             found = {name for name in values.names() if pattern.search(name)}
-            return sum(values.remove([named(name) for name in found]))
+            return sum(values.remove([named(name) for name in found], everywhere=True))
 
         return self._with(codes.INVALID_PARAMETERS, remove)
 
@@ -396,8 +396,8 @@ class MooncakeDistributedStore:
         names = [named(key) for key in keys]
 
         def put(values: Values) -> list[int]:
-            write = values.replace if replace else values.put
-            return [PUT_CODES[outcome] for outcome in write(names, pieces)]
+            written = values.replace(names, pieces) if replace else values.put(names, pieces, anywhere=True)
+            return [PUT_CODES[outcome] for outcome in written]
 
         return self._with([codes.NO_NODE] * len(keys), put)
 
@@ -410,8 +410,8 @@ class MooncakeDistributedStore:
         replace: bool,
     ) -> list[int]:
         def put(values: Values, names: list[Name], pieces: list[list[Piece]]) -> list[int]:
-            write = values.replace if replace else values.put
-            return [PUT_CODES[outcome] for outcome in write(names, pieces)]
+            written = values.replace(names, pieces) if replace else values.put(names, pieces, anywhere=True)
+            return [PUT_CODES[outcome] for outcome in written]
 
         if not _is_sound(config, len(keys)):
             return [codes.INVALID_PARAMETERS] * len(keys)
