@@ -13,7 +13,7 @@ use hinterland_types::limits::SESSIONS_MAX;
 use hinterland_types::{ByteRange, Rights, SessionId};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -87,6 +87,7 @@ impl LocalServer {
         let Ok(ending) = limited else { return };
         let is_full = self.lock().len() >= SESSIONS_MAX;
         // The socket's permissions decide who may connect: no key is asked for on the own host.
+        let mut counted = None;
         let answered = LocalStream::answer(stream, self.core.identity(None), |_| {
             if is_full {
                 let text =
@@ -94,6 +95,8 @@ impl LocalServer {
                 return Err(Refusal::new(RefusalCode::Full, text));
             }
             let secret = random().map_err(|error| Refusal::new(RefusalCode::Full, error.to_string()))?;
+            // Before the client knows: what it asks for first counts as a session's.
+            counted = Some(Counted::new(&self.core.sessions));
             Ok((id, secret))
         });
         let Ok(Some((stream, _))) = answered else { return };
@@ -102,11 +105,12 @@ impl LocalServer {
         }
         let ending = Arc::new(ending);
         self.lock().insert(id, Arc::clone(&ending));
-        // Relaxed: a counter that nothing is ordered by.
-        self.core.sessions.fetch_add(1, Ordering::Relaxed);
         // Dropped after the stream, and also if an answer panics: what the session held is given back in any case.
-        let open =
-            OpenSession { server: self, session: Arc::new(Session::local(id, credentials.user, ending)) };
+        let open = OpenSession {
+            server: self,
+            session: Arc::new(Session::local(id, credentials.user, ending)),
+            counted,
+        };
         let mut stream = stream;
         if let Err(error) = self.converse(&mut stream, &open.session) {
             tracing::debug!(%error, process = credentials.process, "a session ended");
@@ -202,13 +206,29 @@ impl LocalServer {
 struct OpenSession<'a> {
     server: &'a LocalServer,
     session: Arc<Session>,
+    counted: Option<Counted<'a>>,
+}
+
+/// One of the sessions that are counted.
+struct Counted<'a>(&'a AtomicU32);
+
+impl<'a> Counted<'a> {
+    fn new(count: &'a AtomicU32) -> Self {
+        count.fetch_add(1, Ordering::Relaxed); // Relaxed: a counter that nothing is ordered by.
+        Self(count)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed); // Relaxed: as above.
+    }
 }
 
 impl Drop for OpenSession<'_> {
     fn drop(&mut self) {
         self.session.end(&self.server.core);
-        // Relaxed: a counter that nothing is ordered by.
-        self.server.core.sessions.fetch_sub(1, Ordering::Relaxed);
+        drop(self.counted.take());
         if let Some(socket) = self.server.lock().remove(&self.session.id) {
             // Others may hold it for a moment longer: the client sees the end now.
             socket.shutdown();

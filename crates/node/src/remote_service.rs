@@ -61,11 +61,11 @@ impl Service for RemoteService {
     fn closed(&self, session: SessionId) {
         let removed = self.sessions.write().unwrap_or_else(PoisonError::into_inner).remove(&session);
         if let Some(remote) = removed {
-            // Relaxed: a counter that nothing is ordered by.
-            self.core.sessions.fetch_sub(1, Ordering::Relaxed);
             if let Remote::Client(session) = &*remote {
                 session.end(&self.core);
             }
+            // Relaxed: a counter that nothing is ordered by.
+            self.core.sessions.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

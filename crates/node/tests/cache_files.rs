@@ -5,31 +5,18 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod pair;
 
+use hinterland_os::Userfault;
 use hinterland_os::userfault::Features;
-use hinterland_os::{MemoryFile, Userfault};
-use hinterland_pool::{Pool, PoolError, PutOptions};
+use hinterland_pool::{Pool, PoolError};
 use hinterland_proto::control::{CacheStatus, Mapped, Reply, Request};
 use hinterland_types::{Handle, ObjectName, Rights};
-use pair::{Pair, until};
+use pair::{Pair, put_object, read_object, until};
 use std::os::fd::AsFd;
 
 /// Idle cache files that the node of these tests keeps.
 const IDLE_MAX: usize = 16;
 /// An address that a program could have.
 const POINTER: u64 = 1 << 30;
-
-fn put(pool: &Pool, name: &str, bytes: usize) {
-    let data: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
-    pool.put(&mut &data[..], &ObjectName::parse(name).unwrap(), &PutOptions::default(), &mut |_| {}).unwrap();
-}
-
-/// Reads an object through the cache of the host and closes it.
-fn read(pool: &Pool, name: &str, bytes: usize) {
-    let object = pool.open_object(&ObjectName::parse(name).unwrap()).unwrap();
-    let mut into = vec![0; bytes];
-    object.read_cached(0, &mut into).unwrap();
-    assert!(into.iter().enumerate().all(|(at, &byte)| byte == (at * 31 % 251) as u8), "{name}");
-}
 
 fn open(pool: &Pool, name: &str) -> Handle {
     let request = Request::Open { name: ObjectName::parse(name).unwrap(), rights: Rights::READ };
@@ -71,13 +58,13 @@ fn idle_files_go_when_there_are_many_and_files_in_use_stay() {
     let pair = Pair::with("idle", 8 << 20, |options| options.idle_caches_max = IDLE_MAX);
     let (home, pool, holder) = (pair.a.pool(), pair.b.pool(), pair.b.pool());
     for number in 0..3 * IDLE_MAX {
-        put(&home, &format!("many/{number:03}"), 5000);
+        put_object(&home, &format!("many/{number:03}"), 5000);
     }
     let held = holder.open_object(&ObjectName::parse("many/000").unwrap()).unwrap();
     let mut first = [0; 2];
     held.read_cached(0, &mut first).unwrap();
     for number in 1..3 * IDLE_MAX {
-        read(&pool, &format!("many/{number:03}"), 5000);
+        read_object(&pool, &format!("many/{number:03}"), 5000);
     }
     until("idle files are forgotten", || cached(&pool).len() <= IDLE_MAX + 1);
     let names: Vec<String> = cached(&pool).into_iter().map(|cache| cache.name).collect();
@@ -86,7 +73,7 @@ fn idle_files_go_when_there_are_many_and_files_in_use_stay() {
     assert!(!names.contains(&"many/001".to_owned()), "it was not used for longest: {names:?}");
     let received = pool.status().unwrap().counters.network_received_bytes;
     assert!(received >= 5000 * (3 * IDLE_MAX as u64 - 1), "what is forgotten stays counted: {received}");
-    read(&pool, "many/001", 5000);
+    read_object(&pool, "many/001", 5000);
     drop(held);
 }
 
@@ -95,8 +82,8 @@ fn a_status_lists_what_it_has_room_for_and_counts_the_rest() {
     let pair = Pair::with("listed", 8 << 20, |options| options.idle_caches_max = 1000);
     let (home, pool) = (pair.a.pool(), pair.b.pool());
     for number in 0..260 {
-        put(&home, &format!("listed/{number:03}"), 100);
-        read(&pool, &format!("listed/{number:03}"), 100);
+        put_object(&home, &format!("listed/{number:03}"), 100);
+        read_object(&pool, &format!("listed/{number:03}"), 100);
     }
     let status = pool.status().unwrap();
     assert_eq!((status.caches.len(), status.caches_left_out), (256, 4));
@@ -106,10 +93,10 @@ fn a_status_lists_what_it_has_room_for_and_counts_the_rest() {
 fn the_cache_of_an_object_that_was_removed_is_forgotten() {
     let pair = Pair::new("removed-cache", 8 << 20);
     let (home, pool) = (pair.a.pool(), pair.b.pool());
-    put(&home, "gone", 5000);
-    put(&home, "kept", 5000);
-    read(&pool, "gone", 5000);
-    read(&pool, "kept", 5000);
+    put_object(&home, "gone", 5000);
+    put_object(&home, "kept", 5000);
+    read_object(&pool, "gone", 5000);
+    read_object(&pool, "kept", 5000);
     home.remove(&ObjectName::parse("gone").unwrap()).unwrap();
     until("it is forgotten", || cached(&pool).len() == 1);
     assert_eq!(cached(&pool)[0].name, "kept");
@@ -119,8 +106,8 @@ fn the_cache_of_an_object_that_was_removed_is_forgotten() {
 fn a_small_object_takes_small_pages_of_the_budget() {
     let pair = Pair::new("small-cache", 8 << 20);
     let (home, pool) = (pair.a.pool(), pair.b.pool());
-    put(&home, "small", 10 << 10);
-    read(&pool, "small", 10 << 10);
+    put_object(&home, "small", 10 << 10);
+    read_object(&pool, "small", 10 << 10);
     let [cache] = &cached(&pool)[..] else { panic!("{:?}", cached(&pool)) };
     assert_eq!((cache.resident_bytes, cache.pages.as_str()), (12 << 10, "base"));
 }
@@ -129,7 +116,7 @@ fn a_small_object_takes_small_pages_of_the_budget() {
 fn an_object_without_bytes_is_mapped_as_an_empty_file_and_no_fault_of_it_is_served() {
     let pair = Pair::new("empty-cache", 8 << 20);
     let (home, pool) = (pair.a.pool(), pair.b.pool());
-    put(&home, "empty", 0);
+    put_object(&home, "empty", 0);
     let handle = open(&pool, "empty");
     let mapped = map(&pool, handle);
     assert_eq!((mapped.bytes, mapped.file_bytes, mapped.armed), (0, 0, false));
@@ -145,7 +132,7 @@ fn a_program_between_map_and_register_keeps_the_file_that_it_was_given() {
     let Some(fault) = userfault() else { return };
     let pair = Pair::new("map-register", 8 << 20);
     let (home, first, second) = (pair.a.pool(), pair.b.pool(), pair.b.pool());
-    put(&home, "shared", 3 << 20);
+    put_object(&home, "shared", 3 << 20);
     let (one, another) = (open(&first, "shared"), open(&second, "shared"));
     map(&first, one);
     second.prefer(None, Some(64 << 10)).unwrap();
@@ -153,40 +140,4 @@ fn a_program_between_map_and_register_keeps_the_file_that_it_was_given() {
     register(&first, one, &fault).unwrap();
     let [cache] = &cached(&first)[..] else { panic!("{:?}", cached(&first)) };
     assert_eq!(cache.mappings, 1, "the file that faults are served for is the one that is accounted for");
-}
-
-/// Punches all pages out of the cache files of an object behind their node's back.
-fn take_pages(object: u64) {
-    let name = format!("memfd:hinterland-cache-{object:016x}");
-    let is_it = |path: &std::path::Path| {
-        std::fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains(&name))
-    };
-    let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
-    let files: Vec<_> = entries.filter(|path| is_it(path)).collect();
-    assert_eq!(files.len(), 1, "{files:?}");
-    let file = std::fs::File::options().read(true).write(true).open(&files[0]).unwrap();
-    let file = MemoryFile::from_descriptor(file.into()).unwrap();
-    file.punch(0, file.len()).unwrap();
-}
-
-#[test]
-fn a_reader_never_gets_zeros_for_pages_that_vanished() {
-    let pair = Pair::new("vanished", 8 << 20);
-    let (home, pool) = (pair.a.pool(), pair.b.pool());
-    for (name, bytes) in [("tiny", 100), ("small", 70_000), ("huge", 3 << 20)] {
-        put(&home, name, bytes);
-        read(&pool, name, bytes);
-        let object = pool.stat(&ObjectName::parse(name).unwrap()).unwrap().object.0;
-        for _ in 0..3 {
-            take_pages(object);
-            read(&pool, name, bytes);
-        }
-    }
-    // What is zeros stays what it is.
-    let zeros = vec![0; 300_000];
-    let name = ObjectName::parse("zeros").unwrap();
-    home.put(&mut &zeros[..], &name, &PutOptions::default(), &mut |_| {}).unwrap();
-    let mut into = vec![1; zeros.len()];
-    pool.open_object(&name).unwrap().read_cached(0, &mut into).unwrap();
-    assert_eq!(into, zeros);
 }

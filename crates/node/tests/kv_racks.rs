@@ -4,6 +4,7 @@
 #[path = "kv_racks/home.rs"]
 mod home;
 #[path = "kv_racks/pair.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod pair;
 
 use hinterland_fabric::Endpoint;

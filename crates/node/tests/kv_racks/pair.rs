@@ -2,9 +2,9 @@
 
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
-use hinterland_pool::{KvCache, Pool, Stored};
+use hinterland_pool::{KvCache, Pool, PutOptions, Stored};
 use hinterland_proto::control::KvRacksStatus;
-use hinterland_types::RackName;
+use hinterland_types::{ObjectName, RackName};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -160,6 +160,20 @@ pub fn block(key: &[u8], bytes: usize) -> Vec<u8> {
     }
     block.truncate(bytes);
     block
+}
+
+/// Puts an object of known bytes.
+pub fn put_object(pool: &Pool, name: &str, bytes: usize) {
+    let data: Vec<u8> = (0..bytes).map(|at| (at * 31 % 251) as u8).collect();
+    pool.put(&mut &data[..], &ObjectName::parse(name).unwrap(), &PutOptions::default(), &mut |_| {}).unwrap();
+}
+
+/// Reads an object through the cache of the host and closes it.
+pub fn read_object(pool: &Pool, name: &str, bytes: usize) {
+    let object = pool.open_object(&ObjectName::parse(name).unwrap()).unwrap();
+    let mut into = vec![0; bytes];
+    object.read_cached(0, &mut into).unwrap();
+    assert!(into.iter().enumerate().all(|(at, &byte)| byte == (at * 31 % 251) as u8), "{name}");
 }
 
 /// Puts one block.
