@@ -99,6 +99,13 @@ def test_memory_that_is_taken_out_while_threads_wait_in_it_keeps_what_they_write
     assert ended.returncode == 0 and ended.stdout == "right\n", (ended.stdout, ended.stderr)
 
 
+@pytest.mark.parametrize("unit", [[], ["--far-unit", "64K"]], ids=["fit", "64K"])
+def test_memory_whose_pages_move_while_its_mapping_stays_is_zeros_there_and_whole_elsewhere(binary, library, tmp_path, unit):
+    program = compiled(tmp_path, "far_left_mapped")
+    ended = far(binary, ["--local", "64M", *unit], [program])
+    assert ended.returncode == 0 and ended.stdout == "right\n", (ended.stdout, ended.stderr)
+
+
 MANY = """
 import os, sys
 memory = bytearray(b"7") * (64 << 20)
