@@ -1,6 +1,7 @@
 """KV blocks that do not fit into memory: on a disk, back by the same call, there after a restart or a crash."""
 
 import os
+import select
 import time
 
 import pytest
@@ -127,12 +128,19 @@ def test_what_was_removed_stays_away_and_other_models_never_meet(start, hinterla
     put(kv, range(40))
     assert kv.remove([key(3), b"never"]) == 1, "also from the disk"
     assert right(kv, [3]) == 0
+    with kv.queue() as queue:
+        assert kv.exists([key(5)]) == [False], "it is on the disk only"
+        queue.submit_remove([key(5), key(39), b"never"])
+        select.select([queue], [], [], 30)
+        ((_, is_done, why, answers),) = queue.drain()
+        assert is_done and answers == [False, True, False], why
+    assert right(kv, [5, 39]) == 0
     other = hinterland.Pool(node.socket).kv("another model")
     assert other.fetch([key(4)]) == [False]
     node.stop()
     node.start()
     kv = open_kv(hinterland, node)
-    assert right(kv, [3]) == 0 and right(kv, [4]) == 1
+    assert right(kv, [3, 5, 39]) == 0 and right(kv, [4]) == 1
     other = hinterland.Pool(node.socket).kv("another model")
     assert other.fetch([key(4)]) == [False]
     kv.clear()

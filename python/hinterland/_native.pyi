@@ -283,7 +283,7 @@ class KvQueue:
     def submit_exists(self, keys: Sequence[bytes]) -> int:
         """Has blocks looked for."""
     def submit_remove(self, keys: Sequence[bytes]) -> int:
-        """Has blocks removed; the answers say which were there."""
+        """Has blocks removed from the memory and the disk of this host; the answers say which were in memory."""
     def drain(self) -> list[tuple[int, bool, str | None, list[bool]]]:
         """The answers that wait: the number of the batch, whether it was done, else why not, and an answer for each
         key."""

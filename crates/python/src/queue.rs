@@ -78,7 +78,7 @@ impl KvQueue {
         self.submit(py, batch, kept, |queue, batch, kept| queue.submit_exists(batch, kept))
     }
 
-    /// Has blocks removed.
+    /// Has blocks removed from the memory and the disk of this host.
     fn submit_remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
         let (batch, kept) = (named(&keys)?, Kept::default());
         self.submit(py, batch, kept, |queue, batch, kept| queue.submit_remove(batch, kept))

@@ -216,7 +216,7 @@ impl<K: Send + 'static> KvQueue<K> {
         self.submit(Operation::Exists, batch, kept)
     }
 
-    /// Has blocks removed. Answers are true for those that were there.
+    /// Has blocks removed from the memory and the disk of this host. Answers are true for those that were in memory.
     ///
     /// # Errors
     /// As [`submit_put`](Self::submit_put).
@@ -368,11 +368,10 @@ fn put(cache: &KvCache, batch: &Batch) -> Result<Vec<bool>, PoolError> {
     Ok(stored.into_iter().map(|stored| stored != Stored::NoRoom).collect())
 }
 
-/// One message, about those that are there.
+/// One message, also about those that are not in memory: the node's disk may have them.
 fn remove(cache: &KvCache, batch: &Batch) -> Result<Vec<bool>, PoolError> {
     let found: Vec<bool> = batch.keys.iter().map(|key| cache.find(key).is_some()).collect();
-    let there = batch.keys.iter().zip(&found).filter(|(_, found)| **found);
-    let keys: Vec<Vec<u8>> = there.map(|(key, _)| key.to_vec()).collect();
+    let keys: Vec<Vec<u8>> = batch.keys.iter().map(BlockKey::to_vec).collect();
     if !keys.is_empty() {
         cache.remove(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>())?;
     }
