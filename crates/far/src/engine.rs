@@ -112,6 +112,8 @@ pub(crate) struct Space {
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
     pub is_child: bool,
+    /// What it shared with the parent in the beginning.
+    pub shared_bytes: u64,
     /// The process that forked it, until its own number is known; else 0.
     pub parent: i32,
 }
@@ -360,6 +362,7 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: false,
+            shared_bytes: 0,
             parent: 0,
         }
     }
@@ -391,9 +394,17 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: true,
+            shared_bytes: self.table.resident_bytes(),
             parent: self.process,
         }
     }
+}
+
+/// What tables have twice, of children that share their parents' memory: it leaves as if there were two, but nobody waits for that. A fork of a large program would stop
+/// both until half of their memory has left.
+pub(crate) fn shared_bytes(known: &Known) -> u64 {
+    let children = known.spaces.values().filter(|space| space.is_child);
+    children.map(|space| space.shared_bytes.min(space.table.resident_bytes())).sum()
 }
 
 /// The first page of a range that no run covers.

@@ -1,7 +1,7 @@
 //! Serving a fault: what the missing pages of a unit hold goes into them.
 
 use crate::ahead;
-use crate::engine::{Engine, Known, Space, Waiting};
+use crate::engine::{Engine, Known, Space, Waiting, shared_bytes};
 use crate::reads::Content;
 use crate::store::Copy;
 use hinterland_farplan::grain::{Grains, Return};
@@ -136,7 +136,7 @@ impl Engine {
         let room = self.room_bytes(known);
         let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
         let is_stuck = known.is_stuck;
-        let limit = room.max(known.ceiling_bytes);
+        let limit = room.max(known.ceiling_bytes) + shared_bytes(known);
         let clock = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
         space.note_thread(fault.thread);
