@@ -106,6 +106,46 @@ def test_memory_whose_pages_move_while_its_mapping_stays_is_zeros_there_and_whol
     assert ended.returncode == 0 and ended.stdout == "right\n", (ended.stdout, ended.stderr)
 
 
+OUTLIVES = """
+import os, sys
+PAGE, count = 4096, 200 << 8
+memory = bytearray(count * PAGE)
+def write(round):
+    for page in range(count):
+        memory[page * PAGE:page * PAGE + 8] = (round * count + page).to_bytes(8, "little")
+def check(round):
+    for page in range(count):
+        if int.from_bytes(memory[page * PAGE:page * PAGE + 8], "little") != round * count + page:
+            sys.exit(f"page {page} is wrong in round {round}")
+def resident():
+    return next(int(line.split()[1]) >> 10 for line in open("/proc/self/status") if line.startswith("VmRSS"))
+write(1)
+if child := os.fork():
+    if sys.argv[1] == "stays":
+        check(1)
+        os.waitpid(child, 0)
+    os._exit(0)
+most = 0
+for round in range(1, 4):
+    check(round)
+    write(round + 1)
+    most = max(most, resident())
+print("right", most, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("parent", ["ends", "stays"])
+def test_a_child_of_a_large_program_keeps_to_the_budget_whether_its_parent_lives_or_not(binary, library, tmp_path, parent):
+    script = tmp_path / "outlives.py"
+    script.write_text(OUTLIVES)
+    # Waits for the pipe, which the child has, too.
+    ended = far(binary, ["--local", "96M"], ["sh", "-c", f'"{sys.executable}" "{script}" {parent} | cat'])
+    said, most = ended.stdout.split()
+    assert ended.returncode == 0 and said == "right", ended.stderr
+    assert int(most) <= 96 and "above the budget" not in ended.stderr, (most, ended.stderr)
+
+
 MANY = """
 import os, sys
 memory = bytearray(b"7") * (64 << 20)

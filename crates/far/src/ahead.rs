@@ -68,7 +68,7 @@ impl Engine {
         let mut window = Window { end: start, passed: 0 };
         let mut filled = 0;
         loop {
-            let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+            let resident = known.resident_bytes();
             let Some(space) = known.spaces.get_mut(&id) else { break };
             if window.passed < PASSED_BYTES_MAX {
                 let end = space.table.resident_end(window.end, PASSED_BYTES_MAX - window.passed);

@@ -257,12 +257,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Sets a budget that makes sense. What is above it leaves at once; faults meanwhile go on, and refill half of what leaves.
+    /// Sets a budget that makes sense.
     fn set_budget(&self, budget: Budget) {
         let mut known = self.lock();
         known.budget = budget;
-        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
-        known.ceiling_bytes = if resident > self.room_bytes(&known) { resident } else { 0 };
+        self.go_on_above_room(&mut known);
         known.counters.stall_ns_max = 0;
         known.is_stuck = false;
         drop(known);

@@ -112,8 +112,6 @@ pub(crate) struct Space {
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
     pub is_child: bool,
-    /// What it shared with the parent in the beginning.
-    pub shared_bytes: u64,
     /// The process that forked it, until its own number is known; else 0.
     pub parent: i32,
 }
@@ -157,7 +155,7 @@ pub(crate) struct Known {
     /// Faults by huge page of their address since they were last taken, if somebody records them.
     pub touched: Option<BTreeMap<u64, u32>>,
     pub budget: Budget,
-    /// After the budget was lowered: what faults may fill up to until enough has left, so that they go on meanwhile.
+    /// After the budget was lowered, or a fork: what faults may fill up to until enough has left, so that they go on meanwhile.
     pub ceiling_bytes: u64,
     pub spaces: BTreeMap<u64, Space>,
     pub waiting: Vec<Waiting>,
@@ -171,6 +169,13 @@ pub(crate) struct Known {
     /// The evicting thread waits to be told of pressure.
     pub is_evictor_idle: bool,
     pub is_over: bool,
+}
+
+impl Known {
+    /// Bytes that the tables have resident.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.spaces.values().map(|space| space.table.resident_bytes()).sum()
+    }
 }
 
 /// The supervisor's core, shared by its threads.
@@ -239,6 +244,19 @@ impl Engine {
                 (used / 100 * u64::from(percent)).max(ROOM_BYTES_MIN)
             }
         }
+    }
+
+    /// There is suddenly more than there is room for. It leaves at once; faults meanwhile go on, and refill half of what leaves.
+    pub(crate) fn go_on_above_room(&self, known: &mut Known) {
+        let resident = known.resident_bytes();
+        known.ceiling_bytes = if resident > self.room_bytes(known) { resident } else { 0 };
+    }
+
+    /// What has become less by itself, as when a child of a fork ends, is not filled again.
+    pub(crate) fn lower_ceiling(&self, known: &mut Known) {
+        let room = self.room_bytes(known);
+        let ceiling = known.ceiling_bytes.min(known.resident_bytes() + self.low_bytes(room));
+        known.ceiling_bytes = if ceiling > room { ceiling } else { 0 };
     }
 
     /// Room that is kept free.
@@ -362,7 +380,6 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: false,
-            shared_bytes: 0,
             parent: 0,
         }
     }
@@ -394,17 +411,9 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: true,
-            shared_bytes: self.table.resident_bytes(),
             parent: self.process,
         }
     }
-}
-
-/// What tables have twice, of children that share their parents' memory: it leaves as if there were two, but nobody waits for that. A fork of a large program would stop
-/// both until half of their memory has left.
-pub(crate) fn shared_bytes(known: &Known) -> u64 {
-    let children = known.spaces.values().filter(|space| space.is_child);
-    children.map(|space| space.shared_bytes.min(space.table.resident_bytes())).sum()
 }
 
 /// The first page of a range that no run covers.

@@ -59,7 +59,7 @@ impl Engine {
                     swept = Instant::now();
                 }
                 let room = self.room_bytes(&known);
-                let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+                let resident = known.resident_bytes();
                 let spare = self.spare_bytes(room);
                 let low = self.low_bytes(room);
                 // The rest of the spare room is not worth a batch of its own while faults take it again.
@@ -136,6 +136,7 @@ impl Engine {
             known.counters.outside_bytes_max = known.counters.outside_bytes_max.max(lasting);
         }
         known.counters.outside_bytes = outside;
+        self.lower_ceiling(known);
     }
 
     /// Units of the largest space that can be asked, marked as leaving. Who has not answered yet cannot.

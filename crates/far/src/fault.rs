@@ -1,7 +1,7 @@
 //! Serving a fault: what the missing pages of a unit hold goes into them.
 
 use crate::ahead;
-use crate::engine::{Engine, Known, Space, Waiting, shared_bytes};
+use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
 use hinterland_farplan::grain::{Grains, Return};
@@ -69,6 +69,8 @@ impl Engine {
                 let new = known.space_next;
                 known.space_next += 1;
                 known.spaces.insert(new, child);
+                // It counts in full although it shares its parent's memory: neither has to wait until as much has left.
+                self.go_on_above_room(known);
             }
             Event::Remap { from, to, bytes } => {
                 let Some(space) = known.spaces.get_mut(&id) else { return };
@@ -117,7 +119,7 @@ impl Engine {
                 known.waiting.push(waiting);
             }
         }
-        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let resident = known.resident_bytes();
         let room = self.room_bytes(known);
         known.counters.resident_bytes_max = known.counters.resident_bytes_max.max(resident);
         if resident + self.low_bytes(room) > room {
@@ -134,9 +136,9 @@ impl Engine {
 
     fn serve(&self, known: &mut Known, id: u64, fault: &Fault) -> Result<Served, OsError> {
         let room = self.room_bytes(known);
-        let resident: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let resident = known.resident_bytes();
         let is_stuck = known.is_stuck;
-        let limit = room.max(known.ceiling_bytes) + shared_bytes(known);
+        let limit = room.max(known.ceiling_bytes);
         let clock = known.clock;
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(Served::Done) };
         space.note_thread(fault.thread);

@@ -347,7 +347,8 @@ pub fn unit(text: &str) -> Result<Size, String> {
     if (4096..=2 << 20).contains(&size.bytes) && size.bytes.is_power_of_two() {
         Ok(size)
     } else {
-        Err("a unit is a power of two from 4K to 2M (hint: 64K is a good start)".to_owned())
+        Err("a unit is a power of two from 4K to 2M (hint: without it, what suits the back ends is taken)"
+            .to_owned())
     }
 }
 

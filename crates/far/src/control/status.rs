@@ -92,7 +92,7 @@ impl Status {
     pub(crate) fn of(engine: &Engine, about: &About, started_ms: u64, began: Instant) -> Self {
         let mut known = engine.lock();
         engine.look(&mut known);
-        let tables: u64 = known.spaces.values().map(|space| space.table.resident_bytes()).sum();
+        let tables = known.resident_bytes();
         let fixed: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
         let counters = known.counters;
         let budget = known.budget;
