@@ -4,9 +4,10 @@ use crate::header::{self, Block};
 use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
 use crate::lookup::{lookup, lookup_many};
-use crate::sum::{read_summed, sum_over, summed};
+use crate::sum::{read_summed, sum_over};
 use crate::view::{Found, ViewError};
 use crate::words::{Memory, Point};
+use hinterland_os::copying::streaming_fence;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes whose old copies are dropped before it is known that they are wanted.
@@ -101,6 +102,7 @@ impl<M: Memory> Client<M> {
             end,
             fresh: at,
             ahead: 0,
+            is_streaming: false,
             failed: false,
             is_whole: from == 0,
             sum: 0,
@@ -136,16 +138,16 @@ impl<M: Memory> Client<M> {
     ) -> Result<Option<u32>, ViewError> {
         header::before_writing();
         let (place, room, point) = (offset as usize, bytes as usize, Point::WrittenBytes);
-        let mut sum = 0;
-        let given = if self.geometry.sums() {
-            self.blocks.write_whole(place, room, summed(from, &mut sum), point)?
+        let (given, sum) = if self.geometry.sums() {
+            let (given, sum) = self.blocks.write_whole_summed(place, room, from, point)?;
+            (given, Some(sum))
         } else {
-            self.blocks.write_whole(place, room, from, point)?
+            (self.blocks.write_whole(place, room, from, point)?, None)
         };
         if given as u64 != bytes {
             return Err(ViewError::Length { given: given as u64, expected: bytes });
         }
-        Ok(self.geometry.sums().then_some(sum))
+        Ok(sum)
     }
 
     /// See [`View::sum`](crate::View::sum).
@@ -209,6 +211,8 @@ pub struct Reading<'client, M> {
     fresh: usize,
     /// How much more is dropped than what is wanted.
     ahead: usize,
+    /// It is copied past the caches.
+    is_streaming: bool,
     failed: bool,
     /// It is copied from its first byte on.
     is_whole: bool,
@@ -217,6 +221,11 @@ pub struct Reading<'client, M> {
 }
 
 impl<M: Memory> Reading<'_, M> {
+    /// It is one of many blocks that are copied now, which would not all stay in the caches.
+    pub fn stream(&mut self) {
+        self.is_streaming = true;
+    }
+
     /// Copies what comes next into a piece, as much as it holds; whether there may be more.
     #[inline]
     pub fn copy(&mut self, piece: &mut [u8]) -> bool {
@@ -230,6 +239,8 @@ impl<M: Memory> Reading<'_, M> {
                 Ok(sum) => self.sum = sum,
                 Err(_) => self.failed = true,
             }
+        } else if self.is_streaming {
+            self.failed |= blocks.read_streaming(self.at, piece).is_err();
         } else {
             self.failed |= blocks.read(self.at, piece).is_err();
         }
@@ -241,6 +252,9 @@ impl<M: Memory> Reading<'_, M> {
     /// that were published, if that is checked.
     #[inline]
     pub fn is_right(&self) -> bool {
+        if self.is_streaming {
+            streaming_fence();
+        }
         let is_sound = !self.client.geometry.verify() || self.is_sound();
         !self.failed && is_sound && self.client.is_still(&Found(self.block))
     }

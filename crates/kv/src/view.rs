@@ -270,6 +270,15 @@ enum ReadingKind<'view> {
 }
 
 impl Reading<'_> {
+    /// It is one of many blocks that are copied now: they would not all stay in the caches, and are copied past them.
+    #[inline]
+    pub fn stream(&mut self) {
+        match &mut self.0 {
+            ReadingKind::Hardware(reading) => reading.stream(),
+            ReadingKind::Software(reading) => reading.stream(),
+        }
+    }
+
     /// Copies what comes next into a piece, as much as it holds; whether there may be more.
     #[inline]
     pub fn copy(&mut self, piece: &mut [u8]) -> bool {

@@ -1,7 +1,16 @@
 //! The memory of a store as words of 8 bytes and as bytes, coherent or not.
 
 #[cfg(not(loom))]
+use crate::sum::summed;
+#[cfg(not(loom))]
+use hinterland_os::copying::streaming_fence;
+#[cfg(not(loom))]
 use hinterland_os::{FlushedSlice, OsError, SharedSlice};
+
+/// A block of this size and more is written past the caches: no cache holds a slot that is written, and who reads the block
+/// reads it later. Below, the fence behind it costs more than that.
+#[cfg(not(loom))]
+const STREAMED_BLOCK_BYTES_MIN: usize = 4096;
 
 /// Where a cache line is moved by hand, if the memory is not coherent. See
 /// `docs/decisions/2026-11-22-software-coherence.md` for who does it when, and what would go wrong without it.
@@ -132,6 +141,22 @@ pub trait Memory: Words {
     /// # Errors
     /// [`OsError`] outside.
     fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError>;
+    /// Copies bytes out that nobody reads soon. They count only after a [`streaming_fence`].
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    #[inline]
+    fn read_streaming(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError> {
+        self.read(offset, into)
+    }
+    /// Goes on with the crc32c of bytes without copying them, if that can be.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    #[inline]
+    fn sum_in_place(&self, _offset: usize, _bytes: usize, _sum: u32) -> Result<Option<u32>, OsError> {
+        Ok(None)
+    }
     /// Copies a piece in.
     ///
     /// # Errors
@@ -155,15 +180,23 @@ pub trait Memory: Words {
         pieces: impl IntoIterator<Item = &'piece [u8]>,
         _point: Point,
     ) -> Result<usize, OsError> {
-        let mut given = 0;
-        for piece in pieces {
-            // Nothing behind the slot is touched: that is another block.
-            if given + piece.len() <= bytes {
-                self.write(offset.saturating_add(given), piece)?;
-            }
-            given += piece.len();
-        }
-        Ok(given)
+        write_pieces(offset, bytes, pieces, |place, piece| self.write(place, piece))
+    }
+    /// As [`write_whole`](Self::write_whole), and takes the crc32c of what is given.
+    ///
+    /// # Errors
+    /// [`OsError`] outside.
+    #[inline]
+    fn write_whole_summed<'piece>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        pieces: impl IntoIterator<Item = &'piece [u8]>,
+        point: Point,
+    ) -> Result<(usize, u32), OsError> {
+        let mut sum = 0;
+        let given = self.write_whole(offset, bytes, summed(pieces, &mut sum), point)?;
+        Ok((given, sum))
     }
 }
 
@@ -206,6 +239,16 @@ impl Memory for SharedSlice {
     }
 
     #[inline]
+    fn read_streaming(&self, offset: usize, into: &mut [u8]) -> Result<(), OsError> {
+        Self::read_streaming(self, offset, into)
+    }
+
+    #[inline]
+    fn sum_in_place(&self, offset: usize, bytes: usize, sum: u32) -> Result<Option<u32>, OsError> {
+        self.crc32c(offset, bytes, sum)
+    }
+
+    #[inline]
     fn write(&self, offset: usize, from: &[u8]) -> Result<(), OsError> {
         self.write_at(offset, from)
     }
@@ -214,6 +257,81 @@ impl Memory for SharedSlice {
     fn add(&self, word: usize, addend: u64) -> Result<(), OsError> {
         self.fetch_add_u64(word * 8, addend).map(drop)
     }
+
+    #[inline]
+    fn write_whole<'piece>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        pieces: impl IntoIterator<Item = &'piece [u8]>,
+        _point: Point,
+    ) -> Result<usize, OsError> {
+        if bytes < STREAMED_BLOCK_BYTES_MIN {
+            return write_pieces(offset, bytes, pieces, |place, piece| self.write_at(place, piece));
+        }
+        let given = write_pieces(offset, bytes, pieces, |place, piece| self.write_streaming(place, piece));
+        streaming_fence();
+        given
+    }
+
+    #[inline]
+    fn write_whole_summed<'piece>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        pieces: impl IntoIterator<Item = &'piece [u8]>,
+        point: Point,
+    ) -> Result<(usize, u32), OsError> {
+        let mut sum = 0;
+        if bytes < STREAMED_BLOCK_BYTES_MIN {
+            let given = self.write_whole(offset, bytes, summed(pieces, &mut sum), point)?;
+            return Ok((given, sum));
+        }
+        let mut given = 0;
+        for piece in pieces {
+            if given + piece.len() <= bytes {
+                let place = offset.saturating_add(given);
+                sum = match self.write_streaming_summed(place, piece, sum)? {
+                    Some(sum) => sum,
+                    None => write_summed(self, place, piece, sum)?,
+                };
+            }
+            given += piece.len();
+        }
+        streaming_fence();
+        Ok((given, sum))
+    }
+}
+
+/// Writes a piece and takes its sum, one after the other.
+#[cfg(not(loom))]
+fn write_summed(memory: &SharedSlice, offset: usize, piece: &[u8], mut sum: u32) -> Result<u32, OsError> {
+    let mut at = offset;
+    for small in summed([piece], &mut sum) {
+        memory.write_streaming(at, small)?;
+        at += small.len();
+    }
+    Ok(sum)
+}
+
+/// Copies pieces in, one after the other, as far as they fit into `bytes` bytes; returns how long they are together.
+#[cfg(not(loom))]
+#[inline]
+fn write_pieces<'piece>(
+    offset: usize,
+    bytes: usize,
+    pieces: impl IntoIterator<Item = &'piece [u8]>,
+    write: impl Fn(usize, &[u8]) -> Result<(), OsError>,
+) -> Result<usize, OsError> {
+    let mut given = 0;
+    for piece in pieces {
+        // Nothing behind the slot is touched: that is another block.
+        if given + piece.len() <= bytes {
+            write(offset.saturating_add(given), piece)?;
+        }
+        given += piece.len();
+    }
+    Ok(given)
 }
 
 #[cfg(not(loom))]

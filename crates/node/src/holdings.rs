@@ -10,10 +10,11 @@ pub use parts::Life;
 
 use crate::fault_point;
 use crate::regions::Region;
+use hinterland_kv::sum_over;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
-use hinterland_proto::checksum::{BlockChecksums, digest};
+use hinterland_proto::checksum::digest;
 use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
-use hinterland_types::limits::PAGE_BYTES;
+use hinterland_types::limits::{CHECKSUM_BLOCK_BYTES, PAGE_BYTES};
 use hinterland_types::{Epoch, ObjectId, ObjectName};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,9 +22,6 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
-
-/// Bytes that are copied out of shared memory at once to be checked.
-const CHECK_BYTES: usize = 256 << 10;
 
 /// Why an object cannot be made, found or sealed here.
 #[derive(Debug, thiserror::Error)]
@@ -175,16 +173,10 @@ impl Holding {
     /// [`HoldingError::Os`] if `bytes` reaches behind the end.
     pub fn compute_blocks(&self, bytes: u64) -> Result<Vec<u32>, HoldingError> {
         let slice = self.slice(0, bytes)?;
-        let mut checksums = BlockChecksums::default();
-        let mut piece = vec![0; CHECK_BYTES];
-        let mut offset = 0;
-        while offset < slice.len() {
-            let now = CHECK_BYTES.min(slice.len() - offset);
-            slice.read_at(offset, &mut piece[..now])?;
-            checksums.update(&piece[..now]);
-            offset += now;
-        }
-        Ok(checksums.finish())
+        let block_bytes = CHECKSUM_BLOCK_BYTES as usize;
+        let starts = (0..slice.len()).step_by(block_bytes);
+        let sums = starts.map(|start| sum_over(&slice, 0, start, block_bytes.min(slice.len() - start)));
+        Ok(sums.collect::<Result<_, _>>()?)
     }
 
     /// Bytes of the node's room that the object takes.

@@ -6,6 +6,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`shared_slice`] | copies and atomics on memory that others change at the same time |
+//! | [`copying`] | long copies that are quicker than those of the C library |
 //! | [`coherence`] | cache lines moved by hand, where caches do not see each other |
 //! | [`barrier`] | memory barriers that one side of a hand-off makes for both |
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
@@ -37,6 +38,7 @@ pub mod barrier;
 pub mod checking;
 pub mod clock;
 pub mod coherence;
+pub mod copying;
 pub mod direct_file;
 mod error;
 pub mod fault_point;

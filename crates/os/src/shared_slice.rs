@@ -4,6 +4,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use crate::copying;
 use crate::error::OsError;
 use crate::mapping::Mapping;
 
@@ -90,6 +91,65 @@ impl SharedSlice {
         // SAFETY: `at` checked that the source lies in a live mapping; the destination is an exclusive borrow.
         unsafe { copy_racing(source, destination.as_mut_ptr(), destination.len()) };
         self.check_kept(offset, destination.len())
+    }
+
+    /// Goes on with the crc32c `sum` over `bytes` bytes from `offset`, where they lie; nothing where the processor cannot. What
+    /// others write meanwhile may be in it or not.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    #[inline]
+    pub fn crc32c(&self, offset: usize, bytes: usize, sum: u32) -> Result<Option<u32>, OsError> {
+        let source = self.at(offset, bytes)?;
+        // SAFETY: `at` checked that the source lies in a live mapping.
+        let sum = unsafe { copying::summed(source, bytes, sum) };
+        self.check_kept(offset, bytes)?;
+        Ok(sum)
+    }
+
+    /// As [`read_at`](Self::read_at), past the caches. A thread that is told of these bytes is told after a
+    /// [`streaming_fence`](copying::streaming_fence).
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    #[inline]
+    pub fn read_streaming(&self, offset: usize, destination: &mut [u8]) -> Result<(), OsError> {
+        let source = self.at(offset, destination.len())?;
+        // SAFETY: as in `read_at`.
+        unsafe { copying::copy_streaming(source, destination.as_mut_ptr(), destination.len()) };
+        self.check_kept(offset, destination.len())
+    }
+
+    /// As [`write_at`](Self::write_at), past the caches. Whoever is told of these bytes is told after a
+    /// [`streaming_fence`](copying::streaming_fence).
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    #[inline]
+    pub fn write_streaming(&self, offset: usize, source: &[u8]) -> Result<(), OsError> {
+        let destination = self.at_for_write(offset, source.len())?;
+        // SAFETY: as in `write_at`.
+        unsafe { copying::copy_streaming(source.as_ptr(), destination, source.len()) };
+        self.check_kept(offset, source.len())
+    }
+
+    /// As [`write_streaming`](Self::write_streaming), and goes on with the crc32c `sum`; nothing, and nothing is written, where
+    /// [that cannot be](copying::copy_streaming_summed).
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    #[inline]
+    pub fn write_streaming_summed(
+        &self,
+        offset: usize,
+        source: &[u8],
+        sum: u32,
+    ) -> Result<Option<u32>, OsError> {
+        let destination = self.at_for_write(offset, source.len())?;
+        // SAFETY: as in `write_at`.
+        let sum = unsafe { copying::copy_streaming_summed(source.as_ptr(), destination, source.len(), sum) };
+        self.check_kept(offset, source.len())?;
+        Ok(sum)
     }
 
     /// Copies all of `source` to `offset`.
@@ -302,7 +362,7 @@ fn check_alignment(pointer: *mut u8, alignment: usize) -> Result<(), OsError> {
 pub unsafe fn copy_racing(source: *const u8, destination: *mut u8, bytes: usize) {
     if bytes > INLINE_COPY_BYTES_MAX {
         // SAFETY: the caller promises both ranges and that they are apart.
-        unsafe { ptr::copy_nonoverlapping(source, destination, bytes) };
+        unsafe { copying::copy_long(source, destination, bytes) };
         return;
     }
     // SAFETY: every piece lies within `bytes` of both ranges, which the caller promises.

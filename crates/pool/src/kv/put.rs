@@ -8,9 +8,13 @@ use hinterland_os::fault_point::reach;
 use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, Reply, Request};
 use std::collections::VecDeque;
 
-/// Parts of a large put: what the node does for one is hidden by the copies of another.
-const PUT_PARTS: usize = 4;
-/// Fewest blocks of a part: below that a message costs more than it hides.
+/// Parts of a large put, in sixteenths of its blocks: what the node does for one is hidden by the copies of another. The first
+/// and the last are short, because nothing hides the reservation of the one and the publication of the other: of 128 blocks
+/// of 64 KiB four equal parts reach 0.89 of the speed of plain copies, these six 0.98 (`hinterland bench kv-batch`).
+const PUT_SHARES: [usize; 6] = [1, 3, 4, 4, 3, 1];
+/// Fewest blocks that are cut by shares.
+const PUT_SHARED_MIN: usize = 64;
+/// Blocks of a part of a smaller put: below that a message costs more than it hides.
 const PUT_PART_MIN: usize = 16;
 /// Most blocks of a part: what a message of 1 MiB has room for.
 const PUT_PART_MAX: usize = 4096;
@@ -130,8 +134,7 @@ impl KvCache {
     }
 
     fn put_all<S: Source>(&self, blocks: &[S], chain: &Chain<'_>) -> Result<Vec<Stored>, PoolError> {
-        let part = blocks.len().div_ceil(PUT_PARTS).clamp(PUT_PART_MIN, PUT_PART_MAX);
-        let parts: Vec<&[S]> = blocks.chunks(part).collect();
+        let parts = parts(blocks);
         let outcomes = Vec::with_capacity(blocks.len());
         let line = self.session.line();
         let mut putting = Putting {
@@ -298,6 +301,22 @@ fn outcomes(slots: &[KvSlot], answers: Vec<bool>) -> impl Iterator<Item = Stored
     })
 }
 
+/// The parts of a put, in order.
+fn parts<S>(blocks: &[S]) -> Vec<&[S]> {
+    if blocks.len() < PUT_SHARED_MIN {
+        return blocks.chunks(PUT_PART_MIN).collect();
+    }
+    let whole: usize = PUT_SHARES.iter().sum();
+    let (mut rest, mut upto, mut parts) = (blocks, 0, Vec::new());
+    for share in PUT_SHARES {
+        upto += share;
+        let (part, others) = rest.split_at(blocks.len() * upto / whole - (blocks.len() - rest.len()));
+        parts.extend(part.chunks(PUT_PART_MAX));
+        rest = others;
+    }
+    parts
+}
+
 fn answer(line: &mut Line<'_>) -> Result<KvReply, PoolError> {
     match line.receive()? {
         Reply::Kv(reply) => Ok(reply),
@@ -311,4 +330,21 @@ fn reserved_slots(slots: &[KvSlot]) -> Vec<u32> {
         _ => None,
     };
     slots.iter().filter_map(slot).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_hold_every_block_once_and_are_short_at_both_ends() {
+        for count in [0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 1000, 40_000] {
+            let blocks: Vec<usize> = (0..count).collect();
+            let parts = parts(&blocks);
+            assert_eq!(parts.concat(), blocks);
+            assert!(parts.iter().all(|part| (1..=PUT_PART_MAX).contains(&part.len())), "{count}");
+        }
+        let blocks = [(); 128];
+        assert_eq!(parts(&blocks).iter().map(|part| part.len()).collect::<Vec<_>>(), [8, 24, 32, 32, 24, 8]);
+    }
 }

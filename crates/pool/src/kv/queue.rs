@@ -1,5 +1,6 @@
 //! Batches that worker threads see to, with an event descriptor that is readable while answers wait.
 
+use super::read::streams;
 use super::runs::{Gather, Run, Scatter};
 use super::{EINVAL, KvCache, block_key};
 use crate::{PoolError, Stored};
@@ -339,10 +340,13 @@ fn perform(cache: &KvCache, operation: Operation, batch: &Batch) -> Result<Vec<b
 
 fn get(cache: &KvCache, batch: &Batch) -> Result<Vec<bool>, PoolError> {
     let mut found = Vec::with_capacity(batch.keys.len());
+    let wanted =
+        batch.blocks().flat_map(|(_, runs)| runs).map(|run| run.bytes.saturating_mul(run.count) as u64);
+    let streams = streams(wanted.fold(0, u64::saturating_add));
     for (key, runs) in batch.blocks() {
         // SAFETY: `submit_get` was promised fragments that are this batch's to write until its answer is drained.
         let mut into = unsafe { Scatter::of_addresses(runs) }?;
-        match cache.copy(key, 0, &mut into) {
+        match cache.copy(key, 0, streams, &mut into) {
             Some(bytes) if u64::from(bytes) != into.bytes() => {
                 return Err(refused(
                     EINVAL,

@@ -1,6 +1,6 @@
 //! KV blocks of other nodes: how long a prefix is anywhere, and bringing blocks here.
 
-use super::read::Scattered;
+use super::read::{Scattered, streams};
 use super::{KvCache, block_key};
 use crate::session::unexpected;
 use crate::{PoolError, Session};
@@ -197,9 +197,10 @@ impl KvCache {
         let lengths: Vec<u64> =
             blocks.iter().map(|(_, pieces)| pieces.iter().map(|piece| piece.len() as u64).sum()).collect();
         let mut found = Vec::with_capacity(blocks.len());
+        let streams = streams(lengths.iter().sum());
         self.fetch_each(&keys, &|index| lengths[index], &mut |index| {
             let (key, pieces) = &mut blocks[index];
-            found.push(self.get(key, pieces)?);
+            found.push(self.get_one_of(key, streams, pieces)?);
             Ok::<_, PoolError>(())
         })?;
         Ok(found)

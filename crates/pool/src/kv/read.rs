@@ -3,8 +3,11 @@
 use super::runs::Scatter;
 use super::{KvCache, block_key};
 use crate::PoolError;
-use hinterland_kv::{BlockKey, Counts, Found, LOOKUPS_AT_ONCE};
+use hinterland_kv::{BlockKey, Counts, Found, LOOKUPS_AT_ONCE, Reading};
 use hinterland_proto::control::{KvRequest, KvSeen};
+
+/// A batch of this many bytes and more is copied past the caches: they would lose its first blocks to its last.
+const STREAMED_BATCH_BYTES_MIN: u64 = 16 << 20;
 
 /// A block to get: its key, and the pieces that it is copied into.
 pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
@@ -67,7 +70,22 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn get_batch(&self, blocks: &mut [Scattered<'_, '_>]) -> Result<Vec<Option<u32>>, PoolError> {
-        blocks.iter_mut().map(|(key, into)| self.get(key, into)).collect()
+        let wanted = blocks.iter().flat_map(|(_, into)| into.iter()).map(|piece| piece.len() as u64).sum();
+        let streams = streams(wanted);
+        blocks.iter_mut().map(|(key, into)| self.get_one_of(key, streams, into)).collect()
+    }
+
+    /// Copies one block of a batch, which is copied past the caches if it `streams`.
+    pub(super) fn get_one_of(
+        &self,
+        key: &[u8],
+        streams: bool,
+        into: &mut [&mut [u8]],
+    ) -> Result<Option<u32>, PoolError> {
+        let fill = |reading: &mut Reading<'_>| {
+            let _ = into.iter_mut().all(|piece| reading.copy(piece));
+        };
+        Ok(self.copy_by(&block_key(key)?, 0, streams, fill))
     }
 
     /// Copies a block, from its byte `from` on, into runs of fragments; its length, or `None` as with [`get`](Self::get).
@@ -75,7 +93,7 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn get_runs(&self, key: &[u8], from: u32, into: &mut Scatter<'_>) -> Result<Option<u32>, PoolError> {
-        Ok(self.copy(&block_key(key)?, from, into))
+        Ok(self.copy(&block_key(key)?, from, false, into))
     }
 
     /// Copies blocks into runs of fragments; for each what [`get`](Self::get) says of it.
@@ -83,7 +101,8 @@ impl KvCache {
     /// # Errors
     /// As [`length`](Self::length).
     pub fn get_runs_batch(&self, blocks: &mut [ScatteredRuns<'_>]) -> Result<Vec<Option<u32>>, PoolError> {
-        blocks.iter_mut().map(|(key, into)| self.get_runs(key, 0, into)).collect()
+        let streams = streams(blocks.iter().map(|(_, into)| into.bytes()).sum());
+        blocks.iter_mut().map(|(key, into)| Ok(self.copy(&block_key(key)?, 0, streams, into))).collect()
     }
 
     /// Copies parts of one block, each from a byte on into memory of its own; all of them are of the same block. Its length, or
@@ -150,10 +169,30 @@ impl KvCache {
         self.view.find(self.namespace, key)
     }
 
-    pub(super) fn copy(&self, key: &BlockKey, from: u32, into: &mut Scatter<'_>) -> Option<u32> {
+    /// Copies a block into runs of fragments; `streams` if it is one of a large batch.
+    pub(super) fn copy(
+        &self,
+        key: &BlockKey,
+        from: u32,
+        streams: bool,
+        into: &mut Scatter<'_>,
+    ) -> Option<u32> {
+        self.copy_by(key, from, streams, |reading| into.fill(|piece| reading.copy(piece)))
+    }
+
+    fn copy_by(
+        &self,
+        key: &BlockKey,
+        from: u32,
+        streams: bool,
+        fill: impl FnOnce(&mut Reading<'_>),
+    ) -> Option<u32> {
         let found = self.find(key).filter(|found| {
             let mut reading = self.view.reading(found, from);
-            into.fill(|piece| reading.copy(piece));
+            if streams {
+                reading.stream();
+            }
+            fill(&mut reading);
             self.counts(reading.is_right())
         });
         self.count_get(found.map(|found| found.bytes()))
@@ -190,4 +229,9 @@ impl KvCache {
         self.view.count(self.counters, Counts { gets: 1, got, read_bytes, ..Counts::default() });
         bytes
     }
+}
+
+/// Whether the blocks of a batch of so many bytes are copied past the caches.
+pub(super) const fn streams(wanted: u64) -> bool {
+    wanted >= STREAMED_BATCH_BYTES_MIN
 }
