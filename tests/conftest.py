@@ -3,6 +3,7 @@
 The binary is `target/debug/hinterland`, or what HINTERLAND_BIN names. Traffic stays on the loopback.
 """
 
+import fcntl
 import hashlib
 import importlib
 import itertools
@@ -62,8 +63,19 @@ def remove_folder(path):
         subprocess.run(["umount", "--lazy", mount], check=False)
     for identifier in path.glob("**/node.id"):
         small = pathlib.Path("/dev/shm") / f"hinterland-{identifier.read_text().strip()}"
+        give_back(small / "huge-pages")
         shutil.rmtree(small, ignore_errors=True)
     shutil.rmtree(path)
+
+
+def give_back(claim):
+    """Lowers the machine's limit of huge pages by what a node has noted that it claimed."""
+    if claim.exists():
+        with open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "r+", encoding="utf-8") as limit:
+            fcntl.flock(limit, fcntl.LOCK_EX)
+            left = max(0, int(limit.read()) - int(claim.read_text()))
+            limit.seek(0)
+            limit.write(str(left))
 
 
 class Node:

@@ -46,6 +46,9 @@ use std::time::Duration;
 const HEADER_BYTES_MAX: u64 = 64 << 20;
 /// Objects below this size are not worth parsing.
 const LAYOUT_BYTES_MIN: u64 = 8 << 20;
+/// How often room is made for pages that cannot be had, and how long is waited where nothing can leave.
+const COPY_TRIES_MAX: usize = 32;
+const COPY_PAUSE: Duration = Duration::from_millis(5);
 /// Problems kept for `doctor`.
 const PROBLEMS_MAX: usize = 100;
 /// How long the prober sleeps when nothing is filled.
@@ -484,19 +487,23 @@ impl Cache {
         files
     }
 
-    /// Makes pages of a file, evicting others of it if there is no memory for them.
+    /// Makes pages of a file, evicting others if there is no memory for them: of this file, then of those that hold most.
     fn copy(&self, file: &Arc<CacheFile>, offset: u64, bytes: &[u8]) -> Result<(), Refused> {
         const ENOMEM: i32 = 12;
-        loop {
+        let wanted = bytes.len() as u64;
+        for _ in 0..COPY_TRIES_MAX {
             match file.filler().copy(offset, bytes) {
                 Err(error) if error.errno() == Some(ENOMEM) => {
-                    if self.evict(file, bytes.len() as u64) == 0 {
-                        return Err(error.into());
+                    tracing::debug!(%error, "room is made for a page that cannot be had");
+                    if self.evict(file, wanted) == 0 && self.evict_largest(wanted) == 0 {
+                        // What other workers are filling just now can leave in a moment.
+                        std::thread::sleep(COPY_PAUSE);
                     }
                 }
                 result => return Ok(result?),
             }
         }
+        Ok(file.filler().copy(offset, bytes)?)
     }
 
     fn count_fill(&self, bytes: u64, demanded: bool, took: Duration) {

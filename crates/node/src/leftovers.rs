@@ -4,6 +4,7 @@
 //! memory again, and it would be held until the machine restarts.
 
 use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
+use hinterland_os::huge_pages::{OvercommitClaim, set_overcommit};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// The file in such a folder that says where the state lies.
 const MARK: &str = "state-folder";
+/// The file that says by how many huge pages the node had the limit of the system raised.
+const CLAIM: &str = "huge-pages";
 /// What the names of such folders begin with; 16 digits follow.
 const PREFIXES: [&str; 2] = ["hinterland-", "memory-"];
 /// Where the folders lie.
@@ -37,14 +40,43 @@ impl Marked {
         Ok(Self { folder: folder.to_path_buf(), _lock: file })
     }
 
-    /// Removes the folder if nothing but the mark is in it.
+    /// Says in the folder what the node has claimed, for who takes the folder back or starts on it again.
+    ///
+    /// # Errors
+    /// Those of writing a file.
+    pub fn note_claim(&self, claim: OvercommitClaim) -> io::Result<()> {
+        fs::write(self.folder.join(CLAIM), claim.pages.to_string())
+    }
+
+    /// Gives back what the node has claimed, and removes the folder if nothing else is in it.
     pub fn leave_if_empty(self) {
+        return_claim(&self.folder);
         let names = |entry: io::Result<fs::DirEntry>| entry.is_ok_and(|entry| entry.file_name() == MARK);
         if fs::read_dir(&self.folder).is_ok_and(|mut entries| entries.all(names)) {
             // Somebody else's, or gone already: it stays as it is.
             let _ = fs::remove_file(self.folder.join(MARK));
             let _ = fs::remove_dir(&self.folder);
         }
+    }
+}
+
+/// Lowers the limit of huge pages by what a node had noted in its folder: that node lives no more, or is this one.
+pub fn return_claim(folder: &Path) {
+    let note = folder.join(CLAIM);
+    let Some(pages) = fs::read_to_string(&note).ok().and_then(|text| text.trim().parse().ok()) else {
+        return;
+    };
+    // Whoever removes the note gives back what it says; who may not lower the limit leaves it higher: harmless, and `doctor` shows it.
+    if fs::remove_file(&note).is_ok() {
+        let _ = set_overcommit(OvercommitClaim { pages });
+    }
+}
+
+/// As [`return_claim`], unless a node lives on the folder.
+pub fn return_claim_of_before(folder: &Path) {
+    let lives = File::options().read(true).write(true).open(folder.join(MARK));
+    if lives.is_ok_and(|mark| !is_byte_locked(&mark, 0).unwrap_or(true)) {
+        return_claim(folder);
     }
 }
 
@@ -69,6 +101,7 @@ fn take_back_one(folder: &Path) -> Option<String> {
     if is_byte_locked(&file, 0).unwrap_or(true) {
         return None;
     }
+    return_claim(folder);
     let files = fs::read_dir(folder).ok()?.flatten();
     let bytes: u64 = files.filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum();
     fs::remove_dir_all(folder).ok()?;
@@ -83,6 +116,29 @@ fn take_back_one(folder: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hinterland_os::huge_pages::{HugePageCounts, claim_overcommit};
+
+    #[test]
+    fn what_a_killed_node_claimed_is_given_back_once_and_not_while_it_lives() {
+        let folder = std::env::temp_dir().join(format!("hl-claim-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let Ok(claim) = claim_overcommit(3) else {
+            eprintln!("skipped: the limit of huge pages cannot be changed here");
+            return;
+        };
+        // Other tests claim at the same time, so it is the note that is looked at, and the limit only where it must have moved.
+        let marked = Marked::new(&folder, &folder).unwrap();
+        marked.note_claim(claim).unwrap();
+        return_claim_of_before(&folder);
+        assert!(folder.join(CLAIM).exists(), "the node lives");
+        drop(marked);
+        let limit = HugePageCounts::read().unwrap().overcommit;
+        return_claim_of_before(&folder);
+        assert!(!folder.join(CLAIM).exists());
+        return_claim_of_before(&folder);
+        assert!(claim.pages == 0 || limit >= claim.pages);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn memory_is_taken_back_only_of_nodes_that_are_gone_with_their_state() {

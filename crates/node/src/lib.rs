@@ -39,6 +39,7 @@ pub use directory_host::{DirectoryHost, DirectoryHostError};
 pub use hinterland_etcd::{EtcdError, Target as EtcdTarget, TargetError as EtcdTargetError};
 pub use hinterland_policy::heat::HeatSettings;
 pub use kv::{KvDisk, KvRemote, KvWatermarks};
+pub use leftovers::{SHARED_MEMORY, take_back};
 pub use node::{Node, NodeError, read_key};
 pub use options::{BackingChoice, NodeOptions, RdmaChoice};
 pub use repair::RepairOptions;

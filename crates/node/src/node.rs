@@ -8,7 +8,7 @@ use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::holdings::{HoldingError, Holdings};
 use crate::kv::{KvElsewhere, KvFolders, KvRacks, KvStores};
-use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
+use crate::leftovers::{Marked, SHARED_MEMORY, return_claim_of_before, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Incarnation, Membership};
@@ -24,9 +24,11 @@ use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
 use hinterland_fabric::tcp::{Server, ServerOptions};
+use hinterland_os::huge_pages::HugePageCounts;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
-    Backing, Coherence, LineMover, OsError, PageKind, choose_backing, huge_pages, limits, process,
+    Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing, huge_pages, limits,
+    process,
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
@@ -275,10 +277,6 @@ impl Node {
 
     /// Takes back what the node set up in the system, because it holds nothing that a restart could find.
     fn leave_nothing(self) {
-        if let Some(before) = self.backing.overcommit_before {
-            // The limit stays higher if it cannot be set back: harmless, and `doctor` shows it.
-            let _ = huge_pages::set_overcommit(before);
-        }
         if self.backing.kind != PageKind::Base4K
             && let Err(error) = huge_pages::unmount(&self.backing.folder)
         {
@@ -331,6 +329,7 @@ fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
 
 fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
     let own = kept_number(&options.state.join("node.id"))?;
+    return_claim_of_before(&shared_folder(NodeId(own)));
     // The name is the node's own, because 4 KiB pages lie in a folder of this name that all nodes of a host share.
     let folder = options.state.join(format!("memory-{own:016x}"));
     let wanted = options.capacity_bytes + options.cache_budget_bytes;
@@ -394,7 +393,7 @@ fn build(
     let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
     let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let (cache, threads) =
-        Cache::start(cache_options(options), Arc::clone(&peers), Arc::clone(&directory), own)?;
+        Cache::start(cache_options(options, backing), Arc::clone(&peers), Arc::clone(&directory), own)?;
     let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
@@ -465,14 +464,19 @@ fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Resu
     }
 }
 
-/// How the cache is to be.
-fn cache_options(options: &NodeOptions) -> CacheOptions {
+/// How the cache is to be. Where the node's own memory is not of huge pages, none were claimed for the cache either: it has them
+/// only if there are as many as it may need.
+fn cache_options(options: &NodeOptions, backing: &Backing) -> CacheOptions {
+    let pages = options.cache_budget_bytes.div_ceil(HUGE_PAGE_BYTES as u64);
+    let are_there = || HugePageCounts::read().is_ok_and(|counts| counts.obtainable() >= pages);
+    let mut switches = options.switches;
+    switches.huge &= backing.kind == PageKind::Huge2M || are_there();
     CacheOptions {
         budget_bytes: options.cache_budget_bytes,
         workers: options.fill_workers,
         idle_files_max: options.idle_caches_max,
         eviction: options.eviction,
-        switches: options.switches,
+        switches,
     }
 }
 
@@ -518,11 +522,14 @@ fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<Vec<Marked>,
     let mark = |folder: PathBuf| {
         Marked::new(&folder, &options.state).map_err(|source| NodeError::State { path: folder, source })
     };
-    [backing.folder.clone(), small_folder(options, backing, own)?]
-        .into_iter()
-        .filter(|folder| folder.starts_with(SHARED_MEMORY))
-        .map(mark)
-        .collect()
+    let folders = [backing.folder.clone(), small_folder(options, backing, own)?];
+    let shared = folders.into_iter().filter(|folder| folder.starts_with(SHARED_MEMORY));
+    let marked = shared.map(mark).collect::<Result<Vec<_>, _>>()?;
+    if let (Some(claim), Some(folder)) = (backing.overcommit_before, marked.last()) {
+        // Without the note the limit stays higher after a node that was killed: harmless.
+        let _ = folder.note_claim(claim);
+    }
+    Ok(marked)
 }
 
 /// Where objects below a page lie: 4 KiB pages, so that they do not take 2 MiB each.
@@ -530,14 +537,19 @@ fn small_folder(options: &NodeOptions, backing: &Backing, own: NodeId) -> Result
     if matches!(options.backing, BackingChoice::Folder(_)) {
         return Ok(backing.folder.clone());
     }
-    let folder = Path::new("/dev/shm").join(format!("hinterland-{:016x}", own.0));
+    let folder = shared_folder(own);
     make_folder(&folder)?;
     Ok(folder)
 }
 
+/// The node's own folder in shared memory.
+fn shared_folder(own: NodeId) -> PathBuf {
+    Path::new(SHARED_MEMORY).join(format!("hinterland-{:016x}", own.0))
+}
+
 /// Where KV blocks lie that outlive the node: in its memory, unless that is of small pages or somebody's folder.
 fn kv_folders(backing: &Backing, own: NodeId) -> KvFolders {
-    let books = Path::new("/dev/shm").join(format!("hinterland-{:016x}", own.0));
+    let books = shared_folder(own);
     let is_huge = matches!(backing.kind, PageKind::Huge2M | PageKind::TransparentHuge);
     let blocks = is_huge.then(|| backing.folder.clone()).into_iter().chain([books.clone()]).collect();
     KvFolders { blocks, books }

@@ -15,6 +15,7 @@ use crate::error::OsError;
 use crate::mapping::check_multiple;
 use crate::mapping::{MapOptions, Mapping};
 use crate::memory_file::{MemoryFile, PageKind};
+use crate::pagemap::PageMap;
 use crate::userfault::{FaultModes, Features, Userfault};
 
 /// Fills one file. May be used from several threads at once, each for pages of its own.
@@ -52,7 +53,7 @@ impl PageFiller {
     }
 
     /// Makes the pages from `offset` on with the bytes of `source`; both must be multiples of the file's pages. Pages that
-    /// are in the file already stay as they are.
+    /// this filler has made already stay as they are.
     ///
     /// # Errors
     /// [`OsError::Misaligned`], [`OsError::OutOfBounds`]; `ENOMEM` without memory for a page.
@@ -66,7 +67,24 @@ impl PageFiller {
         }
         let address = self.mapping.address() + offset;
         // SAFETY: the source is a live slice of `bytes` bytes.
-        unsafe { self.fault.copy(address, source.as_ptr(), bytes, self.page_bytes) }.map(drop)
+        let filled = unsafe { self.fault.copy(address, source.as_ptr(), bytes, self.page_bytes) }?;
+        if filled.present_bytes > 0 && self.page_bytes > crate::BASE_PAGE_BYTES as u64 {
+            return self.check_made(address, bytes);
+        }
+        Ok(())
+    }
+
+    /// Looks whether pages are there of which the kernel says so. Where no huge page is to be had, Linux (6.18) refuses a copy
+    /// not with `ENOMEM` but with `EEXIST`, as if somebody had made the page: it looks for a page table, which the attempt itself
+    /// has made. Whoever believed that would show zeros. What this mapping has made is in its page table.
+    #[cold]
+    fn check_made(&self, address: u64, bytes: u64) -> Result<(), OsError> {
+        if PageMap::of_self()?.present_bytes(address, bytes)? == bytes {
+            return Ok(());
+        }
+        let error = std::io::Error::from_raw_os_error(libc::ENOMEM);
+        let hint = "no huge page can be had: raise vm.nr_overcommit_hugepages, or do without them";
+        Err(OsError::system("copying pages", format!("{bytes} bytes of huge pages"), error).with_hint(hint))
     }
 }
 

@@ -69,7 +69,7 @@ impl Cache {
     }
 
     /// Evicts at least `missing` bytes if it can, from the files that hold most; returns what was freed.
-    fn evict_largest(&self, missing: u64) -> u64 {
+    pub(super) fn evict_largest(&self, missing: u64) -> u64 {
         let mut freed = 0;
         let mut files = self.files_by_size();
         while freed < missing {

@@ -344,8 +344,8 @@ impl CacheFile {
         }
     }
 
-    /// Lets a list of waiters know that a unit is lost.
-    pub fn poison(&self, unit: u32, waiters: &[Waiter], reason: &str) {
+    /// Lets a list of waiters know that a unit cannot be had.
+    pub fn poison(&self, unit: u32, waiters: &[Waiter], reason: &Refused) {
         let range = self.units.range(unit);
         let mut told = Vec::new();
         for waiter in waiters {
@@ -354,10 +354,10 @@ impl CacheFile {
                 Waiter::Fault(id) => {
                     told.push(*id);
                     if let Some(registration) = self.registration(*id) {
-                        registration.poison(range, reason);
+                        registration.poison(range, &reason.text);
                     }
                 }
-                Waiter::Read(arrival) => arrival.set(Err(reason.to_owned())),
+                Waiter::Read(arrival) => arrival.set(Err(reason.clone())),
             }
         }
     }

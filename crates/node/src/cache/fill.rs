@@ -6,7 +6,7 @@ use super::Cache;
 use super::evict;
 use super::file::CacheFile;
 use crate::fault_point;
-use crate::refused::Refused;
+use crate::refused::{Refused, errno};
 use hinterland_fabric::Intake;
 use hinterland_policy::Eviction;
 use hinterland_types::ByteRange;
@@ -118,13 +118,13 @@ fn fill_unit(cache: &Cache, intake: &mut Intake, task: &Task, demanded: bool) {
             if !waiters.is_empty() {
                 let name = task.file.source.info().name;
                 let range = task.file.units.range(task.unit);
-                let text =
-                    format!("bytes {} to {} of {name} are lost: {refused}", range.offset(), range.end());
+                let what = if refused.code == errno::ENOMEM { "find no memory here" } else { "are lost" };
+                let text = format!("bytes {} to {} of {name} {what}: {refused}", range.offset(), range.end());
                 cache.problem(&text);
                 // Relaxed: a counter that nothing is ordered by.
                 let faults = waiters.iter().filter(|waiter| waiter.is_fault()).count();
                 cache.tallies.poisoned_faults.fetch_add(faults as u64, Ordering::Relaxed);
-                task.file.poison(task.unit, &waiters, &text);
+                task.file.poison(task.unit, &waiters, &Refused::new(refused.code, text));
             }
         }
     }

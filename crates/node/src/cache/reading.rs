@@ -18,13 +18,13 @@ const STOP_PAUSE: Duration = Duration::from_millis(200);
 /// Where a reader waits for a unit.
 #[derive(Debug, Default)]
 pub struct Arrival {
-    outcome: Mutex<Option<Result<(), String>>>,
+    outcome: Mutex<Option<Result<(), Refused>>>,
     arrived: Condvar,
 }
 
 impl Arrival {
     /// Lets the reader go on: the unit is here, or it is lost for this reason.
-    pub fn set(&self, outcome: Result<(), String>) {
+    pub fn set(&self, outcome: Result<(), Refused>) {
         *self.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         self.arrived.notify_all();
     }
@@ -33,7 +33,7 @@ impl Arrival {
         let mut outcome = self.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(outcome) = outcome.take() {
-                return outcome.map_err(|text| Refused::new(errno::EIO, text));
+                return outcome;
             }
             if cache.is_stopping() {
                 return Err(Refused::new(errno::EIO, "the node is stopping"));
@@ -68,8 +68,13 @@ impl Cache {
             let part = &mut into[(start - offset) as usize..(end - offset) as usize];
             let mut tries = 0;
             loop {
-                if let Some(arrival) = arrival.take() {
-                    arrival.wait(self)?;
+                match arrival.take().map_or(Ok(()), |arrival| arrival.wait(self)) {
+                    Err(refused) if refused.code == errno::ENOMEM => {
+                        // Whoever maps must have a page; a reader needs none.
+                        fetch_past(file, start, part)?;
+                        break;
+                    }
+                    outcome => outcome?,
                 }
                 match file.copy_out(unit, start, part)? {
                     Copied::Whole => break,
