@@ -277,7 +277,7 @@ struct request {
 
 static char *local;
 static size_t local_bytes;
-static int listener_port;
+static struct sockaddr_in listener_address;
 
 static int receive(int socket, char *into, size_t bytes, int polls) {
     while (bytes) {
@@ -320,14 +320,31 @@ static void *serve_stream(void *argument) {
     return NULL;
 }
 
-// Starts the far end: a process with `bytes` bytes of memory that it sends and receives.
-static int serve(size_t bytes) {
+// A socket that listens on the loopback, or at `host` in the network namespace that the file `space` shows.
+static int listener_at(const char *space, const char *host) {
+    int own = -1, there = -1;
+    listener_address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    if (*space) {
+        if (inet_pton(AF_INET, host, &listener_address.sin_addr) != 1) return errno = EINVAL, -1;
+        own = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+        there = open(space, O_RDONLY | O_CLOEXEC);
+        if (own < 0 || there < 0 || setns(there, CLONE_NEWNET)) return -1;
+        close(there);
+    }
     int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    if (bind(listener, (void *)&address, size) || listen(listener, 64)) return -1;
-    getsockname(listener, (void *)&address, &size);
-    listener_port = address.sin_port;
+    // A socket stays in the namespace that it was made in.
+    if (*space && setns(own, CLONE_NEWNET)) return -1;
+    close(own);
+    socklen_t size = sizeof listener_address;
+    if (bind(listener, (void *)&listener_address, size) || listen(listener, 64)) return -1;
+    getsockname(listener, (void *)&listener_address, &size);
+    return listener;
+}
+
+// Starts the far end: a process with `bytes` bytes of memory that it sends and receives.
+static int serve(size_t bytes, const char *space, const char *host) {
+    int listener = listener_at(space, host);
+    if (listener < 0) return -1;
     pid_t parent = getpid(), child = fork();
     if (child < 0) return -1;
     if (child == 0) {
@@ -351,8 +368,7 @@ static int serve(size_t bytes) {
 
 static int dial(void) {
     int stream = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = listener_port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    if (connect(stream, (void *)&address, sizeof address)) return -1;
+    if (connect(stream, (void *)&listener_address, sizeof listener_address)) return -1;
     setsockopt(stream, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     return stream;
 }
@@ -493,7 +509,9 @@ int main(void) {
         } else if (!strcmp(word, "pingpong")) {
             pingpong(a, b, c);
         } else if (!strcmp(word, "serve")) {
-            if (serve(a)) refuse("serve");
+            char space[4096] = "", host[64] = "";
+            sscanf(line, "%*s %*s %4095s %63s", space, host);
+            if (serve(a, space, host)) refuse("serve");
             else answer("0", 0, 0, 0, 0);
         } else if (!strcmp(word, "latency")) {
             latency(a, b, c, d);

@@ -34,6 +34,7 @@ mod kv_gpu;
 mod kv_racks;
 mod kv_rpc;
 pub mod kv_trace;
+mod link;
 mod llamacpp;
 mod load;
 pub mod mooncake;

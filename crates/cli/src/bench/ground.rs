@@ -1,8 +1,10 @@
 //! What a bench stands on: a folder, reserved huge pages, nodes of its own; all of it is gone afterwards, also on ctrl-C.
 
 use super::Setting;
+use super::link::{self, End};
 use super::worker::Worker;
 use crate::failure::Failure;
+use hinterland_node::{SHARED_MEMORY, take_back};
 use hinterland_os::huge_pages;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
@@ -32,6 +34,8 @@ const RESERVE_TRIES: u32 = 4;
 /// How long a node may take to stop before it is killed.
 const STOP_PAUSES: u32 = 500;
 const STOP_PAUSE: Duration = Duration::from_millis(20);
+/// The key of pools whose nodes can be reached from another host: nobody else is on their links.
+const KEY: &str = "6b657920666f722062656e6368657320616e64206e6f7468696e6720656c7365";
 /// What a shell adds to SIGINT.
 const INTERRUPTED: i32 = 130;
 
@@ -39,7 +43,6 @@ const INTERRUPTED: i32 = 130;
 struct Traces {
     folder: PathBuf,
     processes: Vec<u32>,
-    shared_memory: Vec<PathBuf>,
     pages_added: u64,
 }
 
@@ -64,6 +67,8 @@ pub struct NodePlan<'a> {
     pub cache_bytes: u64,
     /// Further words of its command line.
     pub more: &'a [&'a str],
+    /// The end of a link that it runs at; else it listens on the loopback.
+    pub end: Option<End<'a>>,
 }
 
 /// A running node.
@@ -90,12 +95,7 @@ impl Ground {
         let folder = std::env::temp_dir().join(format!("{FOLDER}{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|error| Failure::file("making", &folder, &error))?;
         take_precedence();
-        let traces = Traces {
-            folder: folder.clone(),
-            processes: Vec::new(),
-            shared_memory: Vec::new(),
-            pages_added: 0,
-        };
+        let traces = Traces { folder: folder.clone(), processes: Vec::new(), pages_added: 0 };
         let traces = Arc::new(Mutex::new(traces));
         let ground = Self {
             traces: Arc::clone(&traces),
@@ -144,21 +144,22 @@ impl Ground {
         let socket = self.folder.join(format!("{}.sock", plan.name));
         let mut command = self.own();
         command.arg("--json").arg("--quiet").arg("--socket").arg(&socket).arg("node");
-        command.args(["--name", plan.name, "--listen", "127.0.0.1:0"]).arg("--state").arg(&state);
+        let host = plan.end.map_or("127.0.0.1", |end| end.address);
+        command.args(["--name", plan.name, "--listen", &format!("{host}:0")]).arg("--state").arg(&state);
         command.arg("--capacity").arg(plan.capacity_bytes.to_string());
         command.arg("--cache-budget").arg(plan.cache_bytes.to_string());
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }
         command.args(plan.more);
-        let (node, ready) =
-            self.start(&format!("node {}", plan.name), command, socket, |ready| &ready["address"])?;
-        let number = ready["node"].as_str().and_then(|id| id.trim_start_matches("node-").parse::<u64>().ok());
-        if let Some(number) = number {
-            let folder = Path::new("/dev/shm").join(format!("hinterland-{number:016x}"));
-            lock(&self.traces).shared_memory.push(folder);
+        if let Some(end) = plan.end {
+            // Who can be reached from another host has a key.
+            let key = self.folder.join("pool.key");
+            std::fs::write(&key, KEY).map_err(|error| Failure::file("writing", &key, &error))?;
+            command.arg("--key").arg(&key);
+            command = end.command(&command);
         }
-        Ok(node)
+        self.start(&format!("node {}", plan.name), command, socket, |ready| &ready["address"])
     }
 
     /// Starts a GPU node with these devices, on a socket and, as its address, on a port of the loopback, and waits until it is ready.
@@ -187,7 +188,7 @@ impl Ground {
         if let Some(node) = pool {
             command.arg("--pool").arg(&node.socket);
         }
-        self.start("the GPU node", command, socket, |ready| &ready["listen"][1]).map(|(node, _)| node)
+        self.start("the GPU node", command, socket, |ready| &ready["listen"][1])
     }
 
     /// This program, which must not outlive a bench that is killed.
@@ -209,7 +210,7 @@ impl Ground {
         mut command: Command,
         socket: PathBuf,
         address: impl FnOnce(&Value) -> &Value,
-    ) -> Result<(BenchNode, Value), Failure> {
+    ) -> Result<BenchNode, Failure> {
         let failed = |why: String| Failure::new(format!("{what} did not start: {why}"), "run it by hand");
         command.stdout(Stdio::piped()).stdin(Stdio::null());
         let mut child = command.spawn().map_err(|error| failed(error.to_string()))?;
@@ -222,7 +223,7 @@ impl Ground {
         let ready: Value = serde_json::from_str(&line).unwrap_or_default();
         let address = address(&ready).as_str().unwrap_or_default().to_owned();
         let node = BenchNode { child, traces: Arc::clone(&self.traces), socket, address };
-        if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok((node, ready)) }
+        if node.address.is_empty() { Err(failed(format!("it said {line:?}"))) } else { Ok(node) }
     }
 
     /// The program that measures the machine.
@@ -231,6 +232,14 @@ impl Ground {
     /// [`Failure`] without a C compiler.
     pub fn machine(&self) -> Result<Worker, Failure> {
         Worker::start("the machine", Command::new(self.machine_path()?))
+    }
+
+    /// The same program at an end of a link.
+    ///
+    /// # Errors
+    /// [`Failure`] without a C compiler.
+    pub fn machine_at(&self, end: End<'_>) -> Result<Worker, Failure> {
+        Worker::start("the machine", end.command(&Command::new(self.machine_path()?)))
     }
 
     /// The same program with the pool's objects as files below [`Ground::mount`]; `words` go to `hinterland run`.
@@ -383,6 +392,7 @@ fn runs(process: u32) -> bool {
 
 /// Clears what benches have left that were killed: their nodes' memory would stay for ever.
 fn clear_dead() {
+    link::makers().into_iter().filter(|&process| !runs(process)).for_each(link::remove);
     let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -398,11 +408,10 @@ impl Traces {
         for process in self.processes.drain(..) {
             end(process);
         }
+        link::remove(std::process::id());
         clear(&self.folder);
-        for folder in self.shared_memory.drain(..) {
-            // A node without base pages made none.
-            let _ = std::fs::remove_dir_all(folder);
-        }
+        // The nodes' states are gone, and so this takes their memory back.
+        take_back(Path::new(SHARED_MEMORY));
         if self.pages_added > 0 {
             let left = reserved().saturating_sub(self.pages_added);
             // Without the right to, they stay reserved.

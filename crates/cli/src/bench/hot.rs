@@ -101,6 +101,7 @@ impl Scene {
             capacity_bytes,
             cache_bytes: 4 << 20,
             more: &more,
+            end: None,
         };
         let home = ground.node(plan("hot-home", None, pages * PAGE))?;
         // The user's rack has room for half of the pages, as a pool that is shared has.

@@ -2,6 +2,7 @@
 
 use super::case::Case;
 use super::ground::{BenchNode, Ground, NodePlan};
+use super::link::Link;
 use super::report::{Better, Row};
 use super::worker::Worker;
 use super::{Bench, Setting};
@@ -16,6 +17,10 @@ const SET_BYTES: usize = 192 << 20;
 const BATCH: usize = 32;
 /// Looking for the other node takes no longer, on a machine that does nothing else.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// The rate of the link between racks that stands beside the loopback: see `scan`.
+const LINK_GIGABITS: u32 = 10;
+/// Blocks in words, their pieces and the bytes of each.
+const SHAPES: [(&str, usize, usize); 2] = [("256x4KiB", 256, 4 << 10), ("128x20KiB", 128, 20 << 10)];
 
 /// The bench.
 pub struct KvRacks;
@@ -49,30 +54,18 @@ impl Bench for KvRacks {
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let ground = Ground::new(setting, 3 << 29)?;
-        let scene = Scene::new(&ground)?;
-        scene.wire.borrow_mut().ask(&format!("serve {SET_BYTES}"))?;
+        let scene = Scene::new(&ground, None)?;
         let mut rows = Vec::new();
-        for (name, pieces, piece_bytes) in [("256x4KiB", 256, 4 << 10), ("128x20KiB", 128, 20 << 10)] {
+        for (name, pieces, piece_bytes) in SHAPES {
             let bytes = pieces * piece_bytes;
             scene.fill(bytes)?;
-            let count = if setting.quick { 8 } else { 60 };
             (setting.say)(&format!("kv-racks: {name}"));
-            let into = RefCell::new(Pieces { memory: vec![0; BATCH * 2 * bytes], piece_bytes });
-            let bare = || scene.wire.borrow_mut().figure(&format!("latency {bytes} {count} 0 0"));
-            let words = "bare TCP socket, both ends sleeping, in one piece";
+            let mut into = Pieces { memory: vec![0; BATCH * 2 * bytes], piece_bytes };
             for (tail, is_matched) in [("", false), ("-matched", true)] {
-                let ours = || scene.one(count, &mut into.borrow_mut(), is_matched);
-                let case = Case::new(format!("{name}{tail}"), "us", Better::Lower, ours).limit(words, bare);
-                rows.push(case.measure(setting.rounds));
+                let case = format!("{name}{tail}");
+                rows.push(scene.single_row(setting, case, &mut into, is_matched));
             }
-            let batches = if setting.quick { 1 } else { 2 };
-            let total = batches * BATCH * bytes;
-            let ours = || scene.batches(batches, &mut into.borrow_mut());
-            let case = Case::new(format!("{name}-batch"), "GB/s", Better::Higher, ours)
-                .limit("bare TCP, 1 stream, memory to memory", || {
-                    scene.wire.borrow_mut().figure(&format!("stream 1 {total} 0"))
-                });
-            rows.push(case.measure(setting.rounds));
+            rows.push(scene.batch_row(setting, format!("{name}-batch"), &mut into));
         }
         (setting.say)("kv-racks: nothing there");
         let count = if setting.quick { 50 } else { 1000 };
@@ -84,20 +77,50 @@ impl Bench for KvRacks {
                     });
             rows.push(case.measure(setting.rounds));
         }
+        drop(scene);
+        (setting.say)(&format!("kv-racks: over a link of {LINK_GIGABITS} Gbit/s"));
+        rows.extend(over_link(setting, &ground));
         Ok(rows)
     }
 }
 
+/// Blocks and batches over a link of a known rate.
+fn over_link(setting: &Setting, ground: &Ground) -> Vec<Row> {
+    let made =
+        Link::new(LINK_GIGABITS).and_then(|link| Scene::new(ground, Some(&link)).map(|scene| (scene, link)));
+    let mut rows = Vec::new();
+    for (name, pieces, piece_bytes) in SHAPES {
+        let bytes = pieces * piece_bytes;
+        let [single, batch] = ["", "-batch"].map(|tail| format!("{LINK_GIGABITS}gbit-{name}{tail}"));
+        let scene = made.as_ref().map(|(scene, _)| scene).map_err(Failure::clone);
+        match scene.and_then(|scene| scene.fill(bytes).map(|()| scene)) {
+            Ok(scene) => {
+                let mut into = Pieces { memory: vec![0; BATCH * 2 * bytes], piece_bytes };
+                rows.push(scene.single_row(setting, single, &mut into, false));
+                rows.push(scene.batch_row(setting, batch, &mut into));
+            }
+            Err(failure) => {
+                rows.push(Row::absent(single, "us", Better::Lower, failure.text.clone()));
+                rows.push(Row::absent(batch, "GB/s", Better::Higher, failure.text));
+            }
+        }
+    }
+    rows
+}
+
 impl Scene {
-    fn new(ground: &Ground) -> Result<Self, Failure> {
+    /// On the loopback, or over a link.
+    fn new(ground: &Ground, link: Option<&Link>) -> Result<Self, Failure> {
         let plan = NodePlan {
             capacity_bytes: 64 << 20,
             cache_bytes: 64 << 20,
             more: &["--kv-capacity", "512M", "--kv-remote-wait", "10000"],
             ..NodePlan::default()
         };
-        let home = ground.node(NodePlan { name: "home", ..plan })?;
-        let near = ground.node(NodePlan { name: "near", join: Some(&home.address), ..plan })?;
+        let [far, here] = [0, 1].map(|end| link.map(|link| link.end(end)));
+        let names = if link.is_some() { ["far", "here"] } else { ["home", "near"] };
+        let home = ground.node(NodePlan { name: names[0], end: far, ..plan })?;
+        let near = ground.node(NodePlan { name: names[1], join: Some(&home.address), end: here, ..plan })?;
         let (writer, reader) = (home.pool()?.kv("bench")?, near.pool()?.kv("bench")?);
         let begun = Instant::now();
         while near.pool()?.kv_status()?.iter().all(|store| store.racks.nodes == 0) {
@@ -106,7 +129,10 @@ impl Scene {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        let wire = RefCell::new(ground.machine()?);
+        let mut wire = here.map_or_else(|| ground.machine(), |end| ground.machine_at(end))?;
+        let words = far.map(|end| end.words()).unwrap_or_default();
+        wire.ask(&format!("serve {SET_BYTES} {words}"))?;
+        let wire = RefCell::new(wire);
         let (blocks, next) = (Cell::new(0), Cell::new(0));
         Ok(Self { _home: home, _near: near, writer, reader, wire, blocks, next })
     }
@@ -177,6 +203,28 @@ impl Scene {
         }
         times.sort_by(f64::total_cmp);
         Ok(times[count / 2])
+    }
+
+    /// Single blocks beside a bare socket; with `is_matched` it was asked before where they are.
+    fn single_row(&self, setting: &Setting, case: String, into: &mut Pieces, is_matched: bool) -> Row {
+        let count = if setting.quick { 8 } else { 60 };
+        let bytes = into.memory.len() / (2 * BATCH);
+        Case::new(case, "us", Better::Lower, || self.one(count, into, is_matched))
+            .limit("bare TCP socket, both ends sleeping, in one piece", || {
+                self.wire.borrow_mut().figure(&format!("latency {bytes} {count} 0 0"))
+            })
+            .measure(setting.rounds)
+    }
+
+    /// Batches beside a bare transfer of as many bytes.
+    fn batch_row(&self, setting: &Setting, case: String, into: &mut Pieces) -> Row {
+        let batches = if setting.quick { 1 } else { 2 };
+        let total = batches * into.memory.len() / 2;
+        Case::new(case, "GB/s", Better::Higher, || self.batches(batches, into))
+            .limit("bare TCP, 1 stream, memory to memory", || {
+                self.wire.borrow_mut().figure(&format!("stream 1 {total} 0"))
+            })
+            .measure(setting.rounds)
     }
 
     /// The rate of batches, in bytes a nanosecond.

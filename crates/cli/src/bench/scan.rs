@@ -4,6 +4,7 @@
 use super::case::{Case, row};
 use super::content::{name, put, write_file};
 use super::ground::{BenchNode, Ground, NodePlan};
+use super::link::Link;
 use super::report::{Better, Row};
 use super::rounds::Samples;
 use super::worker::Worker;
@@ -17,6 +18,9 @@ const OBJECT: &str = "bench/scanned";
 const MEMORY_BYTES: u64 = 1 << 30;
 /// Streams between nodes, and of the bare transfer.
 const STREAMS: usize = 4;
+/// The rate of the link between racks that stands beside the loopback: a common network, which leaves the processors of this
+/// machine time for what is done with the bytes.
+const LINK_GIGABITS: u32 = 10;
 
 /// The bench.
 pub struct Scan;
@@ -68,8 +72,50 @@ impl Bench for Scan {
         let mut rows = scene.in_rack(setting)?;
         rows.extend(scene.over_tcp(setting)?);
         rows.extend(scene.checked()?);
+        drop(scene);
+        drop((near, home));
+        (setting.say)(&format!("scan: over a link of {LINK_GIGABITS} Gbit/s"));
+        rows.push(over_link(setting, &ground, bytes));
         Ok(rows)
     }
+}
+
+/// The first scan over a link of a known rate.
+fn over_link(setting: &Setting, ground: &Ground, bytes: u64) -> Row {
+    let case = format!("{LINK_GIGABITS}gbit-first");
+    match link_scans(setting, ground, bytes) {
+        Ok(samples) => {
+            let words = [Some(format!("bare TCP over the same link, {STREAMS} streams")), None];
+            row(case, "GB/s", Better::Higher, &samples, words, None)
+        }
+        Err(failure) => Row::absent(case, "GB/s", Better::Higher, failure.text),
+    }
+}
+
+fn link_scans(setting: &Setting, ground: &Ground, bytes: u64) -> Result<[Samples; 2], Failure> {
+    let link = Link::new(LINK_GIGABITS)?;
+    let plan = NodePlan { capacity_bytes: 64 << 20, cache_bytes: bytes + (64 << 20), ..NodePlan::default() };
+    let far = NodePlan { name: "far", capacity_bytes: bytes + (128 << 20), end: Some(link.end(0)), ..plan };
+    let home = ground.node(far)?;
+    let here = NodePlan { name: "here", join: Some(&home.address), end: Some(link.end(1)), ..plan };
+    let near = ground.node(here)?;
+    put(&home.pool()?, OBJECT, bytes)?;
+    let mut reader = ground.machine_on(&near, &[])?;
+    let mut wire = ground.machine_at(link.end(1))?;
+    wire.ask(&format!("serve {MEMORY_BYTES} {}", link.end(0).words()))?;
+    let path = ground.mount().join(OBJECT).display().to_string();
+    let mut samples: [Samples; 2] = Default::default();
+    for round in 0..=setting.rounds {
+        near.pool()?.session().call(&Request::DropCache { name: name(OBJECT)? })?;
+        reader.ask("unmap")?;
+        reader.ask(&format!("map {path}"))?;
+        let figures = [reader.figure("scan")?, wire.figure(&format!("stream {STREAMS} {bytes} 0"))?];
+        // The first round warms all of them up.
+        if round > 0 {
+            samples.iter_mut().zip(figures).for_each(|(samples, figure)| samples.add(figure));
+        }
+    }
+    Ok(samples)
 }
 
 impl Scene<'_> {
