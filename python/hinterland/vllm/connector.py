@@ -14,7 +14,7 @@ from .copy import Copier
 from .events import Record
 from .fingerprint import fingerprint
 from .link import Link
-from .paged import NotShareable, Slice, groups, shape
+from .paged import NotShareable, groups, shape, slices_of
 from .plan import Planner, Step
 from .settings import Settings
 
@@ -33,6 +33,7 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         # A pool is a cache: a block that is gone is a miss, not an error that ends a request.
         transfer.kv_load_failure_policy = "recompute"
         self.planner = self.copier = self.record = None
+        self.block_count = kv_cache_config.num_blocks
         try:
             self.groups = groups(kv_cache_config)
         except NotShareable as reason:
@@ -103,16 +104,12 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         if not self.copier:
             return
         try:
-            slices = [
-                (group.index, number, layers, Slice([kv_caches[layer] for layer in layers]))
-                for group in self.groups
-                for number, layers in enumerate(group.slices)
-            ]
+            slices, device = slices_of(self.groups, kv_caches, self.block_count, self.settings.device)
         except NotShareable as reason:
             # It has no slices then, and says of every load that it failed.
             logger.warning(STANDS_ASIDE, reason)
             return
-        self.copier.register(slices)
+        self.copier.register(slices, device)
 
     def bind_connector_metadata(self, connector_metadata):
         super().bind_connector_metadata(connector_metadata)

@@ -17,6 +17,8 @@ class Copier:
         self.groups = groups
         self.settings = settings
         self.slices = []
+        # The GPU that has the paged cache, and what the engine had launched there when the step began.
+        self.device = self.begun = None
         self.slice_of_layer = {}
         self.step = Step()
         # Layers of each slice that were not computed in this step.
@@ -40,10 +42,12 @@ class Copier:
     def close(self):
         for threads in (self.beside, self.saver, self.helpers):
             threads.shutdown(wait=True, cancel_futures=True)
+        if self.device:
+            self.device.close()
 
-    def register(self, slices):
+    def register(self, slices, device=None):
         """Takes the slices of the paged cache, in the order of their groups: (group, number, layers, slice)."""
-        self.slices = slices
+        self.slices, self.device = slices, device
         self.slice_of_layer = {layer: place for place, (_, _, layers, _) in enumerate(slices) for layer in layers}
 
     # --- loads ---------------------------------------------------------------------------------------------------
@@ -51,11 +55,16 @@ class Copier:
     def open(self, step):
         """Takes a step before it computes anything. Loads that others need not wait for run beside it."""
         self.step = step
+        self.begun = self.mark()
         self.offers = None
         self.left = {place: set(layers) for place, (_, _, layers, _) in enumerate(self.slices)}
         if self.settings.load == "beside" and step.busy:
             for load in step.loads:
                 self.running[load.request_id] = (load, self.beside.submit(self._load, load))
+
+    def mark(self):
+        """What the engine has launched up to now, if it computes on a GPU."""
+        return self.device and self.device.mark()
 
     def load(self):
         """Loads what the step itself waits for: all, or by layers."""
@@ -80,7 +89,8 @@ class Copier:
 
     def _copy_shared(self, wanted):
         """Copies by as many threads as are set; the blocks that are missing."""
-        count = self.settings.copy_threads
+        # A GPU copies all of a batch in one launch.
+        count = 1 if self.device else self.settings.copy_threads
         if count == 1 or sum(self.slices[place][3].block_bytes for place, _, _ in wanted) < SHARED_BYTES_MIN:
             return self._copy(wanted)
         bounds = [len(wanted) * number // count for number in range(count + 1)]
@@ -94,9 +104,17 @@ class Copier:
     def _copy(self, wanted):
         keys = [key for _, _, key in wanted]
         buffers = [self.slices[place][3][block] for place, block, _ in wanted]
-        remote = self.settings.remote
-        found = self.link.ask(lambda kv: kv.get_into(keys, buffers, remote=remote), [False] * len(keys))
+        read = functools.partial(self._read, keys, buffers, self.begun)
+        found = self.link.ask(read, [False] * len(keys))
         return {block for (_, block, _), there in zip(wanted, found) if not there}
+
+    def _read(self, keys, buffers, begun, kv):
+        remote = self.settings.remote
+        if self.device is None:
+            return kv.get_into(keys, buffers, remote=remote)
+        if remote:
+            kv.fetch(keys)
+        return self.device.get_into(kv, keys, buffers, begun)
 
     def _loaded(self, load, missing):
         self.finished.add(load.request_id)
@@ -149,7 +167,7 @@ class Copier:
             # While layers are being loaded, it is not known which blocks are sound.
             if not left and not self.by_slice:
                 self._judge()
-                self.saving[place] = self.saver.submit(self._save, place)
+                self.saving[place] = self.saver.submit(self._save, place, self.mark())
 
     def end(self):
         """Ends a step: everything that it saves is saved."""
@@ -159,11 +177,12 @@ class Copier:
             return
         self._judge()
         saving, self.saving = self.saving, {}
+        computed = self.mark()
         for place in range(len(self.slices)):
             if place in saving:
                 saving[place].result()
             else:
-                self._save(place)
+                self._save(place, computed)
 
     def _judge(self):
         """Works out once a step which blocks can be offered: none that stands on bytes that are of no use."""
@@ -180,25 +199,30 @@ class Copier:
             for group, table in zip(self.groups, save.tables):
                 self.offers.setdefault(group.index, []).append((table[save.first :], save.hashes, save.after))
 
-    def _save(self, place):
+    def _save(self, place, computed):
         group, number, _, memory = self.slices[place]
         suffix = bytes((group, number))
         for blocks, names, after in self.offers.get(group, ()):
             offered = [(block, name + suffix) for block, name in zip(blocks, names) if block != NULL_BLOCK]
             # Blocks of a prefix leave the pool from its end; of a window, those leave that nobody reads.
             if self.groups[group].window_tokens is not None or len(offered) < len(names):
-                self.link.ask(functools.partial(put, memory, offered, None), None)
+                self.link.ask(functools.partial(self._put, computed, memory, offered, None, False), None)
             else:
-                self.link.ask(functools.partial(put, memory, offered, after and after + suffix, prefix=True), None)
+                self.link.ask(functools.partial(self._put, computed, memory, offered, after and after + suffix, True), None)
 
+    def _put(self, computed, memory, offered, after, prefix, kv):
+        """Puts what is not there yet: blocks of the paged cache with their keys, which follow on the key `after`."""
+        there = kv.exists([key for _, key in offered])
+        if all(there):
+            return
+        first = there.index(False)
+        if first:
+            after = offered[first - 1][1]
+        keys = [key for _, key in offered[first:]]
+        blocks = [memory[block] for block, _ in offered[first:]]
+        after = after if prefix else None
+        if self.device is None:
+            kv.put(keys, blocks, prefix=prefix, after=after)
+        else:
+            self.device.put(kv, keys, blocks, computed, prefix, after)
 
-def put(memory, offered, after, kv, prefix=False):
-    """Puts what is not there yet: blocks of the paged cache with their keys, which follow on the key `after`."""
-    there = kv.exists([key for _, key in offered])
-    if all(there):
-        return
-    first = there.index(False)
-    if first:
-        after = offered[first - 1][1]
-    new = offered[first:]
-    kv.put([key for _, key in new], [memory[block] for block, _ in new], prefix=prefix, after=after if prefix else None)

@@ -1,9 +1,12 @@
 """How blocks lie in an engine's paged cache: groups of layers, cut into slices that fit into a block of the pool."""
 
 import dataclasses
+import functools
 
 import numpy
 import torch
+
+from .device import Device, DeviceSlice
 
 BLOCK_BYTES_MAX = 4 << 20
 
@@ -64,6 +67,30 @@ def shape(kv_cache_config):
     return repr(parts)
 
 
+def slices_of(groups_, kv_caches, block_count, device_allowed):
+    """The slices of a paged cache in the order of their groups, as (group, number, layers, slice), and the GPU that has it, if one
+    has; NotShareable if it lies as it should not."""
+    kinds = {tensor.device for tensor in kv_caches.values()}
+    place = next(iter(kinds)) if len(kinds) == 1 else None
+    if place is None or place.type not in ("cpu", "cuda") or (place.type == "cuda" and not device_allowed):
+        where = ", ".join(sorted(map(str, kinds)))
+        hint = ' (hint: "device": true shares that of a CUDA GPU, which no GPU has run yet)'
+        raise NotShareable(f"its cache lies in the memory of a device ({where}), not in the host's{hint}")
+    if place.type == "cpu":
+        device, make = None, Slice
+    else:
+        device = Device(place.index or 0)
+        make = functools.partial(DeviceSlice, block_count=block_count, device=device)
+    try:
+        return [
+            (group.index, number, layers, make([kv_caches[layer] for layer in layers]))
+            for group in groups_
+            for number, layers in enumerate(group.slices)
+        ], device
+    except ValueError as reason:
+        raise NotShareable(str(reason)) from reason
+
+
 class Slice:
     """Some consecutive layers of a paged cache; `slice[block]` is the memory of one block of them."""
 
@@ -88,8 +115,6 @@ class Slice:
 
 def bytes_of(tensor):
     """A layer's cache as an array of bytes whose first axis are blocks, in the order in which they lie."""
-    if tensor.device.type != "cpu":
-        raise NotShareable(f"its cache lies in the memory of a device ({tensor.device}), not in the host's")
     if tensor.dim() < 2:
         raise NotShareable(f"a layer's cache has the shape {tuple(tensor.shape)}")
     if tensor.stride(-1) != 1:

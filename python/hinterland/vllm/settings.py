@@ -26,6 +26,8 @@ class Settings:
     save_beside: bool = True
     # Threads that copy the blocks of one request.
     copy_threads: int = min(2, len(os.sched_getaffinity(0)))
+    # Whether a cache in the memory of a GPU is shared, too. No GPU has run it yet.
+    device: bool = False
     # Seconds between attempts to reach a node that is not there, and between looks whether it is still the same one.
     check_seconds: float = 5.0
 
