@@ -287,17 +287,13 @@ impl Memory for SharedSlice {
             let given = self.write_whole(offset, bytes, summed(pieces, &mut sum), point)?;
             return Ok((given, sum));
         }
-        let mut given = 0;
-        for piece in pieces {
-            if given + piece.len() <= bytes {
-                let place = offset.saturating_add(given);
-                sum = match self.write_streaming_summed(place, piece, sum)? {
-                    Some(sum) => sum,
-                    None => write_summed(self, place, piece, sum)?,
-                };
-            }
-            given += piece.len();
-        }
+        let given = write_pieces(offset, bytes, pieces, |place, piece| {
+            sum = match self.write_streaming_summed(place, piece, sum)? {
+                Some(sum) => sum,
+                None => write_summed(self, place, piece, sum)?,
+            };
+            Ok(())
+        })?;
         streaming_fence();
         Ok((given, sum))
     }
@@ -321,7 +317,7 @@ fn write_pieces<'piece>(
     offset: usize,
     bytes: usize,
     pieces: impl IntoIterator<Item = &'piece [u8]>,
-    write: impl Fn(usize, &[u8]) -> Result<(), OsError>,
+    mut write: impl FnMut(usize, &[u8]) -> Result<(), OsError>,
 ) -> Result<usize, OsError> {
     let mut given = 0;
     for piece in pieces {

@@ -284,6 +284,35 @@ mod tests {
         }
     }
 
+    /// Who reads a region by words while somebody writes it sees no half of one.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn an_aligned_word_is_stored_whole_also_by_short_moves() {
+        use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+        const WORDS: usize = 1024;
+        let words: Vec<AtomicU64> = (0..WORDS + 1).map(|_| AtomicU64::new(0)).collect();
+        let (done, shared) = (AtomicBool::new(false), &words);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let sources = [vec![0_u64; WORDS], vec![u64::MAX; WORDS]];
+                for round in 0..20_000 {
+                    // From the second word on, so that the first line is no whole one.
+                    let (from, into) = (sources[round % 2].as_ptr(), shared[1].as_ptr());
+                    // SAFETY: as many words are there on both sides, and others reach them by atomics only.
+                    unsafe { strides::copy(from.cast(), into.cast(), WORDS * 8) };
+                }
+                // Relaxed: the words themselves are what is looked at.
+                done.store(true, Ordering::Relaxed);
+            });
+            while !done.load(Ordering::Relaxed) {
+                for word in shared {
+                    let seen = word.load(Ordering::Relaxed);
+                    assert!(seen == 0 || seen == u64::MAX, "{seen:x}");
+                }
+            }
+        });
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_slow_case_is_a_destination_a_little_further_in_its_page() {
