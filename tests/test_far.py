@@ -217,6 +217,34 @@ def test_small_units_that_follow_each_other_come_back_several_at_once(binary, li
         assert ahead > 160 and (several > ahead / 4 if together == "1" else several == 0), ended.stderr
 
 
+# A matrix with rows of eight pages, gone through column by column, down and up again.
+COLUMNS = """
+import mmap
+pages, row = 40960, 8
+memory = mmap.mmap(-1, pages * 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(pages):
+    memory[page * 4096 : page * 4096 + 4] = page.to_bytes(4, "little")
+found = 0
+for column in range(row):
+    down = range(column, pages, row)
+    for page in down if column % 2 else reversed(down):
+        found += int.from_bytes(memory[page * 4096 : page * 4096 + 4], "little") == page
+print("right" if found == pages else "wrong")
+"""
+
+
+def test_who_goes_down_columns_and_up_again_waits_for_few_pages(binary, library):
+    faults = {}
+    for trends in ["0", "1"]:
+        env = {**os.environ, "HINTERLAND_FAR_TRENDS": trends}
+        ended = far(binary, ["--local", "64M"], [sys.executable, "-c", COLUMNS], env=env)
+        assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+        count, along = map(int, re.search(r"; ([0-9]+) faults .* ([0-9]+) along steps", ended.stderr).groups())
+        faults[trends] = count
+        assert (along > 50) == (trends == "1"), ended.stderr
+    assert faults["1"] < faults["0"] / 2, faults
+
+
 # Memory that is reserved by the tebibyte, and of which little is used.
 SPARSE = """
 import mmap, os, re

@@ -3,9 +3,10 @@
 use crate::engine::{Engine, Known, Space};
 use crate::fault::{Want, ZEROS, fill, unprotect};
 use crate::store::Copy;
-use hinterland_farplan::stride::{FILL_BYTES_MAX, PASSED_BYTES_MAX};
-use hinterland_farplan::{Piece, State};
+use hinterland_farplan::stride::{self, FILL_BYTES_MAX, Next, PASSED_BYTES_MAX, Touch};
+use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::OsError;
+use hinterland_os::userfault::Fault;
 use std::sync::Arc;
 
 /// What is longer is read by other threads.
@@ -13,7 +14,7 @@ const BESIDE_BYTES_MIN: usize = 16 << 10;
 /// Most bytes of several units that are filled by one call.
 const TOGETHER_BYTES_MAX: u64 = 128 << 10;
 /// Part of the room that one fault may fill.
-const FILL_SHARE: u64 = 64;
+pub(crate) const FILL_SHARE: u64 = 64;
 
 /// What was done of a window.
 struct Window {
@@ -24,20 +25,35 @@ struct Window {
 }
 
 impl Engine {
-    /// Fills what follows a unit, if the program reads or writes in order and there is room to spare.
+    /// Fills what follows a unit, or lies along the steps of its thread, if the program goes on in order and there is room to spare.
     pub(crate) fn continue_sequence(
         &self,
         known: &mut Known,
         id: u64,
         (start, end): (u64, u64),
-        writes: bool,
+        fault: &Fault,
         room: u64,
     ) -> Result<(), OsError> {
         if !self.ahead {
             return Ok(());
         }
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(()) };
-        let (sequence, bytes) = space.sequences.fault(start, end, writes);
+        let writes = fault.write || fault.write_protect;
+        let page = fault.address & !(PAGE - 1);
+        let touch = Touch { thread: fault.thread, page, start, end, writes };
+        let trends = self.service.trends.then_some(&mut space.trends);
+        let (sequence, bytes) = match stride::next(&mut space.sequences, trends, touch) {
+            Next::Window { sequence, bytes } => (sequence, bytes),
+            Next::Along(trend) => {
+                // Who learns from faults learns from all of them.
+                self.watch.ahead(id, start, end, 0);
+                return self.follow_trend(known, id, page, trend, writes);
+            }
+            Next::Nothing => {
+                self.watch.ahead(id, start, end, 0);
+                return Ok(());
+            }
+        };
         let opens = self.service.guess && space.sequences.writes(sequence);
         let bytes = self.watch.ahead(id, start, end, bytes);
         if bytes == 0 {
@@ -121,7 +137,7 @@ impl Engine {
         let most = if self.service.together { most.min(TOGETHER_BYTES_MAX) } else { 0 };
         let together = known.spaces.get(&id).map_or_else(Vec::new, |space| self.together(space, start, most));
         if together.len() < 2 {
-            let want = Want { waits: false, writes: opens };
+            let want = Want { waits: false, foretold: false, writes: opens };
             return Ok(self.fetch(known, id, (start, end), piece, want)?.then_some(end));
         }
         let bytes: usize = together.iter().map(|piece| piece.copy.bytes()).sum();
@@ -179,7 +195,7 @@ impl Engine {
         for piece in together {
             let is_clean = protect && !filled.found && !piece.copy.is_stranded();
             let unit = (piece.base as u64, piece.base as u64 + piece.copy.bytes() as u64);
-            self.landed(known, id, unit, is_clean.then(|| piece.clone()), false);
+            self.landed(known, id, unit, is_clean.then(|| piece.clone()), Want::default());
         }
         Ok(true)
     }

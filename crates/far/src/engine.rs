@@ -13,6 +13,7 @@ use hinterland_farplan::loose::Loose;
 use hinterland_farplan::refault::{Clock, Refaults};
 use hinterland_farplan::room::{self, ROOM_BYTES_MIN};
 use hinterland_farplan::stride::{AHEAD_BYTES_MAX, Sequences};
+use hinterland_farplan::trend::Trends;
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
@@ -56,6 +57,8 @@ pub struct Service {
     pub refaults: bool,
     /// Whether small units that follow each other are filled by one call.
     pub together: bool,
+    /// Whether what lies along the steps of a thread is filled ahead.
+    pub trends: bool,
     /// Whether as much of a unit leaves and comes back together as its place uses together; for units of [`BLOCK_BYTES`] alone.
     pub fit: bool,
 }
@@ -96,6 +99,7 @@ pub(crate) struct Space {
     pub faults: Arc<Userfault>,
     pub table: Table<Arc<Copy>>,
     pub sequences: Sequences,
+    pub trends: Trends,
     pub guess: Guess,
     pub grains: Grains,
     pub refaults: Refaults,
@@ -125,6 +129,7 @@ pub(crate) struct Counters {
     pub fetched_bytes: u64,
     pub ahead_bytes: u64,
     pub together_bytes: u64,
+    pub trend_bytes: u64,
     /// Faults for which somebody else was waited for, a disk or another host.
     pub slept: u64,
     pub evicted_bytes: u64,
@@ -369,6 +374,7 @@ impl Space {
             faults: Arc::new(faults),
             table: Table::new(part_bytes),
             sequences: Sequences::new(AHEAD_BYTES_MAX),
+            trends: Trends::default(),
             guess: Guess::default(),
             grains: Grains::default(),
             refaults: Refaults::new(unit_bytes, part_bytes),
@@ -400,6 +406,7 @@ impl Space {
             faults: Arc::new(faults),
             table: self.table.clone(),
             sequences: Sequences::new(AHEAD_BYTES_MAX),
+            trends: Trends::default(),
             guess: self.guess.clone(),
             grains: self.grains.clone(),
             refaults: self.refaults.clone(),

@@ -46,8 +46,17 @@ pub(crate) struct Fill {
 pub(crate) struct Want {
     /// Somebody waits for it; else it is filled ahead.
     pub(crate) waits: bool,
+    /// It is filled ahead because this very place was foretold, and not because it lies behind another one.
+    pub(crate) foretold: bool,
     /// It is about to be written.
     pub(crate) writes: bool,
+}
+
+impl Want {
+    /// Somebody waits for it, to write it or not.
+    const fn by_somebody(writes: bool) -> Self {
+        Self { waits: true, foretold: false, writes }
+    }
 }
 
 impl Engine {
@@ -190,16 +199,16 @@ impl Engine {
                 known.clock += end - start;
                 known.counters.zero_bytes += end - start;
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
-                self.continue_sequence(known, id, (start, end), writes, room)?;
+                self.continue_sequence(known, id, (start, end), fault, room)?;
                 Ok(Served::Done)
             }
             State::Far(_) if !fits => Ok(Served::Later),
             State::Far(piece) => {
-                if !self.fetch(known, id, (start, end), &piece, Want { waits: true, writes })? {
+                if !self.fetch(known, id, (start, end), &piece, Want::by_somebody(writes))? {
                     return Ok(Served::Later);
                 }
                 known.counters.over_budget += u64::from(resident + (end - start) > limit);
-                self.continue_sequence(known, id, (start, end), writes, room)?;
+                self.continue_sequence(known, id, (start, end), fault, room)?;
                 Ok(Served::Done)
             }
         }
@@ -234,25 +243,28 @@ impl Engine {
             return Ok(false);
         }
         let clean = is_clean.then(|| piece.clone());
-        self.landed(known, id, (start, end), clean, want.waits);
+        self.landed(known, id, (start, end), clean, want);
         Ok(true)
     }
 
-    /// A far unit is here again, and its copy has the same bytes if it is given. `is_wanted`: somebody waited for it.
+    /// A far unit is here again, and its copy has the same bytes if it is given.
     pub(crate) fn landed(
         &self,
         known: &mut Known,
         id: u64,
         (start, end): (u64, u64),
         clean: Option<Piece<Arc<Copy>>>,
-        is_wanted: bool,
+        want: Want,
     ) {
         let (clock, room) = (known.clock, self.room_bytes(known));
         let Some(space) = known.spaces.get_mut(&id) else { return };
         let is_on = self.service.refaults;
         let bytes = end - start;
-        let stay =
-            if is_on { space.refaults.came((start, bytes), clock, room, is_wanted) } else { Stay::default() };
+        let stay = if is_on {
+            space.refaults.came((start, bytes), clock, room, want.waits)
+        } else {
+            Stay::default()
+        };
         if self.service.fit
             && let Some(other) = Grains::other_half(start, bytes)
         {
@@ -261,6 +273,7 @@ impl Engine {
                 _ => None,
             };
             let is_other_far = copy_at(other).is_some_and(|copy| copy_at(start) != Some(copy));
+            let is_wanted = want.waits || want.foretold;
             space.grains.came(Return { start, bytes, is_wanted, is_other_far }, clock, room);
         }
         let stamp = clock + stay.longer;

@@ -1,7 +1,7 @@
 //! The supervisor of programs with far memory: their page faults end here, their cold pages leave through here.
 //!
 //! A program that `hinterland run --local` starts loads a library that hands over a userfaultfd and tells of large anonymous
-//! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]) and what follows them ([`ahead`]), reads back ends beside ([`reads`]), keeps what is resident within a budget
+//! memory ([`hinterland_farplan::wire`]). This crate serves the faults ([`engine`]) and what follows them ([`ahead`], [`trend`]), reads back ends beside ([`reads`]), keeps what is resident within a budget
 //! ([`evict`]), and puts the rest ([`settle`]) into back ends behind one trait ([`store`]). A socket shows it and changes it while it runs ([`control`]). Which programs cannot have far memory is in [`program`], and those that one starts all the same are told of ([`outside`]). Faults can be recorded or learnt from ([`trace`]). Why each step is safe is in the decision on far
 //! memory (docs/decisions).
 
@@ -23,6 +23,7 @@ mod settle;
 mod staging;
 pub mod store;
 mod trace;
+mod trend;
 
 pub use engine::{Budget, Options, Service};
 pub use report::{Recorder, Recording, Report};

@@ -56,6 +56,8 @@ pub struct Report {
     pub ahead_bytes: u64,
     /// Of that, by calls that filled several units.
     pub together_bytes: u64,
+    /// Of what was filled ahead, what lay along the steps of a thread.
+    pub trend_bytes: u64,
     /// Taken out and written to a back end.
     pub evicted_bytes: u64,
     /// Taken out without a write: a back end had the same bytes.
@@ -102,6 +104,7 @@ impl Report {
             fetched_bytes: counters.fetched_bytes,
             ahead_bytes: counters.ahead_bytes,
             together_bytes: counters.together_bytes,
+            trend_bytes: counters.trend_bytes,
             evicted_bytes: counters.evicted_bytes,
             clean_bytes: counters.clean_bytes,
             zero_evicted_bytes: counters.zero_evicted_bytes,
@@ -123,7 +126,7 @@ impl fmt::Display for Report {
             f,
             "far memory: at most {:.0} MiB here and {:.0} MiB far; {} faults ({} of them first writes) waited {:.2} s; \
              out {:.0} MiB written, {:.0} MiB clean, {:.0} MiB zeros; in {:.0} MiB, {:.0} MiB filled ahead, \
-             {:.0} of them several units at once",
+             {:.0} of them several units at once, {:.0} along steps",
             mib(self.resident_bytes_max),
             mib(self.far_bytes_max),
             self.faults,
@@ -135,6 +138,7 @@ impl fmt::Display for Report {
             mib(self.fetched_bytes),
             mib(self.ahead_bytes),
             mib(self.together_bytes),
+            mib(self.trend_bytes),
         )?;
         for moved in &self.moved {
             write!(

@@ -10,6 +10,7 @@
 //! | [`hand`] | which units leave next |
 //! | [`room`] | how a budget is divided |
 //! | [`stride`] | how much to fetch ahead of a program that reads or writes in order |
+//! | [`trend`] | the steps in which a program goes through memory, and what it touches next
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
 //! | [`replay`] | a trace played against a model of the engine: the run time of a setting |
@@ -34,6 +35,7 @@ pub mod room;
 pub mod stride;
 pub mod table;
 pub mod trace;
+pub mod trend;
 pub mod wire;
 
 pub use table::{Outcome, Piece, Shared, State, Table};

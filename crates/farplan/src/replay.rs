@@ -1,14 +1,15 @@
 //! A page trace played against a model of the engine: the run time that a setting would give.
 //!
 //! The model has what the engine has: units, a budget with spare room, a hand that sweeps over what is resident, clean and
-//! dirty units, fetching ahead ([`Sequences`] are the engine's own), and one thread each for faults and for evictions. It has no
+//! dirty units, fetching ahead ([`Sequences`] and [`Trends`] are the engine's own), and one thread each for faults and for evictions. It has no
 //! queues in the kernel and no cache of the processor.
 
 use crate::PAGE;
 use crate::refault::{Clock, Refaults};
 use crate::room;
-use crate::stride::{FILL_BYTES_MAX, PASSED_BYTES_MAX, Sequences};
+use crate::stride::{self, FILL_BYTES_MAX, Next, PASSED_BYTES_MAX, Sequences, Touch};
 use crate::trace::{Kind, Record, Trace};
+use crate::trend::{ALONG_BYTES_MAX, Trend, Trends};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What is taken out at once.
@@ -119,6 +120,7 @@ struct Model<'model> {
     /// Units that are far.
     far: HashSet<Unit>,
     sequences: Sequences,
+    trends: Trends,
     hand: Unit,
     /// Bytes filled.
     clock: Clock,
@@ -145,6 +147,7 @@ pub fn replay(trace: &Trace, gaps: &Gaps, setting: &Setting, speeds: &[Speed], c
         touched: touched_units(trace, setting.unit_bytes),
         far: HashSet::new(),
         sequences: Sequences::new(FILL_BYTES_MAX),
+        trends: Trends::default(),
         hand: (0, 0),
         clock: 0,
         refaults: Refaults::new(setting.unit_bytes, setting.unit_bytes),
@@ -249,7 +252,7 @@ impl Model<'_> {
             true,
         );
         if self.setting.ahead {
-            self.fetch_ahead(unit, writes);
+            self.fetch_ahead(unit, record.address, writes);
         }
     }
 
@@ -281,10 +284,48 @@ impl Model<'_> {
     }
 
     /// Fills what follows, as the engine does, while the program goes on.
-    fn fetch_ahead(&mut self, (space, unit): Unit, writes: bool) {
+    fn fetch_ahead(&mut self, (space, unit): Unit, page: u64, writes: bool) {
         let bytes = self.setting.unit_bytes;
         let (start, end) = (unit * bytes, (unit + 1) * bytes);
-        let (index, wanted) = self.sequences.fault(start, end, writes);
+        // A trace does not tell threads apart.
+        let touch =
+            Touch { thread: u32::from(space), page: page.clamp(start, end - PAGE), start, end, writes };
+        match stride::next(&mut self.sequences, Some(&mut self.trends), touch) {
+            Next::Window { sequence, bytes } => self.fetch_window((space, unit), sequence, bytes),
+            Next::Along(trend) => self.fetch_along(space, touch, trend),
+            Next::Nothing => {}
+        }
+    }
+
+    /// What lies along the steps of the program.
+    fn fetch_along(&mut self, space: u8, touch: Touch, trend: Trend) {
+        let most = (u64::from(trend.count)).min((ALONG_BYTES_MAX / self.setting.unit_bytes).max(1));
+        for index in 1..=most as i64 {
+            let Some(address) = touch.page.checked_add_signed(trend.step * index) else { break };
+            let key = (space, address / self.setting.unit_bytes);
+            if !self.touched.contains(&key) {
+                break;
+            }
+            if !self.resident.contains_key(&key) {
+                self.fill_ahead(key, touch.writes);
+            }
+        }
+    }
+
+    /// A unit is filled that nobody waits for.
+    fn fill_ahead(&mut self, key: Unit, opens: bool) {
+        let was_far = self.far.remove(&key);
+        self.make_room(1);
+        self.handler_ns = self.handler_ns.max(self.now_ns) + self.fill_ns(was_far);
+        let resident = Resident { is_dirty: !was_far || opens, stamp: self.clock, ready_ns: self.handler_ns };
+        self.place(key, resident, was_far, false);
+        self.told.in_bytes += if was_far { self.setting.unit_bytes } else { 0 };
+        self.told.ahead_bytes += self.setting.unit_bytes;
+    }
+
+    fn fetch_window(&mut self, (space, unit): Unit, index: usize, wanted: u64) {
+        let bytes = self.setting.unit_bytes;
+        let end = (unit + 1) * bytes;
         let opens = self.sequences.writes(index);
         let (mut next, mut passed) = (unit + 1, 0);
         loop {
@@ -298,17 +339,7 @@ impl Model<'_> {
             if is_enough || self.resident.contains_key(&key) || !self.touched.contains(&key) {
                 break;
             }
-            let was_far = self.far.remove(&key);
-            self.make_room(1);
-            self.handler_ns = self.handler_ns.max(self.now_ns) + self.fill_ns(was_far);
-            self.place(
-                key,
-                Resident { is_dirty: !was_far || opens, stamp: self.clock, ready_ns: self.handler_ns },
-                was_far,
-                false,
-            );
-            self.told.in_bytes += if was_far { bytes } else { 0 };
-            self.told.ahead_bytes += bytes;
+            self.fill_ahead(key, opens);
             next += 1;
         }
         self.sequences.fetched(index, next * bytes);

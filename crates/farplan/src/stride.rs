@@ -1,5 +1,7 @@
 //! Programs that read or write in order: how much to fetch ahead of them, and whether they will write it.
 
+use crate::trend::{Trend, Trends};
+
 /// Most bytes that are read ahead of a sequence.
 pub const AHEAD_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes that are filled ahead with one fault: 1 ms of copying, during which other faults wait.
@@ -13,6 +15,56 @@ const SEQUENCES: usize = 16;
 const FAULTS_MAX: u64 = 1024;
 /// Windows that are filled open to writing after the last write that was seen.
 const OPEN_WINDOWS: u8 = 2;
+
+/// What to fetch with a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// So many bytes behind it, for this sequence; none if it begins one.
+    Window {
+        /// Number of the sequence.
+        sequence: usize,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// What lies along the steps of its thread.
+    Along(Trend),
+    /// Nothing is known of what follows.
+    Nothing,
+}
+
+/// A fault: whose, in which page, of which unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Touch {
+    /// The thread.
+    pub thread: u32,
+    /// Address of the page.
+    pub page: u64,
+    /// First byte of the unit that came back with it.
+    pub start: u64,
+    /// One past its last byte.
+    pub end: u64,
+    /// Whether it was a write.
+    pub writes: bool,
+}
+
+/// What to fetch with a fault that may go on in order, or in steps if these are told apart.
+pub fn next(sequences: &mut Sequences, trends: Option<&mut Trends>, touch: Touch) -> Next {
+    let Touch { thread, page, start, end, writes } = touch;
+    let Some(trends) = trends else {
+        let (sequence, bytes) = sequences.fault(start, end, writes);
+        return Next::Window { sequence, bytes };
+    };
+    // Who goes through memory in order touches the first page of a unit first; who steps over it does not need all of what follows.
+    let window = (page == start).then(|| sequences.fault(start, end, writes));
+    match window {
+        Some((sequence, bytes @ 1..)) => Next::Window { sequence, bytes },
+        _ => match (trends.fault(thread, page), window) {
+            (Some(trend), _) => Next::Along(trend),
+            (None, Some((sequence, bytes))) => Next::Window { sequence, bytes },
+            (None, None) => Next::Nothing,
+        },
+    }
+}
 
 /// One sequence: what is fetched doubles with each fault that continues it.
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +155,7 @@ impl Sequences {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PAGE;
 
     const UNIT: u64 = 1 << 16;
 
@@ -127,6 +180,27 @@ mod tests {
         assert_ne!(read(&mut ahead, 99).0, index);
         assert_eq!(read(&mut ahead, 98).1, 0, "backwards");
         assert_eq!(ahead.fault(u64::MAX - 1, u64::MAX, false).1, 0);
+    }
+
+    #[test]
+    fn who_steps_over_the_beginning_of_units_goes_in_steps_and_not_in_order() {
+        let (mut sequences, mut trends) = (Sequences::new(4 * UNIT), Trends::default());
+        let mut told = Vec::new();
+        // In the third page of every unit, one unit after the other.
+        for number in 0..8 {
+            let (start, end) = (number * UNIT, (number + 1) * UNIT);
+            let touch = Touch { thread: 1, page: start + 2 * PAGE, start, end, writes: false };
+            told.push(next(&mut sequences, Some(&mut trends), touch));
+        }
+        assert_eq!(told[..5], [Next::Nothing; 5]);
+        assert!(matches!(told[5], Next::Along(Trend { step, .. }) if step == UNIT as i64), "{told:?}");
+        let first = Touch { thread: 1, page: 100 * UNIT, start: 100 * UNIT, end: 101 * UNIT, writes: false };
+        assert!(matches!(next(&mut sequences, Some(&mut trends), first), Next::Window { bytes: 0, .. }));
+        let second = Touch { page: 101 * UNIT, start: 101 * UNIT, end: 102 * UNIT, ..first };
+        assert!(matches!(next(&mut sequences, Some(&mut trends), second), Next::Window { bytes: UNIT, .. }));
+        let third = Touch { page: 102 * UNIT + PAGE, start: 102 * UNIT, end: 103 * UNIT, ..first };
+        assert_eq!(next(&mut sequences, Some(&mut trends), third), Next::Nothing);
+        assert!(matches!(next(&mut sequences, None, third), Next::Window { .. }), "without trends");
     }
 
     #[test]

@@ -34,6 +34,8 @@ const REFAULTS_VARIABLE: &str = "HINTERLAND_FAR_REFAULTS";
 const TOGETHER_VARIABLE: &str = "HINTERLAND_FAR_TOGETHER";
 /// Whether as much of a unit moves together as its place uses together; 0 turns that off.
 const FIT_VARIABLE: &str = "HINTERLAND_FAR_FIT";
+/// Whether what lies along the steps of a program is filled ahead; 0 turns that off.
+const TRENDS_VARIABLE: &str = "HINTERLAND_FAR_TRENDS";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -279,6 +281,7 @@ pub fn service() -> Result<Service, Failure> {
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
         together: is_on(TOGETHER_VARIABLE),
+        trends: is_on(TRENDS_VARIABLE),
         fit: is_on(FIT_VARIABLE),
     })
 }
