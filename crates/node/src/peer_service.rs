@@ -70,6 +70,13 @@ impl PeerSession {
             PeerRequest::LockForget { address } => Ok(forget_lock(core, address)),
             PeerRequest::LockNews => Ok(lock_news(core, peer)),
             PeerRequest::KvFind { user, fingerprint, keys } => self.kv_find(core, user, &fingerprint, &keys),
+            PeerRequest::KvStage { user, fingerprint, keys } => {
+                if let Some(store) = core.kv.existing(user).filter(|_| core.kv_racks.is_on()) {
+                    core.kv_elsewhere.stage(&store, &fingerprint, &keys)?;
+                }
+                fault_point::reach("home-kv-staged");
+                self.kv_find(core, user, &fingerprint, &keys)
+            }
             PeerRequest::KvCheck { user, fingerprint, blocks } => {
                 let store = core.kv.existing(user).filter(|_| core.kv_racks.is_on());
                 let sums = match store {
@@ -214,9 +221,9 @@ impl PeerSession {
         keys: &[Vec<u8>],
     ) -> Result<PeerReply, Refused> {
         let Some(store) = core.kv.existing(user).filter(|_| core.kv_racks.is_on()) else {
-            return Ok(PeerReply::KvFound { handle: None, places: Vec::new() });
+            return Ok(PeerReply::KvFound { handle: None, places: Vec::new(), on_disk: Vec::new() });
         };
-        let places = store.places(fingerprint, keys)?;
+        let (places, on_disk) = store.places(fingerprint, keys)?;
         let mut handles = self.kv.lock().unwrap_or_else(PoisonError::into_inner);
         let handle = match handles.get(&user) {
             Some(&handle) => handle,
@@ -230,7 +237,7 @@ impl PeerSession {
             }
         };
         fault_point::reach("home-kv-found");
-        Ok(PeerReply::KvFound { handle: Some(handle), places })
+        Ok(PeerReply::KvFound { handle: Some(handle), places, on_disk })
     }
 
     fn attach(&self, core: &Core, peer: NodeId, object: ObjectId) -> Result<PeerReply, Refused> {

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 #[path = "kv_racks/home.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod home;
 #[path = "kv_racks/pair.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -124,8 +125,10 @@ fn other_nodes_are_shown_the_store_of_the_user_that_they_name_and_no_other() {
     };
     let find =
         |user| ask(&PeerRequest::KvFind { user, fingerprint, keys: vec![b"k".to_vec(), b"l".to_vec()] });
-    assert_eq!(find(user + 1), PeerReply::KvFound { handle: None, places: Vec::new() });
-    let PeerReply::KvFound { handle: Some(handle), places } = find(user) else { panic!("it has a store") };
+    assert_eq!(find(user + 1), PeerReply::KvFound { handle: None, places: Vec::new(), on_disk: Vec::new() });
+    let PeerReply::KvFound { handle: Some(handle), places, .. } = find(user) else {
+        panic!("it has a store")
+    };
     let (place, nothing) = (places[0].clone().unwrap(), places[1].clone());
     assert_eq!((place.bytes, nothing), (5, None));
     // What was granted is read-only, and ends with the blocks.

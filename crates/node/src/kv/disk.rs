@@ -14,7 +14,7 @@ use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_kv::disk::{Record, RecordKind, TierLog};
 use hinterland_kv::{BlockKey, Leaving, View, read_summed};
-use hinterland_os::{DirectFile, Transfer, process};
+use hinterland_os::{DirectBuffer, DirectFile, Transfer, process};
 use hinterland_proto::control::KvDiskStatus;
 use notes::Notes;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -117,6 +117,8 @@ pub(super) struct DiskTier {
     changed: Condvar,
     tally: Tally,
     writer_next: AtomicU64,
+    /// What blocks are read into.
+    buffers: Mutex<Vec<DirectBuffer>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -173,6 +175,7 @@ impl DiskTier {
             tally: Tally::default(),
             // Writers of this kind have numbers that neither sessions nor fetches from other nodes reach.
             writer_next: AtomicU64::new(1 << 62),
+            buffers: Mutex::default(),
             thread: Mutex::new(None),
         });
         let of_thread = Arc::clone(&tier);
@@ -294,10 +297,18 @@ impl DiskTier {
 
     /// The length of the block of a key, if it may be had.
     pub(super) fn length(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<u32> {
+        self.lock().length(fingerprint, key)
+    }
+
+    /// The same for several, while the disk works; nothing is asked where there is no key.
+    pub(super) fn lengths<'key>(
+        &self,
+        fingerprint: &[u8; 32],
+        keys: impl Iterator<Item = Option<&'key BlockKey>>,
+    ) -> Vec<Option<u32>> {
         let state = self.lock();
-        // What is staged is later than what is written.
-        let staged = state.staged_block(fingerprint, key).map(|staged| staged.record.bytes);
-        staged.or_else(|| state.log.find(fingerprint, key).map(|place| place.bytes))
+        let is_working = state.is_working();
+        keys.map(|key| key.filter(|_| is_working).and_then(|key| state.length(fingerprint, key))).collect()
     }
 
     /// Writes what is staged and these blocks, and ends the thread; gives up on a disk that takes too long.
@@ -404,6 +415,12 @@ impl DiskTier {
 impl State {
     fn is_working(&self) -> bool {
         self.is_known && !self.is_stopping && self.rests_until.is_none_or(|until| Instant::now() >= until)
+    }
+
+    fn length(&self, fingerprint: &[u8; 32], key: &BlockKey) -> Option<u32> {
+        // What is staged is later than what is written.
+        let staged = self.staged_block(fingerprint, key).map(|staged| staged.record.bytes);
+        staged.or_else(|| self.log.find(fingerprint, key).map(|place| place.bytes))
     }
 
     fn name(&self) -> &'static str {

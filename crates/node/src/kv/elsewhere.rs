@@ -8,10 +8,13 @@ use hinterland_kv::{BlockKey, Namespace};
 use hinterland_os::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Fetches that nobody waits for: each has a thread, and more of them would not move more bytes.
 const PREFETCHES_MAX: usize = 4;
+
+/// How long another node waits here for what this one is fetching itself: less than it takes for a node that is silent.
+const STAGE_WAIT: Duration = Duration::from_millis(200);
 
 /// The way to all blocks that are not in memory.
 pub struct KvElsewhere {
@@ -84,6 +87,23 @@ impl KvElsewhere {
         // As long as a fetch goes on it moves bytes: this ends.
         self.claims.wait(&others, Instant::now() + self.racks.longest_fetch());
         Ok(keys.iter().map(is_here).collect())
+    }
+
+    /// Brings blocks from the disk into memory because another node asked for them, and waits for those that are on their way here anyway, a moment.
+    ///
+    /// # Errors
+    /// [`Refused`] for a key that no block can have, or too many.
+    pub fn stage(&self, store: &UserStore, fingerprint: &[u8; 32], keys: &[Vec<u8>]) -> Result<(), Refused> {
+        check_count(keys.len())?;
+        let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let Some(namespace) = store.namespace_of(fingerprint) else { return Ok(()) };
+        let space = Space { user: store.user, namespace, fingerprint: *fingerprint };
+        let wanted = keys.iter().filter(|key| store.view.find(namespace, key).is_none());
+        let (mine, others) = self.claims.claim(wanted.map(|key| space.claim(*key)));
+        store.bring_from_disk(namespace, fingerprint, mine.blocks.iter().map(|(_, _, key)| *key));
+        drop(mine);
+        self.claims.wait(&others, Instant::now() + STAGE_WAIT);
+        Ok(())
     }
 
     /// Begins to bring blocks here; false if as many fetches as may go on already.

@@ -27,8 +27,9 @@ use crate::refused::{Refused, errno};
 use hinterland_kv::{BlockKey, Namespace};
 use hinterland_os::process;
 use hinterland_proto::control::{KvRacksStatus, KvStatus};
-use links::{Links, Spot};
+use links::{Links, Spot, Way};
 use places::Places;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -39,6 +40,12 @@ use transfer::{Wanted, transfer};
 const WRITER_FIRST: u64 = 1 << 63;
 /// Homes of one block that are tried.
 const TRIES_MAX: usize = 3;
+
+/// Bytes and blocks that another node brings from its disk at once: well within the time after which it counts as silent.
+const STAGE_BYTES: u64 = 8 << 20;
+const STAGE_BLOCKS: usize = 256;
+/// How often that is asked for ahead: with the lane that moves blocks, these are fewer than a connection has.
+const STAGES: usize = 2;
 
 /// How a node deals with KV blocks of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +189,7 @@ impl KvRacks {
     /// For each of these keys, the length of its block if another node has it. Where they lie is remembered for a fetch.
     pub(super) fn lengths(&self, space: &Space, keys: &[BlockKey]) -> Vec<Option<u32>> {
         let spots = self.find(space, keys);
-        let lengths = spots.iter().map(|spots| spots.first().map(|spot| spot.place.bytes)).collect();
+        let lengths = spots.iter().map(|spots| spots.first().map(|spot| spot.bytes)).collect();
         let known = keys.iter().map(|key| space.claim(*key)).zip(spots);
         self.places.put(known.filter(|(_, spots)| !spots.is_empty()));
         lengths
@@ -221,45 +228,104 @@ impl KvRacks {
     /// Fetches blocks from the first node that has each; those that it does not give, from the next.
     fn bring_from(&self, store: &UserStore, space: &Space, mut found: Vec<(BlockKey, Vec<Spot>)>) {
         for _ in 0..TRIES_MAX {
-            let mut by_link: Vec<Vec<Wanted>> = Vec::new();
+            let mut groups: Vec<Group> = Vec::new();
             for (key, spots) in &mut found {
                 if spots.is_empty() || store.view.find(space.namespace, key).is_some() {
                     continue;
                 }
-                let wanted = Wanted { key: *key, spot: spots.remove(0) };
-                let same = |group: &&mut Vec<Wanted>| {
-                    let spot = &group[0].spot;
-                    Arc::ptr_eq(&spot.link, &wanted.spot.link)
-                        && (spot.life, spot.handle) == (wanted.spot.life, wanted.spot.handle)
-                };
-                match by_link.iter_mut().find(same) {
-                    Some(group) => group.push(wanted),
-                    None => by_link.push(vec![wanted]),
+                let spot = spots.remove(0);
+                let place = groups.iter().position(|group| group.way.is(&spot.way)).unwrap_or_else(|| {
+                    groups.push(Group::of(spot.way.clone()));
+                    groups.len() - 1
+                });
+                match spot.place {
+                    Some(place_there) => {
+                        groups[place].in_memory.push(Wanted { key: *key, place: place_there })
+                    }
+                    None => groups[place].on_disk.push((*key, spot.bytes)),
                 }
             }
-            let Some((own, others)) = by_link.split_first() else { return };
+            let Some((own, others)) = groups.split_first() else { return };
             std::thread::scope(|scope| {
                 for group in others {
-                    let bring = || self.bring_over(store, space, group);
+                    let bring = || self.bring_group(store, space, group);
                     // Without a thread its blocks are looked for elsewhere.
                     let _ = std::thread::Builder::new().spawn_scoped(scope, bring);
                 }
-                self.bring_over(store, space, own);
+                self.bring_group(store, space, own);
             });
         }
     }
 
+    /// Fetches blocks of one node. Those on its disk come into its memory in parts: some are read while one travels.
+    fn bring_group(&self, store: &UserStore, space: &Space, group: &Group) {
+        let mut parts = parts_of(&group.on_disk).into_iter();
+        let mut begin = || {
+            let part = parts.next()?;
+            let keys = part.iter().map(|(key, _)| key.to_vec()).collect();
+            Some((part, self.links.begin_to_stage(&group.way, space.user, space.fingerprint, keys)?))
+        };
+        let mut staging: VecDeque<_> = (0..STAGES).map_while(|_| begin()).collect();
+        self.bring_over(store, space, &group.way, &group.in_memory);
+        while let Some((part, asked)) = staging.pop_front() {
+            let staged = self.links.staged(asked);
+            staging.extend(begin());
+            let way = staged.iter().flatten().next().map(|spot| spot.way.clone());
+            let there = part
+                .iter()
+                .zip(staged)
+                .filter_map(|((key, _), spot)| Some(Wanted { key: *key, place: spot?.place? }));
+            if let Some(way) = way {
+                self.bring_over(store, space, &way, &there.collect::<Vec<_>>());
+            }
+        }
+    }
+
     /// Fetches blocks that were found over one connection.
-    fn bring_over(&self, store: &UserStore, space: &Space, wanted: &[Wanted]) {
-        let Some(Wanted { spot, .. }) = wanted.first() else { return };
-        let Some(lane) = spot.link.lane(Instant::now() + self.options.find_within) else { return };
-        if lane.life != spot.life {
+    fn bring_over(&self, store: &UserStore, space: &Space, way: &Way, wanted: &[Wanted]) {
+        if wanted.is_empty() {
+            return;
+        }
+        let Some(lane) = way.link.lane(Instant::now() + self.options.find_within) else { return };
+        if lane.life != way.life {
             // The connection was made anew, and the handle means nothing on it.
             return lane.give_back();
         }
         let number = self.writer_next.fetch_add(1, Ordering::AcqRel);
+        let lane = (lane, way.handle);
         if let Err((lane, error)) = transfer(store, number, space, lane, wanted, self.options.stall_after) {
             self.links.give_up(&lane, &error);
         }
     }
+}
+
+/// Blocks of one node that are wanted.
+struct Group {
+    way: Way,
+    in_memory: Vec<Wanted>,
+    /// With their lengths.
+    on_disk: Vec<(BlockKey, u32)>,
+}
+
+impl Group {
+    const fn of(way: Way) -> Self {
+        Self { way, in_memory: Vec::new(), on_disk: Vec::new() }
+    }
+}
+
+/// Blocks of a disk in parts that are asked for together.
+fn parts_of(blocks: &[(BlockKey, u32)]) -> Vec<&[(BlockKey, u32)]> {
+    let (mut parts, mut rest) = (Vec::new(), blocks);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |(_, length): &&(BlockKey, u32)| {
+            bytes += u64::from(*length);
+            bytes <= STAGE_BYTES
+        };
+        let count = rest.iter().take(STAGE_BLOCKS).take_while(fits).count().max(1);
+        let (part, behind) = rest.split_at(count);
+        parts.push(part);
+        rest = behind;
+    }
+    parts
 }

@@ -40,6 +40,19 @@ pub enum Lie {
     LateCheck,
     SilentFind,
     Nonsense,
+    /// The truth: it is on the disk, and comes into memory when it is asked for.
+    OnDisk,
+    /// The disk takes for ever.
+    SilentDisk,
+    /// It is not on the disk any more.
+    GoneFromDisk,
+    ManyOnDisk,
+}
+
+impl Lie {
+    const fn is_on_disk(self) -> bool {
+        matches!(self, Self::OnDisk | Self::SilentDisk | Self::GoneFromDisk | Self::ManyOnDisk)
+    }
 }
 
 struct Liar {
@@ -207,8 +220,25 @@ impl Service for Liar {
                 if self.lie == Lie::ManyPlaces {
                     places.extend_from_within(..);
                 }
+                let mut on_disk = vec![None; keys.len()];
+                for (key, (place, on_disk)) in keys.iter().zip(places.iter_mut().zip(&mut on_disk)) {
+                    if self.lie.is_on_disk() && key == b"first" {
+                        (*place, *on_disk) = (None, Some(BLOCK_BYTES as u32));
+                    }
+                }
+                if self.lie == Lie::ManyOnDisk {
+                    on_disk.push(Some(1));
+                }
                 let handle = if self.lie == Lie::WrongHandle { Handle(10) } else { HANDLE };
-                PeerReply::KvFound { handle: Some(handle), places }
+                PeerReply::KvFound { handle: Some(handle), places, on_disk }
+            }
+            PeerRequest::KvStage { keys, .. } => {
+                if self.lie == Lie::SilentDisk {
+                    self.is_silent();
+                }
+                let place = |key: &Vec<u8>| (self.lie == Lie::OnDisk).then(|| self.place(key)).flatten();
+                let places = keys.iter().map(place).collect();
+                PeerReply::KvFound { handle: Some(HANDLE), places, on_disk: Vec::new() }
             }
             PeerRequest::KvCheck { blocks, .. } => {
                 self.checks.fetch_add(1, Ordering::Relaxed);

@@ -883,6 +883,15 @@ pub enum PeerRequest {
         /// Whether this is the end: all nodes have removed them.
         is_end: bool,
     },
+    /// Brings KV blocks from the node's disk into its memory → `KvFound`.
+    KvStage {
+        /// User id whose store is asked.
+        user: u32,
+        /// The whole fingerprint of the namespace.
+        fingerprint: [u8; 32],
+        /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
+        keys: Vec<KvKey>,
+    },
 }
 
 /// What a node answers to another.
@@ -939,12 +948,14 @@ pub enum PeerReply {
     },
     /// See [`PeerRequest::PageWanted`]: the page stays, but may be copied.
     PageMayBeCopied,
-    /// See [`PeerRequest::KvFind`].
+    /// See [`PeerRequest::KvFind`] and [`PeerRequest::KvStage`].
     KvFound {
         /// For reads of the blocks file, in this connection's session; none without a store of this user.
         handle: Option<Handle>,
-        /// One for each key.
+        /// One for each key: where it lies in memory.
         places: Vec<Option<KvPlace>>,
+        /// One for each key without a place: how long its block is, if the node's disk has it; empty if it has none of them.
+        on_disk: Vec<Option<u32>>,
     },
     /// See [`PeerRequest::KvCheck`].
     KvChecked {

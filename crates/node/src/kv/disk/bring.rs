@@ -5,11 +5,18 @@ use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, checksum};
 use hinterland_kv::{BlockKey, Namespace, Reserved, Wish};
-use hinterland_os::{DirectBuffer, Transfer};
+use hinterland_os::{DirectBuffer, Transfer, process};
+use std::io;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
 
 /// Bytes that are read together, if one record is not larger.
-const BATCH_BYTES: u64 = 16 << 20;
+const BATCH_BYTES: u64 = 4 << 20;
+/// Batches that wait to be checked while another one is read.
+const READ_AHEAD: usize = 1;
+/// Buffers that are kept: new memory costs as much as what is read into it.
+const BUFFERS_MAX: usize = READ_AHEAD + 2;
 
 /// A block that is on the disk.
 struct Wanted {
@@ -17,6 +24,29 @@ struct Wanted {
     place: Place,
     /// How many removals there had been.
     removals: u64,
+}
+
+/// What a batch was read into, and what came of each read.
+struct Content {
+    buffer: DirectBuffer,
+    results: Vec<io::Result<()>>,
+}
+
+/// In parts that are read together.
+fn batches_of(wanted: &[Wanted]) -> Vec<&[Wanted]> {
+    let (mut batches, mut rest) = (Vec::new(), wanted);
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |wanted: &&Wanted| {
+            bytes += wanted.place.record_bytes();
+            bytes <= BATCH_BYTES
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (batch, behind) = rest.split_at(count);
+        batches.push(batch);
+        rest = behind;
+    }
+    batches
 }
 
 impl DiskTier {
@@ -41,35 +71,58 @@ impl DiskTier {
                 wanted.push(Wanted { key: *key, place, removals: state.removals });
             }
         }
-        let mut rest = wanted.as_slice();
-        while !rest.is_empty() && self.lock().is_working() {
-            let mut bytes = 0;
-            let fits = |wanted: &&Wanted| {
-                bytes += wanted.place.record_bytes();
-                bytes <= BATCH_BYTES
-            };
-            let count = rest.iter().take_while(fits).count().max(1);
-            let (batch, behind) = rest.split_at(count);
-            self.read(store, number, namespace, fingerprint, batch);
-            rest = behind;
-        }
+        self.bring_written(store, number, namespace, fingerprint, &batches_of(&wanted));
         // What was reserved and not published, if anything went wrong.
         store.lock().store.release(number);
     }
 
-    fn read(
+    /// Brings blocks that are written. While one batch is checked and copied, the next ones are read.
+    fn bring_written(
         &self,
         store: &UserStore,
         number: u64,
         namespace: Namespace,
         fingerprint: &[u8; 32],
-        batch: &[Wanted],
+        batches: &[&[Wanted]],
     ) {
-        let bytes = batch.iter().map(|wanted| wanted.place.record_bytes() as usize).sum();
-        let mut buffer = match DirectBuffer::new(bytes) {
-            Ok(buffer) => buffer,
-            Err(error) => return tracing::warn!(%error, "no memory to read KV blocks from the disk"),
+        let put = |batch: &[Wanted], content: Content| {
+            self.put_all(store, number, namespace, fingerprint, (batch, &content));
+            self.give_back(content.buffer);
         };
+        let read_here = || {
+            for batch in batches {
+                let Some(content) = self.read(batch) else { return };
+                put(batch, content);
+            }
+        };
+        if batches.len() < 2 {
+            return read_here();
+        }
+        std::thread::scope(|scope| {
+            let (sender, receiver) = sync_channel(READ_AHEAD);
+            let read = move || {
+                process::name_thread("kv-disk-read");
+                for batch in batches {
+                    let Some(content) = self.read(batch) else { return };
+                    if sender.send((*batch, content)).is_err() {
+                        return;
+                    }
+                }
+            };
+            if std::thread::Builder::new().spawn_scoped(scope, read).is_err() {
+                return read_here();
+            }
+            receiver.into_iter().for_each(|(batch, content)| put(batch, content));
+        });
+    }
+
+    /// Reads a batch; `None` if the disk rests, or there is no memory to read into.
+    fn read(&self, batch: &[Wanted]) -> Option<Content> {
+        if !self.lock().is_working() {
+            return None;
+        }
+        let bytes = batch.iter().map(|wanted| wanted.place.record_bytes() as usize).sum();
+        let mut buffer = self.buffer(bytes)?;
         let mut reads = Vec::with_capacity(batch.len());
         let mut rest = buffer.bytes_mut();
         for wanted in batch {
@@ -80,8 +133,43 @@ impl DiskTier {
         let results = self.media.transfer(&mut reads);
         fault_point::reach("kv-disk-read");
         drop(reads);
-        let mut rest = buffer.bytes();
-        for (wanted, result) in batch.iter().zip(&results) {
+        Some(Content { buffer, results })
+    }
+
+    /// Memory of at least so many bytes; that which was used before has its pages.
+    fn buffer(&self, bytes: usize) -> Option<DirectBuffer> {
+        let mut kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = kept.iter().position(|buffer| buffer.bytes().len() >= bytes) {
+            return Some(kept.swap_remove(index));
+        }
+        drop(kept);
+        match DirectBuffer::new(bytes.max(BATCH_BYTES as usize)) {
+            Ok(buffer) => Some(buffer),
+            Err(error) => {
+                tracing::warn!(%error, "no memory to read KV blocks from the disk");
+                None
+            }
+        }
+    }
+
+    fn give_back(&self, buffer: DirectBuffer) {
+        let mut kept = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < BUFFERS_MAX {
+            kept.push(buffer);
+        }
+    }
+
+    /// Puts what was read into memory, as far as it is right.
+    fn put_all(
+        &self,
+        store: &UserStore,
+        number: u64,
+        namespace: Namespace,
+        fingerprint: &[u8; 32],
+        (batch, content): (&[Wanted], &Content),
+    ) {
+        let mut rest = content.buffer.bytes();
+        for (wanted, result) in batch.iter().zip(&content.results) {
             let (whole, behind) = rest.split_at(wanted.place.record_bytes() as usize);
             rest = behind;
             self.judge(&mut self.lock(), result);

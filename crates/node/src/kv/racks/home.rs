@@ -4,20 +4,38 @@ use super::checksum::whole;
 use crate::kv::{UserStore, key};
 use crate::refused::{Refused, errno};
 use hinterland_fabric::Slice;
-use hinterland_kv::Namespace;
+use hinterland_kv::{BlockKey, Namespace};
 use hinterland_proto::control::{KV_KEYS_MAX, KvHeld, KvPlace};
 use hinterland_types::ByteRange;
 use std::sync::atomic::Ordering;
 
+/// Where blocks lie in memory, and the lengths of those on the disk.
+pub type Places = (Vec<Option<KvPlace>>, Vec<Option<u32>>);
+
 impl UserStore {
-    /// Where blocks lie, one answer each.
+    /// Where blocks lie in memory, one answer each; for those that do not, how long they are if they are on the disk, and nothing if none is.
     ///
     /// # Errors
     /// [`Refused`] for a key that no block can have, or too many.
-    pub fn places(&self, fingerprint: &[u8; 32], keys: &[Vec<u8>]) -> Result<Vec<Option<KvPlace>>, Refused> {
+    pub fn places(&self, fingerprint: &[u8; 32], keys: &[Vec<u8>]) -> Result<Places, Refused> {
         check_count(keys.len())?;
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
-        let Some(namespace) = self.namespace_of(fingerprint) else { return Ok(vec![None; keys.len()]) };
+        let Some(namespace) = self.namespace_of(fingerprint) else {
+            return Ok((vec![None; keys.len()], Vec::new()));
+        };
+        let places = self.places_in_memory(namespace, &keys);
+        let on_disk = match &self.disk {
+            Some(disk) if places.contains(&None) => {
+                let missing = keys.iter().zip(&places).map(|(key, place)| place.is_none().then_some(key));
+                disk.lengths(fingerprint, missing)
+            }
+            _ => Vec::new(),
+        };
+        let is_some = on_disk.iter().any(Option::is_some);
+        Ok((places, if is_some { on_disk } else { Vec::new() }))
+    }
+
+    fn places_in_memory(&self, namespace: Namespace, keys: &[BlockKey]) -> Vec<Option<KvPlace>> {
         let state = self.lock();
         let place = |key| {
             let found = self.view.find(namespace, key)?;
@@ -30,7 +48,7 @@ impl UserStore {
                 parent: state.store.parent(namespace, key).map(|parent| parent.to_vec()),
             })
         };
-        Ok(keys.iter().map(place).collect())
+        keys.iter().map(place).collect()
     }
 
     /// Checksums of blocks that another node has read: those that were taken when they were published, or are taken now if there
@@ -76,7 +94,7 @@ impl UserStore {
     }
 
     /// The namespace that was opened here under a fingerprint; all of it counts, not only what stands in headers.
-    fn namespace_of(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
+    pub(in crate::kv) fn namespace_of(&self, fingerprint: &[u8; 32]) -> Option<Namespace> {
         let number = Namespace(super::number_of(fingerprint));
         let state = self.lock();
         let known = state.namespaces.get(&number.0)?;

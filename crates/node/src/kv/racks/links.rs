@@ -16,17 +16,39 @@ use std::time::{Duration, Instant};
 /// How long who opens KV blocks first waits for the connections to others.
 const WANT_WITHIN: Duration = Duration::from_secs(1);
 
-/// A block of another node, and how it is read.
+/// How blocks of another node are read.
 #[derive(Clone)]
-pub(super) struct Spot {
-    /// The connection on which it was found.
+pub(super) struct Way {
+    /// The connection on which they were found.
     pub link: Arc<Link>,
     /// Its life: the handle means nothing on a later one.
     pub life: u64,
     /// For reads of the blocks file.
     pub handle: Handle,
-    /// Where it lies there.
-    pub place: KvPlace,
+}
+
+impl Way {
+    /// Whether both are the same.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.link, &other.link) && (self.life, self.handle) == (other.life, other.handle)
+    }
+}
+
+/// A block of another node.
+#[derive(Clone)]
+pub(super) struct Spot {
+    /// How it is read.
+    pub way: Way,
+    /// Its length.
+    pub bytes: u32,
+    /// Where it lies in the node's memory; `None`: it is on its disk.
+    pub place: Option<KvPlace>,
+}
+
+/// A question that was asked, and its answer is on the way.
+pub(super) struct Asked {
+    lane: Lane,
+    count: usize,
 }
 
 /// All connections.
@@ -122,18 +144,62 @@ impl Links {
         // All are asked before the first answer is waited for.
         for mut lane in asked.collect::<Vec<_>>() {
             match answer(&mut lane, until).and_then(|reply| found(lane.node(), reply, keys.len())) {
-                Ok((handle, places)) => {
-                    let (link, life) = (lane.link(), lane.life);
-                    for (spots, place) in spots.iter_mut().zip(places) {
-                        let spot = |place| Spot { link: Arc::clone(link), life, handle, place };
-                        spots.extend(place.map(spot));
+                Ok(found) => {
+                    for (spots, spot) in spots.iter_mut().zip(found.spots(&lane)) {
+                        spots.extend(spot);
                     }
                     lane.give_back();
                 }
                 Err(error) => self.give_up(&lane, &error),
             }
         }
+        for spots in &mut spots {
+            // What has to be read from a disk is asked for last.
+            spots.sort_by_key(|spot| spot.place.is_none());
+        }
         spots
+    }
+
+    /// Asks a node to bring blocks from its disk into its memory; `None` if it cannot be asked.
+    pub(super) fn begin_to_stage(
+        &self,
+        way: &Way,
+        user: u32,
+        fingerprint: [u8; 32],
+        keys: Vec<Vec<u8>>,
+    ) -> Option<Asked> {
+        let count = keys.len();
+        let body = encode(&PeerRequest::KvStage { user, fingerprint, keys }).ok()?;
+        let mut lane = way.link.lane(Instant::now() + self.options.find_within)?;
+        match lane.queue().and_then(|queue| queue.post_call(0, &body)) {
+            Ok(()) => Some(Asked { lane, count }),
+            Err(error) => {
+                self.give_up(&lane, &error);
+                None
+            }
+        }
+    }
+
+    /// Waits for what came of it: where each block lies now. A disk that takes too long only costs these blocks.
+    pub(super) fn staged(&self, asked: Asked) -> Vec<Option<Spot>> {
+        let Asked { mut lane, count } = asked;
+        let until = Instant::now() + self.options.stall_after;
+        match answer(&mut lane, until).and_then(|reply| found(lane.node(), reply, count)) {
+            Ok(found) => {
+                let spots = found.spots(&lane);
+                lane.give_back();
+                spots
+            }
+            Err(error @ FabricError::Timeout { .. }) => {
+                // Without a word the stream is closed, and the others stay.
+                tracing::warn!(node = %lane.node(), %error, "no KV blocks from the disk of a node");
+                Vec::new()
+            }
+            Err(error) => {
+                self.give_up(&lane, &error);
+                Vec::new()
+            }
+        }
     }
 
     /// A node failed: if it is only gone, it is looked for again soon; if it was silent or makes no sense, not for a while.
@@ -199,16 +265,38 @@ fn answer(lane: &mut Lane, until: Instant) -> Result<PeerReply, FabricError> {
     decode(&body).map_err(|_| senseless(peer))
 }
 
-/// The handle and the places of an answer that makes sense.
-fn found(
-    peer: NodeId,
-    reply: PeerReply,
-    count: usize,
-) -> Result<(Handle, Vec<Option<KvPlace>>), FabricError> {
+/// What a node has.
+struct Found {
+    handle: Handle,
+    places: Vec<Option<KvPlace>>,
+    on_disk: Vec<Option<u32>>,
+}
+
+impl Found {
+    /// For each key, if it has the block.
+    fn spots(self, lane: &Lane) -> Vec<Option<Spot>> {
+        let way = Way { link: Arc::clone(lane.link()), life: lane.life, handle: self.handle };
+        let on_disk = self.on_disk.into_iter().chain(std::iter::repeat(None));
+        let spot = |(place, on_disk): (Option<KvPlace>, Option<u32>)| {
+            let bytes = place.as_ref().map(|place| place.bytes).or(on_disk)?;
+            Some(Spot { way: way.clone(), bytes, place })
+        };
+        self.places.into_iter().zip(on_disk).map(spot).collect()
+    }
+}
+
+/// An answer that makes sense.
+fn found(peer: NodeId, reply: PeerReply, count: usize) -> Result<Found, FabricError> {
     match reply {
         // It has no store of this user, or does not answer others.
-        PeerReply::KvFound { handle: None, .. } => Ok((Handle(0), Vec::new())),
-        PeerReply::KvFound { handle: Some(handle), places } if places.len() == count => Ok((handle, places)),
+        PeerReply::KvFound { handle: None, .. } => {
+            Ok(Found { handle: Handle(0), places: Vec::new(), on_disk: Vec::new() })
+        }
+        PeerReply::KvFound { handle: Some(handle), places, on_disk }
+            if places.len() == count && (on_disk.is_empty() || on_disk.len() == count) =>
+        {
+            Ok(Found { handle, places, on_disk })
+        }
         PeerReply::Error { text, .. } => {
             Err(FabricError::Remote { peer, error: RemoteError::new(ErrorCode::APPLICATION, text) })
         }

@@ -3,13 +3,13 @@
 use super::Space;
 use super::checksum::whole;
 use super::link::Lane;
-use super::links::{Spot, senseless};
+use super::links::senseless;
 use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_fabric::{Completion, FabricError, Outcome, Slice};
 use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header, sum_over};
 use hinterland_os::SharedSlice;
-use hinterland_proto::control::{KvHeld, PeerReply, PeerRequest, decode, encode};
+use hinterland_proto::control::{KvHeld, KvPlace, PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Handle};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -31,7 +31,7 @@ pub(super) struct Wanted {
     /// Its key.
     pub key: BlockKey,
     /// Where.
-    pub spot: Spot,
+    pub place: KvPlace,
 }
 
 /// A block on its way.
@@ -110,7 +110,7 @@ struct Transfer<'a> {
 }
 
 /// Brings blocks here over a lane on whose connection they were found. Those that are right are published; the others are as
-/// they were. `number` is a writer's number that nobody else has.
+/// they were. `handle` reads there, and `number` is a writer's number that nobody else has.
 ///
 /// # Errors
 /// The lane and why no more can be read over it; what was published before stays.
@@ -118,16 +118,15 @@ pub(super) fn transfer(
     store: &UserStore,
     number: u64,
     space: &Space,
-    lane: Lane,
+    (lane, handle): (Lane, Handle),
     wanted: &[Wanted],
     stall_after: Duration,
 ) -> Result<(), (Lane, FabricError)> {
-    let Some(first) = wanted.first() else { return Ok(()) };
     let mut transfer = Transfer {
         lane,
         writer: Writer { store, number },
         space,
-        handle: first.spot.handle,
+        handle,
         wanted,
         next: 0,
         parts: VecDeque::new(),
@@ -177,15 +176,15 @@ impl Transfer<'_> {
             self.next = self.wanted.len();
         }
         while bytes < PART_BYTES && blocks.len() < PART_BLOCKS {
-            let Some(Wanted { key, spot }) = self.wanted.get(self.next) else { break };
+            let Some(Wanted { key, place }) = self.wanted.get(self.next) else { break };
             let index = self.next;
             self.next += 1;
-            let length = u64::from(spot.place.bytes);
+            let length = u64::from(place.bytes);
             let may_fetch = state.removals.may_fetch(self.space.namespace, key, Instant::now());
             if length > BLOCK_BYTES_MAX || !may_fetch {
                 continue;
             }
-            let parent = spot.place.parent.as_ref().and_then(|parent| BlockKey::new(parent).ok());
+            let parent = place.parent.as_ref().and_then(|parent| BlockKey::new(parent).ok());
             let wish = Wish { namespace: self.space.namespace, key: *key, bytes: length, parent };
             let reserved =
                 state.store.reserve(self.writer.number, &wish, &mut |slot| store.was_touched(slot));
@@ -227,8 +226,8 @@ impl Transfer<'_> {
             self.read(&mut part, pieces)?;
         }
         let held = part.blocks.iter().map(|arriving| {
-            let Wanted { key, spot } = &self.wanted[arriving.index];
-            KvHeld { key: key.to_vec(), slot: spot.place.slot, generation: spot.place.generation }
+            let Wanted { key, place } = &self.wanted[arriving.index];
+            KvHeld { key: key.to_vec(), slot: place.slot, generation: place.generation }
         });
         let Space { user, fingerprint, .. } = *self.space;
         let check = PeerRequest::KvCheck { user, fingerprint, blocks: held.collect() };
@@ -263,7 +262,7 @@ impl Transfer<'_> {
         let node = self.lane.node();
         for piece in &pieces {
             let arriving = &part.blocks[piece.block];
-            let from = self.wanted[arriving.index].spot.place.offset.checked_add(piece.offset);
+            let from = self.wanted[arriving.index].place.offset.checked_add(piece.offset);
             let run = from.and_then(|from| ByteRange::new(from, piece.bytes).ok());
             runs.push(run.ok_or_else(|| senseless(node))?);
             into.push(Slice::from(part_of(&arriving.memory, piece)?));
@@ -354,10 +353,10 @@ impl Transfer<'_> {
         let mut state = store.lock();
         let may_count = state.clears == since.clears;
         for (arriving, sum) in blocks.iter().zip(sums) {
-            let Wanted { key, spot } = &self.wanted[arriving.index];
+            let Wanted { key, place } = &self.wanted[arriving.index];
             let may_count = may_count && state.removals.may_count(self.space.namespace, key, since.removals);
             let sum = sum.filter(|_| may_count);
-            let whole = |of_bytes| whole(&self.space.fingerprint, key, spot.place.bytes, of_bytes);
+            let whole = |of_bytes| whole(&self.space.fingerprint, key, place.bytes, of_bytes);
             if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| sum == Some(whole(of_bytes))) {
                 // It is known, so nobody need take it again; the slot is this writer's.
                 let _ = state.store.sum_of_written(number, arriving.slot, of_bytes);
@@ -366,6 +365,8 @@ impl Transfer<'_> {
                     state.store.publish(number, arriving.slot, &mut |slot| store.was_touched(slot)),
                     Ok(true)
                 ) {
+                    // Room that is made meanwhile must not take it before it is read.
+                    hinterland_kv::touch(&store.touched, arriving.slot);
                     hits += 1;
                     bytes += arriving.memory.len() as u64;
                 }
