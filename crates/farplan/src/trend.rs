@@ -10,7 +10,7 @@ use crate::PAGE;
 const STEPS: usize = 16;
 const STEPS_ASKED: usize = 4;
 /// Steps of at most so many pages are themselves only; longer ones may be seen so many times as long.
-const SHORT_PAGES: i64 = 3;
+const SHORT_PAGES: u64 = 3;
 const TIMES_MAX: i64 = 8;
 /// Threads that are told apart.
 const THREADS: usize = 8;
@@ -82,13 +82,16 @@ impl Thread {
         self.count += 1;
     }
 
-    /// The step that more than half of the last ones are, or a few times of it: of few, else of twice as many.
+    /// The step that more than half of the last ones are, or a few times of it: of few, else of twice as many. Only one that the latest step is
+    /// such a multiple of, or that of the trend: nothing else would be followed.
     fn majority(&self) -> Option<i64> {
+        let last = |back: usize| self.steps[(self.count - back) % STEPS];
+        let known = self.trend.map(|trend| trend.step);
         let mut asked = STEPS_ASKED;
         while asked <= self.count.min(STEPS) {
-            let last = || (1..=asked).map(|back| self.steps[(self.count - back) % STEPS]);
-            let votes = |step: i64| last().filter(|other| is_times(*other, step)).count();
-            let most = last().map(|step| (votes(step), step)).max();
+            let votes = |step: i64| (1..=asked).filter(|back| is_times(last(*back), step)).count();
+            let latest = (1..=asked).map(last).filter(|step| is_times(last(1), *step));
+            let most = latest.chain(known).map(|step| (votes(step), step)).max();
             if let Some((_, step)) = most.filter(|(votes, _)| votes * 2 > asked) {
                 return Some(step);
             }
@@ -100,11 +103,15 @@ impl Thread {
 
 /// Whether a step is another one a few times: what lay in between was here already. Short ones are anything's parts.
 const fn is_times(step: i64, of: i64) -> bool {
-    step == of
-        || (of.abs() > SHORT_PAGES * PAGE as i64
-            && step % of == 0
-            && step / of >= 1
-            && step / of <= TIMES_MAX)
+    if step == of {
+        return true;
+    }
+    // Most are shorter, and a division takes longer than all else here.
+    step.unsigned_abs() > of.unsigned_abs()
+        && of.unsigned_abs() > SHORT_PAGES * PAGE
+        && step % of == 0
+        && step / of >= 1
+        && step / of <= TIMES_MAX
 }
 
 /// The trends of a program.
