@@ -29,6 +29,9 @@ def hinterland(socket, **extra):
 class Engine:
     """One engine. It starts at once; the first `read` waits until it is ready."""
 
+    # How long an engine that is told to end may go on with what it computes.
+    patience_s = 30
+
     def __init__(self, log, model, transfer=None, engine=None, environment=None, paths=()):
         settings = {"model": str(CACHE / "models" / model), "transfer": transfer, "engine": engine or {}}
         path = os.pathsep.join(str(part) for part in (TREE / "python", HERE, *paths))
@@ -60,7 +63,7 @@ class Engine:
         if self.process.stdin and not self.process.stdin.closed:
             self.process.stdin.close()
         try:
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=self.patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

@@ -25,16 +25,19 @@ import tempfile
 import time
 
 import numpy
+from engine import number_format
 from engines_of_vllm import CACHE, Engine, EngineError, hinterland, transfer
 
 BLOCK_TOKENS = 128
-MOONCAKE_SEGMENT = "3 GB"
+# Keys and values take twice as much in numbers of 32 bits.
+WIDE = 2 if number_format() == "float32" else 1
+MOONCAKE_SEGMENT = f"{3 * WIDE} GB"
 RESET_SECONDS_MAX = 60
-MEMORY = {"VLLM_CPU_KVCACHE_SPACE": "2"}
+MEMORY = {"VLLM_CPU_KVCACHE_SPACE": str(2 * WIDE)}
 
 
-def end_with_parent():
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+def end_with_parent(by=signal.SIGKILL):
+    ctypes.CDLL(None).prctl(1, by)
 
 
 def free_port():
@@ -133,16 +136,24 @@ class Pair:
     def copy(self, tokens):
         config = json.loads((CACHE / "models" / self.model / "config.json").read_text())
         heads = config["num_key_value_heads"] * config["head_dim"]
-        count = (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS * config["num_hidden_layers"] * heads * 2 * 2
+        count = (tokens - 1) // BLOCK_TOKENS * BLOCK_TOKENS * config["num_hidden_layers"] * heads * 2 * 2 * WIDE
         source, target = numpy.ones(count, "uint8"), numpy.zeros(count, "uint8")
         begin = time.perf_counter()
         numpy.copyto(target, source)
         return (time.perf_counter() - begin) * 1e3
 
 
+def stop_at_once(*_):
+    Engine.patience_s = 0
+    sys.exit(143)
+
+
 def main():
     way, model, address = sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, stop_at_once)
+    # A bench that is interrupted does not wait for a prompt that is being computed. Its children have its mask.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    end_with_parent(signal.SIGTERM)
     # Loaded libraries must not be able to print into the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
