@@ -139,6 +139,40 @@ fn a_home_may_say_what_it_likes_of_its_disk() {
 }
 
 #[test]
+fn many_who_want_much_of_one_disk_do_not_wait_for_each_other_in_vain() {
+    let pair = Pair::with("far-disk-many", 128 << 20, |options| {
+        let folder = options.state.join("kv-disk");
+        if options.name == "a" {
+            options.kv_capacity_bytes = 72 << 20;
+            options.kv_disk = Some(KvDisk { folder, bytes: 256 << 20 });
+        }
+        options.kv_remote.find_within = Duration::from_secs(30);
+    });
+    let a = pair.a.kv("model");
+    let names = keys(0..520);
+    fill(&pair.a, &a, &names);
+    // Each wants several parts, and there are fewer lanes than all of them could use.
+    let barrier = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        for part in names[..200].chunks(100) {
+            let (kv, barrier) = (pair.b.kv("model"), &barrier);
+            scope.spawn(move || {
+                let some: Vec<&[u8]> = part.iter().map(Vec::as_slice).collect();
+                barrier.wait();
+                let begun = std::time::Instant::now();
+                let here = kv.fetch(&some).unwrap();
+                assert!(here.iter().filter(|is_here| **is_here).count() > 90, "{here:?}");
+                assert!(begun.elapsed() < Duration::from_secs(25), "it waited in vain");
+                for (name, _) in part.iter().zip(here).filter(|(_, is_here)| *is_here) {
+                    assert!(get(&kv, name).is_none_or(|bytes| bytes == block(name, BLOCK)));
+                }
+            });
+        }
+    });
+    assert_eq!((pair.a.reserved(), pair.b.reserved(), pair.b.racks().checksum_failures), (0, 0, 0));
+}
+
+#[test]
 fn racks_that_read_each_others_disks_at_once_get_right_blocks_and_end() {
     let pair = with_disks("far-disk-both", 8 << 20);
     let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));

@@ -27,6 +27,8 @@ use crate::refused::{Refused, errno};
 use hinterland_kv::{BlockKey, Namespace};
 use hinterland_os::process;
 use hinterland_proto::control::{KvRacksStatus, KvStatus};
+use hinterland_types::Handle;
+use link::Lane;
 use links::{Links, Spot, Way};
 use places::Places;
 use std::collections::VecDeque;
@@ -44,8 +46,8 @@ const TRIES_MAX: usize = 3;
 /// Bytes and blocks that another node brings from its disk at once: well within the time after which it counts as silent.
 const STAGE_BYTES: u64 = 8 << 20;
 const STAGE_BLOCKS: usize = 256;
-/// How often that is asked for ahead: with the lane that moves blocks, these are fewer than a connection has.
-const STAGES: usize = 2;
+/// Parts of it that are under way, or travel.
+const STAGES: usize = 3;
 
 /// How a node deals with KV blocks of others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -257,27 +259,33 @@ impl KvRacks {
         }
     }
 
-    /// Fetches blocks of one node. Those on its disk come into its memory in parts: some are read while one travels.
+    /// Fetches blocks of one node. Those on its disk come into its memory in parts, some of which are read while one travels. Nobody waits for a
+    /// lane who holds one: a part travels over the one by which it was asked for, and more are used only if they are free.
     fn bring_group(&self, store: &UserStore, space: &Space, group: &Group) {
-        let mut parts = parts_of(&group.on_disk).into_iter();
-        let mut begin = || {
-            let part = parts.next()?;
-            let keys = part.iter().map(|(key, _)| key.to_vec()).collect();
-            Some((part, self.links.begin_to_stage(&group.way, space.user, space.fingerprint, keys)?))
-        };
-        let mut staging: VecDeque<_> = (0..STAGES).map_while(|_| begin()).collect();
         self.bring_over(store, space, &group.way, &group.in_memory);
-        while let Some((part, asked)) = staging.pop_front() {
-            let staged = self.links.staged(asked);
-            staging.extend(begin());
-            let way = staged.iter().flatten().next().map(|spot| spot.way.clone());
-            let there = part
-                .iter()
-                .zip(staged)
-                .filter_map(|((key, _), spot)| Some(Wanted { key: *key, place: spot?.place? }));
-            if let Some(way) = way {
-                self.bring_over(store, space, &way, &there.collect::<Vec<_>>());
+        let mut parts = parts_of(&group.on_disk).into_iter();
+        let mut staging = VecDeque::new();
+        loop {
+            while staging.len() < STAGES && !parts.as_slice().is_empty() {
+                let link = &group.way.link;
+                let lane = match staging.is_empty() {
+                    true => link.lane(Instant::now() + self.options.find_within),
+                    false => link.spare_lane(),
+                };
+                let Some(lane) = lane else { break };
+                let Some(part) = parts.next() else { break };
+                let keys = part.iter().map(|(key, _)| key.to_vec()).collect();
+                if let Some(asked) = self.links.stage(lane, space.user, space.fingerprint, keys) {
+                    staging.push_back((part, asked));
+                }
             }
+            let Some((part, asked)) = staging.pop_front() else { return };
+            let Some((lane, staged)) = self.links.staged(asked) else { continue };
+            let there = part.iter().zip(&staged.places).filter_map(|((key, _), place)| {
+                let place = place.clone()?;
+                Some(Wanted { key: *key, place })
+            });
+            self.bring_by(store, space, (lane, staged.handle), &there.collect::<Vec<_>>());
         }
     }
 
@@ -291,8 +299,12 @@ impl KvRacks {
             // The connection was made anew, and the handle means nothing on it.
             return lane.give_back();
         }
+        self.bring_by(store, space, (lane, way.handle), wanted);
+    }
+
+    /// Fetches blocks over a lane, by a handle of its connection.
+    fn bring_by(&self, store: &UserStore, space: &Space, lane: (Lane, Handle), wanted: &[Wanted]) {
         let number = self.writer_next.fetch_add(1, Ordering::AcqRel);
-        let lane = (lane, way.handle);
         if let Err((lane, error)) = transfer(store, number, space, lane, wanted, self.options.stall_after) {
             self.links.give_up(&lane, &error);
         }

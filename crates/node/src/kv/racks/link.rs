@@ -27,6 +27,8 @@ struct State {
     idle: Vec<Box<dyn Queue>>,
     /// Lanes of this life, idle and lent.
     lanes: usize,
+    /// Who waits for one.
+    waiting: usize,
     rests_until: Option<Instant>,
 }
 
@@ -113,15 +115,32 @@ impl Link {
             if left.is_zero() {
                 return None;
             }
+            state.waiting += 1;
             state = self.freed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state.waiting -= 1;
         }
+    }
+
+    /// One more stream for who has one: only if nobody waits, and one is left for others.
+    pub(super) fn spare_lane(self: &Arc<Self>) -> Option<Lane> {
+        let state = self.lock();
+        let lent = state.lanes - state.idle.len();
+        let is_spare = state.waiting == 0 && lent + 1 < LANES_MAX;
+        drop(state);
+        // Somebody else may be quicker; then there is none.
+        if is_spare { self.lane(Instant::now()) } else { None }
     }
 
     /// The node did not do what it should: the connection is closed, and made anew after `rest`.
     pub(super) fn fail(&self, life: u64, rest: Duration) {
         let mut state = self.lock();
         if state.life == life {
-            *state = State { life: life + 1, rests_until: Some(Instant::now() + rest), ..State::default() };
+            *state = State {
+                life: life + 1,
+                waiting: state.waiting,
+                rests_until: Some(Instant::now() + rest),
+                ..State::default()
+            };
         }
         drop(state);
         self.freed.notify_all();

@@ -161,16 +161,16 @@ impl Links {
     }
 
     /// Asks a node to bring blocks from its disk into its memory; `None` if it cannot be asked.
-    pub(super) fn begin_to_stage(
+    pub(super) fn stage(
         &self,
-        way: &Way,
+        mut lane: Lane,
         user: u32,
         fingerprint: [u8; 32],
         keys: Vec<Vec<u8>>,
     ) -> Option<Asked> {
         let count = keys.len();
+        // As for a question where they are: a message takes them.
         let body = encode(&PeerRequest::KvStage { user, fingerprint, keys }).ok()?;
-        let mut lane = way.link.lane(Instant::now() + self.options.find_within)?;
         match lane.queue().and_then(|queue| queue.post_call(0, &body)) {
             Ok(()) => Some(Asked { lane, count }),
             Err(error) => {
@@ -180,24 +180,20 @@ impl Links {
         }
     }
 
-    /// Waits for what came of it: where each block lies now. A disk that takes too long only costs these blocks.
-    pub(super) fn staged(&self, asked: Asked) -> Vec<Option<Spot>> {
+    /// Waits for what came of it: where each block lies now, and the lane. A disk that takes too long only costs these blocks.
+    pub(super) fn staged(&self, asked: Asked) -> Option<(Lane, Found)> {
         let Asked { mut lane, count } = asked;
         let until = Instant::now() + self.options.stall_after;
         match answer(&mut lane, until).and_then(|reply| found(lane.node(), reply, count)) {
-            Ok(found) => {
-                let spots = found.spots(&lane);
-                lane.give_back();
-                spots
-            }
+            Ok(found) => Some((lane, found)),
             Err(error @ FabricError::Timeout { .. }) => {
                 // Without a word the stream is closed, and the others stay.
                 tracing::warn!(node = %lane.node(), %error, "no KV blocks from the disk of a node");
-                Vec::new()
+                None
             }
             Err(error) => {
                 self.give_up(&lane, &error);
-                Vec::new()
+                None
             }
         }
     }
@@ -266,9 +262,11 @@ fn answer(lane: &mut Lane, until: Instant) -> Result<PeerReply, FabricError> {
 }
 
 /// What a node has.
-struct Found {
-    handle: Handle,
-    places: Vec<Option<KvPlace>>,
+pub(super) struct Found {
+    /// For reads of the blocks file.
+    pub handle: Handle,
+    /// Where blocks lie in its memory, in the order in which they were asked for.
+    pub places: Vec<Option<KvPlace>>,
     on_disk: Vec<Option<u32>>,
 }
 
