@@ -133,6 +133,13 @@ fn a_home_may_say_what_it_likes_of_its_disk() {
         }
         // A slow disk is no reason not to ask for what is in memory; one that makes no sense is.
         assert_eq!(pair.a.racks().resting, u32::from(lie == Lie::ManyOnDisk), "{lie:?}");
+        if lie == Lie::SilentDisk {
+            let before = home.staged();
+            let more: Vec<Vec<u8>> = (0..200).map(|number| format!("more {number}").into_bytes()).collect();
+            let more: Vec<&[u8]> = more.iter().map(Vec::as_slice).collect();
+            assert!(kv.fetch(&more).unwrap().iter().all(|is_here| !is_here));
+            assert!(home.staged() - before <= 6, "{} of 16 parts", home.staged() - before);
+        }
         assert_eq!(pair.a.reserved(), 0, "{lie:?}");
         home.leave(&pair);
     }

@@ -280,7 +280,8 @@ impl KvRacks {
                 }
             }
             let Some((part, asked)) = staging.pop_front() else { return };
-            let Some((lane, staged)) = self.links.staged(asked) else { continue };
+            // A disk that was silent once is not waited for again and again.
+            let Some((lane, staged)) = self.links.staged(asked) else { return };
             let there = part.iter().zip(&staged.places).filter_map(|((key, _), place)| {
                 let place = place.clone()?;
                 Some(Wanted { key: *key, place })

@@ -61,6 +61,7 @@ struct Liar {
     memory: Slice,
     asked: AtomicU64,
     checks: AtomicU64,
+    staged: AtomicU64,
     may_check: Mutex<bool>,
     has_left: Mutex<bool>,
     leaves: Condvar,
@@ -86,7 +87,17 @@ impl Home {
         }
         let (asked, checks, may_check) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(false));
         let (has_left, leaves) = (Mutex::new(false), Condvar::new());
-        let liar = Arc::new(Liar { lie, fingerprint, memory, asked, checks, may_check, has_left, leaves });
+        let liar = Arc::new(Liar {
+            lie,
+            fingerprint,
+            memory,
+            asked,
+            checks,
+            may_check,
+            has_left,
+            leaves,
+            staged: AtomicU64::new(0),
+        });
         let node = NodeId(number);
         let directory = directory(pair);
         let options = ServerOptions { node, pool: directory.pool(), ..ServerOptions::default() };
@@ -109,6 +120,11 @@ impl Home {
     /// How often it was asked for checksums.
     pub fn checks(&self) -> u64 {
         self.liar.checks.load(Ordering::Relaxed)
+    }
+
+    /// How often it was asked to bring blocks from its disk.
+    pub fn staged(&self) -> u64 {
+        self.liar.staged.load(Ordering::Relaxed)
     }
 
     /// From here on it answers that, if it was late.
@@ -222,7 +238,7 @@ impl Service for Liar {
                 }
                 let mut on_disk = vec![None; keys.len()];
                 for (key, (place, on_disk)) in keys.iter().zip(places.iter_mut().zip(&mut on_disk)) {
-                    if self.lie.is_on_disk() && key == b"first" {
+                    if self.lie.is_on_disk() && (key == b"first" || key.starts_with(b"more")) {
                         (*place, *on_disk) = (None, Some(BLOCK_BYTES as u32));
                     }
                 }
@@ -233,6 +249,7 @@ impl Service for Liar {
                 PeerReply::KvFound { handle: Some(handle), places, on_disk }
             }
             PeerRequest::KvStage { keys, .. } => {
+                self.staged.fetch_add(1, Ordering::Relaxed);
                 if self.lie == Lie::SilentDisk {
                     self.is_silent();
                 }
