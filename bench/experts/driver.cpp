@@ -3,6 +3,7 @@
 // use ever the same experts. The weights stay in the mapping: they are neither read into memory nor repacked.
 //
 //   driver MODEL TEXT
+//   threads COUNT     -> 0; so many compute, from the next `load` on; 1 without this
 //   load              -> seconds
 //   trace FILE        -> 0; which experts every token uses is written there from here on: position, layer, experts
 //   prefill COUNT     -> seconds; the next COUNT tokens in one batch
@@ -62,6 +63,7 @@ struct state {
     llama_context * context = nullptr;
     std::vector<llama_token> tokens;
     bool traces = false;
+    int threads = 1;
 };
 
 static const char * load(state & all, const char * path, const std::string & text) {
@@ -84,7 +86,7 @@ static const char * load(state & all, const char * path, const std::string & tex
     params.n_ctx = 2048;
     params.n_batch = 512;
     params.n_ubatch = 512;
-    params.n_threads = params.n_threads_batch = 1;
+    params.n_threads = params.n_threads_batch = all.threads;
     if (all.traces) {
         params.cb_eval = note_experts;
     }
@@ -153,6 +155,10 @@ int main(int argc, char ** argv) {
             all.traces = true;
             if (trace_file) printf("0\n");
             else failure = "the trace cannot be written";
+        } else if (command == "threads") {
+            all.threads = count;
+            if (count > 0) printf("0\n");
+            else failure = "there has to be a thread";
         } else if (command == "prefill") {
             failure = advance(all, count, count);
             if (!failure) printf("%f\n", now() - begin);

@@ -19,7 +19,7 @@
 pub mod case;
 pub mod content;
 mod directory;
-mod experts;
+pub mod experts;
 pub mod far;
 pub mod far_apps;
 mod far_stripe;
@@ -59,6 +59,7 @@ mod write_buffer;
 mod ycsb;
 
 use crate::failure::Failure;
+use experts::ExpertsOptions;
 use far::options::FarOptions;
 use far_apps::options::AppsOptions;
 use kv_trace::options::TraceOptions;
@@ -131,6 +132,8 @@ pub struct Setting {
     pub far: FarOptions,
     /// Options of `far-apps`.
     pub apps: AppsOptions,
+    /// Options of `experts`.
+    pub experts: ExpertsOptions,
     /// Says what is being done, in words.
     pub say: Box<dyn Fn(&str)>,
 }

@@ -1,5 +1,6 @@
 //! What the supervisor knows: the programs' address spaces, the budget, and the faults that wait for room.
 
+use crate::board::Board;
 use crate::evict;
 use crate::outside::Outside;
 use crate::reads::Reads;
@@ -61,6 +62,9 @@ pub struct Service {
     pub trends: bool,
     /// Whether as much of a unit leaves and comes back together as its place uses together; for units of [`BLOCK_BYTES`] alone.
     pub fit: bool,
+    /// Its share of disks, links and processors that other runs use, too, from 1 to [`SHARE_MAX`](hinterland_farplan::share::SHARE_MAX); 0 to
+    /// regard no other run.
+    pub share: u64,
 }
 
 /// How a run is set up.
@@ -198,6 +202,8 @@ pub(crate) struct Engine {
     pub settling: Settling,
     pub watch: Watcher,
     pub outside: Outside,
+    /// What other runs know of this one; set before any thread begins.
+    pub board: Option<Arc<Board>>,
     /// What was said and is not said again.
     pub said: Mutex<BTreeSet<&'static str>>,
     pub lost_bytes: AtomicU64,
@@ -220,6 +226,7 @@ impl Engine {
             settling: Settling::new(options.service.writers),
             watch: Watcher::new(options.watch),
             outside: Outside::default(),
+            board: None,
             said: Mutex::default(),
             lost_bytes: AtomicU64::new(0),
         }

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_UNITS: u64 = 128;
+/// Bytes that are compressed between two moments at which others may have a crowded processor.
+const YIELD_BYTES: u64 = 32 << 10;
 /// How often resident memory is measured.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a space is asked whether it still exists.
@@ -340,11 +342,33 @@ impl Engine {
     /// Puts what has left into back ends, unless it has come back meanwhile and was written.
     pub(crate) fn settle(&self, copies: &[Arc<Copy>]) {
         let wanted: Vec<_> = copies.iter().filter(|copy| Arc::strong_count(copy) > 1).cloned().collect();
-        if let Some(refusal) = self.stores.settle(&wanted)
-            && wanted.iter().any(|copy| copy.is_stranded())
-        {
-            self.say_once("full", &format!("far memory has no room: {refusal}"));
+        self.give_way();
+        for part in wanted.chunks(self.settled_at_once(wanted.len())) {
+            if let Some(refusal) = self.stores.settle(part)
+                && part.iter().any(|copy| copy.is_stranded())
+            {
+                self.say_once("full", &format!("far memory has no room: {refusal}"));
+            }
+            if part.len() < wanted.len() {
+                std::thread::yield_now();
+            }
         }
+    }
+
+    /// Waits for runs that have used less of the devices that content goes to.
+    fn give_way(&self) {
+        if let Some(board) = &self.board {
+            self.stores.devices().into_iter().for_each(|device| board.give_way(device));
+        }
+    }
+
+    /// How many contents are put before others may have the processor: all, unless it is what they wait for. The scheduler lets whoever computes go on for
+    /// its slice, a millisecond or more, also where the thread that wakes meanwhile has waited for a fault.
+    fn settled_at_once(&self, count: usize) -> usize {
+        let is_crowded =
+            self.stores.is_exact() && self.board.as_ref().is_some_and(|board| board.is_crowded());
+        let few = (YIELD_BYTES / self.unit_bytes.max(1)).max(1) as usize; // at most YIELD_BYTES
+        if is_crowded { few.min(count.max(1)) } else { count.max(1) }
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Report {
     pub outside_bytes_max: u64,
     /// Programs that this one started and that cannot have far memory, again each time.
     pub outside_programs: u64,
+    /// Seconds that what was written gave way to other runs on the same disks and links.
+    pub gave_way_s: f64,
     /// Content that no back end could give back.
     pub lost_bytes: u64,
     /// How far was fetched ahead at last, and how often that was changed, if the run was tuned.
@@ -112,6 +114,7 @@ impl Report {
             over_budget: counters.over_budget,
             outside_bytes_max: counters.outside_bytes_max,
             outside_programs: engine.outside.count(),
+            gave_way_s: engine.board.as_ref().map_or(0.0, |board| board.waited_s()),
             lost_bytes: engine.lost_bytes.load(Ordering::Relaxed), // Relaxed: the run is over.
             tuned: engine.watch.tuned(),
             moved: moved.collect(),
@@ -155,6 +158,9 @@ impl fmt::Display for Report {
         }
         if let Some((depth, changes)) = self.tuned {
             write!(f, "; fetched at most {} KiB ahead at last, changed {changes} times", depth >> 10)?;
+        }
+        if self.gave_way_s >= 0.01 {
+            write!(f, "; gave way to other runs for {:.2} s", self.gave_way_s)?;
         }
         if self.over_budget > 0 {
             write!(f, "; {} faults were served above the budget", self.over_budget)?;

@@ -1,5 +1,7 @@
 //! Sessions of programs: they greet, hand over descriptors, tell of memory, and end.
 
+use crate::board::{self, Board};
+use crate::control::runs;
 use crate::engine::{Engine, Known, Mover, Options, Space};
 use crate::follow::Follow;
 use crate::order::ANSWER_PATIENCE;
@@ -86,7 +88,17 @@ impl Supervisor {
                     .into(),
             }));
         }
-        let engine = Arc::new(Engine::new(options, EventCounter::new()?));
+        let share = options.service.share;
+        let mut engine = Engine::new(options, EventCounter::new()?);
+        if share > 0 {
+            match take_slot(share) {
+                Ok(board) => engine.board = Some(Arc::new(board)),
+                Err(error) => {
+                    engine.say_once("board", &format!("other runs of this host are not regarded: {error}"))
+                }
+            }
+        }
+        let engine = Arc::new(engine);
         let listener = UnixListener::bind(socket)?;
         let (started, begun) = channel();
         let poller = Poller::new()?;
@@ -102,21 +114,23 @@ impl Supervisor {
             follow: Follow::new(false, engine.unit_bytes),
             started,
         };
+        let board = || engine.board.clone();
         let (evicting, looking) = (Arc::clone(&engine), Arc::clone(&engine));
         let mut threads = vec![
-            spawn("far-faults", move || serving.run())?,
-            spawn("far-evict", move || evicting.evict_until(|known| known.is_over))?,
+            spawn("far-faults", board(), move || serving.run())?,
+            spawn("far-evict", board(), move || evicting.evict_until(|known| known.is_over))?,
             // Ends with the thread above, which has the other end.
-            spawn("far-programs", move || looking.outside.serve(&begun))?,
+            spawn("far-programs", None, move || looking.outside.serve(&begun))?,
         ];
         for _ in 0..engine.service.readers {
             let reading = Arc::clone(&engine);
-            threads.push(spawn("far-read", move || reading.reads.serve(|| reading.bell.raise()))?);
+            let serve = move || reading.reads.serve(|| reading.bell.raise());
+            threads.push(spawn("far-read", board(), serve)?);
         }
         for _ in 0..engine.service.writers {
             let writing = Arc::clone(&engine);
-            threads
-                .push(spawn("far-write", move || writing.settling.serve(|copies| writing.settle(copies)))?);
+            let serve = move || writing.settling.serve(|copies| writing.settle(copies));
+            threads.push(spawn("far-write", board(), serve)?);
         }
         Ok(Self { engine, threads })
     }
@@ -161,9 +175,21 @@ impl Drop for EndsAll {
     }
 }
 
-fn spawn(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, OsError> {
+/// What other runs of this user on this host know of this one.
+fn take_slot(share: u64) -> Result<Board, OsError> {
+    let folder = runs::folder();
+    runs::make_folder(&folder)?;
+    Board::open(&folder, share)
+}
+
+fn spawn(
+    name: &'static str,
+    board: Option<Arc<Board>>,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, OsError> {
     let begin = move || {
         name_thread(name);
+        board::work_for(board);
         let _guard = EndsAll { name };
         run();
     };
@@ -221,6 +247,9 @@ impl Serving {
         let mut known = self.engine.lock();
         let Some(space) = known.spaces.get(&id) else { return };
         let (faults, can_follow) = (Arc::clone(&space.faults), space.is_numbered_here);
+        // Its own processor pays where others are idle.
+        let is_crowded = self.engine.board.as_ref().is_some_and(|board| board.is_crowded());
+        let can_follow = can_follow && !is_crowded;
         while let Ok(count @ 1..) = faults.read_events(events) {
             let before = match events[..] {
                 [Event::Fault(fault)] if can_follow && known.waiting.is_empty() => {
@@ -247,6 +276,10 @@ impl Serving {
             }
         }
         self.engine.begin_mappings(&mut known, id);
+        drop(known);
+        if let Some(board) = &self.engine.board {
+            board.note_fault();
+        }
     }
 
     /// Brings the poller up to date with the spaces.

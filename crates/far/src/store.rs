@@ -164,6 +164,11 @@ pub trait Store: Send + Sync {
         Err(ResizeError::Fixed { name: self.name().to_owned() })
     }
 
+    /// A number for the disk or the link behind it, the same for every run of this host that uses it; `None` for memory.
+    fn device(&self) -> Option<u64> {
+        None
+    }
+
     /// Bytes of memory of this host that it takes.
     fn memory_bytes(&self) -> u64 {
         0

@@ -10,12 +10,13 @@
 //! | [`hand`] | which units leave next |
 //! | [`room`] | how a budget is divided |
 //! | [`stride`] | how much to fetch ahead of a program that reads or writes in order |
-//! | [`trend`] | the steps in which a program goes through memory, and what it touches next
+//! | [`trend`] | the steps in which a program goes through memory, and what it touches next |
 //! | [`trace`] | page traces: which pages a program touched when, as a file |
 //! | [`reuse`], [`features`] | what a trace says of a program |
 //! | [`replay`] | a trace played against a model of the engine: the run time of a setting |
 //! | [`advise`], [`live`] | the setting that suits a program, before it runs and while it does |
 //! | [`balance`] | what lending memory between machines would even out |
+//! | [`share`] | which of several runs goes first at a device |
 //! | [`dispatch`] | which set of back ends a job of a batch runs with |
 //! | [`wire`] | the messages between the library in a program and its supervisor |
 
@@ -32,6 +33,7 @@ pub mod refault;
 pub mod replay;
 pub mod reuse;
 pub mod room;
+pub mod share;
 pub mod stride;
 pub mod table;
 pub mod trace;

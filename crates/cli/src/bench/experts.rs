@@ -48,6 +48,28 @@ struct Scene<'bench> {
     rounds: usize,
     settling: u32,
     tokens: u32,
+    /// Threads of the program that compute.
+    threads: u16,
+}
+
+/// Options of `experts`.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct ExpertsOptions {
+    /// Threads of llama.cpp that compute, for `experts`; as many as there are processors without this
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+impl ExpertsOptions {
+    /// Whether any was given.
+    pub fn any(&self) -> bool {
+        self.threads.is_some()
+    }
+
+    fn threads(&self) -> u16 {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(|| u16::try_from(processors()).unwrap_or(u16::MAX))
+    }
 }
 
 /// What one setting gave: tokens a second and bytes moved for each.
@@ -76,7 +98,9 @@ impl Bench for Experts {
         let ground = Ground::new(setting, model_bytes + largest + (256 << 20))?;
         let (settling, tokens) = if setting.quick { (8, 8) } else { (SETTLING, TOKENS) };
         let rounds = setting.rounds.min(5);
-        let scene = Scene { ground: &ground, prepared, model, model_bytes, rounds, settling, tokens };
+        let threads = setting.experts.threads();
+        let scene =
+            Scene { ground: &ground, prepared, model, model_bytes, rounds, settling, tokens, threads };
         (setting.say)("experts: all in memory");
         let (memory, trace) = scene.in_memory()?;
         (setting.say)("experts: putting the model");
@@ -104,7 +128,9 @@ impl Bench for Experts {
 impl Scene<'_> {
     fn driver(&self, mut command: Command, model: &Path) -> Result<Worker, Failure> {
         command.arg(self.prepared.join("driver")).arg(model).arg(TEXT);
-        Worker::start("llama.cpp", command)
+        let mut worker = Worker::start("llama.cpp", command)?;
+        worker.ask(&format!("threads {}", self.threads))?;
+        Ok(worker)
     }
 
     /// Tokens a second with all of the model in memory, and which experts each token uses.

@@ -1,5 +1,6 @@
 //! `hinterland bench`: measures, beside the limit of the machine and a peer.
 
+use crate::bench::experts::ExpertsOptions;
 use crate::bench::far::options::FarOptions;
 use crate::bench::far_apps::options::AppsOptions;
 use crate::bench::kv_trace::options::TraceOptions;
@@ -39,6 +40,9 @@ pub struct Arguments {
     /// Options of `far-apps`
     #[command(flatten)]
     apps: AppsOptions,
+    /// Options of `experts`
+    #[command(flatten)]
+    experts: ExpertsOptions,
 }
 
 /// Runs a bench, or lists them.
@@ -62,6 +66,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no option of the benches of far memory", bench.name());
         return Err(Failure::usage(text, "--set and --local are for far-scan, far-random and far-switch"));
     }
+    if arguments.experts.any() && bench.name() != "experts" {
+        let text = format!("{} takes no --threads", bench.name());
+        return Err(Failure::usage(text, "--threads is for experts"));
+    }
     let output = context.output;
     let setting = Setting {
         rounds: usize::from(arguments.rounds),
@@ -69,6 +77,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         trace: arguments.trace.clone(),
         far: arguments.far.clone(),
         apps: arguments.apps.clone(),
+        experts: arguments.experts.clone(),
         program: std::env::current_exe().map_err(|error| {
             Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
         })?,

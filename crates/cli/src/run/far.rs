@@ -11,6 +11,7 @@ use hinterland_far::program;
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch};
 use hinterland_farplan::live::{Prices, Tuner};
+use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -36,6 +37,8 @@ const TOGETHER_VARIABLE: &str = "HINTERLAND_FAR_TOGETHER";
 const FIT_VARIABLE: &str = "HINTERLAND_FAR_FIT";
 /// Whether what lies along the steps of a program is filled ahead; 0 turns that off.
 const TRENDS_VARIABLE: &str = "HINTERLAND_FAR_TRENDS";
+/// Whether other runs of this host are given way to; 0 turns that off.
+const SHARES_VARIABLE: &str = "HINTERLAND_FAR_SHARES";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -66,6 +69,9 @@ pub struct Choice {
     /// Write a page with pictures of the run at its end: pages, faults, waits and back ends over time
     #[arg(long, value_name = "FILE.html", requires = "local")]
     report: Option<PathBuf>,
+    /// Its share of disks, links and processors while other runs on this host want them, too: twice the number, twice as much
+    #[arg(long, value_name = "N", default_value_t = share::SHARE, requires = "local", value_parser = clap::value_parser!(u64).range(1..=share::SHARE_MAX))]
+    share: u64,
     /// Learn while the program runs how far to fetch ahead
     #[arg(long, requires = "local", conflicts_with = "no_ahead")]
     tune: bool,
@@ -147,7 +153,8 @@ impl Choice {
         let service = service()?;
         // Who names a unit gets that one; what learns about the windows counts in units.
         let fits = self.far_unit.is_none() && !self.tune && self.far.iter().all(BackEnd::is_exact);
-        let service = Service { fit: service.fit && fits, ..service };
+        let share = if service.share > 0 { self.share } else { 0 };
+        let service = Service { fit: service.fit && fits, share, ..service };
         let options = Options { budget: local, unit_bytes, stores, ahead, service, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
@@ -283,6 +290,7 @@ pub fn service() -> Result<Service, Failure> {
         together: is_on(TOGETHER_VARIABLE),
         trends: is_on(TRENDS_VARIABLE),
         fit: is_on(FIT_VARIABLE),
+        share: if is_on(SHARES_VARIABLE) { share::SHARE } else { 0 },
     })
 }
 

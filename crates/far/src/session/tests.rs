@@ -83,7 +83,7 @@ fn a_greeting_with_a_place_that_no_program_has_is_refused() {
 #[test]
 fn a_thread_that_fails_ends_the_whole_run_and_says_so() {
     if std::env::var_os(SECOND).is_some() {
-        let thread = spawn("far-evict", || panic!("a defect")).unwrap();
+        let thread = spawn("far-evict", None, || panic!("a defect")).unwrap();
         let _ = thread.join();
         std::process::exit(0);
     }

@@ -4,12 +4,15 @@ use super::slots::Slots;
 use super::{Place, ResizeError, Store, StoreError};
 use hinterland_os::{DIRECT_BYTES, DirectBuffer, DirectFile, OsError, Transfer};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file of fixed length, in places of one unit each. It has no name from the start on, so that nothing stays of it.
 pub struct Disk {
     name: String,
+    /// The number of the device that its folder is on.
+    device: u64,
     file: DirectFile,
     slot_bytes: u64,
     free: Mutex<Slots>,
@@ -25,19 +28,21 @@ impl Disk {
     /// # Errors
     /// No folder there, no room, or no right to write.
     pub fn open(path: &Path, bytes: u64, slot_bytes: u64) -> Result<Self, OsError> {
-        if !path.is_dir() {
+        let folder = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_dir);
+        let Some(folder) = folder else {
             return Err(OsError::Refused {
                 operation: "making a file for far memory",
                 reason: format!("{} is no folder", path.display()),
                 hint: "name a folder of a disk with room, or make it with mkdir -p".into(),
             });
-        }
+        };
+        let device = folder.dev();
         let slot_bytes = slot_bytes.next_multiple_of(DIRECT_BYTES as u64);
         let slots = u32::try_from(bytes / slot_bytes).unwrap_or(u32::MAX);
         let file = DirectFile::unnamed(path, u64::from(slots).max(1) * slot_bytes)?;
         let name = format!("ssd:{}", path.display());
         let free = Mutex::new(Slots::new(slots));
-        Ok(Self { name, file, slot_bytes, free, sizing: Mutex::default(), buffers: Mutex::default() })
+        Ok(Self { name, device, file, slot_bytes, free, sizing: Mutex::default(), buffers: Mutex::default() })
     }
 
     fn free(&self) -> MutexGuard<'_, Slots> {
@@ -119,6 +124,11 @@ const fn whole(bytes: usize) -> usize {
 impl Store for Disk {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn device(&self) -> Option<u64> {
+        // 0 stands for none; no disk has that number.
+        Some(self.device.max(1))
     }
 
     fn put(&self, content: &[u8]) -> Result<Place, StoreError> {

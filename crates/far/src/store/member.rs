@@ -2,6 +2,7 @@
 
 use super::meter::{Kind, Meter};
 use super::{Place, ResizeError, Store, StoreError};
+use crate::board;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -107,6 +108,21 @@ impl Member {
         self.store.is_exact()
     }
 
+    pub(super) fn device(&self) -> Option<u64> {
+        self.store.device()
+    }
+
+    /// Moves bytes to or from the store, counted for the run that the calling thread works for.
+    fn counted<T>(&self, bytes: usize, act: impl FnOnce() -> T) -> T {
+        match self.device() {
+            Some(device) => board::with(|board| match board {
+                Some(board) => board.count(device, bytes, act),
+                None => act(),
+            }),
+            None => act(),
+        }
+    }
+
     pub(super) fn sleeps(&self) -> bool {
         self.store.sleeps()
     }
@@ -174,7 +190,7 @@ impl Member {
         let bytes: usize = contents.iter().map(|content| content.len()).sum();
         // SeqCst: as in `life`.
         self.held_bytes.fetch_add(bytes as u64, Ordering::SeqCst);
-        let mut results = self.store.put_all(contents);
+        let mut results = self.counted(bytes, || self.store.put_all(contents));
         let is_wanted = self.life() == wanted;
         let mut put = 0;
         for (content, result) in contents.iter().zip(&mut results) {
@@ -220,7 +236,7 @@ impl Member {
         let begun = Instant::now();
         let bytes = wanted.iter().map(|(_, content)| content.len()).sum();
         self.meter.begin(bytes, begun);
-        let results = self.store.get_all(wanted);
+        let results = self.counted(bytes, || self.store.get_all(wanted));
         self.end(Kind::Get, wanted.len(), bytes, begun, results.iter().all(Result::is_ok));
         results
     }
@@ -229,7 +245,8 @@ impl Member {
     pub(super) fn get(&self, place: Place, content: &mut [u8]) -> Result<(), StoreError> {
         let begun = Instant::now();
         self.meter.begin(content.len(), begun);
-        let result = self.store.get(place, content);
+        let bytes = content.len();
+        let result = self.counted(bytes, || self.store.get(place, content));
         self.end(Kind::Get, 1, content.len(), begun, result.is_ok());
         result
     }

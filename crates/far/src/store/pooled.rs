@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Slabs are at least this long, where there is room: few are needed, and none takes long to make.
 const SLAB_BYTES_MIN: u64 = 16 << 20;
@@ -276,6 +277,11 @@ impl Drop for Inner {
 impl Store for Pooled {
     fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    fn device(&self) -> Option<u64> {
+        // The link to the rack; numbers of disks have 32 bits that count.
+        self.inner.sleeps.then(|| xxh3_64(self.inner.name.as_bytes()) | 1 << 63)
     }
 
     fn put(&self, content: &[u8]) -> Result<Place, StoreError> {

@@ -5,7 +5,7 @@ use super::member::{Life, Member, MemberState};
 use super::moving::Bell;
 use super::placing::Placing;
 use super::{Codec, Copy, ResizeError, Store, StoreError};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -255,6 +255,11 @@ impl Stores {
     /// Whether short contents take no more than long ones, wherever they go.
     pub fn is_exact(&self) -> bool {
         self.in_use().iter().all(|member| member.life() != Life::Active || member.is_exact())
+    }
+
+    /// The disks and links behind those in use, each once.
+    pub fn devices(&self) -> BTreeSet<u64> {
+        self.in_use().iter().filter_map(|member| member.device()).collect()
     }
 
     /// Whether nothing more should be taken out of programs: no back end has room, and what none took fills its limit.

@@ -170,6 +170,7 @@ mod tests {
             trace: None,
             local: None,
             far: None,
+            share: None,
         }
     }
 

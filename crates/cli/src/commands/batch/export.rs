@@ -55,6 +55,9 @@ fn command(job: &Job, setting: &Setting) -> Vec<String> {
     if !setting.ahead {
         words.push("--no-ahead".to_owned());
     }
+    if let Some(share) = job.share {
+        words.extend(["--share".to_owned(), share.to_string()]);
+    }
     words.extend(["--name".to_owned(), job.name.clone(), "--".to_owned()]);
     words.extend(job.program.iter().cloned());
     words

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::run::back_end::back_end;
 use crate::run::far;
 use crate::size::Size;
+use hinterland_farplan::share::{SHARE, SHARE_MAX};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub struct Job {
     pub local: Option<Bytes>,
     /// By hand: back ends.
     pub far: Option<Vec<String>>,
+    /// Its share of disks, links and processors beside other jobs.
+    pub share: Option<u64>,
 }
 
 /// A size in words.
@@ -151,6 +154,10 @@ impl Job {
         }
         if self.local.is_some_and(|local| local.0 < hinterland_far::control::LOCAL_BYTES_MIN) {
             return Err("its local memory is too little for any program (hint: at least 64M)".to_owned());
+        }
+        if !self.share.is_none_or(|share| (1..=SHARE_MAX).contains(&share)) {
+            let hint = format!("1 to {SHARE_MAX}; {SHARE} is what others have");
+            return Err(format!("its share is out of range (hint: {hint})"));
         }
         match &self.far {
             Some(far) if far.is_empty() => Err("far names no back end (hint: leave it out)".to_owned()),

@@ -148,7 +148,10 @@ impl Runner<'_> {
         let (unit_bytes, ahead) = (setting.unit_bytes, setting.ahead);
         let budget = Budget::Bytes(setting.local_bytes);
         // The unit is what was advised.
-        let (service, watch) = (Service { fit: false, ..far::service()? }, Watch::Nothing);
+        let (service, watch) = (far::service()?, Watch::Nothing);
+        // Without shares at all, nobody has one.
+        let share = if service.share > 0 { job.share.unwrap_or(service.share) } else { 0 };
+        let service = Service { fit: false, share, ..service };
         let options = Options { budget, unit_bytes, stores, ahead, service, watch };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
