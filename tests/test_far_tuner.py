@@ -83,6 +83,30 @@ def test_a_scan_and_a_random_reader_get_what_suits_each(binary, traces):
 
 
 @needs_far_memory
+def test_a_run_that_was_recorded_tells_what_suits_and_what_it_could_not_see(binary, traces, tmp_path):
+    told = {}
+    for name in ("scan", "random"):
+        options = ["run", "--local", "64M", "--record", tmp_path / f"{name}.trace", "--"]
+        ended = hinterland(binary, *options, traces / "toucher", name)
+        assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+        assert f"`hinterland advise {tmp_path}/{name}.trace`" in ended.stderr
+        told[name] = advice(binary, tmp_path / f"{name}.trace")
+        assert 124 << 20 <= told[name]["features"]["footprint_bytes"] <= 144 << 20
+    # What was filled ahead of the scan counts, or it would seem to touch a page here and there.
+    assert told["scan"]["features"]["sequential_ratio"] > 0.8 > 0.3 > told["random"]["features"]["sequential_ratio"]
+    assert told["scan"]["features"]["touches"] > 2 * (128 << 20) // (16 << 10)
+    best = told["random"]["recommended"]["unit_bytes"]
+    assert any("16 KiB apart" in why for why in told["random"]["why"]) == (best <= 16 << 10)
+    less = hinterland(binary, "advise", tmp_path / "random.trace", "--local", "48M", "--far", "lz4", "--by", "time")
+    assert "saw nothing of what the program did within 64 MiB" in less.stdout, less.stdout
+    for refused in (["--tune", "--", "true"], ["--", "none-of-this-name"]):
+        options = ["run", "--local", "64M", "--record", tmp_path / "random.trace", *refused]
+        before = (tmp_path / "random.trace").read_bytes()
+        assert hinterland(binary, *options).returncode != 0
+        assert (tmp_path / "random.trace").read_bytes() == before, "a record of before was replaced by nothing"
+
+
+@needs_far_memory
 def test_what_is_told_is_compared_with_the_run(binary, traces):
     told = advice(binary, traces / "random.trace", "--run", "--", traces / "toucher", "random")
     assert [run["name"] for run in told["runs"]] == ["without far memory", "recommended", "default"]

@@ -93,6 +93,7 @@ impl Engine {
             }
             let Some((from, mut to)) = space.table.alike(window.end, self.unit_bytes) else { break };
             let state = space.table.state(from).cloned();
+            let is_first = matches!(state, Some(State::Untouched));
             if filled >= most || resident + (to - from) + spare > room {
                 break;
             }
@@ -114,6 +115,7 @@ impl Engine {
                 _ => break,
             }
             known.counters.ahead_bytes += to - from;
+            self.watch.filled(self.unit_bytes, id, (from, to), is_first, opens);
             filled += to - from;
             window.end = to;
         }

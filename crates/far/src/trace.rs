@@ -1,7 +1,8 @@
 //! Watching the faults of a run: recording them as a page trace, or learning from them how far to fetch ahead.
 //!
 //! What the engine takes out of sight and the program touches again is a fault, and nothing else is. So the smaller the budget, the more a trace
-//! tells: what misses in a memory of this size is all that a larger one can miss.
+//! tells: what misses in a memory of this size is all that a larger one can miss. What is filled ahead of a program is recorded as if it had been
+//! touched then: whether it was, nobody is told.
 
 use crate::engine::{Engine, Known};
 use hinterland_farplan::live::Tuner;
@@ -125,6 +126,20 @@ impl TraceWriter {
         }
     }
 
+    /// Notes units that were filled before anybody touched them.
+    fn filled(&mut self, unit_bytes: u64, id: u64, (start, end): (u64, u64), kind: Kind, writes: bool) {
+        let (time_ns, flags) = (self.time_ns(), if writes { STORE } else { 0 });
+        let number = u8::try_from(id).unwrap_or(u8::MAX);
+        let mut at = start;
+        while at < end {
+            // Units lie at multiples of their length; the first and the last of a range may be cut.
+            let next = ((at & !(unit_bytes - 1)) + unit_bytes).min(end);
+            let (address, amount) = (at & !(unit_bytes - 1), ((next - at) / PAGE) as u32); // at most 512
+            self.write(Record { time_ns, address, kind, space: number, flags, amount });
+            at = next;
+        }
+    }
+
     fn census(&mut self, engine: &Engine, known: &Known) {
         let (mut other, mut files, mut threads) = (0, 0, 0);
         for space in known.spaces.values().filter(|space| space.process != 0 && !space.is_child) {
@@ -180,6 +195,14 @@ impl Watcher {
     pub(crate) fn event(&self, engine: &Engine, known: &Known, id: u64, event: &Event) {
         if let Watch::Record(recorder) = &mut *self.lock() {
             recorder.event(engine, known, id, event);
+        }
+    }
+
+    /// Takes in what was filled ahead of a program: memory that was touched never before, or that came back.
+    pub(crate) fn filled(&self, unit_bytes: u64, id: u64, range: (u64, u64), is_first: bool, writes: bool) {
+        if let Watch::Record(recorder) = &mut *self.lock() {
+            let kind = if is_first { Kind::First } else { Kind::Again };
+            recorder.filled(unit_bytes, id, range, kind, writes);
         }
     }
 

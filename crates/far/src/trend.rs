@@ -31,7 +31,7 @@ impl Engine {
             if matches!(state, State::Resident { .. } | State::Leaving { .. }) {
                 continue;
             }
-            let bytes = end - start;
+            let (bytes, is_first) = (end - start, matches!(state, State::Untouched));
             if filled + bytes > most || resident + bytes + spare > room {
                 break;
             }
@@ -60,6 +60,7 @@ impl Engine {
                 State::Resident { .. } | State::Leaving { .. } => {}
             }
             known.counters.ahead_bytes += bytes;
+            self.watch.filled(self.unit_bytes, id, (start, end), is_first, writes);
             known.counters.trend_bytes += bytes;
             filled += bytes;
         }

@@ -3,7 +3,7 @@
 use crate::PAGE;
 use crate::features::{Features, UNITS};
 use crate::replay::{Costs, Gaps, Prediction, Setting, Speed, footprint_pages, replay, room_bytes};
-use crate::trace::Trace;
+use crate::trace::{Header, Trace};
 
 /// Shares of the program's memory, in hundredths, that are tried for the least local memory.
 const LOCAL_PERCENTS: [u64; 9] = [10, 20, 30, 40, 50, 60, 70, 80, 90];
@@ -108,7 +108,8 @@ pub fn advise(trace: &Trace, wishes: &Wishes) -> Option<Advice> {
         let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
         told.time_s <= told.plain_s * wishes.slowdown_max
     });
-    let why = why(&features, &best, &choices, &effects, wishes);
+    let mut why = why(&features, &best, &choices, &effects, wishes);
+    why.extend(doubts(trace, &best.setting, footprint));
     Some(Advice { features, local_bytes, choices, effects, best, local_bytes_least, why })
 }
 
@@ -205,6 +206,26 @@ fn why(
     why
 }
 
+/// What the trace cannot tell of a setting.
+fn doubts(trace: &Trace, setting: &Setting, footprint: u64) -> Vec<String> {
+    let Header { unit_bytes, window_bytes, window_percent } = trace.header;
+    let window = window_bytes.max(footprint / 100 * window_percent);
+    let mut doubts = Vec::new();
+    if setting.local_bytes < window {
+        doubts.push(format!(
+            "more will miss than is told: the trace saw nothing of what the program did within {} MiB, and less than that is to be here",
+            window >> 20
+        ));
+    }
+    if unit_bytes > PAGE && setting.unit_bytes <= unit_bytes {
+        doubts.push(format!(
+            "the trace tells no less than {} KiB apart: whether smaller units suit is seen in one of `hinterland trace`",
+            unit_bytes >> 10
+        ));
+    }
+    doubts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +278,26 @@ mod tests {
         once.time_ns = 60_000_000_000;
         let once = advise(&once, &wishes(Goal::Effect)).unwrap();
         assert_eq!(once.best.setting.back_ends, [1], "{:?}", once.effects);
+    }
+
+    #[test]
+    fn what_the_trace_of_a_run_could_not_see_is_told() {
+        let told = |header: Header| {
+            let trace = Trace { header, ..random() };
+            let footprint = footprint_pages(&trace) * PAGE;
+            doubts(
+                &trace,
+                &Setting { local_bytes: 32 << 20, unit_bytes: 16 << 10, ahead: true, back_ends: vec![0] },
+                footprint,
+            )
+        };
+        let fine = Header { unit_bytes: PAGE, window_bytes: 32 << 20, window_percent: 0 };
+        assert!(told(fine).is_empty());
+        // Half of 64 MiB is here, and 60 hundredths were in sight.
+        let share = told(Header { window_bytes: 0, window_percent: 60, ..fine });
+        assert!(share.len() == 1 && share[0].contains("within 38 MiB"), "{share:?}");
+        let coarse = told(Header { unit_bytes: 64 << 10, ..fine });
+        assert!(coarse.len() == 1 && coarse[0].contains("64 KiB apart"), "{coarse:?}");
     }
 
     #[test]

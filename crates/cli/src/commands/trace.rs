@@ -2,13 +2,14 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::run::far::{self, Supervised};
 use crate::run::{preload, program};
 use crate::size::Size;
 use hinterland_far::store::{Packed, Stores};
 use hinterland_far::{Budget, Options, Service, TraceWriter, Watch, Written};
 use hinterland_farplan::trace::Header;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,21 +52,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     if let Some(name) = arguments.program.first() {
         far::check(name)?;
-        // A trace of before is replaced only by one of a program that is there.
-        if hinterland_far::program::find(name).is_none_or(|file| !file.exists()) {
-            let text = format!("there is no program {}", name.display());
-            return Err(Failure::new(text, "check its name and the PATH"));
-        }
+        check_there(name)?;
     }
-    let file = File::create(&arguments.output)
-        .map_err(|error| Failure::file("making", &arguments.output, &error))?;
-    let (window_bytes, window_percent) = match arguments.window {
-        Budget::Bytes(bytes) => (bytes, 0),
-        Budget::Percent(percent) => (0, u64::from(percent)),
-    };
-    let header = Header { unit_bytes: arguments.unit.bytes, window_bytes, window_percent };
-    let (recorder, written) = TraceWriter::new(file, header)
-        .map_err(|error| Failure::file("writing", &arguments.output, &error))?;
+    let (recorder, written) = begin(&arguments.output, arguments.window, arguments.unit.bytes)?;
     // Before there are other threads: they take the mask over.
     let signals = program::Signals::hold()?;
     let supervised = Supervised::start(Options {
@@ -80,14 +69,44 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let mut child = program::start(&arguments.program, &[preload::find()?], &variables)?;
     let code = program::watch(&signals, &mut child)?;
     drop(supervised.finish(&context.output, false));
-    tell(&written, &arguments.output, context)?;
+    tell(&written, &arguments.output, &context.output)?;
     Ok(code)
 }
 
-fn tell(written: &Written, path: &Path, context: &Context) -> Result<(), Failure> {
+/// Refuses a program that is not there: a trace of before is replaced only by one of a program that is.
+///
+/// # Errors
+/// [`Failure`] for a name under which nothing is found.
+pub fn check_there(name: &OsStr) -> Result<(), Failure> {
+    if hinterland_far::program::find(name).is_some_and(|file| file.exists()) {
+        return Ok(());
+    }
+    let text = format!("there is no program {}", name.display());
+    Err(Failure::new(text, "check its name and the PATH"))
+}
+
+/// Begins a trace of a program that has so much of its memory in sight.
+///
+/// # Errors
+/// [`Failure`] for a file that cannot be written.
+pub fn begin(path: &Path, window: Budget, unit_bytes: u64) -> Result<(TraceWriter, Written), Failure> {
+    let file = File::create(path).map_err(|error| Failure::file("making", path, &error))?;
+    let (window_bytes, window_percent) = match window {
+        Budget::Bytes(bytes) => (bytes, 0),
+        Budget::Percent(percent) => (0, u64::from(percent)),
+    };
+    let header = Header { unit_bytes, window_bytes, window_percent };
+    TraceWriter::new(file, header).map_err(|error| Failure::file("writing", path, &error))
+}
+
+/// Waits until a trace is written, and says what can be done with it.
+///
+/// # Errors
+/// [`Failure`] for one that could not be written.
+pub fn tell(written: &Written, path: &Path, output: &Output) -> Result<(), Failure> {
     let result = written.recv().map_err(|_| Failure::new("the trace was not finished", "report this"))?;
     let records = result.map_err(|error| Failure::file("writing", path, &error))?;
-    context.output.say(format_args!(
+    output.say(format_args!(
         "hinterland: {records} records in {}; `hinterland advise {}` says what suits",
         path.display(),
         path.display()

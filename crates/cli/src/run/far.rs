@@ -2,6 +2,7 @@
 
 use super::back_end::{BackEnd, back_end, same_fate, understand};
 use super::temporary::TemporaryFolder;
+use crate::commands::trace;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -9,7 +10,7 @@ use crate::size::{Size, human};
 use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
 use hinterland_far::program;
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch};
+use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch, Written};
 use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
@@ -72,6 +73,9 @@ pub struct Choice {
     /// Its share of disks, links and processors while other runs on this host want them, too: twice the number, twice as much
     #[arg(long, value_name = "N", default_value_t = share::SHARE, requires = "local", value_parser = clap::value_parser!(u64).range(1..=share::SHARE_MAX))]
     share: u64,
+    /// Record which of its far memory the program touches when, for `hinterland advise FILE`; units are then of one size
+    #[arg(long, value_name = "FILE", requires = "local", conflicts_with = "tune")]
+    record: Option<PathBuf>,
     /// Learn while the program runs how far to fetch ahead
     #[arg(long, requires = "local", conflicts_with = "no_ahead")]
     tune: bool,
@@ -88,6 +92,7 @@ struct Recorded {
 pub struct Supervised {
     control: Option<Control>,
     recorded: Option<Recorded>,
+    traced: Option<(Written, PathBuf)>,
     supervisor: Supervisor,
     socket: PathBuf,
     _folder: TemporaryFolder,
@@ -136,6 +141,9 @@ impl Choice {
         let Some(local) = self.local else { return Ok(None) };
         if let Some(name) = program.first() {
             check(name)?;
+            if self.record.is_some() {
+                trace::check_there(name)?;
+            }
         }
         let is_slow = self.far.iter().any(BackEnd::is_slow);
         let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
@@ -143,16 +151,15 @@ impl Choice {
         let far: Vec<BackEnd> = self.far.iter().map(BackEnd::sparing).collect();
         let stores = open_back_ends(&far, self.copies, unit_bytes, &context.socket())?;
         warn_of_same_fate(&far, usize::from(self.copies), context);
-        let watch = if self.tune {
-            Watch::Tune(Tuner::new(unit_bytes, FILL_BYTES_MAX, Prices::default()))
-        } else {
-            Watch::Nothing
-        };
+        let (watch, traced) = self.watch(local, unit_bytes)?;
         let page = self.report.as_deref().map(page).transpose()?;
         let ahead = !self.no_ahead;
         let service = service()?;
         // Who names a unit gets that one; what learns about the windows counts in units.
-        let fits = self.far_unit.is_none() && !self.tune && self.far.iter().all(BackEnd::is_exact);
+        let fits = self.far_unit.is_none()
+            && !self.tune
+            && traced.is_none()
+            && self.far.iter().all(BackEnd::is_exact);
         let share = if service.share > 0 { self.share } else { 0 };
         let service = Service { fit: service.fit && fits, share, ..service };
         let options = Options { budget: local, unit_bytes, stores, ahead, service, watch };
@@ -167,7 +174,19 @@ impl Choice {
             let recorder = Recorder::start(&supervised.supervisor, about)?;
             supervised.recorded = Some(Recorded { recorder, path, file });
         }
+        supervised.traced = traced;
         Ok(Some(supervised))
+    }
+
+    /// What is done with the faults of the run, and where a trace of them goes.
+    fn watch(&self, local: Budget, unit_bytes: u64) -> Result<(Watch, Option<(Written, PathBuf)>), Failure> {
+        if self.tune {
+            let tuner = Tuner::new(unit_bytes, FILL_BYTES_MAX, Prices::default());
+            return Ok((Watch::Tune(tuner), None));
+        }
+        let Some(path) = &self.record else { return Ok((Watch::Nothing, None)) };
+        let (recorder, written) = trace::begin(path, local, unit_bytes)?;
+        Ok((Watch::Record(recorder), Some((written, path.clone()))))
     }
 
     fn about(&self, program: &[OsString]) -> About {
@@ -198,7 +217,7 @@ impl Supervised {
         let folder = TemporaryFolder::make("far")?;
         let socket = folder.path().join("far.sock");
         let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
-        Ok(Self { control: None, recorded: None, supervisor, socket, _folder: folder })
+        Ok(Self { control: None, recorded: None, traced: None, supervisor, socket, _folder: folder })
     }
 
     fn start_listed(
@@ -256,6 +275,11 @@ impl Supervised {
                 Ok(()) => output.say(format_args!("hinterland: the report is in {}", path.display())),
                 Err(error) => output.fail(&Failure::file("writing", &path, &error)),
             }
+        }
+        if let Some((written, path)) = self.traced
+            && let Err(failure) = trace::tell(&written, &path, output)
+        {
+            output.fail(&failure);
         }
         // Why nothing was started has been told.
         if output.quiet || report.processes == 0 {
