@@ -130,7 +130,7 @@ def test_programs_are_listed_by_number_and_name_while_they_run(runtime):
         assert str(program["pid"]) in table and "mine" in table and "128 MiB" in table
         assert runtime.sockets.stat().st_mode & 0o777 == 0o700
         finished(running)
-    assert runtime.programs() == [] and not list(runtime.sockets.iterdir())
+    assert runtime.programs() == [] and not list(runtime.sockets.glob("*.sock"))
 
 
 def test_budgets_go_down_and_up_while_the_program_works_and_no_byte_is_wrong(runtime):
@@ -195,7 +195,7 @@ def test_a_budget_below_what_cannot_leave_is_refused_with_the_least(runtime):
 
 def test_what_killed_supervisors_leave_is_recognised_and_removed(runtime):
     with runtime.running("--local", "128M", "--name", "killed") as running:
-        (left,) = runtime.sockets.iterdir()
+        (left,) = runtime.sockets.glob("*.sock")
         os.kill(running.pid, signal.SIGKILL)
         running.wait(timeout=SECONDS_MAX)
         assert left.exists()
@@ -207,7 +207,7 @@ def test_what_killed_supervisors_leave_is_recognised_and_removed(runtime):
 def test_other_users_may_neither_see_nor_change_a_program(runtime):
     nobody = 65534
     with runtime.running("--local", "128M", "--name", "mine") as running:
-        (path,) = runtime.sockets.iterdir()
+        (path,) = runtime.sockets.glob("*.sock")
         # Open on the way to the socket and the binary, as they are not by themselves: the socket itself must refuse.
         runtime.folder.chmod(0o755)
         path.parent.parent.chmod(0o755)

@@ -238,7 +238,7 @@ pub(crate) fn open_sequence(space: &mut Space, start: u64, end: u64) -> Result<(
 }
 
 /// Lets what is here of a range be written without a fault, up to the first unit that is not here; returns where that is.
-fn open(space: &mut Space, from: u64, until: u64) -> Result<u64, OsError> {
+pub(crate) fn open(space: &mut Space, from: u64, until: u64) -> Result<u64, OsError> {
     let (mut at, mut protected) = (from, from);
     while at < until
         && let Some((_, to)) = space.table.unit(at)

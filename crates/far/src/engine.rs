@@ -10,6 +10,7 @@ use crate::trace::{Watch, Watcher};
 use hinterland_farplan::grain::{BLOCK_BYTES, Grains};
 use hinterland_farplan::guess::Guess;
 use hinterland_farplan::hand::Hand;
+use hinterland_farplan::huge::Blocks;
 use hinterland_farplan::loose::Loose;
 use hinterland_farplan::refault::{Clock, Refaults};
 use hinterland_farplan::room::{self, ROOM_BYTES_MIN};
@@ -62,6 +63,8 @@ pub struct Service {
     pub trends: bool,
     /// Whether as much of a unit leaves and comes back together as its place uses together; for units of [`BLOCK_BYTES`] alone.
     pub fit: bool,
+    /// Whether memory that has come to rest gets huge pages again, where the program or the machine wants them.
+    pub huge: bool,
     /// Its share of disks, links and processors that other runs use, too, from 1 to [`SHARE_MAX`](hinterland_farplan::share::SHARE_MAX); 0 to
     /// regard no other run.
     pub share: u64,
@@ -107,6 +110,8 @@ pub(crate) struct Space {
     pub guess: Guess,
     pub grains: Grains,
     pub refaults: Refaults,
+    /// Places of huge pages, and which of them are at rest.
+    pub blocks: Blocks,
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
     /// Memory that is told of and not served yet: the program fits so far.
@@ -134,6 +139,8 @@ pub(crate) struct Counters {
     pub ahead_bytes: u64,
     pub together_bytes: u64,
     pub trend_bytes: u64,
+    /// Huge pages that were made again.
+    pub huge_pages: u64,
     /// Faults for which somebody else was waited for, a disk or another host.
     pub slept: u64,
     pub evicted_bytes: u64,
@@ -207,6 +214,8 @@ pub(crate) struct Engine {
     /// What was said and is not said again.
     pub said: Mutex<BTreeSet<&'static str>>,
     pub lost_bytes: AtomicU64,
+    /// The run is over.
+    pub over: Condvar,
 }
 
 impl Engine {
@@ -229,6 +238,7 @@ impl Engine {
             board: None,
             said: Mutex::default(),
             lost_bytes: AtomicU64::new(0),
+            over: Condvar::new(),
         }
     }
 
@@ -385,6 +395,7 @@ impl Space {
             guess: Guess::default(),
             grains: Grains::default(),
             refaults: Refaults::new(unit_bytes, part_bytes),
+            blocks: Blocks::default(),
             page: None,
             mover: None,
             loose: Loose::default(),
@@ -417,6 +428,7 @@ impl Space {
             guess: self.guess.clone(),
             grains: self.grains.clone(),
             refaults: self.refaults.clone(),
+            blocks: Blocks::default(),
             page: None,
             mover: None,
             loose: self.loose.clone(),

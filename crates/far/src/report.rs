@@ -58,6 +58,8 @@ pub struct Report {
     pub together_bytes: u64,
     /// Of what was filled ahead, what lay along the steps of a thread.
     pub trend_bytes: u64,
+    /// Huge pages that were made again where memory had come to rest.
+    pub huge_pages: u64,
     /// Taken out and written to a back end.
     pub evicted_bytes: u64,
     /// Taken out without a write: a back end had the same bytes.
@@ -107,6 +109,7 @@ impl Report {
             ahead_bytes: counters.ahead_bytes,
             together_bytes: counters.together_bytes,
             trend_bytes: counters.trend_bytes,
+            huge_pages: counters.huge_pages,
             evicted_bytes: counters.evicted_bytes,
             clean_bytes: counters.clean_bytes,
             zero_evicted_bytes: counters.zero_evicted_bytes,
@@ -158,6 +161,9 @@ impl fmt::Display for Report {
         }
         if let Some((depth, changes)) = self.tuned {
             write!(f, "; fetched at most {} KiB ahead at last, changed {changes} times", depth >> 10)?;
+        }
+        if self.huge_pages > 0 {
+            write!(f, "; {} huge pages made again", self.huge_pages)?;
         }
         if self.gave_way_s >= 0.01 {
             write!(f, "; gave way to other runs for {:.2} s", self.gave_way_s)?;

@@ -122,6 +122,10 @@ impl Supervisor {
             // Ends with the thread above, which has the other end.
             spawn("far-programs", None, move || looking.outside.serve(&begun))?,
         ];
+        if engine.service.huge {
+            let making = Arc::clone(&engine);
+            threads.push(spawn("far-huge", board(), move || making.remake_huge_pages())?);
+        }
         for _ in 0..engine.service.readers {
             let reading = Arc::clone(&engine);
             let serve = move || reading.reads.serve(|| reading.bell.raise());
@@ -144,6 +148,7 @@ impl Supervisor {
     pub fn finish(self) -> Report {
         self.engine.lock().is_over = true;
         self.engine.pressure.notify_all();
+        self.engine.over.notify_all();
         self.engine.bell.raise();
         self.engine.reads.end();
         self.engine.settling.end();

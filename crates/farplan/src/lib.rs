@@ -7,6 +7,7 @@
 //! | [`grain`] | how much leaves and comes back together, by place |
 //! | [`guess`] | whether memory that comes back will be written |
 //! | [`refault`] | what comes back soon after it left, and stays longer then |
+//! | [`huge`] | which memory is worth a huge page again |
 //! | [`hand`] | which units leave next |
 //! | [`room`] | how a budget is divided |
 //! | [`stride`] | how much to fetch ahead of a program that reads or writes in order |
@@ -27,6 +28,7 @@ pub mod features;
 pub mod grain;
 pub mod guess;
 pub mod hand;
+pub mod huge;
 pub mod live;
 pub mod loose;
 pub mod refault;

@@ -12,6 +12,7 @@
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
+//! | [`transparent_huge`] | huge pages of another process's private memory |
 //! | [`userfault`] | faults of a range served from outside the program |
 //! | [`direct_file`] | files of a disk past the page cache, many transfers at once |
 //! | [`fault_point`] | steps at which a test ends the process |
@@ -62,6 +63,7 @@ pub mod shared_slice;
 pub mod socket;
 mod spin;
 pub mod swap_area;
+pub mod transparent_huge;
 pub mod userfault;
 
 pub use backing::{Backing, choose_backing};

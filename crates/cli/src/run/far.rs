@@ -38,6 +38,8 @@ const TOGETHER_VARIABLE: &str = "HINTERLAND_FAR_TOGETHER";
 const FIT_VARIABLE: &str = "HINTERLAND_FAR_FIT";
 /// Whether what lies along the steps of a program is filled ahead; 0 turns that off.
 const TRENDS_VARIABLE: &str = "HINTERLAND_FAR_TRENDS";
+/// Whether memory that has come to rest gets huge pages again; 0 turns that off.
+const HUGE_VARIABLE: &str = "HINTERLAND_FAR_HUGE";
 /// Whether other runs of this host are given way to; 0 turns that off.
 const SHARES_VARIABLE: &str = "HINTERLAND_FAR_SHARES";
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
@@ -314,6 +316,7 @@ pub fn service() -> Result<Service, Failure> {
         together: is_on(TOGETHER_VARIABLE),
         trends: is_on(TRENDS_VARIABLE),
         fit: is_on(FIT_VARIABLE),
+        huge: is_on(HUGE_VARIABLE),
         share: if is_on(SHARES_VARIABLE) { share::SHARE } else { 0 },
     })
 }
