@@ -345,4 +345,39 @@ pub enum Command {
         /// The region.
         object: ObjectId,
     },
+    /// A node is about to make a copy because its rack reads the object a lot. Answer: [`Reply::Copying`](crate::Reply::Copying);
+    /// [`Command::ReplicaAdded`] follows. Nobody is charged for it.
+    AddHeatCopy {
+        /// A sealed object without a home that is up in the node's rack.
+        object: ObjectId,
+        /// Where the copy shall live.
+        node: NodeId,
+        /// That node's incarnation.
+        incarnation: u64,
+    },
+    /// A node wants to drop such a copy. Answer: [`Reply::Forgotten`](crate::Reply::Forgotten), after which nobody is sent to it; refused as
+    /// long as no copy that was asked for is up.
+    DropHeatCopy {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+        /// Its incarnation.
+        incarnation: u64,
+        /// The epoch of the copy; one that the directory does not know may be dropped.
+        epoch: Epoch,
+    },
+    /// Which of a node's copies are heat copies. Answer: [`Reply::HeatCopies`](crate::Reply::HeatCopies).
+    HeatCopies {
+        /// The node.
+        node: NodeId,
+        /// Start behind this object.
+        after: ObjectId,
+    },
+    /// Which homes of objects, at most [`HEAT_LIST_MAX`](crate::HEAT_LIST_MAX), have heat copies. Answer:
+    /// [`Reply::HeatHomes`](crate::Reply::HeatHomes).
+    HeatHomes {
+        /// The objects.
+        objects: Vec<ObjectId>,
+    },
 }

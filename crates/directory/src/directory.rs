@@ -247,6 +247,14 @@ impl Draft<'_> {
             Command::ReplicaAdded { object, node, incarnation, epoch, digest } => {
                 self.replica_added(*object, *node, *incarnation, *epoch, *digest)
             }
+            Command::AddHeatCopy { object, node, incarnation } => {
+                self.add_heat_copy(*object, *node, *incarnation)
+            }
+            Command::DropHeatCopy { object, node, incarnation, epoch } => {
+                self.drop_heat_copy(*object, *node, *incarnation, *epoch)
+            }
+            Command::HeatCopies { node, after } => Ok(self.list_heat_copies(*node, *after)),
+            Command::HeatHomes { objects } => Ok(self.heat_homes(objects)),
             Command::Lookup { name } => self.lookup(name),
             Command::LookupObject { object } => self.lookup_object(*object),
             Command::LookupPage { page } => self.lookup_page(*page),

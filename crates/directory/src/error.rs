@@ -355,6 +355,32 @@ pub enum DirectoryError {
         /// The node that makes it.
         node: NodeId,
     },
+    /// A copy for a rack that has one, or is making one.
+    #[error("{object} has a copy on {node} in the same rack (hint: read that one)")]
+    CopyNear {
+        /// The object.
+        object: ObjectId,
+        /// The node that has it.
+        node: NodeId,
+    },
+    /// A heat copy that has become one of those that were asked for.
+    #[error("the copy of {object} on {node} is one of those that were asked for (hint: keep it)")]
+    CopyIsWanted {
+        /// The object.
+        object: ObjectId,
+        /// The node that has it.
+        node: NodeId,
+    },
+    /// A heat copy of an object of which no other copy is up.
+    #[error(
+        "none of the copies of {object} that were asked for is up (hint: {node} keeps its own until one is)"
+    )]
+    LastCopy {
+        /// The object.
+        object: ObjectId,
+        /// The node that has it.
+        node: NodeId,
+    },
 }
 
 /// Records that contradict each other: a broken store or a bug, never a consequence of a crash.
@@ -411,6 +437,14 @@ pub enum Contradiction {
     /// Two homes of an object are the same node.
     #[error("{object} has two homes on {node}")]
     SameHomeTwice {
+        /// The object.
+        object: ObjectId,
+        /// The node.
+        node: NodeId,
+    },
+    /// A heat copy of what is not sealed.
+    #[error("{object} has a heat copy on {node} and is not sealed")]
+    HeatCopyOfUnsealed {
         /// The object.
         object: ObjectId,
         /// The node.

@@ -37,6 +37,7 @@ mod directory;
 mod draft;
 mod error;
 mod extent;
+mod heat;
 mod lifecycle;
 pub mod locks;
 mod members;
@@ -68,6 +69,10 @@ pub const LIST_MAX: u32 = 1000;
 pub const LIST_BYTES_MAX: usize = 768 << 10;
 /// Most homes of one object: what was asked for, and as many again for what is read a lot.
 pub const HOMES_MAX: usize = 2 * hinterland_types::limits::COPIES_MAX as usize;
+/// Most heat copies of one object: one in each of so many racks, which leaves as many homes for the copies that were asked for.
+pub const HEAT_HOMES_MAX: usize = HOMES_MAX - hinterland_types::limits::COPIES_MAX as usize;
+/// Most entries of one [`Command::HeatCopies`] answer, and objects of one [`Command::HeatHomes`]: as many as a list has.
+pub const HEAT_LIST_MAX: usize = LIST_MAX as usize;
 /// Most objects in one part of a [`Command::NodeObjects`]: 16384 entries of 52 bytes fit in a control message.
 pub const HELD_MAX: usize = 16 << 10;
 /// Most pages of one [`Command::PageHomes`] answer: three numbers of at most ten bytes each fit in a control message.

@@ -38,7 +38,12 @@ impl Draft<'_> {
         let room_bytes = charged_bytes(size.unwrap_or(BASE_PAGE_BYTES));
         let nodes = self.choose_homes(room_bytes, copies, placement, writer.node)?;
         self.find_pages(bytes)?;
-        let homes = nodes.into_iter().map(|node| Home { node, epoch: self.next_epoch(), complete: false });
+        let homes = nodes.into_iter().map(|node| Home {
+            node,
+            epoch: self.next_epoch(),
+            complete: false,
+            heat: false,
+        });
         let homes = homes.collect();
         let object = self.next_object();
         let stage = Stage::Writing { writer };
@@ -186,7 +191,12 @@ impl Draft<'_> {
             Placement::Spread if size >= PAGE_BYTES => self.choose_parts(pages)?,
             _ => self.choose_homes(charged_bytes(size), 1, placement, local)?,
         };
-        let homes = nodes.into_iter().map(|node| Home { node, epoch: self.next_epoch(), complete: true });
+        let homes = nodes.into_iter().map(|node| Home {
+            node,
+            epoch: self.next_epoch(),
+            complete: true,
+            heat: false,
+        });
         let homes: Vec<_> = homes.collect();
         let object = self.next_object();
         if homes.len() > 1 {

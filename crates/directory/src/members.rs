@@ -194,7 +194,10 @@ impl Draft<'_> {
             Stage::Writing { .. } if held.digest.is_some() => Verdict::Keep,
             Stage::Writing { .. } => Verdict::Drop,
             Stage::Sealed { digest, .. } if held.digest != Some(digest) => Verdict::Drop,
-            Stage::Sealed { .. } if self.live_copies(object) >= usize::from(object.copies) => Verdict::Drop,
+            // Nobody is charged for a heat copy, so it is never one too many.
+            Stage::Sealed { .. } if !home.heat && self.live_copies(object) >= usize::from(object.copies) => {
+                Verdict::Drop
+            }
             Stage::Sealed { .. } if home.complete => Verdict::Keep,
             Stage::Sealed { .. } => Verdict::Complete,
             Stage::Mutable { .. } | Stage::Making { .. } => Verdict::Keep,

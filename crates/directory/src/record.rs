@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
-//! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, complete), stage with what belongs to it |
+//! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
 //! | `pages` | first page number, 4 bytes | page count, object id |
 //! | `regions` | object id, 8 bytes | base rule: nodes with the epochs of their parts; pages charged to each node |
@@ -17,7 +17,8 @@
 //!
 //! `names` and `pages` follow from `objects` and are kept so that recovery can compare them: a store in
 //! which they disagree is refused. A region without a record in `regions` lies on its one home. Format 1 had
-//! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is.
+//! neither `regions` nor `homes` nor `moves`, and nothing else differs, so a store of it is read as it is. Up to format 2
+//! the byte of a home was only 0 or 1: such a store is read as it is too, and an older release refuses one that may have others.
 
 use crate::{ContentDigest, PageRun, Reply, Writer};
 use hinterland_types::limits::{BASE_PAGE_BYTES, PAGE_BYTES};
@@ -25,7 +26,7 @@ use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, PageNumber, RackName
 use serde::{Deserialize, Serialize};
 
 /// Version of the records that is written.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 /// Oldest version that can be read; what is older or newer is refused at recovery.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// First object identifier: identifiers are inode numbers in mounts, where 1 is the root.
@@ -132,8 +133,9 @@ pub(crate) struct MemberRecord {
     pub(crate) state: MemberState,
 }
 
-/// A copy of an object on a node.
+/// A copy of an object on a node. In the store its two flags are one byte: bit 0 for `complete`, bit 1 for `heat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "(NodeId, Epoch, u8)", into = "(NodeId, Epoch, u8)")]
 pub struct Home {
     /// The node.
     pub node: NodeId,
@@ -141,6 +143,28 @@ pub struct Home {
     pub epoch: Epoch,
     /// Whether the node holds all bytes; `false` while they are being written or copied there.
     pub complete: bool,
+    /// Whether it is a heat copy: there because its rack reads the object a lot, beside the copies that were asked for. It counts as
+    /// none of those and is charged to nobody, because its node drops it as soon as it needs the room.
+    pub heat: bool,
+}
+
+/// A byte of a home that no release has written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{0} is no byte of a home (hint: it was written by a later release; use that one)")]
+pub struct BadHome(u8);
+
+impl TryFrom<(NodeId, Epoch, u8)> for Home {
+    type Error = BadHome;
+    fn try_from((node, epoch, flags): (NodeId, Epoch, u8)) -> Result<Self, BadHome> {
+        let home = Self { node, epoch, complete: flags & 1 != 0, heat: flags & 2 != 0 };
+        if flags > 3 { Err(BadHome(flags)) } else { Ok(home) }
+    }
+}
+
+impl From<Home> for (NodeId, Epoch, u8) {
+    fn from(home: Home) -> Self {
+        (home.node, home.epoch, u8::from(home.complete) | u8::from(home.heat) << 1)
+    }
 }
 
 /// Where an object is in its life, with what belongs to that stage.
@@ -396,5 +420,24 @@ mod tests {
         assert_eq!(charged_bytes(PAGE_BYTES - 1), PAGE_BYTES);
         assert_eq!(charged_bytes(PAGE_BYTES), PAGE_BYTES);
         assert_eq!(charged_bytes(PAGE_BYTES + 1), 2 * PAGE_BYTES);
+    }
+
+    #[test]
+    fn a_home_of_an_older_store_is_read_as_an_ordinary_copy() {
+        #[derive(Serialize)]
+        struct Before {
+            node: NodeId,
+            epoch: Epoch,
+            complete: bool,
+        }
+        for complete in [false, true] {
+            let before = encode(&Before { node: NodeId(300), epoch: Epoch(7), complete });
+            let home = Home { node: NodeId(300), epoch: Epoch(7), complete, heat: false };
+            assert_eq!(postcard::from_bytes(&before), Ok(home));
+            assert_eq!(encode(&home), before);
+        }
+        let heat = Home { node: NodeId(300), epoch: Epoch(7), complete: true, heat: true };
+        assert_eq!(postcard::from_bytes(&encode(&heat)), Ok(heat));
+        assert!(postcard::from_bytes::<Home>(&encode(&(NodeId(300), Epoch(7), 4u8))).is_err());
     }
 }

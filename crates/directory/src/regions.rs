@@ -65,7 +65,7 @@ impl Draft<'_> {
             Some(part) => part.epoch,
             None => {
                 let epoch = self.next_epoch();
-                object.homes.push(Home { node: to, epoch, complete: true });
+                object.homes.push(Home { node: to, epoch, complete: true, heat: false });
                 epoch
             }
         };

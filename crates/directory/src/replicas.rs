@@ -12,9 +12,10 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 impl Draft<'_> {
-    /// Whole copies on nodes that are up.
+    /// Whole copies on nodes that are up, without heat copies.
     pub(crate) fn live_copies(&self, object: &ObjectRecord) -> usize {
-        object.homes.iter().filter(|home| home.complete && self.is_up(home.node)).count()
+        let is_live = |home: &&Home| home.complete && !home.heat && self.is_up(home.node);
+        object.homes.iter().filter(is_live).count()
     }
 
     pub(crate) fn complete_home(&mut self, id: ObjectId, node: NodeId) {
@@ -73,15 +74,21 @@ impl Draft<'_> {
     fn lacks_copies(&self, id: ObjectId) -> bool {
         let Some(object) = self.object(id) else { return false };
         let live = self.live_copies(object);
-        let coming = object.homes.iter().filter(|home| !home.complete && self.is_up(home.node)).count();
-        matches!(object.stage, Stage::Sealed { .. }) && live > 0 && live + coming < usize::from(object.copies)
+        let is_coming = |home: &&Home| !home.complete && !home.heat && self.is_up(home.node);
+        let coming = object.homes.iter().filter(is_coming).count();
+        // From a heat copy, too, others are made.
+        let is_readable = object.homes.iter().any(|home| home.complete && self.is_up(home.node));
+        matches!(object.stage, Stage::Sealed { .. })
+            && is_readable
+            && live + coming < usize::from(object.copies)
     }
 
     /// What an object that lacks copies needs.
     fn repair(&self, id: ObjectId, candidates: &[Candidate<'_>], most: u64) -> Option<Repair> {
         let object = self.object(id)?;
         let homes: Vec<_> = object.homes.iter().map(|home| home.node).collect();
-        let target = choose_another(candidates, most, (id, charged_bytes(object.bytes)), &homes);
+        let another = || choose_another(candidates, most, (id, charged_bytes(object.bytes)), &homes);
+        let target = self.heat_copy_to_keep(object).or_else(another);
         // Fewer than `copies`, which is a byte.
         let live = self.live_copies(object) as u8;
         Some(Repair { object: id, size: object.bytes, live, copies: object.copies, target })
@@ -97,7 +104,8 @@ impl Draft<'_> {
         let object = self.known_object(id)?;
         let Stage::Sealed { .. } = object.stage else { return Err(wrong_state(id, object)) };
         match object.home(node) {
-            Some(home) if home.complete => {
+            Some(home) if home.heat && home.complete => return self.keep_heat_copy(id, node),
+            Some(home) if home.complete || home.heat => {
                 return Err(DirectoryError::AlreadyHome { object: id, node });
             }
             Some(home) => return Ok(Reply::Copying { epoch: home.epoch, object: self.info(id, object) }),
@@ -112,7 +120,7 @@ impl Draft<'_> {
         }
         let mut object = object.clone();
         let epoch = self.next_epoch();
-        object.homes.push(Home { node, epoch, complete: false });
+        object.homes.push(Home { node, epoch, complete: false, heat: false });
         let info = self.info(id, &object);
         self.set_object(id, Some(object));
         Ok(Reply::Copying { epoch, object: info })

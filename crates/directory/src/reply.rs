@@ -253,4 +253,13 @@ pub enum Reply {
         /// Homes of that one to tell (they also hear it with their next heartbeat).
         homes: Vec<HomeInfo>,
     },
+    /// Heat copies of one node, whole or in the making.
+    HeatCopies {
+        /// Ascending by object.
+        copies: Vec<(ObjectId, Epoch)>,
+        /// Whether there are more behind the last.
+        more: bool,
+    },
+    /// Objects with the nodes that have heat copies of them.
+    HeatHomes(Vec<(ObjectId, NodeId)>),
 }

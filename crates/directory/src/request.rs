@@ -46,6 +46,7 @@ impl Command {
                 | Self::Publish { .. }
                 | Self::MakeRegion { .. }
                 | Self::ShowRegion { .. }
+                | Self::AddHeatCopy { .. }
         )
     }
 }

@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub(crate) removing: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Sealed objects of which each node is making a copy.
     pub(crate) copying: BTreeMap<NodeId, BTreeSet<ObjectId>>,
+    /// Sealed objects of which each node has a heat copy, or is making one.
+    pub(crate) heat: BTreeMap<NodeId, BTreeSet<ObjectId>>,
     /// Sealed objects with fewer whole copies than were asked for, wherever those are.
     pub(crate) short: BTreeSet<ObjectId>,
     /// Objects that sessions of each node are writing.
@@ -58,6 +60,7 @@ impl State {
             held: BTreeMap::new(),
             removing: BTreeMap::new(),
             copying: BTreeMap::new(),
+            heat: BTreeMap::new(),
             short: BTreeSet::new(),
             writing: BTreeMap::new(),
         }
@@ -160,6 +163,9 @@ impl State {
             if matches!(object.stage, Stage::Sealed { .. }) && !home.complete {
                 self.copying.entry(home.node).or_default().insert(id);
             }
+            if matches!(object.stage, Stage::Sealed { .. }) && home.heat {
+                self.heat.entry(home.node).or_default().insert(id);
+            }
         }
         if is_short(&object) {
             self.short.insert(id);
@@ -168,8 +174,11 @@ impl State {
         Ok(())
     }
 
-    /// Bytes that the object has reserved on one of its homes.
+    /// Bytes that the object has reserved on one of its homes: a heat copy none, since it goes before anything is short of room.
     fn charge(&self, id: ObjectId, object: &ObjectRecord, node: NodeId) -> u64 {
+        if object.home(node).is_some_and(|home| home.heat) {
+            return 0;
+        }
         match self.regions.get(&id) {
             Some(region) => u64::from(region.pages_on(node)) * PAGE_BYTES,
             None => charged_bytes(object.bytes),
@@ -224,6 +233,7 @@ impl State {
             drop_from(&mut self.held, home.node, id);
             drop_from(&mut self.removing, home.node, id);
             drop_from(&mut self.copying, home.node, id);
+            drop_from(&mut self.heat, home.node, id);
             let left = self.reserved_bytes(home.node) - self.charge(id, &object, home.node);
             self.reserved.insert(home.node, left);
             if !self.held.contains_key(&home.node) {
@@ -249,6 +259,7 @@ impl State {
             (self.held == fresh.held, "objects by home"),
             (self.removing == fresh.removing, "objects to forget"),
             (self.copying == fresh.copying, "copies in the making"),
+            (self.heat == fresh.heat, "heat copies by node"),
             (self.short == fresh.short, "objects that lack copies"),
             (self.writing == fresh.writing, "puts by node"),
         ];
@@ -276,6 +287,9 @@ impl State {
             if home.epoch.0 >= self.meta.next_epoch {
                 return Err(Contradiction::CounterBehind { object: id });
             }
+            if home.heat && !matches!(object.stage, Stage::Sealed { .. } | Stage::Removing { .. }) {
+                return Err(Contradiction::HeatCopyOfUnsealed { object: id, node: home.node });
+            }
         }
         if id.0 >= self.meta.next_object || id.0 == 0 {
             return Err(Contradiction::CounterBehind { object: id });
@@ -297,7 +311,7 @@ impl State {
 
 /// Whether it is sealed and has fewer whole copies than were asked for.
 fn is_short(object: &ObjectRecord) -> bool {
-    let whole = object.homes.iter().filter(|home| home.complete).count();
+    let whole = object.homes.iter().filter(|home| home.complete && !home.heat).count();
     matches!(object.stage, Stage::Sealed { .. }) && whole < usize::from(object.copies)
 }
 

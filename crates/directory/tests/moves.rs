@@ -266,22 +266,26 @@ fn pages_of_a_part_that_is_gone_are_lost_and_never_read_as_zeros() {
 }
 
 #[test]
-fn a_store_of_the_format_before_is_read_and_written_on() {
-    let mut pool = Pool::new(64);
-    let object = pool.create("old", PAGES, Placement::Policy);
-    let key = (Table::Meta, b"meta".to_vec());
-    let mut meta = pool.store[&key].clone();
-    assert_eq!(meta[0], 2);
-    meta[0] = 1;
-    pool.store.insert(key.clone(), meta);
-    let records = pool.store.iter();
-    let records =
-        records.map(|((table, key), value)| Record { table: *table, key: key.clone(), value: value.clone() });
-    pool.directory = Directory::recover(Settings::default(), 0, records).unwrap();
-    let held = pool.held(object, 1);
-    assert_eq!(pool.listed(object), vec![Some(1); PAGES as usize]);
-    pool.join(1, 64, held);
-    assert_eq!(pool.store[&key][0], 2);
+fn a_store_of_a_format_before_is_read_and_written_on() {
+    for format in [1, 2] {
+        let mut pool = Pool::new(64);
+        let object = pool.create("old", PAGES, Placement::Policy);
+        let key = (Table::Meta, b"meta".to_vec());
+        let mut meta = pool.store[&key].clone();
+        assert_eq!(meta[0], 3);
+        meta[0] = format;
+        pool.store.insert(key.clone(), meta);
+        let records = pool.store.iter().map(|((table, key), value)| Record {
+            table: *table,
+            key: key.clone(),
+            value: value.clone(),
+        });
+        pool.directory = Directory::recover(Settings::default(), 0, records).unwrap();
+        let held = pool.held(object, 1);
+        assert_eq!(pool.listed(object), vec![Some(1); PAGES as usize]);
+        pool.join(1, 64, held);
+        assert_eq!(pool.store[&key][0], 3);
+    }
 }
 
 /// One thing that happens: a move begins, ends, or a node begins another life with or without its parts.

@@ -135,8 +135,8 @@ fn an_id_that_would_be_given_again_is_refused() {
 #[test]
 fn another_format_and_a_missing_meta_record_are_refused() {
     let mut other = records();
-    find(&mut other, Table::Meta, b"meta").value = vec![3, 1, 1, 1, 1];
-    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 3 });
+    find(&mut other, Table::Meta, b"meta").value = vec![4, 1, 1, 1, 1];
+    assert_eq!(recover(other).unwrap_err(), RecoverError::OtherFormat { found: 4 });
     let mut none = records();
     none.retain(|record| record.table != Table::Meta);
     assert_eq!(recover(none).unwrap_err(), RecoverError::NoMeta);

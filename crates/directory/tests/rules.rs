@@ -93,6 +93,13 @@ impl Pool {
         (object, homes)
     }
 
+    fn add_heat_copy(&mut self, object: ObjectId, node: u64) -> Result<Epoch, DirectoryError> {
+        match self.ask(Command::AddHeatCopy { object, node: NodeId(node), incarnation: 1 })? {
+            Reply::Copying { epoch, .. } => Ok(epoch),
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn look(&mut self, object: ObjectId) -> ObjectInfo {
         match self.ask(Command::LookupObject { object }) {
             Ok(Reply::Object(info)) => info,
@@ -276,6 +283,90 @@ fn a_copy_too_many_is_deleted_when_its_node_returns() {
     let reply = pool.report(2, 2, vec![held]).unwrap();
     assert_eq!(reply, Reply::Reconciled { delete: vec![(object, held.epoch)], up: true });
     assert_eq!(pool.look(object).homes.iter().map(|home| home.node.0).collect::<Vec<_>>(), [1, 3]);
+}
+
+/// Object `m` with one home on node 1 in rack a, and a whole heat copy on node 2 in rack b.
+fn with_heat_copy(nodes: &[(&str, u64)], copies: u8) -> (Pool, ObjectId, Epoch) {
+    let mut pool = Pool::with(nodes);
+    let (object, _) = pool.put("m", MIB, copies);
+    let epoch = pool.add_heat_copy(object, 2).unwrap();
+    let digest = ContentDigest([1; 32]);
+    pool.ask(Command::ReplicaAdded { object, node: NodeId(2), incarnation: 1, epoch, digest }).unwrap();
+    (pool, object, epoch)
+}
+
+fn drop_heat_copy(object: ObjectId, node: u64, epoch: Epoch) -> Command {
+    Command::DropHeatCopy { object, node: NodeId(node), incarnation: 1, epoch }
+}
+
+#[test]
+fn a_heat_copy_is_read_but_takes_no_room_and_counts_for_nothing() {
+    let (mut pool, object, epoch) = with_heat_copy(&[("a", 64 * MIB), ("b", 64 * MIB), ("b", 64 * MIB)], 1);
+    assert_eq!(pool.look(object).homes.iter().map(|home| home.node.0).collect::<Vec<_>>(), [1, 2]);
+    let Ok(Reply::Members(members)) = pool.ask(Command::Members) else { panic!() };
+    assert_eq!(members.iter().map(|member| member.reserved_bytes).collect::<Vec<_>>(), [MIB, 0, 0]);
+    let copies = vec![(object, epoch)];
+    let asked = Command::HeatCopies { node: NodeId(2), after: ObjectId(0) };
+    assert_eq!(pool.ask(asked), Ok(Reply::HeatCopies { copies, more: false }));
+    let homes = Command::HeatHomes { objects: vec![object, ObjectId(99)] };
+    assert_eq!(pool.ask(homes), Ok(Reply::HeatHomes(vec![(object, NodeId(2))])));
+    // One in a rack is enough, and a rack that has the object needs none.
+    let near = |node| Err(DirectoryError::CopyNear { object, node: NodeId(node) });
+    assert_eq!(pool.add_heat_copy(object, 3), near(2));
+    assert!(matches!(pool.add_heat_copy(object, 1), Err(DirectoryError::AlreadyHome { .. })));
+    pool.ask(drop_heat_copy(object, 2, epoch)).unwrap();
+    assert_eq!(pool.look(object).homes.len(), 1);
+    assert_eq!(pool.ask(drop_heat_copy(object, 2, epoch)), Ok(Reply::Forgotten), "asked again");
+}
+
+#[test]
+fn a_heat_copy_stays_while_no_other_copy_is_up_and_then_becomes_the_one_that_is_lacking() {
+    let (mut pool, object, epoch) = with_heat_copy(&[("a", 64 * MIB), ("b", 64 * MIB)], 1);
+    let home = pool.held(object, 1);
+    pool.ask(Command::Leave { node: NodeId(1), incarnation: 1, departure: Departure::ComesBack }).unwrap();
+    let last = Err(DirectoryError::LastCopy { object, node: NodeId(2) });
+    assert_eq!(pool.ask(drop_heat_copy(object, 2, epoch)), last);
+    let list = Command::RepairList { after: ObjectId(0), limit: 9 };
+    let Ok(Reply::Repairs { repairs, .. }) = pool.ask(list) else { panic!() };
+    assert_eq!((repairs[0].live, repairs[0].copies, repairs[0].target), (0, 1, Some(NodeId(2))));
+    let keep = Command::AddReplica { object, node: NodeId(2), incarnation: 1 };
+    assert_eq!(pool.ask(keep), Ok(Reply::ReplicaAdded), "nothing has to be fetched");
+    let wanted = Err(DirectoryError::CopyIsWanted { object, node: NodeId(2) });
+    assert_eq!(pool.ask(drop_heat_copy(object, 2, epoch)), wanted);
+    let Ok(Reply::Members(members)) = pool.ask(Command::Members) else { panic!() };
+    assert_eq!(members[1].reserved_bytes, MIB, "it is charged like any other");
+    // The home that comes back has one too many.
+    pool.join(1, "a", 64 * MIB, 2).unwrap();
+    let reply = pool.report(1, 2, vec![home]).unwrap();
+    assert_eq!(reply, Reply::Reconciled { delete: vec![(object, home.epoch)], up: true });
+}
+
+#[test]
+fn a_heat_copy_comes_back_with_its_node_and_goes_with_its_object() {
+    let (mut pool, object, epoch) = with_heat_copy(&[("a", 64 * MIB), ("b", 64 * MIB)], 1);
+    let held = pool.held(object, 2);
+    pool.join(2, "b", 64 * MIB, 2).unwrap();
+    assert_eq!(pool.look(object).homes.len(), 1);
+    assert_eq!(pool.report(2, 2, vec![held]).unwrap(), Reply::Reconciled { delete: vec![], up: true });
+    assert_eq!(pool.look(object).homes.len(), 2);
+    pool.ask(Command::Remove { name: name("m"), object: Some(object) }).unwrap();
+    let Ok(Reply::Beat { forget, .. }) = pool.beat(2, 2) else { panic!() };
+    assert_eq!(forget, [(object, epoch)]);
+}
+
+#[test]
+fn what_lacks_a_copy_is_not_said_to_be_whole_because_of_a_heat_copy() {
+    let (mut pool, object, _) = with_heat_copy(&[("a", 64 * MIB), ("b", 64 * MIB), ("c", 64 * MIB)], 1);
+    let (other, homes) = pool.put("other", MIB, 2);
+    let epoch = pool.add_heat_copy(other, (1..=3).find(|node| !homes.contains(node)).unwrap()).unwrap();
+    assert!(epoch > Epoch(0));
+    pool.ask(Command::Leave { node: NodeId(homes[1]), incarnation: 1, departure: Departure::ComesBack })
+        .unwrap();
+    let list = Command::RepairList { after: ObjectId(0), limit: 9 };
+    let Ok(Reply::Repairs { repairs, .. }) = pool.ask(list) else { panic!() };
+    let lacking = repairs.iter().find(|repair| repair.object == other).unwrap();
+    assert_eq!((lacking.live, lacking.target), (1, None), "who is making a heat copy makes no other");
+    assert!(repairs.iter().all(|repair| repair.object != object || homes[1] == 1));
 }
 
 #[test]

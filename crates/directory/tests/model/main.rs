@@ -157,6 +157,8 @@ fn random_steps_are_accepted_and_refused_in_every_way() {
         "Forget",
         "AddReplica",
         "ReplicaAdded",
+        "AddHeatCopy",
+        "DropHeatCopy",
     ];
     for kind in kinds {
         for accepted in [true, false] {

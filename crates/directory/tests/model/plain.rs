@@ -31,6 +31,7 @@ pub struct Member {
 pub struct Copy {
     pub epoch: Epoch,
     pub complete: bool,
+    pub heat: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -69,13 +70,30 @@ impl Plain {
     }
 
     pub fn reserved_bytes(&self, node: NodeId) -> u64 {
-        let there = self.objects.values().filter(|object| object.homes.contains_key(&node));
+        let is_charged = |object: &&Object| object.homes.get(&node).is_some_and(|copy| !copy.heat);
+        let there = self.objects.values().filter(is_charged);
         there.map(|object| charged_bytes(object.bytes)).sum()
     }
 
     pub fn live_homes(&self, object: &Object) -> Vec<(NodeId, Epoch)> {
         let live = object.homes.iter().filter(|(node, copy)| copy.complete && self.is_up(**node));
         live.map(|(node, copy)| (*node, copy.epoch)).collect()
+    }
+
+    /// Those of them that were asked for.
+    fn live_wanted(&self, object: &Object) -> usize {
+        self.live_homes(object).iter().filter(|(node, _)| !object.homes[node].heat).count()
+    }
+
+    /// Whether a node may make a heat copy: nobody in its rack has a copy, or is making one.
+    fn may_add_heat(&self, object: &Object, node: NodeId) -> bool {
+        match object.homes.get(&node) {
+            Some(copy) => copy.heat && !copy.complete,
+            None => {
+                let rack = &self.members[&node].rack;
+                !object.homes.keys().any(|home| self.is_up(*home) && self.members[home].rack == *rack)
+            }
+        }
     }
 
     pub fn check_pages(&self) {
@@ -179,10 +197,21 @@ impl Plain {
                 let known = id.and_then(|id| self.objects.get(&id));
                 known.is_some_and(|o| o.name == *name && o.writer.is_none())
             }
+            Command::Tick => now_ms < u64::MAX,
+            other => self.allows_of_copies(other),
+        }
+    }
+
+    /// The same for copies beside those that were written.
+    fn allows_of_copies(&self, command: &Command) -> bool {
+        match command {
             Command::AddReplica { object, node, incarnation } => {
                 let known = self.objects.get(object).filter(|o| o.digest.is_some() && !o.removing);
                 self.serving(*node, *incarnation)
                     && known.is_some_and(|o| match o.homes.get(node) {
+                        Some(copy) if copy.heat => {
+                            copy.complete && self.free(*node) >= charged_bytes(o.bytes)
+                        }
                         Some(copy) => !copy.complete,
                         None => self.free(*node) >= charged_bytes(o.bytes),
                     })
@@ -192,7 +221,17 @@ impl Plain {
                 let there = known.is_some_and(|o| o.homes.get(node).is_some_and(|copy| copy.epoch == *epoch));
                 self.serving(*node, *incarnation) && there
             }
-            Command::Tick => now_ms < u64::MAX,
+            Command::AddHeatCopy { object, node, incarnation } => {
+                let known = self.objects.get(object).filter(|o| o.digest.is_some() && !o.removing);
+                self.serving(*node, *incarnation) && known.is_some_and(|o| self.may_add_heat(o, *node))
+            }
+            Command::DropHeatCopy { object, node, incarnation, epoch } => {
+                let object = self.objects.get(object);
+                let copy = object.and_then(|o| o.homes.get(node)).filter(|copy| copy.epoch == *epoch);
+                let is_last = object.is_some_and(|o| !o.removing && self.live_wanted(o) == 0);
+                let stays = copy.is_some_and(|copy| !copy.heat || (copy.complete && is_last));
+                self.present(*node, *incarnation) && !stays
+            }
             other => panic!("the model does not know {other:?}"),
         }
     }
@@ -273,7 +312,10 @@ impl Plain {
             }
             (Command::CreateRegion { name, size, .. }, Reply::Reserved { object, homes }) => {
                 assert!(self.given.insert(*object));
-                let homes = homes.iter().map(|h| (h.node, Copy { epoch: h.epoch, complete: true })).collect();
+                let homes = homes
+                    .iter()
+                    .map(|h| (h.node, Copy { epoch: h.epoch, complete: true, heat: false }))
+                    .collect();
                 let pages = u32::try_from(size.div_ceil(PAGE_BYTES).max(1)).unwrap();
                 self.objects.insert(
                     *object,
@@ -314,13 +356,30 @@ impl Plain {
             (Command::Abort { object }, Reply::AlreadySealed { .. }) => {
                 assert!(self.objects[object].digest.is_some())
             }
-            (Command::Forget { object, node, epoch, .. }, Reply::Forgotten) => {
+            (command, reply) => self.learn_copies(command, reply),
+        }
+    }
+
+    fn learn_copies(&mut self, command: &Command, reply: &Reply) {
+        match (command, reply) {
+            (
+                Command::Forget { object, node, epoch, .. }
+                | Command::DropHeatCopy { object, node, epoch, .. },
+                Reply::Forgotten,
+            ) => {
                 if let Some(object) = self.objects.get_mut(object) {
                     object.homes.retain(|home, copy| home != node || copy.epoch != *epoch);
                 }
             }
-            (Command::AddReplica { object, node, .. }, Reply::Copying { epoch, .. }) => {
-                let copy = Copy { epoch: *epoch, complete: false };
+            (Command::AddReplica { object, node, .. }, Reply::ReplicaAdded) => {
+                self.objects.get_mut(object).unwrap().homes.get_mut(node).unwrap().heat = false;
+            }
+            (
+                Command::AddReplica { object, node, .. } | Command::AddHeatCopy { object, node, .. },
+                Reply::Copying { epoch, .. },
+            ) => {
+                let heat = matches!(command, Command::AddHeatCopy { .. });
+                let copy = Copy { epoch: *epoch, complete: false, heat };
                 self.objects.get_mut(object).unwrap().homes.insert(*node, copy);
             }
             (Command::ReplicaAdded { object, node, .. }, Reply::ReplicaAdded) => {
@@ -361,14 +420,16 @@ impl Plain {
         }
         let last = if more { list.last().unwrap().object } else { ObjectId(u64::MAX) };
         for id in self.objects.keys().copied().filter(|id| *id > after && *id <= last).collect::<Vec<_>>() {
-            let live = self.live_homes(&self.objects[&id]).len();
+            let live = self.live_wanted(&self.objects[&id]);
             let object = self.objects.get_mut(&id).unwrap();
             let Some(copy) = object.homes.get_mut(&node) else { continue };
             let held = list.iter().find(|held| held.object == id && held.epoch == copy.epoch);
             let keep = held.is_some_and(|held| match (object.removing, object.writer, object.digest) {
                 (true, ..) | (false, None, None) => true,
                 (false, Some(_), _) => held.digest.is_some(),
-                (false, None, digest) => held.digest == digest && live < usize::from(object.copies),
+                (false, None, digest) => {
+                    held.digest == digest && (copy.heat || live < usize::from(object.copies))
+                }
             });
             if keep && object.digest.is_some() && !object.removing {
                 copy.complete = true;
@@ -403,6 +464,9 @@ fn writing(name: &ObjectName, bytes: u64, copies: u8, writer: Writer, homes: &[H
         removing: false,
         pages: None,
         digest: None,
-        homes: homes.iter().map(|h| (h.node, Copy { epoch: h.epoch, complete: false })).collect(),
+        homes: homes
+            .iter()
+            .map(|h| (h.node, Copy { epoch: h.epoch, complete: false, heat: false }))
+            .collect(),
     }
 }

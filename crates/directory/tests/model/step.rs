@@ -26,6 +26,8 @@ pub enum Step {
     Forget { object: u8, home: u8, old: bool },
     AddReplica { object: u8, node: u8 },
     ReplicaAdded { object: u8, home: u8, wrong: bool, old: bool },
+    AddHeatCopy { object: u8, node: u8 },
+    DropHeatCopy { object: u8, home: u8, old: bool },
 }
 
 pub fn step() -> impl Strategy<Value = Step> {
@@ -51,7 +53,9 @@ pub fn step() -> impl Strategy<Value = Step> {
         2 => (byte(), prop::option::of(byte())).prop_map(|(name, object)| Step::Remove { name, object }),
         4 => (byte(), byte(), flag()).prop_map(|(object, home, old)| Step::Forget { object, home, old }),
         2 => (byte(), byte()).prop_map(|(object, node)| Step::AddReplica { object, node }),
-        2 => (byte(), byte(), flag(), flag())
+        2 => (byte(), byte()).prop_map(|(object, node)| Step::AddHeatCopy { object, node }),
+        2 => (byte(), byte(), flag()).prop_map(|(object, home, old)| Step::DropHeatCopy { object, home, old }),
+        3 => (byte(), byte(), flag(), flag())
             .prop_map(|(object, home, wrong, old)| Step::ReplicaAdded { object, home, wrong, old }),
     ]
 }
@@ -161,16 +165,32 @@ impl Step {
                 let (object, node, epoch) = copy_of(plain, object, home, old);
                 Command::Forget { object, node, incarnation: life(plain, node, false), epoch }
             }
+            step => step.copies_command(plain),
+        }
+    }
+
+    fn copies_command(self, plain: &Plain) -> Command {
+        match self {
             Step::AddReplica { object, node } => {
                 let node = node_of(node);
                 let incarnation = life(plain, node, false);
                 Command::AddReplica { object: plain.some_object(object), node, incarnation }
+            }
+            Step::AddHeatCopy { object, node } => {
+                let node = node_of(node);
+                let incarnation = life(plain, node, false);
+                Command::AddHeatCopy { object: plain.some_object(object), node, incarnation }
+            }
+            Step::DropHeatCopy { object, home, old } => {
+                let (object, node, epoch) = copy_of(plain, object, home, old);
+                Command::DropHeatCopy { object, node, incarnation: life(plain, node, false), epoch }
             }
             Step::ReplicaAdded { object, home, wrong, old } => {
                 let (object, node, epoch) = copy_of(plain, object, home, old);
                 let incarnation = life(plain, node, false);
                 Command::ReplicaAdded { object, node, incarnation, epoch, digest: digest(object, wrong) }
             }
+            other => unreachable!("{other:?} is about no copy"),
         }
     }
 }
