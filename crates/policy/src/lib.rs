@@ -8,11 +8,13 @@
 //! - [`eviction`]: which units leave when the byte budget is spent, if every touch is seen?
 //! - [`probation`]: the same when touches are not seen, because the kernel serves a mapped unit by itself.
 //!
-//! A fifth is of pages that are written: [`heat`] says which move to the rack that uses them.
+//! A fifth is of pages that are written: [`heat`] says which move to the rack that uses them. A sixth of whole objects: [`copies`]
+//! says of which a rack gets a copy of its own.
 //!
 //! Everything is deterministic: time comes in as ticks that the caller counts.
 #![forbid(unsafe_code)]
 
+pub mod copies;
 pub mod eviction;
 pub mod heat;
 pub mod layout;
