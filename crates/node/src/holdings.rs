@@ -85,6 +85,8 @@ pub struct Holding {
     state: Mutex<State>,
     memory: RwLock<Memory>,
     blocks: Mutex<Arc<Vec<u32>>>,
+    /// Held while the header of a seal is written.
+    header_writing: Mutex<()>,
     /// The pages of a region, as soon as somebody uses them.
     region: OnceLock<Weak<Region>>,
     /// Who may attach as a writer.
@@ -328,7 +330,12 @@ impl Holdings {
             bytes,
             content: HeaderContent::Sealed { blocks: blocks.clone() },
         };
-        self.write_header(&header)?;
+        {
+            let _writing = holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner);
+            // Who removes it from here on removes the header behind this.
+            self.find(object)?;
+            self.write_header(&header)?;
+        }
         let unused = holding.trim(bytes)?;
         self.give_room(unused);
         fault_point::reach("object-trimmed");
@@ -341,6 +348,10 @@ impl Holdings {
     /// Forgets an object; its memory goes when the last program has unmapped it.
     pub fn drop_object(&self, object: ObjectId) {
         let removed = self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
+        if let Some(holding) = &removed {
+            // A header that is being written is finished first.
+            drop(holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner));
+        }
         // A header that is gone already is what is wanted.
         let _ = fs::remove_file(self.header_path(object));
         fault_point::reach("object-header-removed");
@@ -426,6 +437,7 @@ impl Holdings {
             state: Mutex::new(state),
             memory: RwLock::new(Memory { file, mapping, room }),
             blocks: Mutex::default(),
+            header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket,
         });
@@ -550,6 +562,7 @@ impl Holdings {
             state: Mutex::new(state),
             memory: RwLock::new(Memory { room: found_room(&file, header.bytes, state), file, mapping }),
             blocks: Mutex::new(Arc::new(blocks)),
+            header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket: [0; 16],
         })
