@@ -64,7 +64,8 @@ class Rack:
         self.log = folder / f"{name}.log"
         command = [self.binary, "node", "--name", name, "--rack", name, "--socket", self.socket]
         command += ["--state", folder / f"state-{name}", "--listen", f"127.0.0.1:{port}", "--json"]
-        command += ["--capacity", "1G", *options]
+        # What lies in the other rack is to stay there, however often the demonstration reads it.
+        command += ["--capacity", "1G", "--heat-copies", "off", *options]
         if join is not None:
             command += ["--join", f"127.0.0.1:{join}"]
         with open(self.log, "wb") as log:

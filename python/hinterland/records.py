@@ -15,6 +15,8 @@ class Home:
     address: str
     #: Whether its lease is alive.
     up: bool
+    #: Whether it is none of the copies that were asked for, but there because its rack reads the object a lot; only `stat` and `list` say so.
+    heat: bool
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Counters:
     demand_fill_us: int
     copies_made: int
     copied_bytes: int
+    heat_copies_made: int
+    heat_copies_dropped: int
 
 
 @dataclass(frozen=True)

@@ -228,8 +228,8 @@ impl From<&ObjectInfo> for ObjectRecord {
                 ObjectState::Writing => 0,
             },
             copies: u32::from(info.copies),
-            homes: count(info.homes.len()),
-            homes_up: count(info.homes.iter().filter(|home| home.up).count()),
+            homes: count(info.homes.iter().filter(|home| !home.heat).count()),
+            homes_up: count(info.homes.iter().filter(|home| home.up && !home.heat).count()),
             digest: info.digest,
         }
     }

@@ -45,6 +45,7 @@ fn home(home: &Home) -> Value {
         "rack": home.rack.as_str(),
         "address": home.address,
         "up": home.up,
+        "heat": home.heat,
     })
 }
 
@@ -172,6 +173,7 @@ pub mod samples {
                 rack: RackName::parse("b").unwrap(),
                 address: "127.0.0.1:7401".to_owned(),
                 up: true,
+                heat: false,
             }],
             digest: [0xab; 32],
         }

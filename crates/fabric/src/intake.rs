@@ -3,7 +3,7 @@
 use crate::endpoint::{Completion, Endpoint, Queue};
 use crate::error::FabricError;
 use crate::slice::Slice;
-use hinterland_os::{Mapping, OsError};
+use hinterland_os::{Mapping, OsError, SharedSlice};
 use hinterland_types::{ByteRange, Handle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,6 +98,14 @@ impl Intake {
         // SAFETY: inside the mapping, by the line above. Nobody else knows of it but the queues, and they move bytes only
         // in methods that need `&mut self`, directly or by our own.
         unsafe { std::slice::from_raw_parts(self.memory.start().as_ptr().add(at), bytes) }
+    }
+
+    /// Copies memory of this process into it, from `at` on.
+    ///
+    /// # Errors
+    /// [`OsError`] if the bytes do not fit, or are lost while they are copied.
+    pub fn copy(&mut self, at: usize, from: &SharedSlice) -> Result<(), OsError> {
+        from.copy_to(0, &self.memory.slice(), at, from.len())
     }
 
     /// Fills part of the memory with zeros.

@@ -225,6 +225,7 @@ mod tests {
                 rack: RackName::parse("b").unwrap(),
                 address: "127.0.0.1:1".to_owned(),
                 up,
+                heat: false,
             });
         }
         let text = attribute(&info, &Placing::default(), "user.hinterland.homes").unwrap();

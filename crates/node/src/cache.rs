@@ -19,6 +19,8 @@ pub use registration::NewRegistration;
 pub use shown::CacheShown;
 
 use crate::directory_link::DirectoryLink;
+use crate::heat_copies::Fetches;
+use crate::holdings::Holdings;
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
 use faults::{FaultWatch, Watched};
@@ -120,12 +122,23 @@ pub struct Tallies {
     pub poisoned_faults: AtomicU64,
 }
 
+/// What is read from without a network, and what counts the rest.
+#[derive(Clone)]
+pub struct Near {
+    /// The objects of this node.
+    pub holdings: Arc<Holdings>,
+    /// What came from other racks.
+    pub fetches: Arc<Fetches>,
+}
+
 /// The host's cache.
 pub struct Cache {
     options: CacheOptions,
     peers: Arc<Peers>,
     directory: Arc<DirectoryLink>,
     own: NodeId,
+    /// What this node holds itself, and what it counts of what it fetches.
+    near: Near,
     files: RwLock<HashMap<CacheKey, Arc<CacheFile>>>,
     opening: Mutex<()>,
     queue: FillQueue,
@@ -169,12 +182,14 @@ impl Cache {
         peers: Arc<Peers>,
         directory: Arc<DirectoryLink>,
         own: NodeId,
+        near: Near,
     ) -> Result<(Arc<Self>, CacheThreads), Refused> {
         let cache = Arc::new(Self {
             options,
             peers,
             directory,
             own,
+            near,
             files: RwLock::default(),
             opening: Mutex::default(),
             queue: FillQueue::default(),
@@ -247,6 +262,7 @@ impl Cache {
         if let Some(file) = self.find(key)
             && self.better_unit(&file, preference).is_none()
         {
+            file.source.learn(info);
             return Ok(file);
         }
         let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
@@ -260,6 +276,7 @@ impl Cache {
         let links = (Arc::clone(&self.peers), Arc::clone(&self.directory));
         let mut source = Source::open(info.clone(), links.0, links.1, self.own, Arc::clone(&self.sources))?;
         source.is_pipelined = self.options.switches.pipeline;
+        source.near = Some(self.near.clone());
         let units = self.divide(&source, info.bytes, preference.unit_bytes, learned)?;
         let prefetcher = Prefetcher::new(PrefetchConfig {
             switches: self.options.switches.prefetch,

@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::capability::CapabilityTable;
 use crate::directory_link::{DirectoryLink, describe_near};
+use crate::heat_copies::HeatCopies;
 use crate::holdings::{Holding, Holdings};
 use crate::kv::{KvElsewhere, KvRacks, KvStores, UserStore};
 use crate::locks::Locks;
@@ -80,6 +81,8 @@ pub struct Core {
     pub puts: Arc<Puts>,
     /// Copies that were lost.
     pub repairs: Arc<Repairs>,
+    /// Copies of what this rack reads a lot.
+    pub heat_copies: Arc<HeatCopies>,
     /// Objects of other racks.
     pub cache: Arc<Cache>,
     /// KV blocks of this host.
@@ -158,6 +161,7 @@ impl Core {
         let tallies = &self.cache.tallies;
         let [pages_taken, pages_given, pages_refused] = self.regions.tallies();
         let (copies_made, copied_bytes) = self.repairs.counts();
+        let (heat_copies_made, heat_copies_dropped) = self.heat_copies.counts();
         NodeStatus {
             node: self.own,
             name: self.name.clone(),
@@ -195,6 +199,8 @@ impl Core {
                 demand_fill_us: read(&tallies.demand_fill_us),
                 copies_made,
                 copied_bytes,
+                heat_copies_made,
+                heat_copies_dropped,
             },
             caches: cache.caches,
             caches_left_out: cache.left_out,

@@ -152,6 +152,7 @@ pub fn describe(info: &ObjectInfo, own: NodeId) -> control::ObjectInfo {
             rack: home.rack.clone(),
             address: home.address.clone(),
             up,
+            heat: false,
         }
     };
     let mut homes: Vec<Home> =

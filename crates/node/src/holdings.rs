@@ -4,12 +4,15 @@
 //! in `STATE/objects/ID.object`, written whole and renamed into place when the object is sealed. A file
 //! of bytes without a header is half a put and goes at the next start.
 
+mod heat;
 mod parts;
 
+pub use heat::OpenHeatCopy;
 pub use parts::Life;
 
 use crate::fault_point;
 use crate::regions::Region;
+use heat::{HeatMark, MakeWay};
 use hinterland_kv::sum_over;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_proto::checksum::digest;
@@ -91,6 +94,7 @@ pub struct Holding {
     region: OnceLock<Weak<Region>>,
     /// Who may attach as a writer.
     pub ticket: [u8; 16],
+    heat: HeatMark,
 }
 
 struct Memory {
@@ -108,6 +112,8 @@ pub struct Holdings {
     capacity_bytes: u64,
     used_bytes: AtomicU64,
     objects: RwLock<HashMap<ObjectId, Arc<Holding>>>,
+    /// What drops heat copies where room is needed.
+    make_way: OnceLock<MakeWay>,
 }
 
 impl Holding {
@@ -241,6 +247,7 @@ impl Holdings {
             capacity_bytes,
             used_bytes: AtomicU64::new(0),
             objects: RwLock::default(),
+            make_way: OnceLock::new(),
         };
         let dropped = holdings.recover()?;
         Ok((holdings, dropped))
@@ -407,6 +414,20 @@ impl Holdings {
         if self.find(object).is_ok() {
             return Err(HoldingError::Exists(object));
         }
+        self.take_room(room_of(bytes))?;
+        self.insert_in_room(object, epoch, name, bytes, ticket, state)
+    }
+
+    /// As [`insert`](Self::insert) in room that was taken before.
+    fn insert_in_room(
+        &self,
+        object: ObjectId,
+        epoch: Epoch,
+        name: ObjectName,
+        bytes: u64,
+        ticket: [u8; 16],
+        state: State,
+    ) -> Result<Arc<Holding>, HoldingError> {
         let file = self.make_file(object, bytes)?;
         fault_point::reach("object-file-made");
         let room = file.len();
@@ -440,18 +461,18 @@ impl Holdings {
             header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket,
+            heat: HeatMark::default(),
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         objects.insert(object, Arc::clone(&holding));
         Ok(holding)
     }
 
-    /// Makes the file with all its pages: in huge pages if they can be had now, else in the fallback folder,
-    /// where small objects go first.
+    /// Makes the file with all its pages, whose room was taken: in huge pages if they can be had now, else in the fallback folder,
+    /// where small objects go first. Without a file the room is given back.
     fn make_file(&self, object: ObjectId, bytes: u64) -> Result<MemoryFile, HoldingError> {
         let is_small = bytes < PAGE_BYTES;
         let room = room_of(bytes);
-        self.take_room(room)?;
         let mut refusal = None;
         let base = self.fallback.as_ref().unwrap_or(&self.folder);
         let folders = if is_small { [base, &self.folder] } else { [&self.folder, base] };
@@ -475,7 +496,8 @@ impl Holdings {
         Err(refusal.map_or(HoldingError::Absent(object), HoldingError::Os))
     }
 
-    fn take_room(&self, bytes: u64) -> Result<(), HoldingError> {
+    /// Takes room that is there.
+    fn take_free_room(&self, bytes: u64) -> Result<(), HoldingError> {
         self.used_bytes
             .try_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(bytes).filter(|&total| total <= self.capacity_bytes)
@@ -565,6 +587,7 @@ impl Holdings {
             header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket: [0; 16],
+            heat: HeatMark::default(),
         })
     }
 

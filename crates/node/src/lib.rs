@@ -11,6 +11,7 @@ mod core;
 mod directory_etcd;
 mod directory_host;
 mod directory_link;
+mod heat_copies;
 mod holdings;
 mod kv;
 mod leftovers;
@@ -36,7 +37,9 @@ use hinterland_os::fault_point;
 
 pub use cache::CacheSwitches;
 pub use directory_host::{DirectoryHost, DirectoryHostError};
+pub use heat_copies::HeatCopyOptions;
 pub use hinterland_etcd::{EtcdError, Target as EtcdTarget, TargetError as EtcdTargetError};
+pub use hinterland_policy::copies::CopySettings;
 pub use hinterland_policy::heat::HeatSettings;
 pub use kv::{KvDisk, KvRemote, KvWatermarks};
 pub use leftovers::{SHARED_MEMORY, take_back};

@@ -1,11 +1,12 @@
 //! Starting and stopping a node.
 
 use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
-use crate::cache::{Cache, CacheOptions, CacheThreads};
+use crate::cache::{Cache, CacheOptions, CacheThreads, Near};
 use crate::core::Core;
 use crate::directory_etcd::{self, EtcdDirectory, OwnIdentity};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
+use crate::heat_copies::{Fetches, HeatCopies};
 use crate::holdings::{HoldingError, Holdings};
 use crate::kv::{KvElsewhere, KvFolders, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, return_claim_of_before, take_back};
@@ -215,6 +216,7 @@ impl Node {
             Locks::start(&core)?,
             core.kv_racks.start()?,
             spawn_repairs(&core)?,
+            spawn_heat_copies(&core)?,
             spawn_pages(Arc::clone(&core), Arc::clone(&bell))?,
             spawn_deciding(Arc::clone(&core), Arc::clone(&bell))?,
         ];
@@ -254,6 +256,7 @@ impl Node {
         self.bell.changed.notify_all();
         self.core.kv_racks.stop();
         self.core.locks.stop();
+        self.core.heat_copies.stop();
         self.core.repairs.stop();
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
@@ -389,11 +392,10 @@ fn build(
     };
     let directory = Arc::new(directory_link(options, etcd, itself, &peers, pool)?);
     let membership = Membership::new(own, options.rack.clone(), address, incarnation.clone());
-    let links = (Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
-    let repairs = Repairs::new(options.repair, own, incarnation.clone(), links);
+    let (repairs, heat_copies, near) = copiers(options, own, &incarnation, (&directory, &peers, &holdings));
     let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
-    let (cache, threads) =
-        Cache::start(cache_options(options, backing), Arc::clone(&peers), Arc::clone(&directory), own)?;
+    let cache = cache_options(options, backing);
+    let (cache, threads) = Cache::start(cache, Arc::clone(&peers), Arc::clone(&directory), own, near)?;
     let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
@@ -409,7 +411,8 @@ fn build(
         peers,
         holdings,
         puts: Arc::new(puts),
-        repairs: Arc::new(repairs),
+        repairs,
+        heat_copies,
         cache,
         kv_elsewhere: Arc::new(KvElsewhere::new(Arc::clone(&kv_racks))),
         kv_racks: Arc::clone(&kv_racks),
@@ -425,6 +428,22 @@ fn build(
         ring_requests: AtomicU64::new(0),
     });
     Ok((core, threads))
+}
+
+/// What makes copies here that were lost, and copies of what is read a lot, and what counts for the latter.
+fn copiers(
+    options: &NodeOptions,
+    own: NodeId,
+    incarnation: &Incarnation,
+    (directory, peers, holdings): (&Arc<DirectoryLink>, &Arc<Peers>, &Arc<Holdings>),
+) -> (Arc<Repairs>, Arc<HeatCopies>, Near) {
+    let links = (Arc::clone(directory), Arc::clone(peers), Arc::clone(holdings));
+    let repairs = Arc::new(Repairs::new(options.repair, own, incarnation.clone(), links));
+    let fetches = Arc::new(Fetches::new(options.rack.clone(), options.heat_copies));
+    let near = Near { holdings: Arc::clone(holdings), fetches: Arc::clone(&fetches) };
+    let links = (Arc::clone(directory), Arc::clone(holdings), Arc::clone(&repairs));
+    let heat = HeatCopies::new(options.heat_copies, own, incarnation.clone(), links, fetches);
+    (repairs, heat, near)
 }
 
 /// The pool that the node belongs to, and its directory if that is in etcd.
@@ -568,6 +587,15 @@ fn spawn_repairs(core: &Arc<Core>) -> Result<JoinHandle<()>, NodeError> {
     let thread = std::thread::Builder::new()
         .name("repair".to_owned())
         .spawn(move || repairs.run())
+        .map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?;
+    Ok(thread)
+}
+
+fn spawn_heat_copies(core: &Arc<Core>) -> Result<JoinHandle<()>, NodeError> {
+    let (copies, cache) = (Arc::clone(&core.heat_copies), Arc::clone(&core.cache));
+    let thread = std::thread::Builder::new()
+        .name("heat-copies".to_owned())
+        .spawn(move || copies.run(&cache))
         .map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?;
     Ok(thread)
 }

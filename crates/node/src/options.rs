@@ -1,6 +1,7 @@
 //! How a node is started.
 
 use crate::cache::CacheSwitches;
+use crate::heat_copies::HeatCopyOptions;
 use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
 use hinterland_etcd::Target as EtcdTarget;
@@ -118,6 +119,8 @@ pub struct NodeOptions {
     pub share_pages: bool,
     /// When and how fast lost copies are made again.
     pub repair: RepairOptions,
+    /// Whether sealed objects of other racks that are read a lot get a copy here, and when.
+    pub heat_copies: HeatCopyOptions,
 }
 
 impl NodeOptions {
@@ -158,6 +161,7 @@ impl NodeOptions {
             heat: Some(HeatSettings::default()),
             share_pages: true,
             repair: RepairOptions::default(),
+            heat_copies: HeatCopyOptions::default(),
         }
     }
 }

@@ -166,7 +166,10 @@ impl PeerSession {
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         let table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
         match table.check(handle, range.offset(), range.bytes(), needed)? {
-            Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Held(holding) => {
+                holding.note_use();
+                Ok(Slice::from(holding.slice(range.offset(), range.bytes())?))
+            }
             Resource::Region(region) => region.frozen_slice(range),
             Resource::Remote(info) => {
                 Err(Refused::new(errno::ENOTSUP, format!("{} is not held by this node", info.name)))

@@ -116,7 +116,13 @@ impl Puts {
         }
         let homes = homes
             .into_iter()
-            .map(|home| Home { node: home.node, rack: home.rack, address: home.address, up: true })
+            .map(|home| Home {
+                node: home.node,
+                rack: home.rack,
+                address: home.address,
+                up: true,
+                heat: false,
+            })
             .collect();
         Ok(Begun { object, homes, ticket })
     }

@@ -17,7 +17,8 @@ use hinterland_os::process;
 use hinterland_proto::control::ObjectInfo;
 use hinterland_types::{ByteRange, Epoch, NodeId, ObjectId};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::hash_map::Entry;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 const PIECE_BYTES: u64 = 8 << 20;
 /// Shortest and longest pause between two questions while something lacks copies.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+/// How often a copy that rests looks whether its room is needed.
+const REST_PAUSE: Duration = Duration::from_millis(50);
 /// How many times longer the pause is while nothing lacks copies.
 const IDLE_PAUSES: u32 = 6;
 
@@ -45,7 +48,16 @@ impl Default for RepairOptions {
     }
 }
 
-/// Makes this node's share of lost copies.
+/// What a copy is made for.
+#[derive(Clone, Copy)]
+pub enum Purpose<'a> {
+    /// It is one of those that were asked for.
+    Wanted,
+    /// This rack reads the object a lot. The flag says that the room is needed.
+    Heat(&'a AtomicBool),
+}
+
+/// Makes this node's share of lost copies, and heat copies.
 pub struct Repairs {
     options: RepairOptions,
     own: NodeId,
@@ -142,8 +154,8 @@ impl Repairs {
                 found.insert(repair.object, since);
                 let is_due = since.elapsed() >= self.options.after;
                 if is_due && repair.target == Some(self.own) && !self.is_stopping() {
-                    match self.make(repair.object) {
-                        Ok(()) => drop(found.remove(&repair.object)),
+                    match self.make(repair.object, Purpose::Wanted) {
+                        Ok(_) => drop(found.remove(&repair.object)),
                         Err(refused) => {
                             tracing::warn!(object = %repair.object, %refused, "a copy was not made; it is tried again");
                         }
@@ -158,45 +170,76 @@ impl Repairs {
         }
     }
 
-    /// Makes one copy; whatever fails leaves nothing here.
-    fn make(&self, object: ObjectId) -> Result<(), Refused> {
-        // Known before the directory hears of it, so that a heartbeat does not take it back as forgotten.
-        self.making().insert(object, None);
-        let result = self.reserve(object).and_then(|(epoch, info)| {
-            self.making().insert(object, Some(epoch));
-            fault_point::reach("repair-reserved");
-            let copied = self.copy(&info, epoch).and_then(|()| {
-                fault_point::reach("repair-copied");
-                self.tell_made(object, epoch, info.digest)
-            });
-            if copied.is_err() {
-                self.take_back(object, epoch);
-            }
-            copied.map(|()| info.bytes)
-        });
+    /// Makes one copy; returns its bytes. Whatever fails leaves nothing here.
+    ///
+    /// # Errors
+    /// [`Refused`] if this node may have none, or no home gives the bytes.
+    pub fn make(&self, object: ObjectId, purpose: Purpose<'_>) -> Result<u64, Refused> {
+        // Known before the directory hears of it, so that a heartbeat does not take it back as forgotten. Of an object, one copy is
+        // made at a time.
+        match self.making().entry(object) {
+            Entry::Vacant(place) => drop(place.insert(None)),
+            Entry::Occupied(_) => return Err(Refused::new(errno::EAGAIN, "a copy of it is being made")),
+        }
+        let result = self.make_known(object, purpose);
         self.making().remove(&object);
         let bytes = result?;
         fault_point::reach("repair-made");
-        // Relaxed: counters that nothing is ordered by.
-        self.made.fetch_add(1, Ordering::Relaxed);
-        self.made_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
+        if let Purpose::Wanted = purpose {
+            // Relaxed: counters that nothing is ordered by.
+            self.made.fetch_add(1, Ordering::Relaxed);
+            self.made_bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        Ok(bytes)
     }
 
-    fn reserve(&self, object: ObjectId) -> Result<(Epoch, ObjectInfo), Refused> {
-        let command = Command::AddReplica { object, node: self.own, incarnation: self.incarnation.get() };
+    fn make_known(&self, object: ObjectId, purpose: Purpose<'_>) -> Result<u64, Refused> {
+        let Some((epoch, info)) = self.reserve(object, purpose)? else {
+            // The heat copy that is here has become one of those that were asked for.
+            let holding = self.holdings.find(object)?;
+            holding.set_heat_copy(false);
+            return Ok(holding.bytes());
+        };
+        self.making().insert(object, Some(epoch));
+        fault_point::reach("repair-reserved");
+        let copied = self.copy(&info, epoch, purpose).and_then(|()| {
+            fault_point::reach("repair-copied");
+            self.tell_made(object, epoch, info.digest)
+        });
+        if copied.is_err() {
+            self.take_back(object, epoch);
+        }
+        copied.map(|()| info.bytes)
+    }
+
+    /// What to fetch; nothing if the copy is here already.
+    fn reserve(
+        &self,
+        object: ObjectId,
+        purpose: Purpose<'_>,
+    ) -> Result<Option<(Epoch, ObjectInfo)>, Refused> {
+        let (node, incarnation) = (self.own, self.incarnation.get());
+        let command = match purpose {
+            Purpose::Wanted => Command::AddReplica { object, node, incarnation },
+            Purpose::Heat(_) => Command::AddHeatCopy { object, node, incarnation },
+        };
         match self.directory.apply(&command)? {
-            Reply::Copying { epoch, object } => Ok((epoch, describe(&object, self.own))),
+            Reply::Copying { epoch, object } => Ok(Some((epoch, describe(&object, self.own)))),
+            Reply::ReplicaAdded => Ok(None),
             _ => Err(confused()),
         }
     }
 
     /// Fetches all bytes from the other homes, each block checked, and seals them here.
-    fn copy(&self, info: &ObjectInfo, epoch: Epoch) -> Result<(), Refused> {
+    fn copy(&self, info: &ObjectInfo, epoch: Epoch, purpose: Purpose<'_>) -> Result<(), Refused> {
         let homes = (Arc::clone(&self.peers), Arc::clone(&self.directory));
         let source = Source::open(info.clone(), homes.0, homes.1, self.own, Arc::default())?;
         let ticket = hinterland_pool::local::random().map_err(Refused::from)?;
-        let holding = self.holdings.create(info.object, epoch, info.name.clone(), info.bytes, ticket)?;
+        let (object, name) = (info.object, info.name.clone());
+        let holding = match purpose {
+            Purpose::Wanted => self.holdings.create(object, epoch, name, info.bytes, ticket)?,
+            Purpose::Heat(_) => self.holdings.create_heat_copy(object, epoch, name, info.bytes, ticket)?,
+        };
         // At most PIECE_BYTES: the casts lose nothing.
         let mut intake = Intake::new(PIECE_BYTES.min(info.bytes.max(1)) as usize, 1)?;
         let begun = Instant::now();
@@ -213,9 +256,7 @@ impl Repairs {
             })?;
             fault_point::reach("repair-piece");
             done += bytes;
-            if self.rests(self.ahead(done, begun.elapsed())) {
-                return Err(Refused::new(errno::EIO, "the node is being stopped"));
-            }
+            self.rests_between(self.ahead(done, begun.elapsed()), purpose)?;
         }
         let sealed = self.holdings.seal(info.object, info.bytes)?;
         if sealed != info.digest {
@@ -223,6 +264,25 @@ impl Repairs {
             return Err(Refused::new(errno::EIO, text));
         }
         Ok(())
+    }
+
+    /// Rests between two pieces of a copy; an error if it is not to go on.
+    fn rests_between(&self, wait: Duration, purpose: Purpose<'_>) -> Result<(), Refused> {
+        let until = Instant::now() + wait;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.rests(left.min(REST_PAUSE)) {
+                return Err(Refused::new(errno::EIO, "the node is being stopped"));
+            }
+            if let Purpose::Heat(is_needed) = purpose
+                && is_needed.load(Ordering::Acquire)
+            {
+                return Err(Refused::new(errno::ENOSPC, "its room is needed"));
+            }
+            if left <= REST_PAUSE {
+                return Ok(());
+            }
+        }
     }
 
     /// How long to rest so that `bytes` did not come faster than they may.

@@ -1,11 +1,13 @@
 //! One client's session: what it holds, and the answers to its requests.
 
 mod locking;
+mod questions;
 
 use crate::cache::{CacheFile, CachePreference, NewRegistration};
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::fault_point;
+use crate::holdings::OpenHeatCopy;
 use crate::kv::UserStore;
 use crate::notices::NoticeChannel;
 use crate::peer_service;
@@ -13,7 +15,7 @@ use crate::put::NewPut;
 use crate::refused::{Refused, errno};
 use crate::regions::{Region, create_near, create_region};
 use crate::verify;
-use hinterland_directory::{Command, Departure, OnTarget, Reply as DirectoryReply};
+use hinterland_directory::{Command, OnTarget};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
@@ -22,11 +24,11 @@ use hinterland_os::userfault::Scope;
 use hinterland_os::{MemoryFile, OsError, PageKind, Seals, Userfault};
 use hinterland_policy::UnitBytes;
 use hinterland_proto::control::{
-    KvReply, KvRequest, Mapped, MemberInfo, ObjectInfo, ObjectState, Opened, Placement, PutStarted,
-    PutTarget, Reply, Request,
+    KvReply, KvRequest, Mapped, ObjectInfo, ObjectState, Opened, Placement, PutStarted, PutTarget, Reply,
+    Request,
 };
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
-use hinterland_types::{ByteRange, Handle, NodeId, ObjectId, ObjectName, Rights, SessionId};
+use hinterland_types::{ByteRange, Handle, ObjectId, Rights, SessionId};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -66,6 +68,7 @@ struct Held {
     preference: CachePreference,
     puts: HashSet<ObjectId>,
     caches: HashMap<Handle, Arc<CacheFile>>,
+    heat_copies: HashMap<Handle, OpenHeatCopy>,
     registrations: HashSet<u64>,
     rings: usize,
 }
@@ -151,7 +154,10 @@ impl Session {
     /// [`Refused`] if the session may not, or the bytes are not here.
     pub fn resolve(&self, handle: Handle, range: ByteRange, needed: Rights) -> Result<Slice, Refused> {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
-            Resource::Held(holding) => Ok(Slice::from(holding.slice(range.offset(), range.bytes())?)),
+            Resource::Held(holding) => {
+                holding.note_use();
+                Ok(Slice::from(holding.slice(range.offset(), range.bytes())?))
+            }
             Resource::Region(region) => region.slice(range, needed.allows(Rights::WRITE)),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
@@ -339,8 +345,8 @@ impl Session {
         Ok(match request {
             Request::Ping => Reply::Done,
             Request::Status => Reply::Status(Box::new(core.status())),
-            Request::Members => Reply::Members(members(core)?),
-            Request::Forget { node, lose } => forget(core, node, lose)?,
+            Request::Members => Reply::Members(questions::members(core)?),
+            Request::Forget { node, lose } => questions::forget(core, node, lose)?,
             Request::Open { name, rights } => {
                 let info = core.describe(&core.directory.lookup(&name)?);
                 self.open(core, info, rights)?
@@ -359,6 +365,7 @@ impl Session {
             Request::Close { handle } => {
                 let mut held = self.lock();
                 held.table.close(handle)?;
+                held.heat_copies.remove(&handle);
                 if let Some(file) = held.caches.remove(&handle)
                     && !held.caches.values().any(|other| Arc::ptr_eq(other, &file))
                 {
@@ -366,8 +373,8 @@ impl Session {
                 }
                 Reply::Done
             }
-            Request::Stat { name } => Reply::Object(core.describe(&core.directory.lookup(&name)?)),
-            Request::List { prefix, after, limit } => list(core, prefix, after, limit)?,
+            Request::Stat { name } => Reply::Object(questions::stat(core, &name)?),
+            Request::List { prefix, after, limit } => questions::list(core, prefix, after, limit)?,
             Request::Remove { name } => {
                 verify::remove(core, &name)?;
                 Reply::Done
@@ -389,6 +396,10 @@ impl Session {
                 let info = core.describe(&core.directory.lookup_page(address.page())?);
                 let first = info.address.map_or(0, hinterland_types::GlobalAddress::raw);
                 Reply::Resolved { info, offset: address.raw() - first }
+            }
+            Request::Fetched { handle, bytes } => {
+                self.note_fetched(core, handle, bytes)?;
+                Reply::Done
             }
             Request::DropCache { name } => {
                 let info = core.describe(&core.directory.lookup(&name)?);
@@ -463,6 +474,7 @@ impl Session {
             .and_then(|whole| ByteRange::within(offset, bytes, whole.bytes()).map(|_| whole))
             .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
         let slice = Slice::from(holding.slice(offset, bytes)?);
+        holding.note_use();
         let handle = if keep {
             self.lock().table.grant(Resource::Held(holding), Rights::READ, whole)?
         } else {
@@ -499,6 +511,7 @@ impl Session {
         }
         let holding = core.holdings.find(info.object).ok().filter(|holding| !holding.is_writing());
         let local = holding.is_some();
+        let open = holding.as_ref().and_then(|holding| holding.open_heat_copy());
         let resource = match holding {
             Some(holding) => Resource::Held(holding),
             None if self.socket.is_some() => Resource::Remote(Arc::new(info.clone())),
@@ -506,8 +519,18 @@ impl Session {
                 return Err(Refused::new(errno::ENOENT, format!("{} is not held by this node", info.name)));
             }
         };
-        let handle = self.lock().table.grant(resource, rights, range)?;
+        let mut held = self.lock();
+        let handle = held.table.grant(resource, rights, range)?;
+        held.heat_copies.extend(open.map(|open| (handle, open)));
         Ok(Reply::Opened(Opened { handle, rights, info, local }))
+    }
+
+    /// A program has read bytes of an object from a home itself; what it says beyond the object's size is not believed.
+    fn note_fetched(&self, core: &Core, handle: Handle, bytes: u64) -> Result<(), Refused> {
+        if let Resource::Remote(info) = self.check(handle, 0, 0, Rights::READ)? {
+            core.heat_copies.note_fetched(&info, bytes.min(info.bytes));
+        }
+        Ok(())
     }
 
     fn map(&self, core: &Core, handle: Handle) -> Answer {
@@ -944,56 +967,4 @@ fn not_a_region() -> Refused {
 
 fn not_an_object() -> Refused {
     Refused::new(errno::ENOTSUP, "KV blocks are no object (hint: read them through the files that Open gave)")
-}
-
-fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
-    let DirectoryReply::Members(members) = core.directory.apply(&Command::Members)? else {
-        return Err(Refused::new(errno::EIO, "the directory did not list its members"));
-    };
-    Ok(members
-        .into_iter()
-        .map(|member| MemberInfo {
-            node: member.node,
-            rack: member.rack,
-            address: member.address,
-            up: matches!(member.state, hinterland_directory::MemberState::Up),
-            capacity_bytes: member.capacity_bytes,
-            used_bytes: member.reserved_bytes,
-        })
-        .collect())
-}
-
-/// Takes a node that is down out of the pool.
-fn forget(core: &Core, node: NodeId, lose: bool) -> Result<Reply, Refused> {
-    let DirectoryReply::Members(members) = core.directory.apply(&Command::Members)? else {
-        return Err(Refused::new(errno::EIO, "the directory did not list its members"));
-    };
-    let Some(member) = members.into_iter().find(|member| member.node == node) else {
-        let text = format!("the pool has no node {node} (hint: `hinterland status` lists the nodes)");
-        return Err(Refused::new(errno::ENOENT, text));
-    };
-    if matches!(member.state, hinterland_directory::MemberState::Up) {
-        let at = member.address;
-        let text = format!(
-            "{node} at {at} is up (hint: stop it first; only a node that is gone for good is forgotten)"
-        );
-        return Err(Refused::new(errno::EBUSY, text));
-    }
-    // One that has come back since has another incarnation, and stays.
-    let incarnation = member.incarnation;
-    let departure = if lose { Departure::GoneWithLastCopies } else { Departure::Gone };
-    match core.directory.apply(&Command::Leave { node, incarnation, departure })? {
-        DirectoryReply::Left { lost } => Ok(Reply::Forgot { lost: lost.len() as u64 }),
-        _ => Err(Refused::new(errno::EIO, "the directory did not say what is lost")),
-    }
-}
-
-fn list(core: &Core, prefix: String, after: Option<ObjectName>, limit: u32) -> Result<Reply, Refused> {
-    match core.directory.apply(&Command::List { prefix, after, limit: limit.min(1000) })? {
-        DirectoryReply::List { objects, more } => {
-            let objects = objects.iter().map(|info| core.describe(info)).collect();
-            Ok(Reply::Objects { objects, more })
-        }
-        _ => Err(Refused::new(errno::EIO, "the directory did not list its objects")),
-    }
 }

@@ -10,11 +10,18 @@ use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request, encode};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const EACCES: i32 = 13;
 /// Longest first read that comes with its handle; a longer one is spread over streams.
 const FETCH_FIRST_BYTES_MAX: usize = 256 << 10;
+
+/// So many bytes that came from homes in other racks are told the node at once, which copies what is read a lot: a message for each
+/// is a small part of what they took.
+const TOLD_BYTES: u64 = 16 << 20;
+/// Fewer than so many are not told at all.
+const TOLD_BYTES_MIN: u64 = 64 << 10;
 
 /// An open object or region.
 pub struct Object {
@@ -23,6 +30,8 @@ pub struct Object {
     local: OnceLock<SharedSlice>,
     pages: OnceLock<Arc<RegionPages>>,
     remote: Mutex<Option<Attached>>,
+    /// Bytes that came from homes and that the node was not told of.
+    fetched_bytes: AtomicU64,
 }
 
 /// What came of a first read.
@@ -44,7 +53,14 @@ pub(crate) struct Attached {
 
 impl Object {
     pub(crate) const fn new(pool: Pool, opened: Opened) -> Self {
-        Self { pool, opened, local: OnceLock::new(), pages: OnceLock::new(), remote: Mutex::new(None) }
+        Self {
+            pool,
+            opened,
+            local: OnceLock::new(),
+            pages: OnceLock::new(),
+            remote: Mutex::new(None),
+            fetched_bytes: AtomicU64::new(0),
+        }
     }
 
     /// What it is.
@@ -144,13 +160,35 @@ impl Object {
             _ => First::Other,
         };
         let avoid = match first {
-            First::Done => return Ok(()),
+            First::Done => {
+                self.count_fetched(into.len() as u64);
+                return Ok(());
+            }
             First::Failed(address) => Some(address),
             First::Other => None,
         };
         self.on_a_home(avoid.as_deref(), |attached| {
             Ok(attached.endpoint.read(attached.handle, &[run], into)?)
-        })
+        })?;
+        self.count_fetched(into.len() as u64);
+        Ok(())
+    }
+
+    /// Counts bytes that came from a home past the node, and tells the node of them when they are many.
+    fn count_fetched(&self, bytes: u64) {
+        // Relaxed: a counter that nothing is ordered by.
+        if self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= TOLD_BYTES {
+            self.tell_fetched(TOLD_BYTES);
+        }
+    }
+
+    fn tell_fetched(&self, bytes_min: u64) {
+        // Relaxed: as above.
+        let bytes = self.fetched_bytes.swap(0, Ordering::Relaxed);
+        if bytes >= bytes_min {
+            // A node that does not hear it makes a copy later, or none.
+            let _ = self.pool.session().call(&Request::Fetched { handle: self.opened.handle, bytes });
+        }
     }
 
     /// The first read of an object: bytes and handle in one round trip.
@@ -306,6 +344,7 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
+        self.tell_fetched(TOLD_BYTES_MIN);
         // A session that is gone has taken the capability with it.
         let _ = self.pool.session().call(&Request::Close { handle: self.opened.handle });
     }

@@ -12,6 +12,7 @@ pub(crate) struct Home {
     rack: String,
     address: String,
     up: bool,
+    heat: bool,
 }
 
 /// `hinterland.ObjectInfo`.
@@ -64,6 +65,8 @@ pub(crate) struct Counters {
     demand_fill_us: u64,
     copies_made: u64,
     copied_bytes: u64,
+    heat_copies_made: u64,
+    heat_copies_dropped: u64,
 }
 
 /// `hinterland.CacheStatus`.
@@ -130,7 +133,13 @@ impl ObjectInfo {
 
 impl From<control::Home> for Home {
     fn from(home: control::Home) -> Self {
-        Self { node: home.node.0, rack: home.rack.into(), address: home.address, up: home.up }
+        Self {
+            node: home.node.0,
+            rack: home.rack.into(),
+            address: home.address,
+            up: home.up,
+            heat: home.heat,
+        }
     }
 }
 
@@ -175,6 +184,8 @@ impl From<control::Counters> for Counters {
             demand_fill_us: counters.demand_fill_us,
             copies_made: counters.copies_made,
             copied_bytes: counters.copied_bytes,
+            heat_copies_made: counters.heat_copies_made,
+            heat_copies_dropped: counters.heat_copies_dropped,
         }
     }
 }

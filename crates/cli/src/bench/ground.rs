@@ -148,6 +148,8 @@ impl Ground {
         command.args(["--name", plan.name, "--listen", &format!("{host}:0")]).arg("--state").arg(&state);
         command.arg("--capacity").arg(plan.capacity_bytes.to_string());
         command.arg("--cache-budget").arg(plan.cache_bytes.to_string());
+        // What is read again and again to be measured must not come nearer meanwhile.
+        command.args(["--heat-copies", "off"]);
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }

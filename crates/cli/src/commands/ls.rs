@@ -43,7 +43,11 @@ fn table(objects: &[ObjectInfo]) -> String {
         let racks: Vec<String> = info
             .homes
             .iter()
-            .map(|home| if home.up { home.rack.to_string() } else { format!("{} (down)", home.rack) })
+            .map(|home| match (home.up, home.heat) {
+                (true, false) => home.rack.to_string(),
+                (true, true) => format!("{} (heat)", home.rack),
+                (false, _) => format!("{} (down)", home.rack),
+            })
             .collect();
         table.row([
             info.name.to_string(),
@@ -68,5 +72,12 @@ mod tests {
             table(&[info]),
             "NAME                  SIZE  STATE   RACKS\nmodels/small.gguf  145 MiB  sealed  b (down)"
         );
+    }
+
+    #[test]
+    fn a_heat_copy_is_marked() {
+        let mut info = sealed();
+        info.homes[0].heat = true;
+        assert!(table(&[info]).ends_with("sealed  b (heat)"));
     }
 }

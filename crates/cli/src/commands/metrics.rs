@@ -145,6 +145,9 @@ fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> Str
     count("hinterland_lost_faults_total", "Faults that ended in SIGBUS.", counters.poisoned_faults);
     count("hinterland_copies_made_total", "Lost copies made again.", counters.copies_made);
     count("hinterland_copied_bytes_total", "Bytes of those copies.", counters.copied_bytes);
+    let (made, dropped) = (counters.heat_copies_made, counters.heat_copies_dropped);
+    count("hinterland_heat_copies_made_total", "Copies made because this rack reads a lot.", made);
+    count("hinterland_heat_copies_dropped_total", "Such copies that went.", dropped);
     count("hinterland_ring_requests_total", "Requests over rings.", counters.ring_requests);
     let mut up =
         Family::begin(&mut text, "hinterland_member_up", "gauge", "Whether the member's lease is alive.");

@@ -4,8 +4,8 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::size::Size;
 use hinterland_node::{
-    BackingChoice, EtcdTarget, EtcdTargetError, HeatSettings, KvDisk, KvWatermarks, Node, NodeError,
-    NodeOptions, RdmaChoice, RepairOptions,
+    BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
+    KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, PageKind};
@@ -128,6 +128,13 @@ pub struct Memory {
     /// How much it fetches for that in a second, at most; 0: as fast as it goes
     #[arg(long, default_value = "256M", value_name = "SIZE")]
     pub repair_rate: Size,
+    /// Whether sealed objects of other racks that this node fetches again and again get one more copy here, which goes as soon as its
+    /// room is needed
+    #[arg(long, default_value = "on", value_name = "WHETHER")]
+    pub heat_copies: OnOff,
+    /// How long what was fetched counts for that, and after how long a copy goes that nobody reads, in seconds
+    #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub heat_copies_memory: u32,
     /// Whether pages of regions move to the racks that use them most
     #[arg(long, default_value = "on", value_name = "WHETHER")]
     pub hot: OnOff,
@@ -270,6 +277,13 @@ pub fn options(
         is_on: memory.repair == OnOff::On,
         after: Duration::from_secs(u64::from(memory.repair_after)),
         bytes_per_second: memory.repair_rate.bytes,
+    };
+    options.heat_copies = HeatCopyOptions {
+        is_on: memory.heat_copies == OnOff::On,
+        settings: CopySettings {
+            memory: Duration::from_secs(u64::from(memory.heat_copies_memory)),
+            ..CopySettings::default()
+        },
     };
     options.heat = (memory.hot == OnOff::On).then(|| HeatSettings {
         threshold: memory.hot_threshold,

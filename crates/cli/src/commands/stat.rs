@@ -45,10 +45,15 @@ fn words(info: &ObjectInfo) -> String {
     if info.state == ObjectState::Sealed {
         lines.push(format!("digest   {}", shapes::hexadecimal(&info.digest)));
     }
-    lines.push(format!("copies   {} wanted, {} held", info.copies, info.homes.len()));
+    let heat_copies = info.homes.iter().filter(|home| home.heat).count();
+    let held = info.homes.len() - heat_copies;
+    let beside =
+        if heat_copies > 0 { format!(", {heat_copies} beside them for heat") } else { String::new() };
+    lines.push(format!("copies   {} wanted, {held} held{beside}", info.copies));
     for home in &info.homes {
         let state = if home.up { "up" } else { "down" };
-        lines.push(format!("home     {} in rack {} at {}, {state}", home.node, home.rack, home.address));
+        let why = if home.heat { ", for heat: its rack reads it a lot" } else { "" };
+        lines.push(format!("home     {} in rack {} at {}, {state}{why}", home.node, home.rack, home.address));
     }
     lines.join("\n")
 }
@@ -63,5 +68,15 @@ mod tests {
         let text = words(&sealed());
         assert!(text.contains("size     145 MiB (152043520 bytes)"), "{text}");
         assert!(text.ends_with("home     node-7 in rack b at 127.0.0.1:7401, up"), "{text}");
+    }
+
+    #[test]
+    fn a_heat_copy_is_none_of_those_that_were_asked_for() {
+        let mut info = sealed();
+        let heat = hinterland_proto::control::Home { heat: true, ..info.homes[0].clone() };
+        info.homes.push(heat);
+        let text = words(&info);
+        assert!(text.contains("copies   1 wanted, 1 held, 1 beside them for heat"), "{text}");
+        assert!(text.ends_with(", up, for heat: its rack reads it a lot"), "{text}");
     }
 }

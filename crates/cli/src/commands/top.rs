@@ -299,6 +299,8 @@ fn rate_lines(rates: Rates, counters: &Counters) -> Vec<String> {
     lines.extend(super::region::moved_line(counters));
     let trouble = [
         (counters.copies_made, "lost copies were made again here"),
+        (counters.heat_copies_made, "copies were made here because this rack reads them a lot"),
+        (counters.heat_copies_dropped, "of these were dropped"),
         (counters.failovers, "fetches went to another replica"),
         (counters.checksum_failures, "blocks arrived with a wrong checksum"),
         (counters.poisoned_faults, "faults ended in SIGBUS"),

@@ -9,6 +9,7 @@ use super::Cache;
 use super::file::{CacheFile, CacheKey};
 use crate::refused::errno;
 use hinterland_os::process;
+use hinterland_types::ObjectId;
 use std::cmp::Reverse;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -62,8 +63,23 @@ impl Cache {
                 return;
             }
             after = self.sweep(after);
+            self.look_for_near();
             self.forget_oldest();
         }
+    }
+
+    /// Has files that are filled from other racks ask for homes in this one, a few at a time: another node of the rack may have a copy by
+    /// now. The fills themselves do not wait for a directory.
+    fn look_for_near(&self) {
+        let files = self.all();
+        // Those that fetched nothing of late ask nothing.
+        let mut asked = files.iter().filter(|file| file.source.is_far()).take(SWEEP_FILES_MAX);
+        // As in `sweep`: where the directory does not answer, the next file would not be told either.
+        let is_answered = |file: &&Arc<CacheFile>| match file.source.look_for_near() {
+            Err(refused) => refused.code == errno::ENOENT,
+            Ok(()) => true,
+        };
+        while asked.next().is_some_and(|file| !self.is_stopping() && is_answered(&file)) {}
     }
 
     /// Forgets idle files whose objects are gone, from the one behind `after` on; where the next sweep goes on.
@@ -86,6 +102,17 @@ impl Cache {
             }
         }
         idle.get(begun + SWEEP_FILES_MAX - 1).copied()
+    }
+
+    /// Forgets the idle files of an object that this node holds itself.
+    pub fn forget_object(&self, object: ObjectId) {
+        let of_it = |file: &Arc<CacheFile>| (file.key.object == object).then_some(file.key);
+        self.all()
+            .iter()
+            .filter_map(of_it)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|key| self.forget_unused(key));
     }
 
     /// Forgets a file unless somebody has begun to use it.

@@ -1,6 +1,7 @@
 //! Where the bytes of a cached object come from: its homes, tried in order, every block checked.
 
-use crate::directory_link::{DirectoryLink, describe};
+use super::Near;
+use crate::directory_link::{DirectoryLink, describe, describe_near};
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
 use hinterland_fabric::{Endpoint, FabricError, Intake, Outcome};
@@ -12,7 +13,7 @@ use hinterland_proto::machine::{
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, Handle, NodeId};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,10 @@ pub struct Source {
     own: NodeId,
     /// Whether a fetch is cut into pieces that are used as they come.
     pub is_pipelined: bool,
+    /// What is near; `None` for who is to read other homes and count nothing.
+    pub near: Option<Near>,
+    /// Whether bytes have come from another rack of late.
+    is_far: AtomicBool,
     tallies: Arc<SourceTallies>,
 }
 
@@ -81,6 +86,8 @@ impl Source {
             avoided: Mutex::default(),
             own,
             is_pipelined: true,
+            near: None,
+            is_far: AtomicBool::new(false),
             tallies,
         };
         source.blocks = source.try_homes("checksums", |source, home| source.fetch_blocks(home))?;
@@ -109,6 +116,9 @@ impl Source {
         intake: &mut Intake,
         deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
+        if self.copy_own(range, intake) {
+            return deliver(intake, range);
+        }
         match self.fetch_once(range, intake, deliver) {
             // The directory may know newer homes.
             Err(Stop::Lost(refused)) if self.refresh() => {
@@ -117,6 +127,63 @@ impl Source {
             }
             result => result.map_err(Stop::into_inner),
         }
+    }
+
+    /// The directory's answer to somebody who opens the object again: it may know a home in this rack, where none was known. Else what is
+    /// known stays, which may be younger.
+    pub fn learn(&self, found: &ObjectInfo) {
+        let mut info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.digest == info.digest && !self.has_near(&info.homes) && self.has_near(&found.homes) {
+            info.homes.clone_from(&found.homes);
+        }
+    }
+
+    /// Whether bytes have come from another rack since [`look_for_near`](Self::look_for_near) was last called.
+    pub fn is_far(&self) -> bool {
+        // Relaxed: see `count`.
+        self.is_far.load(Ordering::Relaxed)
+    }
+
+    /// Whether one of the homes is in this rack, if that counts here.
+    fn has_near(&self, homes: &[Home]) -> bool {
+        self.near
+            .as_ref()
+            .is_some_and(|near| homes.iter().any(|home| home.up && home.rack == near.fetches.rack))
+    }
+
+    /// Copies a range from this node's own copy, if it has come to hold one and every block is right.
+    fn copy_own(&self, range: ByteRange, intake: &mut Intake) -> bool {
+        let Some(near) = &self.near else { return false };
+        let object = self.info.lock().unwrap_or_else(PoisonError::into_inner).object;
+        let Ok(holding) = near.holdings.find(object) else { return false };
+        let Ok(memory) = holding.slice(range.offset(), range.bytes()) else { return false };
+        intake.abandon();
+        if !holding.is_sealed() || intake.copy(0, &memory).is_err() {
+            return false;
+        }
+        // An intake is no longer than a range that is fetched at once.
+        let blocks = intake.bytes(0, range.bytes() as usize).chunks(CHECKSUM_BLOCK_BYTES as usize);
+        let first = range.offset() / CHECKSUM_BLOCK_BYTES;
+        let is_right = blocks.zip(first..).all(|(block, index)| self.checksum(index) == Some(crc32c(block)));
+        if is_right {
+            holding.note_use();
+        }
+        is_right
+    }
+
+    /// Asks the directory for a home in this rack, if bytes have come from another one since it was last asked.
+    ///
+    /// # Errors
+    /// [`Refused`] if the directory does not answer, or the object is gone.
+    pub fn look_for_near(&self) -> Result<(), Refused> {
+        // Relaxed: who sets it meanwhile is heard the next time.
+        if let Some(near) = &self.near
+            && self.is_far.swap(false, Ordering::Relaxed)
+        {
+            let found = self.directory.lookup_object(self.info().object)?;
+            self.learn(&describe_near(&found, self.own, &near.fetches.rack));
+        }
+        Ok(())
     }
 
     /// As [`fetch`](Self::fetch), into plain memory.
@@ -256,6 +323,7 @@ impl Source {
             Ok(_) => {
                 // Relaxed: a counter that nothing is ordered by.
                 self.tallies.received_bytes.fetch_add(piece.bytes(), Ordering::Relaxed);
+                self.count(node, piece.bytes());
                 let at = (piece.offset() - range.offset()) as usize;
                 let body = Body::Bytes(intake.bytes(at, piece.bytes() as usize));
                 machine.handle(0, FetchEvent::Reply { attempt, body });
@@ -270,6 +338,18 @@ impl Source {
                 machine.handle(0, event);
                 Ok(())
             }
+        }
+    }
+
+    /// Counts bytes that came from another rack.
+    fn count(&self, node: NodeId, bytes: u64) {
+        let Some(near) = &self.near else { return };
+        let info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_far = |home: &&Home| home.node == node && home.rack != near.fetches.rack;
+        if info.homes.iter().any(|home| is_far(&home)) {
+            // Relaxed: nothing else is ordered by it.
+            self.is_far.store(true, Ordering::Relaxed);
+            near.fetches.note(info.object, info.bytes, bytes);
         }
     }
 
@@ -314,7 +394,10 @@ impl Source {
         let mut info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
         match self.directory.lookup_object(info.object) {
             Ok(found) => {
-                let found = describe(&found, self.own);
+                let found = match &self.near {
+                    Some(near) => describe_near(&found, self.own, &near.fetches.rack),
+                    None => describe(&found, self.own),
+                };
                 let same_content = found.digest == info.digest;
                 let differs = found.homes != info.homes;
                 if same_content && differs {

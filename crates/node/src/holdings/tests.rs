@@ -114,3 +114,65 @@ fn a_sealed_stream_gives_back_the_room_that_it_did_not_use() {
     holdings.drop_object(ObjectId(1));
     assert_eq!(holdings.used_bytes(), 0);
 }
+
+/// Makes a sealed object, as a heat copy or as another one.
+fn sealed(holdings: &Holdings, object: u64, bytes: u64, is_heat_copy: bool) {
+    let (object, epoch) = (ObjectId(object), Epoch(0));
+    let made = if is_heat_copy {
+        holdings.create_heat_copy(object, epoch, name(), bytes, [0; 16])
+    } else {
+        holdings.create(object, epoch, name(), bytes, [0; 16])
+    };
+    made.unwrap();
+    holdings.seal(object, bytes).unwrap();
+}
+
+#[test]
+fn heat_copies_make_way_for_others_and_not_for_each_other() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(8 * MIB);
+    let holdings = Arc::new(holdings);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let (weak, seen) = (Arc::downgrade(&holdings), Arc::clone(&asked));
+    holdings.when_full(Box::new(move |bytes| {
+        seen.lock().unwrap().push(bytes);
+        let holdings = weak.upgrade().unwrap();
+        let copy = holdings.all().into_iter().find(|holding| holding.is_heat_copy());
+        copy.is_some_and(|copy| {
+            holdings.drop_object(copy.object);
+            true
+        })
+    }));
+    sealed(&holdings, 1, 4 * MIB, true);
+    sealed(&holdings, 2, 2 * MIB, true);
+    assert_eq!((holdings.heat_room(ObjectId(1)), holdings.heat_room(ObjectId(9))), (Some(4 * MIB), None));
+    let refused = holdings.create_heat_copy(ObjectId(3), Epoch(0), name(), 4 * MIB, [0; 16]);
+    assert!(matches!(refused, Err(HoldingError::Full { .. })) && asked.lock().unwrap().is_empty());
+    sealed(&holdings, 4, 4 * MIB, false);
+    assert_eq!(*asked.lock().unwrap(), [2 * MIB]);
+    assert!(holdings.find(ObjectId(1)).is_err() && holdings.find(ObjectId(2)).is_ok());
+    // A stream that grows is given way to as well; what no copy can make room for is refused.
+    holdings.create(ObjectId(5), Epoch(0), name(), 0, [0; 16]).unwrap();
+    assert!(matches!(holdings.grow(ObjectId(5), 8 * MIB), Err(HoldingError::Full { .. })));
+    assert!(holdings.find(ObjectId(2)).is_err() && holdings.find(ObjectId(4)).is_ok());
+    let refused = holdings.create(ObjectId(6), Epoch(0), name(), 9 * MIB, [0; 16]);
+    assert!(matches!(refused, Err(HoldingError::Full { .. })));
+}
+
+#[test]
+fn only_heat_copies_count_who_uses_them() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(8 * MIB);
+    sealed(&holdings, 1, MIB, true);
+    sealed(&holdings, 2, MIB, false);
+    let (heat, other) = (holdings.find(ObjectId(1)).unwrap(), holdings.find(ObjectId(2)).unwrap());
+    let open = heat.open_heat_copy();
+    assert!(open.is_some() && other.open_heat_copy().is_none());
+    assert_eq!((heat.heat_uses(), other.heat_uses()), ((1, true), (0, false)));
+    drop(open);
+    heat.note_use();
+    assert_eq!(heat.heat_uses(), (2, false));
+    assert!(heat.take_heat_mark() && !heat.take_heat_mark());
+    heat.note_use();
+    assert_eq!(heat.heat_uses(), (2, false));
+}

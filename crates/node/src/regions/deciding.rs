@@ -194,7 +194,9 @@ impl Regions {
     /// The coldest of some pages, which leaves if another is to come, and its heat; `None` if there is room. Where no page can leave,
     /// it is one of endless heat.
     fn victim(&self, core: &Core, deciding: &Deciding) -> Option<Victim> {
-        let free = core.holdings.capacity_bytes().saturating_sub(core.holdings.used_bytes());
+        // Heat copies make way for pages.
+        let used = core.holdings.used_bytes().saturating_sub(core.heat_copies.bytes());
+        let free = core.holdings.capacity_bytes().saturating_sub(used);
         if free >= PAGE_BYTES {
             return None;
         }

@@ -188,7 +188,8 @@ impl Region {
     /// The place of a home in the list that words name; a home that is not there is appended.
     pub fn place_of(&self, home: &HomeInfo, up: bool) -> usize {
         let mut homes = self.homes.write().unwrap_or_else(PoisonError::into_inner);
-        let told = Home { node: home.node, rack: home.rack.clone(), address: home.address.clone(), up };
+        let told =
+            Home { node: home.node, rack: home.rack.clone(), address: home.address.clone(), up, heat: false };
         if let Some(place) =
             homes.iter().position(|other| other.node == home.node && other.address == home.address)
         {
@@ -444,8 +445,13 @@ pub fn pages_at(layout: &Layout) -> Vec<PagesOn> {
         .parts
         .iter()
         .map(|(home, up)| {
-            let home =
-                Home { node: home.node, rack: home.rack.clone(), address: home.address.clone(), up: *up };
+            let home = Home {
+                node: home.node,
+                rack: home.rack.clone(),
+                address: home.address.clone(),
+                up: *up,
+                heat: false,
+            };
             PagesOn { home: Some(home), pages: 0, moved: 0 }
         })
         .collect();

@@ -423,6 +423,13 @@ pub enum Request {
         /// Whether what only it has may be lost; else it is refused then.
         lose: bool,
     },
+    /// The program has read bytes of a sealed object itself from a home, which the node cannot see → `Done`.
+    Fetched {
+        /// Capability with `READ`.
+        handle: Handle,
+        /// How many since it last said so.
+        bytes: u64,
+    },
 }
 
 impl Request {

@@ -25,6 +25,9 @@ pub struct Home {
     pub address: String,
     /// Whether its lease is alive.
     pub up: bool,
+    /// Whether its copy is none of those that were asked for, but there because its rack reads the object a lot. Only `stat` and lists
+    /// tell; elsewhere it is `false`.
+    pub heat: bool,
 }
 
 /// What `stat` says of an object.

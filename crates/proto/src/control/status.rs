@@ -46,6 +46,10 @@ pub struct Counters {
     pub pages_copied: u64,
     /// Copies that other nodes had of pages of this one, and that were taken back before a write.
     pub pages_recalled: u64,
+    /// Copies that this node made because its rack reads an object of another one a lot.
+    pub heat_copies_made: u64,
+    /// Such copies that it dropped, because nobody read them any more or their room was needed.
+    pub heat_copies_dropped: u64,
 }
 
 /// One member of the pool as the directory knows it.
