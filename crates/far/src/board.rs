@@ -10,6 +10,7 @@
 //! | 0 | `HLSHARE1` |
 //! | 64 + 256 n | slot n of 64: when it last served a fault, in nanoseconds of the monotonic clock; 0 for never |
 //! | + 8 | its share |
+//! | + 16 | faults a second of late |
 //! | + 32 + 32 d | device d of 7: its key; 0 for none yet |
 //! | + 8 | units of use |
 //! | + 16 | how much is under way, or waits to be |
@@ -34,6 +35,7 @@ const SLOTS: usize = 64;
 const SLOTS_AT: usize = 64;
 const SLOT_BYTES: usize = 256;
 const SHARE_AT: usize = 8;
+const RATE_AT: usize = 16;
 const DEVICES_AT: usize = 32;
 const DEVICES: usize = (SLOT_BYTES - DEVICES_AT) / DEVICE_BYTES;
 const DEVICE_BYTES: usize = 32;
@@ -48,6 +50,8 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 /// A run that served a fault within this time is at work, in nanoseconds.
 const AT_WORK_NS: u64 = 10_000_000;
+/// Over what time faults are counted, in nanoseconds.
+const RATE_NS: u64 = 10_000_000;
 /// How long the answer to whether the processors are crowded stands, in nanoseconds.
 const CROWDED_NS: u64 = 1_000_000;
 
@@ -60,8 +64,10 @@ pub(crate) struct Board {
     share: u64,
     processors: usize,
     waited_ns: AtomicU64,
-    /// When it was last looked whether the processors are crowded, and in the lowest bit what was found.
+    /// When it was last looked whether the processors are crowded, and in the lowest bits what was found: that they are, and that others crowd them.
     crowded: AtomicU64,
+    /// Since when faults are counted, and how many there were.
+    counted: [AtomicU64; 2],
 }
 
 impl Board {
@@ -96,9 +102,16 @@ impl Board {
             if lock_byte(&file, slot as u64, ByteLock::Alone)? {
                 memory.fill(SLOTS_AT + slot * SLOT_BYTES, SLOT_BYTES, 0)?;
                 memory.store_u64(SLOTS_AT + slot * SLOT_BYTES + SHARE_AT, share)?;
-                let (waited_ns, crowded) = (AtomicU64::new(0), AtomicU64::new(0));
-                let processors = affinity::core_count();
-                return Ok(Self { memory, _file: file, slot, share, processors, waited_ns, crowded });
+                return Ok(Self {
+                    memory,
+                    _file: file,
+                    slot,
+                    share,
+                    processors: affinity::core_count(),
+                    waited_ns: AtomicU64::new(0),
+                    crowded: AtomicU64::new(0),
+                    counted: [const { AtomicU64::new(0) }; 2],
+                });
             }
         }
         Err(refused(
@@ -107,29 +120,57 @@ impl Board {
         ))
     }
 
-    /// A fault was served.
-    pub(crate) fn note_fault(&self) {
+    /// Faults were served, by the one thread that serves them.
+    pub(crate) fn note_faults(&self, count: u64) {
+        let now = monotonic_ns();
         // A file that was cut off says nothing any more, here and below.
-        let _ = self.memory.store_u64(self.at(self.slot), monotonic_ns());
+        let _ = self.memory.store_u64(self.at(self.slot), now);
+        let [since, faults] = &self.counted;
+        // Relaxed: one thread counts.
+        let (passed, count) = (
+            now - since.load(Ordering::Relaxed).min(now),
+            faults.fetch_add(count, Ordering::Relaxed) + count,
+        );
+        if passed >= RATE_NS {
+            let _ = self
+                .memory
+                .store_u64(self.at(self.slot) + RATE_AT, count.saturating_mul(1_000_000_000) / passed);
+            since.store(now, Ordering::Relaxed); // Relaxed: as above.
+            faults.store(0, Ordering::Relaxed); // Relaxed: as above.
+        }
     }
 
     /// Whether this run and others at work leave no processor idle.
     pub(crate) fn is_crowded(&self) -> bool {
+        self.crowd() & 1 == 1
+    }
+
+    /// Whether a processor for the faults of one thread is not to be had: the processors are crowded, and not by others.
+    pub(crate) fn is_crowding(&self) -> bool {
+        self.crowd() & 3 == 1
+    }
+
+    fn crowd(&self) -> u64 {
         let now = monotonic_ns();
         // Relaxed: a hint, here and below.
         let known = self.crowded.load(Ordering::Relaxed);
         if now.saturating_sub(known) < CROWDED_NS {
-            return known & 1 == 1;
+            return known & 3;
         }
         let is_at_work = |slot: &usize| {
             let last = self.memory.load_u64(self.at(*slot)).unwrap_or(0);
             last != 0 && now.saturating_sub(last) < AT_WORK_NS
         };
-        let others = self.others().filter(is_at_work).count();
+        let rate = |slot: usize| self.memory.load_u64(self.at(slot) + RATE_AT).unwrap_or(0);
+        let (mut others, mut most) = (0, 0);
+        for slot in self.others().filter(is_at_work) {
+            (others, most) = (others + 1, most.max(rate(slot)));
+        }
         let is_crowded = share::is_crowded(others + 1, self.processors);
+        let found = u64::from(is_crowded) | u64::from(share::is_quiet(rate(self.slot), most)) << 1;
         // Relaxed: a hint.
-        self.crowded.store(now & !1 | u64::from(is_crowded), Ordering::Relaxed);
-        is_crowded
+        self.crowded.store(now & !3 | found, Ordering::Relaxed);
+        found
     }
 
     /// Waits, before bytes that nobody waits for move over a device, as long as a run that has used less of it has something under way there.
@@ -280,10 +321,10 @@ mod tests {
     fn a_file_of_another_release_is_refused_and_one_that_is_cut_off_hurts_nobody() {
         let folder = folder("file");
         let board = Board::open(&folder, SHARE).unwrap();
-        board.note_fault();
+        board.note_faults(1);
         let file = File::options().write(true).open(folder.join(NAME)).unwrap();
         file.set_len(0).unwrap();
-        board.note_fault();
+        board.note_faults(1);
         board.give_way(DEVICE);
         assert_eq!(board.count(DEVICE, 1, || 5), 5);
         assert!(!board.is_crowded());
@@ -347,10 +388,24 @@ mod tests {
         let mut own = Board::open(&folder, SHARE).unwrap();
         own.processors = boards.len();
         assert!(!own.is_crowded(), "nobody is at work");
-        boards.iter().for_each(Board::note_fault);
+        boards.iter().for_each(|board| board.note_faults(1));
         std::thread::sleep(Duration::from_nanos(CROWDED_NS));
-        boards.iter().for_each(Board::note_fault);
-        assert!(own.is_crowded());
+        boards.iter().for_each(|board| board.note_faults(1));
+        assert!(own.is_crowded() && own.is_crowding());
+    }
+
+    #[test]
+    fn who_faults_far_less_than_another_one_crowds_nothing() {
+        let folder = folder("quiet");
+        let [mut loud, mut quiet] = [(); 2].map(|()| Board::open(&folder, SHARE).unwrap());
+        (loud.processors, quiet.processors) = (2, 2);
+        for _ in 0..2 {
+            std::thread::sleep(Duration::from_nanos(RATE_NS));
+            loud.note_faults(1000);
+            quiet.note_faults(10);
+        }
+        assert!(loud.is_crowded() && loud.is_crowding());
+        assert!(quiet.is_crowded() && !quiet.is_crowding());
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 /// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
 const BATCH_BYTES: u64 = 2 << 20;
 const BATCH_UNITS: u64 = 128;
+/// The same where processors are crowded: the kernel moves and copies a batch in one go.
+const CROWDED_BATCH_BYTES: u64 = 256 << 10;
 /// Bytes that are compressed between two moments at which others may have a crowded processor.
 const YIELD_BYTES: u64 = 32 << 10;
 /// How often resident memory is measured.
@@ -159,7 +161,9 @@ impl Engine {
         let mover = space.mover.clone()?;
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
-        let most = BATCH_BYTES.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
+        let is_crowded = self.board.as_ref().is_some_and(|board| board.is_crowded());
+        let batch_bytes = if is_crowded { CROWDED_BATCH_BYTES } else { BATCH_BYTES };
+        let most = batch_bytes.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
         // Whole blocks, for which there has to be place.
         let (most, block) =
             if self.service.fit { (most - self.unit_bytes, self.unit_bytes) } else { (most, PAGE) };

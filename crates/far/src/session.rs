@@ -253,8 +253,9 @@ impl Serving {
         let Some(space) = known.spaces.get(&id) else { return };
         let (faults, can_follow) = (Arc::clone(&space.faults), space.is_numbered_here);
         // Its own processor pays where others are idle.
-        let is_crowded = self.engine.board.as_ref().is_some_and(|board| board.is_crowded());
-        let can_follow = can_follow && !is_crowded;
+        let is_crowding = self.engine.board.as_ref().is_some_and(|board| board.is_crowding());
+        let can_follow = can_follow && !is_crowding;
+        let mut served = 0;
         while let Ok(count @ 1..) = faults.read_events(events) {
             let before = match events[..] {
                 [Event::Fault(fault)] if can_follow && known.waiting.is_empty() => {
@@ -267,6 +268,7 @@ impl Serving {
                     None
                 }
             };
+            served += count as u64;
             let (ahead_bytes, slept) = (known.counters.ahead_bytes, known.counters.slept);
             changes_first(events);
             for event in events.drain(..) {
@@ -283,7 +285,7 @@ impl Serving {
         self.engine.begin_mappings(&mut known, id);
         drop(known);
         if let Some(board) = &self.engine.board {
-            board.note_fault();
+            board.note_faults(served);
         }
     }
 

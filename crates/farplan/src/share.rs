@@ -16,6 +16,9 @@ pub const SLACK: u64 = 1 << 20;
 /// A run that did nothing for so long does not count, and has no claim to what it did not use, in nanoseconds.
 pub const PAUSE_NS: u64 = 100_000_000;
 
+/// How many times the faults of a quiet run another one has at least.
+const QUIET: u64 = 4;
+
 /// What a run has used of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
@@ -51,6 +54,11 @@ pub fn caught_up(own: Use, others: impl IntoIterator<Item = Use>, now_ns: u64) -
 /// Whether so many runs, each a program and threads that serve it, leave no processor idle.
 pub const fn is_crowded(runs: usize, processors: usize) -> bool {
     runs > 1 && runs.saturating_mul(2) > processors
+}
+
+/// Whether a run with so many faults a second has few beside one with so many.
+pub const fn is_quiet(own: u64, other: u64) -> bool {
+    other > 0 && own.saturating_mul(QUIET) <= other
 }
 
 const fn is_recent(one: &Use, now_ns: u64) -> bool {
@@ -119,6 +127,12 @@ mod tests {
         let bytes = taken(&[300, 100], 40_000);
         let ratio = bytes[0] as f64 / bytes[1] as f64;
         assert!((2.9..3.1).contains(&ratio), "{bytes:?}");
+    }
+
+    #[test]
+    fn few_faults_are_few_beside_many() {
+        assert!(is_quiet(0, 1) && is_quiet(25, 100));
+        assert!(!is_quiet(0, 0) && !is_quiet(26, 100));
     }
 
     #[test]
