@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -508,3 +509,27 @@ def test_read_only_is_the_default(node, folder):
         assert code_of(lambda: open(mounted / "new", "wb")) == errno.EROFS
     finally:
         mounted.stop()
+
+
+def test_a_read_waits_for_a_node_that_is_started_again(start_node, make_file, folder, monkeypatch):
+    monkeypatch.setenv("HINTERLAND_GRACE_S", "3")
+    home = start_node("b", options=["--capacity", "64M"])
+    node = start_node("a", join=home.address, options=["--capacity", "64M"])
+    source = make_file("source", 24 << 20)
+    home.run("put", source, "--name", "data")
+    mounted = Mount(node, folder, options=())
+    try:
+        with open(mounted / "data", "rb", buffering=0) as file:
+            assert os.pread(file.fileno(), 4096, 0) == source.read_bytes()[:4096]
+            node.kill()
+            again = threading.Timer(0.5, node.start)
+            again.start()
+            middle = os.pread(file.fileno(), 4096, 12 << 20)
+            again.join()
+            assert middle == source.read_bytes()[12 << 20:][:4096]
+            node.kill()
+            assert code_of(lambda: os.pread(file.fileno(), 4096, 20 << 20)) == errno.ENOTCONN
+            assert "data" in mounted.words(), "the reason is in its log"
+    finally:
+        mounted.stop()
+        node.start()

@@ -3,11 +3,13 @@
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter};
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
+use hinterland_types::limits::GRACE_DEFAULT;
 use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
@@ -15,14 +17,36 @@ const ESTALE: i32 = 116;
 
 /// Connections that bytes are read over, apart from the one that names are asked over: a read may wait for a home.
 const LANES: usize = 4;
+/// Pause between attempts to reach a node that died: short against the time that it takes to start.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// What the host may cache of objects that are read through a mount.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// How objects are read through a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadPreference {
-    /// Most bytes of each object; the node's own limit if none is given.
+    /// Most bytes of each object that the host may cache; the node's own limit if none is given.
     pub budget_bytes: Option<u64>,
     /// Bytes that are fetched at once; chosen by the node if not given.
     pub unit_bytes: Option<u64>,
+    /// How long a read of an open file waits for a dead node to come back before it fails.
+    pub grace: Duration,
+}
+
+impl Default for ReadPreference {
+    fn default() -> Self {
+        Self { budget_bytes: None, unit_bytes: None, grace: GRACE_DEFAULT }
+    }
+}
+
+impl ReadPreference {
+    /// What the environment says: `HINTERLAND_BUDGET` and `HINTERLAND_UNIT` in bytes, `HINTERLAND_GRACE_S` in seconds.
+    pub fn from_environment() -> Self {
+        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u64>().ok());
+        Self {
+            budget_bytes: number("HINTERLAND_BUDGET"),
+            unit_bytes: number("HINTERLAND_UNIT"),
+            grace: number("HINTERLAND_GRACE_S").map_or(GRACE_DEFAULT, Duration::from_secs),
+        }
+    }
 }
 
 /// A pool, asked through the node at a socket. A node that was restarted is connected to again.
@@ -233,6 +257,13 @@ impl Reader {
     fn object(&self) -> Arc<Object> {
         Arc::clone(&self.read.lock().unwrap_or_else(PoisonError::into_inner))
     }
+
+    /// Reads over a new connection.
+    fn read_anew(&self, object: ObjectId, offset: u64, buffer: &mut [u8]) -> Result<(), PoolError> {
+        let again = Arc::new(self.lane.open(object)?);
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&again);
+        again.read_cached(offset, buffer)
+    }
 }
 
 impl ReadAt for Reader {
@@ -242,9 +273,15 @@ impl ReadAt for Reader {
             Err(error) if is_lost(&error) => {}
             answered => return Ok(answered?),
         }
-        let again = Arc::new(self.lane.open(object.info().object)?);
-        self.read.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&again);
-        Ok(again.read_cached(offset, buffer)?)
+        let deadline = Instant::now() + self.lane.preference.grace;
+        loop {
+            match self.read_anew(object.info().object, offset, buffer) {
+                Err(error) if is_away(&error) && Instant::now() < deadline => {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                answered => return Ok(answered?),
+            }
+        }
     }
 }
 
@@ -257,6 +294,11 @@ impl From<PoolError> for SourceError {
 /// Whether the connection is at fault and not the question.
 fn is_lost(error: &PoolError) -> bool {
     matches!(error, PoolError::Closed | PoolError::Os(_))
+}
+
+/// Whether the node is dead, and may be started again.
+fn is_away(error: &PoolError) -> bool {
+    is_lost(error) || matches!(error, PoolError::NoNode { .. })
 }
 
 fn unexpected(expected: &'static str, answer: &Reply) -> PoolError {

@@ -9,6 +9,7 @@ use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
 use hinterland_pool::PoolError;
 use hinterland_proto::control::{Reply, Request};
+use hinterland_types::limits::GRACE_DEFAULT;
 use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
@@ -16,8 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-/// How long a program waits for a dead node to come back, if `HINTERLAND_GRACE_S` does not say.
-const GRACE_DEFAULT: Duration = Duration::from_secs(15);
 /// How often a thread that wants to map looks whether a lost connection is back.
 const BACK_PAUSE: Duration = Duration::from_millis(10);
 /// How much longer than the grace time it looks: a watcher may be in the middle of a call that a node does not answer.

@@ -1,5 +1,9 @@
 //! Every limit of the pool, each with its reason.
 
+use std::time::Duration;
+
+/// How long a program waits for a dead node to come back, if `HINTERLAND_GRACE_S` does not say: a restart and a half.
+pub const GRACE_DEFAULT: Duration = Duration::from_secs(15);
 /// Bits of a global address: 64 TiB fit twice under the 128 TiB that a process has.
 pub const ADDRESS_BITS: u32 = 46;
 /// log2 of the page size.

@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use hinterland_fuse::{MountOptions, PoolSource, Unmounted};
+use hinterland_fuse::{MountOptions, PoolSource, ReadPreference, Unmounted};
 use hinterland_os::poll::SignalWatch;
 use serde_json::json;
 use std::path::PathBuf;
@@ -41,7 +41,8 @@ pub struct Arguments {
 /// [`Failure`] with what is in the way.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
-    let source = Arc::new(PoolSource::connect(&context.socket())?);
+    let source =
+        Arc::new(PoolSource::with_preference(&context.socket(), ReadPreference::from_environment())?);
     let options = MountOptions {
         allow_other: arguments.allow_other,
         workers: usize::from(arguments.workers),

@@ -185,9 +185,11 @@ fn asked(pool: Pool, arguments: &Arguments) -> Result<PoolId, Failure> {
 
 fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Failure> {
     // The same as the preloaded library asks for what it maps.
+    let environment = ReadPreference::from_environment();
     let preference = ReadPreference {
-        budget_bytes: arguments.budget.map(|size| size.bytes),
-        unit_bytes: arguments.unit.map(|size| size.bytes),
+        budget_bytes: arguments.budget.map(|size| size.bytes).or(environment.budget_bytes),
+        unit_bytes: arguments.unit.map(|size| size.bytes).or(environment.unit_bytes),
+        ..environment
     };
     let source = Arc::new(PoolSource::with_preference(socket, preference)?);
     let options = MountOptions {
