@@ -119,6 +119,12 @@ impl<M: Memory> Client<M> {
         is_right
     }
 
+    /// See [`View::is_of`](crate::View::is_of).
+    pub fn is_of(&self, slot: u32, generation: u64) -> bool {
+        let block = Block { slot, generation, offset: 0, bytes: 0 };
+        header::is_still(&self.books, &self.geometry, &block, Point::HeaderCopied)
+    }
+
     /// See [`View::keys`](crate::View::keys).
     pub fn keys(&self, namespace: Namespace) -> Vec<BlockKey> {
         // The number of slots fits their type.

@@ -7,7 +7,7 @@ use crate::layout::{BUCKET_WORDS, Geometry};
 use crate::words::{Point, Words};
 
 /// Buckets that an entry may lie away from its own, and one more.
-const PROBES_MAX: u64 = 32;
+pub(crate) const PROBES_MAX: u64 = 32;
 
 /// The slot for which `is_it` holds among those whose tag fits.
 #[inline]

@@ -1,5 +1,6 @@
 //! Where everything lies in the books.
 
+use crate::index::PROBES_MAX;
 use crate::words::{Point, Words};
 use hinterland_os::Coherence;
 
@@ -174,6 +175,13 @@ impl Geometry {
     /// Length of the books in bytes.
     pub const fn books_bytes(&self) -> u64 {
         (self.chunk(0) as u64 + self.blocks_bytes.div_ceil(CHUNK_BYTES_MIN)) * 8
+    }
+
+    /// Most blocks that are kept: where every entry is in reach of every hash as many as there are, else three quarters of
+    /// that, so that an entry always finds a place among the buckets in its reach.
+    pub const fn blocks_max(&self) -> u64 {
+        let entries = self.buckets * (BUCKET_WORDS as u64 - 1);
+        if self.buckets <= PROBES_MAX { entries } else { entries / 4 * 3 }
     }
 
     /// Buckets of the index.

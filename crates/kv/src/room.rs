@@ -81,6 +81,17 @@ impl<W: Words> Store<W> {
         }
     }
 
+    /// Evicts until the index has room for one more block; false if that cannot be. Blocks that are small enough fill it
+    /// before they fill the memory.
+    fn make_room_in_index(&mut self, was_touched: &mut dyn FnMut(u32) -> bool) -> bool {
+        while self.status.blocks + self.status.reserved >= self.geometry.blocks_max() {
+            if !self.evict_one(was_touched) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Takes a slot of a class; blocks leave for it if they must.
     pub(crate) fn take(
         &mut self,
@@ -88,6 +99,9 @@ impl<W: Words> Store<W> {
         used: Used,
         was_touched: &mut dyn FnMut(u32) -> bool,
     ) -> Option<u32> {
+        if !self.make_room_in_index(was_touched) {
+            return None;
+        }
         for _ in 0..EVICTIONS_MAX {
             let slot = self.chunks.take(class, used);
             if slot.is_some() {

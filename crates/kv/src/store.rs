@@ -33,7 +33,7 @@ const MARK_BITS: u32 = 32;
 const NODE_MARK: u64 = u64::MAX;
 
 /// Blocks that the index has room for: as many as there are of this size.
-const EXPECTED_BLOCK_BYTES: u64 = 4096;
+const EXPECTED_BLOCK_BYTES: u64 = 2048;
 
 /// A block that a session wants to write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -198,6 +198,14 @@ impl View {
         }
     }
 
+    /// Whether a slot still has a generation: to be asked after its bytes were copied by the node. It does not count as read.
+    pub fn is_of(&self, slot: u32, generation: u64) -> bool {
+        match &self.0 {
+            Kind::Hardware(client) => client.is_of(slot, generation),
+            Kind::Software(client) => client.is_of(slot, generation),
+        }
+    }
+
     /// crc32c of bytes of the blocks file; `None` outside.
     pub fn sum(&self, offset: u64, bytes: u32) -> Option<u32> {
         match &self.0 {

@@ -250,3 +250,21 @@ fn routers_hear_of_each_block_that_comes_and_goes() {
         ]
     );
 }
+
+#[test]
+fn blocks_so_small_that_the_index_is_full_before_the_memory_leave_too() {
+    for order in EvictionKind::ALL {
+        let mut world = World::new(32, order);
+        let count = world.store.geometry().slots() + 10_000;
+        for number in 0..count {
+            assert!(
+                world.put_bytes(ONE, &format!("small{number}"), None, 100),
+                "{order}: {number} of {count}"
+            );
+        }
+        assert!(world.has(ONE, &format!("small{}", count - 1)), "{order}");
+        assert!(world.store.status().blocks > world.store.geometry().slots() / 2, "{order}");
+        world.put_prefix(ONE, "large", 8);
+        assert_eq!(world.prefix(ONE, "large"), 8, "{order}");
+    }
+}

@@ -364,7 +364,7 @@ impl UserStore {
         Ok(slots.len() as u64)
     }
 
-    /// Removes blocks; returns how many were there.
+    /// Removes blocks; returns how many were there and are gone. One that is pinned stays.
     ///
     /// # Errors
     /// [`Refused`] for a key that no block can have; nothing is removed then.
@@ -375,7 +375,8 @@ impl UserStore {
         for key in &keys {
             let was_here = state.store.remove(namespace, key);
             let was_there = self.disk.as_ref().is_some_and(|disk| disk.removed(namespace.0, key));
-            removed += u64::from(was_here || was_there);
+            let stays = !was_here && state.store.inspect(namespace, key).is_some();
+            removed += u64::from(was_here || was_there && !stays);
         }
         Ok(removed)
     }

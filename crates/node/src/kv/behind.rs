@@ -211,7 +211,7 @@ impl UserStore {
             }
             for (departing, is_sound) in chosen {
                 if is_sound && let Some(disk) = &self.disk {
-                    disk.stage_patiently(&self.view, &departing.leaving);
+                    disk.stage_patiently(&self.view, &departing);
                 }
                 has_left |= self.depart(&departing);
             }

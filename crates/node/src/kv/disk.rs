@@ -13,7 +13,7 @@ mod tests;
 use crate::fault_point;
 use crate::refused::{Refused, errno};
 use hinterland_kv::disk::{Record, RecordKind, TierLog};
-use hinterland_kv::{BlockKey, Leaving, View, read_summed};
+use hinterland_kv::{BlockKey, Departing, Leaving, View, read_summed};
 use hinterland_os::{DirectBuffer, DirectFile, Transfer, process};
 use hinterland_proto::control::KvDiskStatus;
 use notes::Notes;
@@ -209,8 +209,14 @@ impl DiskTier {
         state.forbidden.insert(number);
     }
 
-    /// Takes a copy of a block that leaves the memory. It is lost if the disk does not keep up, or rests.
+    /// Takes a copy of a block that leaves the memory, of which nobody can take its place meanwhile. It is lost if the disk
+    /// does not keep up, or rests.
     pub(super) fn stage(&self, view: &View, leaving: &Leaving) {
+        self.stage_if(view, leaving, || true);
+    }
+
+    /// The same, unless something else lies there once it is copied.
+    fn stage_if(&self, view: &View, leaving: &Leaving, is_still: impl Fn() -> bool) {
         let mut state = self.lock();
         let Some(&fingerprint) = state.spaces.get(&leaving.namespace.0) else { return };
         let on_disk = state.log.find(&fingerprint, &leaving.key);
@@ -227,6 +233,9 @@ impl DiskTier {
             .blocks(leaving.offset, u64::from(leaving.bytes))
             .and_then(|memory| read_summed(&memory, 0, 0, &mut bytes));
         let Ok(sum) = copied else { return };
+        if !is_still() {
+            return;
+        }
         if leaving.sum.is_some_and(|published| published != sum) {
             tracing::error!(
                 offset = leaving.offset,
@@ -252,12 +261,14 @@ impl DiskTier {
         self.changed.notify_all();
     }
 
-    /// The same for a block that nobody waits for: the disk is waited for, a while.
-    pub(super) fn stage_patiently(&self, view: &View, leaving: &Leaving) {
+    /// The same for a block that nobody waits for: the disk is waited for, a while. It may be removed meanwhile, and its slot
+    /// written again. Whoever removes it says so here after its slot has another generation, so it is not there again.
+    pub(super) fn stage_patiently(&self, view: &View, departing: &Departing) {
+        let Departing { leaving, slot, generation } = departing;
         let room = STAGED_BYTES_MAX - leaving.bytes as usize;
         // What there is no room for then is counted as lost.
         self.waits_until(Instant::now() + PATIENCE, |state| state.staged_bytes <= room);
-        self.stage(view, leaving);
+        self.stage_if(view, leaving, || view.is_of(*slot, *generation));
     }
 
     /// A block was removed from the memory: it is not to come back. Whether it was here.

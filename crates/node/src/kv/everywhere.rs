@@ -259,8 +259,9 @@ impl UserStore {
         for key in keys {
             let was_here = is_it && state.store.remove(namespace, key);
             let was_there = self.disk.as_ref().is_some_and(|disk| disk.removed_of(*fingerprint, key));
-            removed += u64::from(was_here || was_there);
-            pinned += u64::from(is_it && !was_here && self.view.find(namespace, key).is_some());
+            let stays = is_it && !was_here && self.view.find(namespace, key).is_some();
+            removed += u64::from(was_here || was_there && !stays);
+            pinned += u64::from(stays);
         }
         (removed, pinned)
     }

@@ -329,13 +329,21 @@ fn a_block_that_is_removed_while_it_is_copied_ahead_stays_away() {
     let tier = Arc::clone(store.disk.as_ref().unwrap());
     let world = World { store, tier, trouble: Arc::default(), path, namespace };
     world.until(|status| status.state == "working");
-    for (number, is_removed) in [(1, false), (2, true)] {
+    for (number, is_removed, is_written_again) in [(1, false, false), (2, true, false), (3, true, true)] {
         world.put(number);
-        let departing = world.store.lock().store.next_to_leave(&mut |_| false).unwrap();
+        let mut departing = world.store.lock().store.next_to_leave(&mut |_| false).unwrap();
+        // As where no checksum was taken yet, which would tell.
+        departing.leaving.sum = None;
         if is_removed {
             assert_eq!(world.store.remove(namespace, &[key(number).to_vec()]).unwrap(), 1);
         }
-        world.tier.stage_patiently(&world.store.view, &departing.leaving);
+        if is_written_again {
+            world.put(4);
+            let block = world.store.lock().store.inspect(namespace, &key(4)).unwrap();
+            assert_eq!(block.slot, departing.slot);
+        }
+        world.tier.stage_patiently(&world.store.view, &departing);
+        assert_eq!(world.tier.length(&FINGERPRINT, &key(number)).is_some(), !is_removed);
         assert_eq!(world.store.depart(&departing), !is_removed);
         assert_eq!(world.tier.length(&FINGERPRINT, &key(number)).is_some(), !is_removed);
     }
