@@ -16,8 +16,8 @@ ROOM = ["--capacity", "64M", "--cache-budget", "64M"]
 STEPS_TRIED = None if FULL else 5
 # What a node must pass on the way, whatever else it passes: a list that is empty would kill nobody.
 EXPECTED = {
-    "writer": {"put-reserved", "put-room-made", "put-homes-sealed", "put-sealed", "put-aborted", "object-header-drafted",
-               "object-header-renamed", "object-file-removed", "map-cached", "map-registered", "fill-begun",
+    "writer": {"put-reserved", "put-room-made", "put-homes-sealed", "put-sealed", "put-aborted", "object-bytes-synced",
+               "object-header-drafted", "object-header-renamed", "object-file-removed", "map-cached", "map-registered", "fill-begun",
                "fill-fetched", "fill-written", "fill-completed", "evict-chosen", "evict-punched", "remove-committed",
                "remove-dropped", "joined"},
     "home": {"home-created", "home-grown", "home-sealed", "home-dropped", "home-attached", "object-file-made",

@@ -1,5 +1,6 @@
 """Machines that lack something: each lack is said with the command that mends it, and nothing is lost or hangs."""
 
+import ctypes
 import os
 import subprocess
 
@@ -91,3 +92,28 @@ def test_every_kind_of_memory_serves_both_racks(start_node, make_file, folder, k
         outcome = node.run("run", "--", "sha256sum", "/pool/x")
         expected = subprocess.run(["sha256sum", source], capture_output=True, text=True, check=True).stdout
         assert outcome.stdout.split()[0] == expected.split()[0]
+
+
+def test_a_sealed_object_lies_on_the_disk_that_is_memory(start_node, make_file, folder):
+    memory = folder / "memory"
+    memory.mkdir()
+    kind = subprocess.run(["stat", "-f", "-c", "%T", memory], capture_output=True, text=True).stdout.strip()
+    if kind in ("tmpfs", "ramfs"):
+        pytest.skip(f"{folder} lies in memory")
+    node = start_node("a", options=["--capacity", "64M", "--backing", memory])
+    node.run("put", make_file("source", 9_000_001), "--name", "x")
+    path, = memory.rglob("*.bytes")
+    assert unwritten_pages(path) == 0
+    path.write_bytes(path.read_bytes())
+    assert unwritten_pages(path) > 0, "the file system says which pages it has not written"
+
+
+def unwritten_pages(path):
+    """Pages of a file that are only in the page cache; the test is skipped where the kernel cannot say."""
+    cachestat = 451
+    whole, counts = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
+    with open(path, "rb") as file:
+        if ctypes.CDLL(None).syscall(cachestat, file.fileno(), whole, counts, 0) != 0:
+            pytest.skip("the kernel has no cachestat (Linux 6.5)")
+    _, dirty, writeback, _, _ = counts
+    return dirty + writeback

@@ -4,6 +4,7 @@
 //! in `STATE/objects/ID.object`, written whole and renamed into place when the object is sealed. A file
 //! of bytes without a header is half a put and goes at the next start.
 
+mod boot;
 mod heat;
 mod parts;
 
@@ -12,6 +13,7 @@ pub use parts::Life;
 
 use crate::fault_point;
 use crate::regions::Region;
+use boot::Boot;
 use heat::{HeatMark, MakeWay};
 use hinterland_kv::sum_over;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
@@ -249,7 +251,9 @@ impl Holdings {
             objects: RwLock::default(),
             make_way: OnceLock::new(),
         };
-        let dropped = holdings.recover()?;
+        let boot = Boot::of(state_folder)?;
+        let dropped = holdings.recover(boot.is_another())?;
+        boot.note()?;
         Ok((holdings, dropped))
     }
 
@@ -330,6 +334,9 @@ impl Holdings {
         holding.require(State::Writing)?;
         let blocks = holding.compute_blocks(bytes)?;
         let sealed = digest(bytes, &blocks);
+        // Where memory is a folder on a disk, its header must not outlive bytes that were never written there.
+        holding.memory.read().unwrap_or_else(PoisonError::into_inner).file.sync()?;
+        fault_point::reach("object-bytes-synced");
         let header = ObjectHeader {
             object,
             epoch: holding.epoch(),
@@ -535,12 +542,12 @@ impl Holdings {
     }
 
     /// Reads every header, opens its bytes, and drops what does not fit together.
-    fn recover(&self) -> Result<Vec<String>, HoldingError> {
+    fn recover(&self, is_another_boot: bool) -> Result<Vec<String>, HoldingError> {
         let listing = |source| HoldingError::Header { path: self.headers.clone(), source };
         let mut dropped = Vec::new();
         for entry in fs::read_dir(&self.headers).map_err(listing)? {
             let path = entry.map_err(listing)?.path();
-            match self.recover_one(&path) {
+            match self.recover_one(&path, is_another_boot) {
                 Ok(holding) => {
                     self.used_bytes.fetch_add(holding.room(), Ordering::AcqRel);
                     let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
@@ -556,7 +563,7 @@ impl Holdings {
         Ok(dropped)
     }
 
-    fn recover_one(&self, path: &Path) -> Result<Holding, String> {
+    fn recover_one(&self, path: &Path, is_another_boot: bool) -> Result<Holding, String> {
         if path.extension().is_none_or(|extension| extension != "object") {
             return Err("a header that was never finished".to_owned());
         }
@@ -574,6 +581,9 @@ impl Holdings {
         let mapping = Arc::new(map_whole(&file).map_err(|error| error.to_string())?);
         let (state, blocks) = match header.content {
             HeaderContent::Sealed { blocks } => (State::Sealed, blocks),
+            HeaderContent::Region if is_another_boot => {
+                return Err("a region whose bytes may be older than what was written last, as the machine was started anew".to_owned());
+            }
             HeaderContent::Region => (State::Region, Vec::new()),
         };
         Ok(Holding {

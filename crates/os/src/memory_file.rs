@@ -268,6 +268,21 @@ impl MemoryFile {
         self.descriptor.try_clone().map_err(|error| OsError::system("dup", self.subject(), error))
     }
 
+    /// Waits until what was written, also through mappings, is on the disk that the file lies on, and so is its name. For
+    /// files that lie in memory there is nothing to do.
+    ///
+    /// # Errors
+    /// The refusal of `fsync`.
+    pub fn sync(&self) -> Result<(), OsError> {
+        let synced = self.descriptor.try_clone().map(File::from).and_then(|file| file.sync_all());
+        let named = self
+            .path
+            .as_deref()
+            .and_then(Path::parent)
+            .map_or(Ok(()), |folder| File::open(folder).and_then(|folder| folder.sync_all()));
+        synced.and(named).map_err(|error| OsError::system("fsync", self.subject(), error))
+    }
+
     /// Seals a memfd.
     ///
     /// # Errors

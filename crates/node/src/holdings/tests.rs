@@ -56,6 +56,26 @@ fn a_sealed_object_is_there_after_a_restart_and_half_a_put_is_not() {
 }
 
 #[test]
+fn a_region_of_before_the_machine_was_started_anew_is_gone_and_a_sealed_object_is_not() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    holdings.create(ObjectId(1), Epoch(5), name(), MIB, [0; 16]).unwrap();
+    holdings.seal(ObjectId(1), MIB).unwrap();
+    holdings.create_region(ObjectId(2), Epoch(5), ObjectName::parse("b").unwrap(), MIB).unwrap();
+    drop(holdings);
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert!(dropped.is_empty() && holdings.find(ObjectId(2)).is_ok(), "{dropped:?}");
+    drop(holdings);
+    fs::write(folders.root.join("state/boot"), "00000000-0000-0000-0000-000000000000\n").unwrap();
+    for is_first in [true, false] {
+        let (holdings, dropped) = folders.open(100 * MIB);
+        assert_eq!(dropped.iter().any(|words| words.contains("started anew")), is_first, "{dropped:?}");
+        assert!(holdings.find(ObjectId(1)).is_ok());
+        assert!(matches!(holdings.find(ObjectId(2)), Err(HoldingError::Absent(_))));
+    }
+}
+
+#[test]
 fn an_object_larger_than_the_node_is_refused_and_nothing_leaks() {
     let folders = Folders::new();
     let (holdings, _) = folders.open(4 * MIB);
