@@ -23,6 +23,7 @@ import pytest
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 MEBIBYTE = 1 << 20
+TORCH = TREE / ".cache/vllm/venv/bin/python"
 
 
 @pytest.fixture
@@ -231,12 +232,20 @@ def test_a_sealed_object_is_never_writable(hinterland, pool):
     assert pool.get("sealed") == b"12345678" * 1024
 
 
-def test_torch_sees_the_memory_without_a_copy(pool):
-    torch = pytest.importorskip("torch")
-    pool.put("tensor", numpy.arange(1024, dtype="f4"))
-    with pool.map("tensor") as mapping:
-        tensor = torch.frombuffer(mapping, dtype=torch.float32)
-        assert tensor.data_ptr() == mapping.pointer and float(tensor.sum()) == 1023 * 512
+TORCH_PROGRAM = """
+import sys, hinterland, torch
+with hinterland.Pool(sys.argv[1]) as pool, pool.map("tensor") as mapping:
+    tensor = torch.frombuffer(mapping, dtype=torch.float32)
+    assert tensor.data_ptr() == mapping.pointer
+    print(float(tensor.sum()))
+"""
+
+
+@pytest.mark.skipif(not TORCH.exists(), reason="no torch here (hint: bench/vllm/prepare.sh)")
+def test_torch_sees_the_memory_without_a_copy(hinterland, node):
+    node.run("put", "-", "--name", "tensor", input=numpy.arange(1024, dtype="f4").tobytes(), text=False)
+    done = subprocess.run([TORCH, "-c", TORCH_PROGRAM, node.socket], capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == str(float(1023 * 512)), done.stderr
 
 
 def test_a_region_is_written_in_place(hinterland, two_racks):
