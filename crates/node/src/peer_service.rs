@@ -66,6 +66,7 @@ impl PeerSession {
             PeerRequest::Checksums { object, first } => checksums(core, object, first),
             PeerRequest::HomeVerify { object } => verify::verify_own(core, object, None),
             PeerRequest::Attach { object } => self.attach(core, peer, object),
+            PeerRequest::Detach { handle } => self.detach(handle),
             PeerRequest::Locks(body) => Ok(PeerReply::Locks(core.locks.answer(core, peer, &body)?)),
             PeerRequest::LockForget { address } => Ok(forget_lock(core, address)),
             PeerRequest::LockNews => Ok(lock_news(core, peer)),
@@ -243,6 +244,11 @@ impl PeerSession {
         Ok(PeerReply::KvFound { handle: Some(handle), places, on_disk })
     }
 
+    fn detach(&self, handle: Handle) -> Result<PeerReply, Refused> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).close(handle)?;
+        Ok(PeerReply::Done)
+    }
+
     fn attach(&self, core: &Core, peer: NodeId, object: ObjectId) -> Result<PeerReply, Refused> {
         fault_point::reach("home-attached");
         let holding = core.holdings.find(object)?;
@@ -315,6 +321,7 @@ fn create(
 pub fn drop_home(core: &Core, object: ObjectId) {
     let Ok(holding) = core.holdings.find(object) else { return };
     core.holdings.drop_object(object);
+    core.regions.forget_gone();
     fault_point::reach("home-dropped");
     let home = hinterland_directory::HomeInfo {
         node: core.own,

@@ -1,13 +1,13 @@
 //! Connections to other nodes: made when they are needed, shared by all threads, forgotten when they break.
 
 use crate::refused::{Refused, errno};
-use hinterland_fabric::Endpoint;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
+use hinterland_fabric::{Closer, Endpoint, Lease};
 use hinterland_proto::control::{PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::right::right_to_read;
 use hinterland_proto::{PoolId, PoolKey, Role};
-use hinterland_types::{NodeId, ObjectId};
+use hinterland_types::{Handle, NodeId, ObjectId};
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,12 +40,20 @@ pub struct PeerIdentity {
 pub struct Peers {
     identity: PeerIdentity,
     endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
+    closer: Arc<Closer>,
 }
 
 impl Peers {
     /// No connections yet.
     pub fn new(identity: PeerIdentity) -> Self {
-        Self { identity, endpoints: Mutex::default() }
+        // The message cannot be too long; without one the handle would stay until the connection ends.
+        let closer = Closer::new(|handle| encode(&PeerRequest::Detach { handle }).unwrap_or_default());
+        Self { identity, endpoints: Mutex::default(), closer }
+    }
+
+    /// Makes a handle that a node has given with `Attach` one that is given back when nobody needs it any more.
+    pub fn lease(&self, endpoint: &Arc<dyn Endpoint>, handle: Handle) -> Arc<Lease> {
+        self.closer.lease(Arc::clone(endpoint), handle)
     }
 
     /// What shows, in this pool, that somebody may read an object.

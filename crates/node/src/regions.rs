@@ -158,6 +158,11 @@ impl Regions {
         known.values().filter(|region| !region.is_gone()).cloned().collect()
     }
 
+    /// Lets go of regions that were removed: they keep their memory.
+    pub fn forget_gone(&self) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).retain(|_, region| !region.is_gone());
+    }
+
     fn insert(&self, region: Arc<Region>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, other| !other.is_gone());

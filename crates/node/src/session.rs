@@ -66,7 +66,8 @@ pub struct Session {
 struct Held {
     table: CapabilityTable<Resource>,
     preference: CachePreference,
-    puts: HashSet<ObjectId>,
+    /// Puts that go on, and the handle of each if its bytes are written here.
+    puts: HashMap<ObjectId, Option<Handle>>,
     caches: HashMap<Handle, Arc<CacheFile>>,
     heat_copies: HashMap<Handle, OpenHeatCopy>,
     registrations: HashSet<u64>,
@@ -293,7 +294,7 @@ impl Session {
         held.caches.values().for_each(|file| core.cache.end_reading(file, self.id));
         // By the user and not by what is held: a ring may have reserved while this was going on, and ends it again.
         core.kv.release(self.user, self.id);
-        held.puts.into_iter().for_each(|object| core.puts.abandon(object));
+        held.puts.into_keys().for_each(|object| core.puts.abandon(object));
         core.regions.end_session(self.id);
         core.locks.release_all(core, self.id);
         core.segment.release_all(self.id);
@@ -313,13 +314,13 @@ impl Session {
             Request::PutSeal { object, bytes, digest } => {
                 self.owns_put(object)?;
                 let sealed = core.puts.seal(object, bytes, digest);
-                self.lock().puts.remove(&object);
+                self.end_put(object);
                 Reply::Object(sealed?)
             }
             Request::PutPublish { object, bytes, digest, name } => {
                 self.owns_put(object)?;
                 let published = core.puts.publish(object, bytes, digest, name);
-                self.lock().puts.remove(&object);
+                self.end_put(object);
                 let (info, removed) = published?;
                 if let Some(removed) = removed {
                     verify::let_go(core, &removed);
@@ -334,7 +335,7 @@ impl Session {
             Request::PutAbort { object } => {
                 self.owns_put(object)?;
                 core.puts.abandon(object);
-                self.lock().puts.remove(&object);
+                self.end_put(object);
                 Reply::Done
             }
             other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
@@ -675,13 +676,17 @@ impl Session {
     fn put_begin(&self, core: &Core, new: NewPut) -> Result<Reply, Refused> {
         self.needs_host("begin a put")?;
         let begun = core.puts.begin(new)?;
-        self.lock().puts.insert(begun.object);
+        self.lock().puts.insert(begun.object, None);
         let mut targets = Vec::new();
         for home in begun.homes {
             let handle = if home.node == core.own {
                 let holding = core.holdings.find(begun.object)?;
                 let range = ByteRange::within(0, OBJECT_BYTES_MAX, OBJECT_BYTES_MAX).unwrap_or_default();
-                Some(self.lock().table.grant(Resource::Held(holding), Rights::READ | Rights::WRITE, range)?)
+                let mut held = self.lock();
+                let handle =
+                    held.table.grant(Resource::Held(holding), Rights::READ | Rights::WRITE, range)?;
+                held.puts.insert(begun.object, Some(handle));
+                Some(handle)
             } else {
                 None
             };
@@ -844,8 +849,17 @@ impl Session {
         }
     }
 
+    /// A put goes on no more. Its handle would keep the memory after the object was removed.
+    fn end_put(&self, object: ObjectId) {
+        let mut held = self.lock();
+        if let Some(handle) = held.puts.remove(&object).flatten() {
+            // The program may have closed it.
+            let _ = held.table.close(handle);
+        }
+    }
+
     fn owns_put(&self, object: ObjectId) -> Result<(), Refused> {
-        if self.lock().puts.contains(&object) {
+        if self.lock().puts.contains_key(&object) {
             return Ok(());
         }
         Err(Refused::new(errno::EACCES, format!("this session has no put of {object} going on")))

@@ -183,8 +183,17 @@ impl Pool {
     }
 
     /// Forgets every address, so that the next use of each asks the node.
+    /// What this thread has at hand goes, too: it may be of what was just removed.
     pub(crate) fn forget_addresses(&self) {
         self.addresses().retain(|_| false);
+        let owner = Arc::as_ptr(self.addresses());
+        let_go_of_latest();
+        // A thread that is ending has nothing at hand.
+        let _ = AT_HAND.try_with(|at_hand| {
+            if let Ok(mut at_hand) = at_hand.try_borrow_mut() {
+                at_hand.0.retain(|piece| piece.owner.as_ptr() != owner);
+            }
+        });
     }
 
     // Apart from `read` and `write`, so that those stay short: the fewer instructions between two reads, the more of their

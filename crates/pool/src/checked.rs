@@ -1,7 +1,6 @@
 //! Reads of a sealed object of which every block is compared with the checksum that it was sealed with.
 
-use crate::object::Attached;
-use crate::remote::call;
+use crate::remote::{Attached, call};
 use crate::session::unexpected;
 use crate::{Object, PoolError};
 use hinterland_fabric::Endpoint;

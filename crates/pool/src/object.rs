@@ -1,10 +1,9 @@
 //! An open object: reads that fall over to another home, writes to a region, its file for mapping.
 
 use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
-use crate::remote::call_for_handle;
+use crate::remote::{Attached, call_for_handle};
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::rdma::RdmaEndpoint;
 use hinterland_fabric::{Endpoint, FabricError, Found};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request, encode};
@@ -42,13 +41,6 @@ enum First {
     Other,
     /// The home at this address did not do it.
     Failed(String),
-}
-
-#[derive(Clone)]
-pub(crate) struct Attached {
-    pub(crate) endpoint: Arc<RdmaEndpoint>,
-    pub(crate) handle: Handle,
-    pub(crate) address: String,
 }
 
 impl Object {
@@ -207,8 +199,8 @@ impl Object {
         });
         match fetched {
             Ok((endpoint, Found { handle: Some(handle), placed, .. })) => {
-                *self.remote.lock().unwrap_or_else(PoisonError::into_inner) =
-                    Some(Attached { endpoint, handle, address });
+                let attached = self.pool.remotes().attached(endpoint, handle, &address);
+                *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
                 if placed == into.len() { First::Done } else { First::Other }
             }
             Ok(_) => First::Other,
@@ -338,7 +330,7 @@ impl Object {
         let endpoint = self.pool.remotes().endpoint(address)?;
         let request = Request::OpenObject { object: self.info().object, rights: self.opened.rights };
         let handle = call_for_handle(&endpoint, &request)?;
-        Ok(Attached { endpoint, handle, address: address.to_owned() })
+        Ok(self.pool.remotes().attached(endpoint, handle, address))
     }
 }
 

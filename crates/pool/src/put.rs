@@ -1,16 +1,14 @@
 //! Putting an object: bytes stream from a reader to every home, checksums are computed on the way.
 
-use crate::remote::call_for_handle;
+use crate::remote::{Attached, call_for_handle};
 use crate::session::unexpected;
 use crate::{Pool, PoolError, PutOptions};
 use hinterland_fabric::Endpoint;
-use hinterland_fabric::rdma::RdmaEndpoint;
 use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::control::{ObjectInfo, PutStarted, Reply, Request};
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName};
 use std::io::Read;
-use std::sync::Arc;
 
 /// Bytes that are read and sent at once.
 const CHUNK_BYTES: usize = 4 << 20;
@@ -19,7 +17,7 @@ const GROW_BYTES_MAX: u64 = 256 << 20;
 
 enum Target {
     Local(Handle),
-    Remote(Arc<RdmaEndpoint>, Handle),
+    Remote(Attached),
 }
 
 /// A put whose bytes are handed over one after the other. It is given up, with all its room, unless it is sealed.
@@ -93,7 +91,7 @@ impl Pool {
                     let endpoint = self.remotes().endpoint(&target.home.address)?;
                     let attach = Request::PutAttach { object, ticket: target.ticket };
                     let handle = call_for_handle(&endpoint, &attach)?;
-                    Target::Remote(endpoint, handle)
+                    Target::Remote(self.remotes().attached(endpoint, handle, &target.home.address))
                 }
             };
             writer.targets.push(reached);
@@ -138,9 +136,9 @@ impl PutWriter {
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         match self.targets.first() {
             Some(Target::Local(handle)) => self.pool.session().read(*handle, offset, into),
-            Some(Target::Remote(endpoint, handle)) => {
+            Some(Target::Remote(home)) => {
                 let run = ByteRange::new(offset, into.len() as u64).unwrap_or_default();
-                Ok(endpoint.read(*handle, &[run], into)?)
+                Ok(home.endpoint.read(home.handle, &[run], into)?)
             }
             None => Err(PoolError::Closed),
         }
@@ -233,10 +231,10 @@ impl PutWriter {
         for target in &self.targets {
             match target {
                 Target::Local(handle) => self.pool.session().write(*handle, offset, bytes)?,
-                Target::Remote(endpoint, handle) => {
+                Target::Remote(home) => {
                     // The offset and length of a chunk that was read cannot overflow.
                     let run = ByteRange::new(offset, bytes.len() as u64).unwrap_or_default();
-                    endpoint.write(*handle, &[run], bytes)?;
+                    home.endpoint.write(home.handle, &[run], bytes)?;
                 }
             }
         }

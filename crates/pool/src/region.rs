@@ -9,8 +9,7 @@ mod locked;
 pub(crate) use locked::Under;
 
 use crate::address::{SAMPLE_EVERY, is_sampled};
-use crate::object::Attached;
-use crate::remote::call_for_handle;
+use crate::remote::{Attached, call_for_handle};
 use crate::session::unexpected;
 use crate::slots::{Slot, Slots};
 use crate::{Pool, PoolError};
@@ -480,7 +479,7 @@ impl RegionPages {
                 pool.remotes().forget(&address);
             }
         })?;
-        let attached = Attached { endpoint, handle, address: address.clone() };
+        let attached = pool.remotes().attached(endpoint, handle, &address);
         self.lock().insert(address, attached.clone());
         Ok(attached)
     }

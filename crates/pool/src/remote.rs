@@ -4,9 +4,10 @@ use crate::PoolError;
 use crate::session::unexpected;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, Mode};
-use hinterland_fabric::{Endpoint, FabricError};
+use hinterland_fabric::{Closer, Endpoint, FabricError, Lease};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
+use hinterland_types::Handle;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +25,16 @@ pub struct Remotes {
     polling: bool,
     rdma: bool,
     endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
+    closer: Arc<Closer>,
+}
+
+/// A handle at a node, and the connection that it is good for. The node is told when the last one who has it lets go.
+#[derive(Clone)]
+pub struct Attached {
+    pub endpoint: Arc<RdmaEndpoint>,
+    pub handle: Handle,
+    pub address: String,
+    _lease: Arc<Lease>,
 }
 
 impl Remotes {
@@ -37,7 +48,9 @@ impl Remotes {
             std::env::var_os("HINTERLAND_KEY_FILE").map(|path| read_key(Path::new(&path))).transpose()?;
         let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
         let rdma = std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
-        Ok(Self { pool, key, polling, rdma, endpoints: Mutex::default() })
+        // The message cannot be too long; without one the handle would stay until the connection ends.
+        let closer = Closer::new(|handle| encode(&Request::Close { handle }).unwrap_or_default());
+        Ok(Self { pool, key, polling, rdma, endpoints: Mutex::default(), closer })
     }
 
     /// The connection to `HOST:PORT`, made if there is none.
@@ -65,6 +78,12 @@ impl Remotes {
         Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
     }
 
+    /// What a node has given over a connection.
+    pub fn attached(&self, endpoint: Arc<RdmaEndpoint>, handle: Handle, address: &str) -> Attached {
+        let of = Arc::clone(&endpoint) as Arc<dyn Endpoint>;
+        Attached { endpoint, handle, address: address.to_owned(), _lease: self.closer.lease(of, handle) }
+    }
+
     /// Drops a connection that failed.
     pub fn forget(&self, address: &str) {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
@@ -86,10 +105,7 @@ pub fn call(endpoint: &RdmaEndpoint, request: &Request) -> Result<Reply, PoolErr
 ///
 /// # Errors
 /// As [`call`].
-pub fn call_for_handle(
-    endpoint: &RdmaEndpoint,
-    request: &Request,
-) -> Result<hinterland_types::Handle, PoolError> {
+pub fn call_for_handle(endpoint: &RdmaEndpoint, request: &Request) -> Result<Handle, PoolError> {
     match call(endpoint, request)? {
         Reply::Granted { handle } => Ok(handle),
         Reply::Opened(opened) => Ok(opened.handle),

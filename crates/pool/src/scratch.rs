@@ -3,7 +3,7 @@
 //! To the pool it is a put that is never sealed. So the room is free again when the session ends, in whatever way, in every rack, by the
 //! same path as that of a put whose program died; and until then no other program can find it.
 
-use crate::remote::call_for_handle;
+use crate::remote::{Attached, call_for_handle};
 use crate::session::unexpected;
 use crate::{Pool, PoolError, PutOptions};
 use hinterland_fabric::rdma::RdmaEndpoint;
@@ -27,7 +27,7 @@ pub struct Scratch {
 enum Place {
     /// On this host.
     Here(SharedSlice),
-    There(Mutex<Option<(Arc<RdmaEndpoint>, Handle)>>),
+    There(Mutex<Option<Attached>>),
 }
 
 impl Pool {
@@ -124,8 +124,8 @@ impl Scratch {
         &self,
         mut operation: impl FnMut(&RdmaEndpoint, Handle) -> Result<(), FabricError>,
     ) -> Result<(), PoolError> {
-        let (endpoint, handle) = self.attach()?;
-        match operation(&endpoint, handle) {
+        let home = self.attach()?;
+        match operation(&home.endpoint, home.handle) {
             Ok(()) => return Ok(()),
             Err(error @ FabricError::Remote { .. }) => return Err(error.into()),
             Err(_) => {}
@@ -134,11 +134,11 @@ impl Scratch {
             *attached.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
         self.pool.remotes().forget(&self.target.home.address);
-        let (endpoint, handle) = self.attach()?;
-        Ok(operation(&endpoint, handle)?)
+        let home = self.attach()?;
+        Ok(operation(&home.endpoint, home.handle)?)
     }
 
-    fn attach(&self) -> Result<(Arc<RdmaEndpoint>, Handle), PoolError> {
+    fn attach(&self) -> Result<Attached, PoolError> {
         let Place::There(attached) = &self.place else { return Err(PoolError::Closed) };
         let known = attached.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known {
@@ -147,7 +147,7 @@ impl Scratch {
         let endpoint = self.pool.remotes().endpoint(&self.target.home.address)?;
         let request = Request::PutAttach { object: self.object, ticket: self.target.ticket };
         let handle = call_for_handle(&endpoint, &request)?;
-        let made = (endpoint, handle);
+        let made = self.pool.remotes().attached(endpoint, handle, &self.target.home.address);
         *attached.lock().unwrap_or_else(PoisonError::into_inner) = Some(made.clone());
         Ok(made)
     }

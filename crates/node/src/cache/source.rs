@@ -4,7 +4,7 @@ use super::Near;
 use crate::directory_link::{DirectoryLink, describe, describe_near};
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use hinterland_fabric::{Endpoint, FabricError, Intake, Outcome};
+use hinterland_fabric::{Endpoint, FabricError, Intake, Lease, Outcome};
 use hinterland_proto::checksum::{block_count, crc32c, digest};
 use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, decode, encode};
 use hinterland_proto::machine::{
@@ -62,6 +62,7 @@ pub struct SourceTallies {
 struct Attached {
     endpoint: Arc<dyn Endpoint>,
     handle: Handle,
+    _lease: Arc<Lease>,
 }
 
 impl Source {
@@ -422,7 +423,7 @@ impl Source {
             PeerReply::Granted { handle } => handle,
             other => return Err(unexpected(&other)),
         };
-        let attached = Attached { endpoint, handle };
+        let attached = Attached { _lease: self.peers.lease(&endpoint, handle), endpoint, handle };
         let mut all = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(home.node, attached.clone());
         Ok(attached)

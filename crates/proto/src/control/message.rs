@@ -899,6 +899,11 @@ pub enum PeerRequest {
         /// Which, at most [`KV_KEYS_MAX`](super::KV_KEYS_MAX).
         keys: Vec<KvKey>,
     },
+    /// A handle that was given with `Attach` is not needed any more → `Done`.
+    Detach {
+        /// Handle.
+        handle: Handle,
+    },
 }
 
 /// What a node answers to another.
