@@ -88,13 +88,15 @@ impl Peers {
         within: Duration,
     ) -> Result<PeerReply, Refused> {
         let body = encode(request)?;
-        let mut endpoint = self.connected(address)?;
         // Over TCP always: some take seconds, and a queue pair has one at a time.
-        let mut answer = endpoint.tcp().call_within(&body, within);
+        let ask = |endpoint: &RdmaEndpoint| match is_urgent(request) {
+            true => endpoint.tcp().call_urgent_within(&body, within),
+            false => endpoint.tcp().call_within(&body, within),
+        };
+        let mut answer = ask(&*self.connected(address)?);
         if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
             self.forget(address);
-            endpoint = self.connected(address)?;
-            answer = endpoint.tcp().call_within(&body, within);
+            answer = ask(&*self.connected(address)?);
         }
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {
@@ -124,7 +126,7 @@ impl Peers {
             listens(address, look)?;
         }
         let body = encode(request)?;
-        let answer = self.connected(address)?.tcp().call_within(&body, within);
+        let answer = self.connected(address)?.tcp().call_urgent_within(&body, within);
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {
                 self.forget(address);
@@ -168,6 +170,7 @@ impl Peers {
             node: self.identity.node,
             pool: self.identity.pool,
             key: self.identity.key.clone(),
+            urgent: std::env::var_os("HINTERLAND_NO_URGENT").is_none_or(|value| value != "1"),
             ..ClientOptions::default()
         };
         let endpoint = Arc::new(RdmaEndpoint::connect(address, options, self.identity.rdma.clone())?);
@@ -179,6 +182,21 @@ impl Peers {
 /// How long an answer may take for which the other node goes through so many bytes of memory.
 pub const fn patience(bytes: u64) -> Duration {
     CALL_TIMEOUT.saturating_add(Duration::from_secs(bytes / SLOWEST_BYTES_PER_SECOND))
+}
+
+/// Whether others count on an answer within a lease, or all wait for it: it does not queue behind seals and checks of whole objects,
+/// which take seconds.
+const fn is_urgent(request: &PeerRequest) -> bool {
+    matches!(
+        request,
+        PeerRequest::Directory(_)
+            | PeerRequest::DirectoryOnce(_)
+            | PeerRequest::Locks(_)
+            | PeerRequest::LockForget { .. }
+            | PeerRequest::LockNews
+            | PeerRequest::PageKeep { .. }
+            | PeerRequest::PageUnshare { .. }
+    )
 }
 
 /// Bytes that the other node checks or zeroes before it answers, at the most.

@@ -56,6 +56,8 @@ pub struct ClientOptions {
     pub key: Option<PoolKey>,
     /// Whether this side has RDMA devices and says so.
     pub rdma: bool,
+    /// Whether there is one more stream for what must not wait behind other calls; see [`TcpEndpoint::call_urgent_within`].
+    pub urgent: bool,
 }
 
 impl Default for ClientOptions {
@@ -73,6 +75,7 @@ impl Default for ClientOptions {
             pool: PoolId::ANY,
             key: None,
             rdma: false,
+            urgent: false,
         }
     }
 }
@@ -85,6 +88,8 @@ pub struct TcpEndpoint {
     connector: Connector,
     established: Established,
     streams: Vec<Mutex<Option<Channel>>>,
+    /// One more, where there may be one: only urgent calls take it, and only when all others are taken.
+    urgent: Option<Mutex<Option<Channel>>>,
     /// Where the next thread starts to look for a free stream.
     next: AtomicUsize,
 }
@@ -141,7 +146,9 @@ impl TcpEndpoint {
         let first = Channel::new(socket, &established);
         let mut streams = vec![Mutex::new(Some(first))];
         streams.resize_with(count, || Mutex::new(None));
-        Ok(Self { connector, established, streams, next: AtomicUsize::new(0) })
+        let may_have_more = count < established.limits.streams_max as usize;
+        let urgent = (connector.options.urgent && may_have_more).then(Mutex::default);
+        Ok(Self { connector, established, streams, urgent, next: AtomicUsize::new(0) })
     }
 
     /// The node at the other end.
@@ -177,24 +184,69 @@ impl TcpEndpoint {
         self.established.ticket.session
     }
 
+    /// Sends a message as [`call_within`](Endpoint::call_within) does, but never waits behind calls that are not urgent, however
+    /// many of them there are and however long they take.
+    ///
+    /// # Errors
+    /// As [`call_within`](Endpoint::call_within).
+    pub fn call_urgent_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
+        check_call(body)?;
+        let started = Instant::now();
+        self.reply(self.exchange_on(self.urgent_stream(), &plain(FrameKind::Call, body), started, within)?)
+    }
+
+    fn reply(&self, answer: Answer) -> Result<Vec<u8>, FabricError> {
+        match answer {
+            Answer::Reply(reply) => Ok(reply),
+            other => Err(self.connector.unexpected(other, "a call")),
+        }
+    }
+
     /// Locks a stream: one that is free, else the one whose turn it is.
     fn any_stream(&self) -> MutexGuard<'_, Option<Channel>> {
+        let (free, turn) = self.free_stream();
+        free.unwrap_or_else(|| self.streams[turn].lock().unwrap_or_else(|poisoned| forget(poisoned)))
+    }
+
+    /// Locks a stream: one that is free, else the one that is kept for this.
+    fn urgent_stream(&self) -> MutexGuard<'_, Option<Channel>> {
+        let (free, turn) = self.free_stream();
+        let kept = self.urgent.as_ref().unwrap_or(&self.streams[turn]);
+        free.unwrap_or_else(|| kept.lock().unwrap_or_else(|poisoned| forget(poisoned)))
+    }
+
+    /// A stream that nobody uses, and the one whose turn it is.
+    fn free_stream(&self) -> (Option<MutexGuard<'_, Option<Channel>>>, usize) {
         if let Some(first) = try_lock(&self.streams[0]) {
-            return first;
+            return (Some(first), 0);
         }
         // Relaxed: only spreads threads over streams; nothing is published through it.
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.streams.len();
         let (before, after) = self.streams.split_at(turn);
-        if let Some(free) = after.iter().chain(before).find_map(try_lock) {
-            return free;
-        }
-        self.streams[turn].lock().unwrap_or_else(|poisoned| forget(poisoned))
+        (after.iter().chain(before).find_map(try_lock), turn)
     }
 
     /// One request, one answer, on one stream.
     fn exchange(&self, request: &Request<'_>, within: Duration) -> Result<Answer, FabricError> {
         let started = Instant::now();
-        let mut guard = self.any_stream();
+        self.exchange_on(self.any_stream(), request, started, within)
+    }
+
+    fn exchange_on(
+        &self,
+        mut guard: MutexGuard<'_, Option<Channel>>,
+        request: &Request<'_>,
+        started: Instant,
+        within: Duration,
+    ) -> Result<Answer, FabricError> {
+        if started.elapsed() >= within {
+            // All streams were taken for so long; nothing was sent.
+            return Err(FabricError::Timeout {
+                peer: self.connector.peer,
+                during: "waiting for a stream",
+                after: within,
+            });
+        }
         let channel = self.connector.ready(&mut guard)?;
         // SAFETY: the memory of the request is borrowed by our caller; the channel is dropped below unless the
         // answer was received.
@@ -363,11 +415,7 @@ impl Endpoint for TcpEndpoint {
 
     fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         check_call(body)?;
-        let request = plain(FrameKind::Call, body);
-        match self.exchange(&request, within)? {
-            Answer::Reply(reply) => Ok(reply),
-            other => Err(self.connector.unexpected(other, "a call")),
-        }
+        self.reply(self.exchange(&plain(FrameKind::Call, body), within)?)
     }
 
     fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError> {
