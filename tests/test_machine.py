@@ -117,3 +117,18 @@ def unwritten_pages(path):
             pytest.skip("the kernel has no cachestat (Linux 6.5)")
     _, dirty, writeback, _, _ = counts
     return dirty + writeback
+
+
+def test_memory_comes_from_the_numa_nodes_that_are_named(start_node, make_file, folder):
+    node = start_node("a", options=["--capacity", "64M", "--numa", "0"])
+    node.run("put", make_file("source", 9_000_001), "--name", "x")
+    assert "of NUMA nodes 0" in node.json("status")["backing"] + node.words()
+    with pytest.raises(AssertionError, match="node 1000 has no memory.*numactl"):
+        start_node("b", options=["--capacity", "64M", "--numa", "1000"])
+    outcome = node.run("up", "--numa", "some", check=False)
+    assert outcome.returncode == 2 and "names no NUMA nodes" in outcome.stderr
+
+
+def test_a_device_is_no_folder_of_memory_and_it_is_said_how_it_is_used(start_node):
+    with pytest.raises(AssertionError, match="is a device and no folder.*--numa"):
+        start_node("a", options=["--capacity", "64M", "--backing", "/dev/zero"])

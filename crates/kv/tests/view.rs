@@ -183,6 +183,46 @@ fn pause_a_reader(mut world: World) {
 }
 
 #[test]
+fn a_reader_that_is_paused_in_the_middle_of_its_copy_while_the_slot_is_written_again_reports_a_miss() {
+    const BYTES: usize = 1 << 20;
+    for coherence in [Coherence::Hardware, Coherence::Software] {
+        for is_streamed in [false, true] {
+            for (happens, is_right) in
+                [("nothing", true), ("removed", false), ("reserved", false), ("written", false)]
+            {
+                let mut world = World::over_files(4 << 20, coherence);
+                let slot = world.put(1, &[1; BYTES]);
+                let Side::Files(view) = &world.view else { panic!("these are files") };
+                let found = view.find(SPACE, &key(1)).unwrap();
+                let mut into = vec![0; BYTES];
+                let (first, rest) = into.split_at_mut(BYTES / 2);
+                let mut reading = view.reading(&found, 0);
+                if is_streamed {
+                    reading.stream();
+                }
+                reading.copy(first);
+                if happens != "nothing" {
+                    assert!(world.store.remove(SPACE, &key(1)));
+                }
+                if matches!(happens, "reserved" | "written") {
+                    let reserved = world.store.reserve(2, &wish(2, BYTES as u64), &mut |_| false).unwrap();
+                    let Reserved::Slot { slot: again, offset } = reserved else { panic!("{reserved:?}") };
+                    assert_eq!(again, slot);
+                    if happens == "written" {
+                        view.write(offset, BYTES as u64, &[&[2; BYTES]]).unwrap();
+                        assert!(world.store.publish(2, slot, &mut |_| false).unwrap());
+                    }
+                }
+                reading.copy(rest);
+                let mixed = into.contains(&2);
+                assert_eq!(reading.is_right(), is_right, "{coherence} {is_streamed} {happens}");
+                assert_eq!(mixed, happens == "written", "the copy saw what this is about: {happens}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_slot_is_written_whole_or_not_at_all() {
     World::all(4 << 20).into_iter().for_each(write_a_wrong_length);
 }

@@ -28,8 +28,8 @@ use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_os::huge_pages::HugePageCounts;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
-    Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing, huge_pages, limits,
-    process,
+    Backing, Coherence, DEVICE_HINT, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing,
+    huge_pages, limits, process,
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
@@ -37,6 +37,7 @@ use hinterland_proto::{PoolId, PoolKey};
 use hinterland_types::NodeId;
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -331,6 +332,9 @@ fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
 }
 
 fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
+    if let Some(nodes) = &options.numa {
+        nodes.clone().choose()?;
+    }
     let own = kept_number(&options.state.join("node.id"))?;
     return_claim_of_before(&shared_folder(NodeId(own)));
     // The name is the node's own, because 4 KiB pages lie in a folder of this name that all nodes of a host share.
@@ -340,6 +344,7 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
         BackingChoice::Auto => choose_backing(None, &folder, wanted)?,
         BackingChoice::Pages(kind) => choose_backing(Some(*kind), &folder, wanted)?,
         BackingChoice::Folder(path) => {
+            refuse_device(path)?;
             make_folder(path)?;
             Backing {
                 kind: PageKind::Base4K,
@@ -355,8 +360,23 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
         // Room for the files and for a partial page of each. Without it KV blocks lie elsewhere.
         let _ = huge_pages::resize_huge_tmpfs(&backing.folder, bytes + bytes / 8 + (64 << 20));
     }
-    let messages = vec![format!("memory: {}", backing.explanation)];
+    let from = options.numa.as_ref().map_or_else(String::new, |nodes| format!(", of NUMA nodes {nodes}"));
+    let messages = vec![format!("memory: {}{from}", backing.explanation)];
     Ok((backing, messages))
+}
+
+/// A device is no folder, and has its own ways.
+fn refuse_device(path: &Path) -> Result<(), OsError> {
+    let is_device = fs::metadata(path)
+        .is_ok_and(|found| found.file_type().is_char_device() || found.file_type().is_block_device());
+    if !is_device {
+        return Ok(());
+    }
+    Err(OsError::Refused {
+        operation: "choosing memory",
+        reason: format!("{} is a device and no folder", path.display()),
+        hint: DEVICE_HINT.into(),
+    })
 }
 
 fn build(

@@ -5,7 +5,7 @@ use crate::heat_copies::HeatCopyOptions;
 use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
 use hinterland_etcd::Target as EtcdTarget;
-use hinterland_os::{Coherence, PageKind};
+use hinterland_os::{Coherence, NumaNodes, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_policy::heat::HeatSettings;
 use hinterland_types::RackName;
@@ -95,6 +95,8 @@ pub struct NodeOptions {
     pub segment_bytes: u64,
     /// What the memory is made of.
     pub backing: BackingChoice,
+    /// The NUMA nodes that it comes from, on several in turn; any if absent.
+    pub numa: Option<NumaNodes>,
     /// File with the pool's key (64 hexadecimal digits).
     pub key_file: Option<PathBuf>,
     /// Streams to each peer.
@@ -149,6 +151,7 @@ impl NodeOptions {
             coherence: Coherence::Hardware,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
+            numa: None,
             key_file: None,
             streams: 4,
             rdma: RdmaChoice::default(),

@@ -22,6 +22,10 @@ pub struct Backing {
     pub overcommit_before: Option<OvercommitClaim>,
 }
 
+/// How the memory of a device is used.
+pub const DEVICE_HINT: &str = "as a NUMA node: `daxctl reconfigure-device --mode=system-ram dax0.0`, then --numa; or \
+                               through a file system: `mkfs.ext4 /dev/pmem0`, `mount -o dax`, then --backing FOLDER";
+
 /// Chooses memory for `bytes` bytes of files. Mounts are made at `folder`/hugetlb and `folder`/tmpfs-huge (a mount that
 /// is there from an earlier run is used again, with its files); plain 4 KiB pages go to a folder of the same name below
 /// `/dev/shm`. Each choice is tried with one real page before it is taken.
@@ -35,8 +39,8 @@ pub fn choose_backing(request: Option<PageKind>, folder: &Path, bytes: u64) -> R
         Some(PageKind::Base4K) => base_pages(folder, "as was asked for"),
         Some(PageKind::Device) => Err(OsError::Unsupported {
             operation: "choosing a device",
-            reason: "a device is named by its path".to_owned(),
-            hint: "give the path of the /dev/dax or block device".into(),
+            reason: "files are not made on a device".to_owned(),
+            hint: DEVICE_HINT.into(),
         }),
         None => hugetlb(folder, bytes).or_else(|no_hugetlb| {
             huge_tmpfs(folder, bytes).map(|backing| explain_fallback(backing, &no_hugetlb, bytes)).or_else(

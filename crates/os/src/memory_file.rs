@@ -202,7 +202,8 @@ impl MemoryFile {
         Ok(())
     }
 
-    /// Makes the pages of a range, zeroed where they are holes, so that no later access can fail for lack of memory.
+    /// Makes the pages of a range, zeroed where they are holes, so that no later access can fail for lack of memory. They are made on
+    /// the [NUMA nodes](crate::NumaNodes::choose) that were chosen.
     ///
     /// # Errors
     /// `ENOSPC` or `ENOMEM` without memory, with what was made in part left in place; [`OsError::OutOfBounds`].
@@ -211,7 +212,7 @@ impl MemoryFile {
         if self.kind == PageKind::Device || bytes == 0 {
             return Ok(());
         }
-        self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, bytes, "fallocate")
+        crate::numa::on_chosen(|| self.fallocate(libc::FALLOC_FL_KEEP_SIZE, offset, bytes, "fallocate"))
     }
 
     /// Frees the pages of a range, which must be a multiple of the page: it reads as zeros, and the kernel unmaps it in

@@ -6,6 +6,7 @@ use crate::run::preload;
 use crate::size::human;
 use hinterland_fabric::rdma;
 use hinterland_gpu::{Compiler, Gpu, GpuError};
+use hinterland_os::NumaNodes;
 use hinterland_os::probe::{FaultService, Machine, Works};
 use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
 use serde_json::{Value, json};
@@ -119,12 +120,28 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
         }
         _ => {}
     }
+    checks.extend(device_checks(machine));
     for problem in &machine.problems {
         let text = format!("{}: {}", problem.what, problem.effect);
         let check = if is_broken(machine, &problem.command) { Check::broken } else { Check::warning };
         checks.push(check(text, problem.command.clone()));
     }
     checks
+}
+
+/// Memory of devices, which a node uses when it is told to.
+fn device_checks(machine: &Machine) -> Vec<Check> {
+    let apart = NumaNodes::without_processors().into_iter().map(|node| {
+        Check::good(format!(
+            "NUMA node {node} has memory and no processor, as CXL memory has: --numa {node} lends it"
+        ))
+    });
+    let devices = machine.dax_devices.iter().map(|path| {
+        let device = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = format!("{}: a device whose memory nothing can use as it is", path.display());
+        Check::warning(text, format!("daxctl reconfigure-device --mode=system-ram {device}"))
+    });
+    apart.chain(devices).collect()
 }
 
 /// Whether the part of the machine that a command mends does not work at all.

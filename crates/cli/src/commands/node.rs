@@ -8,7 +8,7 @@ use hinterland_node::{
     KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
-use hinterland_os::{Coherence, PageKind};
+use hinterland_os::{Coherence, NumaNodes, PageKind};
 use hinterland_policy::EvictionKind;
 use hinterland_types::RackName;
 use hinterland_types::limits::STREAMS_MAX;
@@ -104,6 +104,9 @@ pub struct Memory {
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
     pub backing: BackingChoice,
+    /// NUMA nodes that the memory comes from, such as 1 or 1,2: pages are made on several in turn [default: any]
+    #[arg(long, value_name = "NODES")]
+    pub numa: Option<NumaNodes>,
     /// File with the pool's key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -269,6 +272,7 @@ pub fn options(
     options.kv_remote.find_within = Duration::from_millis(u64::from(memory.kv_remote_wait));
     options.coherence = memory.coherence;
     options.backing = memory.backing.clone();
+    options.numa.clone_from(&memory.numa);
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);
     options.rdma = memory.rdma.clone();

@@ -37,6 +37,9 @@ const FOREIGN: &[Foreign] = &[
     Foreign { option: "--cap-add", program: "in a container" },
     // The kernel's swap devices.
     Foreign { option: "--show", program: "swapon" },
+    // How memory of devices becomes a NUMA node, and which nodes there are.
+    Foreign { option: "--mode", program: "daxctl" },
+    Foreign { option: "--hardware", program: "numactl" },
     // The service that keeps a shared directory, and its limits.
     Foreign { option: "--endpoints", program: "etcdctl" },
     Foreign { option: "--max-txn-ops", program: "etcd" },
