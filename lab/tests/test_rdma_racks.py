@@ -32,6 +32,8 @@ same() {{ # FIRST LAST: each object is fetched and compared
 HOME = """{begin}
 {before}
 ${{node_command:-hinterland}} node --name first --rack north --listen 0.0.0.0:7401 --advertise 10.0.0.1:7401 --key pool.key --capacity 96M --cache-budget 8M --kv-capacity 4M {options} >node.log 2>&1 &
+for _ in $(seq 600); do hinterland status >/dev/null 2>&1 && break; sleep 0.1; done
+tell up
 expect "both racks are members" until_members
 for number in $(seq {objects}); do
     head -c {bytes} /dev/urandom >/shared/object$number
@@ -47,6 +49,7 @@ tested
 """
 READER = """{begin}
 {before}
+await up 120 >/dev/null || exit 1
 ${{node_command:-hinterland}} node --name second --rack south --listen 0.0.0.0:7401 --advertise 10.0.0.2:7401 --key pool.key --join 10.0.0.1:7401 --capacity 32M --cache-budget 64M --kv-capacity 4M {options} >node.log 2>&1 &
 expect "both racks are members" until_members
 await put 120 >/dev/null || exit 1

@@ -2,6 +2,7 @@
 
 use crate::PoolError;
 use crate::local::LocalStream;
+use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{Reply, Request, decode, encode};
@@ -114,8 +115,12 @@ impl Session {
         // A control message is at most 1 MiB: the cast loses nothing.
         let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        fault_point::reach("client-asks");
         stream.send(header, &[&body], descriptors)?;
-        receive_reply(&mut stream)
+        fault_point::reach("client-asked");
+        let reply = receive_reply(&mut stream);
+        fault_point::reach("client-answered");
+        reply
     }
 
     /// The session for several requests at once: the node works on the next one while the answer to the last is used. Other
@@ -137,7 +142,9 @@ impl Session {
             header.handle = handle;
             header.argument = 1;
             let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            fault_point::reach("client-writes");
             stream.send(header, &[&table, piece], &[])?;
+            fault_point::reach("client-written");
             self.finish(&mut stream, FrameKind::WriteReply, &mut [])?;
             offset += piece.len() as u64;
         }

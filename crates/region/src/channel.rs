@@ -4,6 +4,7 @@
 //! forked child, and it must never wait for ever, since a thread of the program waits with it.
 
 use crate::descriptor::{Own, raised};
+use hinterland_os::fault_point;
 use hinterland_os::socket::UnixStream;
 use hinterland_pool::PoolError;
 use hinterland_pool::local::LocalStream;
@@ -106,9 +107,12 @@ impl Channel {
         // A control message is at most 1 MiB: the cast loses nothing.
         let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        fault_point::reach("program-asks");
         stream.send(header, &[&body], descriptors)?;
+        fault_point::reach("program-asked");
         let (header, received) = stream.receive_header()?;
         let body = stream.receive_whole(&header)?;
+        fault_point::reach("program-answered");
         match header.kind {
             FrameKind::Reply => match decode(&body)? {
                 Reply::Error { code, text } => Err(PoolError::Refused { code, text }),
