@@ -36,7 +36,7 @@
 //! the kernel does not check that a mapping of huge pages which it reaches this way is aligned.
 //!
 //! FUSE over io_uring, which the kernel has from 6.14 on, is not used: the `fuser` crate speaks the
-//! classic `/dev/fuse` protocol only.
+//! classic `/dev/fuse` protocol only (`docs/decisions/2026-11-25-io-uring.md`).
 #![forbid(unsafe_code)]
 
 mod attributes;
