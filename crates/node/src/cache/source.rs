@@ -12,7 +12,7 @@ use hinterland_proto::machine::{
 };
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, Handle, NodeId};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +23,8 @@ const PIECE_BYTES: u64 = 256 << 10;
 const UNCUT_BYTES: u64 = 2 << 20;
 /// Pieces that are asked for at once.
 const WINDOW: usize = 8;
+/// Handles that are kept for reads under way: more than there are threads that fetch one object at once.
+const LEASES_MAX: usize = 64;
 /// How long a home that failed is asked only if no other home has the bytes.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
 /// Longest sleep for an answer before the deadlines are looked at.
@@ -35,6 +37,8 @@ pub struct Source {
     peers: Arc<Peers>,
     directory: Arc<DirectoryLink>,
     attached: Mutex<HashMap<NodeId, Attached>>,
+    /// Handles that reads which are under way may use, the latest last. They are given back with the source.
+    leases: Mutex<VecDeque<Arc<Lease>>>,
     /// Homes that failed, and when.
     avoided: Mutex<HashMap<NodeId, Instant>>,
     own: NodeId,
@@ -62,7 +66,6 @@ pub struct SourceTallies {
 struct Attached {
     endpoint: Arc<dyn Endpoint>,
     handle: Handle,
-    _lease: Arc<Lease>,
 }
 
 impl Source {
@@ -84,6 +87,7 @@ impl Source {
             peers,
             directory,
             attached: Mutex::default(),
+            leases: Mutex::default(),
             avoided: Mutex::default(),
             own,
             is_pipelined: true,
@@ -423,10 +427,21 @@ impl Source {
             PeerReply::Granted { handle } => handle,
             other => return Err(unexpected(&other)),
         };
-        let attached = Attached { _lease: self.peers.lease(&endpoint, handle), endpoint, handle };
+        self.keep(self.peers.lease(&endpoint, handle));
+        let attached = Attached { endpoint, handle };
         let mut all = self.attached.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(home.node, attached.clone());
         Ok(attached)
+    }
+
+    /// Keeps a handle while there are reads that use it: they are posted and not waited for, and other threads may attach anew
+    /// meanwhile. By the time that so many came after it, none is under way.
+    fn keep(&self, lease: Arc<Lease>) {
+        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        leases.push_back(lease);
+        if leases.len() > LEASES_MAX {
+            leases.pop_front();
+        }
     }
 
     fn detach(&self, home: &Home) {
