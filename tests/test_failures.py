@@ -184,3 +184,68 @@ def test_a_directory_that_dies_comes_back_with_every_name(start_node, make_file,
     assert [entry["name"] for entry in a.json("ls")] == [f"o{number}" for number in range(5)]
     a.run("get", "o3", folder / "back")
     assert sha(folder / "back") == sha(source)
+
+
+READ_AT = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+print("mapped", flush=True)
+for line in sys.stdin:
+    start, end = map(int, line.split())
+    print(mapping[start:end].hex(), flush=True)
+"""
+
+
+def start_reader(node, name):
+    """A program that has mapped an object and reads where it is told to."""
+    process = subprocess.Popen(
+        node.command("run", "--unit", "64K", "--", sys.executable, "-c", READ_AT, f"/pool/{name}"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "mapped\n", process.communicate(timeout=10)
+    return process
+
+
+def ask_for(process, start, end):
+    """Tells a reader where to read."""
+    process.stdin.write(f"{start} {end}\n")
+    process.stdin.flush()
+
+
+def end(process):
+    """Ends a program of a test and closes its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        pipe.close()
+
+
+def test_while_the_directory_hangs_others_read_from_a_home_that_is_back(start_node, make_file):
+    # The directory's node has no room for a copy.
+    d = start_node("d", options=["--capacity", "16M"])
+    b, c = (start_node(name, join=d.address, options=ROOM) for name in "bc")
+    source = make_file("source", SIZE)
+    assert put_twice(b, source) == {"b", "c"}
+    a = start_node("a", join=d.address, options=ROOM)
+    first, second = start_reader(a, "data"), start_reader(a, "data")
+    b.kill()
+    try:
+        for node in (c, d):
+            node.process.send_signal(signal.SIGSTOP)
+        # No home answers within the five seconds that a read may take: the directory is asked, which does not answer either.
+        ask_for(first, 0, 16)
+        time.sleep(7)
+        c.process.send_signal(signal.SIGCONT)
+        started = time.monotonic()
+        ask_for(second, SIZE // 2, SIZE // 2 + 16)
+        read = second.stdout.readline().strip()
+        assert time.monotonic() - started < 4
+        assert bytes.fromhex(read) == source.read_bytes()[SIZE // 2:SIZE // 2 + 16]
+        started = time.monotonic()
+        a.run("status", "--json", check=False)
+        assert time.monotonic() - started < 15
+    finally:
+        for node in (c, d):
+            node.process.send_signal(signal.SIGCONT)
+        end(first)
+        end(second)

@@ -15,6 +15,9 @@ const MAKING_WAIT: Duration = Duration::from_secs(3);
 /// How often it is asked for.
 const MAKING_PAUSE: Duration = Duration::from_millis(10);
 
+/// How long a directory is waited for by who only looks: people watch.
+const GLANCE: Duration = Duration::from_secs(2);
+
 /// The way to the directory.
 pub enum DirectoryLink {
     /// This node hosts it.
@@ -47,12 +50,31 @@ impl DirectoryLink {
     /// # Errors
     /// [`Refused`] if the directory could not be asked.
     pub fn ask(&self, command: &Command) -> Result<EncodedAnswer, Refused> {
+        self.ask_with(command, |peers, address, request| peers.call(address, request))
+    }
+
+    /// As [`apply`](Self::apply) for who would rather know soon that the directory does not answer: one that another node hosts is
+    /// waited for no longer than [`GLANCE`], and for as long as it takes to connect.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_soon(&self, command: &Command) -> Result<Reply, Refused> {
+        let soon =
+            |peers: &Peers, address: &str, request: &PeerRequest| peers.call_within(address, request, GLANCE);
+        self.ask_with(command, soon)?.map_err(Refused::from)
+    }
+
+    fn ask_with(
+        &self,
+        command: &Command,
+        call: impl FnOnce(&Peers, &str, &PeerRequest) -> Result<PeerReply, Refused>,
+    ) -> Result<EncodedAnswer, Refused> {
         match self {
             Self::Embedded(host) => answer(host, command),
             Self::Etcd(shared) => shared.ask(command),
             Self::Remote { peers, address } => {
                 let body = control::encode(command)?;
-                match peers.call(address, &PeerRequest::Directory(body))? {
+                match call(peers, address, &PeerRequest::Directory(body))? {
                     PeerReply::Directory(bytes) => Ok(control::decode(&bytes)?),
                     other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
                 }

@@ -124,11 +124,12 @@ impl Source {
         if self.copy_own(range, intake) {
             return deliver(intake, range);
         }
-        match self.fetch_once(range, intake, deliver) {
+        let info = self.info();
+        match self.fetch_once(&info, range, intake, deliver) {
             // The directory may know newer homes.
-            Err(Stop::Lost(refused)) if self.refresh() => {
+            Err(Stop::Lost(refused)) if self.refresh(&info.homes) => {
                 tracing::debug!(%refused, "asking newer homes");
-                self.fetch_once(range, intake, deliver).map_err(Stop::into_inner)
+                self.fetch_once(&self.info(), range, intake, deliver).map_err(Stop::into_inner)
             }
             result => result.map_err(Stop::into_inner),
         }
@@ -204,13 +205,13 @@ impl Source {
 
     fn fetch_once(
         &self,
+        info: &ObjectInfo,
         range: ByteRange,
         intake: &mut Intake,
         deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
     ) -> Result<(), Stop> {
         intake.abandon();
-        let info = self.info();
-        let homes = self.homes(&info);
+        let homes = self.homes(info);
         let first_block = (range.offset() / CHECKSUM_BLOCK_BYTES) as usize;
         let block_total = range.bytes().div_ceil(CHECKSUM_BLOCK_BYTES) as usize;
         let end = (first_block + block_total).min(self.blocks.len());
@@ -365,11 +366,14 @@ impl Source {
         mut operation: impl FnMut(&Self, &Home) -> Result<T, Refused>,
     ) -> Result<T, Refused> {
         let mut reasons = Vec::new();
+        let mut info = self.info();
         for round in 0..2 {
-            if round == 1 && !self.refresh() {
-                break;
+            if round == 1 {
+                if !self.refresh(&info.homes) {
+                    break;
+                }
+                info = self.info();
             }
-            let info = self.info();
             for home in info.homes.iter().filter(|home| home.node != self.own) {
                 match operation(self, home) {
                     Ok(value) => return Ok(value),
@@ -382,7 +386,6 @@ impl Source {
                 }
             }
         }
-        let info = self.info();
         let reasons =
             if reasons.is_empty() { "it has no home that is up".to_owned() } else { reasons.join("; ") };
         Err(Refused::new(
@@ -394,24 +397,23 @@ impl Source {
         ))
     }
 
-    /// Asks the directory where the object is now; whether that may help.
-    fn refresh(&self) -> bool {
-        let mut info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.directory.lookup_object(info.object) {
-            Ok(found) => {
-                let found = match &self.near {
-                    Some(near) => describe_near(&found, self.own, &near.fetches.rack),
-                    None => describe(&found, self.own),
-                };
-                let same_content = found.digest == info.digest;
-                let differs = found.homes != info.homes;
-                if same_content && differs {
-                    info.homes = found.homes;
-                }
-                same_content && differs
-            }
-            Err(_) => false,
+    /// Asks the directory where the object is now, unless somebody else has learned it; whether there are other homes than those
+    /// that were tried. The directory may take long or be away: nobody else waits for it.
+    fn refresh(&self, tried: &[Home]) -> bool {
+        let known = self.info();
+        if known.homes != tried {
+            return true;
         }
+        let Ok(found) = self.directory.lookup_object(known.object) else { return false };
+        let found = match &self.near {
+            Some(near) => describe_near(&found, self.own, &near.fetches.rack),
+            None => describe(&found, self.own),
+        };
+        let mut info = self.info.lock().unwrap_or_else(PoisonError::into_inner);
+        if found.digest == info.digest && found.homes != info.homes {
+            info.homes = found.homes;
+        }
+        info.homes != tried
     }
 
     fn attach(&self, home: &Home) -> Result<Attached, Refused> {
@@ -501,4 +503,70 @@ fn unexpected(reply: &PeerReply) -> Refused {
         _ => "a peer gave an answer that does not belong to the question".to_owned(),
     };
     Refused::new(errno::EIO, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peers::PeerIdentity;
+    use hinterland_fabric::rdma::RdmaOptions;
+    use hinterland_proto::PoolId;
+    use hinterland_proto::control::ObjectState;
+    use hinterland_types::{ObjectId, ObjectName, RackName};
+    use std::net::TcpListener;
+    use std::sync::mpsc;
+
+    const SOON: Duration = Duration::from_secs(1);
+
+    fn home(node: u64) -> Home {
+        let rack = RackName::parse("b").unwrap();
+        Home { node: NodeId(node), rack, address: "127.0.0.1:1".to_owned(), up: true, heat: false }
+    }
+
+    /// An object without bytes, of which every home has the right checksums.
+    fn source(directory: String) -> Source {
+        let peers = Arc::new(Peers::new(PeerIdentity {
+            node: NodeId(1),
+            pool: PoolId::ANY,
+            key: None,
+            streams: 1,
+            timeout: SOON * 3,
+            rdma: RdmaOptions::default(),
+        }));
+        let directory = DirectoryLink::Remote { peers: Arc::clone(&peers), address: directory };
+        let info = ObjectInfo {
+            object: ObjectId(1),
+            name: ObjectName::parse("o").unwrap(),
+            state: ObjectState::Sealed,
+            bytes: 0,
+            address: None,
+            copies: 1,
+            homes: vec![home(2)],
+            digest: digest(0, &[]),
+        };
+        Source::open(info, peers, Arc::new(directory), NodeId(1), Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_directory_that_does_not_answer_somebody_else() {
+        // It takes connections and says nothing, as a node that is stopped.
+        let frozen = TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = Arc::new(source(frozen.local_addr().unwrap().to_string()));
+        let (asks, reads) = (Arc::clone(&source), Arc::clone(&source));
+        let asked = std::thread::spawn(move || asks.refresh(&asks.info().homes));
+        let _connection = frozen.accept().unwrap();
+        let (sender, receiver) = mpsc::channel();
+        std::thread::spawn(move || sender.send(reads.info()));
+        assert_eq!(receiver.recv_timeout(SOON).unwrap().homes, [home(2)]);
+        assert!(!asked.join().unwrap());
+    }
+
+    #[test]
+    fn homes_that_another_fetch_has_learned_are_asked_without_the_directory() {
+        let source = source("127.0.0.1:1".to_owned());
+        let tried = source.info().homes;
+        source.info.lock().unwrap().homes.push(home(3));
+        assert!(source.refresh(&tried));
+        assert!(!source.refresh(&source.info().homes), "there is no directory");
+    }
 }

@@ -49,7 +49,7 @@ fn mark_heat_copies(core: &Core, objects: &mut [ObjectInfo]) -> Result<(), Refus
 }
 
 pub(super) fn members(core: &Core) -> Result<Vec<MemberInfo>, Refused> {
-    let DirectoryReply::Members(members) = core.directory.apply(&Command::Members)? else {
+    let DirectoryReply::Members(members) = core.directory.apply_soon(&Command::Members)? else {
         return Err(Refused::new(errno::EIO, "the directory did not list its members"));
     };
     Ok(members
