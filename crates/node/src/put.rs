@@ -1,13 +1,13 @@
 //! Puts: room at the directory and at every home, seal at every home, then the name; or nothing at all.
 
-use crate::directory_link::{DirectoryLink, describe};
+use crate::directory_link::DirectoryLink;
 use crate::fault_point;
 use crate::holdings::Holdings;
 use crate::membership::Incarnation;
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, ContentDigest, HomeInfo, Placement, Reply, Writer};
-use hinterland_proto::control::{self, Home, ObjectInfo, PeerReply, PeerRequest};
+use hinterland_directory::{Command, ContentDigest, HomeInfo, OnTarget, Placement, Reply, Writer};
+use hinterland_proto::control::{self, Home, ObjectInfo, ObjectState, PeerReply, PeerRequest};
 use hinterland_types::{NodeId, ObjectId, ObjectName};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +29,7 @@ pub struct Puts {
 #[derive(Clone)]
 struct Running {
     token: u64,
+    name: ObjectName,
     homes: Vec<HomeInfo>,
 }
 
@@ -101,7 +102,8 @@ impl Puts {
         self.starting().insert(token);
         let reserved = self.directory.apply(&command);
         if let Ok(Reply::Reserved { object, homes }) = &reserved {
-            self.lock().insert(*object, Running { token, homes: homes.clone() });
+            let running = Running { token, name: new.name.clone(), homes: homes.clone() };
+            self.lock().insert(*object, running);
         }
         self.starting().remove(&token);
         let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
@@ -114,16 +116,7 @@ impl Puts {
             }
             fault_point::reach("put-room-made");
         }
-        let homes = homes
-            .into_iter()
-            .map(|home| Home {
-                node: home.node,
-                rack: home.rack,
-                address: home.address,
-                up: true,
-                heat: false,
-            })
-            .collect();
+        let homes = homes.into_iter().map(up).collect();
         Ok(Begun { object, homes, ticket })
     }
 
@@ -145,7 +138,7 @@ impl Puts {
         self.starting().insert(token);
         let reserved = self.directory.ask_when_made(&command);
         if let Ok(Reply::Reserved { object, homes }) = &reserved {
-            self.lock().insert(*object, Running { token, homes: homes.clone() });
+            self.lock().insert(*object, Running { token, name: name.clone(), homes: homes.clone() });
         }
         self.starting().remove(&token);
         let Reply::Reserved { object, homes } = reserved? else { return Err(confused()) };
@@ -155,6 +148,18 @@ impl Puts {
     /// What was made is there for others: it is no put of this node any more.
     pub fn is_over(&self, object: ObjectId) {
         self.lock().remove(&object);
+    }
+
+    /// Gives the object that is put another name.
+    ///
+    /// # Errors
+    /// [`Refused`]; it keeps the name that it had.
+    pub fn rename(&self, object: ObjectId, from: ObjectName, to: ObjectName) -> Result<(), Refused> {
+        self.directory.apply(&Command::Rename { from, to: to.clone(), object, target: OnTarget::Refuse })?;
+        if let Some(running) = self.lock().get_mut(&object) {
+            running.name = to;
+        }
+        Ok(())
     }
 
     /// Gives a stream more room at every home.
@@ -206,7 +211,10 @@ impl Puts {
         digest: [u8; 32],
         name: Option<ObjectName>,
     ) -> Result<(ObjectInfo, Option<Removed>), Refused> {
-        let running = self.find(object)?;
+        let mut running = self.find(object)?;
+        if let Some(name) = &name {
+            running.name.clone_from(name);
+        }
         let result = self.seal_homes(&running, object, bytes, digest).and_then(|()| {
             fault_point::reach("put-homes-sealed");
             let homes = running.homes.iter().map(|home| home.node).collect();
@@ -220,18 +228,51 @@ impl Puts {
             Ok(reply) => {
                 fault_point::reach("put-sealed");
                 self.lock().remove(&object);
-                let info = describe(&self.directory.lookup_object(object)?, self.own);
-                let removed = match reply {
-                    Reply::Renamed { removed: Some(object), homes } => Some(Removed { object, homes }),
-                    _ => None,
-                };
-                Ok((info, removed))
+                Ok(self.sealed(running, object, bytes, digest, reply))
             }
             Err(refused) => {
                 self.abandon(object);
                 Err(refused)
             }
         }
+    }
+
+    /// The object as it is after a seal that succeeded, and which object lost its name to it. Nothing that fails from here on makes
+    /// the put fail: the object stays.
+    fn sealed(
+        &self,
+        running: Running,
+        object: ObjectId,
+        bytes: u64,
+        digest: [u8; 32],
+        reply: Reply,
+    ) -> (ObjectInfo, Option<Removed>) {
+        let (address, removed) = match reply {
+            Reply::Sealed { pages } => (Some(pages.first().address()), None),
+            // Only the directory knows the pages. Without its answer the object is told without its address.
+            reply => {
+                let pages = self.directory.lookup_object(object).ok().and_then(|found| found.pages);
+                let removed = match reply {
+                    Reply::Renamed { removed: Some(object), homes } => Some(Removed { object, homes }),
+                    _ => None,
+                };
+                (pages.map(|pages| pages.first().address()), removed)
+            }
+        };
+        let mut homes: Vec<Home> = running.homes.into_iter().map(up).collect();
+        homes.sort_by_key(|home| home.node != self.own);
+        let info = ObjectInfo {
+            object,
+            name: running.name,
+            state: ObjectState::Sealed,
+            bytes,
+            address,
+            // A put is sealed at all of its homes or not at all, and a pool has at most 255 copies of anything.
+            copies: u8::try_from(homes.len()).unwrap_or(u8::MAX),
+            homes,
+            digest,
+        };
+        (info, removed)
     }
 
     /// Gives everything back. Homes that do not hear it now hear it with their next heartbeat.
@@ -338,6 +379,11 @@ pub fn placement(placement: control::Placement) -> Placement {
         control::Placement::Rack(rack) => Placement::Rack(rack),
         control::Placement::Spread => Placement::Spread,
     }
+}
+
+/// A home that has just answered, for people and programs.
+fn up(home: HomeInfo) -> Home {
+    Home { node: home.node, rack: home.rack, address: home.address, up: true, heat: false }
 }
 
 fn confused() -> Refused {

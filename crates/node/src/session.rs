@@ -15,7 +15,6 @@ use crate::put::NewPut;
 use crate::refused::{Refused, errno};
 use crate::regions::{Region, create_near, create_region};
 use crate::verify;
-use hinterland_directory::{Command, OnTarget};
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
 use hinterland_os::poll::{Interest, Poller};
@@ -329,7 +328,7 @@ impl Session {
             }
             Request::PutRename { object, from, to } => {
                 self.owns_put(object)?;
-                core.directory.apply(&Command::Rename { from, to, object, target: OnTarget::Refuse })?;
+                core.puts.rename(object, from, to)?;
                 Reply::Done
             }
             Request::PutAbort { object } => {
