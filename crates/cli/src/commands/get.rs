@@ -1,5 +1,7 @@
 //! `hinterland get`: copies an object out of the pool.
 
+mod target;
+
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::{Progress, summary};
@@ -10,6 +12,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use target::Target;
 
 /// Bytes read at once, whole blocks of checksums: large enough for the network, small enough for the progress to move.
 const PIECE_BYTES: u64 = 8 << 20;
@@ -24,16 +27,20 @@ pub struct Arguments {
     file: Option<PathBuf>,
 }
 
-/// Copies the whole object. A file appears under its name only when all bytes are in it, as they were put.
+/// Copies the whole object. A file appears under its name only when all bytes are in it, as they were put; until then nothing of it is
+/// seen.
 ///
 /// # Errors
 /// [`Failure`]; no part of a file is left then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
+    let path = arguments.file.clone().unwrap_or_else(|| PathBuf::from(last_part(&arguments.name)));
+    let is_stdout = path.as_os_str() == "-";
+    // Before the pool, which has threads.
+    let target = if is_stdout || is_stream(&path) { None } else { Some(Target::create(&path)?) };
     let pool = context.pool()?;
     let object = pool.open_object(&arguments.name)?;
-    let path = arguments.file.clone().unwrap_or_else(|| PathBuf::from(last_part(&arguments.name)));
     let mut progress = Progress::new(context.output, arguments.name.as_str(), Some(object.info().bytes));
-    if path.as_os_str() == "-" {
+    if is_stdout {
         if context.output.json {
             let hint = "write to a file, or leave --json out";
             return Err(Failure::usage("standard output cannot have both the bytes and JSON", hint));
@@ -44,7 +51,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         warn(context, &arguments.name, replaced);
         return Ok(ExitCode::SUCCESS);
     }
-    let replaced = write_file(&object, &path, &mut progress)?;
+    let replaced = write_file(&object, &path, target, &mut progress)?;
     progress.finish();
     warn(context, &arguments.name, replaced);
     let info = object.info();
@@ -71,28 +78,25 @@ fn last_part(name: &ObjectName) -> &str {
     name.as_str().rsplit('/').next().unwrap_or(name.as_str())
 }
 
-fn write_file(object: &Object, path: &Path, progress: &mut Progress) -> Result<u64, Failure> {
-    let failed = |error: io::Error| Failure::file("writing", path, &error);
-    if !fs::metadata(path).map_or(true, |metadata| metadata.is_file()) {
-        // A pipe or a device takes the bytes itself; a folder refuses.
-        let mut file = File::options().write(true).open(path).map_err(failed)?;
-        return copy(object, &mut file, progress, failed);
-    }
-    let partial = partial_path(path);
-    let mut file = File::create(&partial).map_err(failed)?;
-    let outcome = copy(object, &mut file, progress, failed)
-        .and_then(|replaced| fs::rename(&partial, path).map_err(failed).map(|()| replaced));
-    if outcome.is_err() {
-        // What failed is told; that a part stays beside it would be all that is lost here.
-        let _ = fs::remove_file(&partial);
-    }
-    outcome
+/// Whether a pipe or a device is there, which takes the bytes itself; or a folder, which refuses.
+fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// Beside the file, so that renaming stays on one disk, and hidden.
-fn partial_path(path: &Path) -> PathBuf {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    path.with_file_name(format!(".{name}.{}.partial", std::process::id()))
+fn write_file(
+    object: &Object,
+    path: &Path,
+    target: Option<Target>,
+    progress: &mut Progress,
+) -> Result<u64, Failure> {
+    let failed = |error: io::Error| Failure::file("writing", path, &error);
+    let Some(mut target) = target else {
+        let mut file = File::options().write(true).open(path).map_err(failed)?;
+        return copy(object, &mut file, progress, failed);
+    };
+    let replaced = copy(object, target.file(), progress, failed)?;
+    target.finish().map_err(failed)?;
+    Ok(replaced)
 }
 
 /// Copies all bytes, each block compared with its checksum before it is written; how many came wrong from one home and right
@@ -127,12 +131,5 @@ mod tests {
     fn a_file_is_named_after_the_last_part_of_the_name() {
         assert_eq!(last_part(&ObjectName::parse("models/small.gguf").unwrap()), "small.gguf");
         assert_eq!(last_part(&ObjectName::parse("small").unwrap()), "small");
-    }
-
-    #[test]
-    fn a_part_of_a_file_is_hidden_beside_it() {
-        let path = partial_path(Path::new("/a/b.bin"));
-        assert_eq!(path.parent(), Some(Path::new("/a")));
-        assert!(path.file_name().unwrap().to_str().unwrap().starts_with(".b.bin."));
     }
 }
