@@ -98,8 +98,11 @@ pub fn member(member: &MemberInfo) -> Value {
     })
 }
 
+/// The members of a pool, or why they are not known.
+pub type Members = Result<Vec<MemberInfo>, String>;
+
 /// A node with the members of its pool.
-pub fn status(status: &NodeStatus, members: &[MemberInfo]) -> Value {
+pub fn status(status: &NodeStatus, members: &Members) -> Value {
     json!({
         "node": status.node.to_string(),
         "name": status.name,
@@ -121,7 +124,8 @@ pub fn status(status: &NodeStatus, members: &[MemberInfo]) -> Value {
         "caches": status.caches.iter().map(cache).collect::<Vec<_>>(),
         "caches_left_out": status.caches_left_out,
         "problems": status.problems.iter().map(problem).collect::<Vec<_>>(),
-        "members": members.iter().map(member).collect::<Vec<_>>(),
+        "members": members.iter().flatten().map(member).collect::<Vec<_>>(),
+        "members_trouble": members.as_ref().err(),
     })
 }
 
@@ -245,10 +249,18 @@ mod tests {
 
     #[test]
     fn counters_of_a_node_are_numbers_under_their_names() {
-        let value = status(&node(), &members());
+        let value = status(&node(), &Ok(members()));
         assert_eq!(value["counters"]["network_received_bytes"], 0);
         assert_eq!(value["members"][1]["up"], false);
         assert_eq!(value["caches"][0]["resident_units"], 32);
         assert_eq!(value["caches_left_out"], 0);
+        assert!(value["members_trouble"].is_null());
+    }
+
+    #[test]
+    fn members_that_are_not_known_are_none_and_the_reason_is_told() {
+        let value = status(&node(), &Err("nobody listens".to_owned()));
+        assert_eq!(value["members"].as_array().unwrap().len(), 0);
+        assert_eq!(value["members_trouble"], "nobody listens");
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::shapes::Members;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
-use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvStatus, MemberInfo, NodeStatus};
+use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvStatus, NodeStatus};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,6 +19,9 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 
 /// Where they go.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+While the directory does not answer there is no `hinterland_member_up`, a comment says why, and `hinterland_members_known`
+is 0.")]
 pub struct Arguments {
     /// Serve them at http://ADDRESS/metrics until interrupted, in place of printing them once
     #[arg(long, value_name = "HOST:PORT")]
@@ -81,7 +85,9 @@ fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
 }
 
 fn collect(pool: &Pool) -> Result<String, Failure> {
-    Ok(text(&pool.status()?, &pool.members()?, &pool.kv_status()?))
+    let status = pool.status()?;
+    let members = pool.members().map_err(|error| error.to_string());
+    Ok(text(&status, &members, &pool.kv_status()?))
 }
 
 /// One family of values.
@@ -110,7 +116,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> String {
+fn text(status: &NodeStatus, members: &Members, stores: &[KvStatus]) -> String {
     let mut text = String::new();
     let node = [("node", status.name.as_str()), ("rack", status.rack.as_str())];
     let mut one = |name, kind: &str, help: &str, value| {
@@ -149,14 +155,24 @@ fn text(status: &NodeStatus, members: &[MemberInfo], stores: &[KvStatus]) -> Str
     count("hinterland_heat_copies_made_total", "Copies made because this rack reads a lot.", made);
     count("hinterland_heat_copies_dropped_total", "Such copies that went.", dropped);
     count("hinterland_ring_requests_total", "Requests over rings.", counters.ring_requests);
-    let mut up =
-        Family::begin(&mut text, "hinterland_member_up", "gauge", "Whether the member's lease is alive.");
-    for member in members {
+    members_text(&mut text, &node, members);
+    kv_text(&mut text, stores);
+    text
+}
+
+fn members_text(text: &mut String, node: &[(&str, &str)], members: &Members) {
+    let help = "Whether the directory has told the node who its members are.";
+    Family::begin(text, "hinterland_members_known", "gauge", help).add(node, members.is_ok().into());
+    if let Err(trouble) = members {
+        // A comment, on one line whatever the reason is. Writing into a string cannot fail.
+        let _ = writeln!(text, "# members are not known: {}", trouble.replace(['\n', '\r'], " "));
+    }
+    let help = "Whether the member's lease is alive.";
+    let mut up = Family::begin(text, "hinterland_member_up", "gauge", help);
+    for member in members.iter().flatten() {
         let (node, rack) = (member.node.to_string(), member.rack.to_string());
         up.add(&[("member", &node), ("rack", &rack)], member.up.into());
     }
-    kv_text(&mut text, stores);
-    text
 }
 
 fn disk_text(text: &mut String, stores: &[KvStatus]) {
@@ -295,7 +311,7 @@ mod tests {
 
     #[test]
     fn each_family_has_a_type_and_each_value_its_labels() {
-        let text = text(&node(), &members(), &[]);
+        let text = text(&node(), &Ok(members()), &[]);
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let (name, value) = line.rsplit_once(' ').unwrap();
             assert!(value.parse::<u64>().is_ok(), "{line}");
@@ -307,6 +323,16 @@ mod tests {
             );
         }
         assert!(text.contains("hinterland_member_up{member="), "{text}");
+    }
+
+    #[test]
+    fn a_node_whose_directory_is_away_has_its_own_values_and_the_reason() {
+        let text = text(&node(), &Err("nobody\nlistens".to_owned()), &[]);
+        let own = |name: &str| text.lines().find(|line| line.starts_with(&format!("{name}{{"))).unwrap();
+        assert!(own("hinterland_sessions").ends_with(" 2"), "{text}");
+        assert!(own("hinterland_members_known").ends_with(" 0"), "{text}");
+        assert!(text.contains("\n# members are not known: nobody listens\n"), "{text}");
+        assert!(!text.contains("hinterland_member_up{"), "{text}");
     }
 
     #[test]

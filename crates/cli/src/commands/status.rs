@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
-use crate::shapes;
+use crate::shapes::{self, Members};
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_proto::control::{MemberInfo, NodeStatus, SharedDirectory};
@@ -11,6 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Nothing to choose.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+The node answers for itself, and asks the directory for the members. With --json, `members_trouble` is null, or the reason
+why the members are not known: `members` is empty then.")]
 pub struct Arguments {}
 
 /// Shows a node as lines of words and a table, or as a JSON object.
@@ -20,20 +23,12 @@ pub struct Arguments {}
 pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let pool = context.pool()?;
     let status = pool.status()?;
-    let members = match pool.members() {
-        Ok(members) => members,
-        // Who leads, and why nobody answers, is what is asked then.
-        Err(error) if status.shared.is_some() => {
-            context.output.say(format!("members are not known: {error}"));
-            Vec::new()
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let members = pool.members().map_err(|error| error.to_string());
     context.output.either(&shapes::status(&status, &members), || words(&status, &members))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
+fn words(status: &NodeStatus, members: &Members) -> String {
     let directory = if status.directory { role(status) } else { "" };
     let mut lines = vec![
         format!("node     {} ({}) in rack {}{directory}", status.name, status.node, status.rack),
@@ -50,7 +45,11 @@ fn words(status: &NodeStatus, members: &[MemberInfo]) -> String {
     if let Some(shared) = &status.shared {
         lines.push(format!("leader   {}", leader(shared)));
     }
-    lines.extend([String::new(), member_table(members).text()]);
+    let members = match members {
+        Ok(members) => member_table(members).text(),
+        Err(trouble) => format!("members are not known: {trouble}"),
+    };
+    lines.extend([String::new(), members]);
     let mut text = lines.join("\n");
     if !status.problems.is_empty() {
         let count = status.problems.len();
@@ -123,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_node_is_shown_with_its_pool_and_problems() {
-        let text = words(&node(), &members());
+        let text = words(&node(), &Ok(members()));
         assert!(text.starts_with("node     a (node-1) in rack a, hosts the directory\n"), "{text}");
         assert!(text.contains("process 4711, up 1 h 2 min"), "{text}");
         assert!(text.contains("b     node-2  127.0.0.1:7402  down       0 B  1.00 GiB"), "{text}");
@@ -141,7 +140,7 @@ mod tests {
         };
         let shared =
             SharedDirectory { place: "etcd://h:1/p".to_owned(), leader: Some(leader), trouble: None };
-        let text = words(&NodeStatus { shared: Some(shared.clone()), ..node() }, &members());
+        let text = words(&NodeStatus { shared: Some(shared.clone()), ..node() }, &Ok(members()));
         assert!(text.starts_with("node     a (node-1) in rack a, leads the directory\n"), "{text}");
         assert!(
             text.contains("\nleader   b at 127.0.0.1:7402, for 0 s, term 3; kept in etcd://h:1/p\n"),
@@ -149,6 +148,13 @@ mod tests {
         );
         let cut = SharedDirectory { leader: None, trouble: Some("etcd is silent".to_owned()), ..shared };
         assert_eq!(super::leader(&cut), "nobody; kept in etcd://h:1/p; etcd is silent");
+    }
+
+    #[test]
+    fn a_node_whose_directory_is_away_is_shown_with_the_reason() {
+        let text = words(&node(), &Err("nobody listens".to_owned()));
+        assert!(text.starts_with("node     a (node-1) in rack a"), "{text}");
+        assert!(text.contains("\n\nmembers are not known: nobody listens\n\n1 problem"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `hinterland top`: watches members, caches and rates, and programs with far memory.
 
 mod far;
+mod watch;
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -9,17 +10,22 @@ use crate::shapes;
 use crate::size::{human, rate};
 use crate::table::{Align, Table, bar};
 use hinterland_os::poll::{SignalWatch, wait_readable};
-use hinterland_pool::Pool;
-use hinterland_proto::control::{CacheStatus, Counters, MemberInfo, NodeStatus};
+use hinterland_proto::control::{CacheStatus, Counters, MemberInfo};
 use serde_json::{Value, json};
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use watch::{Look, Sample, Watch};
 
 /// Characters of a bar.
 const BAR_WIDTH: usize = 20;
+/// How long a picture waits for the node and the directory. They answer in milliseconds if they answer.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How to watch.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+While no node answers it says so, and goes on when one does. With --json each picture is one line: `status` as `hinterland
+status` gives it and `rates`, both left out while no node answers, with the reason in `node_trouble`; `far`, `at_ms`.")]
 pub struct Arguments {
     /// Show one picture and end
     #[arg(long)]
@@ -36,16 +42,9 @@ pub fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// What the pool was at one moment.
-struct Sample {
-    at: Instant,
-    status: NodeStatus,
-    members: Vec<MemberInfo>,
-}
-
-/// What is shown: the pool if a node answers, programs with far memory if there are any.
+/// What is shown: the node, or why it does not answer, and programs with far memory if there are any.
 struct Picture<'a> {
-    pool: Option<(&'a Sample, Rates)>,
+    node: Result<(&'a Sample, Rates), &'a Failure>,
     programs: &'a far::Programs,
 }
 
@@ -72,14 +71,16 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let signals = SignalWatch::new()?;
     // Who may not look into the folder of others' programs still sees the pool.
     let mut programs = far::Programs::default().followed_by(super::far::statuses().unwrap_or_default());
-    let pool = match context.pool() {
-        Err(_) if !programs.is_empty() => None,
-        pool => Some(pool?),
+    let mut watch = Watch::start(context, &signals)?;
+    let mut before = match watch.look(None)? {
+        Look::Seen(sample) => Ok(sample),
+        Look::Unseen(failure) if programs.is_empty() => return Err(failure),
+        Look::Unseen(failure) => Err(failure),
+        Look::Interrupted => return Ok(ExitCode::SUCCESS),
     };
     let pause = Duration::from_secs_f64(arguments.interval);
-    let mut before = pool.as_ref().map(sample).transpose()?;
-    let first =
-        Picture { pool: before.as_ref().map(|sample| (sample, Rates::default())), programs: &programs };
+    let node = before.as_ref().map(|sample| (&**sample, Rates::default()));
+    let first = Picture { node, programs: &programs };
     if arguments.once {
         show(context, &first, None)?;
         return Ok(ExitCode::SUCCESS);
@@ -87,27 +88,17 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let screen = Screen::enter(context);
     show(context, &first, screen.as_ref())?;
     while !wait_readable(&signals, Some(pause))? {
-        let after = pool.as_ref().map(sample).transpose()?;
+        let after = match watch.look(Some(PATIENCE))? {
+            Look::Seen(sample) => Ok(sample),
+            Look::Unseen(failure) => Err(failure),
+            Look::Interrupted => break,
+        };
         programs = programs.followed_by(super::far::statuses().unwrap_or_default());
-        let rates = before.as_ref().zip(after.as_ref()).map(|(before, after)| {
-            let elapsed = after.at.duration_since(before.at).as_secs_f64();
-            Rates::between(&before.status.counters, &after.status.counters, elapsed)
-        });
-        let picture = Picture { pool: after.as_ref().zip(rates), programs: &programs };
-        show(context, &picture, screen.as_ref())?;
+        let node = after.as_ref().map(|sample| (&**sample, Rates::since(before.as_deref().ok(), sample)));
+        show(context, &Picture { node, programs: &programs }, screen.as_ref())?;
         before = after;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn sample(pool: &Pool) -> Result<Sample, Failure> {
-    let status = pool.status()?;
-    let members = match pool.members() {
-        // Who leads, and why nobody answers, is in the status.
-        Err(_) if status.shared.is_some() => Vec::new(),
-        members => members?,
-    };
-    Ok(Sample { at: Instant::now(), status, members })
 }
 
 fn show(context: &Context, picture: &Picture<'_>, screen: Option<&Screen>) -> Result<(), Failure> {
@@ -124,17 +115,24 @@ fn show(context: &Context, picture: &Picture<'_>, screen: Option<&Screen>) -> Re
 impl Picture<'_> {
     fn value(&self) -> Value {
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        let mut value = self.pool.map_or_else(|| json!({}), |(sample, rates)| value(sample, rates));
+        let mut value = self.node.map_or_else(|_| json!({}), |(sample, rates)| value(sample, rates));
+        value["node_trouble"] = json!(self.node.err().map(|failure| &failure.text));
         value["at_ms"] = json!(at_ms);
         value["far"] = self.programs.value();
         value
     }
 
     fn lines(&self) -> Vec<String> {
-        let mut lines = self
-            .pool
-            .map_or_else(|| vec!["hinterland top".to_owned()], |(sample, rates)| picture(sample, rates));
-        if self.pool.is_none() || !self.programs.is_empty() {
+        let mut lines = match self.node {
+            Ok((sample, rates)) => picture(sample, rates),
+            Err(failure) => vec![
+                "hinterland top".to_owned(),
+                String::new(),
+                failure.text.clone(),
+                format!("hint: {}", failure.hint),
+            ],
+        };
+        if self.node.is_err() || !self.programs.is_empty() {
             lines.push(String::new());
             lines.extend(self.programs.lines());
         }
@@ -143,6 +141,14 @@ impl Picture<'_> {
 }
 
 impl Rates {
+    /// None for a node that has not been seen before.
+    fn since(before: Option<&Sample>, after: &Sample) -> Self {
+        before.map_or_else(Self::default, |before| {
+            let elapsed = after.at.duration_since(before.at).as_secs_f64();
+            Self::between(&before.status.counters, &after.status.counters, elapsed)
+        })
+    }
+
     fn between(before: &Counters, after: &Counters, seconds: f64) -> Self {
         let seconds = seconds.max(0.001);
         // A node that was restarted counts from zero again.
@@ -202,7 +208,10 @@ fn picture(sample: &Sample, rates: Rates) -> Vec<String> {
         lines.push(format!("directory led by {}", super::status::leader(shared)));
         lines.push(String::new());
     }
-    lines.extend(member_lines(members));
+    lines.extend(match members {
+        Ok(members) => member_lines(members),
+        Err(trouble) => vec![format!("members are not known: {trouble}")],
+    });
     lines.push(String::new());
     let budget = status.cache_budget_bytes;
     lines.push(format!(
@@ -316,11 +325,40 @@ pub(super) fn share(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shapes::Members;
     use crate::shapes::samples::{members, node};
+    use std::time::Instant;
 
     fn shown(rates: Rates) -> String {
-        let sample = Sample { at: Instant::now(), status: node(), members: members() };
-        picture(&sample, rates).join("\n")
+        picture(&sample(Ok(members())), rates).join("\n")
+    }
+
+    fn sample(members: Members) -> Sample {
+        Sample { at: Instant::now(), status: node(), members }
+    }
+
+    #[test]
+    fn a_node_whose_directory_is_away_shows_itself_and_why_it_knows_no_members() {
+        let sample = sample(Err("nobody listens".to_owned()));
+        let text = picture(&sample, Rates::default()).join("\n");
+        assert!(text.contains("a in rack a") && text.contains("network in"), "{text}");
+        assert!(
+            text.contains("members are not known: nobody listens") && !text.contains("ADDRESS"),
+            "{text}"
+        );
+        let value = value(&sample, Rates::default());
+        assert_eq!(value["status"]["members_trouble"], "nobody listens");
+    }
+
+    #[test]
+    fn while_no_node_answers_the_picture_says_so() {
+        let (failure, programs) = (Failure::new("no node answers", "start one"), far::Programs::default());
+        let picture = Picture { node: Err(&failure), programs: &programs };
+        let text = picture.lines().join("\n");
+        assert!(text.contains("no node answers\nhint: start one"), "{text}");
+        let value = picture.value();
+        assert_eq!(value["node_trouble"], "no node answers");
+        assert!(value.get("status").is_none() && value.get("rates").is_none());
     }
 
     #[test]
