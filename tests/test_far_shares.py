@@ -51,6 +51,23 @@ def test_who_has_little_of_a_disk_by_its_share_gives_way_and_reads_what_it_wrote
     assert not much or float(much.group(1)) < float(little.group(1)) / 2, (little.group(0), much.group(0))
 
 
+@pytest.mark.parametrize("unit", ["4K", "2M"])
+def test_runs_that_crowd_the_processors_move_units_of_every_size(binary, library, tmp_path, unit):
+    # Less leaves at once then than a unit of 2 MiB has, and a unit leaves whole.
+    options = ["--local", "80M", "--far", "lz4", "--far-unit", unit]
+    pipe = subprocess.PIPE
+    runs = [subprocess.Popen([binary, "run", *options, "--", sys.executable, "-c", STORM], stdin=pipe, stdout=pipe,
+                             stderr=pipe, text=True) for _ in range(os.cpu_count() + 1)]
+    for run in runs:
+        try:
+            output, errors = run.communicate(timeout=SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            for other in runs:
+                other.kill()
+            raise
+        assert run.returncode == 0 and output == "two\nright\n", errors
+
+
 def test_a_run_alone_gives_way_to_nobody(binary, library, tmp_path):
     options = ["--local", "80M", "--far", f"ssd:{tmp_path}@1G", "--share", "1"]
     ended = far(binary, options, [sys.executable, "-c", STORM], stdin=subprocess.DEVNULL)

@@ -162,7 +162,8 @@ impl Engine {
         // Odd: a call that takes memory away is under way, and orders would be refused.
         let epoch = space.page.as_ref()?.load_u64(wire::EPOCH_AT).ok().filter(|epoch| epoch % 2 == 0)?;
         let is_crowded = self.board.as_ref().is_some_and(|board| board.is_crowded());
-        let batch_bytes = if is_crowded { CROWDED_BATCH_BYTES } else { BATCH_BYTES };
+        // A unit leaves whole.
+        let batch_bytes = if is_crowded { CROWDED_BATCH_BYTES.max(self.unit_bytes) } else { BATCH_BYTES };
         let most = batch_bytes.min(BATCH_UNITS * self.unit_bytes).min(mover.staging_bytes);
         // Whole blocks, for which there has to be place.
         let (most, block) =

@@ -76,6 +76,17 @@ mod tests {
     }
 
     #[test]
+    fn a_unit_that_is_larger_than_what_is_asked_for_leaves_all_the_same() {
+        let mut table = table(&[0; 5]);
+        let mut hand = Hand::default();
+        for number in 1..=5 {
+            assert_eq!(hand.next(&table, 100, PAGE / 8, PAGE), [(PAGE * number, PAGE * (number + 1))]);
+            table.leave(PAGE * number..PAGE * (number + 1), number, true);
+        }
+        assert!(hand.next(&table, 100, PAGE / 8, PAGE).is_empty());
+    }
+
+    #[test]
     fn the_hand_goes_round_and_what_is_young_or_to_stay_leaves_last() {
         let now = 100 * PAGE;
         let (young, stays) = (now, now + 8 * PAGE);

@@ -353,7 +353,7 @@ impl<C: Shared> Table<C> {
     }
 
     /// Resident units from `hand` on, in the order of addresses, about `bytes_max` bytes of them, filled before `stamp`: no more, but for what an aligned
-    /// block of `block_bytes` bytes has of them still. Returns them and where to go on; `None` behind the last.
+    /// block of `block_bytes` bytes has of them still, and one at least if there is any. Returns them and where to go on; `None` behind the last.
     pub fn victims(
         &self,
         hand: u64,
@@ -371,7 +371,7 @@ impl<C: Shared> Table<C> {
                     continue;
                 }
                 let (from, to) = self.span(*start, region, index);
-                let is_new = found.last().is_none_or(|(last, _)| last / block_bytes != from / block_bytes);
+                let is_new = found.last().is_some_and(|(last, _)| last / block_bytes != from / block_bytes);
                 if bytes + (to - from) > bytes_max && is_new {
                     return (found, Some(from));
                 }
