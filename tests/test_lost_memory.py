@@ -197,3 +197,105 @@ def test_pages_that_vanish_from_the_cache_are_fetched_again_and_nobody_faults_fo
     _, words = program.communicate(timeout=30)
     assert program.returncode == 0, words
     assert "are gone" in a.words()
+
+
+# Maps two objects and, when it is told to, reads the first and then touches the second: in a child if asked.
+TWO = """
+import hashlib, mmap, os, sys, time
+def open_map(path):
+    with open(path, "rb") as source:
+        return mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+one, other = open_map(sys.argv[1]), open_map(sys.argv[2])
+one[:1], other[:1]
+print("mapped", flush=True)
+sys.stdin.readline()
+started = time.monotonic()
+child = os.fork() if sys.argv[3] == "fork" else 0
+if child == 0:
+    print(hashlib.sha256(one).hexdigest(), time.monotonic() - started, flush=True)
+    other[-1:]
+    print("it is there", flush=True)
+    os._exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(hashlib.sha256(one).hexdigest())
+"""
+
+
+def map_two(node, how, grace=None):
+    """Starts a program that has mapped the objects `one` and `other`, which are put before."""
+    environment = {"HINTERLAND_GRACE_S": str(grace)} if grace else {}
+    program = subprocess.Popen(
+        node.command("run", "--unit", "1M", "--", sys.executable, "-c", TWO, "/pool/one", "/pool/other", how),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **environment})
+    assert program.stdout.readline() == "mapped\n", program.communicate(timeout=10)
+    return program
+
+
+def goes_on(program):
+    """Lets the program go on; its lines, and what it said on standard error."""
+    output, words = program.communicate("go on\n", timeout=90)
+    return output.splitlines(), words
+
+
+def test_an_object_that_was_removed_costs_a_forked_child_nothing_else(two_racks, make_file):
+    a, b = two_racks
+    source = make_file("source", 5 * MEBIBYTE + 77)
+    for name in ("one", "other"):
+        b.run("put", source, "--name", name)
+    program = map_two(a, "fork")
+    b.run("rm", "other")
+    lines, words = goes_on(program)
+    digest, seconds = lines[0].split()
+    assert digest == sha(source) and float(seconds) < 5, (lines, words)
+    assert sigbus(int(lines[1].split()[1])) and lines[2] == sha(source), (lines, words)
+    assert "memory of other is lost" in words and "memory of one" not in words, words
+
+
+def test_an_object_that_was_removed_costs_no_other_when_the_own_node_starts_again(two_racks, make_file):
+    a, b = two_racks
+    source = make_file("source", 5 * MEBIBYTE + 77)
+    for name in ("one", "other"):
+        b.run("put", source, "--name", name)
+    program = map_two(a, "here")
+    b.run("rm", "other")
+    a.kill()
+    a.start()
+    lines, words = goes_on(program)
+    digest, seconds = lines[0].split()
+    assert digest == sha(source) and float(seconds) < 10, (lines, words)
+    assert len(lines) == 1 and sigbus(program.returncode), (program.returncode, lines, words)
+    assert "memory of other is lost" in words and "memory of one" not in words, words
+
+
+def test_an_object_without_a_home_costs_no_other_when_the_own_node_starts_again(homes):
+    a, b, c, source = homes
+    b.run("put", source, "--name", "one", "--rack", b.rack)
+    c.run("put", source, "--name", "other", "--rack", c.rack)
+    program = map_two(a, "here", grace=3)
+    for node in (c, a):
+        node.kill()
+    a.start()
+    lines, words = goes_on(program)
+    assert lines and lines[0].split()[0] == sha(source), (lines, words)
+    assert len(lines) == 1 and sigbus(program.returncode), (program.returncode, lines, words)
+    assert "memory of other is lost" in words and "memory of one" not in words, words
+    assert "hint: bring a home back" in words, words
+
+
+def test_an_object_whose_home_is_back_in_time_is_not_lost_with_the_own_node(homes):
+    a, b, c, source = homes
+    b.run("put", source, "--name", "one", "--rack", b.rack)
+    c.run("put", source, "--name", "other", "--rack", c.rack)
+    program = map_two(a, "here")
+    for node in (c, a):
+        node.kill()
+    a.start()
+    program.stdin.write("go on\n")
+    program.stdin.flush()
+    assert program.stdout.readline().split()[0] == sha(source)
+    a.run("get", "one", os.devnull)
+    c.start()
+    output, words = program.communicate(timeout=60)
+    assert program.returncode == 0 and output == "it is there\n", (output, words)
+    assert "lost" not in words, words

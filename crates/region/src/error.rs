@@ -106,6 +106,15 @@ impl RegionError {
         matches!(self, Self::Pool(PoolError::Closed | PoolError::Os(_) | PoolError::Frame(_)))
     }
 
+    /// Whether the object itself is gone, so that no later attempt can do better.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Pool(PoolError::Refused { code, .. }) => *code == libc::ENOENT,
+            Self::Changed { .. } => true,
+            _ => false,
+        }
+    }
+
     pub(crate) fn system(operation: &'static str, extent: crate::system::Extent, source: io::Error) -> Self {
         let hint = match source.raw_os_error() {
             Some(libc::ENOMEM) => "raise vm.max_map_count, or free memory",

@@ -91,7 +91,8 @@ unsafe extern "C" fn child() {
     drop(fork);
     for (link, error) in lost {
         link.connection_mut().set_watched(false);
-        give_up(&link, &error);
+        let numbers = space::lock().armed_sources(&link);
+        give_up(&numbers, &error);
     }
 }
 

@@ -8,7 +8,7 @@
 //!
 //! - No thread ever reads a byte that is not the object's: memory is armed before it can be touched (`placing`).
 //! - The node may die: touches wait, and the memory comes back from a restarted node, or is SIGBUS after a grace time,
-//!   with the reason on stderr (`recovery`).
+//!   with the reason on stderr (`recovery`); what does not come back costs no other memory (`stragglers`).
 //! - The program may fork: the child gets the memory anew (`fork`).
 //! - The program may unmap, protect and advise any part of it ([`process`]).
 
@@ -23,6 +23,7 @@ pub mod process;
 mod recovery;
 mod regions;
 mod space;
+mod stragglers;
 pub mod system;
 mod table;
 mod thread;

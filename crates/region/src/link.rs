@@ -134,6 +134,8 @@ struct Arming {
     guard: Option<Arc<Guard>>,
     notices: Option<Arc<Notices>>,
     watched: bool,
+    /// Descriptors of earlier sessions on which touches of memory wait that has not come back.
+    retired: Vec<Arc<Guard>>,
 }
 
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
@@ -400,6 +402,26 @@ impl Connection {
     /// Puts another descriptor for page faults in place and returns the one before.
     pub fn exchange_guard(&mut self, guard: Option<Arc<Guard>>) -> Option<Arc<Guard>> {
         std::mem::replace(&mut self.arming().guard, guard)
+    }
+
+    /// The descriptor for page faults, if memory is armed.
+    pub fn guard(&self) -> Option<Arc<Guard>> {
+        self.arming().guard.clone()
+    }
+
+    /// Keeps the descriptors of earlier sessions on which touches wait.
+    pub fn keep_retired(&self, retired: Vec<Arc<Guard>>) {
+        self.arming().retired = retired;
+    }
+
+    /// The descriptors of earlier sessions on which touches wait.
+    pub fn retired(&self) -> Vec<Arc<Guard>> {
+        self.arming().retired.clone()
+    }
+
+    /// Hands over the descriptors of earlier sessions on which touches wait.
+    pub fn take_retired(&self) -> Vec<Arc<Guard>> {
+        std::mem::take(&mut self.arming().retired)
     }
 
     /// Says that a watcher looks after the connection, or that none does.

@@ -5,13 +5,17 @@
 //! then moved onto the range in one step (`mremap`). Only after that the old waiters are woken, and fault again, on the
 //! new descriptor. If no node comes back within the grace time, an empty file takes the place: SIGBUS, and the reason
 //! on stderr.
+//!
+//! Each object comes back for itself: one that is gone for good is given up at once, and one that the node cannot give
+//! at this moment is left to `stragglers`, while the others are served.
 
 use crate::error::RegionError;
 use crate::link::{Connection, Guard, Link, Notices, nonsense};
 use crate::placing::{FilePart, Spot, move_over, put_armed, put_lost, put_plain};
 use crate::private_pages::{Carried, PageScan, Which};
-use crate::regions::{Access, Granted, Target, fault_modes, open, register};
+use crate::regions::{Access, Granted, Target, close, fault_modes, open, register};
 use crate::space::{self, Space, Stretch};
+use crate::stragglers;
 use crate::system::{self, Extent};
 use crate::thread::{self, Joined};
 use hinterland_os::poll::wait_readable;
@@ -24,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Pause between attempts to reach a node: short against the time that it takes to start.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Between two looks for private pages: longer than it takes the kernel to move one.
 const BETWEEN_LOOKS: Duration = Duration::from_micros(50);
 /// How often the thread that reads events looks whether it may end.
@@ -37,7 +41,8 @@ pub(crate) fn recover(link: &Arc<Link>) -> Option<Arc<Notices>> {
     let mut connection = link.connection_mut();
     connection.disconnect(link.descriptors());
     connection.set_notices(None);
-    let mut retired: Vec<Arc<Guard>> = connection.exchange_guard(None).into_iter().collect();
+    let mut retired = connection.take_retired();
+    retired.extend(connection.exchange_guard(None));
     loop {
         if link.is_closing() || space::lock().armed_sources(link).is_empty() {
             retire(link, &retired);
@@ -46,9 +51,9 @@ pub(crate) fn recover(link: &Arc<Link>) -> Option<Arc<Notices>> {
         }
         match attempt(link, &mut connection, &mut retired) {
             Ok(notices) => {
-                retire(link, &retired);
                 connection.set_watched(true);
                 connection.set_notices(Some(Arc::clone(&notices)));
+                stragglers::look_after(link, &mut connection, retired, deadline);
                 return Some(notices);
             }
             Err(error) if Instant::now() < deadline => {
@@ -56,7 +61,8 @@ pub(crate) fn recover(link: &Arc<Link>) -> Option<Arc<Notices>> {
                 std::thread::sleep(RETRY_PAUSE);
             }
             Err(error) => {
-                give_up(link, &error);
+                let numbers = space::lock().armed_sources(link);
+                give_up(&numbers, &error);
                 retired.extend(connection.exchange_guard(None));
                 retire(link, &retired);
                 connection.disconnect(link.descriptors());
@@ -67,28 +73,43 @@ pub(crate) fn recover(link: &Arc<Link>) -> Option<Arc<Notices>> {
     }
 }
 
-/// Puts SIGBUS in place of all armed memory of a connection, and says why. Whoever waits there must be woken after.
-pub(crate) fn give_up(link: &Link, reason: &RegionError) {
-    let mut space = space::lock();
-    let mut names = Vec::new();
-    for number in space.armed_sources(link) {
-        for stretch in space.stretches(number) {
-            put_lost(stretch.extent);
-        }
-        if let Some(source) = space.sources.get_mut(&number) {
-            // Nobody serves it: it stays as it is until the program unmaps it.
-            source.armed = false;
-            names.push(source.info.name.to_string());
-        }
-    }
+/// Puts SIGBUS in place of what is mapped of these sources, and says why. Whoever waits there must be woken after.
+pub(crate) fn give_up(numbers: &[u64], reason: &RegionError) {
+    let name_of = |space: &Space, number: &u64| Some(space.sources.get(number)?.info.name.to_string());
+    let space = space::lock();
+    let mut names: Vec<String> = numbers.iter().filter_map(|number| name_of(&space, number)).collect();
     drop(space);
     names.dedup();
-    system::say(&format!("memory of {} is lost, every touch of it is SIGBUS: {reason}", names.join(", ")));
+    if names.is_empty() {
+        return;
+    }
+    // Said first: the program may not live long enough to say it afterwards.
+    let names = names.join(", ");
+    system::say(&format!("memory of {names} is lost, every touch of it is SIGBUS: {reason}"));
+    let mut space = space::lock();
+    for number in numbers {
+        for stretch in space.stretches(*number) {
+            put_lost(stretch.extent);
+        }
+        if let Some(source) = space.sources.get_mut(number) {
+            // Nobody serves it: it stays as it is until the program unmaps it.
+            source.armed = false;
+        }
+    }
 }
 
 /// Wakes all that wait on descriptors which no mapping of the table uses any more. The descriptors stay open: a mapping
 /// that the program moved behind our back may still use one, and would read zeros if it were closed.
-fn retire(link: &Link, retired: &[Arc<Guard>]) {
+pub(crate) fn retire(link: &Link, retired: &[Arc<Guard>]) {
+    wake(link, retired);
+    for guard in retired {
+        guard.let_go();
+        std::mem::forget(Arc::clone(guard));
+    }
+}
+
+/// Has all that wait on these descriptors look again at what is mapped where they wait.
+pub(crate) fn wake(link: &Link, guards: &[Arc<Guard>]) {
     let extents: Vec<Extent> = {
         let space = space::lock();
         let of_link = |number: &&u64| {
@@ -97,17 +118,16 @@ fn retire(link: &Link, retired: &[Arc<Guard>]) {
         let numbers: Vec<u64> = space.sources.keys().filter(of_link).copied().collect();
         numbers.iter().flat_map(|number| space.stretches(*number)).map(|stretch| stretch.extent).collect()
     };
-    for guard in retired {
+    for guard in guards {
         for extent in &extents {
             // Nobody waits in a range that is gone.
             let _ = guard.wake(extent.address, extent.bytes);
         }
-        guard.let_go();
-        std::mem::forget(Arc::clone(guard));
     }
 }
 
-/// One attempt to bring everything back over a new session.
+/// One attempt to bring everything back over a new session. What is gone for good is given up; what fails otherwise
+/// keeps waiting.
 fn attempt(
     link: &Arc<Link>,
     connection: &mut Connection,
@@ -122,22 +142,33 @@ fn attempt(
     // Relaxed: read by a forked child only, in which no other thread runs.
     link.descriptors().guard.store(raw, Ordering::Relaxed);
     retired.extend(connection.exchange_guard(Some(Arc::clone(&guard))));
-    let events = EventReader::start(&guard)?;
     let numbers = space::lock().armed_sources(link);
-    let scan = PageScan::open().ok();
-    for number in numbers {
-        let rescue = Rescue { connection, guard: &guard, retired, scan: scan.as_ref() };
-        rescue.source(number)?;
-    }
-    drop(events);
-    let space = space::lock();
-    for number in space.armed_sources(link) {
-        for Stretch { extent, .. } in space.stretches(number) {
-            // Faults that the reader of events took for itself are raised again, now for the node.
-            guard.wake(extent.address, extent.bytes)?;
-        }
-    }
+    // What fails and is not gone for good is tried again by `stragglers`.
+    bring_back(link, connection, &guard, retired, &numbers)?;
     Ok(notices)
+}
+
+/// Brings sources back over the session of a connection, each for itself; returns why the last one failed that may
+/// come back later.
+///
+/// # Errors
+/// What shows that the session itself is of no use.
+pub(crate) fn bring_back(
+    link: &Link,
+    connection: &Connection,
+    guard: &Arc<Guard>,
+    retired: &[Arc<Guard>],
+    numbers: &[u64],
+) -> Result<Option<RegionError>, RegionError> {
+    let scan = PageScan::open().ok();
+    let rescue = Rescue { connection, guard, retired, scan: scan.as_ref() };
+    let mut events = None;
+    let outcome = rescue.all(numbers, &mut events);
+    if events.take().is_some() {
+        // Faults that the reader of events took for itself are raised again, now for the node.
+        wake(link, std::slice::from_ref(guard));
+    }
+    outcome
 }
 
 /// What it takes to bring a source back.
@@ -149,14 +180,46 @@ struct Rescue<'a> {
 }
 
 impl Rescue<'_> {
-    fn source(&self, number: u64) -> Result<(), RegionError> {
-        let Some((target, before)) = described(number) else { return Ok(()) };
+    /// Brings back what can be; `events` are read from the first object on that the node has.
+    fn all(
+        &self,
+        numbers: &[u64],
+        events: &mut Option<EventReader>,
+    ) -> Result<Option<RegionError>, RegionError> {
+        let mut failed = None;
+        for number in numbers {
+            let outcome = self.find(*number).and_then(|found| {
+                let Some(found) = found else { return Ok(()) };
+                if events.is_none() {
+                    *events = Some(EventReader::start(self.guard)?);
+                }
+                self.source(*number, &found).inspect_err(|_| close(self.connection, &found.granted.opened))
+            });
+            match outcome {
+                Ok(()) => {}
+                Err(error) if error.is_gone() => return Err(error),
+                Err(error) if error.is_final() => give_up(&[*number], &error),
+                Err(error) => failed = Some(error),
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Asks the node for an object, which must be what it was.
+    fn find(&self, number: u64) -> Result<Option<Found>, RegionError> {
+        let Some((target, before)) = described(number) else { return Ok(None) };
         let granted = open(self.connection, &target, Access::Read)?;
-        before.check(&granted)?;
+        before.check(&granted).inspect_err(|_| close(self.connection, &granted.opened))?;
+        Ok(Some(Found { granted, before }))
+    }
+
+    /// Puts the object in place of what waits for it.
+    fn source(&self, number: u64, found: &Found) -> Result<(), RegionError> {
+        let Found { granted, before } = found;
         let mut space = space::lock();
         let stretches = space.stretches(number);
         for stretch in &stretches {
-            self.stretch(&space, stretch, &granted, before.shared)?;
+            self.stretch(&space, stretch, granted, before.shared)?;
             let extent = stretch.extent;
             let (gone, kept): (Vec<Carried>, Vec<Carried>) = std::mem::take(&mut space.carried)
                 .into_iter()
@@ -177,7 +240,7 @@ impl Rescue<'_> {
             return Ok(());
         }
         for Stretch { extent, offset, .. } in stretches {
-            let registered = register(self.connection, &granted, self.guard, extent, offset)?;
+            let registered = register(self.connection, granted, self.guard, extent, offset)?;
             if let Some(source) = space::lock().sources.get_mut(&number) {
                 source.registrations.extend(registered);
             }
@@ -293,6 +356,12 @@ impl Rescue<'_> {
         }
         Err(refused)
     }
+}
+
+/// An object that the node still has.
+struct Found {
+    granted: Granted,
+    before: Before,
 }
 
 /// What an object was before.

@@ -1,5 +1,6 @@
 //! Mapping objects of the pool: the face of this crate for programs that know of it.
 
+use crate::channel::Channel;
 use crate::error::RegionError;
 use crate::link::{Connection, Guard, Link, Options, nonsense, unexpected};
 use crate::placing::{FilePart, Spot, put_armed, put_plain};
@@ -159,9 +160,8 @@ impl Regions {
         let granted = open(&connection, target, options.access)?;
         let opened = granted.opened.clone();
         let result = self.place(&connection, granted, options);
-        if let (Err(_), Some(channel)) = (&result, connection.usable()) {
-            // Whatever the answer is, there is nothing left to be done about it.
-            let _ = channel.call(&Request::Close { handle: opened.handle });
+        if result.is_err() {
+            close(&connection, &opened);
         }
         result
     }
@@ -294,6 +294,23 @@ pub(crate) fn open(connection: &Connection, target: &Target, access: Access) -> 
         Reply::Opened(opened) => opened,
         other => return Err(unexpected("Opened", &other)),
     };
+    file_of(channel, &opened).inspect_err(|_| close(connection, &opened)).map(|(mapped, file)| Granted {
+        opened: opened.clone(),
+        mapped,
+        file,
+    })
+}
+
+/// Gives an object back that is not mapped after all.
+pub(crate) fn close(connection: &Connection, opened: &Opened) {
+    if let Some(channel) = connection.usable() {
+        // Whatever the answer is, there is nothing left to be done about it.
+        let _ = channel.call(&Request::Close { handle: opened.handle });
+    }
+}
+
+/// Asks for the file of an object, and checks what is said of it.
+fn file_of(channel: &Channel, opened: &Opened) -> Result<(Mapped, OwnedFd), RegionError> {
     let name = opened.info.name.as_str();
     let (reply, mut descriptors) = channel.call_with(&Request::Map { handle: opened.handle }, &[])?;
     let Reply::Mapped(mapped) = reply else { return Err(unexpected("Mapped", &reply)) };
@@ -312,7 +329,7 @@ pub(crate) fn open(connection: &Connection, target: &Target, access: Access) -> 
         );
         return Err(nonsense(name, reason));
     }
-    Ok(Granted { opened, mapped, file })
+    Ok((mapped, file))
 }
 
 /// Which faults of an object's mapping are served.

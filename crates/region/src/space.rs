@@ -178,6 +178,14 @@ impl Space {
         self.sources.iter().filter(|(_, source)| of_link(source)).map(|(number, _)| *number).collect()
     }
 
+    /// The numbers of the sources that wait for a session to serve them: all that the one of `generation` does not.
+    pub fn waiting_sources(&self, link: &Link, generation: u64) -> Vec<u64> {
+        let mut numbers = self.armed_sources(link);
+        numbers
+            .retain(|number| self.sources.get(number).is_some_and(|source| source.generation != generation));
+        numbers
+    }
+
     /// The page of a source's file.
     pub fn page_bytes(&self, number: u64) -> u64 {
         self.sources.get(&number).map_or(BASE_PAGE_BYTES, |source| source.page_bytes)

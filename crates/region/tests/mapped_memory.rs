@@ -28,10 +28,14 @@ struct Setup {
     socket: PathBuf,
 }
 
+fn new_object() -> u64 {
+    static OBJECTS: AtomicU64 = AtomicU64::new(1);
+    OBJECTS.fetch_add(1, Ordering::SeqCst)
+}
+
 /// A node with one object, and a connection to it.
 fn setup(bytes: u64, kind: &str, grace_ms: u64) -> Setup {
-    static OBJECTS: AtomicU64 = AtomicU64::new(1);
-    let object = OBJECTS.fetch_add(1, Ordering::SeqCst);
+    let object = new_object();
     let socket = std::env::temp_dir().join(format!("hinterland-region-{}-{object}.sock", std::process::id()));
     let mut node = StubNode::start("stub_node_main", &socket);
     node.add(object, bytes, kind);
@@ -51,10 +55,12 @@ impl Setup {
 
     /// The node comes back, with the object or without.
     fn restart(&mut self, bytes: Option<u64>) {
-        self.node = StubNode::start("stub_node_main", &self.socket);
-        if let Some(bytes) = bytes {
-            self.node.add(self.object, bytes, "base");
-        }
+        self.restart_with(&bytes.map(|bytes| format!("{} {bytes} base", self.object)).unwrap_or_default());
+    }
+
+    /// The node comes back with these objects.
+    fn restart_with(&mut self, objects: &str) {
+        self.node = StubNode::start_with("stub_node_main", &self.socket, objects);
     }
 }
 
@@ -413,6 +419,93 @@ fn an_object_that_changed_while_the_node_was_away_is_sigbus() {
     assert!(!is_readable(region.pointer().as_ptr()));
 }
 
+/// A second object of the same node, mapped so that the program may change it.
+fn second(setup: &mut Setup) -> (u64, Region) {
+    let object = new_object();
+    setup.node.add(object, MIB, "base");
+    let options = MapOptions { access: Access::PrivateWrite, ..MapOptions::default() };
+    (object, setup.regions.map(ObjectId(object), options).unwrap())
+}
+
+#[test]
+fn an_object_that_is_gone_after_a_restart_is_sigbus_at_once_and_costs_no_other() {
+    let mut setup = setup(MIB, "base", 20_000);
+    let region = setup.map(MapOptions::default());
+    let (_, gone) = second(&mut setup);
+    setup.node.kill();
+    let started = Instant::now();
+    setup.restart(Some(MIB));
+    assert_eq!(first_wrong(&region, setup.object), None);
+    assert!(!is_readable(gone.pointer().as_ptr()));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(in_child(
+        || first_wrong(&region, setup.object).is_none() && !is_readable(gone.pointer().as_ptr())
+    ));
+}
+
+#[test]
+fn an_object_that_is_removed_costs_a_child_no_other() {
+    let mut setup = setup(MIB, "base", 20_000);
+    let region = setup.map(MapOptions::default());
+    let (object, gone) = second(&mut setup);
+    assert_eq!(first_wrong(&gone, object), None);
+    setup.node.order(&format!("remove {object}"));
+    let started = Instant::now();
+    assert!(in_child(
+        || first_wrong(&region, setup.object).is_none() && !is_readable(gone.pointer().as_ptr())
+    ));
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert_eq!(first_wrong(&gone, object), None, "the parent keeps it");
+}
+
+#[test]
+fn an_object_that_cannot_be_had_yet_comes_back_later_with_what_was_written() {
+    let mut setup = setup(MIB, "base", 30_000);
+    let region = setup.map(MapOptions::default());
+    let (object, late) = second(&mut setup);
+    let late = Arc::new(late);
+    store(&late, 9, 33);
+    let both = |setup: &Setup, kind: &str| format!("{} {MIB} base,{object} {MIB} {kind}", setup.object);
+    // The second time, the node dies while it waits.
+    for _ in 0..2 {
+        setup.node.kill();
+        let objects = both(&setup, "homeless");
+        setup.restart_with(&objects);
+        assert_eq!(first_wrong(&region, setup.object), None);
+        let other = setup.map(MapOptions::default());
+        assert_eq!(first_wrong(&other, setup.object), None, "what is mapped meanwhile is served");
+    }
+    let touching = {
+        let late = Arc::clone(&late);
+        std::thread::spawn(move || (load(&late, 70_000), load(&late, 9)))
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!touching.is_finished(), "nothing is read while no node serves");
+    setup.node.add(object, MIB, "base");
+    assert_eq!(touching.join().unwrap(), (byte_of(object, 70_000), 33));
+    assert!(in_child(|| load(&late, 9) == 33 && load(&late, 10) == byte_of(object, 10)));
+    setup.node.order(&format!("evict {object}"));
+    assert_eq!(load(&late, 200_000), byte_of(object, 200_000));
+    assert_eq!(load(&late, 9), 33);
+}
+
+#[test]
+fn an_object_that_cannot_be_had_in_time_is_sigbus_and_the_others_stay() {
+    let mut setup = setup(MIB, "base", 3000);
+    let region = setup.map(MapOptions::default());
+    let (object, late) = second(&mut setup);
+    setup.node.kill();
+    let objects = format!("{} {MIB} base,{object} {MIB} homeless", setup.object);
+    setup.restart_with(&objects);
+    assert_eq!(load(&region, 70_000), byte_of(setup.object, 70_000));
+    assert!(!is_readable(late.pointer().as_ptr()));
+    assert_eq!(first_wrong(&region, setup.object), None);
+    setup.node.kill();
+    let objects = format!("{} {MIB} base", setup.object);
+    setup.restart_with(&objects);
+    assert_eq!(first_wrong(&region, setup.object), None);
+}
+
 #[test]
 fn a_child_has_the_memory_anew_with_what_the_parent_wrote() {
     let mut setup = setup(2 * MIB, "base", 5000);
@@ -506,8 +599,7 @@ fn pages_of_2_mib_are_served_unmapped_and_brought_back() {
     let right = |at: u64| load(&region, at) == byte_of(object, at + 4096);
     assert!(in_child(|| right(3 * MIB) && right(6 * MIB - 1)));
     setup.node.kill();
-    setup.node = StubNode::start("stub_node_main", &setup.socket);
-    setup.node.add(object, 7 * MIB, "huge");
+    setup.restart_with(&format!("{object} {} huge", 7 * MIB));
     assert!(right(3 * MIB) && right(6 * MIB - 1));
     assert!(!is_readable(region.pointer().as_ptr()));
 }

@@ -28,6 +28,8 @@ use std::time::Duration;
 /// Fault unit of the made-up objects of base pages.
 const UNIT_BYTES: u64 = 64 << 10;
 const SOCKET_VARIABLE: &str = "STUB_NODE_SOCKET";
+/// Objects that it has from its start on: number, length and kind of each, with commas between them.
+const OBJECTS_VARIABLE: &str = "STUB_NODE_OBJECTS";
 
 /// The byte of an object at an offset; never zero.
 pub fn byte_of(object: u64, offset: u64) -> u8 {
@@ -51,9 +53,15 @@ pub struct StubNode {
 impl StubNode {
     /// Starts a node that listens at a path and knows no objects.
     pub fn start(test: &str, socket: &Path) -> Self {
+        Self::start_with(test, socket, "")
+    }
+
+    /// Starts a node that knows objects, each `NUMBER BYTES KIND`, before anybody can ask for them.
+    pub fn start_with(test: &str, socket: &Path, objects: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(SOCKET_VARIABLE, socket)
+            .env(OBJECTS_VARIABLE, objects)
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -72,7 +80,7 @@ impl StubNode {
         self.answer()
     }
 
-    /// Adds an object; `kind` is `base`, `huge` or `local`.
+    /// Adds an object; `kind` is `base`, `huge`, `local`, or `homeless` for one that cannot be mapped.
     pub fn add(&mut self, object: u64, bytes: u64, kind: &str) {
         assert_eq!(self.order(&format!("object {object} {bytes} {kind}")), "done");
     }
@@ -111,6 +119,7 @@ struct Object {
     bytes: u64,
     file: MemoryFile,
     armed: bool,
+    homeless: bool,
     unit: u64,
     filled: Mutex<Vec<bool>>,
     /// The node's own mapping of a file of huge pages.
@@ -123,6 +132,7 @@ type Alive = Arc<AtomicBool>;
 #[derive(Default)]
 struct Node {
     objects: Mutex<HashMap<u64, Arc<Object>>>,
+    removed: Mutex<HashMap<u64, Arc<Object>>>,
     watchers: Mutex<Vec<(Alive, UnixStream)>>,
     ranges: Mutex<Vec<(u64, u64, u64, u64)>>,
     requests: Mutex<Vec<String>>,
@@ -135,6 +145,9 @@ struct Node {
 pub fn run_if_asked() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else { return };
     let node = Arc::new(Node::default());
+    for object in std::env::var(OBJECTS_VARIABLE).unwrap_or_default().split_terminator(',') {
+        node.obey(&std::iter::once("object").chain(object.split_whitespace()).collect::<Vec<_>>());
+    }
     let _ = std::fs::remove_file(&socket);
     let listener = UnixListener::bind(Path::new(&socket)).unwrap();
     let accepting = Arc::clone(&node);
@@ -162,6 +175,11 @@ impl Node {
             "object" => {
                 let object = Arc::new(Object::new(number(1), number(2), words[3]));
                 self.objects.lock().unwrap().insert(number(1), object);
+            }
+            "remove" => {
+                // Whoever has it mapped is served on.
+                let removed = self.objects.lock().unwrap().remove(&number(1)).unwrap();
+                self.removed.lock().unwrap().insert(number(1), removed);
             }
             "fills" => return self.fills.load(Ordering::SeqCst).to_string(),
             "deaf" => self.deaf.store(number(1) == 1, Ordering::SeqCst),
@@ -257,6 +275,10 @@ impl Node {
             Request::OpenObject { object, .. } => (opened(find(object.0), handles), Vec::new()),
             Request::Map { handle } => {
                 let object = &handles[handle.0 as usize];
+                if object.homeless {
+                    let text = "none of its homes is up (hint: bring one back)".to_owned();
+                    return (Reply::Error { code: libc::EIO, text }, Vec::new());
+                }
                 let descriptor = object.file.reopen_read_only().unwrap();
                 (Reply::Mapped(object.mapped()), vec![descriptor])
             }
@@ -304,7 +326,7 @@ impl Node {
                     .rev()
                     .find(|(_, start, _, length)| (*start..start + length).contains(&fault.address));
                 let Some((object, start, offset, length)) = range.copied() else { continue };
-                let object = Arc::clone(&self.objects.lock().unwrap()[&object]);
+                let Some(object) = self.served(object) else { continue };
                 let place = fault.address - start + offset;
                 let unit = place - place % object.unit;
                 self.fill(&object, unit);
@@ -317,6 +339,11 @@ impl Node {
                 let _ = guard.wake(target, high - low);
             }
         }
+    }
+
+    fn served(&self, object: u64) -> Option<Arc<Object>> {
+        let found = self.objects.lock().unwrap().get(&object).cloned();
+        found.or_else(|| self.removed.lock().unwrap().get(&object).cloned())
     }
 
     fn fill(&self, object: &Object, unit: u64) {
@@ -360,7 +387,8 @@ impl Object {
         let unit = if huge { 2 << 20 } else { UNIT_BYTES };
         let armed = kind != "local";
         let units = bytes.div_ceil(unit) as usize;
-        let new = Self { object, bytes, file, armed, unit, filled: Mutex::new(vec![false; units]), own };
+        let filled = Mutex::new(vec![false; units]);
+        let new = Self { object, bytes, file, armed, homeless: kind == "homeless", unit, filled, own };
         if !armed {
             let all: Vec<u8> = (0..bytes).map(|offset| byte_of(object, offset)).collect();
             new.file.write_at(0, &all).unwrap();
