@@ -1,0 +1,199 @@
+//! Memory that programs map: the files that they are given, and the mappings whose faults are served.
+
+use super::{Answer, Session, not_a_region, not_an_object};
+use crate::cache::NewRegistration;
+use crate::core::{Core, Resource};
+use crate::fault_point;
+use crate::refused::{Refused, errno};
+use crate::regions::Region;
+use hinterland_os::userfault::Scope;
+use hinterland_os::{MemoryFile, PageKind, Seals, Userfault};
+use hinterland_proto::control::{Mapped, ObjectInfo, ObjectState, Reply};
+use hinterland_types::limits::BASE_PAGE_BYTES;
+use hinterland_types::{ByteRange, Handle, Rights};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Mappings that a session may have served: each costs the node a descriptor.
+const REGISTRATIONS_MAX: usize = 4096;
+/// How often a mapping waits for a page that is moving, and how long each time.
+const MAP_TRIES: u32 = 200;
+const MAP_PAUSE: Duration = Duration::from_millis(10);
+/// Behind every address that a program can have.
+const POINTER_END: u64 = 1 << 57;
+
+impl Session {
+    pub(super) fn map(&self, core: &Core, handle: Handle) -> Answer {
+        self.needs_host("map memory")?;
+        let (resource, preference) = {
+            let held = self.lock();
+            let capability = held.table.get(handle)?;
+            held.table.check(handle, capability.range.offset(), capability.range.bytes(), Rights::READ)?;
+            (capability.resource.clone(), held.preference)
+        };
+        match resource {
+            Resource::Held(holding) => {
+                let info = core.describe(&core.directory.lookup_object(holding.object)?);
+                let (file_bytes, kind) = holding.file_shape();
+                let mapped = Mapped {
+                    bytes: holding.bytes(),
+                    file_bytes,
+                    address: info.address.unwrap_or_default(),
+                    armed: false,
+                    minor: false,
+                    page_bytes: kind.page_bytes(),
+                    writable: !holding.is_sealed(),
+                };
+                Ok((Reply::Mapped(mapped), vec![holding.descriptor()?]))
+            }
+            Resource::Remote(info) if info.state == ObjectState::Sealed && info.bytes == 0 => {
+                map_empty(&info)
+            }
+            Resource::Remote(info) if info.state == ObjectState::Sealed => {
+                // Before Register, too, nobody else may begin it anew with other units.
+                let file = core.cache.begin_reading(&info, self.user, self.id, preference)?;
+                self.lock().caches.insert(handle, Arc::clone(&file));
+                fault_point::reach("map-cached");
+                let mapped = Mapped {
+                    bytes: info.bytes,
+                    file_bytes: file.file_bytes(),
+                    address: info.address.unwrap_or_default(),
+                    armed: true,
+                    minor: false,
+                    page_bytes: file.page_kind().page_bytes(),
+                    writable: false,
+                };
+                Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
+            }
+            Resource::Region(region) => map_region(core, &region),
+            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
+            Resource::Remote(info) => Err(Refused::new(
+                errno::ENOTSUP,
+                format!(
+                    "region {} lies in another rack and cannot be mapped (hint: read and write it through the pool API)",
+                    info.name
+                ),
+            )),
+        }
+    }
+
+    pub(super) fn open_pages(&self, handle: Handle) -> Answer {
+        self.needs_host("map memory")?;
+        let (resource, rights) = {
+            let held = self.lock();
+            let capability = held.table.get(handle)?;
+            (capability.resource.clone(), capability.rights)
+        };
+        let Resource::Region(region) = resource else { return Err(not_a_region()) };
+        if region.is_gone() {
+            return Err(Refused::new(errno::ENOENT, format!("{} was removed", region.name)));
+        }
+        let (opened, descriptors) = region.open(rights.allows(Rights::WRITE))?;
+        Ok((Reply::PagesOpened(opened), descriptors))
+    }
+
+    pub(super) fn open_slots(&self, core: &Core) -> Answer {
+        self.needs_host("share slots")?;
+        Ok((Reply::Done, vec![core.regions.slots(self.id)?.descriptor()?]))
+    }
+
+    pub(super) fn register(
+        &self,
+        core: &Core,
+        handle: Handle,
+        pointer: u64,
+        offset: u64,
+        bytes: u64,
+        descriptor: Option<OwnedFd>,
+    ) -> Result<Reply, Refused> {
+        self.needs_host("serve faults")?;
+        let invalid = |text: &str| Refused::new(errno::EINVAL, text.to_owned());
+        let descriptor = descriptor.ok_or_else(|| invalid("Register came without a userfaultfd"))?;
+        let fault = Userfault::from_descriptor(descriptor, Scope::Full);
+        if !fault.is_genuine() {
+            return Err(invalid("what came with Register is no userfaultfd"));
+        }
+        let range =
+            ByteRange::new(offset, bytes).map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        if !pointer.is_multiple_of(BASE_PAGE_BYTES) || pointer > POINTER_END || bytes > POINTER_END - pointer
+        {
+            return Err(invalid("what came with Register is no address of a mapping"));
+        }
+        let (file, budget_bytes) = {
+            let held = self.lock();
+            if held.registrations.len() >= REGISTRATIONS_MAX {
+                let text = format!(
+                    "{REGISTRATIONS_MAX} mappings are served for this session, the most there may be (hint: map larger parts)"
+                );
+                return Err(Refused::new(errno::ENOSPC, text));
+            }
+            held.table.get(handle)?;
+            let file = held.caches.get(&handle).cloned();
+            (file.ok_or_else(|| invalid("Register came before Map"))?, held.preference.budget_bytes)
+        };
+        let new = NewRegistration {
+            id: 0,
+            session: self.id,
+            pointer,
+            range,
+            page_bytes: 0,
+            fault,
+            channel: Arc::clone(&self.channel),
+        };
+        let registration = core.cache.register(&file, new, budget_bytes)?;
+        fault_point::reach("map-registered");
+        self.lock().registrations.insert(registration);
+        Ok(Reply::Registered { registration })
+    }
+}
+
+/// An object of another rack without bytes: an empty file, so that the kernel itself answers each touch with SIGBUS.
+fn map_empty(info: &ObjectInfo) -> Answer {
+    let file = MemoryFile::anonymous("hinterland-empty", 0, PageKind::Base4K)?;
+    file.add_seals(Seals::FIXED_LENGTH)?;
+    let mapped = Mapped {
+        bytes: 0,
+        file_bytes: 0,
+        address: info.address.unwrap_or_default(),
+        armed: false,
+        minor: false,
+        page_bytes: file.kind().page_bytes(),
+        writable: false,
+    };
+    Ok((Reply::Mapped(mapped), vec![file.reopen_read_only()?]))
+}
+
+/// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
+fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
+    let give = || {
+        let part = region.part().filter(|_| region.is_whole());
+        let part = part.ok_or_else(|| {
+            let text = format!(
+                "pages of region {} lie in another rack, so it cannot be mapped (hint: read and write it through the pool API)",
+                region.name
+            );
+            Refused::new(errno::ENOTSUP, text)
+        })?;
+        let descriptor = part.pinning_descriptor()?;
+        let (file_bytes, kind) = part.file_shape();
+        let mapped = Mapped {
+            bytes: region.bytes,
+            file_bytes,
+            address: region.pages.address(),
+            armed: false,
+            minor: false,
+            page_bytes: kind.page_bytes(),
+            writable: true,
+        };
+        Ok((Reply::Mapped(mapped), vec![descriptor]))
+    };
+    for _ in 0..MAP_TRIES {
+        core.regions.recall_all(core, region)?;
+        if let Some(answer) = region.while_still(give)? {
+            return Ok(answer);
+        }
+        std::thread::sleep(MAP_PAUSE);
+    }
+    Err(Refused::new(errno::EAGAIN, format!("pages of {} are being moved (hint: try again)", region.name)))
+}
