@@ -162,13 +162,14 @@ impl Holding {
         digest(self.bytes(), &self.blocks())
     }
 
-    /// A descriptor for a program: read-only for sealed objects.
+    /// A descriptor for a program: read-only for sealed objects, and for who may not write.
     ///
     /// # Errors
     /// [`HoldingError::Os`] without descriptors left.
-    pub fn descriptor(&self) -> Result<std::os::fd::OwnedFd, HoldingError> {
+    pub fn descriptor(&self, write: bool) -> Result<std::os::fd::OwnedFd, HoldingError> {
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
-        Ok(if self.is_sealed() { memory.file.reopen_read_only()? } else { memory.file.duplicate()? })
+        let read_only = self.is_sealed() || !write;
+        Ok(if read_only { memory.file.reopen_read_only()? } else { memory.file.duplicate()? })
     }
 
     /// Length of the file and size of its pages.

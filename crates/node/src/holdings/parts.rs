@@ -165,8 +165,8 @@ impl Holding {
     ///
     /// # Errors
     /// [`HoldingError::Os`] without descriptors left.
-    pub fn pinning_descriptor(&self) -> Result<OwnedFd, HoldingError> {
-        self.locked_descriptor(PINNED, true)
+    pub fn pinning_descriptor(&self, write: bool) -> Result<OwnedFd, HoldingError> {
+        self.locked_descriptor(PINNED, write)
     }
 
     /// A descriptor for accesses that ask the words of this life of the node.

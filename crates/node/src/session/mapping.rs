@@ -9,7 +9,7 @@ use crate::regions::Region;
 use hinterland_os::userfault::Scope;
 use hinterland_os::{MemoryFile, PageKind, Seals, Userfault};
 use hinterland_proto::control::{Mapped, ObjectInfo, ObjectState, Reply};
-use hinterland_types::limits::BASE_PAGE_BYTES;
+use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -26,12 +26,9 @@ const POINTER_END: u64 = 1 << 57;
 impl Session {
     pub(super) fn map(&self, core: &Core, handle: Handle) -> Answer {
         self.needs_host("map memory")?;
-        let (resource, preference) = {
-            let held = self.lock();
-            let capability = held.table.get(handle)?;
-            held.table.check(handle, capability.range.offset(), capability.range.bytes(), Rights::READ)?;
-            (capability.resource.clone(), held.preference)
-        };
+        let (resource, rights) = self.whole(handle)?;
+        let write = rights.allows(Rights::WRITE);
+        let preference = self.lock().preference;
         match resource {
             Resource::Held(holding) => {
                 let info = core.describe(&core.directory.lookup_object(holding.object)?);
@@ -43,9 +40,9 @@ impl Session {
                     armed: false,
                     minor: false,
                     page_bytes: kind.page_bytes(),
-                    writable: !holding.is_sealed(),
+                    writable: write && !holding.is_sealed(),
                 };
-                Ok((Reply::Mapped(mapped), vec![holding.descriptor()?]))
+                Ok((Reply::Mapped(mapped), vec![holding.descriptor(write)?]))
             }
             Resource::Remote(info) if info.state == ObjectState::Sealed && info.bytes == 0 => {
                 map_empty(&info)
@@ -66,7 +63,7 @@ impl Session {
                 };
                 Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
             }
-            Resource::Region(region) => map_region(core, &region),
+            Resource::Region(region) => map_region(core, &region, write),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
@@ -80,17 +77,39 @@ impl Session {
 
     pub(super) fn open_pages(&self, handle: Handle) -> Answer {
         self.needs_host("map memory")?;
-        let (resource, rights) = {
-            let held = self.lock();
-            let capability = held.table.get(handle)?;
-            (capability.resource.clone(), capability.rights)
-        };
+        let (resource, rights) = self.whole(handle)?;
         let Resource::Region(region) = resource else { return Err(not_a_region()) };
         if region.is_gone() {
             return Err(Refused::new(errno::ENOENT, format!("{} was removed", region.name)));
         }
         let (opened, descriptors) = region.open(rights.allows(Rights::WRITE))?;
         Ok((Reply::PagesOpened(opened), descriptors))
+    }
+
+    /// What a handle leads to, and its rights. A descriptor shows its holder the whole file, so a handle for a part of
+    /// the object, or without the right to read, gets none.
+    fn whole(&self, handle: Handle) -> Result<(Resource, Rights), Refused> {
+        let (resource, rights, range) = {
+            let held = self.lock();
+            let capability = held.table.get(handle)?;
+            held.table.check(handle, capability.range.offset(), capability.range.bytes(), Rights::READ)?;
+            (capability.resource.clone(), capability.rights, capability.range)
+        };
+        let (what, bytes) = match &resource {
+            // It may grow.
+            Resource::Held(holding) if holding.is_writing() => (holding.name.to_string(), OBJECT_BYTES_MAX),
+            Resource::Held(holding) => (holding.name.to_string(), holding.bytes()),
+            Resource::Remote(info) => (info.name.to_string(), info.bytes),
+            Resource::Region(region) => (format!("region {}", region.name), region.bytes),
+            Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
+        };
+        if range.offset() != 0 || range.end() < bytes {
+            let text = format!(
+                "the handle is for a part of {what}, whose file is given as a whole (hint: read and write the part through the pool API, or open all of it)"
+            );
+            return Err(Refused::new(errno::EACCES, text));
+        }
+        Ok((resource, rights))
     }
 
     pub(super) fn open_slots(&self, core: &Core) -> Answer {
@@ -120,6 +139,7 @@ impl Session {
         {
             return Err(invalid("what came with Register is no address of a mapping"));
         }
+        self.whole(handle)?;
         let (file, budget_bytes) = {
             let held = self.lock();
             if held.registrations.len() >= REGISTRATIONS_MAX {
@@ -128,7 +148,6 @@ impl Session {
                 );
                 return Err(Refused::new(errno::ENOSPC, text));
             }
-            held.table.get(handle)?;
             let file = held.caches.get(&handle).cloned();
             (file.ok_or_else(|| invalid("Register came before Map"))?, held.preference.budget_bytes)
         };
@@ -165,7 +184,7 @@ fn map_empty(info: &ObjectInfo) -> Answer {
 }
 
 /// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
-fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
+fn map_region(core: &Core, region: &Arc<Region>, write: bool) -> Answer {
     let give = || {
         let part = region.part().filter(|_| region.is_whole());
         let part = part.ok_or_else(|| {
@@ -175,7 +194,7 @@ fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
             );
             Refused::new(errno::ENOTSUP, text)
         })?;
-        let descriptor = part.pinning_descriptor()?;
+        let descriptor = part.pinning_descriptor(write)?;
         let (file_bytes, kind) = part.file_shape();
         let mapped = Mapped {
             bytes: region.bytes,
@@ -184,7 +203,7 @@ fn map_region(core: &Core, region: &Arc<Region>) -> Answer {
             armed: false,
             minor: false,
             page_bytes: kind.page_bytes(),
-            writable: true,
+            writable: write,
         };
         Ok((Reply::Mapped(mapped), vec![descriptor]))
     };

@@ -77,7 +77,7 @@ pub enum Request {
         handle: Handle,
     },
     /// The file behind an object, for mapping → `Mapped`, with one descriptor (read-only for sealed
-    /// objects). For a cache file the program must arm its mapping with `Register` before any touch.
+    /// objects and for handles without the right to write). The handle must be for all of the object. For a cache file the program must arm its mapping with `Register` before any touch.
     Map {
         /// Capability with `READ`.
         handle: Handle,
