@@ -56,6 +56,11 @@ pub enum HoldingError {
         /// State it should be in.
         needed: &'static str,
     },
+    /// A program could change it behind its checksums.
+    #[error(
+        "{0} cannot be sealed: its file was given to a program for writing, which may write it still (hint: write what is to be sealed through the pool API, and map it when it is sealed)"
+    )]
+    Lent(ObjectName),
     /// There is an object of this number.
     #[error("{0} exists here already")]
     Exists(ObjectId),
@@ -92,6 +97,9 @@ pub struct Holding {
     blocks: Mutex<Arc<Vec<u32>>>,
     /// Held while the header of a seal is written.
     header_writing: Mutex<()>,
+    /// Whether a program was given the file for writing before the seal, and with that perhaps a mapping for good; held
+    /// while the object is sealed.
+    is_lent: Mutex<bool>,
     /// The pages of a region, as soon as somebody uses them.
     region: OnceLock<Weak<Region>>,
     /// Who may attach as a writer.
@@ -162,14 +170,20 @@ impl Holding {
         digest(self.bytes(), &self.blocks())
     }
 
-    /// A descriptor for a program: read-only for sealed objects, and for who may not write.
+    /// A descriptor for a program: read-only for sealed objects, and for who may not write. An object whose file was
+    /// given for writing is never sealed.
     ///
     /// # Errors
     /// [`HoldingError::Os`] without descriptors left.
     pub fn descriptor(&self, write: bool) -> Result<std::os::fd::OwnedFd, HoldingError> {
+        let mut is_lent = self.is_lent.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = self.memory.read().unwrap_or_else(PoisonError::into_inner);
-        let read_only = self.is_sealed() || !write;
-        Ok(if read_only { memory.file.reopen_read_only()? } else { memory.file.duplicate()? })
+        if self.is_sealed() || !write {
+            return Ok(memory.file.reopen_read_only()?);
+        }
+        let descriptor = memory.file.duplicate()?;
+        *is_lent = true;
+        Ok(descriptor)
     }
 
     /// Length of the file and size of its pages.
@@ -326,13 +340,17 @@ impl Holdings {
     /// Seals an object: computes its checksums from memory and keeps them in its header, durably.
     ///
     /// # Errors
-    /// [`HoldingError`]; the object stays as it was.
+    /// [`HoldingError`], [`HoldingError::Lent`] among them; the object stays as it was.
     pub fn seal(&self, object: ObjectId, bytes: u64) -> Result<[u8; 32], HoldingError> {
         let holding = self.find(object)?;
+        let is_lent = holding.is_lent.lock().unwrap_or_else(PoisonError::into_inner);
         if holding.is_sealed() && holding.bytes() == bytes {
             return Ok(holding.digest());
         }
         holding.require(State::Writing)?;
+        if *is_lent {
+            return Err(HoldingError::Lent(holding.name.clone()));
+        }
         let blocks = holding.compute_blocks(bytes)?;
         let sealed = digest(bytes, &blocks);
         // Where memory is a folder on a disk, its header must not outlive bytes that were never written there.
@@ -469,6 +487,7 @@ impl Holdings {
             header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket,
+            is_lent: Mutex::default(),
             heat: HeatMark::default(),
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
@@ -598,6 +617,7 @@ impl Holdings {
             header_writing: Mutex::default(),
             region: OnceLock::new(),
             ticket: [0; 16],
+            is_lent: Mutex::default(),
             heat: HeatMark::default(),
         })
     }

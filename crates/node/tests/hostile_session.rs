@@ -8,14 +8,17 @@ mod ground;
 use ground::{Ground, Random};
 use hinterland_fabric::Endpoint;
 use hinterland_os::userfault::Features;
-use hinterland_os::{MemoryFile, PageKind, Userfault};
+use hinterland_os::{MapOptions, MemoryFile, PageKind, Userfault};
 use hinterland_pool::{PoolError, PutOptions, Session};
+use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::control::{
     Advice, AllocationKind, LockMode, Placement, PutStarted, Reply, Request, encode,
 };
 use hinterland_proto::{FrameHeader, FrameKind, encode_runs};
+use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{ByteRange, GlobalAddress, Handle, ObjectId, Rights};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const MEBIBYTE: u64 = 1 << 20;
@@ -446,4 +449,49 @@ fn who_cuts_off_the_file_of_a_region_loses_that_region_and_ends_nobody() {
     assert_eq!(&bytes, b"kept");
     pool.remove(&ground::name("cut")).unwrap();
     pool.create_region(&ground::name("cut"), 4 * MEBIBYTE, None).unwrap();
+}
+
+#[test]
+fn who_has_the_file_of_a_put_for_writing_cannot_have_it_sealed() {
+    let ground = Ground::new("lent");
+    let (pool, hostile) = (ground.pool(), ground.session());
+    let bytes = vec![7; 100_000];
+    let sealing = |started: &PutStarted| {
+        let mut sums = BlockChecksums::default();
+        sums.update(&bytes);
+        let digest = digest(bytes.len() as u64, &sums.finish());
+        Request::PutSeal { object: started.object, bytes: bytes.len() as u64, digest }
+    };
+    let started = begin(&hostile, "lent", Some(100_000)).unwrap();
+    let handle = started.targets[0].handle.unwrap();
+    let (reply, mut descriptors) = hostile.call_with(&Request::Map { handle }, &[]).unwrap();
+    assert!(matches!(&reply, Reply::Mapped(mapped) if mapped.writable), "{reply:?}");
+    let file = MemoryFile::from_descriptor(descriptors.remove(0)).unwrap();
+    let options = MapOptions { write: true, ..MapOptions::default() };
+    let memory = Arc::new(file.map(0, 100_000, options).unwrap()).slice();
+    memory.write_at(0, &bytes).unwrap();
+    // A descriptor that was closed may have left a mapping.
+    drop(file);
+    let text = refused(hostile.call(&sealing(&started)));
+    assert!(text.contains("lent") && text.contains("hint:"), "{text}");
+    memory.write_at(0, b"changed").unwrap();
+    assert!(pool.stat(&ground::name("lent")).is_err(), "nobody sees it");
+    assert_eq!(pool.list("lent").unwrap(), []);
+    // The name is free, and who has the file for reading may seal what it writes by requests.
+    let started = begin(&hostile, "lent", Some(100_000)).unwrap();
+    let handle = started.targets[0].handle.unwrap();
+    hostile.write(handle, 0, &bytes).unwrap();
+    let range = ByteRange::new(0, OBJECT_BYTES_MAX).unwrap();
+    let reading = hostile.call(&Request::Diminish { handle, rights: Rights::READ, range }).unwrap();
+    let Reply::Granted { handle: reading } = reading else { panic!("{reading:?}") };
+    let (reply, _file) = hostile.call_with(&Request::Map { handle: reading }, &[]).unwrap();
+    assert!(matches!(&reply, Reply::Mapped(mapped) if !mapped.writable), "{reply:?}");
+    hostile.call(&sealing(&started)).unwrap();
+    assert_eq!(pool.verify(&ground::name("lent")).unwrap().bad, []);
+    // Behind the seal its writer gets the file as everybody does.
+    let handle = open(&hostile, "lent");
+    let (reply, mut descriptors) = hostile.call_with(&Request::Map { handle }, &[]).unwrap();
+    assert!(matches!(&reply, Reply::Mapped(mapped) if !mapped.writable), "{reply:?}");
+    let file = MemoryFile::from_descriptor(descriptors.remove(0)).unwrap();
+    assert!(file.map(0, 4096, options).is_err());
 }
