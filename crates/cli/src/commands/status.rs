@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Nothing to choose.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The node answers for itself, and asks the directory for the members. With --json, `members_trouble` is null, or the reason
+The node answers for itself, and asks the directory for the members. With --json, `members_trouble` is null, or the reason \
 why the members are not known: `members` is empty then.")]
 pub struct Arguments {}
 

@@ -24,8 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How to watch.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-While no node answers it says so, and goes on when one does. With --json each picture is one line: `status` as `hinterland
-status` gives it and `rates`, both left out while no node answers, with the reason in `node_trouble`; `far`, `at_ms`.")]
+While no node answers it says so, and goes on when one does. With --json each picture is one line: `status` as \
+`hinterland status` gives it and `rates`, both left out while no node answers, with the reason in `node_trouble`; `far`, `at_ms`.")]
 pub struct Arguments {
     /// Show one picture and end
     #[arg(long)]
