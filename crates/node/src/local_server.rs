@@ -4,7 +4,7 @@ use crate::core::Core;
 use crate::refused::{Refused, errno};
 use crate::session::{Session, kept};
 use hinterland_os::process;
-use hinterland_os::socket::{UnixListener, UnixStream};
+use hinterland_os::socket::{Closer, UnixListener, UnixStream};
 use hinterland_pool::PoolError;
 use hinterland_pool::local::{LocalStream, random};
 use hinterland_proto::control::{ControlError, Reply, Request, decode, encode};
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often the accepting thread looks whether the node is stopping.
+/// How long the accepting thread waits for a connection, and for descriptors when there are none left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a client may take for its handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,6 +29,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct LocalServer {
     core: Arc<Core>,
     stopping: AtomicBool,
+    closer: Closer,
     /// One descriptor of each session's socket, to end it.
     open: Mutex<HashMap<SessionId, Arc<UnixStream>>>,
 }
@@ -39,7 +40,9 @@ impl LocalServer {
     /// # Errors
     /// [`Refused`] if no thread can be started.
     pub fn start(core: Arc<Core>, listener: UnixListener) -> Result<(Arc<Self>, JoinHandle<()>), Refused> {
-        let server = Arc::new(Self { core, stopping: AtomicBool::new(false), open: Mutex::default() });
+        let closer = listener.closer().map_err(|error| Refused::new(errno::EIO, error.to_string()))?;
+        let server = Self { core, stopping: AtomicBool::new(false), closer, open: Mutex::default() };
+        let server = Arc::new(server);
         let accepting = Arc::clone(&server);
         let thread = std::thread::Builder::new()
             .name("sessions".to_owned())
@@ -51,6 +54,7 @@ impl LocalServer {
     /// Ends all sessions.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        self.closer.close();
         self.lock().values().for_each(|socket| socket.shutdown());
     }
 

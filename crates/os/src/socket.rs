@@ -82,17 +82,42 @@ impl UnixListener {
         match check(result, "accept", || self.path.display().to_string()) {
             // SAFETY: the descriptor is fresh and owned by nobody else.
             Ok(raw) => Ok(Some(UnixStream { descriptor: unsafe { OwnedFd::from_raw_fd(raw) } })),
-            // The peer gave up between the poll and the accept.
-            Err(error) if matches!(error.errno(), Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR)) => {
+            // The peer gave up between the poll and the accept, or the listener was closed.
+            Err(error)
+                if matches!(
+                    error.errno(),
+                    Some(libc::EAGAIN | libc::ECONNABORTED | libc::EINTR | libc::EINVAL)
+                ) =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
+    /// What wakes whoever waits in [`accept`](Self::accept), from another thread, and lets nobody connect any more.
+    ///
+    /// # Errors
+    /// `EMFILE` without descriptors left.
+    pub fn closer(&self) -> Result<Closer, OsError> {
+        let copy = self.descriptor.try_clone();
+        copy.map(Closer).map_err(|error| OsError::system("dup", self.path.display().to_string(), error))
+    }
+
     /// The path that it listens at.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Ends a listener from another thread.
+pub struct Closer(OwnedFd);
+
+impl Closer {
+    /// From here on every `accept` of the listener is `None`, at once.
+    pub fn close(&self) {
+        // SAFETY: plain values. Nothing else can be wrong with a socket that listens.
+        unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RD) };
     }
 }
 

@@ -34,6 +34,22 @@ fn descriptors_arrive_with_their_bytes_and_are_closed_on_exec() {
 }
 
 #[test]
+fn a_closed_listener_wakes_who_waits_and_lets_nobody_connect() {
+    let path = folder_path("closed");
+    let listener = UnixListener::bind(&path).unwrap();
+    let closer = listener.closer().unwrap();
+    std::thread::scope(|scope| {
+        // Without end: only the closer can end it.
+        let waiting = scope.spawn(|| listener.accept(None).unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(20));
+        closer.close();
+        assert!(waiting.join().unwrap());
+    });
+    assert!(listener.accept(None).unwrap().is_none());
+    assert!(UnixStream::connect(&path, Duration::from_millis(100)).is_err());
+}
+
+#[test]
 fn more_descriptors_than_allowed_are_refused_on_both_sides_and_none_leaks() {
     let (one, other) = UnixStream::pair().unwrap();
     let many = vec![one.as_fd(); DESCRIPTORS_MAX + 1];
