@@ -5,6 +5,7 @@
 //! | [`report`] | what a bench prints: rows, and the machine that they were taken on |
 //! | [`rounds`] | taking figures in turn; medians and spreads |
 //! | [`plot`] | bars of a report as a picture |
+//! | [`switches`] | the same bench without one optimisation after the other |
 //! | [`case`] | one case: its figures and its row |
 //! | [`ground`] | folder, huge pages and nodes of a bench, and putting all of it back |
 //! | [`worker`] | processes that answer lines with figures |
@@ -52,6 +53,7 @@ mod rpc;
 mod rpc_adaptive;
 mod scan;
 mod swap_device;
+pub mod switches;
 pub mod trace;
 mod vllm;
 pub mod worker;
@@ -124,6 +126,8 @@ pub struct Setting {
     pub rounds: usize,
     /// Small sizes, so that it ends within seconds: it shows that the bench works, and no figure to quote.
     pub quick: bool,
+    /// Optimisations that its nodes go without, as `hinterland node --without` calls them.
+    pub without: Vec<String>,
     /// The `hinterland` program, to start nodes with.
     pub program: PathBuf,
     /// Options of `kv-trace`.
@@ -145,6 +149,11 @@ pub trait Bench: Sync {
 
     /// What it measures, in one line.
     fn subject(&self) -> &'static str;
+
+    /// The optimisations whose worth it shows: names of `hinterland node --without`, or variables with their value, as `NAME=1`.
+    fn switches(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Measures. A case whose figure cannot be taken is a row that says why.
     ///

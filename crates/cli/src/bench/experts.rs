@@ -88,6 +88,10 @@ impl Bench for Experts {
         "a mixture-of-experts model in less memory than it takes: from another rack, from disk, all in memory"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["expert-prefetch", "layout", "probe", "loops"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let prepared = super::prepared::folder()?.join("experts");
         let model = super::prepared::file(&prepared.join("model.gguf"))?;

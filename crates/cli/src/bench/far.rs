@@ -40,6 +40,10 @@ impl Bench for FarScan {
         "a program with twice as much memory as may be local, reading all of it in order"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_FAR_TOGETHER=0", "HINTERLAND_FAR_READERS=0"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let mut rows = cases(setting, "scan", "GB/s", "2M")?;
         rows.push(machine::copies(setting));
@@ -54,6 +58,10 @@ impl Bench for FarRandom {
 
     fn subject(&self) -> &'static str {
         "a program with twice as much memory as may be local, reading pages of it at random"
+    }
+
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_FAR_FOLLOW=0", "HINTERLAND_FAR_GUESS=0", "HINTERLAND_FAR_TRENDS=0"]
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {

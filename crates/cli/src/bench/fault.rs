@@ -27,6 +27,10 @@ impl Bench for Fault {
         "touches of fault units that are on the host, and system time to map a whole object"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["huge-pages", "HINTERLAND_NO_SYMMETRIC=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let bytes: u64 = if setting.quick { 512 << 20 } else { 1 << 30 };
         let whole: u64 = if setting.quick { 1 << 30 } else { 4 << 30 };

@@ -51,6 +51,7 @@ pub struct Ground {
     traces: Arc<Mutex<Traces>>,
     folder: PathBuf,
     program: PathBuf,
+    without: Vec<String>,
     machine: OnceCell<Result<PathBuf, Failure>>,
 }
 
@@ -101,6 +102,7 @@ impl Ground {
             traces: Arc::clone(&traces),
             folder,
             program: setting.program.clone(),
+            without: setting.without.clone(),
             machine: OnceCell::new(),
         };
         watch_signals(traces)?;
@@ -153,6 +155,7 @@ impl Ground {
         if let Some(address) = plan.join {
             command.args(["--join", address]);
         }
+        command.args(self.without.iter().flat_map(|switch| ["--without", switch]));
         command.args(plan.more);
         if let Some(end) = plan.end {
             // Who can be reached from another host has a key.

@@ -52,6 +52,10 @@ impl Bench for KvRacks {
         "KV blocks of another rack over TCP, into many pieces"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_STREAMING=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let ground = Ground::new(setting, 3 << 29)?;
         let scene = Scene::new(&ground, None)?;

@@ -32,6 +32,10 @@ impl Bench for Load {
         "the first token of a second process on the host, its model cached from another rack"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["huge-pages", "layout"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let prepared = super::prepared::folder()?;
         let python = super::prepared::file(&prepared.join("python"))?.join("bin/python");

@@ -46,6 +46,10 @@ impl Bench for Read {
         "reads and writes of 64 B, 4 KiB and 1 MiB at random offsets of a region, in the rack and over TCP"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_STREAMING=1", "HINTERLAND_NO_SPIN=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let bytes: u64 = if setting.quick { 256 << 20 } else { 1 << 30 };
         let ground = Ground::new(setting, 4 * bytes + (512 << 20))?;

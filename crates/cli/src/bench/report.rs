@@ -4,6 +4,7 @@ use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_os::probe::Machine as Probe;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 /// The machine that figures were taken on.
 #[derive(Serialize, Clone, Debug, PartialEq)]
@@ -124,6 +125,18 @@ pub struct Report {
 }
 
 impl Report {
+    /// As JSON: the fields of all parts, and in each row `ours_over_limit` and `ours_over_peer`, null where one of both is not known.
+    pub fn json(&self) -> Value {
+        // Names, numbers and texts only: nothing in it can fail to become JSON.
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        let rows = value["rows"].as_array_mut().into_iter().flatten();
+        for (shown, row) in rows.zip(&self.rows) {
+            shown["ours_over_limit"] = json!(row.ratio_to_limit());
+            shown["ours_over_peer"] = json!(row.ratio_to_peer());
+        }
+        value
+    }
+
     /// As a table with a line about the machine above it.
     pub fn text(&self) -> String {
         let Machine { cpus, memory_bytes, kernel, huge_pages, load } = &self.machine;

@@ -45,6 +45,10 @@ impl Bench for Scan {
         "first and second sequential scan of a mapped object, in the rack and over TCP"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["sequential-prefetch", "pipeline", "huge-pages"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let bytes: u64 = if setting.quick { 1 << 30 } else { 4 << 30 };
         let ground = Ground::new(setting, 2 * bytes + 3 * MEMORY_BYTES + (256 << 20))?;

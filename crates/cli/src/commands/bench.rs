@@ -5,7 +5,8 @@ use crate::bench::far::options::FarOptions;
 use crate::bench::far_apps::options::AppsOptions;
 use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
-use crate::bench::{BENCHES, Setting, find, plot};
+use crate::bench::{BENCHES, Setting, find, plot, switches};
+use crate::commands::node::Switch;
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::table::{Align, Table};
@@ -28,6 +29,12 @@ pub struct Arguments {
     /// Small sizes: shows that it works, and no figure to quote
     #[arg(long)]
     quick: bool,
+    /// Start the nodes of the bench without an optimisation, as `hinterland node --without`; may be repeated
+    #[arg(long, value_name = "SWITCH", value_enum, hide_possible_values = true)]
+    without: Vec<Switch>,
+    /// Also take all figures without each optimisation that the bench is about, one after the other
+    #[arg(long)]
+    switches: bool,
     /// Also draw the figures as bars
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -66,6 +73,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no option of the benches of far memory", bench.name());
         return Err(Failure::usage(text, "--set and --local are for far-scan, far-random and far-switch"));
     }
+    if arguments.switches && bench.switches().is_empty() {
+        let text = format!("{} has no optimisation that could be turned off", bench.name());
+        return Err(Failure::usage(
+            text,
+            "run it without --switches: its rows say what they are compared with",
+        ));
+    }
     if arguments.experts.any() && bench.name() != "experts" {
         let text = format!("{} takes no --threads", bench.name());
         return Err(Failure::usage(text, "--threads is for experts"));
@@ -74,6 +88,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let setting = Setting {
         rounds: usize::from(arguments.rounds),
         quick: arguments.quick,
+        without: arguments.without.iter().map(Switch::name).collect(),
         trace: arguments.trace.clone(),
         far: arguments.far.clone(),
         apps: arguments.apps.clone(),
@@ -84,14 +99,15 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         say: Box::new(move |words| output.say(words)),
     };
     let machine = Machine::look();
-    let rows = bench.run(&setting)?;
+    let mut rows = bench.run(&setting)?;
+    if arguments.switches {
+        rows.extend(switches::rows(bench, &setting, &rows)?);
+    }
     let report = Report { bench: bench.name().to_owned(), machine, rows };
     if let Some(path) = &arguments.plot {
         std::fs::write(path, plot::svg(&report)).map_err(|error| Failure::file("writing", path, &error))?;
     }
-    let value = serde_json::to_value(&report)
-        .map_err(|error| Failure::new(format!("the report is no JSON: {error}"), "report this"))?;
-    context.output.either(&value, || report.text())?;
+    context.output.either(&report.json(), || report.text())?;
     Ok(ExitCode::SUCCESS)
 }
 

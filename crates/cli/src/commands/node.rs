@@ -231,6 +231,14 @@ pub enum Switch {
     Pipeline,
 }
 
+impl Switch {
+    /// Its name on the command line.
+    pub fn name(&self) -> String {
+        // Every value has one: none is hidden.
+        clap::ValueEnum::to_possible_value(self).map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
 /// Starts the node and stays until it is interrupted.
 ///
 /// # Errors

@@ -20,6 +20,10 @@ impl Bench for KvBatch {
         "128 KV blocks of 64 KiB of this rack at once, read and written"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_STREAMING=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let bytes = 64 << 10;
         let ground = super::ground(setting)?;

@@ -21,6 +21,10 @@ impl Bench for KvGet {
         "single KV blocks of this rack, at random"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_STREAMING=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let ground = super::ground(setting)?;
         let scene = Scene::new(setting, &ground)?;

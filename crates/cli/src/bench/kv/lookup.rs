@@ -22,6 +22,10 @@ impl Bench for KvLookup {
         "keys of KV blocks of this rack that are looked up, no byte read"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_LOOKAHEAD=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let ground = super::ground(setting)?;
         let scene = Scene::new(setting, &ground)?;

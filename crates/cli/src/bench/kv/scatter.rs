@@ -23,6 +23,10 @@ impl Bench for KvScatter {
         "one KV block of this rack into many pieces"
     }
 
+    fn switches(&self) -> &'static [&'static str] {
+        &["HINTERLAND_NO_STREAMING=1"]
+    }
+
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         rows(setting, self.name(), &[("256x4KiB", 256, 4 << 10), ("128x20KiB", 128, 20 << 10)])
     }
