@@ -183,6 +183,8 @@ def test_homes_that_are_killed_again_and_again_give_right_bytes_or_none(racks, h
         home.close()
         b.start()
         home = hinterland.Pool(b.socket).kv("model")
+        # Only who is silent is left alone for a while.
+        assert racks_of(a)["resting"] == 0
     assert hits + misses == 288 and misses > 0, "some fetch was cut off"
 
 

@@ -201,7 +201,10 @@ impl Links {
     /// A node failed: if it is only gone, it is looked for again soon; if it was silent or makes no sense, not for a while.
     pub(super) fn give_up(&self, lane: &Lane, error: &FabricError) {
         tracing::warn!(node = %lane.node(), %error, "no KV blocks from a node");
-        let is_gone = matches!(error, FabricError::Closed { .. } | FabricError::SessionLost { .. });
+        let is_gone = matches!(
+            error,
+            FabricError::Closed { .. } | FabricError::SessionLost { .. } | FabricError::Connect { .. }
+        );
         let rest = if is_gone { Duration::ZERO } else { self.options.rest };
         lane.link().fail(lane.life, rest);
     }
