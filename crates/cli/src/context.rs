@@ -4,6 +4,12 @@ use crate::failure::Failure;
 use crate::output::Output;
 use hinterland_pool::Pool;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How often somebody who waits is told that the node is silent.
+const NOTICE: Duration = Duration::from_secs(5);
+/// How long a command that only looks waits for an answer.
+const LOOK_WITHIN: Duration = Duration::from_secs(30);
 
 /// What all commands share.
 #[derive(Clone, Debug)]
@@ -20,11 +26,44 @@ impl Context {
         self.socket.clone().unwrap_or_else(hinterland_pool::default_socket)
     }
 
-    /// A connection to the pool through the node.
+    /// A connection to the pool through the node, for what may take long. While the node is silent, people are told; what is done
+    /// goes on when it answers.
     ///
     /// # Errors
     /// [`Failure`] with exit status 3 if no node answers.
     pub fn pool(&self) -> Result<Pool, Failure> {
-        Ok(Pool::connect(Some(&self.socket()))?)
+        self.connect(None)
+    }
+
+    /// The same for a command that only looks: it gives up after half a minute.
+    ///
+    /// # Errors
+    /// As [`pool`](Self::pool).
+    pub fn pool_to_look(&self) -> Result<Pool, Failure> {
+        self.connect(Some(LOOK_WITHIN))
+    }
+
+    /// The same for what is asked again and again: nothing is said, and no answer is waited for longer than `patience`.
+    ///
+    /// # Errors
+    /// As [`pool`](Self::pool).
+    pub fn pool_to_watch(&self, patience: Duration) -> Result<Pool, Failure> {
+        let pool = Pool::connect(Some(&self.socket()))?;
+        pool.session().on_silence(patience, |_| false)?;
+        Ok(pool)
+    }
+
+    fn connect(&self, limit: Option<Duration>) -> Result<Pool, Failure> {
+        let pool = Pool::connect(Some(&self.socket()))?;
+        let output = self.output;
+        pool.session().on_silence(NOTICE, move |silence| {
+            let goes_on = limit.is_none_or(|limit| silence.waited < limit);
+            // Whoever gives up says it as an error.
+            if goes_on && silence.waited == NOTICE {
+                output.warn(format!("{silence} (hint: {})", silence.hint()));
+            }
+            goes_on
+        })?;
+        Ok(pool)
     }
 }

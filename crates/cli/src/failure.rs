@@ -84,7 +84,8 @@ impl Failure {
 
 impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Self {
-        let unreachable = matches!(error, PoolError::NoNode { .. } | PoolError::Closed);
+        let unreachable =
+            matches!(error, PoolError::NoNode { .. } | PoolError::Closed | PoolError::Silent(_));
         Self { exit: if unreachable { Exit::Unreachable } else { Exit::Failure }, ..Self::of(&error) }
     }
 }

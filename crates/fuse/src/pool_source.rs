@@ -298,7 +298,7 @@ fn is_lost(error: &PoolError) -> bool {
 
 /// Whether the node is dead, and may be started again.
 fn is_away(error: &PoolError) -> bool {
-    is_lost(error) || matches!(error, PoolError::NoNode { .. })
+    is_lost(error) || matches!(error, PoolError::NoNode { .. } | PoolError::Silent(_))
 }
 
 fn unexpected(expected: &'static str, answer: &Reply) -> PoolError {

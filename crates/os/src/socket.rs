@@ -275,7 +275,8 @@ impl UnixStream {
         self.receive_message(buffer, descriptors, libc::MSG_DONTWAIT)
     }
 
-    /// As [`receive`](Self::receive), looking again and again as long as was learned to pay before the thread sleeps.
+    /// As [`receive`](Self::receive), looking again and again as long as was learned to pay before the thread sleeps; `None` when
+    /// nothing has come within `patience` of sleep.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -284,7 +285,8 @@ impl UnixStream {
         buffer: &mut [u8],
         descriptors: &mut Vec<OwnedFd>,
         budget: &mut SpinBudget,
-    ) -> Result<usize, OsError> {
+        patience: Option<Duration>,
+    ) -> Result<Option<usize>, OsError> {
         let (start_ns, limit_ns) = (monotonic_ns(), budget.limit_ns());
         let waited_ns = || monotonic_ns() - start_ns;
         while waited_ns() < limit_ns {
@@ -292,16 +294,18 @@ impl UnixStream {
                 Err(error) if error.is_would_block() => {}
                 other => {
                     budget.learn(waited_ns());
-                    return other;
+                    return other.map(Some);
                 }
             }
         }
         // Not asleep in `recvmsg`: there a thread is also woken when the peer has taken what was sent to it, and has to go back
         // to sleep; each time costs the peer as much as a message (45 us where this was measured).
-        poll::wait_readable(self, None)?;
+        if !poll::wait_readable(self, patience)? {
+            return Ok(None);
+        }
         let received = self.receive(buffer, descriptors);
         budget.learn(waited_ns());
-        received
+        received.map(Some)
     }
 
     fn receive_message(

@@ -1,5 +1,6 @@
 //! What can go wrong for somebody who uses the pool.
 
+use crate::silence::Silence;
 use hinterland_fabric::FabricError;
 use hinterland_os::OsError;
 use hinterland_proto::control::ControlError;
@@ -32,6 +33,9 @@ pub enum PoolError {
         "the node closed the session (hint: see its log, or `hinterland doctor`; a restarted node needs a new session)"
     )]
     Closed,
+    /// The node takes connections and does not answer.
+    #[error("{0} (hint: {hint})", hint = .0.hint())]
+    Silent(Silence),
     /// The handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
@@ -92,7 +96,9 @@ impl PoolError {
     pub fn code(&self) -> i32 {
         const EIO: i32 = 5;
         const ENOTCONN: i32 = 107;
+        const ETIMEDOUT: i32 = 110;
         match self {
+            Self::Silent(_) => ETIMEDOUT,
             Self::Refused { code, .. } => *code,
             Self::NoNode { .. } | Self::Closed => ENOTCONN,
             _ => EIO,

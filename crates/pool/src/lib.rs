@@ -28,6 +28,7 @@ mod remote;
 mod rings;
 mod scratch;
 mod session;
+mod silence;
 mod slots;
 mod waiting;
 
@@ -46,3 +47,4 @@ pub use put::PutWriter;
 pub use rings::Rings;
 pub use scratch::Scratch;
 pub use session::{Line, Session, default_socket};
+pub use silence::Silence;

@@ -4,6 +4,7 @@
 //! header.
 
 use crate::PoolError;
+use crate::silence::Silence;
 use hinterland_os::affinity::online_core_count;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::{OsError, SpinBudget};
@@ -14,6 +15,7 @@ use hinterland_proto::{
 use hinterland_types::SessionId;
 use std::io::Read;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 /// Most descriptors that may wait for their frame; a peer that sends more is cut off.
 const DESCRIPTORS_WAITING_MAX: usize = 16;
@@ -25,6 +27,13 @@ pub struct LocalStream {
     receiver: FrameReceiver,
     descriptors: Vec<OwnedFd>,
     spin: SpinBudget,
+    patience: Option<Patience>,
+}
+
+/// What is done while nothing comes: how often, and what, with whether to go on waiting.
+struct Patience {
+    every: Duration,
+    then: Box<dyn FnMut(&Silence) -> bool + Send>,
 }
 
 /// What a node says of one who asks to be let in: the session and its secret, or a refusal.
@@ -34,13 +43,20 @@ impl LocalStream {
     /// Opens a session as a client.
     ///
     /// # Errors
-    /// [`PoolError::Handshake`] if the node refuses or is none; [`PoolError::Os`].
+    /// [`PoolError::Handshake`] if the node refuses or is none; [`PoolError::Silent`] if the stream has a time limit and that is over;
+    /// [`PoolError::Os`].
     pub fn open(stream: UnixStream, identity: ClientIdentity) -> Result<(Self, Established), PoolError> {
         let (mut handshake, hello) = ClientHandshake::new(identity, random()?);
         stream.send_all(&hello, &[])?;
         let mut input = Vec::new();
         loop {
-            receive_more(&stream, &mut input)?;
+            let begun = Instant::now();
+            receive_more(&stream, &mut input).map_err(|error| match error {
+                PoolError::Os(error) if error.is_would_block() => {
+                    PoolError::Silent(Silence::of(&stream, begun.elapsed()))
+                }
+                other => other,
+            })?;
             loop {
                 let (taken, step) = handshake.receive(&input)?;
                 input.drain(..taken);
@@ -106,14 +122,12 @@ impl LocalStream {
     ) -> Result<(), PoolError> {
         let bytes = self.sender.seal(header);
         match body {
-            [] => self.stream.send_all(&bytes, descriptors)?,
-            [small] if small.len() <= 4096 => {
-                self.stream.send_all(&[&bytes[..], small].concat(), descriptors)?;
-            }
+            [] => self.push(&bytes, descriptors)?,
+            [small] if small.len() <= 4096 => self.push(&[&bytes[..], small].concat(), descriptors)?,
             pieces => {
-                self.stream.send_all(&bytes, descriptors)?;
+                self.push(&bytes, descriptors)?;
                 for piece in pieces {
-                    self.stream.send_all(piece, &[])?;
+                    self.push(piece, &[])?;
                 }
             }
         }
@@ -130,7 +144,7 @@ impl LocalStream {
             bytes.extend_from_slice(&self.sender.seal(*header));
             bytes.extend_from_slice(body);
         }
-        Ok(self.stream.send_all(&bytes, &[])?)
+        self.push(&bytes, &[])
     }
 
     /// Receives the header of the next frame and the descriptors that came with it.
@@ -175,12 +189,66 @@ impl LocalStream {
             receiver: FrameReceiver::new(established.receive_sequence),
             descriptors: Vec::new(),
             spin: SpinBudget::new(if may_spin() { online_core_count() } else { 1 }),
+            patience: None,
         }
+    }
+
+    /// Has `then` called again and again while an answer is waited for, or the peer takes nothing; when it returns false, the session
+    /// is ended.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] for a time of no length.
+    pub fn on_silence(
+        &mut self,
+        every: Duration,
+        then: impl FnMut(&Silence) -> bool + Send + 'static,
+    ) -> Result<(), PoolError> {
+        self.stream.set_send_timeout(Some(every))?;
+        self.patience = Some(Patience { every, then: Box::new(then) });
+        Ok(())
+    }
+
+    /// One more time has passed in which nothing happened.
+    fn be_patient(&mut self, waited: &mut Duration) -> Result<(), PoolError> {
+        // Without patience it waits until something happens.
+        let Some(patience) = &mut self.patience else { return Ok(()) };
+        *waited += patience.every;
+        let silence = Silence::of(&self.stream, *waited);
+        if (patience.then)(&silence) {
+            return Ok(());
+        }
+        // An answer that comes later must not be taken for that to another question.
+        self.stream.shutdown();
+        Err(PoolError::Silent(silence))
+    }
+
+    fn push(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), PoolError> {
+        let (mut done, mut waited) = (0, Duration::ZERO);
+        while done < bytes.len() {
+            let descriptors = if done == 0 { descriptors } else { &[] };
+            match self.stream.send(&bytes[done..], descriptors) {
+                Ok(sent) => (done, waited) = (done + sent, Duration::ZERO),
+                Err(error) if error.is_would_block() && self.patience.is_some() => {
+                    self.be_patient(&mut waited)?
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Fills a buffer with what may not be on its way yet.
     fn fill_start(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
-        let received = self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin);
+        let mut waited = Duration::ZERO;
+        let received = loop {
+            let every = self.patience.as_ref().map(|patience| patience.every);
+            let got = self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin, every);
+            match got {
+                Ok(Some(bytes)) => break Ok(bytes),
+                Ok(None) => self.be_patient(&mut waited)?,
+                Err(error) => break Err(error),
+            }
+        };
         let done = self.received(received)?;
         self.fill(&mut buffer[done..])
     }

@@ -2,6 +2,7 @@
 
 use crate::PoolError;
 use crate::local::LocalStream;
+use crate::silence::Silence;
 use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
@@ -19,6 +20,8 @@ use std::time::Duration;
 
 /// How long a client waits for a node that listens but does not accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it then waits for each message of the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A session; when it is dropped, the node takes back all that it held.
 pub struct Session {
@@ -42,7 +45,7 @@ impl Session {
     /// Opens a session with the node at `socket`, or at [`default_socket`].
     ///
     /// # Errors
-    /// [`PoolError::NoNode`] if nobody listens; [`PoolError::Handshake`] if the node refuses.
+    /// [`PoolError::NoNode`] if nobody listens; [`PoolError::Handshake`] if the node refuses; [`PoolError::Silent`] if it says nothing.
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
         let socket = socket.map_or_else(default_socket, Path::to_path_buf);
         let stream = UnixStream::connect(&socket, CONNECT_TIMEOUT).map_err(|error| PoolError::NoNode {
@@ -59,7 +62,9 @@ impl Session {
             features: Features(0),
             join: None,
         };
+        stream.set_receive_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let (stream, established) = LocalStream::open(stream, identity)?;
+        stream.socket().set_receive_timeout(None)?;
         Ok(Self { stream: Mutex::new(stream), established, socket })
     }
 
@@ -92,6 +97,19 @@ impl Session {
     /// [`PoolError::Os`] without descriptors left.
     pub fn watch(&self) -> Result<UnixStream, PoolError> {
         Ok(self.stream.lock().unwrap_or_else(PoisonError::into_inner).socket().duplicate()?)
+    }
+
+    /// Has `then` called again and again while an answer is waited for; when it returns false, the session is ended, and whoever
+    /// waits gets [`PoolError::Silent`].
+    ///
+    /// # Errors
+    /// [`PoolError::Os`] for a time of no length.
+    pub fn on_silence(
+        &self,
+        every: Duration,
+        then: impl FnMut(&Silence) -> bool + Send + 'static,
+    ) -> Result<(), PoolError> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(every, then)
     }
 
     /// Asks, and waits for the answer.

@@ -245,7 +245,7 @@ fn gpu_check() -> Check {
 }
 
 fn pool_checks(context: &Context) -> Vec<Check> {
-    let asked = context.pool().and_then(|pool| {
+    let asked = context.pool_to_look().and_then(|pool| {
         let status = pool.status()?;
         Ok((status, pool.members()))
     });

@@ -58,7 +58,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 
 /// Shows the stores of the node: lines and a table for each, or a JSON array.
 fn stat(context: &Context) -> Result<ExitCode, Failure> {
-    let stores = context.pool()?.kv_status()?;
+    let stores = context.pool_to_look()?.kv_status()?;
     if stores.is_empty() && !context.output.json {
         context.output.say("no KV blocks (a program opens them with `Pool.kv` of the Python package)");
         return Ok(ExitCode::SUCCESS);

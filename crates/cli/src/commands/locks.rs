@@ -24,7 +24,7 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`], also if a member could not be asked and nothing else was found.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let pool = context.pool()?;
+    let pool = context.pool_to_look()?;
     let (mut table, members) = (pool.locks()?, pool.members()?);
     if let Some(name) = &arguments.name {
         table.locks.retain(|lock| lock.object.as_ref().is_some_and(|(object, _)| object.as_str() == name));

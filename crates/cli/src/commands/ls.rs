@@ -22,7 +22,7 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`].
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let objects = context.pool()?.list(&arguments.prefix)?;
+    let objects = context.pool_to_look()?.list(&arguments.prefix)?;
     let value = Value::Array(objects.iter().map(shapes::object).collect());
     if objects.is_empty() && !context.output.json {
         context.output.say("no objects (put one with `hinterland put FILE`)");

@@ -10,10 +10,13 @@ use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time that a client may take for its request.
+/// Longest time that a client may take for each part of its request, and the node for each answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Clients that are answered at once; more are told to come again.
+const CLIENTS_MAX: usize = 16;
 /// Longest request that is read.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
@@ -34,7 +37,7 @@ pub struct Arguments {
 /// [`Failure`] if no node answers, or the address is taken.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let Some(address) = arguments.listen else {
-        context.output.data(collect(&context.pool()?)?.trim_end())?;
+        context.output.data(collect(&context.pool_to_look()?)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     };
     let signals = SignalWatch::new()?;
@@ -45,18 +48,34 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let failed = |error: std::io::Error| Failure::new(format!("the listener broke: {error}"), "start again");
     listener.set_nonblocking(true).map_err(failed)?;
     context.output.say(format!("serving http://{}/metrics", listener.local_addr().map_err(failed)?));
+    let clients = Arc::new(());
     // Between two requests for a second at most: `wait_readable` watches one descriptor.
     while !wait_readable(&signals, Some(Duration::from_millis(20)))? {
         while let Ok((stream, _)) = listener.accept() {
             // A client that goes away is its own affair; a node that does is told to the next one.
-            let _ = answer(stream, context);
+            let _ = serve(stream, context, &clients);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
+/// Answers on a thread of its own: a client that says nothing, or a node that does, holds up nobody else. `clients` counts them.
+fn serve(mut stream: TcpStream, context: &Context, clients: &Arc<()>) -> std::io::Result<()> {
     stream.set_nonblocking(false)?;
+    if Arc::strong_count(clients) > CLIENTS_MAX {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        return say(&mut stream, "503 Service Unavailable", "too many ask at once: come again\n");
+    }
+    let (context, client) = (context.clone(), Arc::clone(clients));
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        let _client = client;
+        // As above.
+        let _ = answer(stream, &context);
+    })?;
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut request = Vec::new();
@@ -71,11 +90,15 @@ fn answer(mut stream: TcpStream, context: &Context) -> std::io::Result<()> {
     let (status, body) = if !request.starts_with(b"GET /metrics") {
         ("404 Not Found", "only GET /metrics is served\n".to_owned())
     } else {
-        match context.pool().and_then(|pool| collect(&pool)) {
+        match context.pool_to_watch(PATIENCE).and_then(|pool| collect(&pool)) {
             Ok(text) => ("200 OK", text),
             Err(failure) => ("503 Service Unavailable", format!("{}\n", failure.json())),
         }
     };
+    say(&mut stream, status, &body)
+}
+
+fn say(stream: &mut TcpStream, status: &str, body: &str) -> std::io::Result<()> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
         body.len()

@@ -99,7 +99,7 @@ fn make(create: &Create, context: &Context) -> Result<ExitCode, Failure> {
 }
 
 fn show_heat(heat: &Heat, context: &Context) -> Result<ExitCode, Failure> {
-    let pages = context.pool()?.hot_pages(heat.count)?;
+    let pages = context.pool_to_look()?.hot_pages(heat.count)?;
     let value: Vec<_> = pages
         .iter()
         .map(|page| {

@@ -20,7 +20,7 @@ pub struct Arguments {
 /// # Errors
 /// [`Failure`], also if there is no such object.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let pool = context.pool()?;
+    let pool = context.pool_to_look()?;
     let info = pool.stat(&arguments.name)?;
     if shapes::is_region(&info) {
         let pages = pool.pages_at(&arguments.name)?;

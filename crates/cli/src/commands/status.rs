@@ -21,7 +21,7 @@ pub struct Arguments {}
 /// # Errors
 /// [`Failure`].
 pub fn run(_arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
-    let pool = context.pool()?;
+    let pool = context.pool_to_look()?;
     let status = pool.status()?;
     let members = pool.members().map_err(|error| error.to_string());
     context.output.either(&shapes::status(&status, &members), || words(&status, &members))?;

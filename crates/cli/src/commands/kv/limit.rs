@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         return Err(Failure::usage("nothing to set", "give --quota SIZE, --priority NUMBER, or both"));
     }
     let cache = super::open(&arguments.namespace, context)?;
-    let spaces = context.pool()?.kv_status()?.into_iter().flat_map(|store| store.namespaces);
+    let spaces = context.pool_to_look()?.kv_status()?.into_iter().flat_map(|store| store.namespaces);
     let now = spaces.into_iter().find(|space| space.namespace == cache.namespace());
     let (quota_before, priority_before) =
         now.map_or((None, 100), |space| (space.quota_bytes, space.priority));

@@ -8,16 +8,22 @@ use crate::screen::Screen;
 use crate::size::{human, rate};
 use crate::table::{Align, Table, bar};
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_pool::Pool;
 use hinterland_proto::control::{KvNamespaceStatus, KvStatus};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// How long an answer of the node is waited for.
+const PATIENCE: Duration = Duration::from_secs(3);
 /// Characters of a bar.
 const BAR_WIDTH: usize = 20;
 
 /// How to watch.
 #[derive(clap::Args, Debug)]
+#[command(after_help = "\
+While the node is away, or silent for 3 s, the reason is shown, and its blocks again when it is back. With --json a line is then \
+an object with `node_trouble` in place of the list of stores.")]
 pub struct Arguments {
     /// Show one picture and end
     #[arg(long)]
@@ -33,20 +39,44 @@ pub struct Arguments {
 /// [`Failure`] if no node answers.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
-    let pool = context.pool()?;
+    let mut pool = Some(context.pool_to_watch(PATIENCE)?);
     let pause = Duration::from_secs_f64(arguments.interval);
+    let first = look(&mut pool, context)?;
     let screen = if arguments.once { None } else { Screen::enter(context) };
-    let mut before = (Instant::now(), pool.kv_status()?);
-    let mut elapsed = 0.0;
-    let mut earlier = before.1.clone();
-    loop {
-        show(context, &earlier, &before.1, elapsed, screen.as_ref())?;
-        if arguments.once || wait_readable(&signals, Some(pause))? {
-            return Ok(ExitCode::SUCCESS);
+    show(context, &first, &first, 0.0, screen.as_ref())?;
+    let mut before = (Instant::now(), first);
+    while !arguments.once && !wait_readable(&signals, Some(pause))? {
+        match look(&mut pool, context) {
+            Ok(stores) => {
+                let now = (Instant::now(), stores);
+                let elapsed = now.0.duration_since(before.0).as_secs_f64();
+                show(context, &before.1, &now.1, elapsed, screen.as_ref())?;
+                before = now;
+            }
+            // It may be started again: what it has then is shown again.
+            Err(failure) => show_trouble(context, &failure, screen.as_ref())?,
         }
-        let now = (Instant::now(), pool.kv_status()?);
-        elapsed = now.0.duration_since(before.0).as_secs_f64();
-        earlier = std::mem::replace(&mut before, now).1;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the node has, over the session that there is, or over a fresh one if that has ended.
+fn look(pool: &mut Option<Pool>, context: &Context) -> Result<Vec<KvStatus>, Failure> {
+    if let Some(stores) = pool.as_ref().and_then(|pool| pool.kv_status().ok()) {
+        return Ok(stores);
+    }
+    *pool = None;
+    Ok(pool.insert(context.pool_to_watch(PATIENCE)?).kv_status()?)
+}
+
+fn show_trouble(context: &Context, failure: &Failure, screen: Option<&Screen>) -> Result<(), Failure> {
+    if context.output.json {
+        return context.output.json(&json!({ "node_trouble": failure.text }));
+    }
+    let lines = vec![failure.text.clone(), format!("hint: {}", failure.hint)];
+    match screen {
+        Some(screen) => screen.draw(&lines),
+        None => context.output.data(lines.join("\n")),
     }
 }
 

@@ -1,0 +1,130 @@
+"""A node that takes what is said to it and does not answer, since somebody has stopped it: every command says so, and none hangs."""
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from faults import MEBIBYTE
+
+# Longer than any of them waits, and far shorter than for ever.
+SECONDS = 60
+UNREACHABLE = 3
+
+
+@contextlib.contextmanager
+def stopped(node):
+    """The node is stopped meanwhile."""
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+
+
+def test_commands_that_find_a_stopped_node_say_so_and_end(node):
+    lines = [["ls"], ["stat", "x"], ["status"], ["kv", "stat"], ["metrics"], ["locks"], ["rm", "x"], ["put", "/dev/null", "--name", "y"], ["doctor"]]
+    with stopped(node), concurrent.futures.ThreadPoolExecutor(len(lines)) as pool:
+        outcomes = list(pool.map(lambda words: node.run(*words, check=False, timeout=SECONDS), lines))
+    for words, outcome in zip(lines, outcomes, strict=True):
+        said = outcome.stderr if words != ["doctor"] else outcome.stdout
+        assert f"process {node.process.pid} is stopped" in said and f"kill -CONT {node.process.pid}" in said, (words, outcome)
+        if words != ["doctor"]:
+            assert (outcome.returncode, outcome.stdout) == (UNREACHABLE, ""), (words, outcome)
+    assert node.run("ls").stdout == ""
+
+
+def test_a_put_whose_node_is_stopped_meanwhile_says_so_and_goes_on(node):
+    put = subprocess.Popen(node.command("put", "-", "--name", "late"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    content = os.urandom(MEBIBYTE) * 40
+    put.stdin.write(content[:20 * MEBIBYTE])
+    put.stdin.flush()
+    with stopped(node):
+        os.set_blocking(put.stdin.fileno(), False)
+        sent = 20 * MEBIBYTE
+        words = b""
+        deadline = time.monotonic() + SECONDS
+        os.set_blocking(put.stderr.fileno(), False)
+        while b"is stopped" not in words and time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
+                # Nobody may read on while the node is silent.
+                sent += os.write(put.stdin.fileno(), content[sent:sent + 65536])
+            words += put.stderr.read() or b""
+            if sent == len(content) and not put.stdin.closed:
+                put.stdin.close()
+            time.sleep(0.001)
+        assert f"kill -CONT {node.process.pid}".encode() in words, words
+        assert put.poll() is None, "it waits"
+    if not put.stdin.closed:
+        os.set_blocking(put.stdin.fileno(), True)
+        put.stdin.write(content[sent:])
+        put.stdin.close()
+    assert put.wait(SECONDS) == 0
+    assert node.run("get", "late", "-", text=False).stdout == content
+
+
+@pytest.fixture
+def metrics(node):
+    """The address of a server of the node's metrics."""
+    server = subprocess.Popen(node.command("metrics", "--listen", "127.0.0.1:0"), stderr=subprocess.PIPE, text=True)
+    yield re.search(r"http://\S+", server.stderr.readline()).group()
+    server.send_signal(signal.SIGINT)
+    assert server.wait(20) == 0
+
+
+def test_metrics_are_served_while_other_clients_say_nothing(metrics):
+    host, port = metrics.split("/")[2].split(":")
+    silent = [socket.create_connection((host, int(port))) for _ in range(8)]
+    answer = urllib.request.urlopen(metrics, timeout=SECONDS).read().decode()
+    assert "hinterland_uptime_seconds" in answer
+    for one in silent:
+        # Nobody was answered or cut off before the one that asked.
+        one.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            one.recv(1)
+        one.close()
+
+
+def test_metrics_of_a_stopped_node_are_a_reason_for_all_who_ask(node, metrics):
+    with stopped(node):
+        for _ in range(2):
+            with pytest.raises(urllib.error.HTTPError) as error:
+                urllib.request.urlopen(metrics, timeout=SECONDS)
+            assert error.value.code == 503 and "is stopped" in error.value.read().decode()
+    assert urllib.request.urlopen(metrics, timeout=SECONDS).status == 200
+
+
+def test_kv_top_goes_on_when_its_node_is_stopped_and_started_again(node, hinterland):
+    with hinterland.Pool(node.socket) as pool:
+        pool.kv("model").put([b"k"], [b"bytes"])
+    top = subprocess.Popen(node.command("kv", "top", "--interval", "0.1", "--json"), stdout=subprocess.PIPE, text=True)
+
+    def until(what):
+        deadline = time.monotonic() + SECONDS
+        for line in top.stdout:
+            if what(json.loads(line)):
+                return
+            assert time.monotonic() < deadline, line
+        raise AssertionError("it has ended")
+
+    def shows_blocks(picture):
+        return isinstance(picture, list) and picture and picture[0]["store"]["blocks"] == 1
+
+    until(shows_blocks)
+    with stopped(node):
+        until(lambda picture: isinstance(picture, dict) and "is stopped" in picture["node_trouble"])
+    until(shows_blocks)
+    node.kill()
+    until(lambda picture: isinstance(picture, dict) and "no node answers" in picture["node_trouble"])
+    node.start()
+    until(shows_blocks)
+    top.send_signal(signal.SIGINT)
+    assert top.wait(20) == 0
