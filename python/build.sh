@@ -11,6 +11,7 @@ if [ "${1:-}" = --release ]; then folder=release; fi
 # `./check` has built everything at once and says so.
 [ -n "${HINTERLAND_BUILT:-}" ] || cargo build --quiet --package hinterland-python "$@"
 built="${CARGO_TARGET_DIR:-target}/$folder/lib_native.so"
-# Renamed into place: an interpreter that has the old file loaded keeps it.
-cp "$built" "$here/hinterland/_native.abi3.so.new"
-mv -f "$here/hinterland/_native.abi3.so.new" "$here/hinterland/_native.abi3.so"
+# Renamed into place: an interpreter that has the old file loaded keeps it, and of several that build each has a file of its own.
+new="$here/hinterland/_native.$$.so"
+cp "$built" "$new"
+mv -f "$new" "$here/hinterland/_native.abi3.so"
