@@ -231,11 +231,17 @@ int hl_kv_match_prefix(hl_kv *kv, const hl_block *blocks, size_t count, size_t *
 /* Removes blocks; `removed` (NULL: not wanted) gets how many were there. */
 int hl_kv_remove(hl_kv *kv, const hl_block *blocks, size_t count, uint64_t *removed);
 
-/* What a batch of a queue does. */
-#define HL_KV_GET 1
-#define HL_KV_PUT 2
-#define HL_KV_EXISTS 3
-#define HL_KV_REMOVE 4
+/* What a batch of a queue does, and what its answer for a block says. */
+#define HL_KV_GET 1    /* in place */
+#define HL_KV_PUT 2    /* stored */
+#define HL_KV_EXISTS 3 /* there */
+#define HL_KV_REMOVE 4 /* was there */
+#define HL_KV_MATCH_PREFIX 5            /* there, and all before it */
+#define HL_KV_MATCH_PREFIX_EVERYWHERE 6 /* the same, blocks of other racks counted too */
+#define HL_KV_FETCH 7  /* here now, from another rack or the disk if need be */
+#define HL_KV_PIN 8    /* kept from being evicted until it is unpinned as often, or the queue is closed */
+#define HL_KV_UNPIN 9  /* was pinned by this queue */
+#define HL_KV_CLEAR 10 /* removes all blocks of the namespace from this host; a batch without blocks */
 
 /* What became of a batch. */
 typedef struct hl_completion {
@@ -256,7 +262,7 @@ int hl_kv_queue_fd(hl_kv_queue *queue, int *descriptor);
 int hl_kv_submit(hl_kv_queue *queue, int operation, const hl_block *blocks, size_t count, uint8_t *answers, uint64_t *batch);
 
 /* Takes at most `room` completions that wait, in the order in which batches were done; `count` gets how many. The answers of
- * each batch are written then: 1 for a block that is stored, in place, there, or removed. It does not wait. */
+ * each batch are written then: 1 for a block of which it is so (HL_KV_*). It does not wait. */
 int hl_kv_drain(hl_kv_queue *queue, hl_completion *completions, size_t room, size_t *count);
 
 /* Ends a queue: waits for batches that are being seen to, gives the others up. NULL is allowed. No other thread may be using

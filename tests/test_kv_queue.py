@@ -96,6 +96,49 @@ def test_an_event_loop_waits_for_many_batches_at_once(kv):
     assert kv.match_prefix(keys_of(1)) == 0
 
 
+def test_all_that_is_done_by_keys_is_done_by_a_queue_too(kv, node):
+    keys = keys_of(6)
+    with kv.queue(workers=2) as queue:
+        def answer(number):
+            [(batch, done, why, answers)] = answered(queue)
+            assert (batch, done, why) == (number, True, None)
+            return answers
+
+        kv.put(keys[:4], [bytes([place]) * 5000 for place in range(4)])
+        assert answer(queue.submit_match_prefix(keys)) == [True] * 4 + [False] * 2
+        assert answer(queue.submit_match_prefix([keys[0], keys[5], keys[1]])) == [True, False, False]
+        assert answer(queue.submit_match_prefix(keys, remote=True)) == [True] * 4 + [False] * 2
+        assert answer(queue.submit_fetch(keys)) == [True] * 4 + [False] * 2
+        assert answer(queue.submit_pin(keys[:5])) == [True] * 4 + [False]
+        assert node.json("kv", "stat")[0]["pinned_bytes"] > 0
+        # Whichever worker it comes to: pins are the queue's.
+        for _ in range(8):
+            assert answer(queue.submit_pin(keys[:1])) == answer(queue.submit_unpin(keys[:1])) == [True]
+        assert answer(queue.submit_unpin([keys[3], keys[3], keys[4]])) == [True, False, False]
+        assert answer(queue.submit_clear()) == []
+        # Whoever reads on has them: what is pinned stays.
+        assert kv.exists(keys) == [True] * 3 + [False] * 3
+    assert node.json("kv", "stat")[0]["pinned_bytes"] == 0, "its pins ended with the queue"
+
+
+def test_a_queue_finds_and_brings_blocks_of_another_rack(two_racks, hinterland):
+    a, b = two_racks
+    keys = keys_of(3)
+    with hinterland.Pool(a.socket) as near, hinterland.Pool(b.socket) as home, near.kv("model") as kv, home.kv("model") as theirs:
+        theirs.put(keys[:2], [b"one" * 1000, b"two" * 1000])
+        deadline = time.monotonic() + 30
+        while kv.match_prefix(keys, remote=True) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        with kv.queue() as queue:
+            queue.submit_match_prefix(keys)
+            assert answered(queue)[0][3] == [False] * 3
+            queue.submit_match_prefix(keys, remote=True)
+            assert answered(queue)[0][3] == [True, True, False]
+            queue.submit_fetch(keys)
+            assert answered(queue)[0][3] == [True, True, False]
+        assert (kv.get(keys[0]), kv.get(keys[1])) == (b"one" * 1000, b"two" * 1000)
+
+
 def test_buffers_live_until_their_answer_is_drained(kv):
     class Array(numpy.ndarray):
         """An array that can be watched."""

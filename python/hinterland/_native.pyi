@@ -282,8 +282,20 @@ class KvQueue:
         """Has buffers filled. The answers are those of KvCache.get_into; a block of another length fails the batch."""
     def submit_exists(self, keys: Sequence[bytes]) -> int:
         """Has blocks looked for."""
+    def submit_match_prefix(self, keys: Sequence[bytes], remote: bool = False) -> int:
+        """Has blocks looked for from the first on, with `remote` also in other racks: true for those before the first that is
+        nowhere."""
+    def submit_fetch(self, keys: Sequence[bytes]) -> int:
+        """Has blocks of other racks and of the disk brought into this host's memory; the answers say which are there then."""
+    def submit_pin(self, keys: Sequence[bytes]) -> int:
+        """Has blocks kept from being evicted, until they are unpinned as often or the queue is closed; the answers say which
+        are."""
+    def submit_unpin(self, keys: Sequence[bytes]) -> int:
+        """Takes back pins of this queue; the answers say where there was one."""
     def submit_remove(self, keys: Sequence[bytes]) -> int:
         """Has blocks removed from the memory and the disk of this host; the answers say which were in memory."""
+    def submit_clear(self) -> int:
+        """Has all blocks of the namespace removed from this host; there are no answers for keys."""
     def drain(self) -> list[tuple[int, bool, str | None, list[bool]]]:
         """The answers that wait: the number of the batch, whether it was done, else why not, and an answer for each
         key."""

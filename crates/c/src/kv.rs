@@ -4,7 +4,8 @@ use crate::failure::{Failure, guarded};
 use crate::pool::PoolHandle;
 use crate::text::{fingerprint, place, values};
 use hinterland_pool::{
-    Batch, Completion, Gather, KvCache, KvQueue, QueueOptions, Refusal, Run, Scatter, Stored, WhenFull,
+    Batch, Completion, Gather, KeyOperation, KvCache, KvQueue, QueueOptions, Refusal, Run, Scatter, Stored,
+    WhenFull,
 };
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
@@ -18,6 +19,18 @@ pub const HL_KV_PUT: c_int = 2;
 pub const HL_KV_EXISTS: c_int = 3;
 /// Removes blocks.
 pub const HL_KV_REMOVE: c_int = 4;
+/// Looks for blocks from the first on, in this host's memory.
+pub const HL_KV_MATCH_PREFIX: c_int = 5;
+/// The same, also in other racks.
+pub const HL_KV_MATCH_PREFIX_EVERYWHERE: c_int = 6;
+/// Brings blocks of other racks here.
+pub const HL_KV_FETCH: c_int = 7;
+/// Keeps blocks from being evicted.
+pub const HL_KV_PIN: c_int = 8;
+/// Takes pins of the queue back.
+pub const HL_KV_UNPIN: c_int = 9;
+/// Removes all blocks of the namespace from this host.
+pub const HL_KV_CLEAR: c_int = 10;
 
 /// Fragments of equal length at equal distances: `hl_run` in C.
 #[repr(C)]
@@ -391,6 +404,21 @@ pub unsafe extern "C" fn hl_kv_queue_fd(queue: *mut QueueHandle, descriptor: *mu
     })
 }
 
+/// What a number of the header does by keys alone.
+const fn key_operation(number: c_int) -> Option<KeyOperation> {
+    Some(match number {
+        HL_KV_EXISTS => KeyOperation::Exists,
+        HL_KV_REMOVE => KeyOperation::Remove,
+        HL_KV_MATCH_PREFIX => KeyOperation::MatchPrefix,
+        HL_KV_MATCH_PREFIX_EVERYWHERE => KeyOperation::MatchPrefixEverywhere,
+        HL_KV_FETCH => KeyOperation::Fetch,
+        HL_KV_PIN => KeyOperation::Pin,
+        HL_KV_UNPIN => KeyOperation::Unpin,
+        HL_KV_CLEAR => KeyOperation::Clear,
+        _ => return None,
+    })
+}
+
 /// Hands a batch to a queue.
 ///
 /// # Safety
@@ -423,10 +451,10 @@ pub unsafe extern "C" fn hl_kv_submit(
             HL_KV_GET => unsafe { handle.queue.submit_get(taken, kept) },
             // SAFETY: the caller promises fragments that may be read until the batch is drained.
             HL_KV_PUT => unsafe { handle.queue.submit_put(taken, kept) },
-            HL_KV_EXISTS => handle.queue.submit_exists(taken, kept),
-            HL_KV_REMOVE => handle.queue.submit_remove(taken, kept),
             other => {
-                return Err(Failure::argument(format!("operation {other} is unknown (hint: use HL_KV_*)")));
+                let unknown =
+                    || Failure::argument(format!("operation {other} is unknown (hint: use HL_KV_*)"));
+                handle.queue.submit_keys(key_operation(other).ok_or_else(unknown)?, taken, kept)
             }
         };
         place.fill(submitted.map_err(|refusal| refusal.error)?);

@@ -19,7 +19,8 @@ pub use guard::{
     hl_guard_unlock, hl_guard_upgrade, hl_guard_write,
 };
 pub use kv::{
-    BlockRecord, CompletionRecord, HL_KV_EXISTS, HL_KV_GET, HL_KV_PUT, HL_KV_REMOVE, KvHandle, QueueHandle,
+    BlockRecord, CompletionRecord, HL_KV_CLEAR, HL_KV_EXISTS, HL_KV_FETCH, HL_KV_GET, HL_KV_MATCH_PREFIX,
+    HL_KV_MATCH_PREFIX_EVERYWHERE, HL_KV_PIN, HL_KV_PUT, HL_KV_REMOVE, HL_KV_UNPIN, KvHandle, QueueHandle,
     RunRecord, hl_kv_close, hl_kv_drain, hl_kv_exists, hl_kv_get, hl_kv_match_prefix, hl_kv_open, hl_kv_put,
     hl_kv_queue_close, hl_kv_queue_fd, hl_kv_queue_open, hl_kv_remove, hl_kv_submit,
 };

@@ -5,7 +5,8 @@ use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_os::poll::wait_readable;
 use hinterland_pool::{
-    Batch, Completion, Gather, KvCache, KvQueue, Owned, Pool, QueueOptions, Run, Scatter, Stored, WhenFull,
+    Batch, Completion, Gather, KeyOperation, KvCache, KvQueue, Owned, Pool, QueueOptions, Run, Scatter,
+    Stored, WhenFull,
 };
 use hinterland_types::RackName;
 use std::path::PathBuf;
@@ -154,9 +155,15 @@ fn answers_are_announced_until_they_are_drained_and_give_the_memory_back() {
     );
 
     let none = || memory(Vec::new(), &alive);
-    queue.submit_exists(batch(&[b"none", b"k", b"none"]), none()).map_err(|refusal| refusal.error).unwrap();
+    queue
+        .submit_keys(KeyOperation::Exists, batch(&[b"none", b"k", b"none"]), none())
+        .map_err(|refusal| refusal.error)
+        .unwrap();
     assert_eq!(next(&queue).outcome.unwrap(), [false, true, false]);
-    queue.submit_remove(batch(&[b"k", b"none"]), none()).map_err(|refusal| refusal.error).unwrap();
+    queue
+        .submit_keys(KeyOperation::Remove, batch(&[b"k", b"none"]), none())
+        .map_err(|refusal| refusal.error)
+        .unwrap();
     assert_eq!(next(&queue).outcome.unwrap(), [true, false]);
     assert_eq!(cache.length(b"k").unwrap(), None);
 }
@@ -167,7 +174,7 @@ fn a_queue_whose_answers_nobody_drains_refuses_more() {
     let queue = KvQueue::open(&ground.cache(), QueueOptions { depth: 1 << 16, ..one_worker(0) }).unwrap();
     let mut taken = 0;
     let refusal = loop {
-        match queue.submit_exists(batch(&[b"k"]), taken) {
+        match queue.submit_keys(KeyOperation::Exists, batch(&[b"k"]), taken) {
             Ok(_) => taken += 1,
             Err(refusal) if refusal.error.to_string().contains("answers wait") => break refusal,
             Err(_) => std::thread::yield_now(),
@@ -175,7 +182,7 @@ fn a_queue_whose_answers_nobody_drains_refuses_more() {
     };
     assert!(refusal.error.code() == EAGAIN && refusal.kept == taken && taken >= 1 << 16, "{taken}");
     assert!(queue.drain().len() >= 1 << 16);
-    queue.submit_exists(batch(&[b"k"]), 0).unwrap();
+    queue.submit_keys(KeyOperation::Exists, batch(&[b"k"]), 0).unwrap();
 }
 
 #[test]
@@ -189,7 +196,7 @@ fn a_queue_that_waits_takes_every_batch_of_many_threads() {
         for _ in 0..threads {
             scope.spawn(|| {
                 for _ in 0..each {
-                    queue.submit_exists(batch(&[b"k"]), ()).unwrap();
+                    queue.submit_keys(KeyOperation::Exists, batch(&[b"k"]), ()).unwrap();
                 }
             });
         }
@@ -230,7 +237,8 @@ fn closing_waits_for_what_runs_and_gives_up_the_rest_with_its_memory() {
             }
         }
     }
-    let refusal = queue.submit_exists(batch(&[b"k"]), memory(Vec::new(), &alive)).unwrap_err();
+    let refusal =
+        queue.submit_keys(KeyOperation::Exists, batch(&[b"k"]), memory(Vec::new(), &alive)).unwrap_err();
     assert_eq!(refusal.error.code(), ECANCELED);
     drop((answers, refusal));
     assert_eq!(alive.load(Ordering::SeqCst), 0);

@@ -24,7 +24,7 @@ pub use gpu::{GpuOptions, KvGpu, KvTransfer};
 pub use keeping::KvEvents;
 pub use owned::Owned;
 pub use put::{Gathered, GatheredRuns, Stored};
-pub use queue::{Batch, Completion, KvQueue, QueueOptions, Refusal, WhenFull};
+pub use queue::{Batch, Completion, KeyOperation, KvQueue, QueueOptions, Refusal, WhenFull};
 pub use read::{Scattered, ScatteredRuns};
 pub use runs::{Gather, Run, Scatter};
 pub use values::{Expects, KvValues, Listed, Replaced, Replacement};

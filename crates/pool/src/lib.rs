@@ -37,9 +37,9 @@ pub use error::PoolError;
 pub use guard::{GuardOptions, NotUpgraded, ReadGuard, WriteGuard};
 pub use hinterland_kv::{Found, class_bytes as slot_bytes};
 pub use kv::{
-    Batch, Completion, Expects, Gather, Gathered, GatheredRuns, GpuOptions, KvCache, KvEvents, KvGpu,
-    KvQueue, KvTransfer, KvValues, Listed, Owned, QueueOptions, Refusal, Replaced, Replacement, Run, Scatter,
-    Scattered, ScatteredRuns, Stored, WhenFull,
+    Batch, Completion, Expects, Gather, Gathered, GatheredRuns, GpuOptions, KeyOperation, KvCache, KvEvents,
+    KvGpu, KvQueue, KvTransfer, KvValues, Listed, Owned, QueueOptions, Refusal, Replaced, Replacement, Run,
+    Scatter, Scattered, ScatteredRuns, Stored, WhenFull,
 };
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};

@@ -3,7 +3,7 @@
 use crate::blocks::{Blocks, Direction, Kept};
 use crate::failure::Failure;
 use crate::own::Own;
-use hinterland_pool::{Batch, KvCache, KvQueue as Queue, QueueOptions, Refusal, WhenFull};
+use hinterland_pool::{Batch, KeyOperation, KvCache, KvQueue as Queue, QueueOptions, Refusal, WhenFull};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use std::os::fd::AsRawFd;
@@ -38,6 +38,13 @@ impl KvQueue {
         // What was kept is dropped here, where the interpreter is.
         let submitted = py.detach(|| submit(&queue, batch, kept));
         Ok(submitted.map_err(|refusal| Failure::from(refusal.error))?)
+    }
+
+    fn submit_keys(&self, py: Python<'_>, operation: KeyOperation, keys: &[Vec<u8>]) -> PyResult<u64> {
+        let batch = named(keys)?;
+        self.submit(py, batch, Kept::default(), |queue, batch, kept| {
+            queue.submit_keys(operation, batch, kept)
+        })
     }
 }
 
@@ -74,14 +81,39 @@ impl KvQueue {
 
     /// Has blocks looked for.
     fn submit_exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
-        let (batch, kept) = (named(&keys)?, Kept::default());
-        self.submit(py, batch, kept, |queue, batch, kept| queue.submit_exists(batch, kept))
+        self.submit_keys(py, KeyOperation::Exists, &keys)
+    }
+
+    /// Has blocks looked for from the first on, with `remote` also in other racks.
+    #[pyo3(signature = (keys, remote=false))]
+    fn submit_match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<u64> {
+        let everywhere = KeyOperation::MatchPrefixEverywhere;
+        self.submit_keys(py, if remote { everywhere } else { KeyOperation::MatchPrefix }, &keys)
+    }
+
+    /// Has blocks of other racks brought here.
+    fn submit_fetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+        self.submit_keys(py, KeyOperation::Fetch, &keys)
+    }
+
+    /// Has blocks kept from being evicted.
+    fn submit_pin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+        self.submit_keys(py, KeyOperation::Pin, &keys)
+    }
+
+    /// Takes pins of this queue back.
+    fn submit_unpin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+        self.submit_keys(py, KeyOperation::Unpin, &keys)
     }
 
     /// Has blocks removed from the memory and the disk of this host.
     fn submit_remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
-        let (batch, kept) = (named(&keys)?, Kept::default());
-        self.submit(py, batch, kept, |queue, batch, kept| queue.submit_remove(batch, kept))
+        self.submit_keys(py, KeyOperation::Remove, &keys)
+    }
+
+    /// Has all blocks of the namespace removed from this host.
+    fn submit_clear(&self, py: Python<'_>) -> PyResult<u64> {
+        self.submit_keys(py, KeyOperation::Clear, &[])
     }
 
     /// The answers that wait.

@@ -125,7 +125,7 @@ fn null_and_nonsense_about_blocks_are_refused_with_words() {
         assert_eq!(hl_kv_put(kv, null(), 0, null_mut()), 0);
         let mut queue = null_mut();
         assert_eq!(hl_kv_queue_open(kv, 0, 0, &mut queue), 0, "{}", words());
-        refused(hl_kv_submit(queue, 5, right.as_ptr(), 1, null_mut(), &mut number), EINVAL, "HL_KV_");
+        refused(hl_kv_submit(queue, 11, right.as_ptr(), 1, null_mut(), &mut number), EINVAL, "HL_KV_");
         refused(hl_kv_submit(queue, 1, right.as_ptr(), 1, null_mut(), null_mut()), EINVAL, "NULL");
         refused(hl_kv_queue_fd(null_mut(), null_mut()), EINVAL, "hl_kv_queue_open");
         refused(hl_kv_drain(queue, null_mut(), 1, &mut 0), EINVAL, "NULL");
@@ -143,17 +143,19 @@ fn a_queue_announces_what_had_no_room_in_the_last_drain() {
     let mut into = [0_u8; 4096];
     let (sources, targets) = ([run(&mut from, 4096, 0, 1)], [run(&mut into, 4096, 0, 1)]);
     let (source, target) = (block(b"k", &sources), block(b"k", &targets));
-    let mut answers = [9; 5];
-    let mut batches = [0; 5];
+    let mut answers = [9; 10];
+    let mut batches = [0; 10];
     let record = || CompletionRecord { batch: 0, status: 9, reserved: 9 };
     // SAFETY: memory, places and answers live until all batches are drained.
     unsafe {
         assert_eq!(hl_kv_queue_open(opened.1, 1, 4, &mut queue), 0, "{}", words());
         assert_eq!(hl_kv_queue_fd(queue, &mut descriptor), 0);
         assert!(!is_readable(descriptor));
-        let operations = [HL_KV_PUT, HL_KV_GET, HL_KV_EXISTS, HL_KV_REMOVE, HL_KV_EXISTS];
+        let looking = [HL_KV_EXISTS, HL_KV_MATCH_PREFIX, HL_KV_MATCH_PREFIX_EVERYWHERE, HL_KV_FETCH];
+        let keeping = [HL_KV_PIN, HL_KV_UNPIN, HL_KV_REMOVE, HL_KV_EXISTS];
+        let operations = [HL_KV_PUT, HL_KV_GET].into_iter().chain(looking).chain(keeping);
         let mut done: Vec<(u64, c_int)> = Vec::new();
-        for (index, operation) in operations.into_iter().enumerate() {
+        for (index, operation) in operations.enumerate() {
             let block: *const BlockRecord = if operation == HL_KV_PUT { &source } else { &target };
             let answer = answers.as_mut_ptr().add(index);
             loop {
@@ -164,7 +166,7 @@ fn a_queue_announces_what_had_no_room_in_the_last_drain() {
                 }
             }
         }
-        while done.len() < 5 {
+        while done.len() < 10 {
             wait(descriptor);
             let (mut completion, mut count) = (record(), 0);
             assert_eq!(hl_kv_drain(queue, &mut completion, 1, &mut count), 0, "{}", words());
@@ -173,7 +175,7 @@ fn a_queue_announces_what_had_no_room_in_the_last_drain() {
         }
         assert!(!is_readable(descriptor));
         assert_eq!(done, batches.map(|batch| (batch, 0)));
-        assert_eq!((answers, into), ([1, 1, 1, 1, 0], from));
+        assert_eq!((answers, into), ([1, 1, 1, 1, 1, 1, 1, 1, 1, 0], from));
         let nothing: *mut c_void = null_mut();
         assert_eq!(hl_kv_drain(queue, nothing.cast(), 0, &mut 0), 0);
         assert_eq!(hl_kv_queue_close(queue), 0);

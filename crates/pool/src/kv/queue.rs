@@ -67,7 +67,7 @@ impl Batch {
         Self { keys, runs, ends }
     }
 
-    /// Adds a block; its runs have addresses as starts, and are none for exists and remove.
+    /// Adds a block; its runs have addresses as starts, and are none where keys are enough.
     ///
     /// # Errors
     /// [`PoolError::Refused`] for a key of no or more than 64 bytes.
@@ -90,8 +90,7 @@ impl Batch {
 pub struct Completion<K> {
     /// What submitting it gave.
     pub id: u64,
-    /// For each key: it is stored, its bytes are in place, it is there, or it was there and is removed. Empty after an
-    /// error.
+    /// For each key: it is stored, its bytes are in place, or what [`KeyOperation`] says. Empty after an error.
     pub outcome: Result<Vec<bool>, PoolError>,
     /// What was to be kept alive until the batch was done.
     pub kept: K,
@@ -106,12 +105,32 @@ pub struct Refusal<K> {
     pub kept: K,
 }
 
+/// What can be done by keys alone, and what its answers mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KeyOperation {
+    /// Looking: true for those that are there.
+    Exists,
+    /// Looking from the first key on: true for those before the first that is not there.
+    MatchPrefix,
+    /// The same, counting blocks of other racks too ([`KvCache::match_prefix_everywhere`]).
+    MatchPrefixEverywhere,
+    /// Bringing blocks of other racks and of the disk into this host's memory: true for those that are there then.
+    Fetch,
+    /// Keeping blocks from being evicted, until they are unpinned as often or the queue is dropped: true for those that are.
+    Pin,
+    /// Taking back pins of this queue: true where there was one.
+    Unpin,
+    /// Removing blocks from the memory and the disk of this host: true for those that were in memory.
+    Remove,
+    /// Removing all blocks of the namespace from this host; the batch has no keys, and there are no answers.
+    Clear,
+}
+
 #[derive(Clone, Copy)]
 enum Operation {
     Get,
     Put,
-    Exists,
-    Remove,
+    Keys(KeyOperation),
 }
 
 struct Job<K> {
@@ -137,6 +156,8 @@ struct Shared<K> {
     room: Condvar,
     event: EventCounter,
     options: QueueOptions,
+    /// Pins belong to a session, and workers have one each: those of the queue are all of this one.
+    pins: KvCache,
 }
 
 /// Batches of one namespace that worker threads see to. `K` is what must live until a batch is done, such as its buffers;
@@ -166,6 +187,7 @@ impl<K: Send + 'static> KvQueue<K> {
             room: Condvar::new(),
             event: EventCounter::new()?,
             options,
+            pins: cache.again()?,
         });
         // Dropped at the first failure, it ends the workers that there are.
         let mut queue = Self { shared, workers: Vec::with_capacity(options.workers) };
@@ -209,20 +231,17 @@ impl<K: Send + 'static> KvQueue<K> {
         self.submit(Operation::Get, batch, kept)
     }
 
-    /// Has blocks looked for.
+    /// Has something done by keys alone.
     ///
     /// # Errors
     /// As [`submit_put`](Self::submit_put).
-    pub fn submit_exists(&self, batch: Batch, kept: K) -> Result<u64, Box<Refusal<K>>> {
-        self.submit(Operation::Exists, batch, kept)
-    }
-
-    /// Has blocks removed from the memory and the disk of this host. Answers are true for those that were in memory.
-    ///
-    /// # Errors
-    /// As [`submit_put`](Self::submit_put).
-    pub fn submit_remove(&self, batch: Batch, kept: K) -> Result<u64, Box<Refusal<K>>> {
-        self.submit(Operation::Remove, batch, kept)
+    pub fn submit_keys(
+        &self,
+        operation: KeyOperation,
+        batch: Batch,
+        kept: K,
+    ) -> Result<u64, Box<Refusal<K>>> {
+        self.submit(Operation::Keys(operation), batch, kept)
     }
 
     /// The answers that wait, in the order in which the batches were done.
@@ -307,7 +326,7 @@ impl<K> Shared<K> {
             if let Some(Job { id, operation, batch, kept }) = state.waiting.pop_front() {
                 state.running += 1;
                 drop(state);
-                let outcome = catch_unwind(AssertUnwindSafe(|| perform(cache, operation, &batch)));
+                let outcome = catch_unwind(AssertUnwindSafe(|| self.perform(cache, operation, &batch)));
                 let outcome = outcome.unwrap_or_else(|_| {
                     Err(refused(EIO, "a worker of the queue failed (hint: report the words on stderr)"))
                 });
@@ -324,17 +343,40 @@ impl<K> Shared<K> {
         }
     }
 
+    fn perform(&self, cache: &KvCache, operation: Operation, batch: &Batch) -> Result<Vec<bool>, PoolError> {
+        match operation {
+            Operation::Get => get(cache, batch),
+            Operation::Put => put(cache, batch),
+            Operation::Keys(operation) => by_keys(cache, &self.pins, operation, batch),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn perform(cache: &KvCache, operation: Operation, batch: &Batch) -> Result<Vec<bool>, PoolError> {
+fn by_keys(
+    cache: &KvCache,
+    pins: &KvCache,
+    operation: KeyOperation,
+    batch: &Batch,
+) -> Result<Vec<bool>, PoolError> {
+    let owned: Vec<Vec<u8>> = batch.keys.iter().map(BlockKey::to_vec).collect();
+    let keys: Vec<&[u8]> = owned.iter().map(|key| &key[..]).collect();
+    let first = |count: usize| (0..keys.len()).map(|place| place < count).collect();
     match operation {
-        Operation::Get => get(cache, batch),
-        Operation::Put => put(cache, batch),
-        Operation::Exists => Ok(batch.keys.iter().map(|key| cache.find(key).is_some()).collect()),
-        Operation::Remove => remove(cache, batch),
+        KeyOperation::Exists => cache.exists(&keys),
+        KeyOperation::MatchPrefix => cache.match_prefix(&keys).map(first),
+        KeyOperation::MatchPrefixEverywhere => cache.match_prefix_everywhere(&keys).map(first),
+        KeyOperation::Fetch => cache.fetch(&keys),
+        KeyOperation::Pin => pins.pin(&keys),
+        KeyOperation::Unpin => pins.unpin(&keys),
+        KeyOperation::Remove => remove(cache, &keys),
+        KeyOperation::Clear if keys.is_empty() => cache.clear().map(|_| Vec::new()),
+        KeyOperation::Clear => {
+            Err(refused(EINVAL, "all blocks are cleared, not some (hint: submit a batch without keys)"))
+        }
     }
 }
 
@@ -373,11 +415,10 @@ fn put(cache: &KvCache, batch: &Batch) -> Result<Vec<bool>, PoolError> {
 }
 
 /// One message, also about those that are not in memory: the node's disk may have them.
-fn remove(cache: &KvCache, batch: &Batch) -> Result<Vec<bool>, PoolError> {
-    let found: Vec<bool> = batch.keys.iter().map(|key| cache.find(key).is_some()).collect();
-    let keys: Vec<Vec<u8>> = batch.keys.iter().map(BlockKey::to_vec).collect();
+fn remove(cache: &KvCache, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
+    let found = cache.exists(keys)?;
     if !keys.is_empty() {
-        cache.remove(&keys.iter().map(|key| &key[..]).collect::<Vec<_>>())?;
+        cache.remove(keys)?;
     }
     Ok(found)
 }
