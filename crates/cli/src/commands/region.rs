@@ -179,7 +179,8 @@ fn bring(pull: &Pull, context: &Context) -> Result<ExitCode, Failure> {
         came += 1;
     }
     context.output.either(&json!({ "name": info.name.as_str(), "pages": came }), || {
-        format!("{came} pages of {} lie on this node", info.name)
+        let (pages, lie) = if came == 1 { ("page", "lies") } else { ("pages", "lie") };
+        format!("{came} {pages} of {} {lie} on this node", info.name)
     })?;
     Ok(ExitCode::SUCCESS)
 }
