@@ -132,7 +132,7 @@ def figure_8(inputs, out):
         machines.add(Inputs.machine(report))
         paper = {"local-p50": "21.7", "local-p99": "30.9", "local-p999": "51.5"}
         for row in report["rows"]:
-            if row["ours"] and row["peer"]:
+            if row["case"] in paper and row["ours"] and row["peer"]:
                 less = 100 * (1 - row["ours"] / row["peer"])
                 pairs = [("two rings", row["ours"], f"{short(row['ours'])} {row['unit']}: {less:.1f} % less (paper {paper.get(row['case'], '-')} %)"),
                          ("one ring", row["peer"], f"{short(row['peer'])} {row['unit']}")]

@@ -107,8 +107,17 @@ pub struct Core {
     pub next_session: AtomicU64,
     /// Bytes sent to other nodes.
     pub sent_bytes: AtomicU64,
-    /// Requests answered over rings.
-    pub ring_requests: AtomicU64,
+    /// What is known of the rings of all sessions.
+    pub rings: RingTally,
+}
+
+/// What a node knows of its rings.
+#[derive(Default)]
+pub struct RingTally {
+    /// Requests answered over them.
+    pub requests: AtomicU64,
+    /// One for the node and each thread that serves a ring: these use the core until they see that their session has ended.
+    pub threads: Arc<()>,
 }
 
 /// What a capability leads to.
@@ -195,7 +204,7 @@ impl Core {
                 checksum_failures: cache.checksum_failures,
                 failovers: cache.failovers,
                 poisoned_faults: read(&tallies.poisoned_faults),
-                ring_requests: read(&self.ring_requests),
+                ring_requests: read(&self.rings.requests),
                 demand_fill_us: read(&tallies.demand_fill_us),
                 copies_made,
                 copied_bytes,

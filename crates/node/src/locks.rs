@@ -10,6 +10,7 @@ mod kept;
 mod leaving;
 mod link;
 mod list;
+mod turns;
 
 use crate::core::Core;
 use crate::fault_point;
@@ -92,6 +93,10 @@ struct Wants {
     unheard: HashSet<LockRequest>,
     /// Upgrades that are taken back, and until when the lock home's word is waited for.
     withdrawn: HashMap<LockRequest, Instant>,
+    /// Wishes that a thread is busy with.
+    busy: HashSet<(SessionId, GlobalAddress)>,
+    /// Threads that wait for one of those.
+    for_turns: usize,
 }
 
 impl Locks {
@@ -121,6 +126,8 @@ impl Locks {
                 requests: HashMap::new(),
                 unheard: HashSet::new(),
                 withdrawn: HashMap::new(),
+                busy: HashSet::new(),
+                for_turns: 0,
             }),
             changed: Condvar::new(),
             gates: Gates::default(),
@@ -164,6 +171,13 @@ impl Locks {
         is_wanted: &dyn Fn() -> bool,
     ) -> Result<Reply, Refused> {
         let deadline = Instant::now() + Duration::from_millis(u64::from(wait_ms));
+        let Some(_turn) = self.turn(wish, deadline, is_wanted) else {
+            return if wish.stay {
+                Ok(Reply::LockWaiting)
+            } else {
+                Err(self.timed_out(None, wish.address, wait_ms))
+            };
+        };
         let (request, is_new) = self.begin(core, wish)?;
         // One who only tries waits for the lock home's word, which a silent home never gives.
         let asks_once = is_new && !wish.queue;

@@ -2,7 +2,7 @@
 
 use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
 use crate::cache::{Cache, CacheOptions, CacheThreads, Near};
-use crate::core::Core;
+use crate::core::{Core, RingTally};
 use crate::directory_etcd::{self, EtcdDirectory, OwnIdentity};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
@@ -20,6 +20,7 @@ use crate::refused::Refused;
 use crate::regions::{IDLE_PACE, PACE, Regions};
 use crate::remote_service::RemoteService;
 use crate::repair::Repairs;
+use crate::ring_server;
 use crate::segment::Segment;
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
@@ -264,6 +265,7 @@ impl Node {
                 tracing::error!("a thread of the node had panicked");
             }
         }
+        ring_server::wait_for_threads(&self.core);
         self.core.membership.leave(&self.core.directory);
         if let Some(shared) = self.core.directory.shared() {
             shared.stop();
@@ -445,7 +447,7 @@ fn build(
         sessions: AtomicU32::new(0),
         next_session: AtomicU64::new(1),
         sent_bytes: AtomicU64::new(0),
-        ring_requests: AtomicU64::new(0),
+        rings: RingTally::default(),
     });
     Ok((core, threads))
 }

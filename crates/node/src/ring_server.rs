@@ -18,6 +18,7 @@ use hinterland_proto::{PeerHello, Refusal, RefusalCode, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Makes a ring for a session and starts its thread.
 ///
@@ -59,6 +60,21 @@ pub fn open_far(core: &Core, session: &Arc<Session>) -> Answer {
     Ok((Reply::FarRingOpened { slots: FAR_SLOTS, data_bytes: FAR_DATA_BYTES as u32 }, vec![descriptor]))
 }
 
+/// How long a node that stops waits for the threads of its rings, which look this often whether their sessions have ended.
+const STOP_LOOKS: u32 = 400;
+const STOP_PAUSE: Duration = Duration::from_millis(5);
+
+/// Waits until no thread serves a ring any more: one keeps what the next node of the same state needs. Sessions have been ended
+/// before; a thread that waits for another node is left to itself in the end.
+pub fn wait_for_threads(core: &Core) {
+    for _ in 0..STOP_LOOKS {
+        if Arc::strong_count(&core.rings.threads) == 1 {
+            return;
+        }
+        std::thread::sleep(STOP_PAUSE);
+    }
+}
+
 /// A far ring and the threads that serve it.
 struct FarRing {
     server: FarServer,
@@ -90,12 +106,15 @@ impl FarRing {
 
     fn serve(self: Arc<Self>) {
         process::name_thread("far-ring");
+        // The first local, so that it is dropped last.
+        let _counted = self.core.upgrade().map(|core| Arc::clone(&core.rings.threads));
         let (Some(core), Some(session)) = (self.core.upgrade(), self.session.upgrade()) else { return };
         let id = session.id;
+        let _attended = Attended { session: Arc::clone(&session), ended: Arc::clone(&self.ended) };
         let service = RingService { core: Arc::clone(&core), session };
         let took = |threads_left| {
             // Relaxed: a counter that nothing is ordered by.
-            core.ring_requests.fetch_add(1, Ordering::Relaxed);
+            core.rings.requests.fetch_add(1, Ordering::Relaxed);
             if threads_left == 0 {
                 // Without another thread the next request waits until this one is answered.
                 drop(Arc::clone(&self).add_thread());
@@ -109,15 +128,33 @@ impl FarRing {
     }
 }
 
-fn serve(core: &Weak<Core>, session: &Weak<Session>, server: ShmServer, ended: &AtomicBool) {
+/// A ring that a thread serves. If that ends before the session does, since the peer cannot be believed or an answer panicked, the
+/// session is over: nobody is left who would answer, and who waits for an answer looks only for the end of the session.
+struct Attended {
+    session: Arc<Session>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Drop for Attended {
+    fn drop(&mut self) {
+        if !self.ended.load(Ordering::Acquire) {
+            self.session.hang_up();
+        }
+    }
+}
+
+fn serve(core: &Weak<Core>, session: &Weak<Session>, server: ShmServer, ended: &Arc<AtomicBool>) {
     process::name_thread("ring");
+    // The first local, so that it is dropped last.
+    let _counted = core.upgrade().map(|core| Arc::clone(&core.rings.threads));
     let (Some(core), Some(session)) = (core.upgrade(), session.upgrade()) else { return };
     let id = session.id;
+    let _attended = Attended { session: Arc::clone(&session), ended: Arc::clone(ended) };
     let service = RingService { core: Arc::clone(&core), session };
     let mut short = |body: &_| answer(&core, id, body);
     let count = |answered| {
         // Relaxed: a counter that nothing is ordered by.
-        core.ring_requests.fetch_add(answered as u64, Ordering::Relaxed);
+        core.rings.requests.fetch_add(answered as u64, Ordering::Relaxed);
     };
     serve_until(server, &service, id, &mut short, || ended.load(Ordering::Acquire), count);
     if ended.load(Ordering::Acquire) {

@@ -271,6 +271,13 @@ impl Session {
         Ok(Arc::clone(&self.ended))
     }
 
+    /// Closes the socket that it came over, so that the session ends for both sides.
+    pub fn hang_up(&self) {
+        if let Some(socket) = &self.socket {
+            socket.shutdown();
+        }
+    }
+
     /// Gives everything back.
     pub fn end(&self, core: &Core) {
         self.ended.store(true, Ordering::Release);

@@ -173,6 +173,20 @@ pub fn wait_readable(source: impl AsFd, timeout: Option<Duration>) -> Result<boo
     }
 }
 
+/// Whether the other side of a stream socket has closed it, whatever of it may still be read. Never waits.
+///
+/// # Errors
+/// The refusal of `poll`.
+pub fn has_hung_up(source: impl AsFd) -> Result<bool, OsError> {
+    let mut entry = libc::pollfd { fd: source.as_fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry of this frame.
+    let result = unsafe { libc::poll(&mut entry, 1, 0) };
+    match check(result, "poll", || format!("descriptor {}", entry.fd)) {
+        Err(error) if error.errno() == Some(libc::EINTR) => Ok(false),
+        other => other.map(|count| count > 0),
+    }
+}
+
 /// A counter that another thread or process raises to wake who waits for it (`eventfd`).
 #[derive(Debug)]
 pub struct EventCounter {
@@ -338,6 +352,16 @@ mod tests {
         assert!(ready.is_empty());
         poller.remove(&counter).unwrap();
         assert!(poller.modify(&counter, 7, Interest::WRITE).is_err());
+    }
+
+    #[test]
+    fn a_socket_has_hung_up_when_its_other_end_is_closed_and_not_when_bytes_wait() {
+        let (near, far) = crate::socket::UnixStream::pair().unwrap();
+        assert!(!has_hung_up(&near).unwrap());
+        far.send_all(b"unread", &[]).unwrap();
+        assert!(!has_hung_up(&near).unwrap());
+        drop(far);
+        assert!(has_hung_up(&near).unwrap());
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use kv::{
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use put::PutWriter;
-pub use rings::Rings;
+pub use rings::{RingChoice, Rings};
 pub use scratch::Scratch;
 pub use session::{Line, Session, default_socket};
 pub use silence::Silence;

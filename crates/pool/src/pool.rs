@@ -4,11 +4,11 @@ use crate::address::Addresses;
 use crate::guard::Guards;
 use crate::object::Object;
 use crate::remote::Remotes;
-use crate::rings::Rings;
+use crate::rings::{RingChoice, Rings, open_near};
 use crate::session::unexpected;
 use crate::slots::{Slots, SlotsOfPool};
 use crate::{PoolError, Session};
-use hinterland_fabric::shm::{SLOTS, ShmEndpoint};
+use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
     AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, NodeStatus, ObjectInfo, PagesOn,
     Placement, RenameTarget, Reply, Request,
@@ -68,7 +68,15 @@ impl Pool {
     /// # Errors
     /// [`PoolError::NoNode`] if nobody listens.
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
-        let session = Arc::new(Session::connect(socket)?);
+        Self::connect_over(socket, RingChoice::of_environment())
+    }
+
+    /// The same, with a say over how many rings its threads ask the node once there are several.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_over(socket: Option<&Path>, rings: RingChoice) -> Result<Self, PoolError> {
+        let session = Arc::new(Session::connect_shared(socket, rings)?);
         let remotes = Arc::new(Remotes::new(session.pool())?);
         let guards = Arc::new(Guards::new(session.socket()));
         let (addresses, slots) = (Arc::default(), Arc::default());
@@ -255,21 +263,20 @@ impl Pool {
     /// # Errors
     /// [`PoolError`] if the node cannot make a ring.
     pub fn ring(&self) -> Result<ShmEndpoint, PoolError> {
-        match self.session.call_with(&Request::OpenRing, &[])? {
-            (Reply::RingOpened { slots }, mut descriptors) if descriptors.len() == 1 && slots == SLOTS => {
-                // The length was just checked.
-                Ok(ShmEndpoint::open(self.session.node(), descriptors.remove(0))?)
-            }
-            (other, _) => Err(unexpected("RingOpened with a descriptor", &other)),
-        }
+        open_near(&self.session)
     }
 
-    /// Both rings of this session: requests that stay in the rack never wait behind those that leave it.
+    /// Both rings of this session, beside those that its own requests go over: requests that stay in the rack never wait behind
+    /// those that leave it.
     ///
     /// # Errors
     /// [`PoolError`] if the node cannot make them.
     pub fn rings(&self) -> Result<Rings, PoolError> {
-        Rings::open(self)
+        let choice = match RingChoice::of_environment() {
+            RingChoice::Single => RingChoice::Single,
+            RingChoice::Two | RingChoice::Socket => RingChoice::Two,
+        };
+        Rings::open(&self.session, choice)
     }
 
     /// All members of the pool.
@@ -376,7 +383,7 @@ impl Pool {
     }
 
     /// Takes a lock on an address of any rack, waiting up to `wait_ms` milliseconds. It is released when the
-    /// session ends. While one thread waits, other requests of this session wait too.
+    /// session ends. While one thread waits, others go on ([`RingChoice`]).
     ///
     /// # Errors
     /// [`PoolError::Refused`] with `ETIMEDOUT`.

@@ -3,6 +3,7 @@
 use crate::PoolError;
 use crate::local::LocalStream;
 use crate::silence::Silence;
+use crate::rings::{LazyRings, RingChoice, Rings};
 use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
@@ -15,7 +16,7 @@ use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use hinterland_types::{ByteRange, Handle, NodeId, RangeError};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 /// How long a client waits for a node that listens but does not accept.
@@ -28,6 +29,8 @@ pub struct Session {
     stream: Mutex<LocalStream>,
     established: Established,
     socket: PathBuf,
+    /// None for a session that has one user, who waits for itself alone.
+    rings: Option<LazyRings>,
 }
 
 /// The socket that is used when none is named: `HINTERLAND_SOCKET`, else `hinterland/node.sock` below
@@ -65,7 +68,20 @@ impl Session {
         stream.set_receive_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let (stream, established) = LocalStream::open(stream, identity)?;
         stream.socket().set_receive_timeout(None)?;
-        Ok(Self { stream: Mutex::new(stream), established, socket })
+        Ok(Self { stream: Mutex::new(stream), established, socket, rings: None })
+    }
+
+    /// The same for threads that are not to wait for each other: the session gets rings when they are of use.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub(crate) fn connect_shared(socket: Option<&Path>, choice: RingChoice) -> Result<Self, PoolError> {
+        Ok(Self { rings: Some(LazyRings::new(choice)), ..Self::connect(socket)? })
+    }
+
+    /// The rings that requests go over, once they are open.
+    pub fn rings(&self) -> Option<&Rings> {
+        self.rings.as_ref()?.known()
     }
 
     /// The node at the other end.
@@ -112,15 +128,18 @@ impl Session {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(every, then)
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks, and waits for the answer; over the session's rings if it has some and the request may go over them.
     ///
     /// # Errors
     /// [`PoolError::Refused`] with the node's words; else what became of the connection.
     pub fn call(&self, request: &Request) -> Result<Reply, PoolError> {
+        if let Some(answer) = self.rings.as_ref().and_then(|rings| rings.call(self, request)) {
+            return answer;
+        }
         self.call_with(request, &[]).map(|(reply, _)| reply)
     }
 
-    /// Asks with descriptors, and waits for the answer and its descriptors.
+    /// Asks with descriptors over the socket, and waits for the answer and its descriptors.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -132,7 +151,7 @@ impl Session {
         let body = encode(request)?;
         // A control message is at most 1 MiB: the cast loses nothing.
         let header = FrameHeader::new(FrameKind::Call, 0, body.len() as u32);
-        let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stream = self.stream();
         fault_point::reach("client-asks");
         stream.send(header, &[&body], descriptors)?;
         fault_point::reach("client-asked");
@@ -144,7 +163,7 @@ impl Session {
     /// The session for several requests at once: the node works on the next one while the answer to the last is used. Other
     /// threads wait until it is dropped.
     pub fn line(&self) -> Line<'_> {
-        Line { stream: self.stream.lock().unwrap_or_else(PoisonError::into_inner), unanswered: 0 }
+        Line { stream: self.stream(), unanswered: 0 }
     }
 
     /// Writes bytes of a resource that this node holds, at an offset of the resource.
@@ -159,7 +178,7 @@ impl Session {
             let mut header = FrameHeader::new(FrameKind::Write, 0, (table.len() + piece.len()) as u32);
             header.handle = handle;
             header.argument = 1;
-            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stream = self.stream();
             fault_point::reach("client-writes");
             stream.send(header, &[&table, piece], &[])?;
             fault_point::reach("client-written");
@@ -180,13 +199,26 @@ impl Session {
             let mut header = FrameHeader::new(FrameKind::Read, 0, table.len() as u32);
             header.handle = handle;
             header.argument = 1;
-            let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stream = self.stream();
             stream.send(header, &[&table], &[])?;
             let bytes = piece.len() as u64;
             self.finish(&mut stream, FrameKind::ReadReply, piece)?;
             offset += bytes;
         }
         Ok(())
+    }
+
+    /// The socket, for this thread alone.
+    fn stream(&self) -> MutexGuard<'_, LocalStream> {
+        match self.stream.try_lock() {
+            Ok(stream) => return stream,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {}
+        }
+        if let Some(rings) = &self.rings {
+            rings.note_busy();
+        }
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn finish(&self, stream: &mut LocalStream, due: FrameKind, into: &mut [u8]) -> Result<(), PoolError> {

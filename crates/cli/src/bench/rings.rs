@@ -1,5 +1,7 @@
 //! `rings`: how long requests that stay in the rack take while every fifth leaves it, on one ring and on two.
 
+mod product;
+
 use super::case::row;
 use super::report::{Better, Row};
 use super::rounds::Samples;
@@ -62,8 +64,16 @@ impl Bench for Rings {
         }
         let names = || [Some("no request leaves".to_owned()), Some("a single ring".to_owned())];
         let rows = samples.iter().zip(QUANTILES);
-        Ok(rows.map(|(samples, (name, _))| row(name, "us", Better::Lower, samples, names(), None)).collect())
+        let rows = rows.map(|(samples, (name, _))| row(name, "us", Better::Lower, samples, names(), None));
+        let mut rows: Vec<Row> = rows.collect();
+        rows.extend(product::rows(setting)?);
+        Ok(rows)
     }
+}
+
+/// Whether the request of this number leaves: spread evenly but in no fixed order (a multiplicative hash).
+const fn leaves(number: u64) -> bool {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(ONE_IN)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,10 +125,8 @@ impl Scene {
         let mut times = Vec::with_capacity(count);
         let (mut number, mut body) = (0u64, Vec::new());
         while times.len() < count {
-            // Spread evenly but in no fixed order (a multiplicative hash).
             number += 1;
-            let leaves = (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) % ONE_IN == 0;
-            match (self.way, leaves) {
+            match (self.way, leaves(number)) {
                 (Way::TwoLayers, true) => self.post_far(&mut body)?,
                 (Way::Single, true) => self.post_near(number)?,
                 _ => {

@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long a call may take if nothing else is said.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a call without a time of its own looks whether the node is still there.
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// A node of the same host.
 pub struct ShmEndpoint {
@@ -38,6 +40,8 @@ struct Calls {
     /// Answers of posted calls that nobody has taken yet, by tag.
     answers: Vec<Completion>,
     body: Vec<u8>,
+    /// Whether a call has found that the node is gone.
+    is_over: bool,
 }
 
 /// The tag under which plain calls wait; posted ones have their own numbers.
@@ -59,9 +63,35 @@ impl ShmEndpoint {
             out: HashMap::with_capacity(SLOTS as usize),
             answers: Vec::new(),
             body: Vec::new(),
+            is_over: false,
         };
         let shared = Shared { peer, memory: RwLock::default(), calls: Mutex::new(calls) };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Asks, and waits for the answer as long as `is_there` says that the node is. Calls of several threads are made one after
+    /// the other.
+    ///
+    /// # Errors
+    /// [`FabricError::Closed`] once the node is gone, for all calls from there on; else as for any call.
+    pub fn call_while(&self, body: &[u8], is_there: &dyn Fn() -> bool) -> Result<Vec<u8>, FabricError> {
+        let shared = &self.shared;
+        let gone = || FabricError::Closed { peer: shared.peer, during: "a call" };
+        let mut calls = shared.calls();
+        if calls.is_over {
+            return Err(gone());
+        }
+        calls.submit(shared, PLAIN, body)?;
+        loop {
+            let came = calls.wait_plain(shared, LOOK_PAUSE)?;
+            if let Some(answer) = came {
+                return answer;
+            }
+            if !is_there() {
+                calls.is_over = true;
+                return Err(gone());
+            }
+        }
     }
 
     /// Lets reads, writes and atomics of a handle reach memory that is mapped here.
@@ -120,20 +150,14 @@ impl Endpoint for ShmEndpoint {
         let mut calls = self.shared.calls();
         calls.submit(&self.shared, PLAIN, body)?;
         loop {
-            // While the ring is locked, only this call waits under the plain tag.
-            if let Some(place) = calls.answers.iter().position(|answer| answer.tag == PLAIN) {
-                return match calls.answers.swap_remove(place).result? {
-                    Outcome::Reply(reply) => Ok(reply),
-                    _ => Err(self.shared.wrong("a call")),
-                };
-            }
             let left = deadline.saturating_duration_since(Instant::now());
-            let came = calls.requester.wait(left).map_err(|error| ring_failed(&error))?;
-            if !came {
+            if let Some(answer) = calls.wait_plain(&self.shared, left)? {
+                return answer;
+            }
+            if Instant::now() >= deadline {
                 calls.give_up(PLAIN);
                 return Err(FabricError::Timeout { peer: self.shared.peer, during: "a call", after: within });
             }
-            calls.take_answers(&self.shared)?;
         }
     }
 
@@ -216,6 +240,30 @@ impl Calls {
         let ticket = self.requester.submit(&request).map_err(|error| ring_failed(&error))?;
         self.out.insert(ticket, (cell, waiter));
         Ok(())
+    }
+
+    /// Waits for the answer to the plain call that is out; `None` if it has not come in this time.
+    fn wait_plain(
+        &mut self,
+        shared: &Shared,
+        timeout: Duration,
+    ) -> Result<Option<Result<Vec<u8>, FabricError>>, FabricError> {
+        let until = Instant::now() + timeout;
+        loop {
+            // While the ring is locked, only this call waits under the plain tag.
+            if let Some(place) = self.answers.iter().position(|answer| answer.tag == PLAIN) {
+                return Ok(Some(match self.answers.swap_remove(place).result {
+                    Ok(Outcome::Reply(reply)) => Ok(reply),
+                    Ok(_) => Err(shared.wrong("a call")),
+                    Err(error) => Err(error),
+                }));
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if !self.requester.wait(left).map_err(|error| ring_failed(&error))? {
+                return Ok(None);
+            }
+            self.take_answers(shared)?;
+        }
     }
 
     fn take_answers(&mut self, shared: &Shared) -> Result<(), FabricError> {

@@ -3,6 +3,7 @@
 //! Both sides are many threads without a thread in between. At the node, threads take turns at waiting for requests:
 //! who got one lets the next wait, and serves its own. At the client, one of the callers waits for all and hands out what came.
 
+use super::client::LOOK_PAUSE;
 use super::{os_failed, ring_failed};
 use crate::error::FabricError;
 use crate::service::Service;
@@ -11,6 +12,7 @@ use hinterland_proto::RemoteError;
 use hinterland_ring::two_layer::{Answerer, Asker, Layers, Taker, Verdict};
 use hinterland_ring::{RingError, Ticket};
 use hinterland_types::{NodeId, SessionId};
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -106,6 +108,8 @@ pub struct FarEndpoint {
     peer: NodeId,
     state: Mutex<State>,
     changed: Condvar,
+    /// Whether a call has found that the node is gone.
+    is_over: AtomicBool,
 }
 
 struct State {
@@ -137,7 +141,8 @@ impl FarEndpoint {
             is_listening: false,
             body: Vec::new(),
         };
-        Ok(Self { peer, state: Mutex::new(state), changed: Condvar::new() })
+        let is_over = AtomicBool::new(false);
+        Ok(Self { peer, state: Mutex::new(state), changed: Condvar::new(), is_over })
     }
 
     /// Sends a message to the node and returns its answer of up to `room` bytes, waiting at most `within`.
@@ -148,14 +153,51 @@ impl FarEndpoint {
     pub fn call_within(&self, body: &[u8], room: usize, within: Duration) -> Result<Vec<u8>, FabricError> {
         let deadline = Instant::now() + within;
         let timeout = || FabricError::Timeout { peer: self.peer, during: "a call", after: within };
+        self.call_until(body, room, &|| if Instant::now() < deadline { Ok(deadline) } else { Err(timeout()) })
+    }
+
+    /// The same, waiting as long as `is_there` says that the node is.
+    ///
+    /// # Errors
+    /// [`FabricError::Closed`] once the node is gone, for all calls from there on; else as [`call_within`](Self::call_within).
+    pub fn call_while(
+        &self,
+        body: &[u8],
+        room: usize,
+        is_there: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, FabricError> {
+        let gone = || FabricError::Closed { peer: self.peer, during: "a call" };
+        // Relaxed, both: a flag that orders nothing; a late look costs a look at the node.
+        if self.is_over.load(Ordering::Relaxed) {
+            return Err(gone());
+        }
+        let next_look = Cell::new(Instant::now() + LOOK_PAUSE);
+        self.call_until(body, room, &|| {
+            let now = Instant::now();
+            if now >= next_look.get() {
+                if !is_there() {
+                    // Relaxed: as above.
+                    self.is_over.store(true, Ordering::Relaxed);
+                    return Err(gone());
+                }
+                next_look.set(now + LOOK_PAUSE);
+            }
+            Ok(next_look.get())
+        })
+    }
+
+    /// Calls, and asks `patience` again and again until when to wait before it is asked again.
+    fn call_until(
+        &self,
+        body: &[u8],
+        room: usize,
+        patience: &dyn Fn() -> Result<Instant, FabricError>,
+    ) -> Result<Vec<u8>, FabricError> {
         let mut state = self.lock();
         let ticket = loop {
             match state.asker.submit(body, room) {
                 Ok(ticket) => break ticket,
-                Err(RingError::Full { .. }) if Instant::now() < deadline => {
-                    state = self.listen(state, deadline)?;
-                }
-                Err(RingError::Full { .. }) => return Err(timeout()),
+                Err(RingError::Full { .. }) => state = self.listen(state, patience()?)?,
                 Err(RingError::TooLong { bytes, limit }) => {
                     let (value, limit) = (bytes as u64, limit as u64);
                     return Err(FabricError::Limit { what: "call", value, limit });
@@ -168,11 +210,13 @@ impl FarEndpoint {
             if let Some(answer) = state.answers.remove(&ticket) {
                 return answer;
             }
-            if Instant::now() >= deadline {
-                state.abandoned.insert(ticket);
-                return Err(timeout());
+            match patience() {
+                Ok(until) => state = self.listen(state, until)?,
+                Err(error) => {
+                    state.abandoned.insert(ticket);
+                    return Err(error);
+                }
             }
-            state = self.listen(state, deadline)?;
         }
     }
 

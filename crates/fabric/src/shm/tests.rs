@@ -3,9 +3,11 @@
 use super::*;
 use crate::endpoint::{Endpoint, Outcome};
 use crate::memory_service::MemoryService;
+use crate::service::Service;
 use crate::slice::Slice;
+use hinterland_proto::{ErrorCode, PeerHello, Refusal, RefusalCode, RemoteError};
 use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -125,4 +127,75 @@ fn a_node_that_never_answers_is_a_timeout_and_not_a_hang() {
     let endpoint = ShmEndpoint::open(NodeId(1), descriptor).unwrap();
     let late = endpoint.call_within(b"x", Duration::from_millis(20));
     assert!(matches!(late, Err(FabricError::Timeout { .. })), "{late:?}");
+}
+
+/// Answers when it is let go.
+struct Held(Arc<AtomicBool>);
+
+impl Service for Held {
+    fn opened(&self, _: &PeerHello) -> Result<SessionId, Refusal> {
+        Err(Refusal::new(RefusalCode::Denied, "a test has no peers"))
+    }
+
+    fn closed(&self, _: SessionId) {}
+
+    fn resolve(&self, _: SessionId, _: Handle, _: ByteRange, _: Rights) -> Result<Slice, RemoteError> {
+        Err(RemoteError::new(ErrorCode::UNKNOWN_HANDLE, "a test of calls has no memory"))
+    }
+
+    fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
+        while !self.0.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        Ok(body.to_vec())
+    }
+}
+
+#[test]
+fn a_call_waits_as_long_as_the_node_is_there() {
+    let let_go = Arc::new(AtomicBool::new(false));
+    let (near_server, near) = ShmServer::new().unwrap();
+    let (far_server, far) = FarServer::new().unwrap();
+    let ended = AtomicBool::new(false);
+    let is_ended = || ended.load(Ordering::Acquire);
+    std::thread::scope(|scope| {
+        let held = Held(Arc::clone(&let_go));
+        scope.spawn(move || {
+            serve_until(near_server, &held, SessionId(1), &mut |body| *body, is_ended, |_| {})
+        });
+        let held = Held(Arc::clone(&let_go));
+        scope.spawn(move || far_server.serve_until(&held, SessionId(1), is_ended, |_| {}));
+        let near = ShmEndpoint::open(NodeId(1), near).unwrap();
+        let far = FarEndpoint::open(NodeId(1), far, FAR_SLOTS, FAR_DATA_BYTES as u32).unwrap();
+        type Call<'a> = &'a dyn Fn(&dyn Fn() -> bool) -> Result<Vec<u8>, FabricError>;
+        let calls: [Call<'_>; 2] = [&|is_there| near.call_while(b"near", is_there), &|is_there| {
+            far.call_while(b"far", 64, is_there)
+        }];
+        for (call, answer) in calls.into_iter().zip(["near", "far"]) {
+            let_go.store(false, Ordering::Release);
+            let looks = AtomicU32::new(0);
+            // It was looked for the node again and again before the answer came.
+            let answered = call(&|| {
+                let_go.store(looks.fetch_add(1, Ordering::Relaxed) >= 3, Ordering::Release);
+                true
+            });
+            assert_eq!(answered.unwrap(), answer.as_bytes());
+            assert!(looks.load(Ordering::Relaxed) >= 4);
+        }
+        ended.store(true, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_node_that_is_gone_ends_the_call_and_all_that_follow() {
+    let (_near_server, near) = ShmServer::new().unwrap();
+    let (_far_server, far) = FarServer::new().unwrap();
+    let near = ShmEndpoint::open(NodeId(1), near).unwrap();
+    let far = FarEndpoint::open(NodeId(1), far, FAR_SLOTS, FAR_DATA_BYTES as u32).unwrap();
+    let gone = Err(FabricError::Closed { peer: NodeId(1), during: "a call" });
+    assert_eq!(near.call_while(b"x", &|| false), gone);
+    assert_eq!(far.call_while(b"x", 64, &|| false), gone);
+    // Nobody has to look any more.
+    assert_eq!(near.call_while(b"x", &|| panic!("looked again")), gone);
+    assert_eq!(far.call_while(b"x", 64, &|| panic!("looked again")), gone);
 }

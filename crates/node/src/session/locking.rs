@@ -13,7 +13,8 @@ impl Session {
         match request {
             Request::Lock { address, mode, wait_ms } => {
                 self.needs_host("wait for a lock")?;
-                let wish = self.wish(address, mode);
+                // Who only tries is told what the lock's home says of it, which may be in another rack.
+                let wish = Wish { queue: wait_ms > 0, ..self.wish(address, mode) };
                 core.locks.lock(core, &wish, wait_ms, &|| self.is_connected())?;
                 Ok(Reply::Done)
             }

@@ -434,7 +434,7 @@ pub enum Request {
 
 impl Request {
     /// Whether the node may have to ask other nodes, or wait for somebody, before it can answer. Such requests go over a ring of
-    /// their own, so that others do not wait behind them.
+    /// their own, so that others do not wait behind them. A lock is one of them however short its wait: another rack may keep it.
     pub fn may_take_long(&self) -> bool {
         match self {
             Self::Ping
@@ -450,7 +450,6 @@ impl Request {
             | Self::UnlockAs { .. }
             | Self::LockState { .. }
             | Self::KeepLocks { .. } => false,
-            Self::Lock { wait_ms, .. } => *wait_ms > 0,
             Self::Kv(request) => {
                 matches!(
                     request,
