@@ -21,6 +21,11 @@ def wait_until(what, seconds=10, why="it did not come true in time"):
     raise AssertionError(why() if callable(why) else why)
 
 
+def members_up(node):
+    """Whether each of the members is up, as a node is told; none while it is told nothing."""
+    return [member["up"] for member in node.json("status")["members"] or []]
+
+
 def steps_said(node, start=0):
     """The steps `NAME:N` that a counting node has said on standard error, from an offset of its log on."""
     with open(node.log, "rb") as log:

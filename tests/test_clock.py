@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from faults import MEBIBYTE, wait_until
+from faults import MEBIBYTE, members_up, wait_until
 from test_resp import Server
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "programs/clock.c"
@@ -54,7 +54,7 @@ def test_a_clock_that_jumps_breaks_no_lease_no_order_and_no_block(start_node, hi
         # Longer than a lease: whoever took its time from this clock would be taken for dead, or for ever alive.
         until = time.monotonic() + 4
         while time.monotonic() < until:
-            assert [member["up"] for member in a.json("status")["members"]] == [True, True], a.words()
+            assert members_up(a) == [True, True], a.words()
             time.sleep(0.2)
         assert a.run("put", source, "--name", f"at{offset}", "--rack", "b").returncode == 0
         assert a.run("get", f"at{offset}", "-", text=False).stdout == source.read_bytes()
@@ -67,7 +67,7 @@ def test_a_clock_that_jumps_breaks_no_lease_no_order_and_no_block(start_node, hi
     a.kill()
     clock(-400 * DAY)
     a.start(environment)
-    wait_until(lambda: [member["up"] for member in a.json("status")["members"]] == [True, True])
+    wait_until(lambda: members_up(a) == [True, True])
     kv = hinterland.Pool(a.socket).kv("model")
     wait_until(lambda: a.json("kv", "stat")[0]["kept"]["unchecked_blocks"] == 0)
     assert kv.get(newer) == bytes(MEBIBYTE)

@@ -56,6 +56,12 @@ def leader_of(node):
     return leader and leader["name"]
 
 
+def are_all_up(node):
+    """Whether the node knows the members of its pool, and all of them are up."""
+    found = json.loads(patiently(node, "status", "--json").stdout)["members"]
+    return bool(found) and all(member["up"] for member in found)
+
+
 def names_of(node):
     """The names of all objects, as one node lists them."""
     return {row["name"] for row in json.loads(patiently(node, "ls", "--json").stdout)}
@@ -97,7 +103,7 @@ def test_another_host_leads_when_one_is_killed(hosts, make_file, folder):
             node.run("get", name, folder / "back")
             assert sha(folder / "back") == sha(source)
     nodes[first].start()
-    wait_until(lambda: all(m["up"] for m in json.loads(patiently(nodes[first], "status", "--json").stdout)["members"]), SECONDS)
+    wait_until(lambda: are_all_up(nodes[first]), SECONDS)
     assert len(names_of(nodes[first])) == 4
 
 
@@ -268,7 +274,7 @@ def test_hosts_whose_clocks_disagree_lead_one_after_another(etcd, start_node, ma
         left[0].run("put", source, "--name", f"behind-{number}")
         assert cluster.leader() != first
         nodes[first].start(nodes[first].again)
-        wait_until(lambda: all(m["up"] for m in json.loads(patiently(left[0], "status", "--json").stdout)["members"]), SECONDS)
+        wait_until(lambda: are_all_up(left[0]), SECONDS)
     for node in nodes.values():
         assert len(names_of(node)) == 3 * 5
         node.run("status")

@@ -20,7 +20,7 @@ def three(start_node, make_file):
 
 def addresses(node):
     """The addresses of the pool's members, and whether they are up."""
-    return {member["address"]: member["up"] for member in node.json("status")["members"]}
+    return {member["address"]: member["up"] for member in node.json("status")["members"] or []}
 
 
 def test_a_node_that_is_gone_is_forgotten_and_its_copies_are_made_anew(three, folder):

@@ -98,7 +98,7 @@ def cut_and_heal(network, nodes, way, may_write, source, folder, number, settle=
 def members(node):
     """All members as a node is told; none while it is told nothing."""
     outcome = node.run("status", "--json", check=False)
-    return json.loads(outcome.stdout)["members"] if outcome.returncode == 0 else []
+    return (json.loads(outcome.stdout)["members"] or []) if outcome.returncode == 0 else []
 
 
 def test_with_one_directory_who_reaches_it_goes_on(network, start_on, make_file, folder):

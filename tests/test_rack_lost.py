@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from etcd_servers import Cluster, needs_etcd
-from faults import patiently, sha, wait_until
+from faults import members_up, patiently, sha, wait_until
 
 ROOM = ["--capacity", "128M", "--cache-budget", "64M", "--kv-capacity", "1M", "--repair-after", "1", "--repair-rate", "0"]
 RACKS = {"a": "one", "b": "one", "c": "two", "d": "two"}
@@ -97,7 +97,7 @@ def lose_a_rack(nodes, kept, lost, folder):
         nodes[name].process.wait()
         nodes[name].process.stdout.close()
         nodes[name].start()
-    wait_until(lambda: all(member["up"] for member in nodes[kept[0]].json("status")["members"]), SECONDS)
+    wait_until(lambda: members_up(nodes[kept[0]]) and all(members_up(nodes[kept[0]])), SECONDS)
     # And the rack that comes back finds all of it, also what was written meanwhile.
     for name, digest in list(acknowledged.items())[-6:]:
         patiently(nodes[lost[0]], "get", name, folder / "back", seconds=SECONDS)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from faults import MEBIBYTE, sha, wait_until
+from faults import MEBIBYTE, members_up, sha, wait_until
 
 SIZE = 40 * MEBIBYTE + 777
 # Reads everything in order, with plain reads that the kernel may not answer from what another mount has read.
@@ -124,7 +124,7 @@ def test_a_reader_of_lost_bytes_gets_an_error_and_doctor_has_the_reason(start_no
     problems = [problem["text"] for problem in a.json("status")["problems"]]
     assert any("data" in text and "lost" in text for text in problems), problems
     b.start()
-    wait_until(lambda: all(member["up"] for member in a.json("status")["members"]))
+    wait_until(lambda: members_up(a) and all(members_up(a)))
     assert outcome(a, WHOLE, "/pool/data") == sha(source)
 
 

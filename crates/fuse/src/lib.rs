@@ -60,6 +60,7 @@ pub mod source;
 mod tree;
 mod writer;
 
+pub use hinterland_pool::ReadPreference;
 pub use mount::{MountError, MountOptions, Mounted, Unmounted, mount};
-pub use pool_source::{PoolSource, ReadPreference};
+pub use pool_source::PoolSource;
 pub use source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};

@@ -1,9 +1,8 @@
 //! The pool of the local node as what the file system needs.
 
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
-use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter};
+use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference};
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
-use hinterland_types::limits::GRACE_DEFAULT;
 use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -19,35 +18,6 @@ const ESTALE: i32 = 116;
 const LANES: usize = 4;
 /// Pause between attempts to reach a node that died: short against the time that it takes to start.
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
-
-/// How objects are read through a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadPreference {
-    /// Most bytes of each object that the host may cache; the node's own limit if none is given.
-    pub budget_bytes: Option<u64>,
-    /// Bytes that are fetched at once; chosen by the node if not given.
-    pub unit_bytes: Option<u64>,
-    /// How long a read of an open file waits for a dead node to come back before it fails.
-    pub grace: Duration,
-}
-
-impl Default for ReadPreference {
-    fn default() -> Self {
-        Self { budget_bytes: None, unit_bytes: None, grace: GRACE_DEFAULT }
-    }
-}
-
-impl ReadPreference {
-    /// What the environment says: `HINTERLAND_BUDGET` and `HINTERLAND_UNIT` in bytes, `HINTERLAND_GRACE_S` in seconds.
-    pub fn from_environment() -> Self {
-        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        Self {
-            budget_bytes: number("HINTERLAND_BUDGET"),
-            unit_bytes: number("HINTERLAND_UNIT"),
-            grace: number("HINTERLAND_GRACE_S").map_or(GRACE_DEFAULT, Duration::from_secs),
-        }
-    }
-}
 
 /// A pool, asked through the node at a socket. A node that was restarted is connected to again.
 pub struct PoolSource {

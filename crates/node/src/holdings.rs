@@ -7,14 +7,16 @@
 mod boot;
 mod heat;
 mod parts;
+mod writes;
 
 pub use heat::OpenHeatCopy;
-pub use parts::Life;
+pub use parts::{Life, RegionGone};
 
 use crate::fault_point;
 use crate::regions::Region;
 use boot::Boot;
 use heat::{HeatMark, MakeWay};
+use hinterland_fabric::Slice;
 use hinterland_kv::sum_over;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_proto::checksum::digest;
@@ -27,6 +29,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::time::Duration;
+use writes::Writes;
+
+/// How long a seal waits for writes on their way: longer than any takes whose writer goes on sending, and not as long as a
+/// connection that has stalled is kept.
+const WRITES_END_WITHIN: Duration = Duration::from_secs(5);
 
 /// Why an object cannot be made, found or sealed here.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +69,12 @@ pub enum HoldingError {
         "{0} cannot be sealed: its file was given to a program for writing, which may write it still (hint: write what is to be sealed through the pool API, and map it when it is sealed)"
     )]
     Lent(ObjectName),
+    /// A write of before the seal does not come to its end.
+    #[error(
+        "{0} cannot be sealed: a write of it has been on its way for {seconds} s (hint: seal when each write is answered, and begin the put anew)",
+        seconds = WRITES_END_WITHIN.as_secs()
+    )]
+    Written(ObjectName),
     /// There is an object of this number.
     #[error("{0} exists here already")]
     Exists(ObjectId),
@@ -100,6 +114,7 @@ pub struct Holding {
     /// Whether a program was given the file for writing before the seal, and with that perhaps a mapping for good; held
     /// while the object is sealed.
     is_lent: Mutex<bool>,
+    writes: Writes,
     /// The pages of a region, as soon as somebody uses them.
     region: OnceLock<Weak<Region>>,
     /// Who may attach as a writer.
@@ -124,6 +139,8 @@ pub struct Holdings {
     objects: RwLock<HashMap<ObjectId, Arc<Holding>>>,
     /// What drops heat copies where room is needed.
     make_way: OnceLock<MakeWay>,
+    /// What is told when a region has gone, on whatever way.
+    region_gone: OnceLock<RegionGone>,
 }
 
 impl Holding {
@@ -158,6 +175,18 @@ impl Holding {
         }
         // Ranges are checked by `sub`; 64-bit Linux only.
         Ok(memory.mapping.slice().sub(offset as usize, bytes as usize)?)
+    }
+
+    /// The memory of a range of an object that is being put, for a write: the seal waits until it is dropped.
+    ///
+    /// # Errors
+    /// As [`slice`](Self::slice); [`HoldingError::State`] once the seal has begun, whatever comes of it later.
+    pub fn slice_for_writing(self: &Arc<Self>, offset: u64, bytes: u64) -> Result<Slice, HoldingError> {
+        let Some(write) = Writes::begin(self) else {
+            let (found, needed) = ("being sealed, or sealed", "being written");
+            return Err(HoldingError::State { object: self.object, found, needed });
+        };
+        Ok(Slice::from(self.slice(offset, bytes)?).guarded(write))
     }
 
     /// crc32c of each 64 KiB block of a sealed object; empty for a region.
@@ -265,6 +294,7 @@ impl Holdings {
             used_bytes: AtomicU64::new(0),
             objects: RwLock::default(),
             make_way: OnceLock::new(),
+            region_gone: OnceLock::new(),
         };
         let boot = Boot::of(state_folder)?;
         let dropped = holdings.recover(boot.is_another())?;
@@ -340,7 +370,7 @@ impl Holdings {
     /// Seals an object: computes its checksums from memory and keeps them in its header, durably.
     ///
     /// # Errors
-    /// [`HoldingError`], [`HoldingError::Lent`] among them; the object stays as it was.
+    /// [`HoldingError`], [`HoldingError::Lent`] and [`HoldingError::Written`] among them; the object stays as it was.
     pub fn seal(&self, object: ObjectId, bytes: u64) -> Result<[u8; 32], HoldingError> {
         let holding = self.find(object)?;
         let is_lent = holding.is_lent.lock().unwrap_or_else(PoisonError::into_inner);
@@ -351,6 +381,9 @@ impl Holdings {
         if *is_lent {
             return Err(HoldingError::Lent(holding.name.clone()));
         }
+        let Some(quiet) = holding.writes.end(WRITES_END_WITHIN) else {
+            return Err(HoldingError::Written(holding.name.clone()));
+        };
         let blocks = holding.compute_blocks(bytes)?;
         let sealed = digest(bytes, &blocks);
         // Where memory is a folder on a disk, its header must not outlive bytes that were never written there.
@@ -375,6 +408,7 @@ impl Holdings {
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
         holding.bytes.store(bytes, Ordering::Release);
         *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
+        quiet.for_good();
         Ok(sealed)
     }
 
@@ -398,6 +432,12 @@ impl Holdings {
                 tracing::warn!(%error, "a file of a removed object stays until the next start");
             }
             fault_point::reach("object-file-removed");
+            drop(memory);
+            if holding.is_region()
+                && let Some(tell) = self.region_gone.get()
+            {
+                tell();
+            }
         }
     }
 
@@ -488,6 +528,7 @@ impl Holdings {
             region: OnceLock::new(),
             ticket,
             is_lent: Mutex::default(),
+            writes: Writes::default(),
             heat: HeatMark::default(),
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
@@ -618,6 +659,7 @@ impl Holdings {
             region: OnceLock::new(),
             ticket: [0; 16],
             is_lent: Mutex::default(),
+            writes: Writes::default(),
             heat: HeatMark::default(),
         })
     }

@@ -41,7 +41,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -449,6 +449,13 @@ fn build(
         sent_bytes: AtomicU64::new(0),
         rings: RingTally::default(),
     });
+    // Weak: the holdings must not keep alive what keeps them.
+    let itself = Weak::clone(&core.itself);
+    core.holdings.when_region_goes(Box::new(move || {
+        if let Some(core) = itself.upgrade() {
+            core.regions.forget_gone();
+        }
+    }));
     Ok((core, threads))
 }
 

@@ -321,7 +321,6 @@ fn create(
 pub fn drop_home(core: &Core, object: ObjectId) {
     let Ok(holding) = core.holdings.find(object) else { return };
     core.holdings.drop_object(object);
-    core.regions.forget_gone();
     fault_point::reach("home-dropped");
     let home = hinterland_directory::HomeInfo {
         node: core.own,

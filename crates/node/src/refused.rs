@@ -97,7 +97,7 @@ impl From<HoldingError> for Refused {
             HoldingError::Full { .. } => errno::ENOSPC,
             HoldingError::Absent(_) => errno::ENOENT,
             HoldingError::State { .. } => errno::EINVAL,
-            HoldingError::Lent(_) => errno::EBUSY,
+            HoldingError::Lent(_) | HoldingError::Written(_) => errno::EBUSY,
             HoldingError::Exists(_) => errno::EEXIST,
             HoldingError::Os(_) | HoldingError::Header { .. } => errno::EIO,
         };

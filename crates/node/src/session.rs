@@ -146,6 +146,9 @@ impl Session {
         match self.check(handle, range.offset(), range.bytes(), needed)? {
             Resource::Held(holding) => {
                 holding.note_use();
+                if needed.allows(Rights::WRITE) {
+                    return Ok(holding.slice_for_writing(range.offset(), range.bytes())?);
+                }
                 Ok(Slice::from(holding.slice(range.offset(), range.bytes())?))
             }
             Resource::Region(region) => region.slice(range, needed.allows(Rights::WRITE)),

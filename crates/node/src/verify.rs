@@ -40,7 +40,6 @@ pub fn let_go(core: &Core, removed: &Removed) {
     for home in &removed.homes {
         if home.node == core.own {
             core.holdings.drop_object(object);
-            core.regions.forget_gone();
             fault_point::reach("remove-dropped");
             core.puts.forget(object, home);
         } else if let Err(refused) = core.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {

@@ -8,10 +8,12 @@ use ground::{Ground, Random};
 use hinterland_directory::{Command, Departure};
 use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
-use hinterland_proto::Role;
+use hinterland_pool::Session;
+use hinterland_proto::checksum::{BlockChecksums, digest};
 use hinterland_proto::control::{
-    AllocationKind, LockMode, PeerReply, PeerRequest, Placement, Reply, Request, decode, encode,
+    AllocationKind, LockMode, PeerReply, PeerRequest, Placement, PutStarted, Reply, Request, decode, encode,
 };
+use hinterland_proto::{FrameHeader, FrameKind, Role, encode_runs};
 use hinterland_types::{ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, Rights};
 
 fn connect(ground: &Ground, role: Role) -> TcpEndpoint {
@@ -194,4 +196,82 @@ fn a_fetch_gives_bytes_of_sealed_objects_that_are_here_and_nothing_else() {
     assert!(client.fetch(&[0xff; 30], &mut []).is_err());
     let node = connect(&ground, Role::Node);
     assert!(node.fetch(&encode(&Request::Ping).unwrap(), &mut []).is_err());
+}
+
+/// A put whose first half a client of another host has sent, in one write that is not at its end.
+struct HalfWritten {
+    writer: ground::Peer,
+    started: PutStarted,
+    bytes: Vec<u8>,
+}
+
+impl HalfWritten {
+    fn new(ground: &Ground, owner: &Session, object: &str) -> Self {
+        const BYTES: u64 = 1 << 20;
+        let begin = Request::PutBegin {
+            name: ground::name(object),
+            bytes: Some(BYTES),
+            copies: 1,
+            placement: Placement::Policy,
+        };
+        let Reply::PutStarted(started) = owner.call(&begin).unwrap() else { panic!("no put") };
+        let mut writer = ground.distant_peer();
+        let attach = Request::PutAttach { object: started.object, ticket: started.targets[0].ticket };
+        let granted = writer.ask(&encode(&attach).unwrap());
+        let Some(Reply::Granted { handle }) = granted else { panic!("{granted:?}") };
+        let bytes = vec![9; BYTES as usize];
+        let mut table = Vec::new();
+        encode_runs(&[ByteRange::new(0, BYTES).unwrap()], &mut table).unwrap();
+        let mut header = FrameHeader::new(FrameKind::Write, 1, (table.len() + bytes.len()) as u32);
+        (header.handle, header.argument) = (handle, 1);
+        let header = writer.sealed(header);
+        writer.send(&[&header, &table, &bytes[..bytes.len() / 2]].concat(), &[]);
+        let mut first = [0];
+        while first != [9] {
+            owner.read(started.targets[0].handle.unwrap(), 0, &mut first).unwrap();
+        }
+        Self { writer, started, bytes }
+    }
+
+    fn sealing(&self) -> Request {
+        let mut sums = BlockChecksums::default();
+        sums.update(&self.bytes);
+        let bytes = self.bytes.len() as u64;
+        Request::PutSeal { object: self.started.object, bytes, digest: digest(bytes, &sums.finish()) }
+    }
+}
+
+#[test]
+fn a_seal_waits_for_writes_on_their_way_and_refuses_those_behind_it() {
+    let ground = Ground::new("late-write");
+    let (pool, owner, third) = (ground.pool(), ground.session(), ground.session());
+    let half = HalfWritten::new(&ground, &owner, "late");
+    let attach = Request::PutAttach { object: half.started.object, ticket: half.started.targets[0].ticket };
+    let Reply::Granted { handle } = third.call(&attach).unwrap() else { panic!("no handle") };
+    third.write(handle, 0, &[9]).unwrap();
+    let sealing = half.sealing();
+    std::thread::scope(|scope| {
+        let sealed = scope.spawn(|| owner.call(&sealing));
+        // From when the seal has begun, no write is taken.
+        while third.write(handle, 0, &[9]).is_ok() {
+            std::thread::yield_now();
+        }
+        half.writer.send(&half.bytes[half.bytes.len() / 2..], &[]);
+        let reply = sealed.join().unwrap();
+        assert!(matches!(reply, Ok(Reply::Object(_))), "{reply:?}");
+    });
+    assert_eq!(pool.verify(&ground::name("late")).unwrap().bad, []);
+    assert!(third.write(handle, 0, &[8]).unwrap_err().to_string().contains("is sealed"));
+}
+
+#[test]
+fn a_write_that_never_ends_costs_its_put_and_nobody_else() {
+    let ground = Ground::new("endless-write");
+    let (pool, owner) = (ground.pool(), ground.session());
+    let half = HalfWritten::new(&ground, &owner, "endless");
+    let refused = owner.call(&half.sealing()).unwrap_err();
+    assert_eq!(refused.code(), 16, "{refused}");
+    assert!(refused.to_string().contains("a write of it has been on its way"), "{refused}");
+    assert!(pool.stat(&ground::name("endless")).is_err(), "nobody sees it");
+    ground.put(&pool, "endless", 100_000);
 }

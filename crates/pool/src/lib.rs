@@ -22,6 +22,7 @@ mod kv;
 pub mod local;
 mod object;
 mod pool;
+mod preference;
 mod put;
 mod region;
 mod remote;
@@ -43,6 +44,7 @@ pub use kv::{
 };
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
+pub use preference::ReadPreference;
 pub use put::PutWriter;
 pub use rings::{RingChoice, Rings};
 pub use scratch::Scratch;

@@ -7,7 +7,7 @@ use crate::{fork, space, watcher};
 use hinterland_os::Userfault;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
-use hinterland_pool::PoolError;
+use hinterland_pool::{PoolError, ReadPreference};
 use hinterland_proto::control::{Reply, Request};
 use hinterland_types::limits::GRACE_DEFAULT;
 use std::ops::Deref;
@@ -56,13 +56,8 @@ impl Options {
     /// The options that the environment gives: `HINTERLAND_SOCKET`, `HINTERLAND_GRACE_S`, `HINTERLAND_BUDGET` and
     /// `HINTERLAND_UNIT` (bytes).
     pub fn from_environment() -> Self {
-        let number = |name: &str| std::env::var(name).ok().and_then(|text| text.trim().parse::<u64>().ok());
-        Self {
-            socket: None,
-            grace: number("HINTERLAND_GRACE_S").map_or(GRACE_DEFAULT, Duration::from_secs),
-            budget_bytes: number("HINTERLAND_BUDGET"),
-            unit_bytes: number("HINTERLAND_UNIT"),
-        }
+        let ReadPreference { budget_bytes, unit_bytes, grace } = ReadPreference::from_environment();
+        Self { socket: None, grace, budget_bytes, unit_bytes }
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Nothing to choose.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The node answers for itself, and asks the directory for the members. With --json, `members_trouble` is null, or the reason \
-why the members are not known: `members` is empty then.")]
+The node answers for itself, and asks the directory for the members. With --json, `members` is null while they are not known, and \
+`members_trouble` says why; the exit status is 0, since the node has answered.")]
 pub struct Arguments {}
 
 /// Shows a node as lines of words and a table, or as a JSON object.

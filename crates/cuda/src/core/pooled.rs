@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hinterland_os::own_files::{self, FileIdentity, FileMapping};
-use hinterland_pool::{Object, Pool, PoolError};
+use hinterland_pool::{Object, Pool, PoolError, ReadPreference};
 use hinterland_proto::control::ObjectState;
 use hinterland_proto::gpu::command::{AskPooled, CopyPooled};
 use hinterland_types::{ObjectId, ObjectName};
@@ -41,9 +41,6 @@ const MODELS: &str = "HINTERLAND_GPU_MODELS";
 const MOUNT_POOL: &str = "HINTERLAND_MOUNT_POOL";
 /// Device numbers of these mounts.
 const MOUNT_DEVICE: &str = "HINTERLAND_MOUNT_DEVICE";
-/// What this host may keep of an object, and the unit of its cache: as for the mappings.
-const BUDGET: &str = "HINTERLAND_BUDGET";
-const UNIT: &str = "HINTERLAND_UNIT";
 
 /// What stands before sixteen hexadecimal digits in the name of a cache file, and behind them in the name of an object's own file.
 const CACHE_FILE: &str = "/memfd:hinterland-cache-";
@@ -314,8 +311,7 @@ impl Session {
 /// The node of this host, asked for the same units and budgets as for the mappings.
 fn connect() -> Result<Pool, PoolError> {
     let pool = Pool::connect(None)?;
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let (budget, unit) = (number(BUDGET), number(UNIT));
+    let ReadPreference { budget_bytes: budget, unit_bytes: unit, .. } = ReadPreference::from_environment();
     if budget.is_some() || unit.is_some() {
         pool.prefer(budget, unit)?;
     }

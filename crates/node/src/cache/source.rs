@@ -27,6 +27,8 @@ const WINDOW: usize = 8;
 const LEASES_MAX: usize = 64;
 /// How long a home that failed is asked only if no other home has the bytes.
 const AVOIDED_FOR: Duration = Duration::from_secs(30);
+/// How long ago homes were tried that are tried again before bytes are given up: a node starts in less.
+const TRIED_LONG_AGO: Duration = Duration::from_secs(1);
 /// Longest sleep for an answer before the deadlines are looked at.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -126,9 +128,8 @@ impl Source {
         }
         let info = self.info();
         match self.fetch_once(&info, range, intake, deliver) {
-            // The directory may know newer homes.
-            Err(Stop::Lost(refused)) if self.refresh(&info.homes) => {
-                tracing::debug!(%refused, "asking newer homes");
+            Err(Stop::Lost(refused)) if self.may_be_found(&info.homes) => {
+                tracing::debug!(%refused, "asking homes again");
                 self.fetch_once(&self.info(), range, intake, deliver).map_err(Stop::into_inner)
             }
             result => result.map_err(Stop::into_inner),
@@ -359,7 +360,8 @@ impl Source {
         }
     }
 
-    /// Runs `operation` against each home until one succeeds; asks the directory once for newer homes.
+    /// Runs `operation` against each home until one succeeds; asks the directory once for newer homes, and those that are known once
+    /// more where it takes long.
     fn try_homes<T>(
         &self,
         what: &str,
@@ -369,7 +371,7 @@ impl Source {
         let mut info = self.info();
         for round in 0..2 {
             if round == 1 {
-                if !self.refresh(&info.homes) {
+                if !self.may_be_found(&info.homes) {
                     break;
                 }
                 info = self.info();
@@ -395,6 +397,13 @@ impl Source {
                 info.name
             ),
         ))
+    }
+
+    /// Whether homes are worth another look, after none of these gave the bytes: the directory knows others, or it was waited for so
+    /// long, in vain perhaps, that those which were down may be back.
+    fn may_be_found(&self, tried: &[Home]) -> bool {
+        let asked = Instant::now();
+        self.refresh(tried) || asked.elapsed() >= TRIED_LONG_AGO
     }
 
     /// Asks the directory where the object is now, unless somebody else has learned it; whether there are other homes than those
@@ -559,6 +568,31 @@ mod tests {
         std::thread::spawn(move || sender.send(reads.info()));
         assert_eq!(receiver.recv_timeout(SOON).unwrap().homes, [home(2)]);
         assert!(!asked.join().unwrap());
+    }
+
+    #[test]
+    fn homes_that_have_come_back_while_the_directory_was_waited_for_are_asked_again() {
+        let frozen = TcpListener::bind("127.0.0.1:0").unwrap();
+        let source = source(frozen.local_addr().unwrap().to_string());
+        let mut looks = 0;
+        let found = source.try_homes("bytes", |_, _| {
+            looks += 1;
+            if looks == 1 { Err(Refused::new(errno::EHOSTUNREACH, "it is down")) } else { Ok(()) }
+        });
+        assert_eq!((found.map_err(|refused| refused.text), looks), (Ok(()), 2));
+    }
+
+    #[test]
+    fn homes_that_were_just_tried_are_not_tried_again() {
+        // Nobody listens there, which is told at once.
+        let source = source("127.0.0.1:1".to_owned());
+        let mut looks = 0;
+        let found = source.try_homes("bytes", |_, _| -> Result<(), Refused> {
+            looks += 1;
+            Err(Refused::new(errno::EHOSTUNREACH, "it is down"))
+        });
+        assert!(found.is_err());
+        assert_eq!(looks, 1);
     }
 
     #[test]

@@ -19,7 +19,17 @@ const LIVES: u64 = (1 << 40) + 1;
 /// Lives of a node that programs may have files of at once; those of longer ago are taken to be there.
 const LIVES_MAX: u64 = 16;
 
+/// What is told when a region has gone.
+pub type RegionGone = Box<dyn Fn() + Send + Sync>;
+
 impl Holdings {
+    /// From here on `tell` is called when a region was dropped, whoever drops it: by a removal, by a put that was given up, by what
+    /// the directory says of a node that was away.
+    pub fn when_region_goes(&self, tell: RegionGone) {
+        // Set once, when the node starts.
+        let _ = self.region_gone.set(tell);
+    }
+
     /// Makes a part of a region: a file without pages, and its header. What is there already under this epoch is taken.
     ///
     /// # Errors

@@ -196,3 +196,23 @@ fn only_heat_copies_count_who_uses_them() {
     heat.note_use();
     assert_eq!(heat.heat_uses(), (2, false));
 }
+
+#[test]
+fn whoever_drops_a_region_tells_of_it_and_a_sealed_object_is_nothing_to_tell_of() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    let told = Arc::new(AtomicU32::new(0));
+    let tells = Arc::clone(&told);
+    holdings.when_region_goes(Box::new(move || {
+        tells.fetch_add(1, Ordering::AcqRel);
+    }));
+    holdings.create_part(ObjectId(1), Epoch(1), name(), 4 * MIB).unwrap();
+    holdings.create_region(ObjectId(2), Epoch(1), name(), 4 * MIB).unwrap();
+    sealed(&holdings, 3, MIB, false);
+    for object in 1..=3 {
+        holdings.drop_object(ObjectId(object));
+    }
+    assert_eq!(told.load(Ordering::Acquire), 2);
+    holdings.drop_object(ObjectId(1));
+    assert_eq!(told.load(Ordering::Acquire), 2, "it has gone already");
+}

@@ -10,7 +10,7 @@ use hinterland_os::userfault::Scope;
 use hinterland_os::{MemoryFile, PageKind, Seals, Userfault};
 use hinterland_proto::control::{Mapped, ObjectInfo, ObjectState, Reply};
 use hinterland_types::limits::{BASE_PAGE_BYTES, OBJECT_BYTES_MAX};
-use hinterland_types::{ByteRange, Handle, Rights};
+use hinterland_types::{ByteRange, GlobalAddress, Handle, Rights};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,16 +33,9 @@ impl Session {
             Resource::Held(holding) => {
                 let info = core.describe(&core.directory.lookup_object(holding.object)?);
                 let (file_bytes, kind) = holding.file_shape();
-                let mapped = Mapped {
-                    bytes: holding.bytes(),
-                    file_bytes,
-                    address: info.address.unwrap_or_default(),
-                    armed: false,
-                    minor: false,
-                    page_bytes: kind.page_bytes(),
-                    writable: write && !holding.is_sealed(),
-                };
-                Ok((Reply::Mapped(mapped), vec![holding.descriptor(write)?]))
+                let mapped = mapped(holding.bytes(), info.address, (file_bytes, kind));
+                let writable = write && !holding.is_sealed();
+                Ok((Reply::Mapped(Mapped { writable, ..mapped }), vec![holding.descriptor(write)?]))
             }
             Resource::Remote(info) if info.state == ObjectState::Sealed && info.bytes == 0 => {
                 map_empty(&info)
@@ -52,16 +45,8 @@ impl Session {
                 let file = core.cache.begin_reading(&info, self.user, self.id, preference)?;
                 self.lock().caches.insert(handle, Arc::clone(&file));
                 fault_point::reach("map-cached");
-                let mapped = Mapped {
-                    bytes: info.bytes,
-                    file_bytes: file.file_bytes(),
-                    address: info.address.unwrap_or_default(),
-                    armed: true,
-                    minor: false,
-                    page_bytes: file.page_kind().page_bytes(),
-                    writable: false,
-                };
-                Ok((Reply::Mapped(mapped), vec![file.descriptor()?]))
+                let mapped = mapped(info.bytes, info.address, (file.file_bytes(), file.page_kind()));
+                Ok((Reply::Mapped(Mapped { armed: true, ..mapped }), vec![file.descriptor()?]))
             }
             Resource::Region(region) => map_region(core, &region, write),
             Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
@@ -167,19 +152,24 @@ impl Session {
     }
 }
 
+/// How a file of this length and these pages is mapped: read-only, and without a fault being served.
+fn mapped(bytes: u64, address: Option<GlobalAddress>, (file_bytes, kind): (u64, PageKind)) -> Mapped {
+    Mapped {
+        bytes,
+        file_bytes,
+        address: address.unwrap_or_default(),
+        armed: false,
+        minor: false,
+        page_bytes: kind.page_bytes(),
+        writable: false,
+    }
+}
+
 /// An object of another rack without bytes: an empty file, so that the kernel itself answers each touch with SIGBUS.
 fn map_empty(info: &ObjectInfo) -> Answer {
     let file = MemoryFile::anonymous("hinterland-empty", 0, PageKind::Base4K)?;
     file.add_seals(Seals::FIXED_LENGTH)?;
-    let mapped = Mapped {
-        bytes: 0,
-        file_bytes: 0,
-        address: info.address.unwrap_or_default(),
-        armed: false,
-        minor: false,
-        page_bytes: file.kind().page_bytes(),
-        writable: false,
-    };
+    let mapped = mapped(0, info.address, (0, file.kind()));
     Ok((Reply::Mapped(mapped), vec![file.reopen_read_only()?]))
 }
 
@@ -195,17 +185,8 @@ fn map_region(core: &Core, region: &Arc<Region>, write: bool) -> Answer {
             Refused::new(errno::ENOTSUP, text)
         })?;
         let descriptor = part.pinning_descriptor(write)?;
-        let (file_bytes, kind) = part.file_shape();
-        let mapped = Mapped {
-            bytes: region.bytes,
-            file_bytes,
-            address: region.pages.address(),
-            armed: false,
-            minor: false,
-            page_bytes: kind.page_bytes(),
-            writable: write,
-        };
-        Ok((Reply::Mapped(mapped), vec![descriptor]))
+        let mapped = mapped(region.bytes, Some(region.pages.address()), part.file_shape());
+        Ok((Reply::Mapped(Mapped { writable: write, ..mapped }), vec![descriptor]))
     };
     for _ in 0..MAP_TRIES {
         core.regions.recall_all(core, region)?;

@@ -66,6 +66,12 @@ impl Ground {
         Peer::connect(UnixStream::connect(&self.socket, LONG).unwrap())
     }
 
+    /// A client of another host that is through the handshake.
+    pub fn distant_peer(&self) -> Peer {
+        let stream = std::net::TcpStream::connect(self.address()).unwrap();
+        Peer::connect(UnixStream::from_descriptor(stream.into()))
+    }
+
     /// Waits until only the session of `pool` is open; then there must be so many objects and nothing else.
     pub fn settles(&self, pool: &Pool, objects: usize) {
         let deadline = Instant::now() + LONG;
@@ -169,18 +175,22 @@ impl Peer {
 
     /// Calls with a body of any bytes and takes the answer; `false` if the node has closed.
     pub fn call(&mut self, body: &[u8]) -> bool {
+        self.ask(body).is_some()
+    }
+
+    /// Calls with a body of any bytes; the answer, or `None` if the node has closed.
+    pub fn ask(&mut self, body: &[u8]) -> Option<Reply> {
         let header = self.sealed(FrameHeader::new(FrameKind::Call, 0, body.len() as u32));
         self.send(&[&header, body].concat(), &[]);
         let mut bytes = [0; HEADER_BYTES];
         if self.stream.receive_exact(&mut bytes, &mut Vec::new()).is_err() {
-            return false;
+            return None;
         }
         let header = FrameHeader::parse(&bytes).unwrap();
         let mut body = vec![0; header.body_bytes as usize];
         self.stream.receive_exact(&mut body, &mut Vec::new()).unwrap();
         assert_eq!(header.kind, FrameKind::Reply);
-        decode::<Reply>(&body).unwrap();
-        true
+        Some(decode::<Reply>(&body).unwrap())
     }
 }
 
