@@ -18,6 +18,44 @@ LLAMA = TREE / ".cache/llamacpp-cuda"
 PARTS = ("basic", "streams", "graphs", "symbols", "rows", "memory", "errors", "threads")
 SECONDS = 240
 
+# Asks what devices there are, as programs do that fork before they use any; says what the child and the parent get from CUDA.
+ASKS_AND_FORKS = """
+import ctypes, os
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+count, handle, again = ctypes.c_uint(), ctypes.c_void_p(), ctypes.c_void_p()
+memory, uuid = (ctypes.c_ulonglong * 3)(), ctypes.create_string_buffer(96)
+assert nvml.nvmlInit_v2() == 0
+assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0 and count.value == 1
+assert nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(handle)) == 0
+assert nvml.nvmlDeviceGetUUID(handle, uuid, 96) == 0
+assert nvml.nvmlDeviceGetHandleByUUID(uuid, ctypes.byref(again)) == 0 and again.value == handle.value
+assert nvml.nvmlDeviceGetHandleByUUID(b"GPU-none", ctypes.byref(again)) == 6
+assert nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0 and list(memory) == [512 << 20, 512 << 20, 0]
+
+def use():
+    runtime, place = ctypes.CDLL("libcudart.so.13"), ctypes.c_void_p()
+    code = runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(64 << 20))
+    assert code != 0 or nvml.nvmlDeviceGetMemoryInfo(handle, memory) == 0 and memory[1] <= 448 << 20
+    return code
+
+child = os.fork()
+if child == 0:
+    os._exit(use())
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), use())
+"""
+
+# Loads a module that the node refuses, and then one that it takes.
+REFUSED_LOAD = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+code = b".version 8.0\\n.target sm_80\\n.address_size 64\\n.visible .entry nothing() { ret; }\\n"
+module = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuModuleLoadData(ctypes.byref(module), code) == 218
+assert cuda.cuCtxSynchronize() == 0, "it was told, and is not told again"
+assert cuda.cuModuleLoadData(ctypes.byref(module), code) == 0
+"""
+
 needs_llama = pytest.mark.skipif(
     not (LLAMA / "tokens").exists(), reason="llama.cpp for CUDA is not installed (hint: tests/llamacpp-cuda .cache/llamacpp-cuda)"
 )
@@ -158,9 +196,30 @@ def test_a_program_of_the_drivers_interface_with_ptx_of_its_own_is_right(gpu_nod
     assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
 
 
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_functions_that_are_looked_up_take_the_arguments_of_the_version_that_was_asked_for(gpu_node, folder, fabric):
+    node = gpu_node()
+    words = (sys.executable, TREE / "tests/programs/gpu_entries.py", folder / "code.ptx")
+    outcome = node.run(*words, address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_program_that_asks_what_devices_there_are_may_fork_and_use_them_in_a_child(gpu_node, fabric):
+    node = gpu_node()
+    outcome = node.run(sys.executable, "-c", ASKS_AND_FORKS, address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "0 0\n"), outcome.stderr
+
+
+def test_code_that_the_driver_refuses_is_refused_by_the_call_that_loads_it(gpu_node):
+    outcome = gpu_node("software:memory=64M,fault=load:1:218").run(sys.executable, "-c", REFUSED_LOAD)
+    assert outcome.returncode == 0, outcome.stderr
+
+
 def test_what_a_kernel_prints_is_the_programs_output(gpu_node, program):
     outcome = gpu_node().run(program, "print")
-    assert outcome.stdout.splitlines() == ["before", "thread 0 says 7", "thread 1 says 7", "print"]
+    told = ["before", "thread 0 says 7", "thread 1 says 7", "a letter of zero: [\0]", "print"]
+    assert outcome.stdout.splitlines() == told
 
 
 def test_a_program_without_a_node_is_told_so_and_has_no_gpu(binary, program, folder):

@@ -14,6 +14,7 @@ PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
+    "gpu_refusals": ("launches", "queries", "captures", "settings"),
 }
 
 # Allocates, says what is free and what the last call returned, and frees when it is told to.
@@ -74,6 +75,20 @@ def test_every_result_is_right(gpu_node, compiled, name, fabric):  # noqa: F811
 def test_every_result_is_right_where_work_takes_time(gpu_node, compiled, name):  # noqa: F811
     outcome = gpu_node("software:memory=512M,devices=2,delay-us=300").run(compiled(name), *PROGRAMS[name])
     assert outcome.returncode == 0, outcome.stderr
+
+
+@needs_nvcc
+def test_a_variable_in_unified_memory_is_named_and_its_kernels_are_refused(gpu_node, compiled):  # noqa: F811
+    outcome = gpu_node().run(compiled("gpu_managed"))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stderr.count("variable together is in unified memory") == 1
+
+
+@needs_nvcc
+def test_destructors_that_run_last_may_call_cuda(gpu_node, compiled):  # noqa: F811
+    outcome = gpu_node().run(compiled("gpu_last"))
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.splitlines() == ["thread 7", "thread 7", "main", "thread 7", "program 7"]
 
 
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])

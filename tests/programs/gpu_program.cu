@@ -68,6 +68,10 @@ __global__ void say(int number) {
     printf("thread %d says %d\n", (int) threadIdx.x, number);
 }
 
+__global__ void say_letter(char letter) {
+    printf("a letter of zero: [%c]\n", letter);
+}
+
 static void basic() {
     const int count = 100003;
     std::vector<float> from(count), to(count);
@@ -365,6 +369,7 @@ static void errors() {
 static void print() {
     printf("before\n");
     say<<<1, 2>>>(7);
+    say_letter<<<1, 1>>>(0);
     GOOD(cudaDeviceSynchronize());
 }
 

@@ -21,6 +21,12 @@ pub const INVALID_SYMBOL: Code = 13;
 pub const UNAVAILABLE: Code = 46;
 /// No such kernel.
 pub const INVALID_FUNCTION: Code = 98;
+/// A direction of a copy that there is none of.
+pub const INVALID_DIRECTION: Code = 21;
+/// A launch for which a multiprocessor has too few registers.
+pub const OUT_OF_RESOURCES: Code = 701;
+/// A launch of groups that may wait for each other and do not fit at once.
+pub const COOPERATIVE_TOO_LARGE: Code = 720;
 /// No device can be reached.
 pub const NO_DEVICE: Code = 100;
 /// No device has this number.
@@ -39,6 +45,8 @@ pub const PEER_NOT_ENABLED: Code = 705;
 pub const ALREADY_REGISTERED: Code = 712;
 /// Memory of the host that is not registered.
 pub const NOT_REGISTERED: Code = 713;
+/// There is no such file.
+pub const FILE_NOT_FOUND: Code = 301;
 /// A stream, event, graph or module that does not exist (any more).
 pub const INVALID_HANDLE: Code = 400;
 /// Not in this state.
@@ -61,8 +69,12 @@ pub const CAPTURE_MERGE: Code = 902;
 pub const CAPTURE_UNMATCHED: Code = 903;
 /// A stream of the capture was not joined with its origin.
 pub const CAPTURE_UNJOINED: Code = 904;
+/// A stream that is being captured would wait for what is not.
+pub const CAPTURE_ISOLATION: Code = 905;
 /// The default stream while a stream that it waits for is being captured.
 pub const CAPTURE_IMPLICIT: Code = 906;
+/// The event was last recorded in a capture.
+pub const CAPTURED_EVENT: Code = 907;
 /// Nobody knows what happened.
 pub const UNKNOWN: Code = 999;
 
@@ -76,26 +88,75 @@ const ENTRIES: &[Entry] = &[
     (2, c"cudaErrorMemoryAllocation", c"CUDA_ERROR_OUT_OF_MEMORY", c"out of memory"),
     (3, c"cudaErrorInitializationError", c"CUDA_ERROR_NOT_INITIALIZED", c"initialization error"),
     (4, c"cudaErrorCudartUnloading", c"CUDA_ERROR_DEINITIALIZED", c"driver shutting down"),
+    (5, c"cudaErrorProfilerDisabled", c"CUDA_ERROR_PROFILER_DISABLED", c"profiler disabled"),
     (9, c"cudaErrorInvalidConfiguration", c"CUDA_ERROR_UNKNOWN", c"invalid configuration argument"),
     (12, c"cudaErrorInvalidPitchValue", c"CUDA_ERROR_UNKNOWN", c"invalid pitch argument"),
     (13, c"cudaErrorInvalidSymbol", c"CUDA_ERROR_UNKNOWN", c"invalid device symbol"),
     (21, c"cudaErrorInvalidMemcpyDirection", c"CUDA_ERROR_UNKNOWN", c"invalid copy direction for memcpy"),
+    (34, c"cudaErrorStubLibrary", c"CUDA_ERROR_STUB_LIBRARY", c"CUDA driver is a stub library"),
+    (
+        35,
+        c"cudaErrorInsufficientDriver",
+        c"CUDA_ERROR_UNKNOWN",
+        c"CUDA driver version is insufficient for CUDA runtime version",
+    ),
+    (
+        36,
+        c"cudaErrorCallRequiresNewerDriver",
+        c"CUDA_ERROR_UNKNOWN",
+        c"API call is not supported in the installed CUDA driver",
+    ),
+    (
+        43,
+        c"cudaErrorDuplicateVariableName",
+        c"CUDA_ERROR_UNKNOWN",
+        c"duplicate global variable looked up by string name",
+    ),
     (
         46,
         c"cudaErrorDevicesUnavailable",
         c"CUDA_ERROR_DEVICE_UNAVAILABLE",
         c"the GPU node cannot be reached any more",
     ),
+    (52, c"cudaErrorMissingConfiguration", c"CUDA_ERROR_UNKNOWN", c"launch without a configuration"),
     (98, c"cudaErrorInvalidDeviceFunction", c"CUDA_ERROR_UNKNOWN", c"invalid device function"),
     (100, c"cudaErrorNoDevice", c"CUDA_ERROR_NO_DEVICE", c"no CUDA-capable device is detected"),
     (101, c"cudaErrorInvalidDevice", c"CUDA_ERROR_INVALID_DEVICE", c"invalid device ordinal"),
     (200, c"cudaErrorInvalidKernelImage", c"CUDA_ERROR_INVALID_IMAGE", c"device kernel image is invalid"),
     (201, c"cudaErrorDeviceUninitialized", c"CUDA_ERROR_INVALID_CONTEXT", c"invalid device context"),
+    (205, c"cudaErrorMapBufferObjectFailed", c"CUDA_ERROR_MAP_FAILED", c"mapping of buffer object failed"),
+    (
+        206,
+        c"cudaErrorUnmapBufferObjectFailed",
+        c"CUDA_ERROR_UNMAP_FAILED",
+        c"unmapping of buffer object failed",
+    ),
+    (208, c"cudaErrorAlreadyMapped", c"CUDA_ERROR_ALREADY_MAPPED", c"resource already mapped"),
     (
         209,
         c"cudaErrorNoKernelImageForDevice",
         c"CUDA_ERROR_NO_BINARY_FOR_GPU",
         c"no kernel image is available for the device",
+    ),
+    (210, c"cudaErrorAlreadyAcquired", c"CUDA_ERROR_ALREADY_ACQUIRED", c"resource already acquired"),
+    (211, c"cudaErrorNotMapped", c"CUDA_ERROR_NOT_MAPPED", c"resource not mapped"),
+    (
+        214,
+        c"cudaErrorECCUncorrectable",
+        c"CUDA_ERROR_ECC_UNCORRECTABLE",
+        c"uncorrectable ECC error encountered",
+    ),
+    (
+        215,
+        c"cudaErrorUnsupportedLimit",
+        c"CUDA_ERROR_UNSUPPORTED_LIMIT",
+        c"limit is not supported on this architecture",
+    ),
+    (
+        216,
+        c"cudaErrorDeviceAlreadyInUse",
+        c"CUDA_ERROR_CONTEXT_ALREADY_IN_USE",
+        c"exclusive-thread device already in use by a different thread",
     ),
     (
         217,
@@ -104,6 +165,50 @@ const ENTRIES: &[Entry] = &[
         c"peer access is not supported between these devices",
     ),
     (218, c"cudaErrorInvalidPtx", c"CUDA_ERROR_INVALID_PTX", c"a PTX image could not be compiled"),
+    (
+        219,
+        c"cudaErrorInvalidGraphicsContext",
+        c"CUDA_ERROR_INVALID_GRAPHICS_CONTEXT",
+        c"invalid OpenGL or DirectX context",
+    ),
+    (
+        220,
+        c"cudaErrorNvlinkUncorrectable",
+        c"CUDA_ERROR_NVLINK_UNCORRECTABLE",
+        c"uncorrectable NVLink error detected during the execution",
+    ),
+    (
+        221,
+        c"cudaErrorJitCompilerNotFound",
+        c"CUDA_ERROR_JIT_COMPILER_NOT_FOUND",
+        c"PTX JIT compiler library not found",
+    ),
+    (
+        222,
+        c"cudaErrorUnsupportedPtxVersion",
+        c"CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+        c"the PTX was compiled with an unsupported toolchain",
+    ),
+    (300, c"cudaErrorInvalidSource", c"CUDA_ERROR_INVALID_SOURCE", c"device kernel image is invalid"),
+    (301, c"cudaErrorFileNotFound", c"CUDA_ERROR_FILE_NOT_FOUND", c"file not found"),
+    (
+        302,
+        c"cudaErrorSharedObjectSymbolNotFound",
+        c"CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+        c"shared object symbol not found",
+    ),
+    (
+        303,
+        c"cudaErrorSharedObjectInitFailed",
+        c"CUDA_ERROR_SHARED_OBJECT_INIT_FAILED",
+        c"shared object initialization failed",
+    ),
+    (
+        304,
+        c"cudaErrorOperatingSystem",
+        c"CUDA_ERROR_OPERATING_SYSTEM",
+        c"OS call failed or operation not supported on this OS",
+    ),
     (400, c"cudaErrorInvalidResourceHandle", c"CUDA_ERROR_INVALID_HANDLE", c"invalid resource handle"),
     (
         401,
@@ -132,6 +237,12 @@ const ENTRIES: &[Entry] = &[
         c"the launch timed out and was terminated",
     ),
     (
+        703,
+        c"cudaErrorLaunchIncompatibleTexturing",
+        c"CUDA_ERROR_LAUNCH_INCOMPATIBLE_TEXTURING",
+        c"launch uses incompatible texturing mode",
+    ),
+    (
         704,
         c"cudaErrorPeerAccessAlreadyEnabled",
         c"CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
@@ -143,7 +254,15 @@ const ENTRIES: &[Entry] = &[
         c"CUDA_ERROR_PEER_ACCESS_NOT_ENABLED",
         c"peer access has not been enabled",
     ),
+    (
+        708,
+        c"cudaErrorSetOnActiveProcess",
+        c"CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE",
+        c"cannot set while device is active in this process",
+    ),
+    (709, c"cudaErrorContextIsDestroyed", c"CUDA_ERROR_CONTEXT_IS_DESTROYED", c"context is destroyed"),
     (710, c"cudaErrorAssert", c"CUDA_ERROR_ASSERT", c"device-side assert triggered"),
+    (711, c"cudaErrorTooManyPeers", c"CUDA_ERROR_TOO_MANY_PEERS", c"peer mapping resources exhausted"),
     (
         712,
         c"cudaErrorHostMemoryAlreadyRegistered",
@@ -156,6 +275,7 @@ const ENTRIES: &[Entry] = &[
         c"CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
         c"pointer does not correspond to a registered memory region",
     ),
+    (714, c"cudaErrorHardwareStackError", c"CUDA_ERROR_HARDWARE_STACK_ERROR", c"hardware stack error"),
     (
         715,
         c"cudaErrorIllegalInstruction",
@@ -163,6 +283,13 @@ const ENTRIES: &[Entry] = &[
         c"an illegal instruction was encountered",
     ),
     (716, c"cudaErrorMisalignedAddress", c"CUDA_ERROR_MISALIGNED_ADDRESS", c"misaligned address"),
+    (
+        717,
+        c"cudaErrorInvalidAddressSpace",
+        c"CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        c"operation not supported on global/shared address space",
+    ),
+    (718, c"cudaErrorInvalidPc", c"CUDA_ERROR_INVALID_PC", c"invalid program counter"),
     (719, c"cudaErrorLaunchFailure", c"CUDA_ERROR_LAUNCH_FAILED", c"unspecified launch failure"),
     (
         720,
@@ -172,6 +299,13 @@ const ENTRIES: &[Entry] = &[
     ),
     (800, c"cudaErrorNotPermitted", c"CUDA_ERROR_NOT_PERMITTED", c"operation not permitted"),
     (801, c"cudaErrorNotSupported", c"CUDA_ERROR_NOT_SUPPORTED", c"operation not supported"),
+    (802, c"cudaErrorSystemNotReady", c"CUDA_ERROR_SYSTEM_NOT_READY", c"system not yet initialized"),
+    (
+        803,
+        c"cudaErrorSystemDriverMismatch",
+        c"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+        c"system has unsupported display driver / cuda driver combination",
+    ),
     (
         900,
         c"cudaErrorStreamCaptureUnsupported",
@@ -203,17 +337,37 @@ const ENTRIES: &[Entry] = &[
         c"capturing stream has unjoined work",
     ),
     (
+        905,
+        c"cudaErrorStreamCaptureIsolation",
+        c"CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+        c"dependency created on uncaptured work in another stream",
+    ),
+    (
         906,
         c"cudaErrorStreamCaptureImplicit",
         c"CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
         c"operation would make the legacy stream depend on a capturing blocking stream",
     ),
     (
+        907,
+        c"cudaErrorCapturedEvent",
+        c"CUDA_ERROR_CAPTURED_EVENT",
+        c"operation not permitted on an event last recorded in a capturing stream",
+    ),
+    (
+        908,
+        c"cudaErrorStreamCaptureWrongThread",
+        c"CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD",
+        c"attempt to terminate a thread-local capture sequence from another thread",
+    ),
+    (909, c"cudaErrorTimeout", c"CUDA_ERROR_TIMEOUT", c"wait operation timed out"),
+    (
         910,
         c"cudaErrorGraphExecUpdateFailure",
         c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
         c"the graph update was not performed",
     ),
+    (912, c"cudaErrorInvalidClusterSize", c"CUDA_ERROR_INVALID_CLUSTER_SIZE", c"cluster misconfiguration"),
     (999, c"cudaErrorUnknown", c"CUDA_ERROR_UNKNOWN", c"unknown error"),
 ];
 

@@ -14,6 +14,7 @@ pub mod inbox;
 pub mod instance;
 pub mod landing;
 pub mod launch;
+pub mod limits;
 pub mod list;
 pub mod memory;
 pub mod module;

@@ -1,8 +1,11 @@
 //! Functions of `libnvidia-ml`, which programs ask what devices there are before they use any.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::sync::OnceLock;
 
-use crate::core::session::{Session, session};
+use hinterland_proto::gpu::{DeviceFacts, Welcome};
+
+use crate::core::session::{look, look_at_status, present};
 use crate::runtime::give;
 
 /// `nvmlReturn_t`
@@ -11,21 +14,67 @@ type Status = c_int;
 const SUCCESS: Status = 0;
 const UNINITIALIZED: Status = 1;
 const INVALID_ARGUMENT: Status = 2;
+const NOT_FOUND: Status = 6;
 const INSUFFICIENT_SIZE: Status = 7;
+const GPU_IS_LOST: Status = 15;
 /// Handles are numbers of devices from here on.
 const HANDLE_BASE: usize = 0x5e0a_0000_0001;
 
-fn nvml(work: impl FnOnce(&'static Session) -> Result<(), Status>) -> Status {
-    match session() {
-        Ok(session) => work(session).err().unwrap_or(SUCCESS),
-        Err(_) => UNINITIALIZED,
+/// What the node said of itself: to the session, if there is one, else to this library. It makes no session, as the vendor's does not use CUDA:
+/// a program asks here what there is, forks, and its children use it.
+fn facts() -> Option<&'static Welcome> {
+    static FACTS: OnceLock<Option<Welcome>> = OnceLock::new();
+    if let Some(session) = present() {
+        return Some(&session.welcome);
     }
+    let facts = FACTS.get_or_init(|| look().inspect_err(|why| eprintln!("hinterland: no GPU: {why}")).ok());
+    facts.as_ref()
 }
 
-fn device(session: &Session, handle: *mut c_void) -> Result<u32, Status> {
+fn nvml(work: impl FnOnce(&'static Welcome) -> Result<(), Status>) -> Status {
+    facts().map_or(UNINITIALIZED, |facts| work(facts).err().unwrap_or(SUCCESS))
+}
+
+fn handle(number: usize) -> *mut c_void {
+    std::ptr::without_provenance_mut(HANDLE_BASE + number)
+}
+
+/// The number of a device, and what it is.
+fn device(facts: &'static Welcome, handle: *mut c_void) -> Result<(u32, &'static DeviceFacts), Status> {
     let number = handle.addr().checked_sub(HANDLE_BASE).ok_or(INVALID_ARGUMENT)?;
-    let number = u32::try_from(number).map_err(|_| INVALID_ARGUMENT)?;
-    session.device(number).map(|_| number).map_err(|_| INVALID_ARGUMENT)
+    let found = facts.devices.get(number).ok_or(INVALID_ARGUMENT)?;
+    Ok((u32::try_from(number).map_err(|_| INVALID_ARGUMENT)?, found))
+}
+
+/// The identifier of a device, as people write it.
+fn uuid_text(facts: &DeviceFacts) -> String {
+    let mut text = String::from("GPU-");
+    for (at, byte) in facts.uuid.iter().enumerate() {
+        if [4, 6, 8, 10].contains(&at) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+/// Gives the handle of the device of which something is true.
+///
+/// # Safety
+/// `place` is null or can be written.
+unsafe fn give_handle(place: *mut *mut c_void, is_meant: impl Fn(&DeviceFacts) -> bool) -> Status {
+    nvml(|facts| {
+        let number = facts.devices.iter().position(is_meant).ok_or(NOT_FOUND)?;
+        // SAFETY: the caller's promise.
+        unsafe { put(place, handle(number)) }
+    })
+}
+
+/// # Safety
+/// `text` is null or a string.
+unsafe fn lower(text: *const c_char) -> Option<String> {
+    // SAFETY: the caller's promise.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().to_lowercase())
 }
 
 /// Writes a string of C.
@@ -54,19 +103,19 @@ unsafe fn put<T>(place: *mut T, value: T) -> Result<(), Status> {
     unsafe { give(place, value) }.map_err(|_| INVALID_ARGUMENT)
 }
 
-/// Makes the session.
+/// Asks the node what it has.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_nvmlInit_v2() -> Status {
     nvml(|_| Ok(()))
 }
 
-/// Makes the session.
+/// Asks the node what it has.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_nvmlInitWithFlags(_flags: c_uint) -> Status {
     nvml(|_| Ok(()))
 }
 
-/// The session stays until the process ends.
+/// What the node said stays known.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_nvmlShutdown() -> Status {
     SUCCESS
@@ -80,6 +129,8 @@ pub extern "C" fn hl_nvmlErrorString(status: Status) -> *const c_char {
         UNINITIALIZED => c"Uninitialized",
         INVALID_ARGUMENT => c"Invalid Argument",
         3 => c"Not Supported",
+        NOT_FOUND => c"Not Found",
+        GPU_IS_LOST => c"GPU is lost",
         INSUFFICIENT_SIZE => c"Insufficient Size",
         _ => c"Unknown Error",
     };
@@ -90,24 +141,56 @@ pub extern "C" fn hl_nvmlErrorString(status: Status) -> *const c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetCount_v2(count: *mut c_uint) -> Status {
     // SAFETY: a place for a result, as documented.
-    nvml(|session| unsafe { put(count, session.welcome.devices.len() as c_uint) })
+    nvml(|facts| unsafe { put(count, facts.devices.len() as c_uint) })
 }
 
 /// A device by its number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetHandleByIndex_v2(number: c_uint, place: *mut *mut c_void) -> Status {
-    nvml(|session| {
-        session.device(number).map_err(|_| INVALID_ARGUMENT)?;
+    nvml(|facts| {
+        facts.devices.get(number as usize).ok_or(INVALID_ARGUMENT)?;
         // SAFETY: a place for a result, as documented.
-        unsafe { put(place, std::ptr::without_provenance_mut(HANDLE_BASE + number as usize)) }
+        unsafe { put(place, handle(number as usize)) }
     })
+}
+
+/// A device by its identifier.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetHandleByUUID(
+    uuid: *const c_char,
+    place: *mut *mut c_void,
+) -> Status {
+    // SAFETY: a string or null, as documented.
+    let Some(uuid) = (unsafe { lower(uuid) }) else { return INVALID_ARGUMENT };
+    // SAFETY: a place for a result, as documented.
+    unsafe { give_handle(place, |facts| uuid_text(facts).to_lowercase() == uuid) }
+}
+
+/// A device by its address on the bus of its node. Some write the domain with eight digits, some with four.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetHandleByPciBusId_v2(
+    bus: *const c_char,
+    place: *mut *mut c_void,
+) -> Status {
+    // SAFETY: a string or null, as documented.
+    let Some(bus) = (unsafe { lower(bus) }) else { return INVALID_ARGUMENT };
+    let digits = |text: &str| text.trim_start_matches('0').to_owned();
+    // SAFETY: a place for a result, as documented.
+    unsafe { give_handle(place, |facts| digits(&facts.bus.to_lowercase()) == digits(&bus)) }
+}
+
+/// The number that a device's file would have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_nvmlDeviceGetMinorNumber(handle: *mut c_void, number: *mut c_uint) -> Status {
+    // SAFETY: a place for a result, as documented.
+    nvml(|facts| unsafe { put(number, device(facts, handle)?.0) })
 }
 
 /// The number of a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetIndex(handle: *mut c_void, number: *mut c_uint) -> Status {
     // SAFETY: a place for a result, as documented.
-    nvml(|session| unsafe { put(number, device(session, handle)?) })
+    nvml(|facts| unsafe { put(number, device(facts, handle)?.0) })
 }
 
 /// The name of a device.
@@ -117,11 +200,8 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetName(
     place: *mut c_char,
     room: c_uint,
 ) -> Status {
-    nvml(|session| {
-        let facts = &session.welcome.devices[device(session, handle)? as usize];
-        // SAFETY: room as documented.
-        unsafe { write(&facts.name, place, room) }
-    })
+    // SAFETY: room as documented.
+    nvml(|facts| unsafe { write(&device(facts, handle)?.1.name, place, room) })
 }
 
 /// The identifier of a device.
@@ -131,18 +211,8 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetUUID(
     place: *mut c_char,
     room: c_uint,
 ) -> Status {
-    nvml(|session| {
-        let uuid = session.welcome.devices[device(session, handle)? as usize].uuid;
-        let mut text = String::from("GPU-");
-        for (at, byte) in uuid.iter().enumerate() {
-            if [4, 6, 8, 10].contains(&at) {
-                text.push('-');
-            }
-            text.push_str(&format!("{byte:02x}"));
-        }
-        // SAFETY: room as documented.
-        unsafe { write(&text, place, room) }
-    })
+    // SAFETY: room as documented.
+    nvml(|facts| unsafe { write(&uuid_text(device(facts, handle)?.1), place, room) })
 }
 
 /// `nvmlMemory_t`
@@ -157,8 +227,17 @@ pub struct Memory {
 /// The memory of a device, as far as this session may use it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlDeviceGetMemoryInfo(handle: *mut c_void, place: *mut Memory) -> Status {
-    nvml(|session| {
-        let (free, total) = session.memory_left(device(session, handle)?).map_err(|_| INVALID_ARGUMENT)?;
+    nvml(|facts| {
+        let (number, facts) = device(facts, handle)?;
+        let total = facts.memory;
+        let free = match present() {
+            Some(session) => session.memory_left(number).map_err(|_| GPU_IS_LOST)?.0,
+            None => {
+                let status = look_at_status().map_err(|_| GPU_IS_LOST)?;
+                let promised = status.devices.get(number as usize).map_or(0, |device| device.promised);
+                total.saturating_sub(promised)
+            }
+        };
         // SAFETY: a place for a result, as documented.
         unsafe { put(place, Memory { total, free, used: total.saturating_sub(free) }) }
     })
@@ -171,8 +250,8 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetCudaComputeCapability(
     major: *mut c_int,
     minor: *mut c_int,
 ) -> Status {
-    nvml(|session| {
-        let (high, low) = session.welcome.devices[device(session, handle)? as usize].capability;
+    nvml(|facts| {
+        let (high, low) = device(facts, handle)?.1.capability;
         // SAFETY: places for results, as documented.
         unsafe {
             put(major, high as c_int)?;
@@ -185,10 +264,10 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetCudaComputeCapability(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlSystemGetCudaDriverVersion_v2(version: *mut c_int) -> Status {
     // SAFETY: a place for a result, as documented.
-    nvml(|session| unsafe { put(version, session.welcome.driver) })
+    nvml(|facts| unsafe { put(version, facts.driver) })
 }
 
-/// Makes the session.
+/// Asks the node what it has.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_nvmlInit() -> Status {
     hl_nvmlInit_v2()
@@ -211,8 +290,8 @@ pub unsafe extern "C" fn hl_nvmlDeviceGetHandleByIndex(number: c_uint, place: *m
 /// The version of the node's driver, as CUDA counts it: the vendor's own number is not told over the network.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_nvmlSystemGetDriverVersion(place: *mut c_char, room: c_uint) -> Status {
-    nvml(|session| {
-        let version = session.welcome.driver;
+    nvml(|facts| {
+        let version = facts.driver;
         // SAFETY: room as documented.
         unsafe { write(&format!("{}.{}", version / 1000, version % 1000 / 10), place, room) }
     })

@@ -5,6 +5,7 @@ pub mod error;
 pub mod event;
 pub mod graph;
 pub mod launch;
+pub mod limit;
 pub mod memory;
 pub mod node;
 pub mod per_thread;

@@ -15,7 +15,8 @@ use super::outbox::Tail;
 use super::session::Session;
 use super::stream::Stream;
 use crate::code::{
-    CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code, INVALID_VALUE,
+    CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code,
+    INVALID_VALUE,
 };
 
 /// A capture that goes on.
@@ -227,7 +228,7 @@ impl Session {
     /// Ends the capture that began in a stream.
     ///
     /// # Errors
-    /// It did not begin there, or it has failed.
+    /// It did not begin there, it has failed, or work of another of its streams is not waited for.
     pub fn end_capture(&self, stream: &Stream) -> Result<Arc<Graph>, Code> {
         let mut going = self.captures.going();
         let number = stream.capture.load(Ordering::Relaxed);
@@ -238,12 +239,13 @@ impl Session {
         let Some(capture) = going.remove(&number) else { return Err(INVALID_VALUE) };
         capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
         drop(going);
-        if capture.is_invalid {
+        let is_joined = capture.graph.state().is_joined(stream.number, &capture.streams);
+        if capture.is_invalid || !is_joined {
             // One that the program had before stays, as far as it came.
             if capture.is_own {
                 self.destroy_graph(capture.graph.number)?;
             }
-            return Err(CAPTURE_INVALIDATED);
+            return Err(if capture.is_invalid { CAPTURE_INVALIDATED } else { CAPTURE_UNJOINED });
         }
         Ok(capture.graph)
     }

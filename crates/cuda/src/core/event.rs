@@ -10,7 +10,7 @@ use super::inbox::{Pending, Target};
 use super::outbox::Effect;
 use super::session::Session;
 use super::stream::Stream;
-use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
+use crate::code::{CAPTURE_ISOLATION, CAPTURED_EVENT, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 
 /// Flag of an event that takes no time.
 pub const WITHOUT_TIME: u32 = 2;
@@ -94,8 +94,9 @@ impl Session {
         if capture != 0 {
             self.join_capture(stream, capture)?;
         } else if stream.is_captured() {
-            // Nothing outside a capture can be waited for inside; CUDA calls that isolation.
-            return Err(crate::code::CAPTURE_UNSUPPORTED);
+            // Nothing outside a capture can be waited for inside.
+            self.invalidate_capture(stream);
+            return Err(CAPTURE_ISOLATION);
         }
         let message = StreamWait { stream: stream.number, event: event.number, flags };
         self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
@@ -129,7 +130,7 @@ impl Session {
     fn event_mark(&self, event: &Event) -> Result<Option<Arc<Pending>>, Code> {
         let mut record = event.record();
         if record.capture != 0 {
-            return Err(CAPTURE_UNSUPPORTED);
+            return Err(CAPTURED_EVENT);
         }
         let Some((stream, command)) = record.place.clone() else { return Ok(None) };
         if stream.has_reached(command) {

@@ -16,6 +16,7 @@ use super::list::List;
 use super::node::{Arguments, Content, Given, Node, NodeKind, Piece};
 use super::outbox::Tail;
 use super::session::Session;
+use super::stream::Stream;
 use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED};
 
 /// Most nodes of a graph: as many as the node takes commands.
@@ -103,6 +104,23 @@ impl State {
         {
             entries.extend(front);
         }
+    }
+
+    /// Whether the last work that was captured of each of these streams is in front of the end of one of them.
+    pub(super) fn is_joined(&mut self, origin: u32, streams: &[Arc<Stream>]) -> bool {
+        if streams.len() < 2 {
+            return true;
+        }
+        self.see();
+        let mut in_front = vec![false; self.nodes.len()];
+        let mut to_see = self.frontiers.get(&origin).cloned().unwrap_or_default();
+        while let Some(index) = to_see.pop() {
+            if !std::mem::replace(&mut in_front[index], true) {
+                to_see.extend_from_slice(&self.nodes[index].dependencies);
+            }
+        }
+        let ends = streams.iter().filter_map(|stream| self.frontiers.get(&stream.number));
+        ends.flatten().all(|index| in_front[*index])
     }
 
     /// Something is to be more than the list, or another list.

@@ -48,7 +48,7 @@ impl Session {
     ///
     /// # Errors
     /// They do not come.
-    pub(super) fn wait_landing(&self, range: Span) -> Result<(), Code> {
+    pub(crate) fn wait_landing(&self, range: Span) -> Result<(), Code> {
         self.landing.overlapping(range).iter().try_for_each(|pending| self.wait_mark(pending))
     }
 }

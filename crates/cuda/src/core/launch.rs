@@ -36,19 +36,23 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    fn check(&self) -> Result<(), Code> {
+    /// Whether any device could do it; returns the threads of a group.
+    fn check(&self) -> Result<u64, Code> {
         let fits =
             |sizes: Extent, max: Extent| sizes.iter().zip(max).all(|(size, max)| (1..=max).contains(size));
         let threads: u64 = self.block.iter().map(|size| u64::from(*size)).product();
         if !fits(self.grid, GRID_MAX) || !fits(self.block, BLOCK_MAX) || threads > THREADS_MAX {
             return Err(INVALID_CONFIGURATION);
         }
-        if self.flags & launch_flags::CLUSTER != 0
-            && !self.cluster.iter().zip(self.grid).all(|(part, all)| *part > 0 && all.is_multiple_of(*part))
-        {
+        if self.flags & launch_flags::CLUSTER != 0 && !self.is_whole(self.cluster) {
             return Err(INVALID_CONFIGURATION);
         }
-        Ok(())
+        Ok(threads)
+    }
+
+    /// Whether the groups make whole clusters.
+    fn is_whole(&self, cluster: Extent) -> bool {
+        cluster.iter().zip(self.grid).all(|(part, all)| *part > 0 && all.is_multiple_of(*part))
     }
 }
 
@@ -76,13 +80,23 @@ impl Session {
         geometry: &Geometry,
         parameters: Parameters,
     ) -> Result<(), Code> {
-        geometry.check()?;
+        let threads = geometry.check()?;
+        kernel.limits.check(threads, geometry.shared)?;
         if stream.device != kernel.device {
             return Err(INVALID_HANDLE);
+        }
+        if kernel.layout.cluster.is_some_and(|cluster| !geometry.is_whole(cluster)) {
+            return Err(INVALID_CONFIGURATION);
+        }
+        if geometry.flags & launch_flags::COOPERATIVE != 0 {
+            self.check_cooperative(kernel, geometry)?;
         }
         let layout = &kernel.layout;
         let bytes = match parameters {
             Parameters::Block(_, bytes) if bytes < layout.parameter_bytes as usize => {
+                return Err(INVALID_VALUE);
+            }
+            Parameters::Block(start, _) if start.is_null() && layout.parameter_bytes > 0 => {
                 return Err(INVALID_VALUE);
             }
             Parameters::Each(each) if each.is_null() && !layout.parameters.is_empty() => {
@@ -100,6 +114,7 @@ impl Session {
             cluster: geometry.cluster,
         };
         self.issue(stream, Effect::Visible, &message, bytes, |tail| match parameters {
+            Parameters::Block(..) if bytes == 0 => {}
             // SAFETY: the caller's promise, and the length was looked at above.
             Parameters::Block(start, _) => tail.put(0, unsafe { std::slice::from_raw_parts(start, bytes) }),
             // SAFETY: the caller's promise.

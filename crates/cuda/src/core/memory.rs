@@ -492,6 +492,12 @@ impl Session {
         }
     }
 
+    /// Bytes of the pinned memory that starts there.
+    #[must_use]
+    pub fn pinned_bytes(&self, start: u64) -> Option<u64> {
+        self.memory().pinned.get(&start).map(|(bytes, _)| *bytes)
+    }
+
     /// Whether all of a range of the host is pinned.
     #[must_use]
     pub fn is_pinned(&self, start: u64, bytes: u64) -> bool {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
 
 use hinterland_fatbin::{
     Capability, Group, Kernels, Multiprocessor, Wrapper, choose, choose_assembly, container_bytes, entries,
@@ -16,15 +16,16 @@ use hinterland_proto::gpu::{DEFAULT_STREAMS, FunctionFacts, MODULE_BYTES_MAX, Me
 
 use super::attribute;
 use super::handle::{NumberMap, Table};
+use super::limits::{CARVEOUT, DYNAMIC_SHARED_MAX, Limits};
 use super::session::Session;
-use crate::code::{Code, INVALID_FUNCTION, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND};
+use crate::code::{
+    Code, INVALID_FUNCTION, INVALID_IMAGE, INVALID_VALUE, NO_BINARY, NOT_FOUND, NOT_SUPPORTED,
+};
 
 /// Bytes from which the length of a fat binary or an ELF file can be told.
-const HEADER_BYTES: usize = 64;
-/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
-const DYNAMIC_SHARED_MAX: i32 = 8;
-/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
-const CARVEOUT: i32 = 9;
+pub(crate) const HEADER_BYTES: usize = 64;
+/// A name that no variable has.
+const NO_VARIABLE: &[u8] = b" ";
 /// Longest PTX text that is looked for its end.
 const TEXT_MAX: usize = 256 << 20;
 
@@ -80,19 +81,29 @@ impl Modules {
     /// There is none (any more).
     pub fn remove_binary(&self, number: u32) -> Result<Arc<Binary>, Code> {
         super::recent::forget_all();
-        self.binaries.remove(number).map(|binary| (*binary).clone())
+        let binary = self.binaries.remove(number).map(|binary| (*binary).clone())?;
+        for (_, name) in binary.named.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+            // It is there: it was given to this kernel.
+            let _ = self.functions.remove(name);
+        }
+        Ok(binary)
     }
 
-    /// Names a kernel that the program asked for.
+    /// Names a kernel of a binary that the program asked for: the same one as before, if it did so before.
     ///
     /// # Errors
     /// All names were given.
-    pub fn add_function(&self, registered: Registered) -> Result<u32, Code> {
+    pub fn name_function(&self, binary: &Arc<Binary>, kernel: &str) -> Result<u32, Code> {
+        let mut named = binary.named.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(name) = named.get(kernel) {
+            return Ok(*name);
+        }
         let mut name = 0;
         self.functions.add(|number| {
             name = number;
-            Ok(Arc::new(registered))
+            Ok(Arc::new(Registered::new(binary.clone(), kernel.to_owned())))
         })?;
+        named.insert(kernel.to_owned(), name);
         Ok(name)
     }
 
@@ -114,6 +125,8 @@ impl Modules {
 pub struct Binary {
     bytes: Bytes,
     loaded: Mutex<NumberMap<u32, Arc<Loaded>>>,
+    /// Kernels that the program got by name, and the names that it has for them.
+    named: Mutex<HashMap<String, u32>>,
 }
 
 /// Where it lies.
@@ -154,7 +167,7 @@ impl Binary {
         // SAFETY: the caller's promise; a container has at least its header.
         let header = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), 16) };
         let length = container_bytes(header).map_err(|error| bad_image(&error))?;
-        Ok(Self { bytes: Bytes::There(start, length), loaded: Mutex::default() })
+        Ok(Self { bytes: Bytes::There(start, length), loaded: Mutex::default(), named: Mutex::default() })
     }
 
     /// A copy of the image, fat binary or PTX text at an address.
@@ -191,7 +204,20 @@ impl Binary {
         };
         // SAFETY: the caller's promise; the length is the one that its kind says.
         let bytes = unsafe { std::slice::from_raw_parts(image, length) }.to_vec();
-        Ok(Self { bytes: Bytes::Here(bytes), loaded: Mutex::default() })
+        Ok(Self { bytes: Bytes::Here(bytes), loaded: Mutex::default(), named: Mutex::default() })
+    }
+
+    /// Whether bytes that end with a zero byte hold all that their header says, so that [`copy_of`](Self::copy_of) may read them.
+    pub(crate) fn fits(bytes: &[u8]) -> bool {
+        let Some(header) = bytes.get(..HEADER_BYTES) else { return false };
+        let length = match header[..4] {
+            // A wrapper is made of addresses, which no file has.
+            [0xb1, 0x43, 0x62, 0x46] => None,
+            [0x50, 0xed, 0x55, 0xba] => container_bytes(&header[..16]).ok(),
+            [0x7f, b'E', b'L', b'F'] => elf_bytes(header),
+            _ => Some(0),
+        };
+        length.is_some_and(|length| length <= bytes.len())
     }
 
     fn bytes(&self) -> &[u8] {
@@ -208,6 +234,17 @@ impl Binary {
 fn bad_image(why: &dyn std::fmt::Display) -> Code {
     eprintln!("hinterland: code for the GPU cannot be read: {why}");
     INVALID_IMAGE
+}
+
+/// Says that a variable is in unified memory, once.
+pub(crate) fn say_managed(name: &str) {
+    static SAYS: Once = Once::new();
+    SAYS.call_once(|| {
+        eprintln!(
+            "hinterland: the variable {} is in unified memory, which there is none of for a GPU elsewhere (hint: __device__ and cudaMemcpyToSymbol in place of __managed__)",
+            name.escape_default()
+        );
+    });
 }
 
 /// The length of an ELF file from its header: the end of the table that lies last.
@@ -230,6 +267,7 @@ pub struct Kernel {
     pub layout: hinterland_fatbin::Kernel,
     /// The GPU that its image was made for, as ten times major plus minor.
     version: u32,
+    pub(super) limits: Limits,
     /// Attributes that the program set.
     set: Mutex<HashMap<i32, i32>>,
     facts: Mutex<Option<FunctionFacts>>,
@@ -340,6 +378,7 @@ impl Session {
         let kernel = Arc::new(Kernel {
             function,
             device,
+            limits: Limits::of(self, device, layout),
             layout: layout.clone(),
             version: loaded.version,
             set: Mutex::default(),
@@ -375,6 +414,11 @@ impl Session {
             (&packed, bytes)
         };
         let kernels = Kernels::of_image(readable).map_err(|error| bad_image(&error))?;
+        if let Some(one) = kernels.variables.iter().find(|one| one.is_managed) {
+            // Its kernels would use a place that the program does not see.
+            say_managed(&one.name);
+            return Err(NOT_SUPPORTED);
+        }
         let module = self.send_module(device, sent)?;
         let made_for = kernels.target.map_or(gpu, |target| target.capability);
         let loaded = Arc::new(Loaded {
@@ -419,6 +463,19 @@ impl Session {
     /// It has not, or no image for the device; the node is gone.
     pub fn check_kernel(&self, binary: &Binary, device: u32, name: &str) -> Result<(), Code> {
         self.load(binary, device)?.kernels.contains_key(name).then_some(()).ok_or(NOT_FOUND)
+    }
+
+    /// Waits until a device has a binary, so that it is told at once if the node's driver does not take it.
+    ///
+    /// # Errors
+    /// As it says, or it is gone.
+    pub fn confirm(&self, binary: &Binary, device: u32) -> Result<(), Code> {
+        let module = self.load(binary, device)?.module;
+        match self.ask(NO_VARIABLE, |question| AskSymbol { question, module }) {
+            Ok(_) | Err(NOT_FOUND) => Ok(()),
+            // Why is what it said of the module itself.
+            Err(code) => Err(self.surface().err().unwrap_or(code)),
+        }
     }
 
     /// Address and length of a variable; asked once.
@@ -485,7 +542,7 @@ impl Session {
         })
     }
 
-    fn multiprocessor(&self, device: u32) -> Multiprocessor {
+    pub(super) fn multiprocessor(&self, device: u32) -> Multiprocessor {
         let of = |number| u32::try_from(self.attribute_or_zero(device, number)).unwrap_or(0);
         Multiprocessor {
             threads: of(attribute::THREADS_PER_MULTIPROCESSOR),
@@ -500,8 +557,9 @@ impl Session {
     /// Sets an attribute of a kernel, by the driver's number.
     ///
     /// # Errors
-    /// The node is gone.
+    /// There is none of this number that can be set, or not to this; the node is gone.
     pub fn set_attribute(&self, kernel: &Kernel, attribute: i32, value: i32) -> Result<(), Code> {
+        kernel.limits.set(attribute, value)?;
         self.send(&FunctionAttribute { function: kernel.function, attribute, value })?;
         kernel.set.lock().unwrap_or_else(PoisonError::into_inner).insert(attribute, value);
         // What was known of it may be another now.

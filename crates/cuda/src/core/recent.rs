@@ -53,7 +53,8 @@ impl Session {
         find: impl FnOnce() -> Result<(Arc<Kernel>, Arc<Stream>), Code>,
         work: impl FnOnce(&Kernel, &Arc<Stream>) -> Result<(), Code>,
     ) -> Result<(), Code> {
-        if self.without.recent {
+        // In a destructor that runs last nothing is remembered any more.
+        if self.without.recent || RECENT.try_with(|_| ()).is_err() {
             let (kernel, to) = find()?;
             return work(&kernel, &to);
         }

@@ -1,11 +1,13 @@
 //! The one session of a process with its GPU node: made by the first call that needs a device, ended with the process.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use hinterland_channel::{Address, BiasedLock, Channel, ChannelError, ChannelOptions, Meter};
-use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, HELLO, Hello, WELCOME, Welcome};
+use hinterland_channel::{
+    Address, BiasedLock, Channel, ChannelError, ChannelOptions, Meter, Receiver, Sender,
+};
+use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, GpuStatus, HELLO, Hello, LIST, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
 use hinterland_types::NodeId;
 
@@ -66,8 +68,6 @@ pub struct Session {
     /// Streams that the program made.
     pub streams: Table<Stream>,
     pub(super) default_streams: Vec<Arc<Stream>>,
-    /// The last command whose end was asked for without waiting.
-    pub(super) asked: AtomicU64,
     /// Events that the program made.
     pub events: Table<Event>,
     pub(super) captures: Captures,
@@ -129,43 +129,19 @@ pub fn present() -> Option<&'static Session> {
 
 impl Session {
     fn start() -> Result<Self, String> {
-        let node = std::env::var(NODE).map_err(|_| {
-            format!(
-                "{NODE} is not set (hint: start the program with `hinterland run --gpu ADDRESS -- PROGRAM`)"
-            )
-        })?;
+        let node = node()?;
         // Before there is anything that a child could inherit.
         fork::watch()?;
-        let channel =
-            connect(&node).map_err(|error| format!("the GPU node at {node} does not answer: {error}"))?;
+        let channel = connect(&node)?;
         fork::set_sockets(&channel.sockets());
-        let (mut sender, mut receiver) = channel
-            .split()
-            .map_err(|error| format!("the channel to the GPU node cannot be used: {error}"))?;
-        let hello = Hello {
-            version: GPU_VERSION,
-            program: program_name(),
-            host: host_name(),
-            process: std::process::id(),
-            memory: memory_wanted()?,
-            devices: Vec::new(),
-        };
-        let body = postcard::to_allocvec(&hello)
-            .map_err(|error| format!("the greeting cannot be written: {error}"))?;
-        say(&mut sender, &body).map_err(|error| format!("the GPU node at {node} went away: {error}"))?;
-        let welcome = hear(&mut receiver)
-            .map_err(|error| format!("the GPU node at {node} did not let us in: {error}"))?;
+        let (welcome, sender, receiver) = greet(&node, channel, memory_wanted()?)?;
         let session = Self::new(welcome, sender, receiver)?;
         session.fetch_models();
         Ok(session)
     }
 
     /// A session behind its greeting.
-    pub(super) fn new(
-        welcome: Welcome,
-        sender: hinterland_channel::Sender,
-        receiver: hinterland_channel::Receiver,
-    ) -> Result<Self, String> {
+    pub(super) fn new(welcome: Welcome, sender: Sender, receiver: Receiver) -> Result<Self, String> {
         if welcome.version != GPU_VERSION {
             return Err(format!(
                 "the GPU node speaks version {} and this library {GPU_VERSION} (hint: install the same release on both)",
@@ -194,7 +170,6 @@ impl Session {
             inbox: Inbox::new(receiver),
             streams: Table::new(DEFAULT_STREAMS),
             default_streams: (0..devices).map(|device| Arc::new(Stream::new(device, device, 0, 0))).collect(),
-            asked: AtomicU64::new(0),
             events: Table::new(1),
             captures: Captures::new(),
             callbacks: Callbacks::default(),
@@ -260,6 +235,49 @@ impl Session {
     }
 }
 
+/// What the node says of itself to whoever comes, from a session that ends at once: a program that only wants to know what there is
+/// may fork after that, and its children use CUDA.
+pub(crate) fn look() -> Result<Welcome, String> {
+    let node = node()?;
+    greet(&node, connect(&node)?, 0).map(|(welcome, ..)| welcome)
+}
+
+/// What the node does at this moment.
+pub(crate) fn look_at_status() -> Result<GpuStatus, String> {
+    let node = node()?;
+    let (mut sender, mut receiver) = connect(&node)?.split().map_err(|error| error.to_string())?;
+    say(&mut sender, LIST, &[]).map_err(|error| format!("the GPU node at {node} went away: {error}"))?;
+    postcard::from_bytes(&hear(&mut receiver, LIST)?).map_err(no_sense)
+}
+
+/// The address of the node.
+fn node() -> Result<String, String> {
+    std::env::var(NODE).map_err(|_| {
+        format!("{NODE} is not set (hint: start the program with `hinterland run --gpu ADDRESS -- PROGRAM`)")
+    })
+}
+
+/// Tells the node who comes and with how much memory it wants to begin.
+fn greet(node: &str, channel: Channel, memory: u64) -> Result<(Welcome, Sender, Receiver), String> {
+    let (mut sender, mut receiver) =
+        channel.split().map_err(|error| format!("the channel to the GPU node cannot be used: {error}"))?;
+    let hello = Hello {
+        version: GPU_VERSION,
+        program: program_name(),
+        host: host_name(),
+        process: std::process::id(),
+        memory,
+        devices: Vec::new(),
+    };
+    let body =
+        postcard::to_allocvec(&hello).map_err(|error| format!("the greeting cannot be written: {error}"))?;
+    say(&mut sender, HELLO, &body).map_err(|error| format!("the GPU node at {node} went away: {error}"))?;
+    let welcome = hear(&mut receiver, WELCOME)
+        .and_then(|words| postcard::from_bytes(&words).map_err(no_sense))
+        .map_err(|error| format!("the GPU node at {node} did not let us in: {error}"))?;
+    Ok((welcome, sender, receiver))
+}
+
 /// Connects to the node, over a network with the key of the pool.
 fn connect(node: &str) -> Result<Channel, String> {
     let address: Address = node.parse().map_err(|error: ChannelError| error.to_string())?;
@@ -284,7 +302,8 @@ fn connect(node: &str) -> Result<Channel, String> {
         Err(_) => Duration::ZERO,
     };
     let options = ChannelOptions { delay_out: delay, delay_in: delay, ..ChannelOptions::default() };
-    hinterland_channel::connect(&address, &identity, options).map_err(|error| error.to_string())
+    hinterland_channel::connect(&address, &identity, options)
+        .map_err(|error| format!("the GPU node at {node} does not answer: {error}"))
 }
 
 fn program_name() -> String {
@@ -308,23 +327,26 @@ fn memory_wanted() -> Result<u64, String> {
     }
 }
 
-fn say(sender: &mut hinterland_channel::Sender, body: &[u8]) -> Result<(), ChannelError> {
+fn say(sender: &mut Sender, word: u32, body: &[u8]) -> Result<(), ChannelError> {
     // The channel is empty: there is room.
-    let Some(mut room) = sender.room(HELLO, body.len())? else { return Err(ChannelError::Closed) };
+    let Some(mut room) = sender.room(word, body.len())? else { return Err(ChannelError::Closed) };
     room.append(body)?;
     room.commit();
     sender.flush()
 }
 
-fn hear(receiver: &mut hinterland_channel::Receiver) -> Result<Welcome, String> {
+fn no_sense(error: postcard::Error) -> String {
+    format!("its first message makes no sense: {error}")
+}
+
+fn hear(receiver: &mut Receiver, word: u32) -> Result<Vec<u8>, String> {
     let end = std::time::Instant::now() + START_MAX;
     loop {
         if let Some(mut frame) = receiver.next().map_err(|error| error.to_string())? {
-            if frame.word() != WELCOME {
+            if frame.word() != word {
                 return Err(format!("its first word is {:#x}", frame.word()));
             }
-            return postcard::from_bytes(frame.bytes())
-                .map_err(|error| format!("its first message makes no sense: {error}"));
+            return Ok(frame.bytes().to_vec());
         }
         let left = end.saturating_duration_since(std::time::Instant::now());
         if left.is_zero() {

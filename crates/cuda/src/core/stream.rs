@@ -35,6 +35,8 @@ pub struct Stream {
     done: AtomicU64,
     /// Everything up to this one is in front of whatever is sent later.
     fenced: AtomicU64,
+    /// The last one, of this stream or of those before it, whose end was asked for without waiting.
+    asked: AtomicU64,
     /// The capture that takes its commands, or 0.
     pub capture: AtomicU32,
     /// Whether the program ended it.
@@ -52,6 +54,7 @@ impl Stream {
             visible: AtomicU64::new(0),
             done: AtomicU64::new(0),
             fenced: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
             capture: AtomicU32::new(0),
             is_destroyed: AtomicBool::new(false),
         }
@@ -234,7 +237,7 @@ impl Session {
         let all = self.with_those_before(stream);
         if all.iter().any(|one| one.state() == State::Open) {
             let last = all.iter().map(|one| one.last()).max().unwrap_or(0);
-            if self.asked.fetch_max(last, Ordering::Relaxed) < last {
+            if stream.asked.fetch_max(last, Ordering::Relaxed) < last {
                 self.mark_stream(stream, &all)?;
             }
             return self.surface().map(|()| false);

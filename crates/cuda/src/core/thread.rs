@@ -1,4 +1,7 @@
 //! What CUDA keeps for each thread: the current device, the last error, a launch that is being put together, the thread's own stream.
+//!
+//! A program may call CUDA when its thread has taken leave of all that it kept, in destructors that run last. So nothing here is
+//! taken for granted that has a destructor itself.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -30,6 +33,9 @@ pub struct Configuration {
     pub stream: *mut c_void,
 }
 
+/// Launches that one thread puts together at most: an argument of one may be what a function returns that makes another.
+const PUSHED_MAX: usize = 8;
+
 /// The thread's own streams, one a device; they end with the thread.
 #[derive(Default)]
 struct Own(Vec<Option<Arc<Stream>>>);
@@ -48,7 +54,8 @@ impl Drop for Own {
 thread_local! {
     static DEVICE: Cell<u32> = const { Cell::new(0) };
     static LAST: Cell<Code> = const { Cell::new(SUCCESS) };
-    static LAUNCHES: RefCell<Vec<Configuration>> = const { RefCell::new(Vec::new()) };
+    static LAUNCHES: [Cell<Option<Configuration>>; PUSHED_MAX] = const { [const { Cell::new(None) }; PUSHED_MAX] };
+    static PUSHED: Cell<usize> = const { Cell::new(0) };
     static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
 }
 
@@ -84,9 +91,25 @@ pub fn last_error(clear: bool) -> Code {
     code
 }
 
+/// Runs a function of the runtime for one of the driver, which keeps no error.
+pub fn without_record(work: impl FnOnce() -> Code) -> Code {
+    let before = LAST.get();
+    let code = work();
+    LAST.set(before);
+    code
+}
+
 /// Keeps a launch until its stub asks for it.
-pub fn push_launch(configuration: Configuration) {
-    LAUNCHES.with_borrow_mut(|launches| launches.push(configuration));
+///
+/// # Errors
+/// Too many are kept.
+pub fn push_launch(configuration: Configuration) -> Result<(), Code> {
+    let count = PUSHED.get();
+    LAUNCHES
+        .with(|all| all.get(count).map(|place| place.set(Some(configuration))))
+        .ok_or(INVALID_CONFIGURATION)?;
+    PUSHED.set(count + 1);
+    Ok(())
 }
 
 /// The launch that was pushed last.
@@ -94,7 +117,9 @@ pub fn push_launch(configuration: Configuration) {
 /// # Errors
 /// None was.
 pub fn pop_launch() -> Result<Configuration, Code> {
-    LAUNCHES.with_borrow_mut(Vec::pop).ok_or(INVALID_CONFIGURATION)
+    let last = PUSHED.get().checked_sub(1).ok_or(INVALID_CONFIGURATION)?;
+    PUSHED.set(last);
+    LAUNCHES.with(|all| all[last].get()).ok_or(INVALID_CONFIGURATION)
 }
 
 impl Session {
@@ -112,20 +137,23 @@ impl Session {
 
     fn own_stream(&self) -> Result<Arc<Stream>, Code> {
         let device = device();
-        OWN.with_borrow_mut(|own| {
+        let found = OWN.try_with(|own| {
+            let own = &mut own.borrow_mut().0;
             let place = device as usize;
-            if own.0.len() <= place {
-                own.0.resize(place + 1, None);
+            if own.len() <= place {
+                own.resize(place + 1, None);
             }
-            match &own.0[place] {
+            match &own[place] {
                 Some(stream) => Ok(stream.clone()),
                 None => {
                     let stream = self.create_stream(device, 0, 0)?;
-                    own.0[place] = Some(stream.clone());
+                    own[place] = Some(stream.clone());
                     Ok(stream)
                 }
             }
-        })
+        });
+        // Behind the end of the thread's own stream there is the one that waits for all others.
+        found.unwrap_or_else(|_| self.default_stream(device).cloned())
     }
 }
 

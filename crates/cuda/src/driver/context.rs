@@ -5,15 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 
-use crate::code::{Code, INVALID_VALUE};
+use crate::code::Code;
 use crate::core::handle::Kind;
 use crate::core::session::present;
-use crate::core::thread::{device, driver, set_device};
+use crate::core::thread::{device, driver, set_device, without_record};
 use crate::runtime::device::number;
 use crate::runtime::{give, give_if};
 
 /// `CUDA_ERROR_INVALID_CONTEXT`
-const INVALID_CONTEXT: Code = 201;
+pub(super) const INVALID_CONTEXT: Code = 201;
 
 thread_local! {
     /// Devices whose contexts were pushed over; the current one is the thread's device.
@@ -35,6 +35,15 @@ fn make_current(device: Option<u32>) {
     if let Some(device) = device {
         set_device(device);
     }
+}
+
+/// Remembers what was current; in a destructor that runs last nothing is remembered any more.
+fn push(device: Option<u32>) {
+    let _ = PUSHED.try_with(|pushed| pushed.borrow_mut().push(device));
+}
+
+fn pop() -> Option<u32> {
+    PUSHED.try_with(|pushed| pushed.borrow_mut().pop()).ok().flatten().flatten()
 }
 
 fn device_of(context: *mut c_void) -> Result<Option<u32>, Code> {
@@ -92,11 +101,24 @@ pub unsafe extern "C" fn hl_cuDevicePrimaryCtxGetState(
 pub unsafe extern "C" fn hl_cuCtxCreate_v2(place: *mut *mut c_void, _flags: c_uint, device: c_int) -> Code {
     driver(|session| {
         let device = number(session, device)?;
-        PUSHED.with_borrow_mut(|pushed| pushed.push(current()));
+        push(current());
         make_current(Some(device));
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, context(device)) }
     })
+}
+
+/// The same with parameters, which are let go, as CUDA 11 has it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuCtxCreate_v3(
+    place: *mut *mut c_void,
+    _parameters: *const c_void,
+    _count: c_int,
+    flags: c_uint,
+    device: c_int,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuCtxCreate_v2(place, flags, device) }
 }
 
 /// The same with parameters, which are let go.
@@ -138,7 +160,7 @@ pub extern "C" fn hl_cuCtxSetCurrent(context: *mut c_void) -> Code {
 pub extern "C" fn hl_cuCtxPushCurrent_v2(context: *mut c_void) -> Code {
     driver(|_| {
         let device = device_of(context)?.ok_or(INVALID_CONTEXT)?;
-        PUSHED.with_borrow_mut(|pushed| pushed.push(current()));
+        push(current());
         make_current(Some(device));
         Ok(())
     })
@@ -149,7 +171,7 @@ pub extern "C" fn hl_cuCtxPushCurrent_v2(context: *mut c_void) -> Code {
 pub unsafe extern "C" fn hl_cuCtxPopCurrent_v2(place: *mut *mut c_void) -> Code {
     driver(|_| {
         let was = current().ok_or(INVALID_CONTEXT)?;
-        make_current(PUSHED.with_borrow_mut(Vec::pop).flatten());
+        make_current(pop());
         // SAFETY: a place for a result or null, as documented.
         unsafe { give_if(place, context(was)) };
         Ok(())
@@ -187,10 +209,7 @@ pub unsafe extern "C" fn hl_cuCtxGetFlags(flags: *mut c_uint) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Code {
     // SAFETY: as documented.
-    match unsafe { crate::runtime::device::hl_cudaDeviceGetStreamPriorityRange(least, greatest) } {
-        code if code < 0 => INVALID_VALUE,
-        code => code,
-    }
+    without_record(|| unsafe { crate::runtime::device::hl_cudaDeviceGetStreamPriorityRange(least, greatest) })
 }
 
 /// Lets the current device reach memory of the device of another context.

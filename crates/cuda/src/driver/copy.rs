@@ -2,15 +2,20 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
+use std::sync::Arc;
 
-use crate::code::{Code, INVALID_VALUE};
+use super::context::INVALID_CONTEXT;
+use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::device::Rows;
+use crate::core::handle::Kind;
 use crate::core::session::Session;
-use crate::core::thread::{device, driver};
+use crate::core::stream::Stream;
+use crate::core::thread::{device, driver, without_record};
 use crate::runtime::memory::{
-    copy_now, hl_cudaFreeHost, hl_cudaHostAlloc, hl_cudaHostRegister, hl_cudaHostUnregister,
+    copy_now, copy_peer, hl_cudaFreeHost, hl_cudaHostAlloc, hl_cudaHostRegister, hl_cudaHostUnregister,
+    hl_cudaMallocPitch,
 };
-use crate::runtime::{give, give_if};
+use crate::runtime::{give, give_if, limit};
 
 fn pointer(address: u64) -> *mut c_void {
     without_provenance_mut(address as usize)
@@ -71,33 +76,160 @@ pub unsafe extern "C" fn hl_cuMemGetInfo_v2(free: *mut usize, total: *mut usize)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemHostAlloc(place: *mut *mut c_void, bytes: usize, flags: c_uint) -> Code {
     // SAFETY: as documented.
-    unsafe { hl_cudaHostAlloc(place, bytes, flags) }
+    without_record(|| unsafe { hl_cudaHostAlloc(place, bytes, flags) })
 }
 
 /// The same without flags.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemAllocHost_v2(place: *mut *mut c_void, bytes: usize) -> Code {
     // SAFETY: as documented.
-    unsafe { hl_cudaHostAlloc(place, bytes, 0) }
+    without_record(|| unsafe { hl_cudaHostAlloc(place, bytes, 0) })
 }
 
 /// Frees memory of the host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemFreeHost(memory: *mut c_void) -> Code {
     // SAFETY: as documented.
-    unsafe { hl_cudaFreeHost(memory) }
+    without_record(|| unsafe { hl_cudaFreeHost(memory) })
 }
 
 /// Makes memory of the program such that copies need not wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemHostRegister_v2(memory: *mut c_void, bytes: usize, flags: c_uint) -> Code {
-    hl_cudaHostRegister(memory, bytes, flags)
+    without_record(|| hl_cudaHostRegister(memory, bytes, flags))
 }
 
 /// Undoes `cuMemHostRegister`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemHostUnregister(memory: *mut c_void) -> Code {
-    hl_cudaHostUnregister(memory)
+    without_record(|| hl_cudaHostUnregister(memory))
+}
+
+same! {
+    /// Flags of memory of the host.
+    hl_cuMemHostGetFlags(flags: *mut u32, memory: *const c_void) = limit::hl_cudaHostGetFlags;
+}
+
+/// Allocates rows whose starts are multiples of 512.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemAllocPitch_v2(
+    place: *mut u64,
+    pitch: *mut usize,
+    width: usize,
+    height: usize,
+    element: c_uint,
+) -> Code {
+    if width == 0 || height == 0 || ![4, 8, 16].contains(&element) {
+        return INVALID_VALUE;
+    }
+    // SAFETY: as documented.
+    without_record(|| unsafe { hl_cudaMallocPitch(place.cast(), pitch, width, height) })
+}
+
+/// `CUDA_MEMCPY2D`
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Rectangle {
+    from: End,
+    to: End,
+    width: usize,
+    rows: usize,
+}
+
+/// One end of it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct End {
+    x_bytes: usize,
+    y: usize,
+    kind: c_int,
+    _pad: [u8; 4],
+    host: *mut c_void,
+    device: u64,
+    _array: *mut c_void,
+    pitch: usize,
+}
+
+impl End {
+    /// # Errors
+    /// It is an array, which there are none of, or lies nowhere.
+    fn rows(&self) -> Result<Rows, Code> {
+        let base = match self.kind {
+            1 => self.host.expose_provenance() as u64,
+            2 | 4 => self.device,
+            3 => return Err(NOT_SUPPORTED),
+            _ => return Err(INVALID_VALUE),
+        };
+        let before = self.y.checked_mul(self.pitch).and_then(|bytes| bytes.checked_add(self.x_bytes));
+        let start = before.and_then(|bytes| base.checked_add(bytes as u64)).ok_or(INVALID_VALUE)?;
+        Ok(Rows { start, pitch: self.pitch as u64 })
+    }
+}
+
+fn copy_rectangle(session: &Session, copy: *const Rectangle, stream: &Arc<Stream>) -> Result<(), Code> {
+    // SAFETY: as the functions are documented.
+    let copy = unsafe { copy.as_ref() }.ok_or(INVALID_VALUE)?;
+    session.copy_rows(stream, copy.to.rows()?, copy.from.rows()?, copy.width as u64, copy.rows as u64)
+}
+
+/// Copies a rectangle, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpy2D_v2(copy: *const Rectangle) -> Code {
+    driver(|session| {
+        let stream = session.default_stream(device())?;
+        copy_rectangle(session, copy, stream)?;
+        session.synchronize_stream(stream)
+    })
+}
+
+/// The same for any pitch.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpy2DUnaligned_v2(copy: *const Rectangle) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuMemcpy2D_v2(copy) }
+}
+
+/// Copies a rectangle in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpy2DAsync_v2(copy: *const Rectangle, stream: *mut c_void) -> Code {
+    driver(|session| copy_rectangle(session, copy, &session.stream(stream)?))
+}
+
+fn device_of(context: *mut c_void) -> Result<c_int, Code> {
+    // Contexts are as many as devices.
+    Ok(Kind::Context.of(context).map_err(|_| INVALID_CONTEXT)? as c_int)
+}
+
+/// Copies between devices, and waits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyPeer(
+    to: u64,
+    to_context: *mut c_void,
+    from: u64,
+    from_context: *mut c_void,
+    bytes: usize,
+) -> Code {
+    driver(|session| {
+        let (to, from) = ((pointer(to), device_of(to_context)?), (pointer(from), device_of(from_context)?));
+        copy_peer(session, to, (from.0.cast_const(), from.1), bytes)
+    })
+}
+
+/// Copies between devices in the order of a stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuMemcpyPeerAsync(
+    to: u64,
+    to_context: *mut c_void,
+    from: u64,
+    from_context: *mut c_void,
+    bytes: usize,
+    stream: *mut c_void,
+) -> Code {
+    driver(|session| {
+        device_of(to_context)?;
+        device_of(from_context)?;
+        copy(session, pointer(to), pointer(from), bytes, stream)
+    })
 }
 
 fn copy(
@@ -202,6 +334,36 @@ fills! {
     "four bytes" hl_cuMemsetD32_v2 hl_cuMemsetD32Async hl_cuMemsetD2D32Async u32, 4;
 }
 
+/// Several attributes at once: each place gets what it would get alone, and zeros for a pointer that is none of a device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuPointerGetAttributes(
+    count: c_uint,
+    attributes: *const c_int,
+    places: *mut *mut c_void,
+    address: u64,
+) -> Code {
+    if attributes.is_null() || places.is_null() {
+        return INVALID_VALUE;
+    }
+    for at in 0..count as usize {
+        // SAFETY: as many of both as the count says, as documented.
+        let (attribute, place) = unsafe { (*attributes.add(at), *places.add(at)) };
+        // SAFETY: as documented.
+        if unsafe { hl_cuPointerGetAttribute(place, attribute, address) } == 0 || place.is_null() {
+            continue;
+        }
+        // SAFETY: a place for the type that the attribute has, as documented: four bytes or eight.
+        unsafe {
+            match attribute {
+                2 | 8 | 9 => place.cast::<u32>().write(0),
+                1 | 3 | 4 | 11 | 12 => place.cast::<u64>().write(0),
+                _ => return INVALID_VALUE,
+            }
+        }
+    }
+    driver(|_| Ok(()))
+}
+
 /// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 9 number of the device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuPointerGetAttribute(
@@ -214,7 +376,7 @@ pub unsafe extern "C" fn hl_cuPointerGetAttribute(
         // SAFETY: a place for the type that the attribute has, as documented.
         unsafe {
             match attribute {
-                1 => give(place.cast(), crate::core::handle::Kind::Context.handle(range.device)),
+                1 => give(place.cast(), Kind::Context.handle(range.device)),
                 2 => give(place.cast::<c_uint>(), 2),
                 3 => give(place.cast::<u64>(), address),
                 8 => give(place.cast::<c_uint>(), 0),

@@ -4,8 +4,50 @@ use std::ffi::{c_char, c_int, c_uint};
 
 use crate::code::{Code, INVALID_VALUE, driver_name, words};
 use crate::core::thread::driver;
-use crate::runtime::device::number;
-use crate::runtime::give;
+use crate::runtime::device::{self, number};
+use crate::runtime::{give, limit};
+
+same! {
+    /// Whether kernels of a device reach memory of another one.
+    hl_cuDeviceCanAccessPeer(can: *mut c_int, device: c_int, peer: c_int) = device::hl_cudaDeviceCanAccessPeer;
+    /// How two devices reach each other.
+    hl_cuDeviceGetP2PAttribute(value: *mut c_int, attribute: c_int, device: c_int, peer: c_int) = device::hl_cudaDeviceGetP2PAttribute;
+    /// The address of a device on the bus of its node.
+    hl_cuDeviceGetPCIBusId(place: *mut c_char, length: c_int, device: c_int) = device::hl_cudaDeviceGetPCIBusId;
+    /// The device with an address on the bus.
+    hl_cuDeviceGetByPCIBusId(place: *mut c_int, bus: *const c_char) = device::hl_cudaDeviceGetByPCIBusId;
+    /// A limit of the current device.
+    hl_cuCtxGetLimit(value: *mut usize, number: c_int) = limit::hl_cudaDeviceGetLimit;
+    /// Sets a limit of the current device.
+    hl_cuCtxSetLimit(number: c_int, value: usize) = limit::hl_cudaDeviceSetLimit;
+    /// Whether the current device is to have more shared memory or more cache: it chooses by itself.
+    hl_cuCtxGetCacheConfig(place: *mut c_int) = limit::hl_cudaDeviceGetCacheConfig;
+    /// A preference, which is let go.
+    hl_cuCtxSetCacheConfig(config: c_int) = limit::hl_cudaDeviceSetCacheConfig;
+    /// What stays in the cache is a hint, which there was none of.
+    hl_cuCtxResetPersistingL2Cache() = limit::hl_cudaCtxResetPersistingL2Cache;
+    /// Nobody profiles here.
+    hl_cuProfilerStart() = limit::hl_cudaProfilerStart;
+    /// Nobody profiles here.
+    hl_cuProfilerStop() = limit::hl_cudaProfilerStop;
+}
+
+/// What code a device runs.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuDeviceComputeCapability(
+    major: *mut c_int,
+    minor: *mut c_int,
+    device: c_int,
+) -> Code {
+    driver(|session| {
+        let (of_device, detail) = session.device(number(session, device)?)?.capability;
+        // SAFETY: places for results, as documented.
+        unsafe {
+            give(major, of_device as c_int)?;
+            give(minor, detail as c_int)
+        }
+    })
+}
 
 /// Makes the session.
 #[unsafe(no_mangle)]

@@ -1,18 +1,32 @@
 //! Functions of the driver by name, for programs that ask for them in place of linking.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::ptr::{NonNull, null_mut};
 use std::sync::OnceLock;
 
 use crate::code::{Code, INVALID_VALUE, NOT_FOUND};
 use crate::core::thread::record;
 use crate::missing::say_not_found;
+use crate::runtime::error::RUNTIME_VERSION;
 use crate::runtime::give_if;
 
 /// A later version of a function has its number behind the name; programs ask for the plain one.
 const VERSIONS: &[&str] = &["_v4", "_v3", "_v2", ""];
+/// Versions of functions that take other arguments than those before, and the version of CUDA since which the plain name means them. A
+/// program that asks for an older version of CUDA calls with the arguments of that time.
+const SINCE: &[(&str, c_int)] = &[
+    ("cuCtxCreate_v3", 11_040),
+    ("cuCtxCreate_v4", 12_050),
+    ("cuGetProcAddress_v2", 12_000),
+    ("cuGraphExecUpdate_v2", 12_000),
+    ("cuGraphInstantiate", 12_000),
+    ("cuStreamBeginCapture_v2", 10_010),
+    ("cuStreamGetCaptureInfo_v3", 12_030),
+];
 /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
 const SYMBOL_NOT_FOUND: c_int = 1;
+/// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`
+const TOO_OLD: c_int = 2;
 
 /// This library, as the loader knows it.
 fn own_library() -> Option<NonNull<c_void>> {
@@ -30,48 +44,73 @@ fn own_library() -> Option<NonNull<c_void>> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(*library))
 }
 
-/// The function of ours that stands for one of the driver's.
-fn find(name: &CStr) -> Option<NonNull<c_void>> {
-    let library = own_library()?;
-    let name = name.to_str().ok()?;
-    VERSIONS.iter().find_map(|version| {
-        let symbol = CString::new(format!("hl_{name}{version}")).ok()?;
+/// The function of ours that stands for one of the driver's, as a version of CUDA has it; or what to say of it.
+fn find(name: &CStr, cuda: c_int) -> Result<NonNull<c_void>, c_int> {
+    let (Some(library), Ok(name)) = (own_library(), name.to_str()) else { return Err(SYMBOL_NOT_FOUND) };
+    let mut missing = SYMBOL_NOT_FOUND;
+    for version in VERSIONS {
+        let Ok(symbol) = CString::new(format!("hl_{name}{version}")) else { continue };
         // SAFETY: a handle of the loader and a string.
-        NonNull::new(unsafe { libc::dlsym(library.as_ptr(), symbol.as_ptr()) })
-    })
+        let Some(function) = NonNull::new(unsafe { libc::dlsym(library.as_ptr(), symbol.as_ptr()) }) else {
+            continue;
+        };
+        let symbol = &symbol.as_bytes()["hl_".len()..];
+        if SINCE.iter().all(|(later, since)| later.as_bytes() != symbol || *since <= cuda) {
+            return Ok(function);
+        }
+        missing = TOO_OLD;
+    }
+    Err(missing)
 }
 
 /// # Safety
 /// `name` is null or a string; the places can be written or are null.
-unsafe fn look(name: *const c_char, place: *mut *mut c_void, found: *mut c_int) -> Result<(), Code> {
+unsafe fn look(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    cuda: c_int,
+    found: *mut c_int,
+) -> Result<(), Code> {
     if name.is_null() || place.is_null() {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let function = find(name);
-    if function.is_none() {
+    let function = find(name, cuda);
+    if function.is_err() {
         say_not_found(name);
     }
     // SAFETY: the caller's promise.
     unsafe {
         place.write(function.map_or(null_mut(), NonNull::as_ptr));
-        give_if(found, if function.is_some() { 0 } else { SYMBOL_NOT_FOUND });
+        give_if(found, function.err().unwrap_or(0));
     }
-    function.map(drop).ok_or(NOT_FOUND)
+    function.map(drop).map_err(|_| NOT_FOUND)
 }
 
-/// A function of the driver by its name. All versions that programs may ask for are the newest one that is here.
+/// A function of the driver by its name: the newest one that is here and that the program's version of CUDA has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuGetProcAddress_v2(
     name: *const c_char,
     place: *mut *mut c_void,
-    _version: c_int,
+    version: c_int,
     _flags: u64,
     found: *mut c_int,
 ) -> Code {
     // SAFETY: as documented.
-    unsafe { look(name, place, found) }.err().unwrap_or(0)
+    unsafe { look(name, place, version, found) }.err().unwrap_or(0)
+}
+
+/// The same before CUDA 12.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuGetProcAddress(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_int,
+    _flags: u64,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { look(name, place, version, null_mut()) }.err().unwrap_or(0)
 }
 
 /// The same for programs that use the runtime. A name that is not there is no error: the status says it.
@@ -79,12 +118,12 @@ pub unsafe extern "C" fn hl_cuGetProcAddress_v2(
 pub unsafe extern "C" fn hl_cudaGetDriverEntryPointByVersion(
     name: *const c_char,
     place: *mut *mut c_void,
-    _version: u32,
+    version: c_uint,
     _flags: u64,
     found: *mut c_int,
 ) -> Code {
-    // SAFETY: as documented.
-    match unsafe { look(name, place, found) } {
+    // SAFETY: as documented. No version is later than all.
+    match unsafe { look(name, place, c_int::try_from(version).unwrap_or(c_int::MAX), found) } {
         Err(NOT_FOUND) if !found.is_null() => 0,
         result => record(result),
     }
@@ -99,5 +138,5 @@ pub unsafe extern "C" fn hl_cudaGetDriverEntryPoint(
     found: *mut c_int,
 ) -> Code {
     // SAFETY: as documented.
-    unsafe { hl_cudaGetDriverEntryPointByVersion(name, place, 0, flags, found) }
+    unsafe { hl_cudaGetDriverEntryPointByVersion(name, place, RUNTIME_VERSION.unsigned_abs(), flags, found) }
 }

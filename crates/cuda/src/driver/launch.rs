@@ -8,7 +8,9 @@ use crate::code::{Code, INVALID_VALUE};
 use crate::core::launch::{Geometry, Parameters};
 use crate::core::thread::{device, driver};
 use crate::runtime::give;
-use crate::runtime::launch::{Attribute, kernel, launch_named, take_attributes};
+use crate::runtime::launch::{
+    self as launch_of_runtime, Attribute, clusters, kernel, launch_named, take_attributes,
+};
 
 /// Parameters of a launch: an address each, or one block described by `extra`.
 ///
@@ -118,6 +120,18 @@ pub struct Config {
     attribute_count: c_uint,
 }
 
+impl Config {
+    /// # Safety
+    /// There are as many attributes as it says.
+    unsafe fn geometry(&self) -> Result<Geometry, Code> {
+        let (grid, block, shared) = (self.grid, self.block, self.shared as usize);
+        let mut geometry = Geometry { grid, block, shared, ..Geometry::default() };
+        // SAFETY: the caller's promise.
+        unsafe { take_attributes(&mut geometry, self.attributes, self.attribute_count)? };
+        Ok(geometry)
+    }
+}
+
 /// Launches a function with attributes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuLaunchKernelEx(
@@ -131,18 +145,38 @@ pub unsafe extern "C" fn hl_cuLaunchKernelEx(
     }
     // SAFETY: as documented.
     let config = unsafe { &*config };
-    let mut geometry = Geometry {
-        grid: config.grid,
-        block: config.block,
-        shared: config.shared as usize,
-        ..Geometry::default()
-    };
     // SAFETY: as documented.
-    match unsafe { take_attributes(&mut geometry, config.attributes, config.attribute_count) } {
+    match unsafe { config.geometry() } {
         // SAFETY: as documented.
-        Ok(()) => unsafe { launch(function, &geometry, config.stream, each, extra) },
+        Ok(geometry) => unsafe { launch(function, &geometry, config.stream, each, extra) },
         Err(code) => code,
     }
+}
+
+/// How many clusters of a launch fit at once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuOccupancyMaxActiveClusters(
+    place: *mut c_int,
+    function: *mut c_void,
+    config: *const Config,
+) -> Code {
+    driver(|session| {
+        // SAFETY: as documented.
+        let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
+        // SAFETY: as documented.
+        unsafe { give(place, clusters(session, function, &config.geometry()?)?) }
+    })
+}
+
+same! {
+    /// Bytes of dynamic shared memory that so many groups of a function leave for each of them.
+    hl_cuOccupancyAvailableDynamicSMemPerBlock(place: *mut usize, function: *mut c_void, groups: c_int, threads: c_int) = launch_of_runtime::hl_cudaOccupancyAvailableDynamicSMemPerBlock;
+}
+
+/// A function is there when it was got.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuFuncLoad(function: *mut c_void) -> Code {
+    driver(|session| kernel(session, function, device()).map(drop))
 }
 
 /// What is known of a function. The node is asked once.

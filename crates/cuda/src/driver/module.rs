@@ -2,11 +2,11 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
-use crate::code::{Code, INVALID_VALUE, NOT_FOUND};
+use crate::code::{Code, FILE_NOT_FOUND, INVALID_IMAGE, INVALID_VALUE};
 use crate::core::handle::Kind;
-use crate::core::module::{Binary, Registered};
+use crate::core::module::{Binary, HEADER_BYTES};
 use crate::core::session::Session;
-use crate::core::thread::{device, driver};
+use crate::core::thread::{device, driver, record};
 use crate::runtime::launch::registered;
 use crate::runtime::{give, give_if};
 
@@ -18,12 +18,10 @@ unsafe fn load(session: &Session, place: *mut *mut c_void, image: *const c_void)
     let number = session.modules.add_binary(binary)?;
     // What cannot be read is told now, as the driver does.
     let binary = session.modules.binary(number)?;
-    match session.check_kernel(&binary, device(), "") {
-        Ok(()) | Err(NOT_FOUND) => {}
-        Err(code) => {
-            session.modules.remove_binary(number)?;
-            return Err(code);
-        }
+    if let Err(code) = session.confirm(&binary, device()) {
+        // The node has nothing of it, or is gone.
+        session.modules.remove_binary(number)?;
+        return Err(code);
     }
     // SAFETY: a place for a result, as documented.
     unsafe { give(place, Kind::Module.handle(number)) }
@@ -56,6 +54,56 @@ pub unsafe extern "C" fn hl_cuModuleLoadFatBinary(place: *mut *mut c_void, image
     driver(|session| unsafe { load(session, place, image) })
 }
 
+/// # Safety
+/// `name` is null or a string.
+unsafe fn load_file(session: &Session, place: *mut *mut c_void, name: *const c_char) -> Result<(), Code> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name)? };
+    let mut image = std::fs::read(&name).map_err(|error| {
+        eprintln!("hinterland: code for the GPU in {} cannot be read: {error}", name.escape_default());
+        FILE_NOT_FOUND
+    })?;
+    // Text ends with a zero byte, and who looks at a header finds one.
+    image.resize(image.len().max(HEADER_BYTES) + 1, 0);
+    if !Binary::fits(&image) {
+        return Err(INVALID_IMAGE);
+    }
+    // SAFETY: it is as long as its kind says, as was seen.
+    unsafe { load(session, place, image.as_ptr().cast()) }
+}
+
+/// Takes an image, a fat binary or PTX text from a file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuModuleLoad(place: *mut *mut c_void, name: *const c_char) -> Code {
+    // SAFETY: as documented.
+    driver(|session| unsafe { load_file(session, place, name) })
+}
+
+/// The same as a library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLibraryLoadFromFile(
+    place: *mut *mut c_void,
+    name: *const c_char,
+    _options: *mut c_int,
+    _values: *mut *mut c_void,
+    _count: c_uint,
+    _library_options: *mut c_int,
+    _library_values: *mut *mut c_void,
+    _library_count: c_uint,
+) -> Code {
+    // SAFETY: as documented.
+    driver(|session| unsafe { load_file(session, place, name) })
+}
+
+/// Code is taken when it is first used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuModuleGetLoadingMode(mode: *mut c_int) -> Code {
+    /// `CU_MODULE_LAZY_LOADING`
+    const LAZY: c_int = 2;
+    // SAFETY: a place for a result, as documented.
+    driver(|_| unsafe { give(mode, LAZY) })
+}
+
 /// The same as a library, which is not bound to a device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuLibraryLoadData(
@@ -72,7 +120,7 @@ pub unsafe extern "C" fn hl_cuLibraryLoadData(
     driver(|session| unsafe { load(session, place, image) })
 }
 
-/// Forgets a module. Its kernels that were got stay usable only by mistake.
+/// Forgets a module, and its kernels that were got.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuModuleUnload(module: *mut c_void) -> Code {
     driver(|session| {
@@ -109,7 +157,7 @@ pub unsafe extern "C" fn hl_cuModuleGetFunction(
         // SAFETY: a string, as documented.
         let name = unsafe { text(name)? };
         session.check_kernel(&binary, device(), &name)?;
-        let number = session.modules.add_function(Registered::new(binary, name))?;
+        let number = session.modules.name_function(&binary, &name)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Function.handle(number)) }
     })
@@ -124,6 +172,16 @@ pub unsafe extern "C" fn hl_cuLibraryGetKernel(
 ) -> Code {
     // SAFETY: as documented.
     unsafe { hl_cuModuleGetFunction(place, library, name) }
+}
+
+/// A library is a module on each device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLibraryGetModule(place: *mut *mut c_void, library: *mut c_void) -> Code {
+    driver(|session| {
+        session.modules.binary(Kind::Module.of(library)?)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, library) }
+    })
 }
 
 /// A kernel is a function on each device.
@@ -165,4 +223,82 @@ pub unsafe extern "C" fn hl_cuModuleGetGlobal_v2(
         }
         Ok(())
     })
+}
+
+/// Address and length of a variable of a library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuLibraryGetGlobal(
+    place: *mut u64,
+    bytes: *mut usize,
+    library: *mut c_void,
+    name: *const c_char,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuModuleGetGlobal_v2(place, bytes, library, name) }
+}
+
+/// What a function of the driver said, for one of the runtime, which keeps it for the thread.
+fn kept(code: Code) -> Code {
+    record(if code == 0 { Ok(()) } else { Err(code) })
+}
+
+/// Takes an image, a fat binary or PTX text, for a program of the runtime's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLibraryLoadData(
+    place: *mut *mut c_void,
+    image: *const c_void,
+    _options: *mut c_int,
+    _values: *mut *mut c_void,
+    _count: c_uint,
+    _library_options: *mut c_int,
+    _library_values: *mut *mut c_void,
+    _library_count: c_uint,
+) -> Code {
+    // SAFETY: as documented.
+    kept(unsafe { hl_cuModuleLoadData(place, image) })
+}
+
+/// The same from a file.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLibraryLoadFromFile(
+    place: *mut *mut c_void,
+    name: *const c_char,
+    _options: *mut c_int,
+    _values: *mut *mut c_void,
+    _count: c_uint,
+    _library_options: *mut c_int,
+    _library_values: *mut *mut c_void,
+    _library_count: c_uint,
+) -> Code {
+    // SAFETY: as documented.
+    kept(unsafe { hl_cuModuleLoad(place, name) })
+}
+
+/// Forgets a library.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaLibraryUnload(library: *mut c_void) -> Code {
+    kept(hl_cuModuleUnload(library))
+}
+
+/// A kernel of a library by its name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLibraryGetKernel(
+    place: *mut *mut c_void,
+    library: *mut c_void,
+    name: *const c_char,
+) -> Code {
+    // SAFETY: as documented.
+    kept(unsafe { hl_cuModuleGetFunction(place, library, name) })
+}
+
+/// Address and length of a variable of a library.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaLibraryGetGlobal(
+    place: *mut *mut c_void,
+    bytes: *mut usize,
+    library: *mut c_void,
+    name: *const c_char,
+) -> Code {
+    // SAFETY: as documented.
+    kept(unsafe { hl_cuModuleGetGlobal_v2(place.cast(), bytes, library, name) })
 }

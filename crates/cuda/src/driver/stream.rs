@@ -5,21 +5,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::code::Code;
 use crate::core::handle::Kind;
 use crate::core::thread::driver;
-use crate::runtime::graph::UpdateResult;
-use crate::runtime::{event, give, graph, stream};
+use crate::runtime::graph::{InstantiateParameters, UpdateResult};
+use crate::runtime::{event, give, graph, limit, node, stream};
 
-/// Functions that differ from the runtime's in nothing but the name.
-macro_rules! same {
-    ($( $(#[doc = $doc:literal])+ $name:ident($($argument:ident: $kind:ty),*) = $module:ident::$runtime:ident; )*) => {$(
-        $(#[doc = $doc])+
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
-            // SAFETY: as documented. The runtime's function may be a safe one.
-            #[allow(unused_unsafe)]
-            unsafe { $module::$runtime($($argument),*) }
-        }
-    )*};
-}
 same! {
     /// Makes a stream with flags.
     hl_cuStreamCreate(place: *mut *mut c_void, flags: c_uint) = stream::hl_cudaStreamCreateWithFlags;
@@ -37,6 +25,20 @@ same! {
     hl_cuStreamGetFlags(stream: *mut c_void, flags: *mut c_uint) = stream::hl_cudaStreamGetFlags;
     /// The priority of a stream.
     hl_cuStreamGetPriority(stream: *mut c_void, priority: *mut c_int) = stream::hl_cudaStreamGetPriority;
+    /// The device of a stream.
+    hl_cuStreamGetDevice(stream: *mut c_void, device: *mut c_int) = stream::hl_cudaStreamGetDevice;
+    /// Attributes of streams are hints.
+    hl_cuStreamGetAttribute(stream: *mut c_void, number: c_int, value: *mut [u64; 8]) = limit::hl_cudaStreamGetAttribute;
+    /// Hints, which are let go.
+    hl_cuStreamSetAttribute(stream: *mut c_void, number: c_int, value: *const c_void) = limit::hl_cudaStreamSetAttribute;
+    /// Hints, which are let go.
+    hl_cuStreamCopyAttributes(to: *mut c_void, from: *mut c_void) = limit::hl_cudaStreamCopyAttributes;
+    /// Calls a function of the program when the work of a stream so far is done, with its error.
+    hl_cuStreamAddCallback(stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
+    /// The mode of captures has no effect here.
+    hl_cuThreadExchangeStreamCaptureMode(mode: *mut c_int) = stream::hl_cudaThreadExchangeStreamCaptureMode;
+    /// The capture of a stream.
+    hl_cuStreamGetCaptureInfo_v3(stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = node::hl_cudaStreamGetCaptureInfo;
     /// The number of a stream.
     hl_cuStreamGetId(stream: *mut c_void, number: *mut u64) = stream::hl_cudaStreamGetId;
     /// Begins to capture a stream.
@@ -63,6 +65,18 @@ same! {
     hl_cuEventElapsedTime_v2(place: *mut f32, start: *mut c_void, end: *mut c_void) = event::hl_cudaEventElapsedTime;
     /// The same under its older name.
     hl_cuEventElapsedTime(place: *mut f32, start: *mut c_void, end: *mut c_void) = event::hl_cudaEventElapsedTime;
+    /// An empty graph.
+    hl_cuGraphCreate(place: *mut *mut c_void, flags: c_uint) = graph::hl_cudaGraphCreate;
+    /// Makes a graph with the same nodes.
+    hl_cuGraphClone(place: *mut *mut c_void, graph: *mut c_void) = node::hl_cudaGraphClone;
+    /// The nodes of a graph.
+    hl_cuGraphGetNodes(graph: *mut c_void, nodes: *mut *mut c_void, count: *mut usize) = node::hl_cudaGraphGetNodes;
+    /// What a node does.
+    hl_cuGraphNodeGetType(node: *mut c_void, kind: *mut c_int) = node::hl_cudaGraphNodeGetType;
+    /// Makes a graph ready to be launched, as CUDA 12 has it.
+    hl_cuGraphInstantiate(place: *mut *mut c_void, graph: *mut c_void, flags: u64) = graph::hl_cudaGraphInstantiate;
+    /// Makes a graph ready to be launched.
+    hl_cuGraphInstantiateWithParams(place: *mut *mut c_void, graph: *mut c_void, parameters: *mut InstantiateParameters) = graph::hl_cudaGraphInstantiateWithParams;
     /// Makes a graph ready to be launched.
     hl_cuGraphInstantiateWithFlags(place: *mut *mut c_void, graph: *mut c_void, flags: u64) = graph::hl_cudaGraphInstantiate;
     /// Makes an instance do what a graph says.

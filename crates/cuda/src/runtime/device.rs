@@ -10,6 +10,11 @@ use crate::code::{
 use crate::core::session::Session;
 use crate::core::thread::{device, set_device, with_session};
 
+/// The priorities that streams have, least and greatest.
+pub(crate) const PRIORITY_LEAST: c_int = 0;
+/// The greatest one.
+pub(crate) const PRIORITY_GREATEST: c_int = -5;
+
 /// A device number of the program.
 pub(crate) fn number(session: &Session, device: c_int) -> Result<u32, Code> {
     let device = u32::try_from(device).map_err(|_| INVALID_DEVICE)?;
@@ -207,18 +212,11 @@ pub unsafe extern "C" fn hl_cudaDeviceGetStreamPriorityRange(
     with_session(|_| {
         // SAFETY: places for results, as documented.
         unsafe {
-            give_if(least, 0);
-            give_if(greatest, -5);
+            give_if(least, PRIORITY_LEAST);
+            give_if(greatest, PRIORITY_GREATEST);
         }
         Ok(())
     })
-}
-
-/// Limits of a device are its own: reading one gives 0.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cudaDeviceGetLimit(value: *mut usize, _limit: c_int) -> Code {
-    // SAFETY: a place for a result, as documented.
-    with_session(|_| unsafe { give(value, 0) })
 }
 
 /// Free and all memory of the current device, as far as this session may use it.

@@ -368,23 +368,40 @@ pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveClusters(
     with_session(|session| {
         // SAFETY: as documented.
         let config = unsafe { config.as_ref() }.ok_or(INVALID_VALUE)?;
-        let mut geometry = Geometry::default();
-        // SAFETY: as documented.
-        unsafe { take_attributes(&mut geometry, config.attributes, config.attribute_count)? };
-        let kernel = kernel(session, function, device())?;
-        let answer = session.ask(&[], |question| AskClusters {
-            question,
-            function: kernel.function,
+        let mut geometry = Geometry {
             grid: config.grid.into(),
             block: config.block.into(),
-            cluster: geometry.cluster.map(|size| size.max(1)),
-            // As in a launch, which has 32 bits.
-            shared: config.shared as u32,
-        })?;
-        let groups = answer.try_into().map(u32::from_le_bytes).map_err(|_| INVALID_VALUE)?;
-        // SAFETY: a place for a result, as documented.
-        unsafe { give(place, groups as c_int) }
+            shared: config.shared,
+            ..Geometry::default()
+        };
+        // SAFETY: as documented.
+        unsafe {
+            take_attributes(&mut geometry, config.attributes, config.attribute_count)?;
+            give(place, clusters(session, function, &geometry)?)
+        }
     })
+}
+
+/// How many clusters of a launch fit at once. The node is asked.
+///
+/// # Errors
+/// There is no such kernel; what the node says.
+pub(crate) fn clusters(
+    session: &Session,
+    function: *const c_void,
+    geometry: &Geometry,
+) -> Result<c_int, Code> {
+    let kernel = kernel(session, function, device())?;
+    let answer = session.ask(&[], |question| AskClusters {
+        question,
+        function: kernel.function,
+        grid: geometry.grid,
+        block: geometry.block,
+        cluster: geometry.cluster.map(|size| size.max(1)),
+        // As in a launch, which has 32 bits.
+        shared: geometry.shared as u32,
+    })?;
+    answer.try_into().map(i32::from_le_bytes).map_err(|_| INVALID_VALUE)
 }
 
 #[cfg(test)]

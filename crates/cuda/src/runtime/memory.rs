@@ -5,7 +5,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::Arc;
 
 use super::{give, give_if};
-use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_DIRECTION, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
 use crate::core::device::Rows;
 use crate::core::module::REGISTRY;
 use crate::core::session::Session;
@@ -93,6 +93,18 @@ pub unsafe extern "C" fn hl_cudaMallocHost(place: *mut *mut c_void, bytes: usize
     unsafe { hl_cudaHostAlloc(place, bytes, 0) }
 }
 
+/// Returns when nothing is on its way into pinned memory. While something is being captured, which may be by another thread, only that
+/// is waited for that lands there.
+fn settle(session: &Session, start: usize) -> Result<(), Code> {
+    match session.synchronize_all() {
+        Err(CAPTURE_UNSUPPORTED) => {
+            let bytes = session.pinned_bytes(start as u64).unwrap_or(0);
+            session.wait_landing((start, start + bytes as usize))
+        }
+        outcome => outcome,
+    }
+}
+
 /// Frees memory of the host.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
@@ -101,7 +113,7 @@ pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
             return Ok(());
         }
         // Bytes that are still on their way would land in memory that is somebody else's by then.
-        session.synchronize_all()?;
+        settle(session, memory.addr())?;
         session.remove_pinned(memory.addr() as u64, true)?;
         // SAFETY: from posix_memalign, and freed once: it was in the table.
         unsafe { libc::free(memory) };
@@ -124,7 +136,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaHostUnregister(memory: *mut c_void) -> Code {
     with_session(|session| {
-        session.synchronize_all()?;
+        settle(session, memory.addr())?;
         session.remove_pinned(memory.addr() as u64, false).map(drop)
     })
 }
@@ -201,6 +213,14 @@ pub unsafe extern "C" fn hl_cuMemGetAddressRange_v2(
     })
 }
 
+/// Where the bytes are is seen from the addresses; the direction that the program says has only to be one.
+///
+/// # Errors
+/// It is none.
+pub(crate) fn direction(kind: c_int) -> Result<(), Code> {
+    if (0..=4).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
+}
+
 /// Copies, and returns when the program may use both ends.
 pub(crate) fn copy_now(
     session: &Session,
@@ -213,15 +233,18 @@ pub(crate) fn copy_now(
     session.synchronize_stream(stream)
 }
 
-/// Copies in the order of the default stream, and waits. Where the bytes are is seen from the addresses; the direction is not needed.
+/// Copies in the order of the default stream, and waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemcpy(
     to: *mut c_void,
     from: *const c_void,
     bytes: usize,
-    _kind: c_int,
+    kind: c_int,
 ) -> Code {
-    with_session(|session| copy_now(session, to, from, bytes))
+    with_session(|session| {
+        direction(kind)?;
+        copy_now(session, to, from, bytes)
+    })
 }
 
 /// Copies in the order of a stream.
@@ -230,10 +253,13 @@ pub unsafe extern "C" fn hl_cudaMemcpyAsync(
     to: *mut c_void,
     from: *const c_void,
     bytes: usize,
-    _kind: c_int,
+    kind: c_int,
     stream: *mut c_void,
 ) -> Code {
-    with_session(|session| session.copy(&session.stream(stream)?, to, from, bytes))
+    with_session(|session| {
+        direction(kind)?;
+        session.copy(&session.stream(stream)?, to, from, bytes)
+    })
 }
 
 /// Copies between devices, behind all work of both and of the current one.
@@ -271,13 +297,17 @@ pub(crate) fn copy_peer(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemcpyPeerAsync(
     to: *mut c_void,
-    _to_device: c_int,
+    to_device: c_int,
     from: *const c_void,
-    _from_device: c_int,
+    from_device: c_int,
     bytes: usize,
     stream: *mut c_void,
 ) -> Code {
-    with_session(|session| session.copy(&session.stream(stream)?, to, from, bytes))
+    with_session(|session| {
+        super::device::number(session, to_device)?;
+        super::device::number(session, from_device)?;
+        session.copy(&session.stream(stream)?, to, from, bytes)
+    })
 }
 
 /// Copies a rectangle, and waits.
@@ -289,9 +319,10 @@ pub unsafe extern "C" fn hl_cudaMemcpy2D(
     from_pitch: usize,
     width: usize,
     height: usize,
-    _kind: c_int,
+    kind: c_int,
 ) -> Code {
     with_session(|session| {
+        direction(kind)?;
         let stream = session.default_stream(device())?;
         copy_rows(session, stream, (to, to_pitch), (from, from_pitch), width, height)?;
         session.synchronize_stream(stream)
@@ -307,10 +338,11 @@ pub unsafe extern "C" fn hl_cudaMemcpy2DAsync(
     from_pitch: usize,
     width: usize,
     height: usize,
-    _kind: c_int,
+    kind: c_int,
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
+        direction(kind)?;
         copy_rows(session, &session.stream(stream)?, (to, to_pitch), (from, from_pitch), width, height)
     })
 }
@@ -420,9 +452,12 @@ pub unsafe extern "C" fn hl_cudaMemcpyToSymbol(
     from: *const c_void,
     bytes: usize,
     offset: usize,
-    _kind: c_int,
+    kind: c_int,
 ) -> Code {
-    with_session(|session| copy_now(session, inside(session, shadow, bytes, offset)?, from, bytes))
+    with_session(|session| {
+        direction(kind)?;
+        copy_now(session, inside(session, shadow, bytes, offset)?, from, bytes)
+    })
 }
 
 /// Copies into a variable in the order of a stream.
@@ -432,10 +467,11 @@ pub unsafe extern "C" fn hl_cudaMemcpyToSymbolAsync(
     from: *const c_void,
     bytes: usize,
     offset: usize,
-    _kind: c_int,
+    kind: c_int,
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
+        direction(kind)?;
         session.copy(&session.stream(stream)?, inside(session, shadow, bytes, offset)?, from, bytes)
     })
 }
@@ -447,9 +483,12 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbol(
     shadow: *const c_void,
     bytes: usize,
     offset: usize,
-    _kind: c_int,
+    kind: c_int,
 ) -> Code {
-    with_session(|session| copy_now(session, to, inside(session, shadow, bytes, offset)?, bytes))
+    with_session(|session| {
+        direction(kind)?;
+        copy_now(session, to, inside(session, shadow, bytes, offset)?, bytes)
+    })
 }
 
 /// Copies out of a variable in the order of a stream.
@@ -459,10 +498,11 @@ pub unsafe extern "C" fn hl_cudaMemcpyFromSymbolAsync(
     shadow: *const c_void,
     bytes: usize,
     offset: usize,
-    _kind: c_int,
+    kind: c_int,
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
+        direction(kind)?;
         session.copy(&session.stream(stream)?, to, inside(session, shadow, bytes, offset)?, bytes)
     })
 }

@@ -655,7 +655,8 @@ pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
             return Ok(());
         }
         let nodes = session.frontier(&own, stream.number)?;
-        FRONTIER.with_borrow_mut(|(handles, kinds)| {
+        let given = FRONTIER.try_with(|frontier| {
+            let (handles, kinds) = &mut *frontier.borrow_mut();
             *handles = nodes.iter().map(|node| handle(*node).addr()).collect();
             *kinds = vec![[0; 8]; nodes.len()];
             // SAFETY: as above.
@@ -665,7 +666,8 @@ pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
                 give_if(count, nodes.len());
             }
         });
-        Ok(())
+        // In a destructor that runs last there is no place for them any more.
+        given.map_err(|_| NOT_SUPPORTED)
     })
 }
 

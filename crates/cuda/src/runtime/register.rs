@@ -1,10 +1,10 @@
 //! What the compiler calls before `main`: fat binaries, kernels and variables of the program. None of it needs a device.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::code::Code;
-use crate::core::module::{Binary, REGISTRY};
+use crate::core::module::{Binary, REGISTRY, say_managed};
 use crate::core::session::present;
 use crate::core::thread::{Configuration, Extent, pop_launch, push_launch, runtime};
 
@@ -130,23 +130,36 @@ pub unsafe extern "C" fn hl___cudaRegisterVar(
     }
 }
 
-/// Unified memory is not supported: using the variable fails.
+/// A variable of the program in unified memory.
+static MANAGED: OnceLock<String> = OnceLock::new();
+
+/// Unified memory is not supported: kernels of the same module are refused, and the program finds zeros in the variable, so that it comes as
+/// far as its first launch.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl___cudaRegisterManagedVar(
+pub unsafe extern "C" fn hl___cudaRegisterManagedVar(
     _handle: Handle,
-    _place: *mut *mut c_void,
+    place: *mut *mut c_void,
     _device_address: *mut c_char,
-    _name: *const c_char,
+    name: *const c_char,
     _is_external: c_int,
-    _size: usize,
+    size: usize,
     _is_constant: c_int,
     _is_global: c_int,
 ) {
+    if !name.is_null() {
+        // SAFETY: a string of the compiler.
+        MANAGED.get_or_init(|| unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned());
+    }
+    // SAFETY: the place of the pointer by which the program reaches the variable, as long as it lives.
+    unsafe { super::give_if(place, libc::calloc(size.max(1), 1)) };
 }
 
-/// Nothing is to be made ready for a fat binary.
+/// Nothing is to be made ready for a fat binary. The program calls this before it first touches a variable in unified memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl___cudaInitModule(_handle: Handle) -> c_char {
+    if let Some(name) = MANAGED.get() {
+        say_managed(name);
+    }
     0
 }
 
@@ -158,8 +171,9 @@ pub extern "C" fn hl___cudaPushCallConfiguration(
     shared: usize,
     stream: *mut c_void,
 ) -> u32 {
-    push_launch(Configuration { grid: grid.into(), block: block.into(), shared, stream });
-    0
+    let launch = Configuration { grid: grid.into(), block: block.into(), shared, stream };
+    // What is not 0 keeps the stub from being called.
+    runtime(|| push_launch(launch)).unsigned_abs()
 }
 
 /// What `<<<...>>>` said.

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
+use super::device::{PRIORITY_GREATEST, PRIORITY_LEAST};
 use super::give;
 use crate::code::{Code, INVALID_VALUE, NOT_READY};
 use crate::core::handle::Kind;
@@ -32,6 +33,7 @@ pub unsafe extern "C" fn hl_cudaStreamCreateWithPriority(
         if place.is_null() || flags > 1 {
             return Err(INVALID_VALUE);
         }
+        let priority = priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST);
         let stream = session.create_stream(device(), flags, priority)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Stream.handle(stream.number)) }

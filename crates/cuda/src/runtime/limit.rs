@@ -1,0 +1,141 @@
+//! Limits and preferences of devices, and what a profiler would be told.
+//!
+//! The node's driver has its own limits, which are those that CUDA documents for a program that sets none. A program may ask for as much or less
+//! and has it; more is refused, as the node is not told.
+
+use std::ffi::{c_int, c_void};
+
+use super::{give, give_if};
+use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
+use crate::core::thread::with_session;
+
+/// Limits by `cudaLimit`: bytes of a thread's stack, of what kernels print, of what they allocate, depth of kernels that wait for kernels, kernels that
+/// kernels may have waiting, bytes that the cache fetches at once, bytes that stay in it.
+const LIMITS: [usize; 7] = [1 << 10, 1 << 20, 8 << 20, 2, 2048, 64, 0];
+/// The cache fetches what it likes, and keeps what it likes: these two are hints.
+const HINTS: std::ops::RangeInclusive<usize> = 5..=6;
+
+fn limit(number: c_int) -> Result<(usize, usize), Code> {
+    let number = usize::try_from(number).map_err(|_| INVALID_VALUE)?;
+    LIMITS.get(number).map(|limit| (number, *limit)).ok_or(INVALID_VALUE)
+}
+
+/// A limit of the current device.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetLimit(value: *mut usize, number: c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(value, limit(number)?.1) })
+}
+
+/// Sets a limit of the current device: one that it keeps to anyway is taken, a higher one is refused.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceSetLimit(number: c_int, value: usize) -> Code {
+    with_session(|_| {
+        let (number, most) = limit(number)?;
+        if value > most && !HINTS.contains(&number) {
+            eprintln!("hinterland: limit {number} of a GPU elsewhere is {most} and cannot be {value}");
+            return Err(NOT_SUPPORTED);
+        }
+        Ok(())
+    })
+}
+
+/// Whether a device is to have more shared memory or more cache: it chooses by itself.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaDeviceGetCacheConfig(place: *mut c_int) -> Code {
+    // SAFETY: a place for a result, as documented.
+    with_session(|_| unsafe { give(place, 0) })
+}
+
+/// A preference, which is let go.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaDeviceSetCacheConfig(_config: c_int) -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// What stays in the cache is a hint, which there was none of.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaCtxResetPersistingL2Cache() -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// Nobody profiles here.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaProfilerStart() -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// Nobody profiles here.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaProfilerStop() -> Code {
+    with_session(|_| Ok(()))
+}
+
+/// A kernel of the program as a handle of the driver's: the address of its stub is one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetFuncBySymbol(place: *mut *const c_void, stub: *const c_void) -> Code {
+    with_session(|session| {
+        super::launch::registered(session, stub)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, stub) }
+    })
+}
+
+/// Attributes of streams are hints, of which none is kept: those that a stream has are zeros.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamGetAttribute(
+    stream: *mut c_void,
+    number: c_int,
+    value: *mut [u64; 8],
+) -> Code {
+    with_session(|session| {
+        let stream = session.stream(stream)?;
+        let answer = match number {
+            PRIORITY => u64::from(stream.priority.cast_unsigned()),
+            number if STREAM_HINTS.contains(&number) => 0,
+            _ => return Err(INVALID_VALUE),
+        };
+        // SAFETY: a place for a result of 64 bytes, as documented.
+        unsafe { give(value, [answer, 0, 0, 0, 0, 0, 0, 0]) }
+    })
+}
+
+/// Hints, which are let go.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamSetAttribute(
+    stream: *mut c_void,
+    number: c_int,
+    value: *const c_void,
+) -> Code {
+    with_session(|session| {
+        session.stream(stream)?;
+        if value.is_null() || !STREAM_HINTS.contains(&number) {
+            return Err(INVALID_VALUE);
+        }
+        Ok(())
+    })
+}
+
+/// Hints, which are let go.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamCopyAttributes(to: *mut c_void, from: *mut c_void) -> Code {
+    with_session(|session| session.stream(to).and_then(|_| session.stream(from)).map(drop))
+}
+
+/// `cudaLaunchAttributePriority`, which a stream has from its start.
+const PRIORITY: c_int = 8;
+/// Window of the cache, synchronisation, domains of memory.
+const STREAM_HINTS: &[c_int] = &[1, 3, 9, 10];
+
+/// Flags of memory of the host that `cudaHostAlloc` gave: none has an effect, so none is kept.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaHostGetFlags(flags: *mut u32, memory: *const c_void) -> Code {
+    with_session(|session| {
+        if !session.is_pinned(memory.addr() as u64, 1) {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: a place for a result or null, as documented.
+        unsafe { give_if(flags, 0) };
+        Ok(())
+    })
+}

@@ -1,0 +1,146 @@
+"""Functions of the driver as programs look them up: each has the arguments of the version of CUDA that was asked for, and keeps to its own errors."""
+
+import ctypes
+import pathlib
+import sys
+
+PTX = b""".version 8.0
+.target sm_80
+.address_size 64
+.visible .global .u32 place;
+.visible .entry nothing() {
+    ret;
+}
+"""
+POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
+NOT_READY, INVALID_HANDLE, NOT_FOUND = 600, 400, 500
+
+cuda, runtime = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcudart.so.13")
+
+
+def good(code):
+    """Ends the program on an error."""
+    if code != 0:
+        words = ctypes.c_char_p()
+        cuda.cuGetErrorString(code, ctypes.byref(words))
+        raise SystemExit(f"error {code}: {words.value}")
+
+
+def look(name, version):
+    """The function of a name in a version of CUDA, and what is said of it."""
+    entry, status = POINTER(), NUMBER(-1)
+    code = cuda.cuGetProcAddress_v2(name, ctypes.byref(entry), version, ctypes.c_uint64(0), ctypes.byref(status))
+    assert (code, status.value == 0) in ((0, True), (NOT_FOUND, False)), (name, code, status.value)
+    return entry.value, status.value
+
+
+def function(name, version, *arguments):
+    """The same, to be called with arguments of these types."""
+    return ctypes.CFUNCTYPE(NUMBER, *arguments)(look(name, version)[0])
+
+
+good(cuda.cuInit(0))
+
+# The arguments of a context grew twice.
+context = POINTER()
+good(function(b"cuCtxCreate", 3020, POINTER, ctypes.c_uint, NUMBER)(ctypes.addressof(context), 0, 0))
+good(function(b"cuCtxCreate", 11040, POINTER, POINTER, NUMBER, ctypes.c_uint, NUMBER)(ctypes.addressof(context), None, 0, 0, 0))
+good(function(b"cuCtxCreate", 13000, POINTER, POINTER, ctypes.c_uint, NUMBER)(ctypes.addressof(context), None, 0, 0))
+# Before CUDA 12 nobody was told why a function is not there, and no place was given for it.
+entry = POINTER()
+good(function(b"cuGetProcAddress", 11030, POINTER, POINTER, NUMBER, ctypes.c_uint64)(b"cuInit", ctypes.addressof(entry), 11030, 0))
+assert entry.value == look(b"cuInit", 13000)[0]
+assert look(b"cuGraphExecUpdate", 10020) == (None, 2) and look(b"cuGraphExecUpdate", 12000)[1] == 0
+assert look(b"cuNothing", 13000) == (None, 1)
+
+# One kernel has one name, until its module goes.
+module, first, second = POINTER(), POINTER(), POINTER()
+good(cuda.cuModuleLoadData(ctypes.byref(module), PTX))
+good(cuda.cuModuleGetFunction(ctypes.byref(first), module, b"nothing"))
+good(cuda.cuModuleGetFunction(ctypes.byref(second), module, b"nothing"))
+assert first.value == second.value
+launch = (first, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+good(cuda.cuLaunchKernel(*launch))
+nothing_given = (POINTER * 1)(0)
+good(cuda.cuLaunchKernel(*launch[:-1], nothing_given))
+
+# What the driver says is no error of the runtime's.
+event, stream = POINTER(), POINTER()
+good(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+assert cuda.cuEventQuery(POINTER(0x10)) == INVALID_HANDLE
+assert cuda.cuStreamDestroy_v2(POINTER(0x10)) == INVALID_HANDLE
+assert runtime.cudaGetLastError() == 0
+assert runtime.cudaStreamDestroy(POINTER(0x10)) == INVALID_HANDLE == runtime.cudaGetLastError()
+
+good(cuda.cuModuleUnload(module))
+assert cuda.cuLaunchKernel(*launch) == INVALID_HANDLE
+good(cuda.cuCtxSynchronize())
+
+# A file of code, as a library of either interface.
+path = pathlib.Path(sys.argv[1])
+path.write_bytes(PTX)
+library, name, size = POINTER(), str(path).encode(), ctypes.c_size_t()
+for load, kernel, variable, unload in (
+    (cuda.cuModuleLoad, cuda.cuModuleGetFunction, cuda.cuModuleGetGlobal_v2, cuda.cuModuleUnload),
+    (
+        lambda place, file: runtime.cudaLibraryLoadFromFile(place, file, None, None, 0, None, None, 0),
+        runtime.cudaLibraryGetKernel,
+        runtime.cudaLibraryGetGlobal,
+        runtime.cudaLibraryUnload,
+    ),
+):
+    good(load(ctypes.byref(library), name))
+    good(kernel(ctypes.byref(first), library, b"nothing"))
+    assert kernel(ctypes.byref(second), library, b"something") == NOT_FOUND
+    good(cuda.cuLaunchKernel(*launch))
+    good(variable(ctypes.byref(entry), ctypes.byref(size), library, b"place"))
+    assert entry.value and size.value == 4
+    good(unload(library))
+    assert load(ctypes.byref(library), name + b".not") == 301
+runtime.cudaGetLastError()
+for wrong in (b"", b"\x7fELF", b"\x50\xed\x55\xba" + b"\xff" * 60, b"\xb1\x43\x62\x46" + b"\x01" * 60):
+    path.write_bytes(wrong)
+    assert cuda.cuModuleLoad(ctypes.byref(module), name) == 200, wrong
+
+
+class End(ctypes.Structure):
+    """One end of a rectangle."""
+
+    _fields_ = [("x", ctypes.c_size_t), ("y", ctypes.c_size_t), ("kind", NUMBER), ("host", POINTER), ("device", ctypes.c_uint64)] + [
+        ("array", POINTER),
+        ("pitch", ctypes.c_size_t),
+    ]
+
+
+class Rectangle(ctypes.Structure):
+    """`CUDA_MEMCPY2D`."""
+
+    _fields_ = [("source", End), ("target", End), ("width", ctypes.c_size_t), ("rows", ctypes.c_size_t)]
+
+
+# Rows of 8 bytes out of rows of 16, to where rows have a pitch of their own, and back.
+memory, pitch = ctypes.c_uint64(), ctypes.c_size_t()
+good(cuda.cuMemAllocPitch_v2(ctypes.byref(memory), ctypes.byref(pitch), ctypes.c_size_t(16), ctypes.c_size_t(4), 4))
+source, target = (ctypes.c_uint8 * 64)(*range(64)), (ctypes.c_uint8 * 64)()
+here = End(4, 1, 1, ctypes.addressof(source), 0, None, 16)
+there = End(8, 1, 2, None, memory.value, None, pitch.value)
+good(cuda.cuMemcpy2D_v2(ctypes.byref(Rectangle(here, there, 8, 3))))
+good(cuda.cuMemcpy2DAsync_v2(ctypes.byref(Rectangle(there, End(0, 0, 1, ctypes.addressof(target), 0, None, 16), 8, 3)), stream))
+good(cuda.cuStreamSynchronize(stream))
+assert all(target[row * 16 + at] == source[(row + 1) * 16 + 4 + at] for row in range(3) for at in range(8))
+assert not any(target[row * 16 + at] for row in range(4) for at in range(8, 16))
+attributes, ordinal, kind = (NUMBER * 2)(2, 9), NUMBER(7), ctypes.c_uint(7)
+places = (POINTER * 2)(ctypes.addressof(kind), ctypes.addressof(ordinal))
+good(cuda.cuPointerGetAttributes(2, attributes, places, memory))
+assert (kind.value, ordinal.value) == (2, 0)
+good(cuda.cuPointerGetAttributes(2, attributes, places, ctypes.c_uint64(ctypes.addressof(source))))
+assert kind.value == 0
+value, bus = ctypes.c_size_t(), ctypes.create_string_buffer(32)
+good(cuda.cuCtxGetLimit(ctypes.byref(value), 0))
+assert value.value == 1024 and cuda.cuCtxSetLimit(0, ctypes.c_size_t(1 << 20)) == 801
+good(cuda.cuDeviceGetPCIBusId(bus, 32, 0))
+good(cuda.cuDeviceGetByPCIBusId(ctypes.byref(ordinal), bus))
+major, minor = NUMBER(), NUMBER()
+good(cuda.cuDeviceComputeCapability(ctypes.byref(major), ctypes.byref(minor), 0))
+assert major.value == 9
+print("right")
