@@ -3,10 +3,12 @@
 use crate::board::Board;
 use crate::evict;
 use crate::outside::Outside;
+use crate::peer::living;
 use crate::reads::Reads;
 use crate::settle::Settling;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
+use crate::words::say;
 use hinterland_farplan::grain::{BLOCK_BYTES, Grains};
 use hinterland_farplan::guess::Guess;
 use hinterland_farplan::hand::Hand;
@@ -21,7 +23,7 @@ use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Fault, FaultModes};
-use hinterland_os::{SharedSlice, Userfault};
+use hinterland_os::{OsError, SharedSlice, Userfault};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
@@ -303,8 +305,7 @@ impl Engine {
                 continue;
             }
             let mut runs = Vec::new();
-            let scanned = PageMap::of_process(space.process)
-                .and_then(|pages| pages.present(from, to - from, &mut runs));
+            let scanned = space.pages().and_then(|pages| pages.present(from, to - from, &mut runs));
             if scanned.is_err() {
                 // All of it may be there.
                 mark(space, from, to, stamp);
@@ -377,12 +378,20 @@ impl Engine {
     /// Says something to whoever runs the program, once for each subject.
     pub(crate) fn say_once(&self, subject: &'static str, text: &str) {
         if self.said.lock().unwrap_or_else(PoisonError::into_inner).insert(subject) {
-            eprintln!("hinterland: {text}");
+            say(text);
         }
     }
 }
 
 impl Space {
+    /// Which of its pages are there. The reclaim thread's map is of this very memory, whatever becomes of the process.
+    pub(crate) fn pages(&self) -> Result<Arc<PageMap>, OsError> {
+        match &self.mover {
+            Some(mover) => Ok(Arc::clone(&mover.pages)),
+            None => PageMap::of_process(living(self.process)).map(Arc::new),
+        }
+    }
+
     pub(crate) fn new(process: i32, faults: Userfault, unit_bytes: u64, part_bytes: u64) -> Self {
         Self {
             process,

@@ -6,13 +6,13 @@
 
 use crate::engine::{Budget, Engine, Known, Mover, Space};
 use crate::order::{Answer, Batch, Order, Run, Victim};
+use crate::peer::living;
 use crate::staging::Staged;
 use crate::store::Copy;
 use hinterland_farplan::grain::Part;
 use hinterland_farplan::room::budget_bytes_min;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, State};
-use hinterland_os::pagemap::PageMap;
 use hinterland_os::{OsError, Userfault};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -45,7 +45,7 @@ impl Engine {
     pub(crate) fn evict_until(&self, is_over: impl Fn(&Known) -> bool) {
         let (mut looked, mut swept) = (Instant::now(), Instant::now());
         let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
-        let (mut is_evicting, mut staged) = (false, Staged::default());
+        let (mut is_evicting, mut was_full, mut staged) = (false, false, Staged::default());
         let mut late = Vec::new();
         loop {
             let mut moved = self.ask_again(&mut late, &mut staged);
@@ -69,7 +69,7 @@ impl Engine {
                 // The rest of the spare room is not worth a batch of its own while faults take it again.
                 let enough = if is_evicting { spare - (spare - low) / 2 } else { low };
                 if resident + enough <= room {
-                    is_evicting = false;
+                    (is_evicting, was_full) = (false, false);
                     known.is_stuck = false;
                     fruitful = Instant::now();
                     patience = STUCK_AFTER;
@@ -77,6 +77,7 @@ impl Engine {
                     continue;
                 }
                 is_evicting = true;
+                was_full |= self.stores.is_full();
                 // Nobody waits for room while a program is stopped: that is no reason to go beyond the budget.
                 if !late.is_empty() && known.waiting.is_empty() {
                     fruitful = Instant::now();
@@ -88,7 +89,7 @@ impl Engine {
                 fruitful = Instant::now();
                 continue;
             }
-            if fruitful.elapsed() >= patience && self.go_on_without_room(late.is_empty()) {
+            if fruitful.elapsed() >= patience && self.go_on_without_room(late.is_empty(), was_full) {
                 patience = (patience / 2).max(STUCK_AFTER_MIN);
             }
             self.rest(self.lock(), Duration::from_millis(1));
@@ -96,9 +97,14 @@ impl Engine {
     }
 
     /// Has faults be served without room, since none can be made. Returns whether they were not so far.
-    fn go_on_without_room(&self, is_all_asked: bool) -> bool {
+    fn go_on_without_room(&self, is_all_asked: bool, was_full: bool) -> bool {
         let is_new = !std::mem::replace(&mut self.lock().is_stuck, true);
-        if is_all_asked {
+        if was_full {
+            self.say_once(
+                "above",
+                "more than the local budget stays resident, because no back end has room for it",
+            );
+        } else if is_all_asked {
             self.say_once(
                 "stuck",
                 "more than the local budget stays resident: what is there is locked, pinned, read-only or \
@@ -394,7 +400,11 @@ fn dirty(victims: &[Victim], runs: &[Run]) -> Vec<Range<u64>> {
 
 /// Resident bytes of a process; 0 if it has ended.
 fn resident_bytes(process: i32) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
+    let read = |task: i32| std::fs::read_to_string(format!("/proc/{task}/statm")).unwrap_or_default();
+    let mut text = read(process);
+    if text.starts_with("0 ") {
+        text = read(living(process));
+    }
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * PAGE
 }
@@ -404,7 +414,7 @@ fn loose_resident_bytes(space: &Space) -> u64 {
     if space.loose.is_empty() {
         return 0;
     }
-    let Ok(pages) = PageMap::of_process(space.process) else { return 0 };
+    let Ok(pages) = space.pages() else { return 0 };
     space.loose.ranges().map(|(start, end)| pages.present_bytes(start, end - start).unwrap_or(0)).sum()
 }
 

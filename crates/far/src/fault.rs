@@ -4,6 +4,7 @@ use crate::ahead;
 use crate::engine::{Engine, Known, Space, Waiting};
 use crate::reads::Content;
 use crate::store::Copy;
+use crate::words::say;
 use hinterland_farplan::grain::{Grains, Return};
 use hinterland_farplan::refault::{Clock, Stay};
 use hinterland_farplan::{PAGE, Piece, State};
@@ -311,11 +312,11 @@ impl Engine {
         stamp: Clock,
     ) -> Result<bool, OsError> {
         self.lost_bytes.fetch_add(end - start, Ordering::Relaxed); // Relaxed: a number for people.
-        eprintln!(
-            "hinterland: {} bytes at {start:#x} of process {} are lost, so that it is stopped at its next touch (SIGBUS): {why}",
+        say(format_args!(
+            "{} bytes at {start:#x} of process {} are lost, so that it is stopped at its next touch (SIGBUS): {why}",
             end - start,
             space.process
-        );
+        ));
         space.faults.poison(start, end - start, PAGE)?;
         space.table.update(start..end, |unit| *unit = State::Resident { clean: None, stamp });
         Ok(true)

@@ -26,8 +26,9 @@ mod staging;
 pub mod store;
 mod trace;
 mod trend;
+mod words;
 
 pub use engine::{Budget, Options, Service};
 pub use report::{Recorder, Recording, Report};
-pub use session::{FarError, Supervisor};
+pub use session::{FarError, Supervisor, check_rights};
 pub use trace::{TraceWriter, Watch, Written};

@@ -4,6 +4,8 @@
 //! that no fault waits for a disk.
 
 use crate::program;
+use crate::words::say;
+use hinterland_farplan::wire;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,8 +20,8 @@ const TOLD_MAX: usize = 16;
 /// A program that is about to begin.
 pub(crate) struct Started {
     pub file: OwnedFd,
-    /// Whether its environment does not name the library or the supervisor.
-    pub is_bare: bool,
+    /// How it begins, as [`wire::BEGINS_WHOLE`] and those behind it.
+    pub how: u64,
 }
 
 /// What was started outside.
@@ -41,7 +43,7 @@ impl Outside {
             let Some((path, why)) = why_outside(&one) else { continue };
             self.count.fetch_add(1, Ordering::Relaxed); // Relaxed: as above.
             if told.len() < TOLD_MAX && told.insert(path.clone()) {
-                eprintln!("hinterland: {} {why}", path.display());
+                say(format_args!("{} {why}", path.display()));
             }
         }
     }
@@ -63,12 +65,28 @@ fn why_outside(started: &Started) -> Option<(PathBuf, String)> {
         Some(refusal) => {
             (refusal.path, refusal.text, "give it swap on far memory: docs/guides/swap-device.md")
         }
-        None if started.is_bare => (
-            path,
-            "was started without LD_PRELOAD and HINTERLAND_FAR_SOCKET",
-            "hand the environment on to it",
-        ),
-        None => return None,
+        None => {
+            let (text, hint) = match started.how {
+                wire::BEGINS_BARE => (
+                    "was started without LD_PRELOAD and HINTERLAND_FAR_SOCKET",
+                    "hand the environment on to it",
+                ),
+                wire::BEGINS_CUT_OFF => (
+                    "was started by a process that has changed its user or its root, and does not reach far memory",
+                    "start the run as that user, or in that root",
+                ),
+                wire::BEGINS_WITHOUT_RIGHT => (
+                    "has given up the right to a userfaultfd",
+                    "leave it CAP_SYS_PTRACE, or set vm.unprivileged_userfaultfd to 1",
+                ),
+                wire::BEGINS_FILTERED => (
+                    "may not make the system calls that far memory needs, because of a filter (seccomp)",
+                    "have the filter allow userfaultfd and memfd_create",
+                ),
+                _ => return None,
+            };
+            (path, text, hint)
+        }
     };
     Some((path, format!("{text}: its memory is none of the budget's (hint: {hint})")))
 }
@@ -79,29 +97,38 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt;
     use std::process::Command;
 
-    fn started(path: &str, is_bare: bool) -> Started {
-        Started { file: File::open(path).unwrap().into(), is_bare }
+    fn started(path: &str, how: u64) -> Started {
+        Started { file: File::open(path).unwrap().into(), how }
     }
 
     #[test]
     fn a_program_with_the_library_is_inside_and_one_without_is_told_why() {
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
-        assert_eq!(why_outside(&started(own, false)), None);
-        let (path, why) = why_outside(&started(own, true)).unwrap();
-        assert_eq!(path.to_str(), Some(own));
-        assert!(why.contains("LD_PRELOAD"), "{why}");
+        assert_eq!(why_outside(&started(own, wire::BEGINS_WHOLE)), None);
+        for (how, expected) in [
+            (wire::BEGINS_BARE, "LD_PRELOAD"),
+            (wire::BEGINS_CUT_OFF, "user or its root"),
+            (wire::BEGINS_WITHOUT_RIGHT, "right to a userfaultfd"),
+            (wire::BEGINS_FILTERED, "seccomp"),
+        ] {
+            let (path, why) = why_outside(&started(own, how)).unwrap();
+            assert_eq!(path.to_str(), Some(own));
+            assert!(why.contains(expected), "{why}");
+        }
+        // A number that no library says.
+        assert_eq!(why_outside(&started(own, 99)), None);
     }
 
     #[test]
     fn what_the_kernel_does_not_begin_is_not_told_of() {
-        assert_eq!(why_outside(&started("/etc/passwd", true)), None);
-        assert_eq!(why_outside(&started("/", true)), None);
+        assert_eq!(why_outside(&started("/etc/passwd", wire::BEGINS_BARE)), None);
+        assert_eq!(why_outside(&started("/", wire::BEGINS_BARE)), None);
         let path = std::env::temp_dir().join(format!("hinterland-pipe-{}", std::process::id()));
         assert!(Command::new("mkfifo").args(["-m", "755"]).arg(&path).status().unwrap().success());
         let pipe = File::options().read(true).custom_flags(libc::O_PATH).open(&path);
         std::fs::remove_file(&path).unwrap();
-        let pipe = Started { file: pipe.unwrap().into(), is_bare: true };
+        let pipe = Started { file: pipe.unwrap().into(), how: wire::BEGINS_BARE };
         assert_eq!(why_outside(&pipe), None, "and nobody waits for a writer");
     }
 }

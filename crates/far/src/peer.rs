@@ -61,6 +61,21 @@ impl Peer {
     }
 }
 
+/// A thread that has the memory of a process. Its first one, which has its number, may have ended while others go on (`pthread_exit` in `main`): the
+/// kernel then knows of no memory under that number.
+pub(crate) fn living(process: i32) -> i32 {
+    let has_memory = |task: i32| {
+        let text = std::fs::read_to_string(format!("/proc/{process}/task/{task}/statm"));
+        text.is_ok_and(|text| !text.starts_with("0 "))
+    };
+    if has_memory(process) {
+        return process;
+    }
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let mut numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
+    numbers.find(|task| has_memory(*task)).unwrap_or(process)
+}
+
 /// Whether the numbers in `/proc` are those of this process's own PID namespace.
 pub(crate) fn is_proc_ours() -> bool {
     let own = std::fs::read_link("/proc/self").unwrap_or_default();
@@ -82,6 +97,13 @@ mod tests {
         assert_eq!(Peer::parse(70, &inside), Some(Peer { own_number: 1, is_numbered_here: false, ..peer }));
         assert_eq!(Peer::parse(70, "Name:\tx\nPPid:\t60\n"), Some(peer));
         assert_eq!(Peer::parse(70, "Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_is_there_is_known_by_it() {
+        let own = std::process::id() as i32;
+        assert_eq!(living(own), own);
+        assert_eq!(living(i32::MAX), i32::MAX, "nobody else's");
     }
 
     #[test]

@@ -8,13 +8,14 @@ use crate::order::ANSWER_PATIENCE;
 use crate::outside::Started;
 use crate::peer::{self, Peer};
 use crate::report::Report;
+use crate::words::say;
 use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::name_thread;
 use hinterland_os::socket::{UnixListener, UnixStream};
-use hinterland_os::userfault::{EVENTS_PER_READ, Event, Scope};
+use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,6 +25,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+const EPERM: i32 = 1;
+const EMFILE: i32 = 24;
+const ENFILE: i32 = 23;
 const LISTENER: u64 = 0;
 const BELL: u64 = 1;
 /// Tokens from here on: two for each space or connection.
@@ -36,6 +40,12 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 const LAST_LOOKS: u32 = 3;
 /// Pause without anything to do.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Descriptors that there is to be room for whatever forks: several processes can greet at once.
+const SPARE_DESCRIPTORS: usize = 12;
+/// Descriptors that there must be room for before a connection is accepted: those that a process brings, and what is open for a moment.
+const GREETING_DESCRIPTORS: usize = 6;
+/// Pause where there is no room.
+const DESCRIPTORS_INTERVAL: Duration = Duration::from_millis(1);
 /// One past the last address that a program can have: 47 bits.
 const ADDRESS_MAX: u64 = 1 << 47;
 
@@ -45,6 +55,25 @@ pub enum FarError {
     /// The operating system refused.
     #[error(transparent)]
     System(#[from] OsError),
+}
+
+/// Whether this process, and so a program that it starts, has the right to what far memory needs.
+///
+/// # Errors
+/// The refusal of a userfaultfd that tells of forks.
+pub fn check_rights() -> Result<(), FarError> {
+    let faults = Userfault::open(Features::FAR_MEMORY).map_err(|error| match error.errno() {
+        Some(EPERM) => error.with_hint("run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd"),
+        _ => error,
+    })?;
+    if faults.scope() == Scope::Full {
+        return Ok(());
+    }
+    Err(FarError::System(OsError::Refused {
+        operation: "far memory",
+        reason: "system calls on far memory would fail".to_owned(),
+        hint: "as root: `sysctl vm.unprivileged_userfaultfd=1`, or run it as root".into(),
+    }))
 }
 
 /// The supervisor of one run: two threads, until [`finish`](Self::finish).
@@ -59,6 +88,8 @@ struct Connection {
     process: i32,
     /// What was handed over with the greeting.
     page: Option<SharedSlice>,
+    /// Nothing but a greeting has been said so far: what is may bring descriptors, or need some here.
+    is_new: bool,
 }
 
 struct Serving {
@@ -72,6 +103,8 @@ struct Serving {
     follow: Follow,
     /// To who looks at programs that begin.
     started: Sender<Started>,
+    /// Room for the descriptors of who greets, which forks do not get: what a fork has made must be able to greet, or nobody would ever end.
+    spare: Vec<OwnedFd>,
 }
 
 impl Supervisor {
@@ -113,6 +146,7 @@ impl Supervisor {
             watched: HashMap::new(),
             follow: Follow::new(false, engine.unit_bytes),
             started,
+            spare: Vec::new(),
         };
         let board = || engine.board.clone();
         let (evicting, looking) = (Arc::clone(&engine), Arc::clone(&engine));
@@ -170,11 +204,11 @@ struct EndsAll {
 impl Drop for EndsAll {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!(
-                "hinterland: the thread {} of far memory has failed, which is a defect of Hinterland: the run ends here, because the \
+            say(format_args!(
+                "the thread {} of far memory has failed, which is a defect of Hinterland: the run ends here, because the \
                  program could only wait (hint: report it with the lines above)",
                 self.name
-            );
+            ));
             std::process::abort();
         }
     }
@@ -256,7 +290,17 @@ impl Serving {
         let is_crowding = self.engine.board.as_ref().is_some_and(|board| board.is_crowding());
         let can_follow = can_follow && !is_crowding;
         let mut served = 0;
-        while let Ok(count @ 1..) = faults.read_events(events) {
+        let mut is_short = false;
+        loop {
+            let count = match faults.read_events(events) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) => {
+                    // A fork that there is no descriptor for is told of again.
+                    is_short = matches!(error.errno(), Some(EMFILE | ENFILE));
+                    break;
+                }
+            };
             let before = match events[..] {
                 [Event::Fault(fault)] if can_follow && known.waiting.is_empty() => {
                     let space = known.spaces.get(&id);
@@ -284,6 +328,9 @@ impl Serving {
         }
         self.engine.begin_mappings(&mut known, id);
         drop(known);
+        if is_short {
+            self.wait_for_descriptors();
+        }
         if let Some(board) = &self.engine.board {
             board.note_faults(served);
         }
@@ -308,34 +355,76 @@ impl Serving {
     }
 
     fn accept(&mut self) {
-        while let Ok(Some(stream)) = self.listener.accept(Some(Duration::ZERO)) {
-            let number = self.connection_next;
-            self.connection_next += 1;
-            let token = TOKEN_FIRST + number * 2 + 1;
-            let process = stream.peer_credentials().map_or(0, |peer| peer.process);
-            if process == 0 {
-                self.engine.say_once(
-                    "unseen",
-                    "a process that cannot be seen from here, because of its PID namespace, asks for far memory and is refused \
-                     (hint: enter other namespaces outside of the run)",
-                );
-                continue;
-            }
-            if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
-                && stream.set_send_timeout(Some(PATIENCE)).is_ok()
-                && self.poller.add(&stream, token, Interest::READ).is_ok()
-            {
-                self.connections.insert(number, Connection { stream, process, page: None });
-            }
+        // Who greets hands descriptors over, and where there is no room the kernel drops them: it waits here until others have ended.
+        while self.has_spare(GREETING_DESCRIPTORS * (1 + self.silent())) {
+            self.spare.clear();
+            let Ok(Some(stream)) = self.listener.accept(Some(Duration::ZERO)) else {
+                self.has_spare(SPARE_DESCRIPTORS);
+                return;
+            };
+            self.admit(stream);
+        }
+        self.wait_for_descriptors();
+    }
+
+    /// Connections that are to greet still.
+    fn silent(&self) -> usize {
+        self.connections.values().filter(|connection| connection.is_new && connection.page.is_none()).count()
+    }
+
+    /// Keeps room for so many descriptors; `false` if there is less.
+    fn has_spare(&mut self, count: usize) -> bool {
+        while self.spare.len() < count {
+            let Ok(one) = self.listener.as_fd().try_clone_to_owned() else { return false };
+            self.spare.push(one);
+        }
+        true
+    }
+
+    /// Programs wait for what this process has no descriptor for; it is tried again.
+    fn wait_for_descriptors(&self) {
+        self.engine.say_once(
+            "descriptors",
+            "the limit of open files of this run is reached: programs that begin, and forks, wait until others have ended \
+             (hint: raise the hard limit before the run, as with `ulimit -n 65536`)",
+        );
+        std::thread::sleep(DESCRIPTORS_INTERVAL);
+    }
+
+    /// Takes a connection of a program.
+    fn admit(&mut self, stream: UnixStream) {
+        let number = self.connection_next;
+        self.connection_next += 1;
+        let token = TOKEN_FIRST + number * 2 + 1;
+        let process = stream.peer_credentials().map_or(0, |peer| peer.process);
+        if process == 0 {
+            self.engine.say_once(
+                "unseen",
+                "a process that cannot be seen from here, because of its PID namespace, asks for far memory and is refused \
+                 (hint: enter other namespaces outside of the run)",
+            );
+            return;
+        }
+        if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
+            && stream.set_send_timeout(Some(PATIENCE)).is_ok()
+            && self.poller.add(&stream, token, Interest::READ).is_ok()
+        {
+            self.connections.insert(number, Connection { stream, process, page: None, is_new: true });
         }
     }
 
     fn message(&mut self, number: u64) {
         let Some(mut connection) = self.connections.remove(&number) else { return };
+        let is_new = connection.is_new;
+        if is_new {
+            self.spare.clear();
+        }
         let mut bytes = [0; wire::BYTES];
         let mut descriptors = Vec::new();
         let received = connection.stream.receive_exact(&mut bytes, &mut descriptors);
         let message = received.ok().and_then(|()| Message::parse(&bytes));
+        // A greeting may have to be said again.
+        connection.is_new &= matches!(message, Some(Message { kind: Kind::Hello, .. }));
         let process = connection.process;
         let stays = match message {
             Some(Message { kind: Kind::Hello, words: [_, probe, is_first] }) if is_usable(probe, PAGE) => {
@@ -362,17 +451,24 @@ impl Serving {
                 let done = Message::new(Kind::Done, [0, again, 0]);
                 connection.stream.send_all(&done.to_bytes(), &[]).is_ok()
             }
-            Some(Message { kind: Kind::Program, words: [_, is_bare, _] }) => {
+            Some(Message { kind: Kind::Program, words: [_, how, _] }) => {
                 if let Some(file) = descriptors.pop() {
                     // Refused only when all is over.
-                    let _ = self.started.send(Started { file, is_bare: is_bare != 0 });
+                    let _ = self.started.send(Started { file, how });
                 }
-                false
+                true
+            }
+            Some(Message { kind: Kind::Connect, .. }) => {
+                if let Some(descriptor) = descriptors.pop() {
+                    self.admit(UnixStream::from_descriptor(descriptor));
+                }
+                true
             }
             Some(Message { kind: Kind::Mover, words: [_, staging, bytes] }) => {
                 // From here on the evicting thread reads what it says.
                 let _ = self.poller.remove(&connection.stream);
                 self.employ(connection.stream, process, staging, bytes);
+                self.has_spare(SPARE_DESCRIPTORS);
                 return;
             }
             _ => false,
@@ -381,6 +477,9 @@ impl Serving {
             self.connections.insert(number, connection);
         } else {
             let _ = self.poller.remove(&connection.stream);
+        }
+        if is_new {
+            self.has_spare(SPARE_DESCRIPTORS);
         }
     }
 
@@ -488,7 +587,7 @@ impl Serving {
         let mut known = self.engine.lock();
         if let Some((_, space)) = space_of(&mut known, process)
             // Refused only if it has ended.
-            && let Ok(pages) = PageMap::of_process(process)
+            && let Ok(pages) = PageMap::of_process(peer::living(process))
             && stream.set_receive_timeout(Some(ANSWER_PATIENCE)).is_ok()
         {
             space.mover =

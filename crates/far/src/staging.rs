@@ -1,10 +1,13 @@
 //! What a reclaim thread has moved into its staging area, read back with one call for a whole batch.
 
+use crate::peer::living;
 use hinterland_os::OsError;
 use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::remote_memory;
 use std::ops::Range;
 use std::sync::Arc;
+
+const ESRCH: i32 = 3;
 
 /// A part of a staging area. The buffer is used again: new memory costs more than what is read into it.
 #[derive(Default)]
@@ -75,7 +78,13 @@ impl Staged {
                 (rest, at, from) = (after, end.max(start), end.max(start));
             }
         }
-        let read = remote_memory::read_parts(process, &mut parts);
+        let mut read = remote_memory::read_parts(process, &mut parts);
+        if matches!(&read, Err(error) if error.errno() == Some(ESRCH)) {
+            let other = living(process);
+            if other != process {
+                read = remote_memory::read_parts(other, &mut parts);
+            }
+        }
         self.present = present;
         read
     }

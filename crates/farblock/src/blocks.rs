@@ -8,6 +8,7 @@
 use hinterland_far::store::{Copy, StoreError, Stores};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -566,7 +567,8 @@ impl State {
 fn say_once(has_said: &AtomicBool, words: fmt::Arguments<'_>) {
     // Relaxed: guards nothing but a sentence.
     if !has_said.swap(true, Ordering::Relaxed) {
-        eprintln!("hinterland: swap device: {words}");
+        // Nobody may be there to read it, and the device is needed all the same.
+        let _ = writeln!(std::io::stderr().lock(), "hinterland: swap device: {words}");
     }
 }
 

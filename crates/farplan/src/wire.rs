@@ -8,7 +8,8 @@
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
 //! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
-//! | `PROGRAM`, 0, 1 if its environment lacks the library or the socket, 0 | program | this process is about to become another program; descriptor: its file; no answer, and the connection ends |
+//! | `PROGRAM`, 0, how it begins (`BEGINS_`), 0 | program | this process is about to become another program; descriptor: its file; no answer |
+//! | `CONNECT`, 0, 0, 0 | program | a further connection, for a process that cannot reach the socket; descriptor: its other end; no answer here |
 //! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, or `HELLO` said again behind a touch of the probe, 0 | supervisor | the answer to `HELLO`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
@@ -27,6 +28,17 @@ pub const EPOCH_AT: usize = 0;
 pub const LOCK_AT: usize = 8;
 /// Error number of an order that was not tried because the layout changed.
 pub const STALE: u64 = 4095;
+/// How a program begins: as the library finds it, without the library or the socket in its environment, where the socket cannot be reached, without
+/// the right to a userfaultfd, or where a filter forbids system calls.
+pub const BEGINS_WHOLE: u64 = 0;
+/// See [`BEGINS_WHOLE`].
+pub const BEGINS_BARE: u64 = 1;
+/// See [`BEGINS_WHOLE`].
+pub const BEGINS_CUT_OFF: u64 = 2;
+/// See [`BEGINS_WHOLE`].
+pub const BEGINS_WITHOUT_RIGHT: u64 = 3;
+/// See [`BEGINS_WHOLE`].
+pub const BEGINS_FILTERED: u64 = 4;
 /// Orders in one run.
 pub const ORDERS_MAX: usize = 512;
 
@@ -58,6 +70,8 @@ pub enum Kind {
     Release = 16,
     /// A process becomes another program.
     Program = 17,
+    /// A further connection.
+    Connect = 18,
 }
 
 /// A message.
@@ -105,6 +119,7 @@ impl Message {
             10 => Kind::Land,
             16 => Kind::Release,
             17 => Kind::Program,
+            18 => Kind::Connect,
             _ => return None,
         };
         Some(Self { kind, words: [word(1), word(2), word(3)] })
@@ -117,7 +132,7 @@ mod tests {
 
     #[test]
     fn messages_come_back_and_unknown_kinds_do_not() {
-        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done, Kind::Program] {
+        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done, Kind::Program, Kind::Connect] {
             let message = Message::new(kind, [1, u64::MAX, 3]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }

@@ -21,6 +21,14 @@ const ATTEMPTS_MAX: u32 = 10_000;
 pub struct Features(u64);
 
 impl Features {
+    /// What far memory needs of a program's userfaultfd: both ends ask for the same.
+    pub const FAR_MEMORY: Self = Self::WRITE_PROTECT
+        .with(Self::EVENT_FORK)
+        .with(Self::EVENT_REMAP)
+        .with(Self::EVENT_REMOVE)
+        .with(Self::EVENT_UNMAP)
+        .with(Self::THREAD_ID)
+        .with(Self::POISON);
     /// Nothing more.
     pub const NONE: Self = Self(0);
     /// Write-protect faults on anonymous memory.

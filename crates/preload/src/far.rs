@@ -19,11 +19,14 @@ mod mover;
 mod patch;
 mod programs;
 mod reserved;
+mod thread;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{control, lock_all};
 
 use hinterland_region::system::say;
+use link::Begin;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The process in which far memory is on; 0 at first. A child has its parent's number here until it has greeted: what it
@@ -48,7 +51,17 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs as the library is loaded, before the program.
 extern "C" fn begin() {
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
-    if let Err(why) = set_up(socket) {
+    let result = match link::connect(socket, layout::prepare) {
+        Ok(faults) => set_up(faults),
+        Err(Begin::Failed(error)) => Err(error.to_string()),
+        Err(Begin::Outside(why)) => {
+            if let Some(why) = why {
+                say(&format!("the memory of this program is the kernel's, and none of the budget's: {why}"));
+            }
+            return;
+        }
+    };
+    if let Err(why) = result {
         say(&format!("far memory cannot be had, and the program is not started: {why}"));
         // SAFETY: ends the process at once; nothing of the program has run.
         unsafe { libc::_exit(125) };
@@ -56,9 +69,8 @@ extern "C" fn begin() {
     activate();
 }
 
-fn set_up(socket: &'static [u8]) -> Result<(), String> {
-    let page = layout::prepare().map_err(|error| error.to_string())?;
-    let faults = link::connect(socket, page).map_err(|error| error.to_string())?;
+fn set_up(faults: OwnedFd) -> Result<(), String> {
+    programs::learn_own_name();
     patch::turn_to_us()?;
     mover::start(faults).map_err(|error| error.to_string())?;
     // SAFETY: the function lives as long as this library.

@@ -9,7 +9,6 @@ use hinterland_pool::Pool;
 use hinterland_proto::PoolId;
 use hinterland_types::ObjectName;
 use std::ffi::OsString;
-use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -157,8 +156,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let mut child = program::start(&words, &preloaded, &variables)?;
     let code = program::watch(&signals, &mut child)?;
     if let Some(supervised) = supervised {
-        let dumped = child.try_wait().ok().flatten().is_some_and(|status| status.core_dumped());
-        drop(supervised.finish(&context.output, dumped));
+        drop(supervised.finish(&context.output, child.try_wait().ok().flatten()));
     }
     // Children of the program that go on lose the mount, as they lose the session of their parent.
     if let Some(mounted) = mounted {

@@ -10,14 +10,16 @@ use crate::size::{Size, human};
 use hinterland_far::control::{About, Control, LOCAL_BYTES_MIN, Understand, runs};
 use hinterland_far::program;
 use hinterland_far::store::Stores;
-use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch, Written};
+use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch, Written, check_rights};
 use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
@@ -42,6 +44,11 @@ const TRENDS_VARIABLE: &str = "HINTERLAND_FAR_TRENDS";
 const HUGE_VARIABLE: &str = "HINTERLAND_FAR_HUGE";
 /// Whether other runs of this host are given way to; 0 turns that off.
 const SHARES_VARIABLE: &str = "HINTERLAND_FAR_SHARES";
+/// What a program that cannot be started ends with, from the library's own to that of a shell for one that is not there.
+const CODE_NOT_STARTED: i32 = 125;
+const CODE_NOT_FOUND: i32 = 127;
+/// The signal of a system call that a filter forbids.
+const SIGSYS: i32 = 31;
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -216,6 +223,7 @@ impl Supervised {
     /// # Errors
     /// [`Failure`] when the folder, the socket or a thread cannot be had.
     pub fn start(options: Options) -> Result<Self, Failure> {
+        check_rights().map_err(|error| refused(&error))?;
         let folder = TemporaryFolder::make("far")?;
         let socket = folder.path().join("far.sock");
         let supervisor = Supervisor::start(&socket, options).map_err(|error| refused(&error))?;
@@ -264,8 +272,8 @@ impl Supervised {
         self.socket.clone().into_os_string()
     }
 
-    /// Ends the service, and says what it did; `dumped`: the kernel wrote a core dump of the program.
-    pub fn finish(self, output: &Output, dumped: bool) -> Report {
+    /// Ends the service, and says what it did, and what else the end of the program tells.
+    pub fn finish(self, output: &Output, ended: Option<ExitStatus>) -> Report {
         drop(self.control);
         let recorded =
             self.recorded.map(|recorded| (recorded.recorder.finish(), recorded.path, recorded.file));
@@ -283,15 +291,28 @@ impl Supervised {
         {
             output.fail(&failure);
         }
-        // Why nothing was started has been told.
-        if output.quiet || report.processes == 0 {
+        if ended.and_then(|status| status.signal()) == Some(SIGSYS) {
+            output.warn(
+                "the program was ended for a system call that its own filter (seccomp) forbids: far memory needs sendmsg, recvmsg, socket, connect, ioctl, \
+                 madvise, process_vm_readv, sched_yield, rt_sigprocmask and futex (hint: allow them, or run it without --local)",
+            );
+        }
+        if report.processes == 0 {
+            // Why nothing was started has been told.
+            if ended.is_some_and(|status| !matches!(status.code(), Some(CODE_NOT_STARTED..=CODE_NOT_FOUND))) {
+                output.warn(
+                    "the library of far memory was not loaded into the program: all of its memory was the kernel's, and beside the budget \
+                     (hint: look for words of the loader above)",
+                );
+            }
             return report;
         }
-        tell(&report);
+        tell(&report, output);
+        let dumped = ended.is_some_and(|status| status.core_dumped());
         if dumped && report.far_bytes_max > 0 {
-            anstream::eprintln!(
+            output.say(
                 "hinterland: the core dump has zeros in place of what was far \
-                 (hint: for a whole one, run with as much --local as the program needs)"
+                 (hint: for a whole one, run with as much --local as the program needs)",
             );
         }
         report
@@ -344,15 +365,15 @@ fn threads(variable: &str) -> Result<usize, Failure> {
     })
 }
 
-fn tell(report: &Report) {
+fn tell(report: &Report, output: &Output) {
     let peak = hinterland_os::process::children_resident_bytes_max();
-    anstream::eprintln!("hinterland: the program had at most {} resident; {report}", human(peak));
+    output.say(format_args!("hinterland: the program had at most {} resident; {report}", human(peak)));
     if report.outside_bytes_max > 0 {
-        anstream::eprintln!(
+        output.say(format_args!(
             "hinterland: {} of it alone left the budget no room: memory that is shared, mapped from files or asked for in small parts \
              cannot be far (hint: raise --local; Java: another collector than ZGC, as -XX:+UseG1GC)",
             human(report.outside_bytes_max)
-        );
+        ));
     }
 }
 

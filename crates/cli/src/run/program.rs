@@ -7,6 +7,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::unistd::{Pid, getppid};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus};
@@ -94,6 +95,17 @@ pub fn command(
         && let Some(limit) = raise_open_files()
     {
         command.args(["--open-files", &limit.to_string()]);
+    }
+    if let Some(path) =
+        preloaded.iter().find(|path| path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte)))
+    {
+        return Err(Failure::new(
+            format!(
+                "{} cannot be preloaded: the loader takes a space or a colon for the end of a path",
+                path.display()
+            ),
+            "install Hinterland in a folder without them",
+        ));
     }
     if !preloaded.is_empty() {
         let paths: Vec<&OsStr> = preloaded.iter().map(|path| path.as_os_str()).collect();

@@ -4,6 +4,7 @@ use super::copy::{Kept, Places};
 use super::member::{Held, Life, Member};
 use super::stores::Stores;
 use super::{Place, StoreError};
+use crate::words::say;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -145,7 +146,7 @@ impl Stores {
     pub(super) fn say_fewer(&self, refusal: &StoreError) {
         // Relaxed: guards nothing but a sentence.
         if !self.has_said_fewer.swap(true, Ordering::Relaxed) {
-            eprintln!("hinterland: far memory keeps fewer copies than were asked for: {refusal}");
+            say(format_args!("far memory keeps fewer copies than were asked for: {refusal}"));
         }
     }
 

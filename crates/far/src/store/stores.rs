@@ -5,6 +5,7 @@ use super::member::{Life, Member, MemberState};
 use super::moving::Bell;
 use super::placing::Placing;
 use super::{Codec, Copy, ResizeError, Store, StoreError};
+use crate::words::say;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -339,7 +340,7 @@ impl Stores {
         if !matches!(error, StoreError::Failed { .. }) || !member.leave(Life::Failed) {
             return;
         }
-        eprintln!("hinterland: {error}; it takes no more, and what it still has moves to the others");
+        say(format_args!("{error}; it takes no more, and what it still has moves to the others"));
         self.begin_moving();
         self.bell.ring();
     }

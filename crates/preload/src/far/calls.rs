@@ -16,6 +16,8 @@ const REGION_BYTES_MAX: u64 = 4 << 40;
 const OWN_MAPPING_BYTES: c_int = 32 << 20;
 /// How much the heap grows by at once, so that growing it is told rarely.
 const HEAP_STEP_BYTES: c_int = 4 << 20;
+/// Pages become guards: empty, and whoever touches one gets SIGSEGV (Linux 6.13).
+const MADV_GUARD_INSTALL: c_int = 102;
 /// What only the kernel copes with.
 const FLAGS_LEFT_ALONE: c_int =
     libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
@@ -115,8 +117,9 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
 pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::advise(address, bytes, advice) };
-    if is_active() && matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK) {
-        // A child would have a table of memory that it does not have, or that is to be zeros.
+    if is_active() && matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL) {
+        // A child would have a table of memory that it does not have, or that is to be zeros. And no event tells of guards, which drop content and
+        // are overwritten by whoever fills a page.
         link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
     }
     if !is_active() {

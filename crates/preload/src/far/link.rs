@@ -41,44 +41,73 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 static SERVED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Greets the supervisor with a userfaultfd of this process and the shared page. Returns a descriptor of the former: as long as one is open here,
-/// faults wait for a supervisor and see no zeros.
-pub(super) fn connect(socket: &[u8], page: OwnedFd) -> Result<OwnedFd, OsError> {
-    let wanted = [
-        Features::WRITE_PROTECT,
-        Features::EVENT_FORK,
-        Features::EVENT_REMAP,
-        Features::EVENT_REMOVE,
-        Features::EVENT_UNMAP,
-        Features::THREAD_ID,
-        Features::POISON,
-    ];
-    let features = wanted.into_iter().fold(Features::NONE, Features::with);
-    let faults = Userfault::open(features)?;
-    if faults.scope() != Scope::Full {
-        return Err(OsError::Refused {
-            operation: "far memory",
-            reason: "system calls on far memory would fail".to_owned(),
-            hint: "as root: `sysctl vm.unprivileged_userfaultfd=1`, or run as root".into(),
-        });
-    }
+/// Greets the supervisor with a userfaultfd of this process and the page that `prepare` makes. Returns a descriptor of the former: as long as one is open
+/// here, faults wait for a supervisor and see no zeros.
+pub(super) fn connect(
+    socket: &[u8],
+    prepare: impl FnOnce() -> Result<OwnedFd, OsError>,
+) -> Result<OwnedFd, Begin> {
     // Relaxed: this runs before any other thread exists.
     SOCKET.store(Box::into_raw(Box::new(socket.to_vec())), Ordering::Relaxed);
-    PROBE.store(probe_page()?, Ordering::Relaxed);
-    greet(Some(faults), page)
+    let stream = open().map_err(|error| match error.errno() {
+        // The program before has told of it.
+        Some(libc::EACCES) => Begin::Outside(None),
+        // A root in which the folder is not, a variable that has outlived its run, or a filter.
+        Some(libc::ENOENT | libc::ENOSYS | libc::EPERM) => Begin::Outside(Some(error)),
+        _ => Begin::Failed(error),
+    })?;
+    // The run itself had the rights, else the first program would not have been started.
+    let faults = match Userfault::open(Features::FAR_MEMORY) {
+        Ok(faults) if faults.scope() == Scope::Full => faults,
+        Ok(_) => return Err(outside(&stream, wire::BEGINS_WITHOUT_RIGHT, None)),
+        Err(error) if error.errno() == Some(libc::EPERM) => {
+            return Err(outside(&stream, wire::BEGINS_WITHOUT_RIGHT, Some(error)));
+        }
+        Err(error) => return Err(outside_if_filtered(&stream, error)),
+    };
+    let page = prepare().map_err(|error| outside_if_filtered(&stream, error))?;
+    PROBE.store(probe_page().map_err(Begin::Failed)?, Ordering::Relaxed); // Relaxed: as above.
+    greet(stream, Some(faults), page).map_err(Begin::Failed)
+}
+
+/// Why a program has no far memory.
+pub(super) enum Begin {
+    /// Its memory is the kernel's and beside the budget; what there is to say of it, unless somebody else does.
+    Outside(Option<OsError>),
+    /// It must not run.
+    Failed(OsError),
+}
+
+/// Has the supervisor tell why this program is outside; says it here if that cannot be done.
+fn outside(stream: &UnixStream, how: u64, why: Option<OsError>) -> Begin {
+    let message = Message::new(Kind::Program, [0, how, 0]);
+    let told = std::fs::File::open("/proc/self/exe")
+        .is_ok_and(|file| stream.send_all(&message.to_bytes(), &[file.as_fd()]).is_ok());
+    let why = || why.unwrap_or_else(|| refused("the right to a userfaultfd has been given up"));
+    Begin::Outside((!told).then(why))
+}
+
+/// What a filter of system calls (seccomp) answers, which a program has for those that it becomes.
+fn outside_if_filtered(stream: &UnixStream, error: OsError) -> Begin {
+    let is_missing = matches!(error, OsError::Unsupported { .. });
+    if is_missing || matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) {
+        return outside(stream, wire::BEGINS_FILTERED, Some(error));
+    }
+    Begin::Failed(error)
 }
 
 /// In a child of `fork`: says who it is, and takes its descriptor.
 pub(super) fn reconnect(page: OwnedFd) -> Result<OwnedFd, OsError> {
     // Relaxed: the only thread of the child.
     let was_busy = BUSY.swap(0, Ordering::Relaxed) != 0;
+    let stream = open()?;
     // SAFETY: the only thread of the child.
     let of_parent = unsafe { (*LINK.0.get()).take() };
     if was_busy {
         // A thread of the parent may have been about to change it.
         std::mem::forget(of_parent);
     }
-    greet(None, page)
+    greet(stream, None, page)
 }
 
 /// Has the supervisor see by a fault which of several children this is.
@@ -91,8 +120,7 @@ fn touch_probe() {
     unsafe { libc::syscall(libc::SYS_madvise, probe, hinterland_farplan::PAGE, libc::MADV_DONTNEED) };
 }
 
-fn greet(faults: Option<Userfault>, page: OwnedFd) -> Result<OwnedFd, OsError> {
-    let stream = open()?;
+fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result<OwnedFd, OsError> {
     // Relaxed: as above.
     let hello =
         |is_first: bool| Message::new(Kind::Hello, [0, PROBE.load(Ordering::Relaxed), u64::from(is_first)]);
@@ -130,12 +158,26 @@ fn raise(stream: UnixStream) -> Own<UnixStream> {
     Own::new(stream, number)
 }
 
-/// A further connection to the supervisor.
+/// A further connection to the supervisor. A program that has changed its root or its user since it began does not reach the socket: then the
+/// supervisor gets the other end of a new pair over the connection that is there, which in a child is that of its parent.
 pub(super) fn open() -> Result<UnixStream, OsError> {
     // SAFETY: what is stored came from a box that is never freed. Relaxed: as above.
     let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() };
     let socket = socket.ok_or_else(|| refused("the socket is not known"))?;
-    UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE)
+    UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE).or_else(|error| {
+        let Ok((here, there)) = UnixStream::pair() else { return Err(error) };
+        let is_handed = hand_over(Message::new(Kind::Connect, [0; 3]), there.as_fd());
+        if is_handed { Ok(here) } else { Err(error) }
+    })
+}
+
+/// Sends a message that has no answer, with a descriptor, over the connection that is there. That of the parent of a child may be in the middle of a
+/// request: a message goes in one piece, and the answers are not read here.
+fn hand_over(message: Message, descriptor: BorrowedFd<'_>) -> bool {
+    locked(|link| {
+        let ours = link.as_ref().filter(|stream| stream.is_ours());
+        ours.is_some_and(|stream| stream.send_all(&message.to_bytes(), &[descriptor]).is_ok())
+    })
 }
 
 /// Tells of new memory, and waits until it is under service where it must be. Allocates nothing: `malloc` may be the caller.
@@ -178,28 +220,37 @@ pub(super) fn tell_program(file: BorrowedFd<'_>, is_bare: bool) {
     // Acquire: what is stored came from a box that is never freed.
     // SAFETY: as above.
     let Some(socket) = (unsafe { SOCKET.load(Ordering::Acquire).as_ref() }) else { return };
-    let message = Message::new(Kind::Program, [0, u64::from(is_bare), 0]);
-    // Without a supervisor there is nobody to be told, and the reclaim thread ends the process.
+    let message = |how: u64| Message::new(Kind::Program, [0, how, 0]);
     if let Ok(stream) = UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE) {
-        let _ = stream.send_all(&message.to_bytes(), &[file]);
+        let how = if is_bare { wire::BEGINS_BARE } else { wire::BEGINS_WHOLE };
+        let _ = stream.send_all(&message(how).to_bytes(), &[file]);
+    } else {
+        // Without a supervisor there is nobody to be told, and the reclaim thread ends the process.
+        hand_over(message(if is_bare { wire::BEGINS_BARE } else { wire::BEGINS_CUT_OFF }), file);
     }
 }
 
 /// Sends a message; returns the answer, if one is wanted and there is a supervisor.
 fn tell(message: Message, answers: bool) -> Option<Message> {
+    let answer = locked(|link| exchange(link, message, answers));
+    if answer.is_some_and(|answer| answer.words[0] != 0) {
+        SERVED.store(true, Ordering::Relaxed); // Relaxed: as above.
+    }
+    answer
+}
+
+/// Does something with the connection, which nobody else does meanwhile.
+fn locked<T>(work: impl FnOnce(&mut Option<Own<UnixStream>>) -> T) -> T {
     // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
     while BUSY.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
         // SAFETY: gives the processor away.
         unsafe { libc::sched_yield() };
     }
     // SAFETY: `BUSY` is ours.
-    let answer = exchange(unsafe { &mut *LINK.0.get() }, message, answers);
-    if answer.is_some_and(|answer| answer.words[0] != 0) {
-        SERVED.store(true, Ordering::Relaxed); // Relaxed: as above.
-    }
+    let result = work(unsafe { &mut *LINK.0.get() });
     // Release: pairs with the Acquire above.
     BUSY.store(0, Ordering::Release);
-    answer
+    result
 }
 
 fn exchange(link: &mut Option<Own<UnixStream>>, message: Message, answers: bool) -> Option<Message> {

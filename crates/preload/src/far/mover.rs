@@ -7,10 +7,10 @@
 //! so that the supervisor sees the end of this process. Among them is the userfaultfd that the supervisor serves, never used: as long as
 //! it is open, faults wait for a supervisor and see no zeros.
 //!
-//! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which the C
-//! library maps as one, and allocates nothing.
+//! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which no table knows, and
+//! allocates nothing. The C library does not know of it ([`thread`]).
 
-use super::{layout, link};
+use super::{layout, link, thread};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{FaultModes, Features};
@@ -156,7 +156,7 @@ fn say(text: &[u8]) {
     };
     let descriptor = if descriptor < 0 { libc::STDERR_FILENO } else { descriptor as RawFd };
     // SAFETY: pointer and length of a slice. Nothing can be done about a stderr that is closed.
-    unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+    unsafe { libc::syscall(libc::SYS_write, descriptor, text.as_ptr(), text.len()) };
 }
 
 /// Makes the thread.
@@ -173,34 +173,30 @@ fn make(mover: Box<Mover>) -> Result<(), OsError> {
     made
 }
 
-/// Makes the thread with nothing but the C library's own call: the standard library's threads allocate as they begin, while the
-/// program may already call `fork`, and its child would find their locks taken.
+/// Makes the thread with nothing but the kernel's own call: the standard library's threads allocate as they begin, while the program may already
+/// call `fork`, and its child would find their locks taken.
 fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
-    extern "C" fn begin(mover: *mut libc::c_void) -> *mut libc::c_void {
+    unsafe extern "C" fn begin(mover: *mut libc::c_void) -> ! {
         // SAFETY: the box that `spawn` gave away, to this thread alone. It is not freed: that would make this thread a heap.
         let mut mover = unsafe { mover.cast::<Mover>().read() };
         // SAFETY: a constant of less than 16 bytes with its NUL.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"hinterland-far".as_ptr()) };
         mover.part();
+        thread::give_up_rights();
         mover.run();
-        std::ptr::null_mut()
+        loop {
+            // SAFETY: ends this thread, whose process is being ended.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
     }
-    let refused = |number: i32| {
-        OsError::system("starting a thread", "hinterland-far", io::Error::from_raw_os_error(number))
-    };
-    let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
-    let mut thread = std::mem::MaybeUninit::<libc::pthread_t>::uninit();
     let argument = Box::into_raw(mover);
-    // SAFETY: the attributes are made before they are used, and unmade after.
-    let result = unsafe {
-        libc::pthread_attr_init(attributes.as_mut_ptr());
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK_BYTES);
-        libc::pthread_attr_setdetachstate(attributes.as_mut_ptr(), libc::PTHREAD_CREATE_DETACHED);
-        let result = libc::pthread_create(thread.as_mut_ptr(), attributes.as_ptr(), begin, argument.cast());
-        libc::pthread_attr_destroy(attributes.as_mut_ptr());
-        result
-    };
-    if result == 0 { Ok(()) } else { Err(refused(result)) }
+    // SAFETY: what runs is the thread's alone, and makes system calls only.
+    let made = unsafe { thread::start(STACK_BYTES, begin, argument.cast()) };
+    if made.is_err() {
+        // SAFETY: no thread has it.
+        drop(unsafe { Box::from_raw(argument) });
+    }
+    made
 }
 
 impl Mover {
@@ -262,7 +258,9 @@ impl Mover {
             let rest = &mut self.received[self.filled..];
             let descriptor = self.stream.number();
             // SAFETY: the kernel writes to `rest`, which is borrowed for writing.
-            match unsafe { libc::recv(descriptor, rest.as_mut_ptr().cast(), rest.len(), 0) } {
+            match unsafe {
+                libc::syscall(libc::SYS_recvfrom, descriptor, rest.as_mut_ptr(), rest.len(), 0, 0, 0)
+            } {
                 some @ 1.. => self.filled += some as usize,
                 0 => return None,
                 _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -280,7 +278,17 @@ impl Mover {
             let rest = &bytes[done..];
             let descriptor = self.stream.number();
             // SAFETY: the kernel reads `rest`, which is borrowed.
-            match unsafe { libc::send(descriptor, rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) } {
+            match unsafe {
+                libc::syscall(
+                    libc::SYS_sendto,
+                    descriptor,
+                    rest.as_ptr(),
+                    rest.len(),
+                    libc::MSG_NOSIGNAL,
+                    0,
+                    0,
+                )
+            } {
                 some @ 0.. => done += some as usize,
                 _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
                 _ => return false,

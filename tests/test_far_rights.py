@@ -1,0 +1,192 @@
+"""Programs that change their user, their root or their rights, that come to a limit, and whose words nobody reads: they run as without far memory, or are told."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from test_far import SECONDS_MAX, compiled, far, library, pytestmark  # noqa: F401
+
+NOBODY = 65534
+# Programs of the system, which another user may run.
+PYTHON = next((path for path in ("/usr/bin/python3", "/bin/python3") if os.path.exists(path)), None)
+
+LOCKED = """
+import ctypes
+memory = bytearray(b"7") * (160 << 20)
+assert ctypes.CDLL(None).mlockall(1) == 0
+print("right" if memory.count(b"7") == len(memory) else "wrong")
+"""
+
+
+@pytest.mark.parametrize("where", ["a full disk", "a pipe without a reader"])
+def test_words_that_nobody_can_read_end_no_program(binary, library, where):
+    """It locks more than the budget, which the run has to say."""
+    if where == "a full disk":
+        words = os.open("/dev/full", os.O_WRONLY)
+    else:
+        read, words = os.pipe()
+        os.close(read)
+    command = [binary, "run", "--local", "64M", "--", sys.executable, "-c", LOCKED]
+    try:
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=words, text=True, timeout=SECONDS_MAX, check=False)
+    finally:
+        os.close(words)
+    assert ended.returncode == 0 and ended.stdout == "right\n", (ended.returncode, ended.stdout)
+
+
+# A process that becomes another user's in a child of fork, and has children itself.
+OTHER_USER = """
+import os, sys
+memory = bytearray(b"7") * (160 << 20)
+def check(own):
+    if memory[1:].count(b"7") != len(memory) - 1: os._exit(3)
+    memory[0] = own
+    return memory[0] == own
+child = os.fork()
+if child == 0:
+    HOW
+    grandchild = os.fork()
+    if grandchild == 0:
+        os._exit(0 if check(5) else 4)
+    os._exit(0 if check(6) and os.waitpid(grandchild, 0)[1] == 0 and memory[0] == 6 else 5)
+status = os.waitpid(child, 0)[1]
+print("right" if status == 0 and check(7) else f"wrong: {status}")
+"""
+
+HOWS = {
+    "user": "os.setgroups([]); os.setgid(65534); os.setuid(65534)",
+    "root": "os.chroot(sys.argv[1]); os.chdir('/')",
+}
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_who_changes_user_or_root_keeps_its_memory_and_so_do_its_children(binary, library, folder, how):
+    program = [sys.executable, "-c", OTHER_USER.replace("HOW", HOWS[how]), folder]
+    ended = far(binary, ["--local", "64M"], program)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+
+
+# Gives up its capabilities, by a call that is for the calling thread alone.
+FEWER_RIGHTS = """
+import ctypes, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+memory = bytearray(b"7") * (100 << 20)
+assert libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24)) == 0
+try:
+    os.setuid(65534)
+    print("wrong: the right was given up")
+except PermissionError:
+    print("right" if memory.count(b"7") == len(memory) else "wrong")
+"""
+
+
+def test_what_one_thread_may_not_is_an_error_and_no_end_of_the_program(binary, library):
+    ended = far(binary, ["--local", "64M"], [sys.executable, "-c", FEWER_RIGHTS])
+    assert ended.returncode == 0 and ended.stdout == "right\n", (ended.returncode, ended.stdout + ended.stderr)
+
+
+@pytest.mark.skipif(PYTHON is None, reason="there is no Python that every user may run")
+def test_programs_of_another_user_run_beside_the_budget_and_are_told_of(binary, library):
+    script = "import os; os.setgid(65534); os.setuid(65534); os.execv('/bin/echo', ['echo', 'right'])"
+    ended = far(binary, ["--local", "64M"], [PYTHON, "-c", script])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "/echo was started by a process that has changed its user" in ended.stderr, ended.stderr
+    assert "; 1 programs started outside" in ended.stderr, ended.stderr
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux has setpriv")
+def test_programs_without_the_right_to_a_userfaultfd_run_beside_the_budget_and_are_told_of(binary, library):
+    program = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace", "/bin/echo", "right"]
+    ended = far(binary, ["--local", "64M"], program)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "has given up the right to a userfaultfd" in ended.stderr, ended.stderr
+
+
+def test_a_run_without_the_right_is_refused_before_the_program_starts(binary, library):
+    try:
+        ended = far(binary, ["--local", "64M"], ["echo", "started"], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/")
+    except PermissionError:
+        pytest.skip("no other user may run what was built here")
+    assert ended.returncode == 1 and ended.stdout == "", ended.stderr
+    assert "CAP_SYS_PTRACE" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
+def test_a_program_whose_first_thread_has_ended_keeps_its_bytes_and_ends(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_leader")])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+
+
+def test_guards_are_guards_and_what_they_were_put_on_is_gone(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_guards")])
+    if ended.stdout == "skipped\n":
+        pytest.skip("this kernel has no guards")
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+
+
+def test_a_program_that_its_own_filter_ends_is_told_why(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_filter")])
+    assert ended.returncode == 128 + 31, ended
+    assert "seccomp" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
+def test_programs_that_begin_behind_a_filter_run_beside_the_budget_and_are_told_of(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_filter"), "/bin/echo", "right"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "echo may not make the system calls" in ended.stderr and "; 1 programs started outside" in ended.stderr, ended.stderr
+
+
+def test_a_library_that_the_loader_cannot_name_is_refused_before_the_program_starts(binary, library, tmp_path):
+    place = tmp_path / "with space"
+    place.mkdir()
+    for file in (binary, library):
+        os.link(file, place / pathlib.Path(file).name) if os.stat(file).st_dev == os.stat(place).st_dev else shutil.copy(file, place)
+    ended = far(place / pathlib.Path(binary).name, ["--local", "64M"], ["echo", "started"])
+    assert ended.returncode == 1 and ended.stdout == "", ended.stderr
+    assert "a space or a colon" in ended.stderr, ended.stderr
+
+
+def test_a_program_that_did_not_load_the_library_is_told_of(binary, library, tmp_path):
+    other = tmp_path / "other.so"
+    subprocess.run(["cc", "-shared", "-o", other, "-x", "c", "/dev/null"], check=True)
+    ended = far(binary, ["--local", "64M"], ["echo", "right"], env={**os.environ, "HINTERLAND_PRELOAD": str(other)})
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "was not loaded into the program" in ended.stderr, ended.stderr
+
+
+def test_a_program_with_another_library_in_the_place_of_ours_is_told_of(binary, library, tmp_path):
+    other = tmp_path / "other.so"
+    subprocess.run(["cc", "-shared", "-o", other, "-x", "c", "/dev/null"], check=True)
+    ended = far(binary, ["--local", "64M"], ["sh", "-c", f'LD_PRELOAD="{other}" exec /bin/echo right'])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "echo was started without LD_PRELOAD" in ended.stderr, ended.stderr
+
+
+CROWD = """
+import os, time
+children = []
+for _ in range(80):
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.3)
+        os._exit(0)
+    children.append(child)
+print("right" if all(os.waitpid(child, 0)[1] == 0 for child in children) else "wrong")
+"""
+
+
+def test_processes_for_which_there_is_no_descriptor_wait_for_others_to_end_and_that_is_told(binary, library):
+    command = ["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", binary, "run", "--local", "64M", "--", sys.executable, "-c", CROWD]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "limit of open files" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
+def test_a_full_back_end_is_named_as_the_reason_and_nothing_else(binary, library, folder):
+    program = "import os; memory = bytearray(os.urandom(1 << 20)) * 160; memory[::4096] = bytes(len(memory) >> 12); print('right')"
+    ended = far(binary, ["--local", "64M", "--far", f"ssd:{folder}@16M"], [sys.executable, "-c", program])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "no back end has room for it" in ended.stderr and "locked, pinned" not in ended.stderr, ended.stderr
