@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::output::Output;
-use hinterland_pool::Pool;
+use hinterland_pool::{Pool, RingChoice};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -48,13 +48,15 @@ impl Context {
     /// # Errors
     /// As [`pool`](Self::pool).
     pub fn pool_to_watch(&self, patience: Duration) -> Result<Pool, Failure> {
-        let pool = Pool::connect(Some(&self.socket()))?;
+        // A command is one thread, and over the socket it hears how long the node is silent.
+        let pool = Pool::connect_over(Some(&self.socket()), RingChoice::Socket)?;
         pool.session().on_silence(patience, |_| false)?;
         Ok(pool)
     }
 
     fn connect(&self, limit: Option<Duration>) -> Result<Pool, Failure> {
-        let pool = Pool::connect(Some(&self.socket()))?;
+        // A command is one thread, and over the socket it hears how long the node is silent.
+        let pool = Pool::connect_over(Some(&self.socket()), RingChoice::Socket)?;
         let output = self.output;
         pool.session().on_silence(NOTICE, move |silence| {
             let goes_on = limit.is_none_or(|limit| silence.waited < limit);

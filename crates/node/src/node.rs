@@ -403,9 +403,8 @@ fn build(
     let (holdings, dropped) =
         Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
     messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
-    let holdings = Arc::new(holdings);
     check_state(options, pool, &holdings)?;
-    let incarnation = Incarnation::fresh();
+    let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
     let itself = OwnIdentity {
         node: own,
         name: options.name.clone(),
@@ -449,6 +448,12 @@ fn build(
         sent_bytes: AtomicU64::new(0),
         rings: RingTally::default(),
     });
+    tell_regions(&core);
+    Ok((core, threads))
+}
+
+/// Has what is kept of regions forgotten with their parts, however those go.
+fn tell_regions(core: &Core) {
     // Weak: the holdings must not keep alive what keeps them.
     let itself = Weak::clone(&core.itself);
     core.holdings.when_region_goes(Box::new(move || {
@@ -456,7 +461,6 @@ fn build(
             core.regions.forget_gone();
         }
     }));
-    Ok((core, threads))
 }
 
 /// What makes copies here that were lost, and copies of what is read a lot, and what counts for the latter.

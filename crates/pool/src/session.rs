@@ -2,8 +2,8 @@
 
 use crate::PoolError;
 use crate::local::LocalStream;
-use crate::silence::Silence;
 use crate::rings::{LazyRings, RingChoice, Rings};
+use crate::silence::Silence;
 use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::UnixStream;
