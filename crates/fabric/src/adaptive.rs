@@ -17,20 +17,22 @@
 //! The address that an answer tells is *learned*: the next fetch of the same question is one one-sided read. So questions
 //! should name what never changes; a handle that the peer has taken back is forgotten, and the question asked again.
 //!
-//! Nothing of a pool uses this choice: it is here for `hinterland bench rpc-adaptive` and tests. The first read of an object goes
-//! [`Way::Direct`] always (`Object::fetch_first` of the crate `pool`), up to 256 KiB; later ones are one-sided reads.
+//! Two use this choice ([`choose`]): [`Adaptive`], for the questions of any service, and `Object::read_at` of the crate `pool`, for
+//! the first read of an object of another rack, whose length is known and whose handles are shared by all who open it.
 
 use crate::endpoint::{Endpoint, Found};
 use crate::error::FabricError;
 use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use hinterland_types::{ByteRange, Handle};
+use std::borrow::Borrow;
 use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Addresses that are remembered; the oldest is forgotten first.
-const LEARNED_MAX: usize = 4096;
+pub const LEARNED_MAX: usize = 4096;
 /// The least and the most that a calibration finds: a cache line's worth of messages, and what nobody misses as a guess.
 const GUESS_BYTES_MIN: usize = 512;
 const GUESS_BYTES_MAX: usize = 256 << 10;
@@ -38,6 +40,8 @@ const GUESS_BYTES_MAX: usize = 256 << 10;
 const GUESS_BYTES: usize = 16 << 10;
 /// Round trips and copies of a calibration.
 const CALIBRATION_ROUNDS: usize = 8;
+/// No further round trip is begun later: over a long way one says enough.
+const CALIBRATION_WITHIN: Duration = Duration::from_millis(2);
 
 /// One of the three ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,6 +75,77 @@ pub struct Calibration {
     pub guess_bytes: usize,
 }
 
+impl Calibration {
+    /// Measures an endpoint with some calls of `ping`, which the service answers at once: a few hundred microseconds.
+    ///
+    /// # Errors
+    /// [`FabricError`] if the calls fail.
+    pub fn of(endpoint: &dyn Endpoint, ping: &[u8]) -> Result<Self, FabricError> {
+        let (mut round_trip_ns, begun) = (u64::MAX, Instant::now());
+        for round in 0..CALIBRATION_ROUNDS {
+            if round > 0 && begun.elapsed() > CALIBRATION_WITHIN {
+                break;
+            }
+            let begin = Instant::now();
+            endpoint.call(ping)?;
+            round_trip_ns = round_trip_ns.min(elapsed_ns(begin));
+        }
+        Ok(Self { round_trip_ns, guess_bytes: guess(round_trip_ns, copy_ns_of_64k()) })
+    }
+}
+
+/// The way in which so many bytes cost least that a service has to be asked for, by somebody who has memory for all of them. `guess` is
+/// what a calibration found: it is asked for only where it matters, so that nothing is measured on fabrics where it does not.
+///
+/// # Errors
+/// What `guess` says.
+pub fn choose<E>(
+    endpoint: &dyn Endpoint,
+    bytes: usize,
+    guess: impl FnOnce() -> Result<usize, E>,
+) -> Result<Way, E> {
+    // An answer carries no more than a frame does.
+    let is_read = bytes >= endpoint.parallel_from()
+        || bytes > FRAME_BODY_BYTES_MAX as usize
+        || endpoint.capabilities().one_sided && bytes > guess()?;
+    Ok(if is_read { Way::Read } else { Way::Direct })
+}
+
+/// Counts of fetches while they go on.
+#[derive(Default, Debug)]
+pub struct Tallies {
+    questions: AtomicU64,
+    reads: AtomicU64,
+    learned: AtomicU64,
+}
+
+impl Tallies {
+    /// Counts a question.
+    pub fn asked(&self) {
+        // Relaxed, here and below: counters that nothing is ordered by.
+        self.questions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a read.
+    pub fn read(&self) {
+        // Relaxed: as above.
+        self.reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a fetch that needed no question.
+    pub fn knew(&self) {
+        // Relaxed: as above.
+        self.learned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted.
+    pub fn counts(&self) -> Counts {
+        // Relaxed: as above.
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Counts { questions: load(&self.questions), reads: load(&self.reads), learned: load(&self.learned) }
+    }
+}
+
 /// How often each way was gone.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
@@ -87,49 +162,33 @@ pub struct Adaptive {
     endpoint: Arc<dyn Endpoint>,
     calibration: Option<Calibration>,
     forced: Option<Way>,
-    learned: Mutex<Learned>,
-    questions: AtomicU64,
-    reads: AtomicU64,
-    learned_uses: AtomicU64,
+    learned: Mutex<Learned<Vec<u8>, (Handle, u64)>>,
+    tallies: Tallies,
 }
 
-#[derive(Default)]
-struct Learned {
-    places: HashMap<Vec<u8>, (Handle, u64)>,
-    order: VecDeque<Vec<u8>>,
+/// What answers have told, by question, the oldest first.
+#[derive(Debug)]
+pub struct Learned<K, V> {
+    places: HashMap<K, V>,
+    order: VecDeque<K>,
 }
 
 impl Adaptive {
     /// Not calibrated; `forced` turns the choice off.
     pub fn new(endpoint: Arc<dyn Endpoint>, forced: Option<Way>) -> Self {
-        Self {
-            endpoint,
-            calibration: None,
-            forced,
-            learned: Mutex::default(),
-            questions: AtomicU64::new(0),
-            reads: AtomicU64::new(0),
-            learned_uses: AtomicU64::new(0),
-        }
+        Self { endpoint, calibration: None, forced, learned: Mutex::default(), tallies: Tallies::default() }
     }
 
-    /// The same, calibrated with some calls of `ping`, which the service answers at once: a few hundred microseconds.
+    /// The same, calibrated with some calls of `ping`, which the service answers at once.
     ///
     /// # Errors
-    /// [`FabricError`] if the calls fail.
+    /// As [`Calibration::of`].
     pub fn calibrated(
         endpoint: Arc<dyn Endpoint>,
         forced: Option<Way>,
         ping: &[u8],
     ) -> Result<Self, FabricError> {
-        let mut round_trip_ns = u64::MAX;
-        for _ in 0..CALIBRATION_ROUNDS {
-            let begin = Instant::now();
-            endpoint.call(ping)?;
-            round_trip_ns = round_trip_ns.min(elapsed_ns(begin));
-        }
-        let guess_bytes = guess(round_trip_ns, copy_ns_of_64k());
-        let calibration = Some(Calibration { round_trip_ns, guess_bytes });
+        let calibration = Some(Calibration::of(&*endpoint, ping)?);
         Ok(Self { calibration, ..Self::new(endpoint, forced) })
     }
 
@@ -145,13 +204,7 @@ impl Adaptive {
 
     /// How often each way was gone.
     pub fn counts(&self) -> Counts {
-        // Relaxed: counters that nothing is ordered by.
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Counts {
-            questions: load(&self.questions),
-            reads: load(&self.reads),
-            learned: load(&self.learned_uses),
-        }
+        self.tallies.counts()
     }
 
     /// All bytes that answer a question, however many, at most `bytes_max`.
@@ -199,9 +252,10 @@ impl Adaptive {
             return Ok(());
         }
         let guess = self.calibration.map_or(GUESS_BYTES, |found| found.guess_bytes);
-        let is_one_sided = self.endpoint.capabilities().one_sided;
-        let is_read = is_one_sided && into.len() > guess || into.len() >= self.endpoint.parallel_from();
-        let way = self.forced.unwrap_or(if is_read { Way::Read } else { Way::Direct });
+        let way = match self.forced {
+            Some(way) => way,
+            None => choose(&*self.endpoint, into.len(), || Ok::<_, FabricError>(guess))?,
+        };
         let found = match way {
             Way::Message => {
                 let mut message = vec![0; into.len()];
@@ -223,15 +277,14 @@ impl Adaptive {
 
     /// Forgets what was learned of a question.
     pub fn forget(&self, question: &[u8]) {
-        self.lock().places.remove(question);
+        self.lock().forget(question);
     }
 
     fn ask(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
-        // Relaxed: a counter that nothing is ordered by.
-        self.questions.fetch_add(1, Ordering::Relaxed);
+        self.tallies.asked();
         let found = self.endpoint.fetch(question, into)?;
         if let Some(handle) = found.handle {
-            self.lock().learn(question, handle, found.bytes);
+            self.lock().learn(question.to_vec(), (handle, found.bytes), LEARNED_MAX);
         }
         Ok(found)
     }
@@ -248,8 +301,7 @@ impl Adaptive {
     fn read_learned(&self, question: &[u8], handle: Handle, into: &mut [u8]) -> bool {
         let is_read = self.read(handle, 0, into).is_ok();
         if is_read {
-            // Relaxed: a counter that nothing is ordered by.
-            self.learned_uses.fetch_add(1, Ordering::Relaxed);
+            self.tallies.knew();
         } else {
             self.forget(question);
         }
@@ -257,8 +309,7 @@ impl Adaptive {
     }
 
     fn read(&self, handle: Handle, offset: usize, into: &mut [u8]) -> Result<(), FabricError> {
-        // Relaxed: a counter that nothing is ordered by.
-        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.tallies.read();
         let (at, bytes) = (offset as u64, into.len() as u64);
         let run = ByteRange::new(at, bytes).map_err(|_| FabricError::Limit {
             what: "end of a read",
@@ -269,24 +320,64 @@ impl Adaptive {
     }
 
     fn known(&self, question: &[u8]) -> Option<(Handle, u64)> {
-        self.lock().places.get(question).copied()
+        self.lock().get(question).copied()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Learned> {
+    fn lock(&self) -> MutexGuard<'_, Learned<Vec<u8>, (Handle, u64)>> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Learned {
-    fn learn(&mut self, question: &[u8], handle: Handle, bytes: u64) {
-        if self.places.insert(question.to_vec(), (handle, bytes)).is_none() {
-            self.order.push_back(question.to_vec());
+impl<K, V> Default for Learned<K, V> {
+    fn default() -> Self {
+        Self { places: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<K: Eq + Hash + Clone, V> Learned<K, V> {
+    /// Remembers what a question was answered with; of a question that was asked before, the last answer. The oldest are forgotten while
+    /// there are more than `room`.
+    pub fn learn(&mut self, question: K, answer: V, room: usize) {
+        if self.places.insert(question.clone(), answer).is_none() {
+            self.order.push_back(question);
         }
-        while self.order.len() > LEARNED_MAX {
+        while self.order.len() > room {
             if let Some(oldest) = self.order.pop_front() {
                 self.places.remove(&oldest);
             }
         }
+    }
+
+    /// What is remembered of a question.
+    pub fn get<Q: Eq + Hash + ?Sized>(&self, question: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        self.places.get(question)
+    }
+
+    /// The same, to be changed.
+    pub fn get_mut<Q: Eq + Hash + ?Sized>(&mut self, question: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        self.places.get_mut(question)
+    }
+
+    /// Forgets what was learned of a question.
+    pub fn forget<Q: Eq + Hash + ?Sized>(&mut self, question: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        if self.places.remove(question).is_some() {
+            self.order.retain(|other| other.borrow() != question);
+        }
+    }
+
+    /// Keeps only what `is_good`.
+    pub fn retain(&mut self, is_good: impl Fn(&V) -> bool) {
+        self.places.retain(|_, answer| is_good(answer));
+        self.order.retain(|question| self.places.contains_key(question));
     }
 }
 
@@ -344,11 +435,18 @@ mod tests {
     fn as_many_addresses_are_learned_as_there_is_room_for() {
         let mut learned = Learned::default();
         for number in 0..LEARNED_MAX as u64 + 10 {
-            learned.learn(&number.to_le_bytes(), Handle(1), number);
-            learned.learn(&number.to_le_bytes(), Handle(2), number);
+            learned.learn(number, 1, LEARNED_MAX);
+            learned.learn(number, 2, LEARNED_MAX);
         }
         assert_eq!((learned.places.len(), learned.order.len()), (LEARNED_MAX, LEARNED_MAX));
-        assert!(learned.places.contains_key(&(LEARNED_MAX as u64).to_le_bytes()[..]));
-        assert!(!learned.places.contains_key(&9u64.to_le_bytes()[..]));
+        assert_eq!((learned.get(&(LEARNED_MAX as u64)), learned.get(&9)), (Some(&2), None));
+        // What was forgotten and is learned again is the youngest, and takes one place.
+        learned.forget(&10);
+        learned.learn(10, 3, LEARNED_MAX);
+        learned.learn(u64::MAX, 4, LEARNED_MAX);
+        assert_eq!((learned.places.len(), learned.order.len()), (LEARNED_MAX, LEARNED_MAX));
+        assert_eq!((learned.get(&10), learned.get(&11)), (Some(&3), None));
+        learned.retain(|answer| *answer > 2);
+        assert_eq!((learned.places.len(), learned.order.len()), (2, 2));
     }
 }

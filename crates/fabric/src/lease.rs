@@ -1,6 +1,7 @@
 //! Handles at a peer that are given back when nobody needs them any more.
 //!
 //! A handle keeps what it stands for in the peer's memory, also after that was removed. A thread gives it back, so that nobody waits.
+//! One that is kept for later use can be *lent* before: the peer may then take it back when it likes.
 
 use crate::Endpoint;
 use hinterland_types::Handle;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 /// How long a peer may take to answer, and how long one that did not is asked nothing.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-type Closing = (Arc<dyn Endpoint>, Handle);
+type Closing = (Arc<dyn Endpoint>, Vec<u8>);
 
 /// Gives handles back.
 pub struct Closer {
@@ -31,21 +32,21 @@ impl Closer {
         Arc::new(Lease { closer: Arc::clone(self), endpoint, handle })
     }
 
-    fn close(&self, endpoint: &Arc<dyn Endpoint>, handle: Handle) {
+    /// Says something about a handle to the peer that has given it, soon, and before that it is given back. Nobody waits for it.
+    fn say(&self, endpoint: &Arc<dyn Endpoint>, message: Vec<u8>) {
         // A forked child has neither the thread nor a right to the connection.
         if std::process::id() != self.process {
             return;
         }
         let queue = self.queue.get_or_init(|| {
             let (sender, receiver) = channel();
-            let message = self.message;
-            let run = move || give_back(&receiver, message);
+            let run = move || say_all(&receiver);
             // Without a thread handles stay until the connection ends.
             let _ = std::thread::Builder::new().name("handles".to_owned()).spawn(run);
             sender
         });
         // As above, if there is nobody at the other end.
-        let _ = queue.send((Arc::clone(endpoint), handle));
+        let _ = queue.send((Arc::clone(endpoint), message));
     }
 }
 
@@ -56,15 +57,22 @@ pub struct Lease {
     handle: Handle,
 }
 
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.closer.close(&self.endpoint, self.handle);
+impl Lease {
+    /// Says something about the handle to the peer, soon, and before it is given back.
+    pub fn say(&self, message: fn(Handle) -> Vec<u8>) {
+        self.closer.say(&self.endpoint, message(self.handle));
     }
 }
 
-fn give_back(closings: &Receiver<Closing>, message: fn(Handle) -> Vec<u8>) {
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.say(self.closer.message);
+    }
+}
+
+fn say_all(closings: &Receiver<Closing>) {
     let mut silent: Option<(Arc<dyn Endpoint>, Instant)> = None;
-    for (endpoint, handle) in closings {
+    for (endpoint, message) in closings {
         let is_silent = silent
             .as_ref()
             .is_some_and(|(peer, since)| Arc::ptr_eq(peer, &endpoint) && since.elapsed() < PATIENCE);
@@ -72,7 +80,7 @@ fn give_back(closings: &Receiver<Closing>, message: fn(Handle) -> Vec<u8>) {
             continue;
         }
         // A peer that refuses has it no more.
-        let answer = endpoint.call_within(&message(handle), PATIENCE);
+        let answer = endpoint.call_within(&message, PATIENCE);
         if answer.is_err_and(|error| error.is_connection_lost()) {
             silent = Some((endpoint, Instant::now()));
         }

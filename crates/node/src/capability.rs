@@ -166,6 +166,18 @@ impl<R: Clone> CapabilityTable<R> {
         Ok(())
     }
 
+    /// Lets a handle, and nothing that was diminished from it, lead to something else.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Unknown`].
+    pub fn replace(&mut self, handle: Handle, resource: R) -> Result<(), CapabilityError> {
+        self.get(handle)?;
+        if let Some(capability) = &mut self.slots[usize::from(index_of(handle))].capability {
+            capability.resource = resource;
+        }
+        Ok(())
+    }
+
     /// Takes back everything that was diminished from a handle, and what came of that; returns the resources.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use crate::locks::Locks;
 use crate::membership::Membership;
 use crate::peers::Peers;
 use crate::put::Puts;
-use crate::refused::Refused;
+use crate::refused::{Refused, errno};
 use crate::regions::{Region, Regions};
 use crate::repair::Repairs;
 use crate::segment::Segment;
@@ -38,7 +38,7 @@ pub fn one_sided(
     range: ByteRange,
     needed: Rights,
 ) -> Result<Option<(ByteRange, Slice)>, Refused> {
-    let resource = table.check(handle, range.offset(), range.bytes(), needed)?;
+    let resource = table.check(handle, range.offset(), range.bytes(), needed)?.clone().still_there()?;
     if needed.allows(Rights::WRITE) {
         return Ok(None);
     }
@@ -125,6 +125,8 @@ pub struct RingTally {
 pub enum Resource {
     /// Bytes that this node holds.
     Held(Arc<Holding>),
+    /// Bytes that this node holds, for as long as it does.
+    Lent(Weak<Holding>),
     /// A region, wherever its pages lie.
     Region(Arc<Region>),
     /// An object that other nodes hold.
@@ -133,6 +135,20 @@ pub enum Resource {
     Kv(Arc<UserStore>, Namespace),
     /// The bytes of all KV blocks of a user of this host, for other nodes to read.
     KvBlocks(Arc<UserStore>),
+}
+
+impl Resource {
+    /// Itself, or what was lent if the node has not let go of it.
+    ///
+    /// # Errors
+    /// [`Refused`] if it has.
+    pub fn still_there(self) -> Result<Self, Refused> {
+        let Self::Lent(lent) = self else { return Ok(self) };
+        let held = lent.upgrade().filter(|holding| !holding.is_let_go());
+        held.map(Self::Held).ok_or_else(|| {
+            Refused::new(errno::EBADF, "the object is not held here any more (hint: open it again)")
+        })
+    }
 }
 
 impl Core {

@@ -17,6 +17,7 @@ use crate::regions::Region;
 use boot::Boot;
 use heat::{HeatMark, MakeWay};
 use hinterland_fabric::Slice;
+use hinterland_fabric::rdma::Host;
 use hinterland_kv::sum_over;
 use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSlice};
 use hinterland_proto::checksum::digest;
@@ -27,7 +28,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use writes::Writes;
@@ -120,6 +121,8 @@ pub struct Holding {
     /// Who may attach as a writer.
     pub ticket: [u8; 16],
     heat: HeatMark,
+    /// Whether the node has let go of it.
+    is_let_go: AtomicBool,
 }
 
 struct Memory {
@@ -141,6 +144,8 @@ pub struct Holdings {
     make_way: OnceLock<MakeWay>,
     /// What is told when a region has gone, on whatever way.
     region_gone: OnceLock<RegionGone>,
+    /// What reads memory for others.
+    devices: OnceLock<Arc<Host>>,
 }
 
 impl Holding {
@@ -157,6 +162,12 @@ impl Holding {
     /// Whether its bytes can never change.
     pub fn is_sealed(&self) -> bool {
         self.state() == State::Sealed
+    }
+
+    /// Whether the node has let go of it: it was removed, or goes elsewhere.
+    pub fn is_let_go(&self) -> bool {
+        // Acquire: pairs with the Release in `drop_object`.
+        self.is_let_go.load(Ordering::Acquire)
     }
 
     /// Whether it is being written and not yet sealed.
@@ -295,6 +306,7 @@ impl Holdings {
             objects: RwLock::default(),
             make_way: OnceLock::new(),
             region_gone: OnceLock::new(),
+            devices: OnceLock::new(),
         };
         let boot = Boot::of(state_folder)?;
         let dropped = holdings.recover(boot.is_another())?;
@@ -412,10 +424,19 @@ impl Holdings {
         Ok(sealed)
     }
 
+    /// Memory may be read by devices through this host from here on.
+    pub fn read_by(&self, host: &Arc<Host>) {
+        // Set once, when the node starts.
+        let _ = self.devices.set(Arc::clone(host));
+    }
+
     /// Forgets an object; its memory goes when the last program has unmapped it.
     pub fn drop_object(&self, object: ObjectId) {
         let removed = self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
         if let Some(holding) = &removed {
+            // Release: pairs with the Acquire in `is_let_go`.
+            holding.is_let_go.store(true, Ordering::Release);
+            self.take_back(holding);
             // A header that is being written is finished first.
             drop(holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner));
         }
@@ -438,6 +459,13 @@ impl Holdings {
             {
                 tell();
             }
+        }
+    }
+
+    /// Takes memory back from devices: who has a handle that was lent must not read it any more, nor keep it.
+    fn take_back(&self, holding: &Holding) {
+        if let (Some(host), Ok(memory)) = (self.devices.get(), holding.slice(0, holding.bytes())) {
+            host.revoke(&Slice::from(memory));
         }
     }
 
@@ -530,6 +558,7 @@ impl Holdings {
             is_lent: Mutex::default(),
             writes: Writes::default(),
             heat: HeatMark::default(),
+            is_let_go: AtomicBool::new(false),
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         objects.insert(object, Arc::clone(&holding));
@@ -661,6 +690,7 @@ impl Holdings {
             is_lent: Mutex::default(),
             writes: Writes::default(),
             heat: HeatMark::default(),
+            is_let_go: AtomicBool::new(false),
         })
     }
 

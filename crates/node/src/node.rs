@@ -192,6 +192,7 @@ impl Node {
         let rdma = open_rdma(&options, &mut messages)?;
         if let Some(host) = &rdma {
             core.regions.read_by(host);
+            core.holdings.read_by(host);
         }
         let server_options = ServerOptions {
             node: core.own,
@@ -201,8 +202,8 @@ impl Node {
             rdma,
             ..ServerOptions::default()
         };
-        let service = Arc::new(RemoteService::new(Arc::clone(&core)));
-        let server = Server::start(listener, service, server_options)?;
+        let server =
+            Server::start(listener, Arc::new(RemoteService::new(Arc::clone(&core))), server_options)?;
         if let Some(shared) = core.directory.shared() {
             shared.begin()?;
         }
@@ -211,10 +212,9 @@ impl Node {
         core.regions.joined(&core);
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
-        let heartbeat = spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?;
         let threads = vec![
             accepting,
-            heartbeat,
+            spawn_heartbeat(Arc::clone(&core), Arc::clone(&bell), lease_ms)?,
             Locks::start(&core)?,
             core.kv_racks.start()?,
             spawn_repairs(&core)?,

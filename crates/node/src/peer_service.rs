@@ -177,7 +177,9 @@ impl PeerSession {
             }
             Resource::KvBlocks(store) => store.block_bytes(range),
             // No node grants it to another.
-            Resource::Kv(..) => Err(Refused::new(errno::ENOTSUP, "KV blocks are read in their own rack")),
+            Resource::Kv(..) | Resource::Lent(_) => {
+                Err(Refused::new(errno::ENOTSUP, "KV blocks are read in their own rack"))
+            }
         }
     }
 

@@ -152,7 +152,7 @@ impl Session {
                 Ok(Slice::from(holding.slice(range.offset(), range.bytes())?))
             }
             Resource::Region(region) => region.slice(range, needed.allows(Rights::WRITE)),
-            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -211,7 +211,7 @@ impl Session {
             Resource::Held(holding) => holding.object,
             Resource::Remote(info) => info.object,
             Resource::Region(region) => region.object,
-            Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => return Err(not_an_object()),
         };
         let info = core.describe(&core.directory.lookup_object(object)?);
         if info.state != ObjectState::Sealed || range.offset() != 0 || range.bytes() != info.bytes {
@@ -241,7 +241,7 @@ impl Session {
             Resource::Region(region) => {
                 Err(Refused::new(errno::EINVAL, format!("{} is a region: it has no checksums", region.name)))
             }
-            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => Err(not_an_object()),
         }
     }
 
@@ -373,6 +373,7 @@ impl Session {
                 }
                 Reply::Done
             }
+            Request::Lend { handle } => self.lend(handle)?,
             Request::Stat { name } => Reply::Object(questions::stat(core, &name)?),
             Request::List { prefix, after, limit } => questions::list(core, prefix, after, limit)?,
             Request::Remove { name } => {
@@ -741,9 +742,24 @@ impl Session {
         Err(Refused::new(errno::EACCES, format!("this session has no put of {object} going on")))
     }
 
+    /// The session does not use a handle, and may again: what it stands for is not kept for it.
+    fn lend(&self, handle: Handle) -> Result<Reply, Refused> {
+        let mut held = self.lock();
+        match &held.table.get(handle)?.resource {
+            Resource::Held(holding) if holding.is_sealed() => {
+                let lent = Resource::Lent(Arc::downgrade(holding));
+                held.table.replace(handle, lent)?;
+                held.heat_copies.remove(&handle);
+                Ok(Reply::Done)
+            }
+            Resource::Lent(_) => Ok(Reply::Done),
+            _ => Err(Refused::new(errno::EINVAL, "only a sealed object that is held here can be lent")),
+        }
+    }
+
     /// Checks a request; bytes of a sealed object cannot be written whatever the handle says.
     fn check(&self, handle: Handle, offset: u64, bytes: u64, needed: Rights) -> Result<Resource, Refused> {
-        let resource = self.lock().table.check(handle, offset, bytes, needed)?.clone();
+        let resource = self.lock().table.check(handle, offset, bytes, needed)?.clone().still_there()?;
         if let Resource::Held(holding) = &resource
             && needed.allows(Rights::WRITE)
             && holding.is_sealed()

@@ -4,17 +4,15 @@ use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
 use crate::remote::{Attached, call_for_handle};
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::{Endpoint, FabricError, Found};
+use hinterland_fabric::{Endpoint, FabricError};
 use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
-use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request, encode};
+use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 const EACCES: i32 = 13;
-/// Longest first read that comes with its handle; a longer one is spread over streams.
-const FETCH_FIRST_BYTES_MAX: usize = 256 << 10;
 
 /// So many bytes that came from homes in other racks are told the node at once, which copies what is read a lot: a message for each
 /// is a small part of what they took.
@@ -37,7 +35,7 @@ pub struct Object {
 enum First {
     /// The bytes are there, and the handle for the next.
     Done,
-    /// It is not the first, or too long for it, or came in part.
+    /// It is not the first, or only the handle came.
     Other,
     /// The home at this address did not do it.
     Failed(String),
@@ -160,6 +158,7 @@ impl Object {
             First::Other => None,
         };
         self.on_a_home(avoid.as_deref(), |attached| {
+            self.pool.remotes().tallies.read();
             Ok(attached.endpoint.read(attached.handle, &[run], into)?)
         })?;
         self.count_fetched(into.len() as u64);
@@ -183,33 +182,62 @@ impl Object {
         }
     }
 
-    /// The first read of an object: bytes and handle in one round trip.
+    /// The first read of an object: by a handle that an earlier `Object` has learned, or with a question whose answer brings the handle and,
+    /// where that is best, the bytes.
     fn fetch_first(&self, run: ByteRange, into: &mut [u8]) -> First {
         let is_attached = self.remote.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if is_attached || into.len() > FETCH_FIRST_BYTES_MAX {
+        if is_attached {
             return First::Other;
         }
+        let remotes = self.pool.remotes();
+        if let Some(known) = remotes.known(self.info().object) {
+            remotes.tallies.read();
+            match known.endpoint.read(known.handle, &[run], into) {
+                Ok(()) => {
+                    remotes.tallies.knew();
+                    self.use_from_here(known);
+                    return First::Done;
+                }
+                Err(error) if is_answer(&error) => remotes.forget_handle(self.info().object, &known),
+                Err(_) => {
+                    remotes.forget(&known.address);
+                    return First::Failed(known.address);
+                }
+            }
+        }
         let Some(home) = self.info().homes.iter().find(|home| home.up) else { return First::Other };
-        let (object, offset, bytes) = (self.info().object, run.offset(), run.bytes());
-        let question = Request::FetchObject { object, offset, bytes, keep: true };
-        let address = home.address.clone();
-        let fetched = self.pool.remotes().endpoint(&address).and_then(|endpoint| {
-            let found = endpoint.fetch(&encode(&question)?, into)?;
-            Ok((endpoint, found))
-        });
-        match fetched {
-            Ok((endpoint, Found { handle: Some(handle), placed, .. })) => {
-                let attached = self.pool.remotes().attached(endpoint, handle, &address);
-                *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
-                if placed == into.len() { First::Done } else { First::Other }
+        let (object, offset) = (self.info().object, run.offset());
+        let question = |bytes| Request::FetchObject { object, offset, bytes, keep: true };
+        match remotes.ask(&home.address, question, into) {
+            Ok((attached, is_filled)) => {
+                remotes.learn(object, &attached);
+                self.use_from_here(attached);
+                if is_filled { First::Done } else { First::Other }
             }
-            Ok(_) => First::Other,
             // It answered, if with a refusal: attaching tells why, in words.
-            Err(PoolError::Fabric(error)) if matches!(*error, FabricError::Remote { .. }) => First::Other,
+            Err(PoolError::Fabric(error)) if is_answer(&error) => First::Other,
             Err(_) => {
-                self.pool.remotes().forget(&address);
-                First::Failed(address)
+                remotes.forget(&home.address);
+                First::Failed(home.address.clone())
             }
+        }
+    }
+
+    /// Reads go by this handle; one that was there is left.
+    fn use_from_here(&self, attached: Attached) {
+        let before = self.remote.lock().unwrap_or_else(PoisonError::into_inner).replace(attached);
+        if let Some(before) = before {
+            self.pool.remotes().leave(self.info().object, before);
+        }
+    }
+
+    /// A read by a handle failed. What the home refuses is wrong with the handle, all else with the connection.
+    fn failed(&self, attached: &Attached, error: &PoolError) {
+        match error {
+            PoolError::Fabric(error) if is_answer(error) => {
+                self.pool.remotes().forget_handle(self.info().object, attached);
+            }
+            _ => self.pool.remotes().forget(&attached.address),
         }
     }
 
@@ -300,7 +328,7 @@ impl Object {
             match operation(&attached) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
-                    self.pool.remotes().forget(&attached.address);
+                    self.failed(&attached, &error);
                     reasons.push(format!("{}: {error}", attached.address));
                 }
             }
@@ -314,7 +342,10 @@ impl Object {
             });
             match tried {
                 Ok(attached) => {
-                    *self.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(attached);
+                    if matches!(self.info().state, ObjectState::Sealed) {
+                        self.pool.remotes().learn(self.info().object, &attached);
+                    }
+                    self.use_from_here(attached);
                     return Ok(());
                 }
                 Err(error) => {
@@ -328,15 +359,25 @@ impl Object {
 
     pub(crate) fn attach(&self, address: &str) -> Result<Attached, PoolError> {
         let endpoint = self.pool.remotes().endpoint(address)?;
+        self.pool.remotes().tallies.asked();
         let request = Request::OpenObject { object: self.info().object, rights: self.opened.rights };
         let handle = call_for_handle(&endpoint, &request)?;
         Ok(self.pool.remotes().attached(endpoint, handle, address))
     }
 }
 
+/// Whether the peer is there and said no.
+const fn is_answer(error: &FabricError) -> bool {
+    matches!(error, FabricError::Remote { .. })
+}
+
 impl Drop for Object {
     fn drop(&mut self) {
         self.tell_fetched(TOLD_BYTES_MIN);
+        let attached = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(attached) = attached {
+            self.pool.remotes().leave(self.info().object, attached);
+        }
         // A session that is gone has taken the capability with it.
         let _ = self.pool.session().call(&Request::Close { handle: self.opened.handle });
     }

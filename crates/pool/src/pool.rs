@@ -8,6 +8,7 @@ use crate::rings::{RingChoice, Rings, open_near};
 use crate::session::unexpected;
 use crate::slots::{Slots, SlotsOfPool};
 use crate::{PoolError, Session};
+use hinterland_fabric::adaptive::{Counts, Way};
 use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
     AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, NodeStatus, ObjectInfo, PagesOn,
@@ -88,6 +89,26 @@ impl Pool {
     #[must_use]
     pub fn asking_always(&self) -> Self {
         Self { asks: true, ..self.without_addresses() }
+    }
+
+    /// The same connection to the node, with connections to other nodes of its own, over which first reads of objects of other racks go in
+    /// one way, or in the one that is chosen for each.
+    ///
+    /// # Errors
+    /// [`PoolError::Stream`] if the file with the pool's key cannot be read.
+    pub fn reading_by(&self, way: Option<Way>) -> Result<Self, PoolError> {
+        let remotes = Arc::new(Remotes::by(self.session.pool(), way)?);
+        Ok(Self { remotes, ..self.clone() })
+    }
+
+    /// How often sealed objects of other racks were asked for, read, and read without a question by [`Object::read_at`].
+    pub fn read_counts(&self) -> Counts {
+        self.remotes.counts()
+    }
+
+    /// Forgets the handles of objects of other racks that were read and are not open: the next read of each asks again.
+    pub fn forget_learned(&self) {
+        self.remotes.forget_learned();
     }
 
     /// Whether every access to a region asks the node.

@@ -1,16 +1,18 @@
-//! Connections of a client to nodes of other racks.
+//! Connections of a client to nodes of other racks, and the handles of sealed objects that it has learned there.
 
 use crate::PoolError;
 use crate::session::unexpected;
+use hinterland_fabric::adaptive::{Calibration, Counts, LEARNED_MAX, Learned, Tallies, Way, choose};
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, Mode};
 use hinterland_fabric::{Closer, Endpoint, FabricError, Lease};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
-use hinterland_types::Handle;
+use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
+use hinterland_types::{Handle, ObjectId};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long an operation on another node may take before the next home is asked.
@@ -18,14 +20,35 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Streams to each node.
 const STREAMS: usize = 4;
 
+/// Handles that are learned over devices: a home registers memory for each, and does so for at most 256 of a session.
+const LEARNED_BY_DEVICES_MAX: usize = 128;
+
 /// All connections of one client.
 pub struct Remotes {
     pool: PoolId,
     key: Option<PoolKey>,
     polling: bool,
     rdma: bool,
-    endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
+    /// The way in which first reads go, if it is not chosen for each.
+    forced: Option<Way>,
+    endpoints: Mutex<HashMap<String, Connected>>,
     closer: Arc<Closer>,
+    learned: Mutex<Learned<ObjectId, Known>>,
+    pub tallies: Tallies,
+}
+
+#[derive(Clone)]
+struct Connected {
+    endpoint: Arc<RdmaEndpoint>,
+    /// Bytes for which a question and a read pay, once it was measured.
+    guess_bytes: Arc<OnceLock<usize>>,
+}
+
+/// The handle of a sealed object, for all who have it open here and for those who open it later.
+struct Known {
+    attached: Attached,
+    /// Whether the home was told that nobody uses it, and may take it back.
+    is_lent: bool,
 }
 
 /// A handle at a node, and the connection that it is good for. The node is told when the last one who has it lets go.
@@ -34,23 +57,37 @@ pub struct Attached {
     pub endpoint: Arc<RdmaEndpoint>,
     pub handle: Handle,
     pub address: String,
-    _lease: Arc<Lease>,
+    lease: Arc<Lease>,
 }
 
 impl Remotes {
     /// No connections yet. The key of the pool is read from the file that `HINTERLAND_KEY_FILE` names;
-    /// `HINTERLAND_POLLING=1` spins for answers; `HINTERLAND_NO_RDMA=1` leaves RDMA devices alone.
+    /// `HINTERLAND_POLLING=1` spins for answers; `HINTERLAND_NO_RDMA=1` leaves RDMA devices alone; `HINTERLAND_RPC` names the way in
+    /// which first reads go.
+    ///
+    /// # Errors
+    /// [`PoolError::Stream`] if the file holds no key; [`PoolError::Refused`] if there is no such way.
+    pub fn new(pool: PoolId) -> Result<Self, PoolError> {
+        let forced = match std::env::var_os("HINTERLAND_RPC") {
+            Some(name) => parse_way(&name.to_string_lossy())?,
+            None => None,
+        };
+        Self::by(pool, forced)
+    }
+
+    /// The same, with this way, or a choice for each read.
     ///
     /// # Errors
     /// [`PoolError::Stream`] if the file holds no key.
-    pub fn new(pool: PoolId) -> Result<Self, PoolError> {
+    pub fn by(pool: PoolId, forced: Option<Way>) -> Result<Self, PoolError> {
         let key =
             std::env::var_os("HINTERLAND_KEY_FILE").map(|path| read_key(Path::new(&path))).transpose()?;
         let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
         let rdma = std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
         // The message cannot be too long; without one the handle would stay until the connection ends.
         let closer = Closer::new(|handle| encode(&Request::Close { handle }).unwrap_or_default());
-        Ok(Self { pool, key, polling, rdma, endpoints: Mutex::default(), closer })
+        let (endpoints, learned, tallies) = (Mutex::default(), Mutex::default(), Tallies::default());
+        Ok(Self { pool, key, polling, rdma, forced, endpoints, closer, learned, tallies })
     }
 
     /// The connection to `HOST:PORT`, made if there is none.
@@ -58,9 +95,13 @@ impl Remotes {
     /// # Errors
     /// [`PoolError::Fabric`].
     pub fn endpoint(&self, address: &str) -> Result<Arc<RdmaEndpoint>, PoolError> {
+        self.connected(address).map(|connected| connected.endpoint)
+    }
+
+    fn connected(&self, address: &str) -> Result<Connected, PoolError> {
         let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
-        if let Some(endpoint) = known {
-            return Ok(endpoint);
+        if let Some(connected) = known {
+            return Ok(connected);
         }
         let options = ClientOptions {
             streams: STREAMS,
@@ -74,20 +115,126 @@ impl Remotes {
         // Writes go by message: what is put must not change after it was sealed, and a region's page may move.
         let rdma = RdmaOptions { enabled: self.rdma, writes: false, ..RdmaOptions::default() };
         let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
+        let connected = Connected { endpoint, guess_bytes: Arc::default() };
         let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
+        Ok(all.entry(address.to_owned()).or_insert(connected).clone())
     }
 
     /// What a node has given over a connection.
     pub fn attached(&self, endpoint: Arc<RdmaEndpoint>, handle: Handle, address: &str) -> Attached {
         let of = Arc::clone(&endpoint) as Arc<dyn Endpoint>;
-        Attached { endpoint, handle, address: address.to_owned(), _lease: self.closer.lease(of, handle) }
+        Attached { endpoint, handle, address: address.to_owned(), lease: self.closer.lease(of, handle) }
     }
 
-    /// Drops a connection that failed.
+    /// Drops a connection that failed, and the handles that were learned over it.
     pub fn forget(&self, address: &str) {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+        self.learned().retain(|known| known.attached.address != address);
     }
+
+    /// Asks the node at an address for a handle to a sealed object, and for bytes of it where they come best with the answer; then it is
+    /// true that `into` is filled. `question` is for so many bytes.
+    ///
+    /// # Errors
+    /// [`PoolError::Fabric`].
+    pub fn ask(
+        &self,
+        address: &str,
+        question: impl Fn(u64) -> Request,
+        into: &mut [u8],
+    ) -> Result<(Attached, bool), PoolError> {
+        let Connected { endpoint, guess_bytes } = self.connected(address)?;
+        let guess = || match guess_bytes.get() {
+            Some(guess_bytes) => Ok(*guess_bytes),
+            None => {
+                let found = Calibration::of(&*endpoint, &encode(&Request::Ping)?)?;
+                Ok::<_, PoolError>(*guess_bytes.get_or_init(|| found.guess_bytes))
+            }
+        };
+        let chosen = choose(&*endpoint, into.len(), guess)?;
+        let is_carried = into.len() <= FRAME_BODY_BYTES_MAX as usize;
+        let way = self.forced.filter(|_| is_carried).unwrap_or(chosen);
+        self.tallies.asked();
+        let bytes = into.len();
+        let found = match way {
+            Way::Direct => endpoint.fetch(&encode(&question(bytes as u64))?, into)?,
+            Way::Read => endpoint.fetch(&encode(&question(0))?, &mut [])?,
+            Way::Message => {
+                let mut message = vec![0; bytes];
+                let found = endpoint.fetch(&encode(&question(bytes as u64))?, &mut message)?;
+                into.copy_from_slice(&message);
+                found
+            }
+        };
+        let handle = found.handle.ok_or(FabricError::Unsupported { what: "a home that gives no handle" })?;
+        let is_filled = way != Way::Read && found.placed == bytes;
+        Ok((self.attached(endpoint, handle, address), is_filled))
+    }
+
+    /// The handle of a sealed object, if one was learned.
+    pub fn known(&self, object: ObjectId) -> Option<Attached> {
+        self.learned().get(&object).map(|known| known.attached.clone())
+    }
+
+    /// Remembers the handle of a sealed object.
+    pub fn learn(&self, object: ObjectId, attached: &Attached) {
+        let is_by_device = attached.endpoint.capabilities().one_sided;
+        let room = if is_by_device { LEARNED_BY_DEVICES_MAX } else { LEARNED_MAX };
+        self.learned().learn(object, Known { attached: attached.clone(), is_lent: false }, room);
+    }
+
+    /// The peer does not know this handle any more.
+    pub fn forget_handle(&self, object: ObjectId, attached: &Attached) {
+        let mut learned = self.learned();
+        if learned.get(&object).is_some_and(|known| known.is(attached)) {
+            learned.forget(&object);
+        }
+    }
+
+    /// Somebody who had the object open does not use its handle any more. When nobody does, the home is told that it may take
+    /// it back: so it keeps no memory of what is removed.
+    pub fn leave(&self, object: ObjectId, attached: Attached) {
+        let mut learned = self.learned();
+        let Some(known) = learned.get_mut(&object).filter(|known| known.is(&attached)) else { return };
+        // Under the lock nobody else takes one: what is left is the one that is known, and ours.
+        if !known.is_lent && Arc::strong_count(&known.attached.lease) == 2 {
+            known.is_lent = true;
+            // The message cannot be too long.
+            attached.lease.say(|handle| encode(&Request::Lend { handle }).unwrap_or_default());
+        }
+    }
+
+    /// Forgets all handles that nobody uses.
+    pub fn forget_learned(&self) {
+        self.learned().retain(|known| !known.is_lent);
+    }
+
+    /// How often each way was gone for reads of sealed objects.
+    pub fn counts(&self) -> Counts {
+        self.tallies.counts()
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Learned<ObjectId, Known>> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn is(&self, attached: &Attached) -> bool {
+        Arc::ptr_eq(&self.attached.lease, &attached.lease)
+    }
+}
+
+/// The way of a name; none for the choice.
+fn parse_way(name: &str) -> Result<Option<Way>, PoolError> {
+    const EINVAL: i32 = 22;
+    if name == "adaptive" {
+        return Ok(None);
+    }
+    Way::parse(name).map(Some).ok_or_else(|| {
+        let text = format!("HINTERLAND_RPC is `{name}` (hint: message, read, direct or adaptive)");
+        PoolError::Refused { code: EINVAL, text }
+    })
 }
 
 /// Asks a node over a connection.
@@ -123,5 +270,26 @@ fn read_key(path: &Path) -> Result<PoolKey, PoolError> {
 impl From<FabricError> for PoolError {
     fn from(error: FabricError) -> Self {
         Self::Fabric(Box::new(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_has_one_of_four_names_and_no_other() {
+        for (name, way) in [
+            ("message", Some(Way::Message)),
+            ("read", Some(Way::Read)),
+            ("direct", Some(Way::Direct)),
+            ("adaptive", None),
+        ] {
+            assert_eq!(parse_way(name).unwrap(), way);
+        }
+        for name in ["", "Read", "fast"] {
+            let said = parse_way(name).unwrap_err().to_string();
+            assert!(said.contains("HINTERLAND_RPC") && said.contains("adaptive"), "{said}");
+        }
     }
 }

@@ -1,4 +1,7 @@
-//! `rpc-adaptive`: bytes that a service finds, fetched over TCP in each of three ways, and in the way that is chosen.
+//! `rpc-adaptive`: bytes that a service finds, fetched over TCP in each of three ways, and in the way that is chosen; and the same for
+//! objects of another rack.
+
+mod first_read;
 
 use super::case::row;
 use super::report::{Better, Row};
@@ -39,7 +42,7 @@ impl Bench for RpcAdaptive {
     }
 
     fn subject(&self) -> &'static str {
-        "64 B to 1 MiB that another node finds: with the answer, read, placed, and as chosen"
+        "64 B to 1 MiB of another node: with the answer, read, placed, and as chosen; and objects"
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
@@ -62,55 +65,65 @@ impl Bench for RpcAdaptive {
                 found.guess_bytes
             ));
         }
+        let fetchers: Vec<Fetcher<'_>> = ways.iter().map(|(name, adaptive)| bare(name, adaptive)).collect();
         let count = if setting.quick { 48 } else { 480 };
         let mut rows = Vec::new();
         for size in SIZES {
-            rows.extend(measure(size, &ways, setting.rounds, count)?);
+            rows.extend(measure("", size, &fetchers, setting.rounds, count)?);
         }
+        rows.extend(first_read::rows(setting, count)?);
         Ok(rows)
     }
 }
 
-/// The rows of one size: each forced way, then the choice beside the best of them. The ways are taken in turn fetch by fetch, in every
-/// order, because a socket's thread that has gone to sleep makes the next fetch slow, whichever it is.
+/// One way of fetching.
+struct Fetcher<'a> {
+    name: &'static str,
+    /// What a fetch of so many bytes takes.
+    fetch_us: Box<dyn Fn(usize) -> Result<f64, Failure> + 'a>,
+    /// Round trips of all fetches so far.
+    round_trips: Box<dyn Fn() -> u64 + 'a>,
+}
+
+/// The rows of one size: each forced way, then the choice beside the best of them, and what there is behind it. The ways are taken in turn
+/// fetch by fetch, in every order, because a socket's thread that has gone to sleep makes the next fetch slow, whichever it is.
 fn measure(
+    prefix: &str,
     (size_name, size): (&str, usize),
-    ways: &[(&str, Adaptive)],
+    ways: &[Fetcher<'_>],
     rounds: usize,
     count: u64,
 ) -> Result<Vec<Row>, Failure> {
     let mut samples = vec![Samples::default(); ways.len()];
     let mut asked = vec![0.0; ways.len()];
     for round in 0..=rounds {
-        let before: Vec<_> = ways.iter().map(|(_, adaptive)| adaptive.counts()).collect();
+        let before: Vec<_> = ways.iter().map(|way| (way.round_trips)()).collect();
         let mut times = vec![Samples::default(); ways.len()];
         for fetch in 0..count {
-            for place in order(fetch) {
-                times[place].add(fetch_us(&ways[place].1, size)?);
+            for place in order(fetch, ways.len()) {
+                times[place].add((ways[place].fetch_us)(size)?);
             }
         }
-        for (place, (_, adaptive)) in ways.iter().enumerate() {
-            let (after, before) = (adaptive.counts(), before[place]);
-            asked[place] =
-                (after.questions + after.reads - before.questions - before.reads) as f64 / count as f64;
+        for (place, way) in ways.iter().enumerate() {
+            asked[place] = ((way.round_trips)() - before[place]) as f64 / count as f64;
             if let Some(median) = times[place].median().filter(|_| round > 0) {
                 samples[place].add(median);
             }
         }
     }
-    let forced = samples.iter().take(ways.len() - 1).filter_map(Samples::median);
+    let forced = samples.iter().take(WAYS.len() - 1).filter_map(Samples::median);
     let best = forced.reduce(f64::min);
-    let rows = ways.iter().zip(&samples).zip(asked).map(|(((name, _), samples), asked)| {
+    let rows = ways.iter().zip(&samples).zip(asked).map(|((way, samples), asked)| {
         let words = Some(format!("round trips each: {asked:.2}"));
         let taken = row(
-            format!("{name}-{size_name}"),
+            format!("{prefix}{}-{size_name}", way.name),
             "us",
             Better::Lower,
             std::slice::from_ref(samples),
             [None, None],
             words,
         );
-        let is_choice = *name == "adaptive";
+        let is_choice = way.name == "adaptive";
         Row {
             peer: best.filter(|_| is_choice),
             peer_name: is_choice.then(|| "the best of the forced ways".to_owned()),
@@ -120,9 +133,9 @@ fn measure(
     Ok(rows.collect())
 }
 
-/// The four places in the order of this turn; 24 turns have every order.
-fn order(turn: u64) -> Vec<usize> {
-    let mut left: Vec<usize> = (0..WAYS.len()).collect();
+/// The places in the order of this turn; 24 turns have every order of four.
+fn order(turn: u64, count: usize) -> Vec<usize> {
+    let mut left: Vec<usize> = (0..count).collect();
     let mut turn = turn as usize;
     let mut order = Vec::new();
     while !left.is_empty() {
@@ -132,15 +145,27 @@ fn order(turn: u64) -> Vec<usize> {
     order
 }
 
-/// One fetch whose address is not learned.
-fn fetch_us(adaptive: &Adaptive, size: usize) -> Result<f64, Failure> {
-    let question = (size as u64).to_le_bytes();
-    let mut into = vec![0; size];
-    let begin = Instant::now();
-    adaptive.fetch_into(&question, &mut into)?;
-    let time_us = begin.elapsed().as_secs_f64() * 1e6;
-    adaptive.forget(&question);
-    if into.iter().all(|&byte| byte == 7) {
+/// Fetches over a bare fabric whose addresses are not learned.
+fn bare<'a>(name: &'static str, adaptive: &'a Adaptive) -> Fetcher<'a> {
+    let fetch = |size: usize| {
+        let question = (size as u64).to_le_bytes();
+        let mut into = vec![0; size];
+        let begin = Instant::now();
+        adaptive.fetch_into(&question, &mut into)?;
+        let time_us = begin.elapsed().as_secs_f64() * 1e6;
+        adaptive.forget(&question);
+        checked(&into, time_us)
+    };
+    let round_trips = || {
+        let counts = adaptive.counts();
+        counts.questions + counts.reads
+    };
+    Fetcher { name, fetch_us: Box::new(fetch), round_trips: Box::new(round_trips) }
+}
+
+/// What it took, if the bytes are right.
+fn checked(bytes: &[u8], time_us: f64) -> Result<f64, Failure> {
+    if bytes.iter().all(|&byte| byte == 7) {
         Ok(time_us)
     } else {
         Err(Failure::new("fetched bytes are wrong", "report this"))
@@ -152,9 +177,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_order_comes_once_in_24_turns() {
-        let orders: std::collections::HashSet<_> = (0..24).map(order).collect();
-        assert_eq!(orders.len(), 24);
-        assert!(orders.iter().all(|order| order.iter().sum::<usize>() == 6));
+    fn every_order_comes_once_in_as_many_turns_as_there_are() {
+        for (count, turns, sum) in [(4, 24, 6), (5, 120, 10)] {
+            let orders: std::collections::HashSet<_> = (0..turns).map(|turn| order(turn, count)).collect();
+            assert_eq!(orders.len() as u64, turns);
+            assert!(orders.iter().all(|order| order.iter().sum::<usize>() == sum));
+        }
     }
 }

@@ -49,7 +49,7 @@ impl Session {
                 Ok((Reply::Mapped(Mapped { armed: true, ..mapped }), vec![file.descriptor()?]))
             }
             Resource::Region(region) => map_region(core, &region, write),
-            Resource::Kv(..) | Resource::KvBlocks(_) => Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => Err(not_an_object()),
             Resource::Remote(info) => Err(Refused::new(
                 errno::ENOTSUP,
                 format!(
@@ -78,7 +78,7 @@ impl Session {
             let held = self.lock();
             let capability = held.table.get(handle)?;
             held.table.check(handle, capability.range.offset(), capability.range.bytes(), Rights::READ)?;
-            (capability.resource.clone(), capability.rights, capability.range)
+            (capability.resource.clone().still_there()?, capability.rights, capability.range)
         };
         let (what, bytes) = match &resource {
             // It may grow.
@@ -86,7 +86,7 @@ impl Session {
             Resource::Held(holding) => (holding.name.to_string(), holding.bytes()),
             Resource::Remote(info) => (info.name.to_string(), info.bytes),
             Resource::Region(region) => (format!("region {}", region.name), region.bytes),
-            Resource::Kv(..) | Resource::KvBlocks(_) => return Err(not_an_object()),
+            Resource::Kv(..) | Resource::KvBlocks(_) | Resource::Lent(_) => return Err(not_an_object()),
         };
         if range.offset() != 0 || range.end() < bytes {
             let text = format!(

@@ -76,6 +76,12 @@ pub enum Request {
         /// Which.
         handle: Handle,
     },
+    /// Nobody uses this capability to a sealed object that the node holds, and somebody may again: the node keeps nothing for it, and takes
+    /// it back when it lets go of the object → `Done`.
+    Lend {
+        /// Which.
+        handle: Handle,
+    },
     /// The file behind an object, for mapping → `Mapped`, with one descriptor (read-only for sealed
     /// objects and for handles without the right to write). The handle must be for all of the object. For a cache file the program must arm its mapping with `Register` before any touch.
     Map {
@@ -442,6 +448,7 @@ impl Request {
             | Self::Diminish { .. }
             | Self::Revoke { .. }
             | Self::Close { .. }
+            | Self::Lend { .. }
             | Self::Advise { .. }
             | Self::Prefer { .. }
             | Self::Allocate { .. }
