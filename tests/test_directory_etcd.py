@@ -162,7 +162,7 @@ class Load:
         outcome = node.run(*words, check=False)
         if outcome.returncode == 0:
             return True
-        self.failed(names, words, outcome.stderr, any(text in outcome.stderr for text in ("does not answer", "lease", "cannot be reached")))
+        self.failed(names, words, outcome.stderr, any(text in outcome.stderr for text in ("does not answer", "lease", "cannot be reached", "is stopped")))
         return False
 
     def failed(self, names, words, why, may_be):

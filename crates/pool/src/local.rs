@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// Most descriptors that may wait for their frame; a peer that sends more is cut off.
 const DESCRIPTORS_WAITING_MAX: usize = 16;
 
+/// How long a node that is not stopped, but very busy, may take to open a session.
+const OPEN_WITHIN: Duration = Duration::from_secs(30);
+
 /// One end of an established session.
 pub struct LocalStream {
     stream: UnixStream,
@@ -43,20 +46,23 @@ impl LocalStream {
     /// Opens a session as a client.
     ///
     /// # Errors
-    /// [`PoolError::Handshake`] if the node refuses or is none; [`PoolError::Silent`] if the stream has a time limit and that is over;
+    /// [`PoolError::Handshake`] if the node refuses or is none; if the stream has a time limit, [`PoolError::Silent`] when that is over
+    /// and the node is stopped, or when half a minute is;
     /// [`PoolError::Os`].
     pub fn open(stream: UnixStream, identity: ClientIdentity) -> Result<(Self, Established), PoolError> {
         let (mut handshake, hello) = ClientHandshake::new(identity, random()?);
         stream.send_all(&hello, &[])?;
-        let mut input = Vec::new();
+        let (mut input, begun) = (Vec::new(), Instant::now());
         loop {
-            let begun = Instant::now();
-            receive_more(&stream, &mut input).map_err(|error| match error {
-                PoolError::Os(error) if error.is_would_block() => {
-                    PoolError::Silent(Silence::of(&stream, begun.elapsed()))
+            match receive_more(&stream, &mut input) {
+                Err(PoolError::Os(error)) if error.is_would_block() => {
+                    let silence = Silence::of(&stream, begun.elapsed());
+                    if silence.is_stopped || silence.waited >= OPEN_WITHIN {
+                        return Err(PoolError::Silent(silence));
+                    }
                 }
-                other => other,
-            })?;
+                received => received?,
+            }
             loop {
                 let (taken, step) = handshake.receive(&input)?;
                 input.drain(..taken);

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// How long a client waits for a node that listens but does not accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long it then waits for each message of the handshake.
+/// How long it then waits for each message of the handshake before it looks whether the node is stopped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A session; when it is dropped, the node takes back all that it held.
