@@ -141,6 +141,25 @@ def test_a_run_without_the_right_is_refused_before_the_program_starts(binary, li
     assert "CAP_SYS_PTRACE" in ended.stderr and "hint:" in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize("words,exit_code,said", [
+    (["--name", ""], 2, "--name"),
+    (["--name", "one\ntwo"], 2, "in one line"),
+    (["--record", "one", "--report", "./one"], 2, "is one file"),
+])
+def test_options_that_make_no_sense_are_refused_before_the_program_starts(binary, library, tmp_path, words, exit_code, said):
+    ended = far(binary, ["--local", "64M", *words], ["echo", "started"], cwd=tmp_path)
+    assert ended.returncode == exit_code and ended.stdout == "", ended.stderr
+    assert said in ended.stderr, ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_limit_of_file_sizes_is_told_and_ends_nobody_without_a_word(binary, library):
+    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", binary, "run", "--local", "64M", "--", "echo", "started"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    assert ended.returncode == 1 and ended.stdout == "", ended
+    assert "ulimit -f" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
 def test_a_program_whose_first_thread_has_ended_keeps_its_bytes_and_ends(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_leader")])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr

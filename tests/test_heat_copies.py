@@ -282,9 +282,16 @@ def test_who_dies_while_it_makes_a_copy_leaves_one_or_none(racks, make_file, ste
     source = put(b, make_file)
     a.kill()
     start_armed(a, step)
-    for _ in range(3):
-        patiently(a, "ls")
-        assert read(a) == sha(source)
+    digests = []
+    try:
+        for _ in range(3):
+            patiently(a, "ls")
+            digests.append(read(a))
+    except AssertionError:
+        # It has copied, and died, before it was read so often.
+        if not is_dead(a):
+            raise
+    assert set(digests) <= {sha(source)}
     wait_until(lambda: is_dead(a), SECONDS, why=lambda: f"{step} is never reached:\n{a.words()}")
     bury(a)
     heat_up(a, source)

@@ -4,7 +4,7 @@ use crate::commands::{
     advise, batch, bench, completions, doctor, far, forget, generate, get, gpu, kv, locks, ls, metrics,
     mount, node, put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
 };
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 
 /// What stands below every help text.
@@ -120,14 +120,41 @@ pub enum Command {
     Become(run::Become),
 }
 
+/// What the command line says. Ends the process where it makes no sense, or asks for help.
+pub fn parse() -> Arguments {
+    let matches = with_negative_numbers(Arguments::command()).get_matches();
+    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Takes `-3` behind an option for its value, and not for an option of its own: the option says what is wrong with it.
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|argument| {
+        let has_value = argument.get_action().takes_values() && !argument.is_positional();
+        argument.allow_negative_numbers(has_value)
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn a_negative_number_is_refused_by_the_option_that_it_was_meant_for() {
+        for (line, option) in [
+            ("hinterland top --interval -1", "--interval"),
+            ("hinterland node --capacity -3", "--capacity"),
+            ("hinterland node --heat-copies-memory -3", "--heat-copies-memory"),
+        ] {
+            let command = with_negative_numbers(Arguments::command());
+            let error = command.try_get_matches_from(line.split(' ')).unwrap_err().to_string();
+            assert!(error.contains("invalid value '-") && error.contains(option), "{error}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod bench;
 mod commands;
 mod context;
 mod failure;
+mod input;
 mod log;
 mod output;
 mod progress;
@@ -17,19 +18,20 @@ mod shapes;
 mod size;
 mod table;
 
-use arguments::{Arguments, Command};
-use clap::Parser;
+use arguments::Command;
 use commands as command;
 use context::Context;
 use failure::Failure;
+use hinterland_os::process;
 use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = arguments::parse();
     let output = Output { json: arguments.global.json, quiet: arguments.global.quiet };
     let context = Context { output, socket: arguments.global.socket };
     log::install();
+    process::survive_file_size_limit();
     match perform(arguments.command, &context) {
         Ok(code) => code,
         Err(failure) => {

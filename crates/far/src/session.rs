@@ -13,7 +13,7 @@ use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
-use hinterland_os::process::name_thread;
+use hinterland_os::process::{self, name_thread};
 use hinterland_os::socket::{UnixListener, UnixStream};
 use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
@@ -60,8 +60,15 @@ pub enum FarError {
 /// Whether this process, and so a program that it starts, has the right to what far memory needs.
 ///
 /// # Errors
-/// The refusal of a userfaultfd that tells of forks.
+/// The refusal of a userfaultfd that tells of forks, and of a page in a file, which the program shares with the supervisor.
 pub fn check_rights() -> Result<(), FarError> {
+    if process::file_bytes_max() < PAGE {
+        return Err(FarError::System(OsError::Refused {
+            operation: "far memory",
+            reason: "files may not have the 4096 bytes that it needs".to_owned(),
+            hint: "raise the limit: `ulimit -f unlimited`".into(),
+        }));
+    }
     let faults = Userfault::open(Features::FAR_MEMORY).map_err(|error| match error.errno() {
         Some(EPERM) => error.with_hint("run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd"),
         _ => error,

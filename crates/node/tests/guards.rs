@@ -2,75 +2,27 @@
 
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
-use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_os::PageKind;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod nodes;
+
 use hinterland_pool::{GuardOptions, Pool, PoolError, WriteGuard};
 use hinterland_proto::control::Request;
-use hinterland_types::{GlobalAddress, ObjectName, RackName};
-use std::path::PathBuf;
+use hinterland_types::GlobalAddress;
+use nodes::{Nodes, PAGE, name};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
-const PAGE: u64 = 2 << 20;
 const EDEADLK: i32 = 35;
 const EINVAL: i32 = 22;
 const EOWNERDEAD: i32 = 130;
 const ETIMEDOUT: i32 = 110;
 
 /// Two nodes, each its own rack; the first hosts the directory.
-struct Pair {
-    nodes: Vec<Option<Node>>,
-    options: Vec<NodeOptions>,
-    folder: PathBuf,
-}
-
-impl Pair {
-    fn new(name: &str, lease: Duration) -> Self {
-        let folder = std::env::temp_dir().join(format!("hl-guards-{name}-{}", std::process::id()));
-        let mut pair = Self { nodes: Vec::new(), options: Vec::new(), folder };
-        for rack in ["a", "b"] {
-            let root = pair.folder.join(rack);
-            let listen = "127.0.0.1:0".parse().unwrap();
-            let name = RackName::parse(rack).unwrap();
-            let mut options = NodeOptions::new(rack, name, root.join("socket"), root.join("state"), listen);
-            options.capacity_bytes = 32 << 20;
-            options.backing = BackingChoice::Pages(PageKind::Base4K);
-            options.lease = lease;
-            options.heat = None;
-            options.join = pair.nodes.first().and_then(Option::as_ref).map(Node::core_address);
-            pair.nodes.push(Some(Node::start(options.clone()).unwrap()));
-            pair.options.push(options);
-        }
-        pair
-    }
-
-    fn pool(&self, rack: usize) -> Pool {
-        Pool::connect(Some(&self.options[rack].socket)).unwrap()
-    }
-
-    /// A region of two pages in one rack; its address.
-    fn region(&self, rack: usize) -> GlobalAddress {
-        let name = ObjectName::parse(&format!("region-{rack}")).unwrap();
-        let at = RackName::parse(["a", "b"][rack]).unwrap();
-        self.pool(rack).create_region(&name, 2 * PAGE, Some(at)).unwrap().address.unwrap()
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for node in self.nodes.iter_mut().rev().filter_map(Option::take) {
-            node.stop();
-        }
-        for rack in ["a", "b"] {
-            let state = self.folder.join(rack).join("state/node.id");
-            let number = std::fs::read_to_string(state).unwrap_or_default();
-            // Whatever is left of it is of no use to anybody.
-            for kind in ["hinterland", "memory"] {
-                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+fn pair(name: &str, lease: Duration) -> Nodes {
+    Nodes::with(&format!("guards-{name}"), 2, 16, |options| {
+        options.lease = lease;
+        options.heat = None;
+    })
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> i32 {
@@ -93,9 +45,9 @@ fn read(pool: &Pool, address: GlobalAddress, bytes: usize) -> Vec<u8> {
 
 #[test]
 fn what_is_written_under_a_guard_is_read_under_the_next_wherever_the_pages_are() {
-    let pair = Pair::new("next", LONG);
+    let pair = pair("next", LONG);
     for home in [0, 1] {
-        let address = pair.region(home);
+        let address = pair.region(home, 2);
         for options in [plain(), all()] {
             for (writer, reader) in [(0, 1), (1, 0)] {
                 let (writer, reader) = (pair.pool(writer), pair.pool(reader));
@@ -127,8 +79,8 @@ fn what_is_written_under_a_guard_is_read_under_the_next_wherever_the_pages_are()
 
 #[test]
 fn random_writes_of_any_length_end_as_in_plain_memory() {
-    let pair = Pair::new("random", LONG);
-    let address = pair.region(1);
+    let pair = pair("random", LONG);
+    let address = pair.region(1, 2);
     let pool = pair.pool(0);
     let bytes = 6000;
     let mut plain = vec![0; bytes];
@@ -165,8 +117,8 @@ fn random_writes_of_any_length_end_as_in_plain_memory() {
 
 #[test]
 fn buffered_writes_are_not_seen_before_a_flush_and_all_are_after_it() {
-    let pair = Pair::new("flush", LONG);
-    let address = pair.region(1);
+    let pair = pair("flush", LONG);
+    let address = pair.region(1, 2);
     let (far, near) = (pair.pool(0), pair.pool(1));
     let guard = far.wlock(address, 4096, &all()).unwrap();
     guard.write(8, &[1; 8]).unwrap();
@@ -180,8 +132,8 @@ fn buffered_writes_are_not_seen_before_a_flush_and_all_are_after_it() {
 
 #[test]
 fn what_is_buffered_survives_that_the_page_moves_here() {
-    let pair = Pair::new("moves", LONG);
-    let address = pair.region(1);
+    let pair = pair("moves", LONG);
+    let address = pair.region(1, 2);
     let far = pair.pool(0);
     let guard = far.wlock(address, 4096, &all()).unwrap();
     guard.write(0, &[1; 16]).unwrap();
@@ -197,8 +149,8 @@ fn what_is_buffered_survives_that_the_page_moves_here() {
 
 #[test]
 fn a_cache_keeps_what_was_read_until_somebody_writes_under_the_lock() {
-    let pair = Pair::new("cache", LONG);
-    let address = pair.region(1);
+    let pair = pair("cache", LONG);
+    let address = pair.region(1, 2);
     let (far, near) = (pair.pool(0), pair.pool(1));
     let see = |offset| {
         let guard = far.rlock(address, 8192, &all()).unwrap();
@@ -231,8 +183,8 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
-    let pair = Pair::new("upgrade", LONG);
-    let address = pair.region(1);
+    let pair = pair("upgrade", LONG);
+    let address = pair.region(1, 2);
     let (a, b) = (pair.pool(0), pair.pool(1));
     let first = a.rlock(address, 64, &all()).unwrap();
     let second = b.rlock(address, 64, &all()).unwrap();
@@ -259,8 +211,8 @@ fn a_read_guard_becomes_a_write_guard_and_one_that_does_not_still_reads() {
 
 #[test]
 fn an_upgrade_that_ends_as_it_is_granted_is_a_write_guard_or_a_read_guard_as_before() {
-    let pair = Pair::new("ends", LONG);
-    let address = pair.region(1);
+    let pair = pair("ends", LONG);
+    let address = pair.region(1, 2);
     let (a, b) = (pair.pool(0), pair.pool(1));
     let (mut upgraded, mut kept) = (0, 0);
     for round in 0..240u64 {
@@ -296,14 +248,14 @@ fn an_upgrade_that_ends_as_it_is_granted_is_a_write_guard_or_a_read_guard_as_bef
 
 #[test]
 fn an_upgrade_whose_lock_home_is_gone_ends_within_a_lease_and_says_what_is_not_known() {
-    let mut pair = Pair::new("gone", Duration::from_secs(1));
-    let address = pair.region(1);
+    let mut pair = pair("gone", Duration::from_secs(1));
+    let address = pair.region(1, 2);
     let a = pair.pool(0);
     // The page comes here; its lock is kept where it was.
     a.pull_page(address).unwrap();
     let guard = a.rlock(address, 64, &all()).unwrap();
     let other = pair.pool(1).rlock(address, 64, &all()).unwrap();
-    pair.nodes[1].take().unwrap().stop();
+    pair.all[1].stop();
     let refused = guard.upgrade(Duration::from_millis(100)).unwrap_err();
     assert!([ETIMEDOUT, EOWNERDEAD].contains(&refused.error.code()), "{refused}");
     assert!(
@@ -317,8 +269,8 @@ fn an_upgrade_whose_lock_home_is_gone_ends_within_a_lease_and_says_what_is_not_k
 
 #[test]
 fn threads_of_one_pool_wait_for_each_other() {
-    let pair = Pair::new("threads", LONG);
-    let address = pair.region(1);
+    let pair = pair("threads", LONG);
+    let address = pair.region(1, 2);
     let pool = pair.pool(0);
     let each = 25;
     std::thread::scope(|scope| {
@@ -340,8 +292,8 @@ fn threads_of_one_pool_wait_for_each_other() {
 
 #[test]
 fn what_a_guard_does_not_cover_is_refused_with_what_it_covers() {
-    let pair = Pair::new("range", LONG);
-    let address = pair.region(1);
+    let pair = pair("range", LONG);
+    let address = pair.region(1, 2);
     let pool = pair.pool(0);
     let guard = pool.wlock(address, 100, &all()).unwrap();
     for (offset, bytes) in [(93, 8), (100, 1), (u64::MAX, 8)] {
@@ -359,26 +311,26 @@ fn what_a_guard_does_not_cover_is_refused_with_what_it_covers() {
 }
 
 /// A guard that its node does not hear of, as if its program had been stopped for a lease.
-fn lose(pair: &Pair, guard: &WriteGuard, address: GlobalAddress) {
+fn lose(guard: &WriteGuard, address: GlobalAddress) {
     let deadline = Instant::now() + LONG;
     while guard.write(0, &[0xee]).is_ok() && guard.flush().is_ok() {
-        assert!(Instant::now() < deadline, "the guard on {address} is not lost in {:?}", pair.folder);
+        assert!(Instant::now() < deadline, "the guard on {address} is not lost ");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
 #[test]
 fn a_guard_whose_lock_home_starts_again_is_refused_and_says_why() {
-    let mut pair = Pair::new("again", Duration::from_secs(1));
-    let address = pair.region(1);
+    let mut pair = pair("again", Duration::from_secs(1));
+    let address = pair.region(1, 2);
     let far = pair.pool(0);
     let guard = far.wlock(address, 64, &all()).unwrap();
     guard.write(0, &[1; 8]).unwrap();
     guard.flush().unwrap();
     guard.write(8, &[2; 8]).unwrap();
-    pair.nodes[1].take().unwrap().stop();
-    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
-    lose(&pair, &guard, address);
+    pair.all[1].stop();
+    pair.all[1].start();
+    lose(&guard, address);
     let told = guard.unlock().unwrap_err();
     assert!(told.to_string().contains("hint:"), "{told}");
     let next = far.wlock(address, 64, &all()).unwrap();
@@ -392,8 +344,8 @@ fn a_guard_whose_lock_home_starts_again_is_refused_and_says_why() {
 
 #[test]
 fn a_program_that_does_not_keep_its_guard_loses_it_and_its_node_says_why() {
-    let pair = Pair::new("silent", Duration::from_millis(800));
-    let address = pair.region(0);
+    let pair = pair("silent", Duration::from_millis(800));
+    let address = pair.region(0, 2);
     let silent = pair.pool(0);
     let mode = hinterland_proto::control::LockMode::Write;
     // As a program that was stopped right after it got the lock.
@@ -416,8 +368,8 @@ fn a_program_that_does_not_keep_its_guard_loses_it_and_its_node_says_why() {
 
 #[test]
 fn the_list_of_locks_says_who_holds_and_who_waits() {
-    let pair = Pair::new("list", LONG);
-    let address = pair.region(1);
+    let pair = pair("list", LONG);
+    let address = pair.region(1, 2);
     let (holder, waiter) = (pair.pool(0), pair.pool(1));
     let at = address.checked_add(64).unwrap();
     let guard = holder.wlock(at, 100, &all()).unwrap();
@@ -434,7 +386,7 @@ fn the_list_of_locks_says_who_holds_and_who_waits() {
     let lock = &table.locks[0];
     assert_eq!((table.locks.len(), table.silent.len()), (1, 0));
     assert_eq!((lock.address, lock.fence), (at, guard.fence()));
-    assert_eq!(lock.object, Some((ObjectName::parse("region-1").unwrap(), 64)));
+    assert_eq!(lock.object, Some((name("region-1"), 64)));
     assert_eq!((lock.holders[0].pid, lock.holders[0].bytes), (std::process::id(), 100));
     assert_eq!(lock.waiters[0].bytes, 50);
     assert!(lock.holders[0].left_ms > 0 && lock.holders[0].left_ms <= LONG.as_millis() as u64);

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
+#[allow(dead_code, reason = "other tests use the rest")]
+mod nodes;
+
 use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
-use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_os::PageKind;
 use hinterland_pool::{Pool, PoolError};
 use hinterland_proto::Role;
 use hinterland_proto::control::{LockMode, Reply, Request, decode, encode};
-use hinterland_types::{ByteRange, GlobalAddress, ObjectName, RackName, Rights};
-use std::path::PathBuf;
+use hinterland_types::{ByteRange, GlobalAddress, Rights};
+use nodes::{Nodes, name};
 use std::time::{Duration, Instant};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -19,58 +20,10 @@ const EDEADLK: i32 = 35;
 const EOWNERDEAD: i32 = 130;
 
 /// Two nodes, each its own rack; the first hosts the directory.
-struct Pair {
-    nodes: Vec<Option<Node>>,
-    options: Vec<NodeOptions>,
-    folder: PathBuf,
-}
-
-impl Pair {
-    fn new(name: &str, lease: Duration) -> Self {
-        let folder = std::env::temp_dir().join(format!("hl-locks-{name}-{}", std::process::id()));
-        let mut pair = Self { nodes: Vec::new(), options: Vec::new(), folder };
-        for rack in ["a", "b"] {
-            let root = pair.folder.join(rack);
-            let listen = "127.0.0.1:0".parse().unwrap();
-            let name = RackName::parse(rack).unwrap();
-            let mut options = NodeOptions::new(rack, name, root.join("socket"), root.join("state"), listen);
-            options.capacity_bytes = 16 << 20;
-            options.backing = BackingChoice::Pages(PageKind::Base4K);
-            options.lease = lease;
-            options.join = pair.nodes.first().and_then(Option::as_ref).map(Node::core_address);
-            pair.nodes.push(Some(Node::start(options.clone()).unwrap()));
-            pair.options.push(options);
-        }
-        pair
-    }
-
-    fn pool(&self, rack: usize) -> Pool {
-        Pool::connect(Some(&self.options[rack].socket)).unwrap()
-    }
-
-    /// A region of one rack; its address.
-    fn region(&self, rack: usize) -> GlobalAddress {
-        let name = ObjectName::parse(&format!("region-{rack}")).unwrap();
-        let at = RackName::parse(["a", "b"][rack]).unwrap();
-        self.pool(rack).create_region(&name, 4 << 20, Some(at)).unwrap().address.unwrap()
-    }
-}
-
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for node in self.nodes.iter_mut().rev().filter_map(Option::take) {
-            node.stop();
-        }
-        for rack in ["a", "b"] {
-            let state = self.folder.join(rack).join("state/node.id");
-            let number = std::fs::read_to_string(state).unwrap_or_default();
-            // Whatever is left of it is of no use to anybody.
-            for kind in ["hinterland", "memory"] {
-                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+fn pair(name: &str, lease: Duration) -> Nodes {
+    Nodes::with(&format!("locks-{name}"), 2, 8, |options| {
+        options.lease = lease;
+    })
 }
 
 fn code<T: std::fmt::Debug>(result: Result<T, PoolError>) -> i32 {
@@ -84,9 +37,9 @@ fn upgrade(pool: &Pool, address: GlobalAddress, wait_ms: u32) -> Result<Reply, P
 
 #[test]
 fn two_racks_exclude_each_other_wherever_the_lock_is_kept() {
-    let pair = Pair::new("exclude", LONG);
+    let pair = pair("exclude", LONG);
     for rack in [0, 1] {
-        let address = pair.region(rack);
+        let address = pair.region(rack, 2);
         let (a, b) = (pair.pool(0), pair.pool(1));
         a.lock_within(address, LockMode::Write, LONG).unwrap();
         assert_eq!(code(b.lock_within(address, LockMode::Read, Duration::ZERO)), ETIMEDOUT);
@@ -102,8 +55,8 @@ fn two_racks_exclude_each_other_wherever_the_lock_is_kept() {
 
 #[test]
 fn counters_under_a_lock_lose_no_addition() {
-    let pair = Pair::new("count", LONG);
-    let address = pair.region(1);
+    let pair = pair("count", LONG);
+    let address = pair.region(1, 2);
     let each = 40;
     std::thread::scope(|scope| {
         for rack in [0, 1, 0, 1] {
@@ -127,8 +80,8 @@ fn counters_under_a_lock_lose_no_addition() {
 
 #[test]
 fn a_program_that_ends_leaves_its_locks_to_those_who_wait_in_another_rack() {
-    let pair = Pair::new("ends", LONG);
-    let address = pair.region(1);
+    let pair = pair("ends", LONG);
+    let address = pair.region(1, 2);
     let (holder, waiter) = (pair.pool(0), pair.pool(1));
     holder.lock_within(address, LockMode::Write, LONG).unwrap();
     let waits = std::thread::spawn(move || waiter.lock_within(address, LockMode::Write, LONG));
@@ -139,8 +92,8 @@ fn a_program_that_ends_leaves_its_locks_to_those_who_wait_in_another_rack() {
 
 #[test]
 fn a_waiter_that_gives_up_leaves_the_queue_to_readers() {
-    let pair = Pair::new("leaves", LONG);
-    let address = pair.region(1);
+    let pair = pair("leaves", LONG);
+    let address = pair.region(1, 2);
     let (reader, writer, other) = (pair.pool(0), pair.pool(0), pair.pool(1));
     reader.lock_within(address, LockMode::Read, LONG).unwrap();
     assert_eq!(code(writer.lock_within(address, LockMode::Write, Duration::from_millis(80))), ETIMEDOUT);
@@ -149,8 +102,8 @@ fn a_waiter_that_gives_up_leaves_the_queue_to_readers() {
 
 #[test]
 fn a_read_lock_becomes_a_write_lock_and_of_two_that_want_that_one_is_refused() {
-    let pair = Pair::new("upgrade", LONG);
-    let address = pair.region(0);
+    let pair = pair("upgrade", LONG);
+    let address = pair.region(0, 2);
     let (a, b) = (pair.pool(0), pair.pool(1));
     a.lock_within(address, LockMode::Read, LONG).unwrap();
     b.lock_within(address, LockMode::Read, LONG).unwrap();
@@ -167,8 +120,8 @@ fn a_read_lock_becomes_a_write_lock_and_of_two_that_want_that_one_is_refused() {
 
 #[test]
 fn a_lock_is_not_taken_twice_nor_given_back_by_another() {
-    let pair = Pair::new("twice", LONG);
-    let address = pair.region(1);
+    let pair = pair("twice", LONG);
+    let address = pair.region(1, 2);
     let (a, b) = (pair.pool(0), pair.pool(1));
     a.lock_within(address, LockMode::Read, LONG).unwrap();
     assert_eq!(code(a.lock_within(address, LockMode::Write, LONG)), 22);
@@ -180,13 +133,13 @@ fn a_lock_is_not_taken_twice_nor_given_back_by_another() {
 #[test]
 fn a_home_that_is_started_again_gives_nothing_before_the_leases_of_before_are_over() {
     let lease = Duration::from_secs(2);
-    let mut pair = Pair::new("again", lease);
-    let address = pair.region(1);
+    let mut pair = pair("again", lease);
+    let address = pair.region(1, 2);
     let a = pair.pool(0);
     a.lock_within(address, LockMode::Write, LONG).unwrap();
-    pair.nodes[1].take().unwrap().stop();
+    pair.all[1].stop();
     let started = Instant::now();
-    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+    pair.all[1].start();
     let b = pair.pool(1);
     b.lock_within(address, LockMode::Write, LONG).unwrap();
     assert!(started.elapsed() >= lease, "the holder of before might have written");
@@ -203,14 +156,14 @@ fn a_home_that_is_started_again_gives_nothing_before_the_leases_of_before_are_ov
 
 #[test]
 fn a_write_that_comes_after_its_lock_was_given_away_is_refused_at_the_page_home() {
-    let pair = Pair::new("late", LONG);
-    let address = pair.region(1);
+    let pair = pair("late", LONG);
+    let address = pair.region(1, 2);
     let (a, b) = (pair.pool(0), pair.pool(1));
     let options = ClientOptions { role: Role::Client, pool: a.session().pool(), ..ClientOptions::default() };
-    let address_b = pair.nodes[1].as_ref().unwrap().core_address();
+    let address_b = pair.all[1].address();
     let home = TcpEndpoint::connect(&address_b, options).unwrap();
     let ask = |request: &Request| decode::<Reply>(&home.call(&encode(request).unwrap()).unwrap()).unwrap();
-    let object = b.stat(&ObjectName::parse("region-1").unwrap()).unwrap().object;
+    let object = b.stat(&name("region-1")).unwrap().object;
     let opened = ask(&Request::OpenObject { object, rights: Rights::READ | Rights::WRITE });
     let Reply::Opened(opened) = opened else { panic!("{opened:?}") };
     let handle = opened.handle;
@@ -255,40 +208,40 @@ fn a_write_that_comes_after_its_lock_was_given_away_is_refused_at_the_page_home(
 
 #[test]
 fn a_node_that_stops_leaves_its_locks_to_others() {
-    let mut pair = Pair::new("gone", Duration::from_secs(2));
-    let address = pair.region(0);
+    let mut pair = pair("gone", Duration::from_secs(2));
+    let address = pair.region(0, 2);
     let b = pair.pool(1);
     b.lock_within(address, LockMode::Write, LONG).unwrap();
     let a = pair.pool(0);
     assert_eq!(code(a.lock_within(address, LockMode::Write, Duration::from_millis(50))), ETIMEDOUT);
     // With a session open: what it held ends with the session, or else with the lease.
-    pair.nodes[1].take().unwrap().stop();
+    pair.all[1].stop();
     a.lock_within(address, LockMode::Write, LONG).unwrap();
     drop(b);
 }
 
 #[test]
 fn a_home_that_is_started_again_with_a_shorter_lease_waits_for_the_longer_one_of_before() {
-    let mut pair = Pair::new("shorter", Duration::from_secs(3));
-    let address = pair.region(1);
+    let mut pair = pair("shorter", Duration::from_secs(3));
+    let address = pair.region(1, 2);
     let a = pair.pool(0);
     a.lock_within(address, LockMode::Write, LONG).unwrap();
-    pair.nodes[1].take().unwrap().stop();
-    pair.options[1].lease = Duration::from_millis(400);
+    pair.all[1].stop();
+    pair.all[1].options.lease = Duration::from_millis(400);
     // Twice: what the first of them has promised to wait for, the second has to wait for, too.
     let mut started = Instant::now();
     for _ in 0..2 {
         started = Instant::now();
-        pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+        pair.all[1].start();
         std::thread::sleep(Duration::from_millis(600));
-        pair.nodes[1].take().unwrap().stop();
+        pair.all[1].stop();
     }
-    let kept = || std::fs::read_to_string(pair.options[1].state.join("locks")).unwrap();
+    let kept = || std::fs::read_to_string(pair.all[1].options.state.join("locks")).unwrap();
     assert!(kept().trim_end().ends_with(" 3000"), "{}", kept());
     started = started.max(Instant::now());
-    pair.nodes[1] = Some(Node::start(pair.options[1].clone()).unwrap());
+    pair.all[1].start();
     pair.pool(1).lock_within(address, LockMode::Write, LONG).unwrap();
     assert!(started.elapsed() >= Duration::from_secs(3), "the holder of before might have written");
-    let kept = std::fs::read_to_string(pair.options[1].state.join("locks")).unwrap();
+    let kept = std::fs::read_to_string(pair.all[1].options.state.join("locks")).unwrap();
     assert!(kept.trim_end().ends_with(" 400"), "the longer lease is over: {kept}");
 }

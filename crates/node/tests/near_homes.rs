@@ -1,7 +1,6 @@
 //! Which home a reader asks: one in its own rack, although the directory names another first.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-#[path = "regions/nodes.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod nodes;
 

@@ -1,12 +1,13 @@
 //! What threads of one program ask over its session, between two racks: over two rings, one, and the socket.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-use hinterland_node::{BackingChoice, Node, NodeOptions};
-use hinterland_os::PageKind;
+#[allow(dead_code, reason = "other tests use the rest")]
+mod nodes;
+
 use hinterland_pool::{Pool, PoolError, PutOptions, RingChoice, Rings};
 use hinterland_proto::control::{AllocationKind, LockMode, Request};
-use hinterland_types::{GlobalAddress, ObjectName, RackName};
-use std::path::PathBuf;
+use hinterland_types::GlobalAddress;
+use nodes::{Member, Nodes, PAGE, name};
 use std::time::Duration;
 
 /// How long a lock is waited for that is given in the end.
@@ -14,66 +15,21 @@ const LONG_MS: u32 = 120_000;
 const EINVAL: i32 = 22;
 const ETIMEDOUT: i32 = 110;
 
-/// Two nodes, each its own rack; the first hosts the directory.
-struct Pair {
-    nodes: Vec<Option<Node>>,
-    sockets: Vec<PathBuf>,
-    folder: PathBuf,
+/// Two nodes, each its own rack.
+fn pair(name: &str) -> Nodes {
+    Nodes::with(&format!("rings-{name}"), 2, 8, |options| options.segment_bytes = PAGE)
 }
 
-impl Pair {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("hl-rings-{name}-{}", std::process::id()));
-        let mut pair = Self { nodes: Vec::new(), sockets: Vec::new(), folder };
-        for rack in ["a", "b"] {
-            let root = pair.folder.join(rack);
-            let listen = "127.0.0.1:0".parse().unwrap();
-            let name = RackName::parse(rack).unwrap();
-            let mut options = NodeOptions::new(rack, name, root.join("socket"), root.join("state"), listen);
-            options.capacity_bytes = 16 << 20;
-            options.segment_bytes = 2 << 20;
-            options.backing = BackingChoice::Pages(PageKind::Base4K);
-            options.lease = Duration::from_secs(20);
-            options.join = pair.nodes.first().and_then(Option::as_ref).map(Node::core_address);
-            pair.sockets.push(options.socket.clone());
-            pair.nodes.push(Some(Node::start(options).unwrap()));
-        }
-        pair
-    }
-
-    fn pool(&self, rack: usize, rings: RingChoice) -> Pool {
-        Pool::connect_over(Some(&self.sockets[rack]), rings).unwrap()
-    }
-
-    /// An address of the other rack, and a program there that has locked it.
-    fn held(&self) -> (GlobalAddress, Pool) {
-        let holder = self.pool(1, RingChoice::Socket);
-        let at = RackName::parse("b").unwrap();
-        let region = holder.create_region(&name("region"), 2 << 20, Some(at)).unwrap();
-        holder.lock(region.address.unwrap(), LockMode::Write, 0).unwrap();
-        (region.address.unwrap(), holder)
-    }
+fn pool(pair: &Nodes, rack: usize, rings: RingChoice) -> Pool {
+    Pool::connect_over(Some(&pair.all[rack].options.socket), rings).unwrap()
 }
 
-impl Drop for Pair {
-    fn drop(&mut self) {
-        for node in self.nodes.iter_mut().rev().filter_map(Option::take) {
-            node.stop();
-        }
-        for rack in ["a", "b"] {
-            let state = self.folder.join(rack).join("state/node.id");
-            let number = std::fs::read_to_string(state).unwrap_or_default();
-            // Whatever is left of it is of no use to anybody.
-            for kind in ["hinterland", "memory"] {
-                let _ = std::fs::remove_dir_all(format!("/dev/shm/{kind}-{}", number.trim()));
-            }
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn name(text: &str) -> ObjectName {
-    ObjectName::parse(text).unwrap()
+/// An address of the other rack, and a program there that has locked it.
+fn held(pair: &Nodes) -> (GlobalAddress, Pool) {
+    let address = pair.region(1, 1);
+    let holder = pool(pair, 1, RingChoice::Socket);
+    holder.lock(address, LockMode::Write, 0).unwrap();
+    (address, holder)
 }
 
 /// Waits until so many requests of a pool are under way on its far ring.
@@ -92,9 +48,9 @@ fn wait_for_queue(holder: &Pool) {
 
 #[test]
 fn other_threads_are_answered_while_one_waits_for_a_lock_of_another_rack() {
-    let pair = Pair::new("two");
-    let (address, holder) = pair.held();
-    let pool = &pair.pool(0, RingChoice::Two);
+    let pair = pair("two");
+    let (address, holder) = held(&pair);
+    let pool = &pool(&pair, 0, RingChoice::Two);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| pool.lock(address, LockMode::Write, LONG_MS));
         wait_for(pool, 1);
@@ -103,7 +59,7 @@ fn other_threads_are_answered_while_one_waits_for_a_lock_of_another_rack() {
             pool.free(piece).unwrap();
         }
         // What may take long does not wait either, and leaves the rack or not.
-        assert_eq!(pool.stat(&name("region")).unwrap().address, Some(address));
+        assert_eq!(pool.stat(&name("region-1")).unwrap().address, Some(address));
         assert_eq!(pool.session().rings().unwrap().far().unwrap().outstanding(), 1);
         holder.unlock(address).unwrap();
         waits.join().unwrap().unwrap();
@@ -113,10 +69,10 @@ fn other_threads_are_answered_while_one_waits_for_a_lock_of_another_rack() {
 
 #[test]
 fn over_one_ring_or_the_socket_they_wait_in_turn() {
-    let pair = Pair::new("one");
-    let (address, holder) = pair.held();
+    let pair = pair("one");
+    let (address, holder) = held(&pair);
     for rings in [RingChoice::Single, RingChoice::Socket] {
-        let pool = &pair.pool(0, rings);
+        let pool = &pool(&pair, 0, rings);
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| pool.lock(address, LockMode::Write, LONG_MS));
             wait_for_queue(&holder);
@@ -135,9 +91,9 @@ fn over_one_ring_or_the_socket_they_wait_in_turn() {
 
 #[test]
 fn two_threads_of_a_program_that_wait_for_one_lock_do_not_both_get_it() {
-    let pair = Pair::new("both");
-    let (address, holder) = pair.held();
-    let pool = &pair.pool(0, RingChoice::Two);
+    let pair = pair("both");
+    let (address, holder) = held(&pair);
+    let pool = &pool(&pair, 0, RingChoice::Two);
     let mut outcomes: Vec<_> = std::thread::scope(|scope| {
         let waits = [(); 2].map(|()| scope.spawn(|| pool.lock(address, LockMode::Write, LONG_MS)));
         wait_for(pool, 2);
@@ -156,10 +112,10 @@ fn two_threads_of_a_program_that_wait_for_one_lock_do_not_both_get_it() {
 
 #[test]
 fn a_lock_of_another_rack_can_be_tried() {
-    let pair = Pair::new("try");
-    let (address, holder) = pair.held();
+    let pair = pair("try");
+    let (address, holder) = held(&pair);
     for rings in [RingChoice::Two, RingChoice::Single, RingChoice::Socket] {
-        let pool = pair.pool(0, rings);
+        let pool = pool(&pair, 0, rings);
         assert_eq!(pool.lock(address, LockMode::Write, 0).unwrap_err().code(), ETIMEDOUT);
         holder.unlock(address).unwrap();
         pool.lock(address, LockMode::Write, 0).unwrap();
@@ -171,13 +127,11 @@ fn a_lock_of_another_rack_can_be_tried() {
 
 #[test]
 fn a_node_that_is_gone_is_noticed_on_both_rings() {
-    let mut pair = Pair::new("gone");
-    let pool = pair.pool(0, RingChoice::Two);
+    let mut pair = pair("gone");
+    let pool = pool(&pair, 0, RingChoice::Two);
     pool.stat(&name("nothing")).unwrap_err();
     let rings = pool.session().rings().unwrap();
-    for node in pair.nodes.iter_mut().rev().filter_map(Option::take) {
-        node.stop();
-    }
+    pair.all.iter_mut().rev().for_each(Member::stop);
     for request in [Request::Ping, Request::Stat { name: name("nothing") }] {
         // Twice: the first call finds it out, the next one knows.
         for _ in 0..2 {
@@ -189,8 +143,8 @@ fn a_node_that_is_gone_is_noticed_on_both_rings() {
 
 #[test]
 fn an_answer_that_is_longer_than_a_ring_has_room_comes_over_the_socket() {
-    let pair = Pair::new("long");
-    let pool = pair.pool(0, RingChoice::Single);
+    let pair = pair("long");
+    let pool = pool(&pair, 0, RingChoice::Single);
     for index in 0..40 {
         let object = name(&format!("{}{index:02}", "x".repeat(150)));
         pool.put(&mut &b"byte"[..], &object, &PutOptions::default(), &mut |_| {}).unwrap();

@@ -1,7 +1,7 @@
 //! Regions over several racks, between real nodes: pages have homes, and move to others while programs use them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-#[path = "regions/nodes.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
 mod nodes;
 
 use hinterland_pool::{Pool, PoolError};

@@ -57,6 +57,22 @@ pub fn signal_when_parent_dies(signal: i32) -> Result<(), OsError> {
     check(result, "prctl(PR_SET_PDEATHSIG)", || format!("signal {signal}")).map(drop)
 }
 
+/// Has a file that grows over the limit of file sizes (`ulimit -f`) be an error, `EFBIG`, and not the end of this process without a word. Programs that this one
+/// becomes or starts have it as before.
+pub fn survive_file_size_limit() {
+    extern "C" fn do_nothing(_signal: libc::c_int) {}
+    // SAFETY: an all-zero sigaction is valid, and the default.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: asks only.
+    let asked = unsafe { libc::sigaction(libc::SIGXFSZ, std::ptr::null(), &mut action) };
+    if asked == 0 && action.sa_sigaction == libc::SIG_DFL {
+        action.sa_sigaction = do_nothing as *const () as usize;
+        action.sa_flags = libc::SA_RESTART;
+        // SAFETY: the handler does nothing.
+        unsafe { libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut()) };
+    }
+}
+
 /// The user that this process acts as.
 pub fn effective_user() -> u32 {
     // SAFETY: it takes nothing and cannot fail.
@@ -71,9 +87,18 @@ pub fn effective_group() -> u32 {
 
 /// Most descriptors that this process may have open; `u64::MAX` if the kernel does not say.
 pub fn descriptors_max() -> u64 {
+    limit(libc::RLIMIT_NOFILE)
+}
+
+/// Most bytes that a file of this process may have; `u64::MAX` if there is no limit, or the kernel does not say.
+pub fn file_bytes_max() -> u64 {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+fn limit(of: libc::__rlimit_resource_t) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes to a live structure.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let result = unsafe { libc::getrlimit(of, &raw mut limit) };
     if result == 0 { limit.rlim_cur } else { u64::MAX }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::input;
 use crate::run::back_end::{BackEnd, back_end};
 use crate::run::costs;
 use crate::run::far;
@@ -20,6 +21,8 @@ use std::time::Instant;
 
 /// Settings that are shown to people.
 const SHOWN: usize = 12;
+/// Longest trace: 40 million touches.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
 
 /// Which trace, and what is wished for.
 #[derive(clap::Args, Debug)]
@@ -89,7 +92,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 /// # Errors
 /// [`Failure`] for a file that cannot be read or is no whole trace.
 pub fn read(path: &Path) -> Result<Trace, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::file("reading", path, &error))?;
+    let bytes = input::read(path, TRACE_BYTES_MAX)?;
     Trace::parse(&bytes).map_err(|error| {
         let failure = Failure::of(&error);
         Failure { text: format!("{}: {}", path.display(), failure.text), ..failure }

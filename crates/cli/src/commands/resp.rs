@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::input;
 use crate::size::Size;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
 use hinterland_os::poll::{SignalWatch, wait_readable};
@@ -14,6 +15,8 @@ use std::str::FromStr;
 const PROCESSORS_A_THREAD: usize = 4;
 /// Longest password.
 const PASSWORD_BYTES_MAX: usize = 512;
+/// Longest file with one: what stands below the first line is not looked at.
+const PASSWORD_FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// How clients are served.
 #[derive(clap::Args, Debug)]
@@ -85,7 +88,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 }
 
 fn password(path: &Path) -> Result<String, Failure> {
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::file("reading", path, &error))?;
+    let text = input::read_text(path, PASSWORD_FILE_BYTES_MAX)?;
     let password = text.lines().next().unwrap_or("").to_owned();
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
         return Err(Failure::usage(

@@ -15,8 +15,9 @@ use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -49,6 +50,8 @@ const CODE_NOT_STARTED: i32 = 125;
 const CODE_NOT_FOUND: i32 = 127;
 /// The signal of a system call that a filter forbids.
 const SIGSYS: i32 = 31;
+/// Longest name of a run.
+const NAME_CHARACTERS_MAX: usize = 80;
 /// Bytes of a unit unless another is asked for. Six programs of `bench far-apps` waited less for 16 KiB than for 4 or 64.
 pub const UNIT_BYTES: u64 = 16 << 10;
 /// The same where a back end takes tens of microseconds however little is asked for: a disk, or another rack.
@@ -74,7 +77,7 @@ pub struct Choice {
     #[arg(long, requires = "local")]
     no_ahead: bool,
     /// What `hinterland far list` and `hinterland switch` call the program [default: as its file is called]
-    #[arg(long, value_name = "NAME", requires = "local")]
+    #[arg(long, value_name = "NAME", requires = "local", value_parser = listed_name)]
     name: Option<String>,
     /// Write a page with pictures of the run at its end: pages, faults, waits and back ends over time
     #[arg(long, value_name = "FILE.html", requires = "local")]
@@ -153,6 +156,18 @@ impl Choice {
             if self.record.is_some() {
                 trace::check_there(name)?;
             }
+        }
+        if let Some((record, report)) =
+            self.record.as_deref().zip(self.report.as_deref()).filter(|(a, b)| is_same(a, b))
+        {
+            return Err(Failure::usage(
+                format!(
+                    "--record and --report both name {}, and {} is one file",
+                    record.display(),
+                    report.display()
+                ),
+                "give each a file of its own",
+            ));
         }
         let is_slow = self.far.iter().any(BackEnd::is_slow);
         let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
@@ -320,6 +335,24 @@ impl Supervised {
 }
 
 /// Opens the file of a page before the program starts, so that one that cannot be written is told then. What is in it stays until the end.
+/// A name by which a program can be listed and spoken of in one line.
+fn listed_name(text: &str) -> Result<String, String> {
+    let fits = (1..=NAME_CHARACTERS_MAX).contains(&text.chars().count());
+    if fits && !text.trim().is_empty() && !text.contains(char::is_control) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("a name has 1 to {NAME_CHARACTERS_MAX} characters that can be seen, in one line"))
+}
+
+/// Whether two paths lead to one file, which need not be there yet.
+fn is_same(a: &Path, b: &Path) -> bool {
+    let is_one = |a: Metadata, b: Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
+    match (a.metadata(), b.metadata()) {
+        (Ok(a), Ok(b)) => is_one(a, b),
+        _ => std::path::absolute(a).is_ok_and(|a| std::path::absolute(b).is_ok_and(|b| a == b)),
+    }
+}
+
 fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))

@@ -1,6 +1,7 @@
 //! What a job gets: back ends, budget and unit, from its trace if there is one, else by rule.
 
 use super::jobs::{Host, Job};
+use crate::commands::advise as trace;
 use crate::failure::Failure;
 use crate::run::back_end::back_end;
 use hinterland_far::control::LOCAL_BYTES_MIN;
@@ -46,11 +47,7 @@ impl Advisor for ByTrace {
     fn advise(&self, host: &Host, job: &Job) -> Result<Setting, Failure> {
         let slowdown = slowdown(job);
         let mut setting = match &job.trace {
-            Some(path) => {
-                let bytes = std::fs::read(path).map_err(|error| Failure::file("reading", path, &error))?;
-                let trace = Trace::parse(&bytes).map_err(|error| Failure::of(&error))?;
-                by_trace(&trace, host, job, slowdown)
-            }
+            Some(path) => by_trace(&trace::read(path)?, host, job, slowdown),
             None => by_rule(host, job, slowdown),
         };
         if let Some(local) = job.local {

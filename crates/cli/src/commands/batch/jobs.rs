@@ -1,6 +1,7 @@
 //! The file of a batch: the host, the jobs, and what was asked for each.
 
 use crate::failure::Failure;
+use crate::input;
 use crate::run::back_end::back_end;
 use crate::run::far;
 use crate::size::Size;
@@ -11,6 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Longest name of a job: what Kubernetes and Slurm take, with a word of ours before it.
 const NAME_LENGTH_MAX: usize = 40;
+/// Longest file: many thousands of jobs.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// A batch as it is written.
 #[derive(Clone, Debug, Deserialize)]
@@ -93,7 +96,7 @@ impl Batch {
     /// # Errors
     /// [`Failure`] that names the line or the job.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| Failure::file("reading", path, &error))?;
+        let text = input::read_text(path, FILE_BYTES_MAX)?;
         Self::parse(&text).map_err(|(why, hint)| Failure::new(format!("{}: {why}", path.display()), hint))
     }
 

@@ -3,7 +3,7 @@
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_pool::Pool;
-use hinterland_types::{ObjectName, RackName};
+use hinterland_types::{GlobalAddress, ObjectName, RackName};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Nodes {
 
     /// The same, with other options.
     pub fn with(name: &str, count: usize, pages: u64, change: impl Fn(&mut NodeOptions)) -> Self {
-        let folder = std::env::temp_dir().join(format!("hl-regions-{name}-{}", std::process::id()));
+        let folder = std::env::temp_dir().join(format!("hl-nodes-{name}-{}", std::process::id()));
         let mut nodes = Self { all: Vec::new(), folder };
         for number in 0..count {
             let name = format!("r{number}");
@@ -47,6 +47,18 @@ impl Nodes {
             nodes.all.push(member);
         }
         nodes
+    }
+
+    /// A session with one.
+    pub fn pool(&self, rack: usize) -> Pool {
+        self.all[rack].pool()
+    }
+
+    /// A region of so many pages in one rack; its address.
+    pub fn region(&self, rack: usize, pages: u64) -> GlobalAddress {
+        let at = self.all[rack].options.rack.clone();
+        let region = name(&format!("region-{rack}"));
+        self.pool(rack).create_region(&region, pages * PAGE, Some(at)).unwrap().address.unwrap()
     }
 
     /// A session with each.
