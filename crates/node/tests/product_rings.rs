@@ -126,6 +126,24 @@ fn a_lock_of_another_rack_can_be_tried() {
 }
 
 #[test]
+fn who_wants_to_hear_of_a_silent_node_hears_of_it_with_rings_too() {
+    let pair = pair("silent");
+    let (address, holder) = held(&pair);
+    let pool = &pool(&pair, 0, RingChoice::Two);
+    pool.stat(&name("region-1")).unwrap();
+    assert!(pool.session().rings().is_some());
+    let (heard, told) = std::sync::mpsc::channel();
+    let every = Duration::from_millis(20);
+    pool.session().on_silence(every, move |silence| heard.send(silence.waited).is_ok()).unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| pool.lock(address, LockMode::Write, LONG_MS));
+        assert_eq!(told.recv().unwrap(), every);
+        holder.unlock(address).unwrap();
+        waits.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_node_that_is_gone_is_noticed_on_both_rings() {
     let mut pair = pair("gone");
     let pool = pool(&pair, 0, RingChoice::Two);

@@ -118,6 +118,8 @@ pub(crate) struct LazyRings {
     rings: OnceLock<Option<Rings>>,
     /// Whether a thread had to wait for another's request on the socket.
     was_busy: AtomicBool,
+    /// Whether somebody is to be told of a silence of the node, which the socket is watched for.
+    is_watched: AtomicBool,
     /// Whether an answer about an object was longer than its room.
     are_objects_long: AtomicBool,
     /// 1 in this process, 0 in a child of it.
@@ -130,6 +132,7 @@ impl LazyRings {
             choice,
             rings: OnceLock::new(),
             was_busy: AtomicBool::new(false),
+            is_watched: AtomicBool::new(false),
             are_objects_long: AtomicBool::new(false),
             mark: fork_mark::mark(),
         }
@@ -141,6 +144,12 @@ impl LazyRings {
         self.was_busy.store(true, Ordering::Relaxed);
     }
 
+    /// Somebody wants to be told when the node is silent: all goes over the socket from here on.
+    pub fn forgo(&self) {
+        // Relaxed: a hint that orders nothing.
+        self.is_watched.store(true, Ordering::Relaxed);
+    }
+
     /// The rings, if they are open.
     pub fn known(&self) -> Option<&Rings> {
         self.rings.get()?.as_ref()
@@ -150,6 +159,10 @@ impl LazyRings {
     pub fn call(&self, session: &Session, request: &Request) -> Option<Result<Reply, PoolError>> {
         // A child of fork never touches them: they are its parent's, which may be in the middle of a call.
         if self.choice == RingChoice::Socket || self.is_forked() || !goes_over(request) {
+            return None;
+        }
+        // Relaxed: as where it is set.
+        if self.is_watched.load(Ordering::Relaxed) {
             return None;
         }
         let opens = matches!(request, Request::Open { .. } | Request::OpenObject { .. });

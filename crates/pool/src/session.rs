@@ -116,7 +116,7 @@ impl Session {
     }
 
     /// Has `then` called again and again while an answer is waited for; when it returns false, the session is ended, and whoever
-    /// waits gets [`PoolError::Silent`].
+    /// waits gets [`PoolError::Silent`]. Its requests go over the socket alone from here on, so that one that hangs holds up those behind it.
     ///
     /// # Errors
     /// [`PoolError::Os`] for a time of no length.
@@ -125,6 +125,9 @@ impl Session {
         every: Duration,
         then: impl FnMut(&Silence) -> bool + Send + 'static,
     ) -> Result<(), PoolError> {
+        if let Some(rings) = &self.rings {
+            rings.forgo();
+        }
         self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(every, then)
     }
 
