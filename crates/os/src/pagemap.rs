@@ -1,52 +1,114 @@
 //! Which pages of an address range are present (`PAGEMAP_SCAN`), and letting go of them.
 
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use crate::BASE_PAGE_BYTES;
 use crate::error::{OsError, check};
 use crate::mapping::check_multiple;
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
-const PAGE_IS_WRITTEN: u64 = 1 << 1;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-/// Also said of a page that the kernel is just moving to another place in memory.
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
-const PAGE_IS_HUGE: u64 = 1 << 6;
+/// What a page can be, and one call of the kernel that finds such pages.
+pub mod scan {
+    use std::io;
+    use std::os::fd::{AsRawFd, BorrowedFd};
+
+    /// Written since write tracking was armed.
+    pub const WRITTEN: u64 = 1 << 1;
+    /// Of a file.
+    pub const FILE: u64 = 1 << 2;
+    /// In the page table.
+    pub const PRESENT: u64 = 1 << 3;
+    /// In a swap device, or just being moved to another place in memory by the kernel.
+    pub const SWAPPED: u64 = 1 << 4;
+    /// Mapped as a huge page.
+    pub const HUGE: u64 = 1 << 6;
+
+    /// `_IOWR('f', 16, struct pm_scan_arg)`.
+    const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
+
+    /// Which pages are looked for, and what is said of them.
+    #[derive(Clone, Copy, Default, Debug)]
+    pub struct Wanted {
+        /// All of these, each as `inverted` says.
+        pub all: u64,
+        /// One of these at least; 0 for none.
+        pub any: u64,
+        /// What a page must not be.
+        pub inverted: u64,
+        /// What is said of each run.
+        pub told: u64,
+        /// Most pages; 0 for no limit.
+        pub pages_max: u64,
+    }
+
+    /// `struct page_region` of `linux/fs.h`: neighbouring pages of one kind.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default, Debug)]
+    pub struct Run {
+        /// Address of the first byte.
+        pub start: u64,
+        /// One past the last.
+        pub end: u64,
+        /// What they are, of what was to be told.
+        pub categories: u64,
+    }
+
+    /// `struct pm_scan_arg` of `linux/fs.h`.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Arguments {
+        size: u64,
+        flags: u64,
+        start: u64,
+        end: u64,
+        walk_end: u64,
+        vector: u64,
+        vector_entries: u64,
+        pages_max: u64,
+        category_inverted: u64,
+        category_mask: u64,
+        category_any_of_mask: u64,
+        return_mask: u64,
+    }
+
+    const _: () = assert!(size_of::<Arguments>() == 96);
+    const _: () = assert!(size_of::<Run>() == 24);
+
+    /// One call: fills `found`, and returns how many runs it found and up to which address it looked. Allocates nothing.
+    ///
+    /// # Errors
+    /// `ENOTTY` on kernels before 6.7.
+    pub fn once(
+        pagemap: BorrowedFd<'_>,
+        (start, end): (u64, u64),
+        wanted: &Wanted,
+        found: &mut [Run],
+    ) -> io::Result<(usize, u64)> {
+        let mut arguments = Arguments {
+            size: size_of::<Arguments>() as u64,
+            start,
+            end,
+            vector: found.as_mut_ptr().expose_provenance() as u64,
+            vector_entries: found.len() as u64,
+            pages_max: wanted.pages_max,
+            category_inverted: wanted.inverted,
+            category_mask: wanted.all,
+            category_any_of_mask: wanted.any,
+            return_mask: wanted.told,
+            ..Arguments::default()
+        };
+        // SAFETY: the argument block is live and of the size that it says; the vector has the entries that it says.
+        let result = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
+        match usize::try_from(result) {
+            Ok(count) => Ok((count.min(found.len()), arguments.walk_end)),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// Runs taken from the kernel in one call.
 const RUNS_PER_CALL: usize = 256;
-
-/// `struct pm_scan_arg` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArguments {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vector: u64,
-    vector_entries: u64,
-    pages_max: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_any_of_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const _: () = assert!(size_of::<ScanArguments>() == 96);
-const _: () = assert!(size_of::<Region>() == 24);
 
 /// Neighbouring pages that are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,40 +154,33 @@ impl PageMap {
     pub fn present(&self, address: u64, bytes: u64, runs: &mut Vec<PresentRun>) -> Result<(), OsError> {
         check_multiple("address of a scan", address, BASE_PAGE_BYTES as u64)?;
         check_multiple("length of a scan", bytes, BASE_PAGE_BYTES as u64)?;
-        let mut found = [Region::default(); RUNS_PER_CALL];
+        let wanted = scan::Wanted {
+            any: scan::PRESENT | scan::SWAPPED,
+            told: scan::PRESENT | scan::HUGE | scan::WRITTEN,
+            ..scan::Wanted::default()
+        };
+        let mut found = [scan::Run::default(); RUNS_PER_CALL];
         let end = address.saturating_add(bytes);
         let mut start = address;
         while start < end {
-            let mut arguments = ScanArguments {
-                size: size_of::<ScanArguments>() as u64,
-                start,
-                end,
-                vector: found.as_mut_ptr().addr() as u64,
-                vector_entries: RUNS_PER_CALL as u64,
-                category_any_of_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-                return_mask: PAGE_IS_PRESENT | PAGE_IS_HUGE | PAGE_IS_WRITTEN,
-                ..ScanArguments::default()
-            };
-            found.as_mut_ptr().expose_provenance();
-            // SAFETY: the argument block is live and of the size that it says; the vector has the entries that it says.
-            let result =
-                unsafe { libc::ioctl(self.descriptor.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
-            let count =
-                match check(result, "ioctl(PAGEMAP_SCAN)", || format!("{bytes} bytes at {address:#x}")) {
-                    Ok(count) => (count as usize).min(RUNS_PER_CALL),
-                    Err(error) if error.errno() == Some(libc::ENOTTY) => return Err(needs_newer_kernel()),
-                    Err(error) => return Err(error),
-                };
-            runs.extend(found[..count].iter().map(|region| PresentRun {
-                address: region.start,
-                bytes: region.end - region.start,
-                huge: region.categories & PAGE_IS_HUGE != 0,
-                written: region.categories & PAGE_IS_WRITTEN != 0,
+            let scanned = scan::once(self.descriptor.as_fd(), (start, end), &wanted, &mut found);
+            let (count, walked_to) = scanned.map_err(|error| match error.raw_os_error() {
+                Some(libc::ENOTTY) => needs_newer_kernel(),
+                _ => {
+                    let what = format!("{bytes} bytes at {address:#x}");
+                    OsError::system("ioctl(PAGEMAP_SCAN)", what, error)
+                }
+            })?;
+            runs.extend(found[..count].iter().map(|run| PresentRun {
+                address: run.start,
+                bytes: run.end - run.start,
+                huge: run.categories & scan::HUGE != 0,
+                written: run.categories & scan::WRITTEN != 0,
             }));
-            if arguments.walk_end <= start {
+            if walked_to <= start {
                 break;
             }
-            start = arguments.walk_end;
+            start = walked_to;
         }
         Ok(())
     }

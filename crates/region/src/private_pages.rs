@@ -4,48 +4,14 @@ use crate::error::RegionError;
 use crate::space::Stretch;
 use crate::system::{self, Extent, MapCall};
 use hinterland_os::OsError;
+use hinterland_os::pagemap::scan::{self, Run, Wanted};
 use hinterland_types::limits::BASE_PAGE_BYTES;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-/// `_IOWR('f', 16, struct pm_scan_arg)`.
-const PAGEMAP_SCAN: libc::Ioctl = 0xC060_6610u32 as libc::Ioctl;
-const PAGE_IS_FILE: u64 = 1 << 2;
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
 /// Runs taken from the kernel in one call.
 const RUNS_PER_CALL: usize = 64;
-
-/// `struct pm_scan_arg` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Default)]
-struct ScanArguments {
-    size: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vector: u64,
-    vector_entries: u64,
-    pages_max: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_any_of_mask: u64,
-    return_mask: u64,
-}
-
-/// `struct page_region` of `linux/fs.h`.
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct Run {
-    start: u64,
-    end: u64,
-    categories: u64,
-}
-
-const _: () = assert!(size_of::<ScanArguments>() == 96);
-const _: () = assert!(size_of::<Run>() == 24);
 
 /// Which pages to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +71,7 @@ impl PageScan {
             let rest = Extent { address: start, bytes: extent.end() - start };
             let (count, walked_to) = self.scan(rest, which, &mut found, 0)?;
             for run in &found[..count] {
-                let runs = if run.categories & PAGE_IS_PRESENT == 0 { &mut absent } else { &mut present };
+                let runs = if run.categories & scan::PRESENT == 0 { &mut absent } else { &mut present };
                 runs.push(Extent { address: run.start, bytes: run.end - run.start });
             }
             if walked_to <= start {
@@ -123,31 +89,14 @@ impl PageScan {
         found: &mut [Run],
         pages_max: u64,
     ) -> io::Result<(usize, u64)> {
-        let (mask, any_of, inverted) = match which {
-            Which::Present => (PAGE_IS_PRESENT, 0, 0),
-            Which::Private => (PAGE_IS_PRESENT | PAGE_IS_FILE, 0, PAGE_IS_FILE),
-            Which::Swapped => (PAGE_IS_SWAPPED | PAGE_IS_FILE, 0, PAGE_IS_FILE),
-            Which::Own => (PAGE_IS_FILE, PAGE_IS_PRESENT | PAGE_IS_SWAPPED, PAGE_IS_FILE),
+        let (all, any, inverted) = match which {
+            Which::Present => (scan::PRESENT, 0, 0),
+            Which::Private => (scan::PRESENT | scan::FILE, 0, scan::FILE),
+            Which::Swapped => (scan::SWAPPED | scan::FILE, 0, scan::FILE),
+            Which::Own => (scan::FILE, scan::PRESENT | scan::SWAPPED, scan::FILE),
         };
-        let mut arguments = ScanArguments {
-            size: size_of::<ScanArguments>() as u64,
-            start: extent.address,
-            end: extent.end(),
-            vector: found.as_mut_ptr().expose_provenance() as u64,
-            vector_entries: found.len() as u64,
-            pages_max,
-            category_inverted: inverted,
-            category_mask: mask,
-            category_any_of_mask: any_of,
-            return_mask: PAGE_IS_PRESENT,
-            ..ScanArguments::default()
-        };
-        // SAFETY: the argument block is live and of the size that it says; the vector has the entries that it says.
-        let result = unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arguments) };
-        match usize::try_from(result) {
-            Ok(count) => Ok((count.min(found.len()), arguments.walk_end)),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
+        let wanted = Wanted { all, any, inverted, told: scan::PRESENT, pages_max };
+        scan::once(self.file.as_fd(), (extent.address, extent.end()), &wanted, found)
     }
 }
 
