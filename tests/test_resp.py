@@ -138,7 +138,10 @@ class Wire:
 
 
 KEYS = [b"a", b"b", b"c", b"\r\n", b"", b"k" * 64, b"k" * 65, b"l" * 3000]
-VALUES = [b"", b"0", b"7", b"-3", b"9223372036854775807", b"hello", b"\x00\r\n\xff", b"v" * 5000, b"w" * 70_000, b"01", b" 1"]
+FLOATS = [b"0.1", b"-2.5e3", b"1e17", b"3.0e-5", b"-7", b".5", b"5.", b"+1", b"inf", b"-Infinity", b"nan", b"abc", b"", b" 1", b"1 ", b"0x1.8p1",
+          b"1e400", b"1e4932", b"1e4933", b"1e-4950", b"1e-4951", b"0.00000000000000001", b"123456789.987654321", b"1\x00", b"1" * 30, b"1" * 5120]
+VALUES = [b"", b"0", b"7", b"-3", b"9223372036854775807", b"hello", b"\x00\r\n\xff", b"v" * 5000, b"w" * 70_000, b"01", b" 1",
+          b"10.50", b"-0.3"]
 
 
 def random_command(chance):
@@ -178,11 +181,18 @@ def random_command(chance):
         lambda: (chance.choice(["EXPIRETIME", "PEXPIRETIME"]), b"a-key-that-is-not-there"),
         lambda: (chance.choice(["INCR", "DECR"]), key()),
         lambda: (chance.choice(["INCRBY", "DECRBY"]), key(), number()),
+        lambda: ("INCRBYFLOAT", key(), chance.choice(FLOATS)),
+        lambda: ("SETRANGE", key(), chance.choice([0, 1, 5, 6000, -1, 2**29, 2**62, b"x"]), value()),
+        lambda: ("MSETNX", *[word for _ in range(chance.randint(1, 3)) for word in (key(), value())]),
+        lambda: ("MSETNX", key(), value(), key()),
+        lambda: (chance.choice(["RENAME", "RENAMENX"]), key(), key()),
+        lambda: ("COPY", key(), key(), *chance.choice([(), (), ("REPLACE",), ("replace", "DB", 0), ("DB", chance.choice([1, 15, 16, -1, 2**40, b"x"])),
+                                                       ("DB",), ("DB", 1, "REPLACE"), ("what",), ("DB", 99, "what")])),
         lambda: ("KEYS", chance.choice([b"*", b"a", b"[ab]", b"k*", b"?", b"[^a]", b""])),
         lambda: ("DBSIZE",),
         lambda: ("ECHO", value()),
         lambda: ("PING", *chance.choice([(), (value(),), (1, 2)])),
-        lambda: ("SELECT", chance.choice([0, 0, 0, 1, 15, 16, -1, b"x"])),
+        lambda: ("SELECT", chance.choice([0, 0, 0, 1, 15, 16, -1, 2**31, b"x"])),
         lambda: ("OBJECT", "FREQ", key()),
         lambda: ("OBJECT", "nothing", key()),
         lambda: ("TOUCH", key()),

@@ -3,6 +3,7 @@
 mod about;
 mod keys;
 mod session;
+mod several;
 mod values;
 
 use crate::connection::Caller;
@@ -175,6 +176,13 @@ impl Call<'_> {
             Command::Decr => self.add(Some(-1)),
             Command::IncrBy => self.add(number::parse(self.words.get(2))),
             Command::DecrBy => self.decrement(),
+            Command::IncrByFloat => self.add_float(),
+            Command::SetRange => self.set_range(),
+            Command::MSetNx => self.mset_nx(),
+            Command::Rename => self.rename(true),
+            Command::RenameNx => self.rename(false),
+            Command::Copy => self.copy(),
+            Command::RandomKey => self.random_key(),
             Command::Del | Command::Unlink => self.delete(),
             Command::Exists | Command::Touch => self.exists(),
             Command::Type => self.kind(),

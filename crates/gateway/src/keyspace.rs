@@ -5,18 +5,26 @@
 
 mod parts;
 mod place;
+mod together;
 
 use crate::head::{BLOCK_BYTES_MAX, Form, HEAD_BYTES, Head, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use hinterland_pool::{Expects, Found, KvValues, Pool, PoolError, Replaced, Replacement};
+use hinterland_pool::local::random;
+use hinterland_pool::{
+    Expects, Found, KvValues, Pool, PoolError, Replaced, Replacement, TOGETHER_BYTES_MAX, TOGETHER_MAX,
+};
 use hinterland_proto::control::KvKey;
 use hinterland_resp::Replies;
 use parts::Parts;
 use place::Place;
 
+pub use together::{Moved, Transfer};
+
 /// How often a value is read again that was replaced while it was copied.
 const READS_MAX: usize = 64;
 /// How often a change is tried again that another client came before.
 const CHANGES_MAX: usize = 1000;
+/// Keys of which one is chosen when any key is asked for: with fewer, those behind a gap would come up too often.
+const SAMPLE_MAX: usize = 64;
 
 /// Why a command on a key failed: the text of its reply.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +46,12 @@ pub enum KeyError {
     /// A value that is too long.
     #[error("ERR string exceeds maximum allowed size (proto-max-bulk-len)")]
     Value,
+    /// More keys than can be set all or none.
+    #[error(
+        "ERR MSETNX sets at most {TOGETHER_MAX} keys with {} MiB, as far as those of up to 4 MiB count (hint: use MSET, or SET with NX)",
+        TOGETHER_BYTES_MAX >> 20
+    )]
+    Together,
     /// The reply is larger than the buffers may be.
     #[error(
         "OOM the reply has {0} bytes, more than the buffers have left (hint: read fewer values at once, or raise --buffers)"
@@ -98,6 +112,9 @@ pub enum Change<T> {
     /// It stays.
     Leave(T),
 }
+
+/// Where values go, and what stands in front of them.
+type Placed<'key> = (Vec<Place<'key>>, Vec<Head>);
 
 /// A database.
 pub struct Keyspace {
@@ -258,31 +275,18 @@ impl Keyspace {
     /// # Errors
     /// [`KeyError`]; some of the values may be set then.
     pub fn set(&mut self, items: &[Item<'_>]) -> Result<Vec<Replaced>, KeyError> {
-        let mut places = Vec::with_capacity(items.len());
-        let mut heads = Vec::with_capacity(items.len());
-        for item in items {
-            let place = Place::of(item.key)?;
-            if item.value.len() > VALUE_BYTES_MAX {
-                return Err(KeyError::Value);
-            }
-            let mut head = Head {
-                ends_ms: item.ends_ms,
-                value_bytes: item.value.len(),
-                key_bytes: place.kept(),
-                form: Form::Follows,
-            };
-            if HEAD_BYTES + head.key_bytes + head.value_bytes > BLOCK_BYTES_MAX {
-                match self.parts.write(item.value)? {
-                    Some(generation) => head.form = Form::InParts(generation),
-                    None => {
-                        self.remove_parts(&heads)?;
-                        return Ok(vec![Replaced::NoRoom; items.len()]);
-                    }
-                }
-            }
-            places.push(place);
-            heads.push(head);
-        }
+        self.write(items, |values, blocks| values.replace(blocks))
+    }
+
+    /// Writes the blocks of values, in the way that the caller says, and removes the parts that nobody needs then.
+    fn write(
+        &mut self,
+        items: &[Item<'_>],
+        replace: impl FnOnce(&mut KvValues, &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError>,
+    ) -> Result<Vec<Replaced>, KeyError> {
+        let Some((places, heads)) = self.heads(items)? else {
+            return Ok(vec![Replaced::NoRoom; items.len()]);
+        };
         let old = self.old_parts(items, &places)?;
         let bytes: Vec<[u8; HEAD_BYTES]> = heads.iter().map(|head| head.to_bytes()).collect();
         let pieces: Vec<[&[u8]; 3]> = items
@@ -304,12 +308,42 @@ impl Keyspace {
                 expects: item.expects,
             })
             .collect();
-        let outcomes = self.values.replace(&blocks)?;
+        let outcomes = replace(&mut self.values, &blocks)?;
         let is_done = |index: usize| outcomes.get(index) == Some(&Replaced::Done);
         let lost = heads.iter().enumerate().filter(|(index, _)| !is_done(*index)).map(|(_, head)| head);
         let replaced = old.iter().filter(|(index, _)| is_done(*index)).map(|(_, head)| head);
         self.remove_parts(lost.chain(replaced))?;
         Ok(outcomes)
+    }
+
+    /// Places and heads of values, those in parts with their parts written; `None` if these have no room.
+    fn heads<'key>(&mut self, items: &[Item<'key>]) -> Result<Option<Placed<'key>>, KeyError> {
+        let mut places = Vec::with_capacity(items.len());
+        let mut heads = Vec::with_capacity(items.len());
+        for item in items {
+            let place = Place::of(item.key)?;
+            if item.value.len() > VALUE_BYTES_MAX {
+                return Err(KeyError::Value);
+            }
+            let mut head = Head {
+                ends_ms: item.ends_ms,
+                value_bytes: item.value.len(),
+                key_bytes: place.kept(),
+                form: Form::Follows,
+            };
+            if HEAD_BYTES + head.key_bytes + head.value_bytes > BLOCK_BYTES_MAX {
+                match self.parts.write(item.value)? {
+                    Some(generation) => head.form = Form::InParts(generation),
+                    None => {
+                        self.remove_parts(&heads)?;
+                        return Ok(None);
+                    }
+                }
+            }
+            places.push(place);
+            heads.push(head);
+        }
+        Ok(Some((places, heads)))
     }
 
     /// Removes keys; returns how many were there.
@@ -452,6 +486,31 @@ impl Keyspace {
             }
         }
         Ok((names, next))
+    }
+
+    /// A key, any of them about as likely as the others; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`KeyError`].
+    pub fn any_key(&self, now_ms: u64) -> Result<Option<KvKey>, KeyError> {
+        let number = || Ok::<_, KeyError>(u64::from_le_bytes(random()?));
+        let end = self.values.list_end();
+        let start = number()? % end.max(1);
+        let mut keys = Vec::new();
+        for (from, stop) in [(start, end), (0, start)] {
+            let mut cursor = Some(from).filter(|from| *from < stop);
+            while let Some(from) = cursor.filter(|_| keys.len() < SAMPLE_MAX) {
+                let (some, next) = self.list(from, SAMPLE_MAX as u32, now_ms)?;
+                keys.extend(some);
+                cursor = next.filter(|next| *next < stop);
+            }
+        }
+        // The last page goes on behind the start: what was there already counts once.
+        keys.sort_unstable();
+        keys.dedup();
+        let at = number()? % (keys.len() as u64).max(1);
+        // Less than the number of keys: the cast loses nothing.
+        Ok(keys.into_iter().nth(at as usize))
     }
 
     /// Removes all.

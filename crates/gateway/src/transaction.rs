@@ -65,12 +65,19 @@ impl Pending {
     }
 }
 
-/// Whether the request that a connection has just parsed runs its transaction, so that it must run alone.
-pub fn is_to_run(connection: &Connection) -> bool {
+/// Whether the request that a connection has just parsed must run alone: it runs its transaction, or is about several keys of
+/// which nobody may see the first one changed before the last.
+pub fn runs_alone(connection: &Connection) -> bool {
     let words = connection.words();
-    connection.caller.pending.transaction.is_some()
-        && command::find(words.get(0))
-            .is_some_and(|spec| spec.command == Command::Exec && spec.takes(words.len()))
+    let is_queueing = connection.caller.pending.transaction.is_some();
+    let spec = command::find(words.get(0)).filter(|spec| spec.takes(words.len()));
+    match spec.map(|spec| spec.command) {
+        Some(Command::Exec) => is_queueing,
+        Some(Command::Copy | Command::MSetNx | Command::Rename | Command::RenameNx) => {
+            !is_queueing && connection.caller.is_known
+        }
+        _ => false,
+    }
 }
 
 /// Queues the request of `bytes` bytes that a connection has just parsed, if it is in a transaction and the request is not

@@ -207,19 +207,23 @@ impl Worker {
         self.served.push(index);
     }
 
-    /// Runs transactions, one after the other, while no worker runs anything else.
+    /// Runs transactions and commands about several keys, one after the other, while no worker runs anything else.
     fn run_alone(&mut self) {
         for index in std::mem::take(&mut self.alone) {
             let Some(Some(connection)) = self.connections.get_mut(index) else { continue };
             let Ok(Some(bytes)) = connection.parse() else { continue };
             // Anything else than what `step` has found is for the next turn, in which it is found again.
-            if connection.caller.end.is_some() || !transaction::is_to_run(connection) {
+            if connection.caller.end.is_some() || !transaction::runs_alone(connection) {
                 continue;
             }
             let shared = Arc::clone(&self.shared);
             let _alone = shared.gate.write().unwrap_or_else(PoisonError::into_inner);
-            let (_, caller, replies) = connection.request();
-            transaction::execute(&mut self.context, caller, replies);
+            let (words, caller, replies) = connection.request();
+            if caller.pending.transaction.is_some() {
+                transaction::execute(&mut self.context, caller, replies);
+            } else {
+                commands::run(&mut self.context, caller, words, replies);
+            }
             connection.input.used(bytes);
         }
     }
@@ -251,7 +255,7 @@ impl Worker {
         if connection.pending > 0 {
             return Step::WriteFirst;
         }
-        if transaction::is_to_run(connection) {
+        if transaction::runs_alone(connection) {
             return Step::Alone;
         }
         if transaction::queues(connection, bytes) {

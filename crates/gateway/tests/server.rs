@@ -135,6 +135,77 @@ fn a_swap_that_expects_another_block_changes_nothing() {
 }
 
 #[test]
+fn a_swap_of_several_happens_whole_or_not_at_all() {
+    let ground = Ground::new("several");
+    let pool = Pool::connect(Some(&ground.root.join("socket"))).unwrap();
+    let (mut one, mut two) = (pool.kv_values("v").unwrap(), pool.kv_values("v").unwrap());
+    let large = vec![7; 4 << 20];
+    let large = [&large[..]];
+    let block = |key, pieces, expects| Replacement { key, pieces, expects };
+    let keys = |values: &hinterland_pool::KvValues| {
+        let mut keys = values.list(0, 100).unwrap().0;
+        keys.sort();
+        keys
+    };
+    let both = [block(b"a", &[b"1"], Expects::Nothing), block(b"b", &[b"2"], Expects::Nothing)];
+    assert_eq!(one.replace_all(&both, &[], false).unwrap(), Replaced::Done);
+    let (a, b) = (two.find(b"a").unwrap().unwrap(), two.find(b"b").unwrap().unwrap());
+    let some = [block(b"c", &[b"3"], Expects::Nothing), block(b"b", &[b"4"], Expects::Nothing)];
+    assert_eq!(two.replace_all(&some, &[], false).unwrap(), Replaced::Changed);
+    let twice = [block(b"c", &[b"3"], Expects::Nothing), block(b"c", &[b"4"], Expects::Nothing)];
+    assert_eq!(
+        two.replace_all(&twice, &[], false).unwrap(),
+        Replaced::Changed,
+        "a key must not be there twice"
+    );
+    assert_eq!(keys(&one), [b"a", b"b"]);
+    let moved = [block(b"c", &[b"1"], Expects::Anything)];
+    assert_eq!(two.replace_all(&moved, &[(b"a", a)], false).unwrap(), Replaced::Done);
+    assert_eq!(keys(&one), [b"a", b"b", b"c"], "what was only looked at stays");
+    assert_eq!(two.replace_all(&moved, &[(b"b", a)], true).unwrap(), Replaced::Changed);
+    assert_eq!(two.replace_all(&moved, &[(b"a", a), (b"b", b)], true).unwrap(), Replaced::Done);
+    assert_eq!(
+        two.replace_all(&moved, &[(b"a", a)], true).unwrap(),
+        Replaced::Changed,
+        "it is not there any more"
+    );
+    assert_eq!(keys(&one), [b"c"]);
+    let many = vec![block(b"d", &[b"5"], Expects::Anything); hinterland_pool::TOGETHER_MAX + 1];
+    assert!(one.replace_all(&many, &[], false).is_err());
+    assert_eq!(keys(&one), [b"c"]);
+    // What was given back while nothing happened can be taken again.
+    for _ in 0..100 {
+        let outcome = one.replace_all(&[block(b"e", &large, Expects::Block(a))], &[], false);
+        assert_eq!(outcome.unwrap(), Replaced::Changed);
+    }
+}
+
+#[test]
+fn a_command_about_several_keys_keeps_its_place_among_others() {
+    let ground = Ground::new("place");
+    let server = Server::start(ground.options()).unwrap();
+    let mut stream = connect(&server);
+    let requests: &[&[&[u8]]] = &[
+        &[b"SET", b"a", b"1"],
+        &[b"RENAME", b"a", b"b"],
+        &[b"SET", b"a", b"2"],
+        &[b"MSETNX", b"c", b"3", b"d", b"4"],
+        &[b"MULTI"],
+        &[b"COPY", b"c", b"a", b"REPLACE"],
+        &[b"EXEC"],
+        &[b"MGET", b"a", b"b", b"d"],
+        &[b"RENAME", b"a"],
+    ];
+    let bulk = |text: &[u8]| Value::Bulk(text.to_vec());
+    let replies = ask(&mut stream, requests);
+    let queued = Value::Simple(b"QUEUED".to_vec());
+    assert_eq!(replies[..5], [ok(), ok(), ok(), Value::Integer(1), ok()]);
+    assert_eq!(replies[5..7], [queued, Value::Array(vec![Value::Integer(1)])]);
+    assert_eq!(replies[7], Value::Array(vec![bulk(b"3"), bulk(b"1"), bulk(b"4")]));
+    assert_eq!(replies[8], Value::Error(b"ERR wrong number of arguments for 'rename' command".to_vec()));
+}
+
+#[test]
 fn an_address_of_other_hosts_is_refused_without_a_password() {
     let ground = Ground::new("open");
     let listen = vec!["0.0.0.0:0".parse().unwrap()];

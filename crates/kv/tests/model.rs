@@ -463,6 +463,7 @@ impl World {
         let class = self.store.slot_bytes(slot);
         let longer = self.store.swap(writer, slot, key, class + 1, expects);
         assert!(longer.is_err(), "{longer:?}");
+        assert_eq!(self.store.is_as_expected(key.0, &key.1, expects), holds);
         let swapped = self.store.swap(writer, slot, key, bytes, expects).unwrap();
         assert_eq!(swapped == Swapped::Changed, !holds);
         assert!(!is_pinned || swapped != Swapped::Done);

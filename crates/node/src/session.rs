@@ -687,6 +687,11 @@ impl Session {
                 let (outcomes, slots) = store.swap(self.id, namespace, &blocks, (&give, &take), on_disk)?;
                 KvReply::Swapped { outcomes, slots }
             }
+            KvRequest::SwapAll { handle, blocks, seen, removes } => {
+                let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
+                let outcomes = store.swap_all(self.id, namespace, &blocks, (&seen, removes))?;
+                KvReply::Swapped { outcomes, slots: Vec::new() }
+            }
             KvRequest::RemoveSeen { handle, blocks } => {
                 let (store, namespace) = self.kv_at(handle, Rights::WRITE)?;
                 KvReply::Count(store.remove_seen(namespace, &blocks)?)

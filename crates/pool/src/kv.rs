@@ -26,6 +26,7 @@ pub use owned::Owned;
 pub use put::{Gathered, GatheredRuns, Stored};
 pub use queue::{Batch, Completion, KeyOperation, KvQueue, QueueOptions, Refusal, WhenFull};
 pub use read::{Scattered, ScatteredRuns};
+pub use replace::{TOGETHER_BYTES_MAX, TOGETHER_MAX};
 pub use runs::{Gather, Run, Scatter};
 pub use values::{Expects, KvValues, Listed, Replaced, Replacement};
 

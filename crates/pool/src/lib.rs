@@ -40,7 +40,7 @@ pub use hinterland_kv::{Found, class_bytes as slot_bytes};
 pub use kv::{
     Batch, Completion, Expects, Gather, Gathered, GatheredRuns, GpuOptions, KeyOperation, KvCache, KvEvents,
     KvGpu, KvQueue, KvTransfer, KvValues, Listed, Owned, QueueOptions, Refusal, Replaced, Replacement, Run,
-    Scatter, Scattered, ScatteredRuns, Stored, WhenFull,
+    Scatter, Scattered, ScatteredRuns, Stored, TOGETHER_BYTES_MAX, TOGETHER_MAX, WhenFull,
 };
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};

@@ -13,6 +13,8 @@ pub enum Command {
     Command,
     /// `CONFIG`
     Config,
+    /// `COPY`
+    Copy,
     /// `DBSIZE`
     DbSize,
     /// `DECR`
@@ -55,6 +57,8 @@ pub enum Command {
     Incr,
     /// `INCRBY`
     IncrBy,
+    /// `INCRBYFLOAT`
+    IncrByFloat,
     /// `INFO`
     Info,
     /// `KEYS`
@@ -65,6 +69,8 @@ pub enum Command {
     MGet,
     /// `MSET`
     MSet,
+    /// `MSETNX`
+    MSetNx,
     /// `MULTI`
     Multi,
     /// `OBJECT`
@@ -85,6 +91,12 @@ pub enum Command {
     PTtl,
     /// `QUIT`
     Quit,
+    /// `RANDOMKEY`
+    RandomKey,
+    /// `RENAME`
+    Rename,
+    /// `RENAMENX`
+    RenameNx,
     /// `RESET`
     Reset,
     /// `SCAN`
@@ -97,6 +109,8 @@ pub enum Command {
     SetEx,
     /// `SETNX`
     SetNx,
+    /// `SETRANGE`
+    SetRange,
     /// `STRLEN`
     StrLen,
     /// `SUBSTR`
@@ -182,6 +196,7 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Client, "client", -2, "noscript,loading,stale", (0, 0, 0), "connection", "2.4.0", "About the connection: ID, INFO, LIST, SETNAME, GETNAME, SETINFO, NO-EVICT, NO-TOUCH, REPLY"),
     Spec::new(Command::Command, "command", -1, "loading,stale", (0, 0, 0), "server", "2.8.13", "Which commands there are: COUNT, DOCS, INFO, LIST"),
     Spec::new(Command::Config, "config", -2, "admin,noscript,loading,stale", (0, 0, 0), "server", "2.0.0", "Shows the configuration: GET, RESETSTAT"),
+    Spec::new(Command::Copy, "copy", -3, "write,denyoom", (1, 2, 1), "generic", "6.2.0", "Copies a value and its end to another key"),
     Spec::new(Command::DbSize, "dbsize", 1, "readonly,fast", (0, 0, 0), "server", "1.0.0", "How many keys the database has"),
     Spec::new(Command::Decr, "decr", 2, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Subtracts one from an integer"),
     Spec::new(Command::DecrBy, "decrby", 3, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Subtracts from an integer"),
@@ -203,11 +218,13 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Hello, "hello", -1, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "6.0.0", "Chooses the version of the protocol"),
     Spec::new(Command::Incr, "incr", 2, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Adds one to an integer"),
     Spec::new(Command::IncrBy, "incrby", 3, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Adds to an integer"),
+    Spec::new(Command::IncrByFloat, "incrbyfloat", 3, "write,denyoom,fast", (1, 1, 1), "string", "2.6.0", "Adds to a number with a fraction"),
     Spec::new(Command::Info, "info", -1, "loading,stale", (0, 0, 0), "server", "1.0.0", "About the server, in lines"),
     Spec::new(Command::Keys, "keys", 2, "readonly", (0, 0, 0), "generic", "1.0.0", "All keys that fit a pattern"),
     Spec::new(Command::Memory, "memory", -2, "readonly", (0, 0, 0), "server", "4.0.0", "Memory of a key: USAGE"),
     Spec::new(Command::MGet, "mget", -2, "readonly,fast", (1, -1, 1), "string", "1.0.0", "The values of several keys"),
     Spec::new(Command::MSet, "mset", -3, "write,denyoom", (1, -1, 2), "string", "1.0.1", "Sets several values"),
+    Spec::new(Command::MSetNx, "msetnx", -3, "write,denyoom", (1, -1, 2), "string", "1.0.1", "Sets several values if none of the keys is there"),
     Spec::new(Command::Multi, "multi", 1, "noscript,loading,stale,fast", (0, 0, 0), "transactions", "1.2.0", "Keeps the commands that follow for EXEC"),
     Spec::new(Command::Object, "object", -2, "readonly", (0, 0, 0), "generic", "2.2.3", "About the value of a key: ENCODING, FREQ, IDLETIME, REFCOUNT"),
     Spec::new(Command::Persist, "persist", 2, "write,fast", (1, 1, 1), "generic", "2.2.0", "Lets a key not end"),
@@ -218,12 +235,16 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::PSetEx, "psetex", 4, "write,denyoom", (1, 1, 1), "string", "2.6.0", "Sets a value that ends in some milliseconds"),
     Spec::new(Command::PTtl, "pttl", 2, "readonly,fast", (1, 1, 1), "generic", "2.6.0", "Milliseconds until a key ends"),
     Spec::new(Command::Quit, "quit", -1, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "1.0.0", "Ends the connection"),
+    Spec::new(Command::RandomKey, "randomkey", 1, "readonly", (0, 0, 0), "generic", "1.0.0", "Any key"),
+    Spec::new(Command::Rename, "rename", 3, "write", (1, 2, 1), "generic", "1.0.0", "Gives a value and its end another key"),
+    Spec::new(Command::RenameNx, "renamenx", 3, "write,fast", (1, 2, 1), "generic", "1.0.0", "Gives a value another key if that is not there"),
     Spec::new(Command::Reset, "reset", 1, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "6.2.0", "Makes the connection as it was at first"),
     Spec::new(Command::Scan, "scan", -2, "readonly", (0, 0, 0), "generic", "2.8.0", "Some keys, and where to go on"),
     Spec::new(Command::Select, "select", 2, "loading,stale,fast", (0, 0, 0), "connection", "1.0.0", "Chooses the database"),
     Spec::new(Command::Set, "set", -3, "write,denyoom", (1, 1, 1), "string", "1.0.0", "Sets a value"),
     Spec::new(Command::SetEx, "setex", 4, "write,denyoom", (1, 1, 1), "string", "2.0.0", "Sets a value that ends in some seconds"),
     Spec::new(Command::SetNx, "setnx", 3, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Sets a value if the key is not there"),
+    Spec::new(Command::SetRange, "setrange", 4, "write,denyoom", (1, 1, 1), "string", "2.2.0", "Overwrites a part of a value"),
     Spec::new(Command::StrLen, "strlen", 2, "readonly,fast", (1, 1, 1), "string", "2.2.0", "The length of a value"),
     Spec::new(Command::SubStr, "substr", 4, "readonly", (1, 1, 1), "string", "1.0.0", "A part of a value"),
     Spec::new(Command::Time, "time", 1, "loading,stale,fast", (0, 0, 0), "server", "2.6.0", "The clock of the server"),

@@ -11,6 +11,12 @@ pub enum OptionError {
     /// A number is none.
     #[error("ERR value is not an integer or out of range")]
     Integer,
+    /// A number that needs more than 32 bits.
+    #[error("ERR value is out of range, value must between {} and {}", i32::MIN, i32::MAX)]
+    Range,
+    /// A database that is not there.
+    #[error("ERR DB index is out of range")]
+    Database,
     /// A time that cannot be.
     #[error("ERR invalid expire time in '{0}' command")]
     Time(&'static str),
@@ -108,6 +114,50 @@ pub fn getex<'word>(mut words: impl Iterator<Item = &'word [u8]>, now_ms: u64) -
         (Some(unit), Some(time)) => Ok(Ends::At(unit.end("getex", time, now_ms)?)),
         (None, Some(_)) => Err(OptionError::Syntax),
     }
+}
+
+/// Options of `COPY`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CopyOptions {
+    /// The database that it goes to, if it is named.
+    pub database: Option<usize>,
+    /// Whether a value that is there is replaced.
+    pub replaces: bool,
+}
+
+impl CopyOptions {
+    /// Reads the words behind the keys, for a server that has so many databases.
+    ///
+    /// # Errors
+    /// [`OptionError`].
+    pub fn parse<'word>(
+        mut words: impl Iterator<Item = &'word [u8]>,
+        databases: usize,
+    ) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        while let Some(word) = words.next() {
+            if word.eq_ignore_ascii_case(b"REPLACE") {
+                options.replaces = true;
+            } else if word.eq_ignore_ascii_case(b"DB")
+                && let Some(word) = words.next()
+            {
+                options.database = Some(database(word, databases)?);
+            } else {
+                return Err(OptionError::Syntax);
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// The number of a database, of as many as there are.
+///
+/// # Errors
+/// [`OptionError::Integer`], [`OptionError::Range`], [`OptionError::Database`].
+pub fn database(word: &[u8], databases: usize) -> Result<usize, OptionError> {
+    let number = number::parse(word).ok_or(OptionError::Integer)?;
+    let number = i32::try_from(number).map_err(|_| OptionError::Range)?;
+    usize::try_from(number).ok().filter(|number| *number < databases).ok_or(OptionError::Database)
 }
 
 /// How a time is given.
@@ -247,6 +297,22 @@ mod tests {
         let expire = |words: &str| ExpireOptions::parse(words.split_whitespace().map(str::as_bytes));
         assert!(expire("NX GT").is_err() && expire("GT LT").is_err() && expire("ab").is_err());
         assert!(expire("xx gt").is_ok());
+    }
+
+    #[test]
+    fn options_of_copy_name_a_database_that_is_there() {
+        let copy = |words: &str| CopyOptions::parse(words.split_whitespace().map(str::as_bytes), 16);
+        assert_eq!(copy(""), Ok(CopyOptions::default()));
+        assert_eq!(copy("db 15 Replace"), Ok(CopyOptions { database: Some(15), replaces: true }));
+        assert_eq!(copy("DB 1 DB 2").unwrap().database, Some(2));
+        for words in ["DB", "REPLACE DB", "x", "REPLACE 1"] {
+            assert_eq!(copy(words), Err(OptionError::Syntax), "{words}");
+        }
+        assert_eq!(copy("DB x what"), Err(OptionError::Integer));
+        assert_eq!(copy("DB 2147483648"), Err(OptionError::Range));
+        for words in ["DB 16", "DB -1"] {
+            assert_eq!(copy(words), Err(OptionError::Database), "{words}");
+        }
     }
 
     #[test]

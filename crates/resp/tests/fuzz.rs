@@ -7,7 +7,9 @@
 mod mutate;
 
 use hinterland_resp::request::encode;
-use hinterland_resp::{Limits, Parsed, ProtocolError, RequestParser, Value, command, glob, inline, number};
+use hinterland_resp::{
+    Limits, Parsed, ProtocolError, RequestParser, Value, command, float, glob, inline, number,
+};
 use mutate::{Random, fuzz};
 
 type Requests = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
@@ -90,8 +92,13 @@ fn fuzz_replies_are_values_or_errors() {
 
 #[test]
 fn fuzz_words_patterns_and_numbers_end() {
-    let seeds =
-        [b"h[a-c]*\\x?llo".to_vec(), b"-922337203685477580".to_vec(), b"get 'a\\'' \"\\xff\"".to_vec()];
+    let seeds = [
+        b"h[a-c]*\\x?llo".to_vec(),
+        b"-922337203685477580".to_vec(),
+        b"get 'a\\'' \"\\xff\"".to_vec(),
+        b"-0x1.8p-3".to_vec(),
+        b"12.5e-400".to_vec(),
+    ];
     fuzz(&seeds, |random, bytes| {
         let (pattern, name) = bytes.split_at(random.below(bytes.len() + 1).min(200));
         let name = &name[..name.len().min(200)];
@@ -103,6 +110,11 @@ fn fuzz_words_patterns_and_numbers_end() {
         assert!(glob::fits(b"*", &bytes));
         if let Some(value) = number::parse(&bytes) {
             assert_eq!(value.to_string().as_bytes(), bytes);
+        }
+        if let Some(number) = float::Float::parse(&bytes) {
+            let mut text = Vec::new();
+            number.push(&mut text);
+            assert!(float::Float::parse(&text).is_some(), "{}", text.escape_ascii());
         }
         let (mut owned, mut words) = (Vec::new(), Vec::new());
         if inline::split(&bytes, &mut owned, &mut words).is_some() {

@@ -132,6 +132,15 @@ impl Call<'_> {
         Ok(())
     }
 
+    pub(super) fn random_key(&mut self) -> Outcome {
+        let now_ms = self.now_ms();
+        match self.keyspace()?.any_key(now_ms)? {
+            Some(key) => self.replies.bulk(&key),
+            None => self.replies.nil(),
+        }
+        Ok(())
+    }
+
     pub(super) fn db_size(&mut self) -> Outcome {
         let count = self.keyspace()?.store().count().map_err(crate::keyspace::KeyError::from)?;
         self.count(count)

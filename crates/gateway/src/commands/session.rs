@@ -3,7 +3,7 @@
 use super::{Call, Outcome, REDIS_VERSION, Refusal};
 use crate::connection::End;
 use crate::transaction::{Pending, Transaction};
-use hinterland_resp::{Version, number};
+use hinterland_resp::{Version, number, options};
 
 /// Longest name of a connection or a library.
 const NAME_BYTES_MAX: usize = 256;
@@ -72,10 +72,7 @@ impl Call<'_> {
     }
 
     pub(super) fn select(&mut self) -> Outcome {
-        let database = self.integer_at(1)?;
-        let database =
-            usize::try_from(database).ok().filter(|number| *number < self.context.shared.options.databases);
-        let database = database.ok_or_else(|| Refusal::text("ERR DB index is out of range"))?;
+        let database = options::database(self.words.get(1), self.context.shared.options.databases)?;
         self.caller.database = database;
         self.context.shared.update(self.caller.id, |client| client.database = database);
         self.ok()

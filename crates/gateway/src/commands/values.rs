@@ -6,6 +6,7 @@ use crate::keyspace::{Change, Item, KeyError, State};
 use crate::shared::Counters;
 use hinterland_pool::{Expects, Replaced};
 use hinterland_resp::command::{Command, Spec};
+use hinterland_resp::float::Float;
 use hinterland_resp::number;
 use hinterland_resp::options::{Condition, Ends, SetOptions, Unit, getex};
 
@@ -227,6 +228,31 @@ impl Call<'_> {
         Ok(())
     }
 
+    pub(super) fn set_range(&mut self) -> Outcome {
+        let offset = self.integer_at(2)?;
+        let offset = usize::try_from(offset).map_err(|_| Refusal::text("ERR offset is out of range"))?;
+        let (key, piece, now_ms) = (self.words.get(1), self.words.get(3), self.now_ms());
+        if piece.is_empty() {
+            return self.str_len();
+        }
+        let end = offset.checked_add(piece.len()).filter(|end| *end <= VALUE_BYTES_MAX);
+        let end = end.ok_or(KeyError::Value)?;
+        let keyspace = self.keyspace()?;
+        if end as u64 > keyspace.store().capacity_bytes() {
+            return Err(KeyError::NoRoom.into());
+        }
+        let length = keyspace.change::<_, Refusal>(key, now_ms, |old| {
+            let (ends_ms, mut value) = old.map_or((None, Vec::new()), |(head, value)| (head.ends_ms, value));
+            value.resize(value.len().max(end), 0);
+            value[offset..end].copy_from_slice(piece);
+            // At most 512 MiB: the cast loses nothing.
+            let length = value.len() as i64;
+            Ok(Change::Set(value, ends_ms, length))
+        })?;
+        self.replies.integer(length);
+        Ok(())
+    }
+
     pub(super) fn decrement(&mut self) -> Outcome {
         match self.integer_at(2)?.checked_neg() {
             Some(by) => self.add(Some(by)),
@@ -247,6 +273,25 @@ impl Call<'_> {
             Ok::<_, Refusal>(Change::Set(sum.to_string().into_bytes(), ends_ms, sum))
         })?;
         self.replies.integer(sum);
+        Ok(())
+    }
+
+    pub(super) fn add_float(&mut self) -> Outcome {
+        let parsed =
+            |text: &[u8]| Float::parse(text).ok_or_else(|| Refusal::text("ERR value is not a valid float"));
+        let (key, by, now_ms) = (self.words.get(1), parsed(self.words.get(2))?, self.now_ms());
+        let sum = self.keyspace()?.change(key, now_ms, |old| {
+            let (ends_ms, value) = match old {
+                None => (None, Float::ZERO),
+                Some((head, value)) => (head.ends_ms, parsed(&value)?),
+            };
+            let sum = value.plus(by);
+            let sum = sum.ok_or_else(|| Refusal::text("ERR increment would produce NaN or Infinity"))?;
+            let mut text = Vec::new();
+            sum.push(&mut text);
+            Ok::<_, Refusal>(Change::Set(text.clone(), ends_ms, text))
+        })?;
+        self.replies.bulk(&sum);
         Ok(())
     }
 

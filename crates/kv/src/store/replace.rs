@@ -107,11 +107,7 @@ impl<W: Words> Store<W> {
         }
         let used = self.end_writing(writer, slot)?;
         let old = self.find(namespace, &key);
-        let is_as_expected = match expects {
-            Expects::Anything => true,
-            Expects::Nothing => old.is_none(),
-            Expects::Block(seen) => old.is_some_and(|old| self.seen(old) == seen),
-        };
+        let is_as_expected = self.is_so(old, expects);
         // At most 4 MiB: the cast loses nothing.
         let used = Used { key, hash: key.hash(namespace), bytes: bytes as u32, writer: None, ..used };
         let is_in = is_as_expected && self.put_in(slot, old, used);
@@ -126,6 +122,19 @@ impl<W: Words> Store<W> {
         self.status.bytes += bytes;
         self.journal.add(|| Event::Stored { namespace, key, parent: None, bytes: used.bytes });
         Ok(Swapped::Done)
+    }
+
+    /// Whether a swap that expects this would find it so.
+    pub fn is_as_expected(&self, namespace: Namespace, key: &BlockKey, expects: Expects) -> bool {
+        self.is_so(self.find(namespace, key), expects)
+    }
+
+    fn is_so(&self, old: Option<u32>, expects: Expects) -> bool {
+        match expects {
+            Expects::Anything => true,
+            Expects::Nothing => old.is_none(),
+            Expects::Block(seen) => old.is_some_and(|old| self.seen(old) == seen),
+        }
     }
 
     /// Puts a written slot into books and order, in place of another one; false if there is no place for it.

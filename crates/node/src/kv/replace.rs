@@ -1,8 +1,8 @@
 //! Requests about values: blocks that are replaced, and the listing of their keys.
 
-use super::{UserStore, key, refused};
+use super::{State, UserStore, key, refused};
 use crate::refused::Refused;
-use hinterland_kv::{Expects, Namespace, Seen, Swapped};
+use hinterland_kv::{BlockKey, Expects, Namespace, Seen, Swapped};
 use hinterland_proto::control::{KvExpects, KvKey, KvSeen, KvSlot, KvSwap, KvSwapped};
 use hinterland_types::SessionId;
 
@@ -32,23 +32,12 @@ impl UserStore {
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
         for (key, block) in keys.into_iter().zip(blocks) {
-            if let Some(sum) = block.sum {
-                let noted = state.store.sum_of_written(session.0, block.slot, sum);
-                noted.map_err(|error| refused(&error))?;
-            }
-            let swapped = state
-                .store
-                .swap(session.0, block.slot, (namespace, key), block.bytes, expects(block.expects))
-                .map_err(|error| refused(&error))?;
+            let swapped = swap_in(&mut state, session, (namespace, key), block)?;
             if let Some(disk) = self.disk.as_ref().filter(|_| on_disk && swapped == Swapped::Done) {
                 // Who is reading the old one there puts it nowhere: it looks for removals with both locks held.
                 disk.removed(namespace.0, &key);
             }
-            outcomes.push(match swapped {
-                Swapped::Done => KvSwapped::Done,
-                Swapped::Changed => KvSwapped::Changed,
-                Swapped::NoRoom => KvSwapped::NoRoom,
-            });
+            outcomes.push(outcome(swapped));
         }
         for &slot in give {
             state.store.abort(session.0, slot).map_err(|error| refused(&error))?;
@@ -66,6 +55,57 @@ impl UserStore {
             self.behind.published();
         }
         Ok((outcomes, slots))
+    }
+
+    /// Swaps blocks in if all keys are as expected, those of `seen` too, which are removed then if they are to be. One answer for
+    /// each block, and all are the same: where the index has no room for one, those before it are removed again.
+    ///
+    /// # Errors
+    /// As [`swap`](Self::swap).
+    pub fn swap_all(
+        &self,
+        session: SessionId,
+        namespace: Namespace,
+        blocks: &[KvSwap],
+        (seen, removes): (&[(KvKey, KvSeen)], bool),
+    ) -> Result<Vec<KvSwapped>, Refused> {
+        let keys = blocks.iter().map(|block| key(&block.key)).collect::<Result<Vec<_>, _>>()?;
+        let others = seen
+            .iter()
+            .map(|(bytes, block)| Ok((key(bytes)?, self::seen(*block))))
+            .collect::<Result<Vec<_>, Refused>>()?;
+        self.check_kept()?;
+        let mut state = self.lock();
+        self.keep_in_memory(&mut state, namespace.0);
+        let is_so = |key, expects| state.store.is_as_expected(namespace, key, expects);
+        let are_all_so = keys.iter().zip(blocks).all(|(key, block)| is_so(key, expects(block.expects)))
+            && others.iter().all(|(key, block)| is_so(key, Expects::Block(*block)));
+        let mut swapped = if are_all_so { Swapped::Done } else { Swapped::Changed };
+        let mut done = Vec::with_capacity(keys.len());
+        for (key, block) in keys.iter().zip(blocks) {
+            if swapped != Swapped::Done {
+                state.store.abort(session.0, block.slot).map_err(|error| refused(&error))?;
+                continue;
+            }
+            swapped = swap_in(&mut state, session, (namespace, *key), block)?;
+            if swapped == Swapped::Done {
+                done.push(key);
+            }
+        }
+        if swapped != Swapped::Done {
+            for key in done {
+                state.store.remove(namespace, key);
+            }
+        } else if removes {
+            for (key, block) in &others {
+                state.store.remove_seen(namespace, key, *block);
+            }
+        }
+        drop(state);
+        if self.files.are_kept && blocks.iter().any(|block| block.sum.is_none()) {
+            self.behind.published();
+        }
+        Ok(vec![outcome(swapped); blocks.len()])
     }
 
     /// Removes blocks that are still those that were seen; returns how many were.
@@ -92,6 +132,29 @@ impl UserStore {
     /// How many blocks a namespace has.
     pub fn blocks_of(&self, namespace: Namespace) -> u64 {
         self.lock().store.space(namespace).blocks
+    }
+}
+
+/// Swaps a block in, with the sum that its writer has taken.
+fn swap_in(
+    state: &mut State,
+    session: SessionId,
+    key: (Namespace, BlockKey),
+    block: &KvSwap,
+) -> Result<Swapped, Refused> {
+    if let Some(sum) = block.sum {
+        let noted = state.store.sum_of_written(session.0, block.slot, sum);
+        noted.map_err(|error| refused(&error))?;
+    }
+    let swapped = state.store.swap(session.0, block.slot, key, block.bytes, expects(block.expects));
+    swapped.map_err(|error| refused(&error))
+}
+
+const fn outcome(swapped: Swapped) -> KvSwapped {
+    match swapped {
+        Swapped::Done => KvSwapped::Done,
+        Swapped::Changed => KvSwapped::Changed,
+        Swapped::NoRoom => KvSwapped::NoRoom,
     }
 }
 

@@ -8,9 +8,9 @@ use hinterland_kv::{BLOCK_BYTES_MAX, StoreError};
 use hinterland_proto::control::{KvExpects, KvReply, KvRequest, KvSlot, KvSwap, KvSwapped};
 
 /// Blocks of one message: what a node does with its books locked stays below a millisecond.
-const SWAPS_MAX: usize = 512;
+pub const TOGETHER_MAX: usize = 512;
 /// Bytes of them: what is being written serves nobody else.
-const SWAP_BYTES_MAX: u64 = 32 << 20;
+pub const TOGETHER_BYTES_MAX: u64 = 32 << 20;
 
 /// What became of blocks that were swapped in, and of slots that were asked for.
 pub(super) type Outcomes = (Vec<KvSwapped>, Vec<KvSlot>);
@@ -91,9 +91,9 @@ pub(super) fn batches<T>(blocks: &[T], bytes_of: impl Fn(&T) -> u64) -> impl Ite
         let mut bytes = 0;
         let fits = |block: &&T| {
             bytes += bytes_of(block);
-            bytes <= SWAP_BYTES_MAX
+            bytes <= TOGETHER_BYTES_MAX
         };
-        let count = rest.iter().take(SWAPS_MAX).take_while(fits).count().max(1);
+        let count = rest.iter().take(TOGETHER_MAX).take_while(fits).count().max(1);
         let (some, behind) = rest.split_at_checked(count)?;
         rest = behind;
         Some(some)

@@ -1,7 +1,7 @@
 //! Values: KV blocks that are replaced, removed if they are still those that were read, and listed.
 
-use super::replace::{Outcomes, batches, check};
-use super::{KvCache, block_key, broken};
+use super::replace::{Outcomes, TOGETHER_BYTES_MAX, TOGETHER_MAX, batches, check};
+use super::{EINVAL, KvCache, block_key, broken};
 use crate::session::unexpected;
 use crate::{Pool, PoolError};
 use hinterland_kv::{Found, class_bytes};
@@ -119,6 +119,44 @@ impl KvValues {
         Ok(all)
     }
 
+    /// Writes blocks of different keys, if they and the blocks of `found`, of other keys, are all as expected; then those of `found`
+    /// are removed, if they are to be. All of it or nothing, with no other write in between: the answer is for all. A
+    /// reader may see one of the blocks before another.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace), and [`PoolError::Refused`] for more than [`TOGETHER_MAX`] blocks, or [`TOGETHER_BYTES_MAX`] bytes.
+    pub fn replace_all(
+        &mut self,
+        blocks: &[Replacement<'_>],
+        found: &[(&[u8], Found)],
+        removes: bool,
+    ) -> Result<Replaced, PoolError> {
+        for block in blocks {
+            check(block.key, length(block.pieces))?;
+        }
+        let bytes: u64 = blocks.iter().map(|block| length(block.pieces)).sum();
+        if blocks.len() > TOGETHER_MAX || bytes > TOGETHER_BYTES_MAX {
+            let text =
+                format!("{} blocks of {bytes} bytes are too many to write all or none of them", blocks.len());
+            return Err(PoolError::Refused { code: EINVAL, text });
+        }
+        let classes: Vec<u64> = blocks.iter().map(|block| class_bytes(length(block.pieces))).collect();
+        let slots = self.slots_for(&classes)?;
+        if slots.iter().any(Option::is_none) {
+            self.stock.extend(slots.into_iter().flatten());
+            return Ok(Replaced::NoRoom);
+        }
+        let swaps = self.written(blocks, &slots)?;
+        let seen = found.iter().map(|(key, found)| (key.to_vec(), seen(found))).collect();
+        let handle = self.cache.handle;
+        match self.cache.ask(KvRequest::SwapAll { handle, blocks: swaps, seen, removes })? {
+            KvReply::Swapped { outcomes, .. } if outcomes.len() == blocks.len() => {
+                Ok(outcomes.first().map_or(Replaced::Done, |outcome| replaced(*outcome)))
+            }
+            other => Err(unexpected("Swapped", &other)),
+        }
+    }
+
     /// Removes blocks that are still those that were found; returns how many were.
     ///
     /// # Errors
@@ -154,6 +192,11 @@ impl KvValues {
             KvReply::Listed { keys, next } => Ok((keys, next)),
             other => Err(unexpected("Listed", &other)),
         }
+    }
+
+    /// What cursors of [`list`](Self::list) are below: who begins at any of them and goes on to here is given the keys behind it.
+    pub const fn list_end(&self) -> u64 {
+        self.cache.view.geometry().buckets()
     }
 
     /// How many blocks there are.
@@ -203,16 +246,33 @@ impl KvValues {
     fn replace_some(&mut self, blocks: &[Replacement<'_>]) -> Result<Vec<Replaced>, PoolError> {
         let classes: Vec<u64> = blocks.iter().map(|block| class_bytes(length(block.pieces))).collect();
         let slots = self.slots_for(&classes)?;
+        let swaps = self.written(blocks, &slots)?;
+        let (give, take) = self.restock(&classes);
+        let (outcomes, taken) = self.swap(swaps, give, take.clone())?;
+        self.store(&take, &taken);
+        let mut outcomes = outcomes.into_iter();
+        let outcome = |slot: &Option<Slot>| match slot.and_then(|_| outcomes.next()) {
+            Some(outcome) => replaced(outcome),
+            None => Replaced::NoRoom,
+        };
+        Ok(slots.iter().map(outcome).collect())
+    }
+
+    /// Writes blocks into those of their slots that there are; a failure puts these into the stock.
+    fn written(
+        &mut self,
+        blocks: &[Replacement<'_>],
+        slots: &[Option<Slot>],
+    ) -> Result<Vec<KvSwap>, PoolError> {
         let mut swaps = Vec::with_capacity(blocks.len());
-        let mut failed = None;
-        for (block, slot) in blocks.iter().zip(&slots) {
+        for (block, slot) in blocks.iter().zip(slots) {
             let Some(slot) = slot else { continue };
             let bytes = length(block.pieces);
             let sum = match self.cache.view.write(slot.offset, bytes, block.pieces) {
                 Ok(sum) => sum,
                 Err(error) => {
-                    failed = Some(broken(error));
-                    break;
+                    self.stock.extend(slots.iter().flatten());
+                    return Err(broken(error));
                 }
             };
             let expects = match block.expects {
@@ -222,20 +282,7 @@ impl KvValues {
             };
             swaps.push(KvSwap { slot: slot.slot, key: block.key.to_vec(), bytes, expects, sum });
         }
-        if let Some(error) = failed {
-            self.stock.extend(slots.into_iter().flatten());
-            return Err(error);
-        }
-        let (give, take) = self.restock(&classes);
-        let (outcomes, taken) = self.swap(swaps, give, take.clone())?;
-        self.store(&take, &taken);
-        let mut outcomes = outcomes.into_iter();
-        let outcome = |slot: &Option<Slot>| match slot.and_then(|_| outcomes.next()) {
-            Some(KvSwapped::Done) => Replaced::Done,
-            Some(KvSwapped::Changed) => Replaced::Changed,
-            Some(KvSwapped::NoRoom) | None => Replaced::NoRoom,
-        };
-        Ok(slots.iter().map(outcome).collect())
+        Ok(swaps)
     }
 
     /// What was replaced must never come back, so nothing goes to a disk.
@@ -317,6 +364,14 @@ fn wanted(classes: &[u64], recent: &mut Vec<u64>, most: u64) -> Vec<u64> {
         }
     }
     wanted
+}
+
+const fn replaced(swapped: KvSwapped) -> Replaced {
+    match swapped {
+        KvSwapped::Done => Replaced::Done,
+        KvSwapped::Changed => Replaced::Changed,
+        KvSwapped::NoRoom => Replaced::NoRoom,
+    }
 }
 
 fn length(pieces: &[&[u8]]) -> u64 {

@@ -272,6 +272,18 @@ pub enum KvRequest {
         /// Which, at most [`KV_KEYS_MAX`].
         keys: Vec<KvKey>,
     },
+    /// Swaps blocks in if all keys are as expected, and nothing else, with nobody in between → `Swapped`, without slots and with the
+    /// same for each block. No block of the namespace goes to a disk from here on.
+    SwapAll {
+        /// From `Opened`.
+        handle: Handle,
+        /// Which, of different keys.
+        blocks: Vec<KvSwap>,
+        /// Blocks of other keys that must still be those that were seen.
+        seen: Vec<(KvKey, KvSeen)>,
+        /// Whether they are removed then.
+        removes: bool,
+    },
 }
 
 /// Most keys of one request that reaches other nodes: with keys of 64 bytes it fills half a control message.
