@@ -140,8 +140,10 @@ class Wire:
 KEYS = [b"a", b"b", b"c", b"\r\n", b"", b"k" * 64, b"k" * 65, b"l" * 3000]
 FLOATS = [b"0.1", b"-2.5e3", b"1e17", b"3.0e-5", b"-7", b".5", b"5.", b"+1", b"inf", b"-Infinity", b"nan", b"abc", b"", b" 1", b"1 ", b"0x1.8p1",
           b"1e400", b"1e4932", b"1e4933", b"1e-4950", b"1e-4951", b"0.00000000000000001", b"123456789.987654321", b"1\x00", b"1" * 30, b"1" * 5120]
+BITS = [0, 1, 7, 8, 9, 100, 40_003, 2**32, -1, 2**63, b"x", b"01"]
+MEASURES = ["BIT", "bit", "BYTE", "byte", "nibble"]
 VALUES = [b"", b"0", b"7", b"-3", b"9223372036854775807", b"hello", b"\x00\r\n\xff", b"v" * 5000, b"w" * 70_000, b"01", b" 1",
-          b"10.50", b"-0.3"]
+          b"10.50", b"-0.3", b"\xff" * 9, b"\xff\xf0\x00\x0f\x81"]
 
 
 def random_command(chance):
@@ -183,6 +185,12 @@ def random_command(chance):
         lambda: (chance.choice(["INCRBY", "DECRBY"]), key(), number()),
         lambda: ("INCRBYFLOAT", key(), chance.choice(FLOATS)),
         lambda: ("SETRANGE", key(), chance.choice([0, 1, 5, 6000, -1, 2**29, 2**62, b"x"]), value()),
+        lambda: ("GETBIT", key(), chance.choice(BITS)),
+        lambda: ("SETBIT", key(), chance.choice(BITS), chance.choice([0, 1, 1, 2, -1, b"x"])),
+        lambda: ("BITCOUNT", key(), *chance.choice([(), (), (0,), (number(), number()), (number(), number(), chance.choice(MEASURES))])),
+        lambda: ("BITPOS", key(), chance.choice([0, 1, 1, 2, b"x"]),
+                 *chance.choice([(), (number(),), (number(), number()), (number(), number(), chance.choice(MEASURES)), (0, 1, "BIT", 1)])),
+        lambda: ("ROLE",),
         lambda: ("MSETNX", *[word for _ in range(chance.randint(1, 3)) for word in (key(), value())]),
         lambda: ("MSETNX", key(), value(), key()),
         lambda: (chance.choice(["RENAME", "RENAMENX"]), key(), key()),

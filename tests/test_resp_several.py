@@ -52,6 +52,7 @@ def test_ends_go_with_their_values_and_stay_where_a_part_changes(serve, redis):
     assert client.copy("l", "never", replace=True) and client.pexpiretime("never") == end == client.pexpiretime("l")
     assert client.copy("l", "m", destination_db=1)
     assert redis.Redis(port=client.get_connection_kwargs()["port"], db=1).pexpiretime("m") == end
+    assert client.setbit("l", 3, 0) == 1 and client.pexpiretime("l") == end
     client.set("forever", "w")
     assert client.rename("forever", "l") and client.pexpiretime("l") == -1 and client.get("l") == b"w"
     client.set("past", "x", px=1)
@@ -212,6 +213,33 @@ def test_any_key_comes_up_and_none_that_has_ended(serve, redis):
     assert set(found) == keys and max(found.count(key) for key in keys) < 150
     client.mset({f"more{number}": 1 for number in range(3000)})
     assert len({client.randomkey() for _ in range(200)}) > 100
+
+
+def test_values_that_are_evicted_while_they_move_are_missing_and_never_wrong(serve, redis):
+    client = redis.Redis(port=serve(kv="32M").port)
+    chance = random.Random(5)
+    sizes = [100, 30_000, MEBIBYTE, 5 * MEBIBYTE]
+    content = lambda number: number.to_bytes(2, "big") * (sizes[number % 4] // 2)
+    keys = [f"k{number}" for number in range(12)]
+    model, hits, moved = {}, 0, 0
+    for number in range(400):
+        one, two = chance.sample(keys, 2)
+        try:
+            done = chance.choice([
+                lambda: client.set(one, content(number)) and {one: number},
+                lambda: client.rename(one, two) and {one: None, two: model.get(one)},
+                lambda: client.copy(one, two, replace=True) and {two: model.get(one)},
+                lambda: client.msetnx({one: content(number), two: content(number)}) and {one: number, two: number},
+            ])()
+            moved += len(done or {}) == 2
+            model.update(done or {})
+        except redis.ResponseError as error:
+            assert "no such key" in str(error) or "no room" in str(error)
+        looked = [one, two, chance.choice(keys)] if number < 399 else keys
+        for key, value in zip(looked, client.mget(looked)):
+            hits += value is not None
+            assert value is None or model.get(key) is not None and value == content(model[key]), (number, key)
+    assert moved > 50 and hits > 300
 
 
 def random_float(chance):

@@ -1,6 +1,7 @@
 //! What each command does.
 
 mod about;
+mod bits;
 mod keys;
 mod session;
 mod several;
@@ -159,6 +160,10 @@ impl Call<'_> {
         if !self.caller.is_known && !spec.flags.ends_with("no_auth") {
             return Err(Refusal::text("NOAUTH Authentication required."));
         }
+        self.act(spec)
+    }
+
+    fn act(&mut self, spec: &Spec) -> Outcome {
         match spec.command {
             Command::Get => self.get(),
             Command::Set => self.set(),
@@ -178,6 +183,10 @@ impl Call<'_> {
             Command::DecrBy => self.decrement(),
             Command::IncrByFloat => self.add_float(),
             Command::SetRange => self.set_range(),
+            Command::GetBit => self.get_bit(),
+            Command::SetBit => self.set_bit(),
+            Command::BitCount => self.bit_count(),
+            Command::BitPos => self.bit_pos(),
             Command::MSetNx => self.mset_nx(),
             Command::Rename => self.rename(true),
             Command::RenameNx => self.rename(false),
@@ -210,6 +219,7 @@ impl Call<'_> {
             Command::Config => self.config(),
             Command::Command => self.command(),
             Command::Time => self.time(),
+            Command::Role => self.role(),
             Command::Multi => self.multi(),
             Command::Exec => Err(Refusal::text("ERR EXEC without MULTI")),
             Command::Discard => self.discard(),

@@ -7,6 +7,10 @@ pub enum Command {
     Append,
     /// `AUTH`
     Auth,
+    /// `BITCOUNT`
+    BitCount,
+    /// `BITPOS`
+    BitPos,
     /// `CLIENT`
     Client,
     /// `COMMAND`
@@ -43,6 +47,8 @@ pub enum Command {
     FlushDb,
     /// `GET`
     Get,
+    /// `GETBIT`
+    GetBit,
     /// `GETDEL`
     GetDel,
     /// `GETEX`
@@ -99,12 +105,16 @@ pub enum Command {
     RenameNx,
     /// `RESET`
     Reset,
+    /// `ROLE`
+    Role,
     /// `SCAN`
     Scan,
     /// `SELECT`
     Select,
     /// `SET`
     Set,
+    /// `SETBIT`
+    SetBit,
     /// `SETEX`
     SetEx,
     /// `SETNX`
@@ -193,6 +203,8 @@ pub fn find(name: &[u8]) -> Option<&'static Spec> {
 pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Append, "append", 3, "write,denyoom,fast", (1, 1, 1), "string", "2.0.0", "Appends bytes to a value, or makes it"),
     Spec::new(Command::Auth, "auth", -2, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "1.0.0", "Says the password"),
+    Spec::new(Command::BitCount, "bitcount", -2, "readonly", (1, 1, 1), "bitmap", "2.6.0", "How many bits of a value are set"),
+    Spec::new(Command::BitPos, "bitpos", -3, "readonly", (1, 1, 1), "bitmap", "2.8.7", "The first bit of a value that is set, or not"),
     Spec::new(Command::Client, "client", -2, "noscript,loading,stale", (0, 0, 0), "connection", "2.4.0", "About the connection: ID, INFO, LIST, SETNAME, GETNAME, SETINFO, NO-EVICT, NO-TOUCH, REPLY"),
     Spec::new(Command::Command, "command", -1, "loading,stale", (0, 0, 0), "server", "2.8.13", "Which commands there are: COUNT, DOCS, INFO, LIST"),
     Spec::new(Command::Config, "config", -2, "admin,noscript,loading,stale", (0, 0, 0), "server", "2.0.0", "Shows the configuration: GET, RESETSTAT"),
@@ -211,6 +223,7 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::FlushAll, "flushall", -1, "write", (0, 0, 0), "server", "1.0.0", "Removes all keys of all databases"),
     Spec::new(Command::FlushDb, "flushdb", -1, "write", (0, 0, 0), "server", "1.0.0", "Removes all keys of the database"),
     Spec::new(Command::Get, "get", 2, "readonly,fast", (1, 1, 1), "string", "1.0.0", "The value of a key"),
+    Spec::new(Command::GetBit, "getbit", 3, "readonly,fast", (1, 1, 1), "bitmap", "2.2.0", "A bit of a value"),
     Spec::new(Command::GetDel, "getdel", 2, "write,fast", (1, 1, 1), "string", "6.2.0", "The value of a key, which is removed"),
     Spec::new(Command::GetEx, "getex", -2, "write,fast", (1, 1, 1), "string", "6.2.0", "The value of a key, whose end is changed"),
     Spec::new(Command::GetRange, "getrange", 4, "readonly", (1, 1, 1), "string", "2.4.0", "A part of a value"),
@@ -239,9 +252,11 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Rename, "rename", 3, "write", (1, 2, 1), "generic", "1.0.0", "Gives a value and its end another key"),
     Spec::new(Command::RenameNx, "renamenx", 3, "write,fast", (1, 2, 1), "generic", "1.0.0", "Gives a value another key if that is not there"),
     Spec::new(Command::Reset, "reset", 1, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "6.2.0", "Makes the connection as it was at first"),
+    Spec::new(Command::Role, "role", 1, "noscript,loading,stale,fast", (0, 0, 0), "server", "2.8.12", "That the server has no replicas"),
     Spec::new(Command::Scan, "scan", -2, "readonly", (0, 0, 0), "generic", "2.8.0", "Some keys, and where to go on"),
     Spec::new(Command::Select, "select", 2, "loading,stale,fast", (0, 0, 0), "connection", "1.0.0", "Chooses the database"),
     Spec::new(Command::Set, "set", -3, "write,denyoom", (1, 1, 1), "string", "1.0.0", "Sets a value"),
+    Spec::new(Command::SetBit, "setbit", 4, "write,denyoom", (1, 1, 1), "bitmap", "2.2.0", "Sets or clears a bit of a value"),
     Spec::new(Command::SetEx, "setex", 4, "write,denyoom", (1, 1, 1), "string", "2.0.0", "Sets a value that ends in some seconds"),
     Spec::new(Command::SetNx, "setnx", 3, "write,denyoom,fast", (1, 1, 1), "string", "1.0.0", "Sets a value if the key is not there"),
     Spec::new(Command::SetRange, "setrange", 4, "write,denyoom", (1, 1, 1), "string", "2.2.0", "Overwrites a part of a value"),

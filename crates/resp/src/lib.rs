@@ -7,12 +7,14 @@
 //! | [`value`] | replies out of bytes, for clients |
 //! | [`command`] | the commands: names, arity, keys |
 //! | [`options`] | options of commands that set and expire |
+//! | [`bits`] | single bits of a value |
 //! | [`glob`], [`number`], [`float`] | patterns, integers and numbers with a fraction as Redis understands them |
 //!
 //! The protocol is described at <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
 #![forbid(unsafe_code)]
 
 mod big;
+pub mod bits;
 pub mod command;
 pub mod float;
 pub mod glob;

@@ -8,7 +8,7 @@ use hinterland_resp::command::{self, COMMANDS, Spec};
 use hinterland_resp::glob;
 
 /// Sections of `INFO`, in their order.
-const SECTIONS: [&str; 5] = ["server", "clients", "memory", "stats", "keyspace"];
+const SECTIONS: [&str; 6] = ["server", "clients", "memory", "stats", "replication", "keyspace"];
 
 impl Call<'_> {
     pub(super) fn info(&mut self) -> Outcome {
@@ -52,7 +52,6 @@ impl Call<'_> {
                     ("namespace", shared.options.namespace.clone()),
                     ("uptime_in_seconds", uptime.to_string()),
                     ("uptime_in_days", (uptime / 86_400).to_string()),
-                    ("role", "master".to_owned()),
                 ]
             }
             "clients" => {
@@ -84,6 +83,7 @@ impl Call<'_> {
                     ("keyspace_misses", Counters::read(&counters.misses).to_string()),
                 ]
             }
+            "replication" => vec![("role", "master".to_owned()), ("connected_slaves", "0".to_owned())],
             _ => return self.databases(),
         };
         Ok(lines.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
@@ -204,6 +204,14 @@ impl Call<'_> {
             self.replies.bulk(name.as_bytes());
             self.replies.bulk(value.as_bytes());
         }
+    }
+
+    pub(super) fn role(&mut self) -> Outcome {
+        self.replies.array(3);
+        self.replies.bulk(b"master");
+        self.replies.integer(0);
+        self.replies.array(0);
+        Ok(())
     }
 
     pub(super) fn time(&mut self) -> Outcome {
