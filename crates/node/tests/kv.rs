@@ -4,7 +4,9 @@
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_pool::{KvCache, Pool, PoolError, Stored};
-use hinterland_proto::control::{KvBlock, KvParent, KvReply, KvRequest, KvSlot, Reply, Request};
+use hinterland_proto::control::{
+    KvBlock, KvExpects, KvParent, KvReply, KvRequest, KvSeen, KvSlot, KvSwap, KvSwapped, Reply, Request,
+};
 use hinterland_types::{Handle, RackName};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -238,6 +240,60 @@ fn a_session_can_publish_and_abort_what_it_has_reserved_and_nothing_else() {
     assert_eq!(code(&ask(&one, KvRequest::Publish { handle, slots, sums: Vec::new() }).unwrap_err()), 13);
     let wrong = Handle(handle.0.wrapping_add(1));
     assert_eq!(code(&ask(&one, KvRequest::Clear { handle: wrong }).unwrap_err()), 9);
+}
+
+/// Slots without a key.
+fn take(pool: &Pool, handle: Handle, count: usize) -> Vec<u32> {
+    let take = vec![1000; count];
+    let request = KvRequest::Swap { handle, blocks: Vec::new(), give: Vec::new(), take, on_disk: false };
+    let KvReply::Swapped { slots, .. } = ask(pool, request).unwrap() else { panic!("no slots") };
+    slots
+        .into_iter()
+        .map(|slot| if let KvSlot::Reserved { slot, .. } = slot { slot } else { panic!("{slot:?}") })
+        .collect()
+}
+
+#[test]
+fn a_swap_of_several_blocks_that_cannot_be_whole_leaves_nothing() {
+    let ground = Ground::new("whole", 16 << 20);
+    let (one, other) = (ground.pool(), ground.pool());
+    let (handle, theirs) = (open(&one), open(&other));
+    let swap = |slot, key: &[u8], expects| KvSwap { slot, key: key.to_vec(), bytes: 9, expects, sum: None };
+    let all = |handle, blocks, seen| KvRequest::SwapAll { handle, blocks, seen, removes: true };
+    let held = || {
+        let stores = one.kv_status().unwrap();
+        (stores[0].blocks, stores[0].reserved)
+    };
+    let slots = take(&one, handle, 2);
+    let blocks = |keys: [&[u8]; 2], expects| {
+        vec![swap(slots[0], keys[0], KvExpects::Nothing), swap(slots[1], keys[1], expects)]
+    };
+    let nobody = KvSeen { slot: u32::MAX, generation: u64::MAX };
+    let right = || blocks([b"a", b"b"], KvExpects::Anything);
+    assert_eq!(
+        code(&ask(&other, all(theirs, right(), Vec::new())).unwrap_err()),
+        13,
+        "slots of another session"
+    );
+    let long = ask(&one, all(handle, blocks([b"a", &[1; 65]], KvExpects::Anything), Vec::new()));
+    assert_eq!(code(&long.unwrap_err()), 22);
+    let long = ask(&one, all(handle, right(), vec![(vec![1; 65], nobody)]));
+    assert_eq!(code(&long.unwrap_err()), 22);
+    assert_eq!(held(), (0, 2), "nothing was done, and the slots are the writer's");
+    for (blocks, seen) in [
+        (blocks([b"a", b"b"], KvExpects::Block(nobody)), Vec::new()),
+        (right(), vec![(b"c".to_vec(), nobody)]),
+        (blocks([b"a", b"a"], KvExpects::Nothing), Vec::new()),
+    ] {
+        let slots = take(&one, handle, 2);
+        let blocks = blocks.into_iter().zip(&slots).map(|(block, slot)| KvSwap { slot: *slot, ..block });
+        let swapped = ask(&one, all(handle, blocks.collect(), seen)).unwrap();
+        assert_eq!(swapped, KvReply::Swapped { outcomes: vec![KvSwapped::Changed; 2], slots: Vec::new() });
+        assert_eq!(held(), (0, 2), "the first two are held as before");
+    }
+    let swapped = ask(&one, all(handle, right(), Vec::new())).unwrap();
+    assert_eq!(swapped, KvReply::Swapped { outcomes: vec![KvSwapped::Done; 2], slots: Vec::new() });
+    assert_eq!(held(), (2, 0));
 }
 
 #[test]
