@@ -271,3 +271,49 @@ def test_sums_of_numbers_with_a_fraction_are_those_of_redis(serve, peer, seed):
             assert got == expected, (number, words)
             sums += word[0] == "INCRBYFLOAT" and isinstance(got, bytes)
     assert sums > 1000, "the test is too tame"
+
+
+def random_look(chance):
+    """A command on bits or texts of the keys a, b and c."""
+    key = lambda: chance.choice("abc")
+    place = lambda: chance.choice([0, 1, -1, 2, 3, -3, 7, 8, -8, 9, 20, -40, 63, 64, 100])
+    measure = lambda: chance.choice(["BIT", "BIT", "BYTE"])
+    return chance.choice([
+        lambda: ("BITCOUNT", key(), place(), place(), measure()),
+        lambda: ("BITPOS", key(), chance.choice([0, 1]), place(), place(), measure()),
+        lambda: ("BITPOS", key(), chance.choice([0, 1]), place()),
+        lambda: ("BITOP", chance.choice(["AND", "OR", "XOR"]), "d", key(), key(), key()),
+        lambda: ("BITOP", "NOT", "d", key()),
+        lambda: ("GET", "d"),
+        lambda: ("LCS", key(), key()),
+        lambda: ("LCS", key(), key(), "IDX", "MINMATCHLEN", chance.randint(0, 4), *["WITHMATCHLEN"] * chance.randint(0, 1)),
+        lambda: ("LCS", key(), key(), "LEN"),
+        lambda: ("SETRANGE", key(), chance.randint(0, 9), bytes(chance.choices(b"\x00\xffab", k=3))),
+        lambda: ("SETBIT", key(), chance.randint(0, 80), chance.randint(0, 1)),
+        lambda: ("SET", key(), bytes(chance.choices(chance.choice([b"ab", b"abcdefgh", b"\x00\xff", bytes(range(256))]), k=chance.randint(0, 40)))),
+        lambda: ("DEL", key()) if chance.random() < 0.2 else ("STRLEN", "d"),
+    ])()
+
+
+@needs_redis
+@pytest.mark.parametrize("version", [2, 3])
+def test_bits_and_what_texts_have_in_common_are_those_of_redis(serve, peer, version):
+    ours, theirs = Wire(serve().port), Wire(peer)
+    chance = random.Random(version)
+    for wire in (ours, theirs):
+        wire.ask("HELLO", version)
+    for number in range(6000):
+        words = random_look(chance)
+        got, expected = ours.ask(*words), theirs.ask(*words)
+        assert got == expected, (number, words)
+
+
+def test_a_search_that_would_take_too_much_memory_is_refused(serve, redis):
+    client = redis.Redis(port=serve("--buffers", "16M").port)
+    client.mset({"a": b"x" * 20_000, "b": b"y" * 20_000, "c": b"x" * 3000})
+    with pytest.raises(redis.ResponseError, match="exceeds proto-max-bulk-len"):
+        client.lcs("a", "b")
+    with pytest.raises(redis.ResponseError, match="more than the buffers have left"):
+        client.lcs("a", "c")
+    client.set("d", b"zxxz")
+    assert client.lcs("c", "d") == b"xx" and client.lcs("c", "d", len=True) == 2

@@ -14,7 +14,7 @@ UNSURE = ("DBSIZE", "SCAN")
 
 
 # A key that was made and removed again counts as unchanged here, and as changed for Redis.
-REMOVERS = ("DEL", "UNLINK", "GETDEL", "GETEX", "FLUSHDB", "FLUSHALL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "RENAME", "RENAMENX")
+REMOVERS = ("DEL", "UNLINK", "GETDEL", "GETEX", "FLUSHDB", "FLUSHALL", "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "RENAME", "RENAMENX", "BITOP")
 
 
 def some_command(chance, may_remove):

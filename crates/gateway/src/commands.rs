@@ -185,6 +185,8 @@ impl Call<'_> {
             Command::SetRange => self.set_range(),
             Command::GetBit => self.get_bit(),
             Command::SetBit => self.set_bit(),
+            Command::BitOp => self.bit_op(),
+            Command::Lcs => self.lcs(),
             Command::BitCount => self.bit_count(),
             Command::BitPos => self.bit_pos(),
             Command::MSetNx => self.mset_nx(),

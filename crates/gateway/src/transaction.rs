@@ -70,10 +70,14 @@ impl Pending {
 pub fn runs_alone(connection: &Connection) -> bool {
     let words = connection.words();
     let is_queueing = connection.caller.pending.transaction.is_some();
+    // `GET` and its like need not be looked up for it: what is about several keys has a word more.
+    if !is_queueing && words.len() < 3 {
+        return false;
+    }
     let spec = command::find(words.get(0)).filter(|spec| spec.takes(words.len()));
     match spec.map(|spec| spec.command) {
         Some(Command::Exec) => is_queueing,
-        Some(Command::Copy | Command::MSetNx | Command::Rename | Command::RenameNx) => {
+        Some(Command::BitOp | Command::Copy | Command::MSetNx | Command::Rename | Command::RenameNx) => {
             !is_queueing && connection.caller.is_known
         }
         _ => false,

@@ -34,6 +34,49 @@ impl Measure {
     }
 }
 
+/// How bits of values are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operation {
+    /// Set where they are set in all.
+    And,
+    /// Set where they are set in one.
+    Or,
+    /// Set where they are set in an odd number.
+    Xor,
+    /// Set where they are not, in the only value.
+    Not,
+}
+
+impl Operation {
+    /// Reads its name.
+    pub fn parse(word: &[u8]) -> Option<Self> {
+        match word.to_ascii_uppercase().as_slice() {
+            b"AND" => Some(Self::And),
+            b"OR" => Some(Self::Or),
+            b"XOR" => Some(Self::Xor),
+            b"NOT" => Some(Self::Not),
+            _ => None,
+        }
+    }
+
+    /// Puts one value more to those before; `None` before the first one. A shorter one goes on with zeros.
+    pub fn join(self, before: Option<Vec<u8>>, value: Vec<u8>) -> Vec<u8> {
+        let Some(before) = before else {
+            return if self == Self::Not { value.into_iter().map(|byte| !byte).collect() } else { value };
+        };
+        let (mut long, short) = if before.len() >= value.len() { (before, value) } else { (value, before) };
+        let rest = short.iter().chain(std::iter::repeat(&0));
+        for (byte, other) in long.iter_mut().zip(rest) {
+            match self {
+                Self::And => *byte &= other,
+                Self::Or => *byte |= other,
+                Self::Xor | Self::Not => *byte ^= other,
+            }
+        }
+        long
+    }
+}
+
 /// Whether a bit of a value is set; bits behind its end are not.
 pub fn is_set(value: &[u8], bit: usize) -> bool {
     value.get(bit / 8).is_some_and(|byte| byte & mask(bit) != 0)

@@ -9,6 +9,8 @@ pub enum Command {
     Auth,
     /// `BITCOUNT`
     BitCount,
+    /// `BITOP`
+    BitOp,
     /// `BITPOS`
     BitPos,
     /// `CLIENT`
@@ -69,6 +71,8 @@ pub enum Command {
     Info,
     /// `KEYS`
     Keys,
+    /// `LCS`
+    Lcs,
     /// `MEMORY`
     Memory,
     /// `MGET`
@@ -204,6 +208,7 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::Append, "append", 3, "write,denyoom,fast", (1, 1, 1), "string", "2.0.0", "Appends bytes to a value, or makes it"),
     Spec::new(Command::Auth, "auth", -2, "noscript,loading,stale,fast,no_auth", (0, 0, 0), "connection", "1.0.0", "Says the password"),
     Spec::new(Command::BitCount, "bitcount", -2, "readonly", (1, 1, 1), "bitmap", "2.6.0", "How many bits of a value are set"),
+    Spec::new(Command::BitOp, "bitop", -4, "write,denyoom", (2, -1, 1), "bitmap", "2.6.0", "Puts the bits of several values together: AND, OR, XOR, NOT"),
     Spec::new(Command::BitPos, "bitpos", -3, "readonly", (1, 1, 1), "bitmap", "2.8.7", "The first bit of a value that is set, or not"),
     Spec::new(Command::Client, "client", -2, "noscript,loading,stale", (0, 0, 0), "connection", "2.4.0", "About the connection: ID, INFO, LIST, SETNAME, GETNAME, SETINFO, NO-EVICT, NO-TOUCH, REPLY"),
     Spec::new(Command::Command, "command", -1, "loading,stale", (0, 0, 0), "server", "2.8.13", "Which commands there are: COUNT, DOCS, INFO, LIST"),
@@ -234,6 +239,7 @@ pub const COMMANDS: &[Spec] = &[
     Spec::new(Command::IncrByFloat, "incrbyfloat", 3, "write,denyoom,fast", (1, 1, 1), "string", "2.6.0", "Adds to a number with a fraction"),
     Spec::new(Command::Info, "info", -1, "loading,stale", (0, 0, 0), "server", "1.0.0", "About the server, in lines"),
     Spec::new(Command::Keys, "keys", 2, "readonly", (0, 0, 0), "generic", "1.0.0", "All keys that fit a pattern"),
+    Spec::new(Command::Lcs, "lcs", -3, "readonly", (1, 2, 1), "string", "7.0.0", "The longest text that two values have in common"),
     Spec::new(Command::Memory, "memory", -2, "readonly", (0, 0, 0), "server", "4.0.0", "Memory of a key: USAGE"),
     Spec::new(Command::MGet, "mget", -2, "readonly,fast", (1, -1, 1), "string", "1.0.0", "The values of several keys"),
     Spec::new(Command::MSet, "mset", -3, "write,denyoom", (1, -1, 2), "string", "1.0.1", "Sets several values"),

@@ -7,7 +7,7 @@
 //! | [`value`] | replies out of bytes, for clients |
 //! | [`command`] | the commands: names, arity, keys |
 //! | [`options`] | options of commands that set and expire |
-//! | [`bits`] | single bits of a value |
+//! | [`bits`], [`lcs`] | single bits of a value, and what two values have in common |
 //! | [`glob`], [`number`], [`float`] | patterns, integers and numbers with a fraction as Redis understands them |
 //!
 //! The protocol is described at <https://redis.io/docs/latest/develop/reference/protocol-spec/>.
@@ -19,6 +19,7 @@ pub mod command;
 pub mod float;
 pub mod glob;
 pub mod inline;
+pub mod lcs;
 pub mod number;
 pub mod options;
 pub mod reply;

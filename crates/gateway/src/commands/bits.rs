@@ -1,10 +1,13 @@
-//! Commands on single bits of a value.
+//! Commands on bits of values, and on what two values have in common.
 
 use super::{Call, Outcome, Refusal};
 use crate::head::VALUE_BYTES_MAX;
 use crate::keyspace::{Change, KeyError};
-use hinterland_resp::bits::{self, Measure};
+use hinterland_pool::Expects;
+use hinterland_resp::bits::{self, Measure, Operation};
+use hinterland_resp::lcs::{self, LcsOptions};
 use hinterland_resp::number;
+use std::ops::RangeInclusive;
 
 impl Call<'_> {
     pub(super) fn get_bit(&mut self) -> Outcome {
@@ -87,6 +90,70 @@ impl Call<'_> {
         });
         // As above.
         self.replies.integer(found.map_or(-1, |bit| bit as i64));
+        Ok(())
+    }
+
+    pub(super) fn bit_op(&mut self) -> Outcome {
+        let operation = Operation::parse(self.words.get(1)).ok_or_else(Refusal::syntax)?;
+        if operation == Operation::Not && self.words.len() != 4 {
+            return Err(Refusal::text("ERR BITOP NOT must be called with a single source key."));
+        }
+        let mut joined = None;
+        for index in 3..self.words.len() {
+            let value = self.value_of(index)?.unwrap_or_default();
+            joined = Some(operation.join(joined, value));
+        }
+        let (value, target, now_ms) = (joined.unwrap_or_default(), self.words.get(2), self.now_ms());
+        let keyspace = self.keyspace()?;
+        if value.is_empty() {
+            keyspace.remove(&[target], now_ms)?;
+        } else if !keyspace.set_if(target, &value, None, Expects::Anything)? {
+            return Err(KeyError::Contended.into());
+        }
+        // At most 512 MiB: the cast loses nothing.
+        self.replies.integer(value.len() as i64);
+        Ok(())
+    }
+
+    pub(super) fn lcs(&mut self) -> Outcome {
+        let (one, two) = (self.value_of(1)?.unwrap_or_default(), self.value_of(2)?.unwrap_or_default());
+        let options = LcsOptions::parse(self.words.from(3))?;
+        let bytes = lcs::table_bytes(&one, &two).filter(|bytes| *bytes <= VALUE_BYTES_MAX);
+        let bytes = bytes.ok_or_else(|| {
+            Refusal::text("ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len")
+        })?;
+        if bytes > self.room() {
+            return Err(KeyError::Buffers(bytes).into());
+        }
+        let common = lcs::common(&one, &two);
+        // Less than the table that they were counted in: the casts lose nothing.
+        let length = common.text.len() as i64;
+        if options.length {
+            self.replies.integer(length);
+            return Ok(());
+        }
+        if !options.places {
+            self.replies.bulk(&common.text);
+            return Ok(());
+        }
+        let bytes_of = |range: &RangeInclusive<usize>| (range.end() - range.start() + 1) as i64;
+        let pieces = common.pieces.iter().filter(|piece| bytes_of(&piece.0) >= options.piece_bytes_min);
+        self.replies.map(2);
+        self.replies.bulk(b"matches");
+        self.replies.array(pieces.clone().count());
+        for (first, second) in pieces {
+            self.replies.array(2 + usize::from(options.with_lengths));
+            for range in [first, second] {
+                self.replies.array(2);
+                self.replies.integer(*range.start() as i64);
+                self.replies.integer(*range.end() as i64);
+            }
+            if options.with_lengths {
+                self.replies.integer(bytes_of(first));
+            }
+        }
+        self.replies.bulk(b"len");
+        self.replies.integer(length);
         Ok(())
     }
 

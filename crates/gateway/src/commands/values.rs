@@ -43,7 +43,7 @@ impl Call<'_> {
     }
 
     /// Bytes that the replies of this connection may grow by.
-    fn room(&self) -> usize {
+    pub(super) fn room(&self) -> usize {
         let shared = &self.context.shared;
         // What this command has appended already is not in the shared sum yet.
         let room = shared.room().saturating_sub(self.replies.unsent().len());
