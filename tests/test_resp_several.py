@@ -147,6 +147,45 @@ def test_a_value_that_many_servers_move_is_never_lost_nor_doubled(serve, redis, 
     assert client.delete(*places) == 1 and client_store(client) == [0]
 
 
+def test_readers_never_see_a_mixture_of_values_that_many_servers_move_and_replace(serve, redis):
+    first = serve("--threads", "2", kv="512M")
+    ports = [first.port, serve(node=first.node).port]
+    keys, sizes = ["a", "b", "c", b"n" * 70], [3, 5000, 4 * MEBIBYTE, 5 * MEBIBYTE]
+    stop, wrong, reads = threading.Event(), [], []
+
+    def write(number):
+        client, chance = redis.Redis(port=ports[number % 2]), random.Random(number)
+        for _ in range(60):
+            one, two = chance.sample(keys, 2)
+            value = bytes([chance.randrange(256)]) * chance.choice(sizes)
+            try:
+                chance.choice([
+                    lambda: client.set(one, value), lambda: client.rename(one, two), lambda: client.copy(one, two, replace=True),
+                    lambda: client.delete(one), lambda: client.msetnx({one: value, two: value}), lambda: client.renamenx(one, two),
+                ])()
+            except redis.ResponseError as error:
+                assert "no such key" in str(error)
+
+    def read(port):
+        client = redis.Redis(port=port)
+        while not stop.is_set():
+            for value in client.mget(keys):
+                reads.append(value is not None)
+                if value is not None and (len(value) not in sizes or value.count(value[:1]) != len(value)):
+                    wrong.append((len(value), value[:9]))
+
+    readers = [threading.Thread(target=read, args=(port,)) for port in ports]
+    for reader in readers:
+        reader.start()
+    try:
+        run_all(*[lambda number=number: write(number) for number in range(3)])
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not wrong and sum(reads) > 50
+
+
 def test_nobody_on_a_server_sees_a_value_under_both_keys_or_none(serve, redis):
     server = serve("--threads", "3")
     mover = redis.Redis(port=server.port)
