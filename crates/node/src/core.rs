@@ -138,13 +138,16 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Itself, or what was lent if the node has not let go of it.
+    /// Itself, unless it was lent and the node has let go of it, or its bytes turned out to be wrong.
     ///
     /// # Errors
-    /// [`Refused`] if it has.
+    /// [`Refused`] then: it is to be opened again.
     pub fn still_there(self) -> Result<Self, Refused> {
-        let Self::Lent(lent) = self else { return Ok(self) };
-        let held = lent.upgrade().filter(|holding| !holding.is_let_go());
+        let held = match self {
+            Self::Lent(lent) => lent.upgrade().filter(|holding| !holding.is_let_go()),
+            Self::Held(holding) if holding.is_wrong() => None,
+            other => return Ok(other),
+        };
         held.map(Self::Held).ok_or_else(|| {
             Refused::new(errno::EBADF, "the object is not held here any more (hint: open it again)")
         })

@@ -123,6 +123,8 @@ pub struct Holding {
     heat: HeatMark,
     /// Whether the node has let go of it.
     is_let_go: AtomicBool,
+    /// Its bytes are not those of the object.
+    is_wrong: AtomicBool,
 }
 
 struct Memory {
@@ -168,6 +170,18 @@ impl Holding {
     pub fn is_let_go(&self) -> bool {
         // Acquire: pairs with the Release in `drop_object`.
         self.is_let_go.load(Ordering::Acquire)
+    }
+
+    /// Its bytes turned out to be wrong: no handle leads to them any more.
+    pub fn distrust(&self) {
+        // Release: pairs with the Acquire in `is_wrong`.
+        self.is_wrong.store(true, Ordering::Release);
+    }
+
+    /// Whether its bytes turned out to be wrong.
+    pub fn is_wrong(&self) -> bool {
+        // Acquire: pairs with the Release in `distrust`.
+        self.is_wrong.load(Ordering::Acquire)
     }
 
     /// Whether it is being written and not yet sealed.
@@ -559,6 +573,7 @@ impl Holdings {
             writes: Writes::default(),
             heat: HeatMark::default(),
             is_let_go: AtomicBool::new(false),
+            is_wrong: AtomicBool::new(false),
         });
         let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
         objects.insert(object, Arc::clone(&holding));
@@ -691,6 +706,7 @@ impl Holdings {
             writes: Writes::default(),
             heat: HeatMark::default(),
             is_let_go: AtomicBool::new(false),
+            is_wrong: AtomicBool::new(false),
         })
     }
 

@@ -53,6 +53,10 @@ impl PeerSession {
                 drop_home(core, object);
                 Ok(PeerReply::Done)
             }
+            PeerRequest::HomeDistrust { object } => {
+                drop_wrong_home(core, object);
+                Ok(PeerReply::Done)
+            }
             PeerRequest::HomeRegion { object, epoch, name, bytes } => {
                 core.holdings.create_region(object, epoch, name, bytes)?;
                 Ok(PeerReply::Done)
@@ -331,6 +335,14 @@ pub fn drop_home(core: &Core, object: ObjectId) {
         epoch: holding.epoch(),
     };
     core.puts.forget(object, &home);
+}
+
+/// The same for a copy whose bytes are wrong: who has it open reads another one from here on. Programs of this host that have mapped it keep what they see.
+pub fn drop_wrong_home(core: &Core, object: ObjectId) {
+    if let Ok(holding) = core.holdings.find(object) {
+        holding.distrust();
+    }
+    drop_home(core, object);
 }
 
 fn checksums(core: &Core, object: ObjectId, first: u64) -> Result<PeerReply, Refused> {

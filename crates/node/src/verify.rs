@@ -127,10 +127,10 @@ pub fn verify(core: &Core, name: &ObjectName, mend: bool) -> Result<Reply, Refus
 /// Lets a home drop its copy. One that does not hear it keeps a copy that every reader refuses.
 fn drop_copy(core: &Core, object: ObjectId, home: &Home) {
     let dropped = if home.node == core.own {
-        peer_service::drop_home(core, object);
+        peer_service::drop_wrong_home(core, object);
         Ok(())
     } else {
-        core.peers.call(&home.address, &PeerRequest::HomeDrop { object }).map(drop)
+        core.peers.call(&home.address, &PeerRequest::HomeDistrust { object }).map(drop)
     };
     match dropped {
         Ok(()) => tracing::warn!(%object, node = %home.node, "a wrong copy was dropped"),

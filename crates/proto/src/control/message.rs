@@ -910,6 +910,11 @@ pub enum PeerRequest {
         /// Handle.
         handle: Handle,
     },
+    /// Forget a copy of a sealed object whose bytes are wrong: nobody reads it by any handle from then on → `Done`.
+    HomeDistrust {
+        /// Object.
+        object: ObjectId,
+    },
 }
 
 /// What a node answers to another.
