@@ -14,6 +14,7 @@ PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
+    "gpu_reset": ("memory", "handles", "code", "others"),
     "gpu_refusals": ("launches", "queries", "captures", "settings"),
 }
 
@@ -33,6 +34,8 @@ for line in sys.stdin:
             assert runtime.cudaGetLastError() == code
     elif word == "give":
         code = runtime.cudaFree(held.pop())
+    elif word == "reset":
+        code = runtime.cudaDeviceReset()
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     assert runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
     assert runtime.cudaDeviceSynchronize() == 0
@@ -121,6 +124,9 @@ def test_programs_of_one_device_have_together_what_it_has(gpu_node, fabric):  # 
     assert tell(two, "take 5") == (2, 4, 512)
     assert tell(one, "give 0")[0] == 0
     assert tell(two, "take 250")[0] == 0, "what was freed is anybody's"
+    assert tell(one, "take 20")[0] == 0
+    assert tell(one, "reset 0") == (0, 54, 512), "a reset frees all that the program has, and nothing of the others"
+    assert tell(two, "look 0") == (0, 62, 512)
     one.kill()
     one.wait()
     wait_until(lambda: tell(two, "look 0") == (0, 62, 512))
@@ -129,3 +135,10 @@ def test_programs_of_one_device_have_together_what_it_has(gpu_node, fabric):  # 
     for program in (one, two):
         program.stdout.close()
     one.stdin.close()
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_reset_takes_modules_and_handles_and_leaves_libraries(gpu_node, fabric):  # noqa: F811
+    node = gpu_node("software:memory=512M")
+    outcome = node.run(sys.executable, TREE / "tests/programs/gpu_reset.py", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr

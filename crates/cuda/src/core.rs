@@ -1,6 +1,7 @@
 //! What all of the libraries share: the session with the node, and what is known here of streams, memory and code.
 
 pub mod attribute;
+pub mod blas_handles;
 pub mod callback;
 pub mod capture;
 pub mod device;
@@ -23,6 +24,7 @@ pub mod outbox;
 pub mod pooled;
 pub mod pools;
 pub mod recent;
+pub mod reset;
 pub mod session;
 pub mod stream;
 pub mod thread;

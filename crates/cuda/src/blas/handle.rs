@@ -3,11 +3,11 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hinterland_proto::gpu::command::{BlasCreate, BlasDestroy, BlasSet};
+use hinterland_proto::gpu::command::BlasSet;
 
 use super::{INVALID_VALUE, NOT_INITIALIZED, Status, blas, status};
 use crate::core::outbox::Effect;
-use crate::core::session::Session;
+use crate::core::session::{Session, present};
 use crate::core::stream::Stream;
 use crate::core::thread::device;
 use crate::runtime::give;
@@ -42,17 +42,35 @@ pub struct Handle {
     /// Memory of the device for a result that the host waits for.
     scratch: std::sync::OnceLock<u64>,
     device: u32,
+    /// How often the device had been reset.
+    resets: u32,
 }
 
 const MAGIC: u64 = 0x7361_6c62_6c68_0001;
 
 impl Handle {
     /// # Errors
-    /// It is no handle.
+    /// It is no handle, or ended with all of its device.
     ///
     /// # Safety
     /// `handle` is null or was made by `cublasCreate` and not destroyed.
     pub(super) unsafe fn of<'handle>(handle: *const Self) -> Result<&'handle Self, Status> {
+        // SAFETY: the caller's promise.
+        let handle = unsafe { Self::made(handle)? };
+        if handle.is_there() { Ok(handle) } else { Err(NOT_INITIALIZED) }
+    }
+
+    /// Whether the device was not reset since it was made.
+    fn is_there(&self) -> bool {
+        present().is_some_and(|session| session.resets(self.device) == self.resets)
+    }
+
+    /// # Errors
+    /// It is no handle.
+    ///
+    /// # Safety
+    /// As [`of`](Self::of).
+    unsafe fn made<'handle>(handle: *const Self) -> Result<&'handle Self, Status> {
         if handle.is_null() || !handle.is_aligned() {
             return Err(NOT_INITIALIZED);
         }
@@ -102,9 +120,8 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             return Err(INVALID_VALUE);
         }
         let device = device();
-        let number = session.blas_handles.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let stream = session.default_stream(device).map_err(status)?.clone();
-        session.send(&BlasCreate { handle: number, device }).map_err(status)?;
+        let number = session.blas.create(session, device).map_err(status)?;
         let settings = Settings {
             stream,
             stream_handle: std::ptr::null_mut(),
@@ -118,6 +135,7 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             settings: Mutex::new(settings),
             scratch: std::sync::OnceLock::new(),
             device,
+            resets: session.resets(device),
         });
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Box::into_raw(handle)) }.map_err(status)
@@ -129,14 +147,17 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
 pub unsafe extern "C" fn hl_cublasDestroy_v2(handle: *mut Handle) -> Status {
     blas(|session| {
         // SAFETY: as documented.
-        let number = unsafe { Handle::of(handle)? }.number;
+        let is_there = unsafe { Handle::made(handle)? }.is_there();
         // SAFETY: made by `cublasCreate`; from here on it is not recognised any more.
         let mut handle = unsafe { Box::from_raw(handle) };
         handle.magic = 0;
+        if !is_there {
+            return Err(NOT_INITIALIZED);
+        }
         if let Some(address) = handle.scratch.get() {
             session.free(*address).map_err(status)?;
         }
-        session.send(&BlasDestroy { handle: number }).map(drop).map_err(status)
+        session.blas.destroy(session, handle.number).map_err(status)
     })
 }
 

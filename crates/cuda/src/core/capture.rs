@@ -76,7 +76,7 @@ impl Session {
         if stream.is_default() || stream.is_captured() {
             return Err(CAPTURE_UNSUPPORTED);
         }
-        let graph = self.add_graph(stream.number)?;
+        let graph = self.add_graph(stream.device, stream.number)?;
         self.begin_capture_into(stream, &graph, true)
     }
 
@@ -117,7 +117,7 @@ impl Session {
     /// A stream that nobody else has, and the graph that takes what is put on it.
     pub(super) fn begin_hidden_capture(&self, device: u32) -> Result<(Arc<Stream>, Arc<Graph>), Code> {
         let stream = Arc::new(Stream::new(device, device, 0, 0));
-        let graph = self.add_graph(device)?;
+        let graph = self.add_graph(device, device)?;
         self.begin(&mut self.captures.going(), &stream, graph.clone(), true);
         Ok((stream, graph))
     }
@@ -223,6 +223,17 @@ impl Session {
         let number = stream.capture.load(Ordering::Relaxed);
         let failed = self.captures.going().get(&number).is_some_and(|capture| capture.is_invalid);
         (number, failed)
+    }
+
+    /// Ends all captures that streams of a device take part in, without a graph.
+    pub(super) fn abandon_captures(&self, device: u32) {
+        self.captures.going().retain(|_, capture| {
+            let is_meant = capture.streams.iter().any(|stream| stream.device == device);
+            if is_meant {
+                capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
+            }
+            !is_meant
+        });
     }
 
     /// Ends the capture that began in a stream.

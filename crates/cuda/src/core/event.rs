@@ -65,6 +65,18 @@ impl Session {
         self.send(&EventDestroy { event: number }).map(drop)
     }
 
+    /// Ends all events of a device, but for the one by which commands of two streams of a graph wait, which is nobody's.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn destroy_events_of(&self, device: u32) -> Result<(), Code> {
+        let kept = *self.captures.edge.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.events.all();
+        all.iter()
+            .filter(|event| event.device == device && Some(event.number) != kept)
+            .try_for_each(|event| self.destroy_event(event.number))
+    }
+
     /// Records an event behind the work of a stream.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
 
 use super::handle::Kind;
-use super::instance::Definition;
+use super::instance::{Definition, Place};
 use super::launch::Geometry;
 use super::list::List;
 use super::node::{Arguments, Content, Given, Node, NodeKind, Piece};
@@ -30,6 +30,8 @@ const EXTERNAL: u32 = 1;
 pub struct Graph {
     /// What its handle is made of.
     pub number: u32,
+    /// Its device.
+    pub device: u32,
     state: Mutex<State>,
 }
 
@@ -216,13 +218,13 @@ fn switch(list: &mut List, event: u32, from: u32, to: u32) -> Result<(), Code> {
 }
 
 impl Session {
-    /// An empty graph of a device.
+    /// An empty graph of a device; `origin` is a stream of it.
     ///
     /// # Errors
     /// All names were given.
-    pub fn add_graph(&self, origin: u32) -> Result<Arc<Graph>, Code> {
+    pub fn add_graph(&self, device: u32, origin: u32) -> Result<Arc<Graph>, Code> {
         let state = State { origin, ..State::default() };
-        self.captures.graphs.add(|number| Ok(Graph { number, state: Mutex::new(state) }))
+        self.captures.graphs.add(|number| Ok(Graph { number, device, state: Mutex::new(state) }))
     }
 
     /// The graph with a number.
@@ -247,6 +249,17 @@ impl Session {
         state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
     }
 
+    /// Ends all graphs of a device.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn destroy_graphs_of(&self, device: u32) -> Result<(), Code> {
+        let all = self.captures.graphs.all();
+        all.iter()
+            .filter(|graph| graph.device == device)
+            .try_for_each(|graph| self.destroy_graph(graph.number))
+    }
+
     /// A graph with the same nodes.
     ///
     /// # Errors
@@ -256,7 +269,8 @@ impl Session {
         state.see();
         let mut copy = State { definition: None, ..state.clone() };
         copy.nodes.iter_mut().for_each(|node| node.handle = None);
-        self.captures.graphs.add(|number| Ok(Graph { number, state: Mutex::new(copy) }))
+        let device = graph.device;
+        self.captures.graphs.add(|number| Ok(Graph { number, device, state: Mutex::new(copy) }))
     }
 
     /// The graph as it is sent.
@@ -273,9 +287,9 @@ impl Session {
                 );
                 return Err(NOT_SUPPORTED);
             }
-            self.instances.define(graph.number, state.origin, list, Some(pieces))
+            self.instances.define(&Place::of(graph, state.origin), list, Some(pieces))
         } else {
-            self.instances.define(graph.number, state.origin, state.list.clone(), None)
+            self.instances.define(&Place::of(graph, state.origin), state.list.clone(), None)
         };
         Ok(state.definition.insert(made).clone())
     }
@@ -418,14 +432,14 @@ impl Session {
             };
             state.nodes.iter().enumerate().filter_map(piece).collect::<Vec<_>>()
         };
-        if does.graph != place.graph {
+        if does.place.graph != place.graph {
             return Err(INVALID_VALUE);
         }
         let pieces = does.pieces.clone().unwrap_or_else(|| of_list(&does));
         let piece = *pieces.iter().find(|piece| piece.node == place.index).ok_or(INVALID_VALUE)?;
         let mut new = List::default();
         (0..piece.first).for_each(|entry| new.push_frame(&does.list, entry));
-        let lane = does.list.entries.get(piece.first).map_or(does.origin, |entry| entry.stream);
+        let lane = does.list.entries.get(piece.first).map_or(does.place.origin, |entry| entry.stream);
         let event = self.edge_event()?;
         for entry in 0..list.entries.len() {
             let stream = list.entries[entry].stream;
@@ -449,7 +463,7 @@ impl Session {
                 *one
             }
         });
-        let definition = self.instances.define(does.graph, does.origin, new, Some(moved.collect()));
+        let definition = self.instances.define(&does.place, new, Some(moved.collect()));
         self.update_instance(exec, &definition)?;
         self.drop_definition(&definition)
     }

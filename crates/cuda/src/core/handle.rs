@@ -139,6 +139,13 @@ impl<T> Table<T> {
         things.1.remove(&number).ok_or(INVALID_HANDLE)
     }
 
+    /// All things at this moment, and their numbers.
+    #[must_use]
+    pub fn numbered(&self) -> Vec<(u32, Arc<T>)> {
+        let things = self.things.read().unwrap_or_else(PoisonError::into_inner);
+        things.1.iter().map(|(number, thing)| (*number, thing.clone())).collect()
+    }
+
     /// All things at this moment.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<T>> {

@@ -12,6 +12,7 @@ use hinterland_proto::gpu::command::{
 };
 use hinterland_proto::gpu::write_edits;
 
+use super::graph::Graph;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
 use super::list::{HostCopy, List};
@@ -24,13 +25,28 @@ use crate::code::{CAPTURE_UNSUPPORTED, Code};
 /// Graphs whose lists both sides keep, so that a new one can be sent as what differs.
 const BASES_MAX: usize = 8;
 
+/// Where a list comes from.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The program's graph that it was made of.
+    pub(super) graph: u32,
+    /// The stream that its capture began in, or another one of its device.
+    pub(super) origin: u32,
+    /// Its device.
+    pub(super) device: u32,
+}
+
+impl Place {
+    pub(super) fn of(graph: &Graph, origin: u32) -> Self {
+        Self { graph: graph.number, origin, device: graph.device }
+    }
+}
+
 /// A list as it is sent, under a name of its own.
 #[derive(Debug)]
 pub struct Definition {
     number: u32,
-    /// The program's graph that it was made of.
-    pub(super) graph: u32,
-    pub(super) origin: u32,
+    pub(super) place: Place,
     pub(super) list: List,
     copies: Vec<HostCopy>,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
@@ -61,17 +77,10 @@ impl Instances {
     }
 
     /// Names a list.
-    pub(super) fn define(
-        &self,
-        graph: u32,
-        origin: u32,
-        list: List,
-        pieces: Option<Vec<Piece>>,
-    ) -> Arc<Definition> {
+    pub(super) fn define(&self, place: &Place, list: List, pieces: Option<Vec<Piece>>) -> Arc<Definition> {
         Arc::new(Definition {
             number: self.next.fetch_add(1, Ordering::Relaxed),
-            graph,
-            origin,
+            place: *place,
             copies: list.copies(),
             list,
             pieces,
@@ -102,7 +111,7 @@ impl Session {
         self.send(&GraphCommand {
             graph: graph.number,
             base,
-            stream: graph.origin,
+            stream: graph.place.origin,
             flags: 0,
             bytes: graph.list.bytes.len() as u64,
             sent: bytes.len() as u64,
@@ -187,6 +196,30 @@ impl Session {
     pub fn destroy_exec(&self, exec: u32) -> Result<(), Code> {
         self.instances.execs.remove(exec)?;
         self.send(&GraphExecDestroy { exec }).map(drop)
+    }
+
+    /// Ends all instances of a device, and has the node forget lists of it that are no graph's any more.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn destroy_execs_of(&self, device: u32) -> Result<(), Code> {
+        for exec in self.instances.execs.all() {
+            let is_meant = {
+                let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
+                does.place.device == device
+            };
+            if is_meant {
+                self.destroy_exec(exec.number)?;
+            }
+        }
+        let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_meant =
+            |base: &Definition| base.place.device == device && base.was_dropped.load(Ordering::Relaxed);
+        for base in bases.iter().filter(|base| is_meant(base)) {
+            self.send(&GraphDestroy { graph: base.number })?;
+        }
+        bases.retain(|base| !is_meant(base));
+        Ok(())
     }
 
     /// Launches an instance. Its copies to devices take what the program's memory has now; bytes of those to the program are there when the stream

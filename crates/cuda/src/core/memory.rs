@@ -62,6 +62,26 @@ struct Piece {
     has_handle: bool,
 }
 
+/// Memory of the host from which copies need not wait.
+#[derive(Debug, Clone, Copy)]
+pub struct Pinned {
+    /// First address.
+    pub start: u64,
+    bytes: u64,
+    /// Whether we allocated it.
+    pub is_ours: bool,
+    /// The device that was current then.
+    device: u32,
+}
+
+impl Pinned {
+    /// First address, and the one behind the last.
+    #[must_use]
+    pub fn range(&self) -> (usize, usize) {
+        (self.start as usize, (self.start + self.bytes) as usize)
+    }
+}
+
 /// All device memory of a session, and memory of the host that a device may use at once.
 #[derive(Debug)]
 pub struct Memory {
@@ -74,8 +94,8 @@ pub struct Memory {
     next_piece: u32,
     grants: Vec<u64>,
     used: Vec<u64>,
-    /// Pinned memory of the host: start, and length, and whether we allocated it.
-    pinned: BTreeMap<u64, (u64, bool)>,
+    /// Pinned memory of the host by its start.
+    pinned: BTreeMap<u64, Pinned>,
 }
 
 impl Memory {
@@ -160,7 +180,7 @@ impl Memory {
         self.pinned
             .range(..=start)
             .next_back()
-            .is_some_and(|(at, (length, _))| start - at < *length && bytes <= length - (start - at))
+            .is_some_and(|(at, one)| start - at < one.bytes && bytes <= one.bytes - (start - at))
     }
 }
 
@@ -455,23 +475,67 @@ impl Session {
         Ok(())
     }
 
+    /// Frees all memory of a device, and gives back what of the grant was not promised. Addresses that the program reserved stay reserved.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn free_all_of(&self, device: u32) -> Result<(), Code> {
+        let mut memory = self.memory();
+        let memory = &mut *memory;
+        let granule = memory.window.granularity();
+        let mut mapped: Vec<(u64, u64, bool)> = Vec::new();
+        memory.chunks.retain(|start, chunk| {
+            if chunk.device == device {
+                mapped.push((*start, granule, true));
+            }
+            chunk.device != device
+        });
+        memory.ranges.retain(|start, range| {
+            match range.holder {
+                _ if range.device != device => return true,
+                Holder::Own => mapped.push((*start, range.bytes.next_multiple_of(granule), true)),
+                Holder::Mapped(_) => mapped.push((*start, range.bytes, false)),
+                Holder::Chunk(_) | Holder::Symbol => {}
+            }
+            false
+        });
+        memory.pieces.retain(|_, piece| piece.device != device);
+        memory.used[device as usize] = 0;
+        for (address, bytes, is_ours) in mapped {
+            self.send(&UnmapMemory { address, bytes })?;
+            if is_ours {
+                memory.window.give(address, bytes);
+            }
+        }
+        memory.grants[device as usize] = self.ask_grant(device, 0, 0)?.0;
+        Ok(())
+    }
+
+    /// Forgets the pinned memory of a device; returns it.
+    pub(super) fn take_pinned_of(&self, device: u32) -> Vec<Pinned> {
+        let mut memory = self.memory();
+        let taken = memory.pinned.values().filter(|one| one.device == device).copied().collect();
+        memory.pinned.retain(|_, one| one.device != device);
+        taken
+    }
+
     /// Remembers where a variable of a module lies.
     pub(super) fn add_symbol(&self, device: u32, start: u64, bytes: u64) {
         self.memory().ranges.insert(start, Range { start, bytes, device, holder: Holder::Symbol });
     }
 
-    /// Remembers memory of the host as pinned.
+    /// Remembers memory of the host as pinned, for a device.
     ///
     /// # Errors
     /// Some of it is already.
-    pub fn add_pinned(&self, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
+    pub fn add_pinned(&self, device: u32, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
         let mut memory = self.memory();
         let end = start.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let before = memory.pinned.range(..end).next_back();
-        if before.is_some_and(|(at, (length, _))| at + length > start) {
+        if before.is_some_and(|(at, one)| at + one.bytes > start) {
             return Err(crate::code::ALREADY_REGISTERED);
         }
-        memory.pinned.insert(start, (bytes, is_ours));
+        memory.pinned.insert(start, Pinned { start, bytes, is_ours, device });
         Ok(())
     }
 
@@ -482,8 +546,8 @@ impl Session {
     pub fn remove_pinned(&self, start: u64, is_ours: bool) -> Result<u64, Code> {
         let mut memory = self.memory();
         match memory.pinned.get(&start) {
-            Some((bytes, ours)) if *ours == is_ours => {
-                let bytes = *bytes;
+            Some(one) if one.is_ours == is_ours => {
+                let bytes = one.bytes;
                 memory.pinned.remove(&start);
                 Ok(bytes)
             }
@@ -495,7 +559,7 @@ impl Session {
     /// Bytes of the pinned memory that starts there.
     #[must_use]
     pub fn pinned_bytes(&self, start: u64) -> Option<u64> {
-        self.memory().pinned.get(&start).map(|(bytes, _)| *bytes)
+        self.memory().pinned.get(&start).map(|one| one.bytes)
     }
 
     /// Whether all of a range of the host is pinned.

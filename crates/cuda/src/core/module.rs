@@ -124,6 +124,8 @@ impl Modules {
 #[derive(Debug)]
 pub struct Binary {
     bytes: Bytes,
+    /// The device that it ends with, for a module of the driver.
+    pub device: Option<u32>,
     loaded: Mutex<NumberMap<u32, Arc<Loaded>>>,
     /// Kernels that the program got by name, and the names that it has for them.
     named: Mutex<HashMap<String, u32>>,
@@ -149,6 +151,10 @@ pub struct Loaded {
 }
 
 impl Binary {
+    fn of_bytes(bytes: Bytes) -> Self {
+        Self { bytes, device: None, loaded: Mutex::default(), named: Mutex::default() }
+    }
+
     /// The fat binary that a wrapper in the program points to.
     ///
     /// # Errors
@@ -167,7 +173,7 @@ impl Binary {
         // SAFETY: the caller's promise; a container has at least its header.
         let header = unsafe { std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), 16) };
         let length = container_bytes(header).map_err(|error| bad_image(&error))?;
-        Ok(Self { bytes: Bytes::There(start, length), loaded: Mutex::default(), named: Mutex::default() })
+        Ok(Self::of_bytes(Bytes::There(start, length)))
     }
 
     /// A copy of the image, fat binary or PTX text at an address.
@@ -204,7 +210,7 @@ impl Binary {
         };
         // SAFETY: the caller's promise; the length is the one that its kind says.
         let bytes = unsafe { std::slice::from_raw_parts(image, length) }.to_vec();
-        Ok(Self { bytes: Bytes::Here(bytes), loaded: Mutex::default(), named: Mutex::default() })
+        Ok(Self::of_bytes(Bytes::Here(bytes)))
     }
 
     /// Whether bytes that end with a zero byte hold all that their header says, so that [`copy_of`](Self::copy_of) may read them.
@@ -282,7 +288,7 @@ pub struct Registered {
     /// Its name in the image.
     pub name: String,
     c_name: OnceLock<CString>,
-    on_devices: [OnceLock<Arc<Kernel>>; DEFAULT_STREAMS as usize],
+    on_devices: [RwLock<Option<Arc<Kernel>>>; DEFAULT_STREAMS as usize],
 }
 
 impl Registered {
@@ -336,6 +342,16 @@ impl Registry {
         super::recent::forget_all();
     }
 
+    /// All kernels, and the binaries of all variables.
+    fn all(&self) -> (Vec<Arc<Registered>>, Vec<Arc<Binary>>) {
+        let functions = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        let variables = self.variables.read().unwrap_or_else(PoisonError::into_inner);
+        (
+            functions.values().cloned().collect(),
+            variables.values().map(|(binary, _)| binary.clone()).collect(),
+        )
+    }
+
     /// The kernel with a stub.
     ///
     /// # Errors
@@ -362,7 +378,7 @@ impl Session {
     /// There is no such kernel, no image for the device, or the node is gone.
     pub fn kernel(&self, registered: &Registered, device: u32) -> Result<Arc<Kernel>, Code> {
         let place = registered.on_devices.get(device as usize).ok_or(crate::code::INVALID_DEVICE)?;
-        if let Some(kernel) = place.get() {
+        if let Some(kernel) = &*place.read().unwrap_or_else(PoisonError::into_inner) {
             return Ok(kernel.clone());
         }
         let loaded = self.load(&registered.binary, device)?;
@@ -386,7 +402,7 @@ impl Session {
             occupancy: Mutex::default(),
         });
         // Another thread may have been quicker: then its name is used, and ours is one too many.
-        Ok(place.get_or_init(|| kernel).clone())
+        Ok(place.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(kernel).clone())
     }
 
     /// Sends a binary to a device, once.
@@ -455,6 +471,35 @@ impl Session {
     pub fn unload(&self, binary: &Binary) -> Result<(), Code> {
         let all = std::mem::take(&mut *binary.loaded.lock().unwrap_or_else(PoisonError::into_inner));
         all.values().try_for_each(|loaded| self.send(&ModuleDrop { module: loaded.module }).map(drop))
+    }
+
+    /// Takes all code from a device. What the program has registered, and libraries, are sent again when they are next used; modules are gone.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn unload_all_of(&self, device: u32) -> Result<(), Code> {
+        let (mut functions, mut binaries) = REGISTRY.all();
+        functions.extend(self.modules.functions.all().into_iter().map(|one| (*one).clone()));
+        for (number, binary) in self.modules.binaries.numbered() {
+            binaries.push((*binary).clone());
+            if binary.device == Some(device) {
+                self.modules.remove_binary(number)?;
+            }
+        }
+        for function in functions {
+            // As many as a session can have devices.
+            let place = &function.on_devices[device as usize];
+            *place.write().unwrap_or_else(PoisonError::into_inner) = None;
+            binaries.push(function.binary.clone());
+        }
+        super::recent::forget_all();
+        for binary in binaries {
+            let loaded = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+            if let Some(loaded) = loaded {
+                self.send(&ModuleDrop { module: loaded.module })?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether a binary has a kernel of this name for a device.

@@ -159,6 +159,17 @@ impl Session {
         self.free(address)
     }
 
+    /// Ends the pools of a device but for its default pool, which is as at the start.
+    pub(super) fn reset_pools(&self, device: u32) {
+        let mut state = self.pools.state();
+        let of_device: Vec<u32> =
+            state.pools.iter().filter(|(_, pool)| pool.device == device).map(|(number, _)| *number).collect();
+        state.owners.retain(|_, (pool, _)| !of_device.contains(pool));
+        state.pools.retain(|number, _| !of_device.contains(number));
+        state.pools.insert(device, Pool::of(device));
+        state.current[device as usize] = device;
+    }
+
     /// Memory was freed, which may be of a pool.
     pub(super) fn forget_owner(&self, address: u64) {
         let mut state = self.pools.state();

@@ -11,6 +11,7 @@ use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, GpuStatus, HELLO, Hell
 use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
 use hinterland_types::NodeId;
 
+use super::blas_handles::BlasHandles;
 use super::callback::Callbacks;
 use super::capture::Captures;
 use super::event::Event;
@@ -77,12 +78,14 @@ pub struct Session {
     pub(super) pools: Pools,
     /// Devices that the program has let reach others: a bit for each other one.
     pub peers: Vec<AtomicU32>,
+    /// How often each device was reset.
+    pub(super) resets: Vec<AtomicU32>,
     pub(super) memory: Mutex<Memory>,
     /// Fat binaries and kernels as each device knows them.
     pub modules: Modules,
     pub(super) pooled: Pooled,
-    /// Handles of cuBLAS are counted from here.
-    pub blas_handles: AtomicU32,
+    /// Handles of cuBLAS.
+    pub blas: BlasHandles,
 }
 
 /// What is switched off.
@@ -177,10 +180,11 @@ impl Session {
             landing: Landing::default(),
             pools: Pools::new(devices),
             peers: (0..devices).map(|_| AtomicU32::new(0)).collect(),
+            resets: (0..devices).map(|_| AtomicU32::new(0)).collect(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),
             pooled: Pooled::new(),
-            blas_handles: AtomicU32::new(1),
+            blas: BlasHandles::default(),
             welcome,
         })
     }

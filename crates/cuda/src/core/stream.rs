@@ -40,7 +40,7 @@ pub struct Stream {
     /// The capture that takes its commands, or 0.
     pub capture: AtomicU32,
     /// Whether the program ended it.
-    pub is_destroyed: AtomicBool,
+    is_destroyed: AtomicBool,
 }
 
 impl Stream {
@@ -71,6 +71,13 @@ impl Stream {
     pub fn is_captured(&self) -> bool {
         // Relaxed: what a program does in two threads at once with one stream has no order.
         self.capture.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it was ended, by the program or with all of its device.
+    #[must_use]
+    pub fn is_destroyed(&self) -> bool {
+        // Relaxed: as above.
+        self.is_destroyed.load(Ordering::Relaxed)
     }
 
     /// Notes a command that was sent; called with the outbox locked, so numbers grow.
@@ -149,6 +156,15 @@ impl Session {
         super::recent::forget_all();
         self.forget_fence(stream.number);
         self.send(&StreamDestroy { stream: stream.number }).map(drop)
+    }
+
+    /// Ends all streams of a device but for its default one, those that threads have of their own among them.
+    ///
+    /// # Errors
+    /// The node is gone.
+    pub(super) fn destroy_streams_of(&self, device: u32) -> Result<(), Code> {
+        let all = self.streams.all();
+        all.iter().filter(|stream| stream.device == device).try_for_each(|stream| self.destroy_stream(stream))
     }
 
     /// The default stream of a device.

@@ -144,8 +144,8 @@ impl Session {
                 own.resize(place + 1, None);
             }
             match &own[place] {
-                Some(stream) => Ok(stream.clone()),
-                None => {
+                Some(stream) if !stream.is_destroyed() => Ok(stream.clone()),
+                _ => {
                     let stream = self.create_stream(device, 0, 0)?;
                     own[place] = Some(stream.clone());
                     Ok(stream)

@@ -66,10 +66,10 @@ pub extern "C" fn hl_cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
     driver(|session| number(session, device).map(drop))
 }
 
-/// The context of a device stays as long as the session.
+/// Frees all that the program has of a device. The context stays, with nothing in it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuDevicePrimaryCtxReset_v2(device: c_int) -> Code {
-    driver(|session| session.synchronize_device(number(session, device)?))
+    driver(|session| session.reset_device(number(session, device)?))
 }
 
 /// How host threads wait is ours to choose.

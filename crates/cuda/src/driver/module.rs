@@ -10,11 +10,26 @@ use crate::core::thread::{device, driver, record};
 use crate::runtime::launch::registered;
 use crate::runtime::{give, give_if};
 
+/// What a program takes code as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Loaded {
+    /// A module, which is of a device and ends with it.
+    Module,
+    /// A library, which is of all devices.
+    Library,
+}
+
 /// # Safety
 /// `image` is an image, a fat binary or PTX text.
-unsafe fn load(session: &Session, place: *mut *mut c_void, image: *const c_void) -> Result<(), Code> {
+unsafe fn load(
+    session: &Session,
+    kind: Loaded,
+    place: *mut *mut c_void,
+    image: *const c_void,
+) -> Result<(), Code> {
     // SAFETY: the caller's promise.
-    let binary = unsafe { Binary::copy_of(image.cast())? };
+    let mut binary = unsafe { Binary::copy_of(image.cast())? };
+    binary.device = (kind == Loaded::Module).then(device);
     let number = session.modules.add_binary(binary)?;
     // What cannot be read is told now, as the driver does.
     let binary = session.modules.binary(number)?;
@@ -31,7 +46,7 @@ unsafe fn load(session: &Session, place: *mut *mut c_void, image: *const c_void)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuModuleLoadData(place: *mut *mut c_void, image: *const c_void) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load(session, place, image) })
+    driver(|session| unsafe { load(session, Loaded::Module, place, image) })
 }
 
 /// The same with options for the compiler, which the node's driver chooses itself.
@@ -44,19 +59,24 @@ pub unsafe extern "C" fn hl_cuModuleLoadDataEx(
     _values: *mut *mut c_void,
 ) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load(session, place, image) })
+    driver(|session| unsafe { load(session, Loaded::Module, place, image) })
 }
 
 /// The same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuModuleLoadFatBinary(place: *mut *mut c_void, image: *const c_void) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load(session, place, image) })
+    driver(|session| unsafe { load(session, Loaded::Module, place, image) })
 }
 
 /// # Safety
 /// `name` is null or a string.
-unsafe fn load_file(session: &Session, place: *mut *mut c_void, name: *const c_char) -> Result<(), Code> {
+unsafe fn load_file(
+    session: &Session,
+    kind: Loaded,
+    place: *mut *mut c_void,
+    name: *const c_char,
+) -> Result<(), Code> {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name)? };
     let mut image = std::fs::read(&name).map_err(|error| {
@@ -69,14 +89,14 @@ unsafe fn load_file(session: &Session, place: *mut *mut c_void, name: *const c_c
         return Err(INVALID_IMAGE);
     }
     // SAFETY: it is as long as its kind says, as was seen.
-    unsafe { load(session, place, image.as_ptr().cast()) }
+    unsafe { load(session, kind, place, image.as_ptr().cast()) }
 }
 
 /// Takes an image, a fat binary or PTX text from a file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuModuleLoad(place: *mut *mut c_void, name: *const c_char) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load_file(session, place, name) })
+    driver(|session| unsafe { load_file(session, Loaded::Module, place, name) })
 }
 
 /// The same as a library.
@@ -92,7 +112,7 @@ pub unsafe extern "C" fn hl_cuLibraryLoadFromFile(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load_file(session, place, name) })
+    driver(|session| unsafe { load_file(session, Loaded::Library, place, name) })
 }
 
 /// Code is taken when it is first used.
@@ -117,7 +137,7 @@ pub unsafe extern "C" fn hl_cuLibraryLoadData(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    driver(|session| unsafe { load(session, place, image) })
+    driver(|session| unsafe { load(session, Loaded::Library, place, image) })
 }
 
 /// Forgets a module, and its kernels that were got.
@@ -255,7 +275,7 @@ pub unsafe extern "C" fn hl_cudaLibraryLoadData(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    kept(unsafe { hl_cuModuleLoadData(place, image) })
+    kept(driver(|session| unsafe { load(session, Loaded::Library, place, image) }))
 }
 
 /// The same from a file.
@@ -271,7 +291,7 @@ pub unsafe extern "C" fn hl_cudaLibraryLoadFromFile(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    kept(unsafe { hl_cuModuleLoad(place, name) })
+    kept(driver(|session| unsafe { load_file(session, Loaded::Library, place, name) }))
 }
 
 /// Forgets a library.

@@ -73,10 +73,10 @@ pub extern "C" fn hl_cudaDeviceSynchronize() -> Code {
     with_session(|session| session.synchronize_device(device()))
 }
 
-/// Waits for all work; what the program made stays, unlike with CUDA, until the process ends.
+/// Frees all that the program has of the current device; what it calls next begins anew.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceReset() -> Code {
-    with_session(|session| session.synchronize_device(device()))
+    with_session(|session| session.reset_device(device()))
 }
 
 /// An attribute of a device.

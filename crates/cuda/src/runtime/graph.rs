@@ -20,7 +20,7 @@ pub struct UpdateResult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
     with_session(|session| {
-        let graph = session.add_graph(device())?;
+        let graph = session.add_graph(device(), device())?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Graph.handle(graph.number)) }
     })

@@ -80,7 +80,7 @@ pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize,
         if unsafe { libc::posix_memalign(&raw mut memory, HOST_ALIGNMENT, bytes) } != 0 {
             return Err(NO_MEMORY);
         }
-        session.add_pinned(memory.expose_provenance() as u64, bytes as u64, true)?;
+        session.add_pinned(device(), memory.expose_provenance() as u64, bytes as u64, true)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, memory) }
     })
@@ -128,7 +128,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
         if memory.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        session.add_pinned(memory.expose_provenance() as u64, bytes as u64, false)
+        session.add_pinned(device(), memory.expose_provenance() as u64, bytes as u64, false)
     })
 }
 
