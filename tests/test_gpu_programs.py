@@ -14,6 +14,7 @@ PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
+    "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),
     "gpu_reset": ("memory", "handles", "code", "others"),
     "gpu_refusals": ("launches", "queries", "captures", "settings"),
 }

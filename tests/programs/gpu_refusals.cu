@@ -145,9 +145,12 @@ static void captures() {
     GOOD(cudaMallocHost(&here, 4096));
     GOOD(cudaStreamBeginCapture(origin, cudaStreamCaptureModeRelaxed));
     GOOD(cudaFreeHost(here));
+    GOOD(cudaStreamEndCapture(origin, &graph));
+    GOOD(cudaStreamBeginCapture(origin, cudaStreamCaptureModeRelaxed));
     GOOD(cudaEventRecord(fork, origin));
     REFUSED(cudaEventQuery(fork), cudaErrorCapturedEvent);
-    GOOD(cudaStreamEndCapture(origin, &graph));
+    REFUSED(cudaStreamEndCapture(origin, &graph), cudaErrorStreamCaptureInvalidated);
+    REFUSED(cudaEventSynchronize(fork), cudaErrorCapturedEvent);
     GOOD(cudaEventRecord(join, other));
     GOOD(cudaStreamBeginCapture(origin, cudaStreamCaptureModeRelaxed));
     REFUSED(cudaStreamWaitEvent(origin, join, 0), cudaErrorStreamCaptureIsolation);

@@ -75,6 +75,8 @@ pub const CAPTURE_ISOLATION: Code = 905;
 pub const CAPTURE_IMPLICIT: Code = 906;
 /// The event was last recorded in a capture.
 pub const CAPTURED_EVENT: Code = 907;
+/// The capture began in another thread.
+pub const CAPTURE_WRONG_THREAD: Code = 908;
 /// Nobody knows what happened.
 pub const UNKNOWN: Code = 999;
 

@@ -4,6 +4,7 @@ pub mod attribute;
 pub mod blas_handles;
 pub mod callback;
 pub mod capture;
+pub mod capture_mode;
 pub mod device;
 pub mod event;
 mod fork;

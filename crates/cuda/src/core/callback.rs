@@ -139,6 +139,7 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        self.check_default(stream)?;
         let mark = self.end_of_work(stream)?;
         let mut state = self.callbacks.state();
         if !state.has_thread {

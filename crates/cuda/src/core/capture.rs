@@ -3,32 +3,39 @@
 //! Relaxed throughout: what a program does with one stream or graph in two threads at once has no order, and all lists lie under locks.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::Message;
 
+use super::capture_mode::CaptureMode;
 use super::graph::{Graph, NodePlace};
 use super::handle::{NumberMap, Table};
 use super::list::HostCopy;
 use super::outbox::Tail;
 use super::session::Session;
 use super::stream::Stream;
+use super::thread::thread_number;
 use crate::code::{
-    CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, Code,
-    INVALID_VALUE,
+    CAPTURE_INVALIDATED, CAPTURE_MERGE, CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED,
+    CAPTURE_WRONG_THREAD, Code, INVALID_VALUE,
 };
 
 /// A capture that goes on.
 #[derive(Debug)]
-struct Capture {
+pub(super) struct Capture {
     origin: u32,
-    streams: Vec<Arc<Stream>>,
+    pub(super) streams: Vec<Arc<Stream>>,
+    pub(super) mode: CaptureMode,
+    /// The thread that began it.
+    pub(super) thread: u64,
+    /// Whether the program knows nothing of it.
+    pub(super) is_hidden: bool,
     /// Where commands go.
     graph: Arc<Graph>,
     /// Whether the graph was made for it.
     is_own: bool,
-    is_invalid: bool,
+    pub(super) is_invalid: bool,
 }
 
 impl Capture {
@@ -41,6 +48,8 @@ impl Capture {
 #[derive(Debug)]
 pub struct Captures {
     going: Mutex<BTreeMap<u32, Capture>>,
+    /// As many as the program knows of, for who asks without the lock.
+    known: AtomicUsize,
     next: AtomicU32,
     pub(super) graphs: Table<Graph>,
     pub(super) nodes: Table<NodePlace>,
@@ -54,6 +63,7 @@ impl Captures {
     pub(super) fn new() -> Self {
         Self {
             going: Mutex::default(),
+            known: AtomicUsize::new(0),
             next: AtomicU32::new(1),
             graphs: Table::new(1),
             nodes: Table::new(1),
@@ -62,7 +72,18 @@ impl Captures {
         }
     }
 
-    fn going(&self) -> MutexGuard<'_, BTreeMap<u32, Capture>> {
+    /// Whether the program is capturing anything.
+    #[inline(always)]
+    pub(super) fn is_any_going(&self) -> bool {
+        self.known.load(Ordering::Relaxed) != 0
+    }
+
+    /// Captures that are not in the list any more.
+    fn note_ended(&self, count: usize) {
+        self.known.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    pub(super) fn going(&self) -> MutexGuard<'_, BTreeMap<u32, Capture>> {
         self.going.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -72,12 +93,12 @@ impl Session {
     ///
     /// # Errors
     /// It is the default stream, or is being captured.
-    pub fn begin_capture(&self, stream: &Arc<Stream>) -> Result<(), Code> {
+    pub fn begin_capture(&self, stream: &Arc<Stream>, mode: CaptureMode) -> Result<(), Code> {
         if stream.is_default() || stream.is_captured() {
             return Err(CAPTURE_UNSUPPORTED);
         }
         let graph = self.add_graph(stream.device, stream.number)?;
-        self.begin_capture_into(stream, &graph, true)
+        self.begin_capture_into(stream, &graph, true, mode)
     }
 
     /// Begins to capture a stream into a graph, which was made for it or not (`is_own`).
@@ -89,6 +110,7 @@ impl Session {
         stream: &Arc<Stream>,
         graph: &Arc<Graph>,
         is_own: bool,
+        mode: CaptureMode,
     ) -> Result<(), Code> {
         if stream.is_default() {
             return Err(CAPTURE_UNSUPPORTED);
@@ -97,20 +119,20 @@ impl Session {
         if stream.is_captured() {
             return Err(CAPTURE_UNSUPPORTED);
         }
-        self.begin(&mut going, stream, graph.clone(), is_own);
+        self.captures.known.fetch_add(1, Ordering::Relaxed);
+        let (graph, origin, streams) = (graph.clone(), stream.number, vec![stream.clone()]);
+        let thread = thread_number();
+        self.begin(
+            &mut going,
+            stream,
+            Capture { origin, streams, mode, thread, is_hidden: false, graph, is_own, is_invalid: false },
+        );
         Ok(())
     }
 
-    fn begin(
-        &self,
-        going: &mut BTreeMap<u32, Capture>,
-        stream: &Arc<Stream>,
-        graph: Arc<Graph>,
-        is_own: bool,
-    ) {
+    fn begin(&self, going: &mut BTreeMap<u32, Capture>, stream: &Stream, capture: Capture) {
         let number = self.captures.next.fetch_add(1, Ordering::Relaxed);
-        let (origin, streams) = (stream.number, vec![stream.clone()]);
-        going.insert(number, Capture { origin, streams, graph, is_own, is_invalid: false });
+        going.insert(number, capture);
         stream.capture.store(number, Ordering::Relaxed);
     }
 
@@ -118,7 +140,17 @@ impl Session {
     pub(super) fn begin_hidden_capture(&self, device: u32) -> Result<(Arc<Stream>, Arc<Graph>), Code> {
         let stream = Arc::new(Stream::new(device, device, 0, 0));
         let graph = self.add_graph(device, device)?;
-        self.begin(&mut self.captures.going(), &stream, graph.clone(), true);
+        let capture = Capture {
+            origin: stream.number,
+            streams: vec![stream.clone()],
+            mode: CaptureMode::Relaxed,
+            thread: 0,
+            is_hidden: true,
+            graph: graph.clone(),
+            is_own: true,
+            is_invalid: false,
+        };
+        self.begin(&mut self.captures.going(), &stream, capture);
         Ok((stream, graph))
     }
 
@@ -212,7 +244,12 @@ impl Session {
 
     /// Something was done that no capture allows.
     pub(super) fn invalidate_capture(&self, stream: &Stream) {
-        if let Some(capture) = self.captures.going().get_mut(&stream.capture.load(Ordering::Relaxed)) {
+        self.invalidate_capture_number(stream.capture.load(Ordering::Relaxed));
+    }
+
+    /// The same for a capture by its number, if it still goes on.
+    pub(super) fn invalidate_capture_number(&self, number: u32) {
+        if let Some(capture) = self.captures.going().get_mut(&number) {
             capture.is_invalid = true;
         }
     }
@@ -228,8 +265,9 @@ impl Session {
     /// Ends all captures that streams of a device take part in, without a graph.
     pub(super) fn abandon_captures(&self, device: u32) {
         self.captures.going().retain(|_, capture| {
-            let is_meant = capture.streams.iter().any(|stream| stream.device == device);
+            let is_meant = !capture.is_hidden && capture.streams.iter().any(|stream| stream.device == device);
             if is_meant {
+                self.captures.note_ended(1);
                 capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
             }
             !is_meant
@@ -239,15 +277,19 @@ impl Session {
     /// Ends the capture that began in a stream.
     ///
     /// # Errors
-    /// It did not begin there, it has failed, or work of another of its streams is not waited for.
+    /// It did not begin there, or, if not in the most relaxed mode, in another thread; it has failed; or work of another of its streams is not waited for.
     pub fn end_capture(&self, stream: &Stream) -> Result<Arc<Graph>, Code> {
         let mut going = self.captures.going();
         let number = stream.capture.load(Ordering::Relaxed);
-        let origin = going.get(&number).ok_or(crate::code::INVALID_VALUE)?.origin;
-        if origin != stream.number {
+        let capture = going.get(&number).ok_or(INVALID_VALUE)?;
+        if capture.origin != stream.number {
             return Err(CAPTURE_UNMATCHED);
         }
+        if capture.mode != CaptureMode::Relaxed && capture.thread != thread_number() {
+            return Err(CAPTURE_WRONG_THREAD);
+        }
         let Some(capture) = going.remove(&number) else { return Err(INVALID_VALUE) };
+        self.captures.note_ended(1);
         capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));
         drop(going);
         let is_joined = capture.graph.state().is_joined(stream.number, &capture.streams);

@@ -151,7 +151,8 @@ impl Session {
     ) -> Result<Arc<Pending>, Code> {
         // The end is not known before the command is sent, and the bytes cannot come before that.
         let (number, pending) = self.inbox.expect(Target::Bytes(place, stream.clone(), AtomicU64::new(0)));
-        let command = self.issue(stream, Effect::Visible, &message(number as u32), 0, |_| ())?;
+        let issued = self.issue(stream, Effect::Visible, &message(number as u32), 0, |_| ());
+        let command = issued.inspect_err(|_| self.inbox.abandon(&pending))?;
         pending.set_command(command);
         Ok(pending)
     }

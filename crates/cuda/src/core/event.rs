@@ -117,7 +117,7 @@ impl Session {
     /// Whether the last record of an event is done; asks the node, without waiting, once a record.
     ///
     /// # Errors
-    /// It was recorded in a capture; a fault of the device; the node is gone.
+    /// It was recorded in a capture, which that ends; a fault of the device; the node is gone.
     pub fn is_event_done(&self, event: &Event) -> Result<bool, Code> {
         self.inbox.drain()?;
         Ok(self.event_mark(event)?.is_none_or(|mark| mark.state().is_some()))
@@ -142,6 +142,7 @@ impl Session {
     fn event_mark(&self, event: &Event) -> Result<Option<Arc<Pending>>, Code> {
         let mut record = event.record();
         if record.capture != 0 {
+            self.invalidate_capture_number(record.capture);
             return Err(CAPTURED_EVENT);
         }
         let Some((stream, command)) = record.place.clone() else { return Ok(None) };

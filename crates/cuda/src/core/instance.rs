@@ -233,6 +233,7 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        self.check_default(stream)?;
         // They may write what the graph copies from.
         self.wait_callbacks(stream)?;
         let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);

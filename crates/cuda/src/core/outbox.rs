@@ -122,6 +122,7 @@ impl Session {
         if stream.is_captured() {
             return self.capture(stream, message, bytes, fill).map(|()| 0);
         }
+        self.check_default(stream)?;
         self.wait_callbacks(stream)?;
         let mut outbox = self.outbox.lock();
         self.put_fences(&mut outbox, Some(stream.number))?;

@@ -198,6 +198,7 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        self.check_default(stream)?;
         self.wait_callbacks(stream)?;
         if !stream.is_default() && stream.state() == State::Idle {
             return self.surface();
@@ -246,6 +247,7 @@ impl Session {
             self.invalidate_capture(stream);
             return Err(CAPTURE_UNSUPPORTED);
         }
+        self.check_default(stream)?;
         self.inbox.drain()?;
         if self.has_callback(stream) {
             return self.surface().map(|()| false);

@@ -6,7 +6,9 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::capture_mode::CaptureMode;
 use super::handle::Kind;
 use super::session::{Session, present, session};
 use super::stream::Stream;
@@ -56,6 +58,8 @@ thread_local! {
     static LAST: Cell<Code> = const { Cell::new(SUCCESS) };
     static LAUNCHES: [Cell<Option<Configuration>>; PUSHED_MAX] = const { [const { Cell::new(None) }; PUSHED_MAX] };
     static PUSHED: Cell<usize> = const { Cell::new(0) };
+    static CAPTURE_MODE: Cell<CaptureMode> = const { Cell::new(CaptureMode::Global) };
+    static NUMBER: Cell<u64> = const { Cell::new(0) };
     static OWN: RefCell<Own> = const { RefCell::new(Own(Vec::new())) };
 }
 
@@ -68,6 +72,26 @@ pub fn device() -> u32 {
 /// Makes a device current.
 pub fn set_device(device: u32) {
     DEVICE.set(device);
+}
+
+/// What the calling thread said that it may do while something is being captured.
+pub(super) fn capture_mode() -> CaptureMode {
+    CAPTURE_MODE.get()
+}
+
+/// Says it anew; returns what it was before.
+pub fn exchange_capture_mode(mode: CaptureMode) -> CaptureMode {
+    CAPTURE_MODE.replace(mode)
+}
+
+/// A number that no other thread has, from 1.
+pub(super) fn thread_number() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if NUMBER.get() == 0 {
+        // Relaxed: numbers need only differ.
+        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+    }
+    NUMBER.get()
 }
 
 /// Keeps an error for `cudaGetLastError` and returns it.

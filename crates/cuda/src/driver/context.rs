@@ -188,7 +188,7 @@ pub unsafe extern "C" fn hl_cuCtxGetDevice(place: *mut c_int) -> Code {
 /// Waits for all work of the current device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxSynchronize() -> Code {
-    driver(|session| session.synchronize_device(device()))
+    driver(|session| session.wait_device(device()))
 }
 
 /// The version of contexts.

@@ -28,6 +28,7 @@ pub unsafe extern "C" fn hl_cuMemAlloc_v2(place: *mut u64, bytes: usize) -> Code
         if place.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
+        session.check_unseen()?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, session.allocate(device(), bytes as u64)?) }
     })
@@ -49,7 +50,10 @@ pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, strea
 /// Frees memory of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemFree_v2(address: u64) -> Code {
-    driver(|session| session.free(address))
+    driver(|session| {
+        session.check_unseen()?;
+        session.free(address)
+    })
 }
 
 /// The same: what was sent before still has the memory.
@@ -176,6 +180,7 @@ fn copy_rectangle(session: &Session, copy: *const Rectangle, stream: &Arc<Stream
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemcpy2D_v2(copy: *const Rectangle) -> Code {
     driver(|session| {
+        session.check_unseen()?;
         let stream = session.default_stream(device())?;
         copy_rectangle(session, copy, stream)?;
         session.synchronize_stream(stream)
@@ -306,7 +311,10 @@ macro_rules! fills {
         #[doc = concat!("Sets elements of ", $words, " in the order of the default stream.")]
         #[unsafe(no_mangle)]
         pub extern "C" fn $now(address: u64, value: $number, count: usize) -> Code {
-            $later(address, value, count, std::ptr::null_mut())
+            match driver(Session::check_unseen) {
+                0 => $later(address, value, count, std::ptr::null_mut()),
+                code => code,
+            }
         }
 
         #[doc = concat!("Sets elements of ", $words, " in the order of a stream.")]

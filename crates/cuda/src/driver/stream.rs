@@ -35,7 +35,7 @@ same! {
     hl_cuStreamCopyAttributes(to: *mut c_void, from: *mut c_void) = limit::hl_cudaStreamCopyAttributes;
     /// Calls a function of the program when the work of a stream so far is done, with its error.
     hl_cuStreamAddCallback(stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
-    /// The mode of captures has no effect here.
+    /// Says what the calling thread may do while something is being captured.
     hl_cuThreadExchangeStreamCaptureMode(mode: *mut c_int) = stream::hl_cudaThreadExchangeStreamCaptureMode;
     /// The capture of a stream.
     hl_cuStreamGetCaptureInfo_v3(stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = node::hl_cudaStreamGetCaptureInfo;

@@ -70,7 +70,7 @@ pub unsafe extern "C" fn hl_cudaGetDeviceFlags(flags: *mut c_uint) -> Code {
 /// Waits for all work of the current device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceSynchronize() -> Code {
-    with_session(|session| session.synchronize_device(device()))
+    with_session(|session| session.wait_device(device()))
 }
 
 /// Frees all that the program has of the current device; what it calls next begins anew.

@@ -63,6 +63,7 @@ pub extern "C" fn hl_cudaEventRecordWithFlags(
 pub extern "C" fn hl_cudaEventQuery(event: *mut c_void) -> Code {
     with_session(|session| {
         let event = session.events.get(Kind::Event.of(event)?)?;
+        session.check_unseen()?;
         if session.is_event_done(&event)? { Ok(()) } else { Err(NOT_READY) }
     })
 }
@@ -70,7 +71,11 @@ pub extern "C" fn hl_cudaEventQuery(event: *mut c_void) -> Code {
 /// Returns when an event is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaEventSynchronize(event: *mut c_void) -> Code {
-    with_session(|session| session.synchronize_event(&*session.events.get(Kind::Event.of(event)?)?))
+    with_session(|session| {
+        let event = session.events.get(Kind::Event.of(event)?)?;
+        session.check_unseen()?;
+        session.synchronize_event(&event)
+    })
 }
 
 /// Milliseconds between two events, as the device took them.

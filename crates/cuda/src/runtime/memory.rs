@@ -22,6 +22,7 @@ pub unsafe extern "C" fn hl_cudaMalloc(place: *mut *mut c_void, bytes: usize) ->
         if place.is_null() {
             return Err(INVALID_VALUE);
         }
+        session.check_unseen()?;
         let address = session.allocate(device(), bytes as u64)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, without_provenance_mut(address as usize)) }
@@ -39,6 +40,7 @@ pub unsafe extern "C" fn hl_cudaMallocPitch(
     with_session(|session| {
         let step = width.checked_next_multiple_of(512).ok_or(INVALID_VALUE)?;
         let bytes = step.checked_mul(height).ok_or(INVALID_VALUE)?;
+        session.check_unseen()?;
         let address = session.allocate(device(), bytes as u64)?;
         // SAFETY: places for results, as documented.
         unsafe {
@@ -61,7 +63,10 @@ pub unsafe extern "C" fn hl_cudaMallocManaged(
 /// Frees memory of a device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
-    with_session(|session| session.free(address.addr() as u64))
+    with_session(|session| {
+        session.check_unseen()?;
+        session.free(address.addr() as u64)
+    })
 }
 
 /// Allocates memory of the host from which copies need not wait. Devices do not see it.
@@ -75,6 +80,7 @@ pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize,
             // SAFETY: a place for a result, as documented.
             return unsafe { give(place, null_mut()) };
         }
+        session.check_unseen()?;
         let mut memory = null_mut();
         // SAFETY: the alignment is a power of two.
         if unsafe { libc::posix_memalign(&raw mut memory, HOST_ALIGNMENT, bytes) } != 0 {
@@ -112,6 +118,7 @@ pub unsafe extern "C" fn hl_cudaFreeHost(memory: *mut c_void) -> Code {
         if memory.is_null() {
             return Ok(());
         }
+        session.check_unseen()?;
         // Bytes that are still on their way would land in memory that is somebody else's by then.
         settle(session, memory.addr())?;
         session.remove_pinned(memory.addr() as u64, true)?;
@@ -128,6 +135,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
         if memory.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
+        session.check_unseen()?;
         session.add_pinned(device(), memory.expose_provenance() as u64, bytes as u64, false)
     })
 }
@@ -136,6 +144,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaHostUnregister(memory: *mut c_void) -> Code {
     with_session(|session| {
+        session.check_unseen()?;
         settle(session, memory.addr())?;
         session.remove_pinned(memory.addr() as u64, false).map(drop)
     })
@@ -228,6 +237,7 @@ pub(crate) fn copy_now(
     from: *const c_void,
     bytes: usize,
 ) -> Result<(), Code> {
+    session.check_unseen()?;
     let stream = session.default_stream(device())?;
     session.copy(stream, to, from, bytes)?;
     session.synchronize_stream(stream)
@@ -286,10 +296,10 @@ pub(crate) fn copy_peer(
         (super::device::number(session, to_device)?, super::device::number(session, from_device)?);
     for one in [to_device, from_device] {
         if one != device() {
-            session.synchronize_device(one)?;
+            session.wait_device(one)?;
         }
     }
-    session.synchronize_device(device())?;
+    session.wait_device(device())?;
     copy_now(session, to, from, bytes)
 }
 
@@ -323,6 +333,7 @@ pub unsafe extern "C" fn hl_cudaMemcpy2D(
 ) -> Code {
     with_session(|session| {
         direction(kind)?;
+        session.check_unseen()?;
         let stream = session.default_stream(device())?;
         copy_rows(session, stream, (to, to_pitch), (from, from_pitch), width, height)?;
         session.synchronize_stream(stream)
@@ -363,7 +374,11 @@ fn copy_rows(
 /// Sets bytes in the order of the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaMemset(address: *mut c_void, value: c_int, bytes: usize) -> Code {
-    hl_cudaMemsetAsync(address, value, bytes, null_mut())
+    with_session(|session| {
+        session.check_unseen()?;
+        let stream = session.default_stream(device())?;
+        session.fill(stream, address.addr() as u64, 1, (value & 0xff) as u32, bytes as u64)
+    })
 }
 
 /// Sets bytes in the order of a stream.
@@ -388,7 +403,10 @@ pub extern "C" fn hl_cudaMemset2D(
     width: usize,
     height: usize,
 ) -> Code {
-    hl_cudaMemset2DAsync(address, pitch, value, width, height, null_mut())
+    match with_session(Session::check_unseen) {
+        0 => hl_cudaMemset2DAsync(address, pitch, value, width, height, null_mut()),
+        code => code,
+    }
 }
 
 /// Sets bytes of rows in the order of a stream.

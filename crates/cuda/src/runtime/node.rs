@@ -8,6 +8,7 @@ use super::register::Dim3;
 use super::volume::{Copy3D, Pitched, Place, copy_3d};
 use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
+use crate::core::capture_mode::CaptureMode;
 use crate::core::device::Rows;
 use crate::core::graph::{Graph, node_number};
 use crate::core::handle::Kind;
@@ -587,13 +588,11 @@ pub unsafe extern "C" fn hl_cudaStreamBeginCaptureToGraph(
     mode: c_int,
 ) -> Code {
     with_session(|session| {
-        if !(0..=2).contains(&mode) {
-            return Err(INVALID_VALUE);
-        }
+        let mode = CaptureMode::of(mode)?;
         let (stream, graph) = (session.stream(stream)?, graph_of(session, graph)?);
         // SAFETY: as documented.
         let behind = unsafe { numbers(behind, count)? };
-        session.begin_capture_into(&stream, &graph, false)?;
+        session.begin_capture_into(&stream, &graph, false, mode)?;
         session.set_frontier(&graph, stream.number, &behind, true)
     })
 }

@@ -5,8 +5,9 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::device::{PRIORITY_GREATEST, PRIORITY_LEAST};
 use super::give;
 use crate::code::{Code, INVALID_VALUE, NOT_READY};
+use crate::core::capture_mode::CaptureMode;
 use crate::core::handle::Kind;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::{device, exchange_capture_mode, with_session};
 
 /// Makes a stream.
 #[unsafe(no_mangle)]
@@ -52,15 +53,20 @@ pub extern "C" fn hl_cudaStreamDestroy(stream: *mut c_void) -> Code {
 /// Returns when the work of a stream is done, or when nobody could tell that it is not.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaStreamSynchronize(stream: *mut c_void) -> Code {
-    with_session(|session| session.synchronize_stream(&session.stream(stream)?))
+    with_session(|session| {
+        let stream = session.stream(stream)?;
+        session.check_unseen()?;
+        session.synchronize_stream(&stream)
+    })
 }
 
 /// Whether the work of a stream is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaStreamQuery(stream: *mut c_void) -> Code {
-    with_session(|session| match session.is_stream_done(&session.stream(stream)?)? {
-        true => Ok(()),
-        false => Err(NOT_READY),
+    with_session(|session| {
+        let stream = session.stream(stream)?;
+        session.check_unseen()?;
+        if session.is_stream_done(&stream)? { Ok(()) } else { Err(NOT_READY) }
     })
 }
 
@@ -102,14 +108,12 @@ pub unsafe extern "C" fn hl_cudaStreamGetId(stream: *mut c_void, number: *mut u6
     with_session(|session| unsafe { give(number, u64::from(session.stream(stream)?.number)) })
 }
 
-/// Begins to capture a stream. All modes are as strict as the laxest: what a capture cannot hold is refused by the call itself.
+/// Begins to capture a stream. The mode says which threads may meanwhile make calls that the capture does not see.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaStreamBeginCapture(stream: *mut c_void, mode: c_int) -> Code {
     with_session(|session| {
-        if !(0..=2).contains(&mode) {
-            return Err(INVALID_VALUE);
-        }
-        session.begin_capture(&session.stream(stream)?)
+        let mode = CaptureMode::of(mode)?;
+        session.begin_capture(&session.stream(stream)?, mode)
     })
 }
 
@@ -136,11 +140,15 @@ pub unsafe extern "C" fn hl_cudaStreamIsCapturing(stream: *mut c_void, status: *
     })
 }
 
-/// The mode of captures has no effect here: it is exchanged for the one that is always reported, the strictest.
+/// Says what the calling thread may do while something is being captured, and what it might before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
-    // SAFETY: a place for a result, as documented.
-    with_session(|_| unsafe { give(mode, 0) })
+    with_session(|_| {
+        // SAFETY: a mode, as documented, or null.
+        let new = CaptureMode::of(*unsafe { mode.as_ref() }.ok_or(INVALID_VALUE)?)?;
+        // SAFETY: as above.
+        unsafe { give(mode, exchange_capture_mode(new) as c_int) }
+    })
 }
 
 /// Calls a function of the program when the work of a stream so far is done, and not at all if it fails.

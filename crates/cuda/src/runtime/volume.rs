@@ -117,6 +117,7 @@ pub(crate) fn copy_3d(session: &Session, stream: &Arc<Stream>, copy: &Copy3D) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemcpy3D(copy: *const Copy3D) -> Code {
     with_session(|session| {
+        session.check_unseen()?;
         let stream = session.default_stream(device())?;
         // SAFETY: as documented.
         copy_3d(session, stream, unsafe { copy.as_ref() }.ok_or(INVALID_VALUE)?)?;
@@ -141,7 +142,7 @@ pub unsafe extern "C" fn hl_cudaMemcpy3DPeer(copy: *const CopyPeer3D) -> Code {
         // SAFETY: as documented.
         let copy = unsafe { copy.as_ref() }.ok_or(INVALID_VALUE)?;
         for one in [copy.from_device, copy.to_device] {
-            session.synchronize_device(super::device::number(session, one)?)?;
+            session.wait_device(super::device::number(session, one)?)?;
         }
         let stream = session.default_stream(device())?;
         copy_3d(session, stream, &plain(copy))?;
@@ -175,7 +176,10 @@ fn plain(copy: &CopyPeer3D) -> Copy3D {
 /// Sets bytes of a volume in the order of the default stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaMemset3D(place: Pitched, value: c_int, extent: Place) -> Code {
-    hl_cudaMemset3DAsync(place, value, extent, null_mut())
+    match with_session(Session::check_unseen) {
+        0 => hl_cudaMemset3DAsync(place, value, extent, null_mut()),
+        code => code,
+    }
 }
 
 /// Sets bytes of a volume in the order of a stream.
@@ -209,6 +213,7 @@ pub unsafe extern "C" fn hl_cudaMalloc3D(place: *mut Pitched, extent: Place) -> 
         let pitch = extent.x.checked_next_multiple_of(512).ok_or(INVALID_VALUE)?;
         let rows = extent.y.checked_mul(extent.z).ok_or(INVALID_VALUE)?;
         let bytes = pitch.checked_mul(rows).ok_or(INVALID_VALUE)?;
+        session.check_unseen()?;
         let address = session.allocate(device(), bytes as u64)?;
         let start = without_provenance_mut(address as usize);
         // SAFETY: a place for a result, as documented.
