@@ -12,6 +12,7 @@ TREE = pathlib.Path(__file__).resolve().parent.parent
 # Source and its parts.
 PROGRAMS = {
     "gpu_graphs": ("replays", "round_trip", "large", "nodes", "captured"),
+    "gpu_nodes": ("generic", "events", "external", "driver"),
     "gpu_memory": ("volumes", "rows", "pools", "occupancy", "refused"),
     "gpu_devices": ("own", "peers", "events", "threads", "frees"),
     "gpu_captures": ("waits", "unseen", "relaxed", "default_stream", "threads", "exchanges"),

@@ -97,6 +97,10 @@ FACE int cuStreamWaitEvent(size_t stream, size_t event, unsigned) {
     stream_of(stream).put(reinterpret_cast<Event *>(event)->waiter());
     return OK;
 }
+/* A record for others, which stands in graphs only: that it was asked for is all that is known of it here. */
+FACE int cuEventRecordWithFlags(size_t, size_t, unsigned flags) {
+    return flags == 1 && Stream::captured() ? OK : INVALID;
+}
 FACE int cuEventElapsedTime(float *milliseconds, size_t, size_t) { return *milliseconds = 1.5, OK; }
 
 FACE int cuStreamBeginCapture_v2(size_t, int) {

@@ -239,7 +239,7 @@ impl<D: Device> Executor<D> {
                 self.memory.check(from)
             }
             Work::Fill { to, .. } => self.memory.check(to),
-            Work::Record { event, .. } | Work::Wait { event } if with_names => {
+            Work::Record { event, .. } | Work::Wait { event, .. } if with_names => {
                 self.streams.known_event(*event)
             }
             Work::Record { .. } | Work::Wait { .. } => Ok(()),

@@ -105,6 +105,8 @@ pub struct Graph {
     needs: Needs,
     /// Streams of cuBLAS handles behind the list.
     pub handle_streams: Vec<(u32, u32)>,
+    /// Events that a launch records for others.
+    pub records: Vec<u32>,
 }
 
 impl Graph {
@@ -119,7 +121,7 @@ impl Graph {
     ) -> Result<Self, Failure> {
         let mut steps = Vec::new();
         let mut moved: HashMap<u32, u32> = HashMap::new();
-        let mut needs = Needs::default();
+        let (mut needs, mut records) = (Needs::default(), Vec::new());
         let mut at = 0;
         while at < list.len() {
             let step = read_step(&list, at)?;
@@ -142,6 +144,9 @@ impl Graph {
                 moved.insert(set.handle, stream);
             }
             needs.add(&work)?;
+            if let Work::Record { event, is_external: true } = work {
+                records.push(event);
+            }
             if steps.len() == STEPS_MAX {
                 return Err(Failure::too_many("commands in a graph", STEPS_MAX));
             }
@@ -150,7 +155,7 @@ impl Graph {
         }
         let launches = steps.iter().filter(|step| matches!(step.command, Command::Launch(_))).count() as u64;
         let handle_streams = moved.into_iter().collect();
-        Ok(Self { list, steps, stream, launches, needs, handle_streams })
+        Ok(Self { list, steps, stream, launches, needs, handle_streams, records })
     }
 
     /// The bytes of the list.

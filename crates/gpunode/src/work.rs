@@ -122,6 +122,8 @@ pub enum Work<'body> {
     Wait {
         /// Its name.
         event: u32,
+        /// Whether a wait of a graph is for a record outside of it.
+        is_external: bool,
     },
     /// A setting of a cuBLAS handle.
     BlasSet(command::BlasSet),
@@ -144,8 +146,8 @@ pub enum Place {
     Handle(u32),
 }
 
-/// `cudaEventRecordExternal`: a record that events outside of a graph see.
-const RECORD_EXTERNAL: u32 = 1;
+/// `cudaEventRecordExternal` and `cudaEventWaitExternal`: of a graph, and seen or done outside of it.
+const EXTERNAL: u32 = 1;
 
 /// A command as work of a stream, and which stream; nothing if it is no such command.
 ///
@@ -191,9 +193,11 @@ pub fn work_of(command: Command, body: Body<'_>) -> Result<Option<(Place, Work<'
         Command::Fill(c) => (c.stream, fill(c.element, c.address, 0, c.count, 1, c.value)?),
         Command::FillRows(c) => (c.stream, fill(c.element, c.address, c.pitch, c.count, c.rows, c.value)?),
         Command::EventRecord(c) => {
-            (c.stream, Work::Record { event: c.event, is_external: c.flags & RECORD_EXTERNAL != 0 })
+            (c.stream, Work::Record { event: c.event, is_external: c.flags & EXTERNAL != 0 })
         }
-        Command::StreamWait(c) => (c.stream, Work::Wait { event: c.event }),
+        Command::StreamWait(c) => {
+            (c.stream, Work::Wait { event: c.event, is_external: c.flags & EXTERNAL != 0 })
+        }
         Command::BlasSet(c) => return Ok(Some((Place::Handle(c.handle), Work::BlasSet(c)))),
         Command::BlasGemm(c) => return Ok(Some((Place::Handle(c.handle), Work::Gemm(c)))),
         Command::BlasGemmPointers(c) => {

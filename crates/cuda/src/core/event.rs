@@ -12,6 +12,8 @@ use super::session::Session;
 use super::stream::Stream;
 use crate::code::{CAPTURE_ISOLATION, CAPTURED_EVENT, Code, INVALID_HANDLE, INVALID_VALUE, NOT_READY};
 
+/// Flag of a record or wait that stands in a graph and is seen, or done, outside of it.
+pub const EXTERNAL: u32 = 1;
 /// Flag of an event that takes no time.
 pub const WITHOUT_TIME: u32 = 2;
 
@@ -20,6 +22,8 @@ pub const WITHOUT_TIME: u32 = 2;
 struct Record {
     /// In which stream, and behind which command.
     place: Option<(Arc<Stream>, u64)>,
+    /// Whether that command is the launch of a graph which goes on behind the record.
+    is_inside: bool,
     /// The capture that it was recorded in, or 0.
     capture: u32,
     /// A mark that was sent for it.
@@ -41,6 +45,16 @@ pub struct Event {
 impl Event {
     fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// # Errors
+/// There are no such flags, or they are for a capture that there is none of.
+fn check_flags(stream: &Stream, flags: u32) -> Result<(), Code> {
+    match flags {
+        0 => Ok(()),
+        EXTERNAL if stream.is_captured() => Ok(()),
+        _ => Err(INVALID_VALUE),
     }
 }
 
@@ -80,10 +94,16 @@ impl Session {
     /// Records an event behind the work of a stream.
     ///
     /// # Errors
-    /// The event is of another device, the capture failed before, or the node is gone.
+    /// The event is of another device, the flags say that it is for others and nothing is being captured, the capture failed before, or the node is gone.
     pub fn record_event(&self, event: &Event, stream: &Arc<Stream>, flags: u32) -> Result<(), Code> {
         if event.device != stream.device {
             return Err(INVALID_HANDLE);
+        }
+        check_flags(stream, flags)?;
+        if flags == EXTERNAL {
+            // What is known of the event is as before: it is each launch of the graph that records it.
+            let message = EventRecord { event: event.number, stream: stream.number, flags };
+            return self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop);
         }
         let capture = stream.capture.load(std::sync::atomic::Ordering::Relaxed);
         if capture == 0 {
@@ -93,17 +113,21 @@ impl Session {
         let mut record = event.record();
         let message = EventRecord { event: event.number, stream: stream.number, flags };
         let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
-        *record = Record { place: (capture == 0).then(|| (stream.clone(), command)), capture, mark: None };
+        let place = (capture == 0).then(|| (stream.clone(), command));
+        *record = Record { place, is_inside: false, capture, mark: None };
         Ok(())
     }
 
     /// Makes a stream wait for an event.
     ///
     /// # Errors
-    /// The event and the stream belong to two captures, or the node is gone.
+    /// The event and the stream belong to two captures, the flags are as they cannot be, or the node is gone.
     pub fn wait_event(&self, stream: &Arc<Stream>, event: &Event, flags: u32) -> Result<(), Code> {
+        check_flags(stream, flags)?;
         let capture = event.record().capture;
-        if capture != 0 {
+        if flags == EXTERNAL {
+            // Nothing of the capture is waited for.
+        } else if capture != 0 {
             self.join_capture(stream, capture)?;
         } else if stream.is_captured() {
             // Nothing outside a capture can be waited for inside.
@@ -112,6 +136,21 @@ impl Session {
         }
         let message = StreamWait { stream: stream.number, event: event.number, flags };
         self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
+    }
+
+    /// Notes that a launch of a graph records events for others: each is done when the launch is, or when the node says so.
+    pub(super) fn note_records(&self, events: &[u32], stream: &Arc<Stream>, command: u64) {
+        for number in events {
+            // The program may have ended one that it does not ask for any more.
+            if let Ok(event) = self.events.get(*number) {
+                *event.record() = Record {
+                    place: Some((stream.clone(), command)),
+                    is_inside: true,
+                    capture: 0,
+                    mark: None,
+                };
+            }
+        }
     }
 
     /// Whether the last record of an event is done; asks the node, without waiting, once a record.
@@ -150,7 +189,9 @@ impl Session {
             return self.surface().map(|()| None);
         }
         if record.mark.is_none() {
-            let (mark, pending) = self.inbox.expect(Target::Mark(vec![(stream, command)]));
+            // What comes behind it in the same command is not done with it.
+            let done = if record.is_inside { command - 1 } else { command };
+            let (mark, pending) = self.inbox.expect(Target::Mark(vec![(stream, done)]));
             self.send(&MarkEvent { mark, event: event.number })?;
             record.mark = Some(pending);
         }

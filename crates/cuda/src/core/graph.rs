@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
 
+use super::event::EXTERNAL;
 use super::handle::Kind;
 use super::instance::{Definition, Place};
 use super::launch::Geometry;
@@ -21,9 +22,6 @@ use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED};
 
 /// Most nodes of a graph: as many as the node takes commands.
 const NODES_MAX: usize = 1 << 20;
-
-/// Flag of a record that others than the graph see.
-const EXTERNAL: u32 = 1;
 
 /// A graph.
 #[derive(Debug)]
@@ -81,7 +79,7 @@ impl State {
                     let frontier = self.frontiers.get(&stream).cloned().unwrap_or_default();
                     self.events.insert(event, frontier);
                 }
-                StreamWait::WORD => {
+                StreamWait::WORD if StreamWait::take(body).flags & EXTERNAL == 0 => {
                     let event = StreamWait::take(body).event;
                     let more = self.events.get(&event).cloned().unwrap_or_default();
                     let frontier = self.frontiers.entry(stream).or_default();
@@ -620,6 +618,25 @@ impl Session {
             Ok(())
         })?;
         Ok((function, geometry, arguments))
+    }
+
+    /// The event that a node records for others, or waits for.
+    ///
+    /// # Errors
+    /// There is no such node, or it is of another kind.
+    pub fn event_of_node(&self, node: u32, kind: NodeKind) -> Result<u32, Code> {
+        self.with_node(node, |_, state, index| {
+            if state.kind(index) != kind {
+                return Err(INVALID_VALUE);
+            }
+            let (list, entries) = state.commands(index);
+            let event = |entry: &usize| match list.frame(*entry) {
+                (EventRecord::WORD, body) => Some(EventRecord::take(body).event),
+                (StreamWait::WORD, body) => Some(StreamWait::take(body).event),
+                _ => None,
+            };
+            entries.iter().find_map(event).ok_or(INVALID_VALUE)
+        })
     }
 
     /// The event that commands of two streams of a graph wait by.

@@ -49,6 +49,8 @@ pub struct Definition {
     pub(super) place: Place,
     pub(super) list: List,
     copies: Vec<HostCopy>,
+    /// Events that each launch records for others.
+    records: Vec<u32>,
     /// Where nodes of the graph are in the list, if it is not the list as it was captured.
     pub(super) pieces: Option<Vec<Piece>>,
     was_sent: AtomicBool,
@@ -82,6 +84,7 @@ impl Instances {
             number: self.next.fetch_add(1, Ordering::Relaxed),
             place: *place,
             copies: list.copies(),
+            records: list.records(),
             list,
             pieces,
             was_sent: AtomicBool::new(false),
@@ -242,7 +245,9 @@ impl Session {
             self.send_content(exec.number, &does.copies, stream)?;
         }
         let message = GraphLaunch { exec: exec.number, stream: stream.number };
-        self.issue(stream, Effect::Visible, &message, 0, |_| ()).map(drop)
+        let command = self.issue(stream, Effect::Visible, &message, 0, |_| ())?;
+        self.note_records(&does.records, stream, command);
+        Ok(())
     }
 
     /// Sends what copies of a graph need: names of those to the program, and bytes of the others.

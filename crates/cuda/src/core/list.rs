@@ -1,8 +1,9 @@
 //! A list of commands, as it was captured or put together: frames one after the other, and beside each what only this side knows.
 
-use hinterland_proto::gpu::command::Launch;
+use hinterland_proto::gpu::command::{EventRecord, Launch};
 use hinterland_proto::gpu::{GRAPH_BYTES_MAX, Message};
 
+use super::event::EXTERNAL;
 use super::inbox::Destination;
 use super::outbox::Tail;
 use crate::code::{Code, NO_MEMORY};
@@ -127,6 +128,20 @@ impl List {
             return &[];
         }
         self.frame(0).1.get(Launch::BYTES..).unwrap_or_default()
+    }
+
+    /// Events that are recorded for others.
+    #[must_use]
+    pub fn records(&self) -> Vec<u32> {
+        let record = |index| match self.frame(index) {
+            (EventRecord::WORD, body) => Some(EventRecord::take(body)),
+            _ => None,
+        };
+        (0..self.entries.len())
+            .filter_map(record)
+            .filter(|record| record.flags & EXTERNAL != 0)
+            .map(|record| record.event)
+            .collect()
     }
 
     /// Copies with the program's memory, in order.

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::sync::Arc;
 
 use hinterland_proto::gpu::command::{
-    BlasCall, BlasGemm, BlasGemmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul,
+    BlasCall, BlasGemm, BlasGemmPointers, EventRecord, Fill, FillRows, Launch, LtMatmul, StreamWait,
 };
 
 use super::launch::Geometry;
@@ -25,6 +25,8 @@ pub enum NodeKind {
     Graph = 4,
     /// Nothing, for others to be behind.
     Empty = 5,
+    /// A wait for an event that others record.
+    Wait = 6,
     /// A record of an event that others see.
     Record = 7,
 }
@@ -38,6 +40,7 @@ impl NodeKind {
             }
             Fill::WORD | FillRows::WORD => Self::Fill,
             EventRecord::WORD => Self::Record,
+            StreamWait::WORD => Self::Wait,
             _ => Self::Copy,
         }
     }

@@ -18,6 +18,7 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuCtxCreate_v3", 11_040),
     ("cuCtxCreate_v4", 12_050),
     ("cuGetProcAddress_v2", 12_000),
+    ("cuGraphAddNode_v2", 12_030),
     ("cuGraphExecUpdate_v2", 12_000),
     ("cuGraphInstantiate", 12_000),
     ("cuStreamBeginCapture_v2", 10_010),

@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::code::Code;
 use crate::core::handle::Kind;
 use crate::core::thread::driver;
+use crate::runtime::any_node::{self, AnyParameters};
 use crate::runtime::graph::{InstantiateParameters, UpdateResult};
 use crate::runtime::{event, give, graph, limit, node, stream};
 
@@ -71,6 +72,34 @@ same! {
     hl_cuGraphClone(place: *mut *mut c_void, graph: *mut c_void) = node::hl_cudaGraphClone;
     /// The nodes of a graph.
     hl_cuGraphGetNodes(graph: *mut c_void, nodes: *mut *mut c_void, count: *mut usize) = node::hl_cudaGraphGetNodes;
+    /// Adds a node that does nothing.
+    hl_cuGraphAddEmptyNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize) = node::hl_cudaGraphAddEmptyNode;
+    /// Adds the nodes of another graph as they are now.
+    hl_cuGraphAddChildGraphNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, child: *mut c_void) = node::hl_cudaGraphAddChildGraphNode;
+    /// Takes a node out of its graph.
+    hl_cuGraphDestroyNode(node: *mut c_void) = node::hl_cudaGraphDestroyNode;
+    /// Adds a record of an event for others.
+    hl_cuGraphAddEventRecordNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, event: *mut c_void) = any_node::hl_cudaGraphAddEventRecordNode;
+    /// Adds a wait for an event that others record.
+    hl_cuGraphAddEventWaitNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, event: *mut c_void) = any_node::hl_cudaGraphAddEventWaitNode;
+    /// The event that a node records.
+    hl_cuGraphEventRecordNodeGetEvent(node: *mut c_void, event: *mut *mut c_void) = any_node::hl_cudaGraphEventRecordNodeGetEvent;
+    /// The event that a node waits for.
+    hl_cuGraphEventWaitNodeGetEvent(node: *mut c_void, event: *mut *mut c_void) = any_node::hl_cudaGraphEventWaitNodeGetEvent;
+    /// Has a node record another event.
+    hl_cuGraphEventRecordNodeSetEvent(node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphEventRecordNodeSetEvent;
+    /// Has a node wait for another event.
+    hl_cuGraphEventWaitNodeSetEvent(node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphEventWaitNodeSetEvent;
+    /// Has a node of an instance record another event.
+    hl_cuGraphExecEventRecordNodeSetEvent(exec: *mut c_void, node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphExecEventRecordNodeSetEvent;
+    /// Has a node of an instance wait for another event.
+    hl_cuGraphExecEventWaitNodeSetEvent(exec: *mut c_void, node: *mut c_void, event: *mut c_void) = any_node::hl_cudaGraphExecEventWaitNodeSetEvent;
+    /// Adds a node of any kind, as CUDA 12 has it.
+    hl_cuGraphAddNode(place: *mut *mut c_void, graph: *mut c_void, behind: *const *mut c_void, count: usize, parameters: *mut AnyParameters) = any_node::add_of_driver;
+    /// Gives a node of any kind other parameters.
+    hl_cuGraphNodeSetParams(node: *mut c_void, parameters: *mut AnyParameters) = any_node::set_of_driver;
+    /// Gives a node of an instance other parameters.
+    hl_cuGraphExecNodeSetParams(exec: *mut c_void, node: *mut c_void, parameters: *mut AnyParameters) = any_node::set_instance_of_driver;
     /// What a node does.
     hl_cuGraphNodeGetType(node: *mut c_void, kind: *mut c_int) = node::hl_cudaGraphNodeGetType;
     /// Makes a graph ready to be launched, as CUDA 12 has it.
@@ -89,6 +118,20 @@ same! {
     hl_cuGraphDestroy(graph: *mut c_void) = graph::hl_cudaGraphDestroy;
     /// Ends an instance.
     hl_cuGraphExecDestroy(exec: *mut c_void) = graph::hl_cudaGraphExecDestroy;
+}
+
+/// Adds a node of any kind. What an edge is like is let go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuGraphAddNode_v2(
+    place: *mut *mut c_void,
+    graph: *mut c_void,
+    behind: *const *mut c_void,
+    _edges: *const c_void,
+    count: usize,
+    parameters: *mut AnyParameters,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { hl_cuGraphAddNode(place, graph, behind, count, parameters) }
 }
 
 /// The context of a stream, which is that of its device.

@@ -22,12 +22,12 @@ use crate::core::thread::{device, with_session};
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct KernelParameters {
-    function: *const c_void,
-    grid: Dim3,
-    block: Dim3,
-    shared: c_uint,
-    each: *mut *mut c_void,
-    extra: *mut *mut c_void,
+    pub(super) function: *const c_void,
+    pub(super) grid: Dim3,
+    pub(super) block: Dim3,
+    pub(super) shared: c_uint,
+    pub(super) each: *mut *mut c_void,
+    pub(super) extra: *mut *mut c_void,
 }
 
 /// `cudaMemsetParams`
@@ -88,7 +88,7 @@ unsafe fn give_nodes(nodes: &[u32], place: *mut *mut c_void, count: *mut usize) 
 
 /// # Safety
 /// The parameters are as many and as long as the image of the kernel says.
-unsafe fn kernel_node(session: &Session, given: *const KernelParameters) -> Result<Node, Code> {
+pub(super) unsafe fn kernel_node(session: &Session, given: *const KernelParameters) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -114,7 +114,7 @@ unsafe fn kernel_node(session: &Session, given: *const KernelParameters) -> Resu
 
 /// # Safety
 /// As a copy by `cudaMemcpy3D`, at each launch of the graph.
-unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Result<Node, Code> {
+pub(super) unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -124,7 +124,7 @@ unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Result<Node, Cod
     Ok(Node::own(NodeKind::Copy, list, Given::Bytes(bytes_of(&given))))
 }
 
-fn fill_node(session: &Session, given: *const FillParameters) -> Result<Node, Code> {
+pub(super) fn fill_node(session: &Session, given: *const FillParameters) -> Result<Node, Code> {
     if given.is_null() {
         return Err(INVALID_VALUE);
     }
@@ -139,6 +139,15 @@ fn fill_node(session: &Session, given: *const FillParameters) -> Result<Node, Co
         session.fill_rows(stream, place, given.element, given.value, width, height)
     })?;
     Ok(Node::own(NodeKind::Fill, list, Given::Bytes(bytes_of(&given))))
+}
+
+pub(super) fn child_node(session: &Session, child: *mut c_void) -> Result<Node, Code> {
+    let list = session.list_of(&*graph_of(session, child)?)?;
+    Ok(Node::own(NodeKind::Graph, list, Given::Nothing))
+}
+
+pub(super) fn empty_node() -> Node {
+    Node::own(NodeKind::Empty, List::default(), Given::Nothing)
 }
 
 /// The bytes of a structure of C, for the program to have again.
@@ -174,7 +183,7 @@ fn one_row(to: *mut c_void, from: *const c_void, bytes: usize) -> Copy3D {
 ///
 /// # Safety
 /// As the functions that add nodes are documented.
-unsafe fn add(
+pub(super) unsafe fn add(
     place: *mut *mut c_void,
     graph: *mut c_void,
     behind: *const *mut c_void,
@@ -258,9 +267,8 @@ pub unsafe extern "C" fn hl_cudaGraphAddEmptyNode(
     behind: *const *mut c_void,
     count: usize,
 ) -> Code {
-    let empty = |_: &'static Session| Ok(Node::own(NodeKind::Empty, List::default(), Given::Nothing));
     // SAFETY: as documented.
-    unsafe { add(place, graph, behind, count, empty) }
+    unsafe { add(place, graph, behind, count, |_| Ok(empty_node())) }
 }
 
 /// Adds the nodes of another graph as they are now.
@@ -272,12 +280,8 @@ pub unsafe extern "C" fn hl_cudaGraphAddChildGraphNode(
     count: usize,
     child: *mut c_void,
 ) -> Code {
-    let make = |session: &'static Session| {
-        let list = session.list_of(&*graph_of(session, child)?)?;
-        Ok(Node::own(NodeKind::Graph, list, Given::Nothing))
-    };
     // SAFETY: as documented.
-    unsafe { add(place, graph, behind, count, make) }
+    unsafe { add(place, graph, behind, count, |session| child_node(session, child)) }
 }
 
 /// Puts nodes behind others. What an edge is like is let go: the one behind begins when the one in front is done.

@@ -110,6 +110,7 @@ functions! {
         fill_32 = c"cuMemsetD2D32Async" (Address, usize, c_uint, usize, usize, Handle);
         stream_make = c"cuStreamCreateWithPriority" (*mut Handle, c_uint, c_int);
         stream_wait_event = c"cuStreamWaitEvent" (Handle, Handle, c_uint);
+        event_record_with_flags = c"cuEventRecordWithFlags" (Handle, Handle, c_uint);
         event_elapsed = c"cuEventElapsedTime" (*mut f32, Handle, Handle);
         capture_begin = c"cuStreamBeginCapture_v2" (Handle, c_int);
         capture_end = c"cuStreamEndCapture" (Handle, *mut Handle);

@@ -9,6 +9,9 @@ const LEGACY: Handle = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: i32 = 2;
 
+/// `CU_EVENT_RECORD_EXTERNAL` and `CU_EVENT_WAIT_EXTERNAL`.
+const EXTERNAL: u32 = 1;
+
 /// A stream.
 #[derive(Debug)]
 pub struct Stream {
@@ -100,6 +103,28 @@ impl Lent {
         // SAFETY: both live.
         let code = unsafe { (call.stream_wait_event)(stream.handle, event.handle, 0) };
         self.check("waiting for an event", code)
+    }
+
+    /// Records an event in a captured stream such that each launch of the graph records it for others.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn record_for_others(&self, event: &Event, stream: &Stream) -> Result<(), CallError> {
+        let call = self.enter()?;
+        // SAFETY: both live.
+        let code = unsafe { (call.event_record_with_flags)(event.handle, stream.handle, EXTERNAL) };
+        self.check("recording an event of a graph", code)
+    }
+
+    /// Makes a captured stream wait, at each launch of the graph, for the last record of an event by others.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn wait_for_others(&self, stream: &Stream, event: &Event) -> Result<(), CallError> {
+        let call = self.enter()?;
+        // SAFETY: both live.
+        let code = unsafe { (call.stream_wait_event)(stream.handle, event.handle, EXTERNAL) };
+        self.check("waiting for an event of others", code)
     }
 
     /// Whether the last record of an event is done.

@@ -6,13 +6,13 @@
 
 use super::failed;
 use super::machine::{CudaMachine, OneDevice};
-use super::replay::{Passage, capture};
+use super::replay::{Kept, Passage, capture};
 use crate::body::Body;
 use crate::failure::Failure;
 use crate::graph::{Content, Graph};
 use crate::work::{Rows, Work};
 use hinterland_gpu::lend::Lent;
-use hinterland_gpu::lend::memory::{Pinned, Scratch};
+use hinterland_gpu::lend::memory::Scratch;
 use hinterland_gpu::lend::order::{Event, Instance};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ struct Exec {
     instance: Instance,
     graph: Arc<Graph>,
     own: Option<Own>,
-    /// What its copies take their bytes from. Those of an instance that is updated stay as well: a launch of it may still run.
-    _kept: Vec<Pinned>,
+    /// What it uses besides. That of an instance that is updated stays as well: a launch of it may still run.
+    _kept: Kept,
 }
 
 /// The instances of a session.
@@ -73,10 +73,10 @@ fn passage(own: Option<&Own>, graph: &Graph) -> Passage {
 impl CudaMachine {
     pub(super) fn make_exec(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
         let device = self.streams.get(&graph.stream).map_or(0, |known| known.device);
-        let Self { devices, programs, blases, execs, .. } = self;
+        let Self { devices, programs, blases, execs, events, .. } = self;
         let OneDevice { lent, spare, .. } = &mut devices[device as usize];
         let own = execs.own(device, lent, passing(graph))?;
-        let made = capture(lent, programs, blases, spare, graph, passage(own.as_ref(), graph));
+        let made = capture(lent, programs, blases, spare, events, graph, passage(own.as_ref(), graph));
         let made = made.and_then(|(captured, kept)| {
             let instance = lent.instantiate(&captured).map_err(failed);
             lent.end_graph(captured);
@@ -96,14 +96,14 @@ impl CudaMachine {
     }
 
     pub(super) fn change_exec(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        let Self { devices, programs, blases, execs, .. } = self;
+        let Self { devices, programs, blases, execs, events, .. } = self;
         let known = execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
         let (device, has) = (known.device, known.own.as_ref().map_or(0, |own| own.scratch.bytes));
         let OneDevice { lent, spare, .. } = &mut devices[device as usize];
         let larger = if passing(graph) > has { execs.own(device, lent, passing(graph))? } else { None };
         let Some(known) = execs.execs.get_mut(&exec) else { return Ok(()) };
         let own = larger.as_ref().or(known.own.as_ref());
-        let captured = capture(lent, programs, blases, spare, graph, passage(own, graph));
+        let captured = capture(lent, programs, blases, spare, events, graph, passage(own, graph));
         let outcome = captured.and_then(|(captured, kept)| {
             let outcome = if lent.update(&known.instance, &captured) {
                 Ok(())

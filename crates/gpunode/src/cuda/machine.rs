@@ -70,9 +70,9 @@ pub(super) struct OneStream {
     fence: u64,
 }
 
-struct OneEvent {
+pub(super) struct OneEvent {
     device: u32,
-    event: Arc<Event>,
+    pub(super) event: Arc<Event>,
     has_time: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct CudaMachine {
     blas_version: i32,
     backings: HashMap<u64, (u32, Backing)>,
     pub(super) streams: HashMap<u32, OneStream>,
-    events: HashMap<u32, OneEvent>,
+    pub(super) events: HashMap<u32, OneEvent>,
     /// Ends of streams that are gone, by device.
     orphans: Vec<(u32, Arc<Event>)>,
     pub(super) programs: Programs,
@@ -337,7 +337,7 @@ impl CudaMachine {
                 let event = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
                 lent.record(&event.event, &known.stream).map_err(failed)
             }
-            Work::Wait { event } => {
+            Work::Wait { event, .. } => {
                 let event = self.events.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
                 lent.wait(&known.stream, &event.event).map_err(failed)
             }

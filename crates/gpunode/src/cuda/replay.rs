@@ -2,6 +2,7 @@
 
 use super::blases::Blases;
 use super::failed;
+use super::machine::OneEvent;
 use super::programs::Programs;
 use super::shapes::{region, shape};
 use crate::failure::Failure;
@@ -12,6 +13,7 @@ use hinterland_gpu::lend::memory::Pinned;
 use hinterland_gpu::lend::order::{Captured, Event, Stream};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 
 /// Streams that captures use, made once and used by one capture after the other.
 #[derive(Default)]
@@ -35,6 +37,22 @@ impl Passage {
     }
 }
 
+/// What is to be kept as long as the graph is.
+#[derive(Default)]
+pub(super) struct Kept {
+    /// What copies to the device take their bytes from.
+    pieces: Vec<Pinned>,
+    /// Events that others know.
+    events: Vec<Arc<Event>>,
+}
+
+impl Kept {
+    pub(super) fn extend(&mut self, other: Self) {
+        self.pieces.extend(other.pieces);
+        self.events.extend(other.events);
+    }
+}
+
 /// A capture on its way.
 struct Replay<'machine> {
     device: &'machine Lent,
@@ -43,21 +61,23 @@ struct Replay<'machine> {
     graph: &'machine Graph,
     streams: HashMap<u32, Stream>,
     events: HashMap<u32, Event>,
-    /// What copies to the device take their bytes from, as long as the graph is.
-    kept: Vec<Pinned>,
+    /// The session's, which records and waits for others name.
+    outside: &'machine HashMap<u32, OneEvent>,
+    kept: Kept,
     parameters: Vec<u8>,
     passage: Passage,
 }
 
-/// Captures a list; with memory that is to be kept as long as what comes of it.
+/// Captures a list; with what is to be kept as long as what comes of it.
 pub(super) fn capture(
     device: &Lent,
     programs: &Programs,
     blases: &Blases,
     spare: &mut CaptureStreams,
+    outside: &HashMap<u32, OneEvent>,
     graph: &Graph,
     passage: Passage,
-) -> Result<(Captured, Vec<Pinned>), Failure> {
+) -> Result<(Captured, Kept), Failure> {
     let mut streams = HashMap::new();
     for name in graph.work().map(|(stream, _)| stream).chain([graph.stream]) {
         if let Entry::Vacant(place) = streams.entry(name) {
@@ -67,8 +87,9 @@ pub(super) fn capture(
             });
         }
     }
-    let (events, kept, parameters) = (HashMap::new(), Vec::new(), Vec::new());
-    let mut replay = Replay { device, programs, blases, graph, streams, events, kept, parameters, passage };
+    let (events, kept, parameters) = (HashMap::new(), Kept::default(), Vec::new());
+    let mut replay =
+        Replay { device, programs, blases, graph, streams, events, outside, kept, parameters, passage };
     let captured = replay.run();
     let Replay { streams, events, kept, .. } = replay;
     spare.free.extend(streams.into_values());
@@ -98,6 +119,13 @@ impl Replay<'_> {
         self.streams.get(&stream).ok_or_else(|| Failure::unknown("stream", stream))
     }
 
+    /// An event of the session, kept as long as what comes of the capture.
+    fn outside(&mut self, event: u32) -> Result<Arc<Event>, Failure> {
+        let known = self.outside.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
+        self.kept.events.push(Arc::clone(&known.event));
+        Ok(Arc::clone(&known.event))
+    }
+
     fn step(&mut self, name: u32, work: Work<'_>) -> Result<(), Failure> {
         let device = self.device;
         match work {
@@ -112,7 +140,7 @@ impl Replay<'_> {
                 let mut piece = device.pinned(bytes.bytes().max(1)).map_err(failed)?;
                 bytes.read(piece.bytes());
                 let copied = device.copy_in(self.stream(name)?, region(to), &piece).map_err(failed);
-                self.kept.push(piece);
+                self.kept.pieces.push(piece);
                 copied
             }
             Work::CopyInAtLaunch { to } => {
@@ -129,8 +157,13 @@ impl Replay<'_> {
             Work::Fill { to, element, value } => {
                 device.fill(self.stream(name)?, region(to), element, value).map_err(failed)
             }
-            Work::Record { is_external: true, .. } => {
-                Err(Failure::unsupported("a graph cannot record events for others on this node"))
+            Work::Record { event, is_external: true } => {
+                let event = self.outside(event)?;
+                device.record_for_others(&event, self.stream(name)?).map_err(failed)
+            }
+            Work::Wait { event, is_external: true } => {
+                let event = self.outside(event)?;
+                device.wait_for_others(self.stream(name)?, &event).map_err(failed)
             }
             Work::Record { event, .. } => {
                 let made = device.event(false).map_err(failed)?;
@@ -140,7 +173,7 @@ impl Replay<'_> {
                 }
                 Ok(())
             }
-            Work::Wait { event } => match self.events.get(&event) {
+            Work::Wait { event, .. } => match self.events.get(&event) {
                 Some(event) => device.wait(self.stream(name)?, event).map_err(failed),
                 // Recorded outside: what was before the launch is done before it anyway, in its stream.
                 None => Ok(()),

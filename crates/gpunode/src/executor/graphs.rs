@@ -221,6 +221,9 @@ impl<D: Device> Executor<D> {
             self.tell_none(&content, failure.error);
             return Ok(());
         }
+        if let Some(exec) = self.graphs.execs.get(&command.exec) {
+            exec.graph.records.iter().for_each(|event| self.streams.note_record(*event));
+        }
         self.device.launch_graph(command.exec, At { stream: command.stream, command: self.count }, &content)
     }
 

@@ -256,7 +256,7 @@ impl SoftwareMachine {
                 });
             }
             Work::Record { event, is_external } => self.record(stream, replay, event, is_external),
-            Work::Wait { event } => self.wait(stream, replay, event),
+            Work::Wait { event, is_external } => self.wait(stream, replay, event, is_external),
             Work::BlasSet(set) => {
                 if set.property == POINTER_MODE {
                     self.handles.insert(set.handle, set.value != 0);
@@ -318,8 +318,9 @@ impl SoftwareMachine {
         self.queue_job(stream, replay, job, 0, work);
     }
 
-    fn wait(&mut self, stream: u32, replay: Option<&mut Replay>, event: u32) {
-        let local = replay.as_deref().and_then(|replay| replay.events.get(&event).copied());
+    fn wait(&mut self, stream: u32, replay: Option<&mut Replay>, event: u32, is_external: bool) {
+        let local = replay.as_deref().filter(|_| !is_external);
+        let local = local.and_then(|replay| replay.events.get(&event).copied());
         let global = || self.events.get(&event)?.recorded.as_ref().map(|recorded| recorded.task);
         let Some(task) = local.or_else(global).filter(|task| *task != 0) else { return };
         self.gather(stream, replay.as_deref());

@@ -134,9 +134,9 @@ messages! {
         0x42 EventCreate { event: u32, device: u32, flags: u32 }
         /// Ends an event.
         0x43 EventDestroy { event: u32 }
-        /// Records an event behind the work of a stream.
+        /// Records an event behind the work of a stream. Flag 1, in a graph: each launch records it for others, too.
         0x44 EventRecord { event: u32, stream: u32, flags: u32 }
-        /// Makes a stream wait for the last record of an event.
+        /// Makes a stream wait for the last record of an event. Flag 1, in a graph: for the last one outside of it, as it is when the graph is launched.
         0x45 StreamWait { stream: u32, event: u32, flags: u32 }
         /// Makes whatever is sent later, for any stream, wait for the work of this stream so far.
         0x46 Fence { stream: u32 }

@@ -1,0 +1,323 @@
+// Nodes of graphs by one structure for all kinds, events that graphs record for others and wait for, and both under the driver's names.
+#include <dlfcn.h>
+
+#include <cuda.h>
+
+#include "gpu_check.h"
+
+__global__ void add(int * numbers, int addend) {
+    numbers[threadIdx.x] += addend;
+}
+
+// Long enough that a wait can be too short.
+__global__ void add_slowly(int * numbers, int addend, int rounds) {
+    for (int round = 0; round < rounds; round++) {
+        numbers[threadIdx.x] += addend;
+    }
+}
+
+static const int COUNT = 32;
+static const size_t BYTES = COUNT * sizeof(int);
+
+static int * numbers_of(int value) {
+    int * numbers;
+    std::vector<int> all(COUNT, value);
+    GOOD(cudaMalloc(&numbers, BYTES));
+    GOOD(cudaMemcpy(numbers, all.data(), BYTES, cudaMemcpyHostToDevice));
+    return numbers;
+}
+
+static int first_of(const int * numbers) {
+    int seen = -1;
+    GOOD(cudaMemcpy(&seen, numbers, sizeof seen, cudaMemcpyDeviceToHost));
+    return seen;
+}
+
+static cudaGraphNodeParams of_kernel(void ** arguments) {
+    cudaGraphNodeParams given = { cudaGraphNodeTypeKernel };
+    given.kernel.func = (void *) add;
+    given.kernel.gridDim = dim3(1);
+    given.kernel.blockDim = dim3(COUNT);
+    given.kernel.kernelParams = arguments;
+    return given;
+}
+
+static cudaGraphNodeParams of_fill(int * to, int value) {
+    cudaGraphNodeParams given = { cudaGraphNodeTypeMemset };
+    given.memset.dst = to;
+    given.memset.value = value;
+    given.memset.elementSize = 4;
+    given.memset.width = COUNT;
+    given.memset.height = 1;
+    return given;
+}
+
+static cudaGraphNodeParams of_copy(void * to, void * from) {
+    cudaGraphNodeParams given = { cudaGraphNodeTypeMemcpy };
+    given.memcpy.copyParams.srcPtr = make_cudaPitchedPtr(from, BYTES, BYTES, 1);
+    given.memcpy.copyParams.dstPtr = make_cudaPitchedPtr(to, BYTES, BYTES, 1);
+    given.memcpy.copyParams.extent = make_cudaExtent(BYTES, 1, 1);
+    given.memcpy.copyParams.kind = cudaMemcpyDefault;
+    return given;
+}
+
+static void run(cudaGraphExec_t exec, cudaStream_t stream) {
+    GOOD(cudaGraphLaunch(exec, stream));
+    GOOD(cudaStreamSynchronize(stream));
+}
+
+// fill, kernel, copy out, one behind the other, and a graph of its own.
+static void generic() {
+    int *numbers = numbers_of(0), ten = 10, twenty = 20;
+    std::vector<int> here(COUNT), there(COUNT);
+    void *by_ten[] = { &numbers, &ten }, *by_twenty[] = { &numbers, &twenty };
+    cudaGraph_t graph, parent;
+    cudaGraphNode_t fill, kernel, copy, empty, child;
+    cudaGraphExec_t exec, of_parent;
+    cudaStream_t stream;
+    GOOD(cudaStreamCreate(&stream));
+    GOOD(cudaGraphCreate(&graph, 0));
+    auto given = of_fill(numbers, 1);
+    GOOD(cudaGraphAddNode(&fill, graph, nullptr, nullptr, 0, &given));
+    given = of_kernel(by_ten);
+    GOOD(cudaGraphAddNode(&kernel, graph, &fill, nullptr, 1, &given));
+    given = { cudaGraphNodeTypeEmpty };
+    GOOD(cudaGraphAddNode(&empty, graph, &kernel, nullptr, 1, &given));
+    given = of_copy(here.data(), numbers);
+    GOOD(cudaGraphAddNode(&copy, graph, &empty, nullptr, 1, &given));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, stream);
+    check_numbers(here, 11);
+    // In the instance alone.
+    given = of_kernel(by_twenty);
+    GOOD(cudaGraphExecNodeSetParams(exec, kernel, &given));
+    given = of_copy(there.data(), numbers);
+    GOOD(cudaGraphExecNodeSetParams(exec, copy, &given));
+    run(exec, stream);
+    check_numbers(there, 21);
+    check_numbers(here, 11);
+    // In the graph; the kinds of nodes stay.
+    given = of_fill(numbers, 5);
+    GOOD(cudaGraphNodeSetParams(fill, &given));
+    REFUSED(cudaGraphNodeSetParams(kernel, &given), cudaErrorInvalidValue);
+    REFUSED(cudaGraphExecNodeSetParams(exec, kernel, &given), cudaErrorInvalidValue);
+    GOOD(cudaGraphInstantiate(&of_parent, graph, 0));
+    run(of_parent, stream);
+    check_numbers(here, 15);
+    GOOD(cudaGraphCreate(&parent, 0));
+    given = { cudaGraphNodeTypeGraph };
+    given.graph.graph = graph;
+    GOOD(cudaGraphAddNode(&child, parent, nullptr, nullptr, 0, &given));
+    GOOD(cudaGraphInstantiate(&of_parent, parent, 0));
+    here.assign(COUNT, 0);
+    run(of_parent, stream);
+    check_numbers(here, 15);
+    given = of_fill(numbers, 6);
+    GOOD(cudaGraphNodeSetParams(fill, &given));
+    GOOD(cudaGraphExecChildGraphNodeSetParams(of_parent, child, graph));
+    run(of_parent, stream);
+    check_numbers(here, 16);
+    // What there is none of.
+    cudaGraphNode_t none;
+    for (auto kind : { cudaGraphNodeTypeHost, cudaGraphNodeTypeMemAlloc, cudaGraphNodeTypeMemFree, cudaGraphNodeTypeConditional,
+             cudaGraphNodeTypeExtSemaphoreSignal }) {
+        given = { kind };
+        REFUSED(cudaGraphAddNode(&none, graph, nullptr, nullptr, 0, &given), cudaErrorNotSupported);
+    }
+    given = { cudaGraphNodeTypeGraph };
+    given.graph.graph = graph;
+    given.graph.ownership = cudaGraphChildGraphOwnershipMove;
+    REFUSED(cudaGraphAddNode(&none, parent, nullptr, nullptr, 0, &given), cudaErrorNotSupported);
+    given = { (cudaGraphNodeType) 99 };
+    REFUSED(cudaGraphAddNode(&none, graph, nullptr, nullptr, 0, &given), cudaErrorInvalidValue);
+    given = { cudaGraphNodeTypeEmpty };
+    given.reserved2 = 1;
+    REFUSED(cudaGraphAddNode(&none, graph, nullptr, nullptr, 0, &given), cudaErrorInvalidValue);
+    REFUSED(cudaGraphAddNode(&none, graph, nullptr, nullptr, 0, nullptr), cudaErrorInvalidValue);
+}
+
+struct two_streams {
+    cudaStream_t first, second;
+    cudaEvent_t event, other;
+
+    two_streams() {
+        GOOD(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking));
+        GOOD(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
+        GOOD(cudaEventCreate(&event));
+        GOOD(cudaEventCreate(&other));
+    }
+};
+
+// A graph that waits for an event of work outside, works, and records one, by nodes.
+static void events() {
+    two_streams of;
+    int *numbers = numbers_of(0), one = 1;
+    void * arguments[] = { &numbers, &one };
+    cudaGraph_t graph;
+    cudaGraphNode_t wait, kernel, record;
+    cudaGraphExec_t exec;
+    GOOD(cudaGraphCreate(&graph, 0));
+    GOOD(cudaGraphAddEventWaitNode(&wait, graph, nullptr, 0, of.other));
+    auto given = of_kernel(arguments);
+    GOOD(cudaGraphAddNode(&kernel, graph, &wait, nullptr, 1, &given));
+    GOOD(cudaGraphAddEventRecordNode(&record, graph, &kernel, 1, of.other));
+    cudaEvent_t found;
+    cudaGraphNodeType kind;
+    GOOD(cudaGraphNodeGetType(wait, &kind));
+    EXPECT(kind == cudaGraphNodeTypeWaitEvent);
+    GOOD(cudaGraphEventWaitNodeGetEvent(wait, &found));
+    EXPECT(found == of.other);
+    REFUSED(cudaGraphEventRecordNodeGetEvent(wait, &found), cudaErrorInvalidValue);
+    REFUSED(cudaGraphEventRecordNodeSetEvent(kernel, of.event), cudaErrorInvalidValue);
+    GOOD(cudaGraphEventRecordNodeSetEvent(record, of.event));
+    GOOD(cudaGraphEventRecordNodeGetEvent(record, &found));
+    EXPECT(found == of.event);
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    for (int round = 1; round <= 5; round++) {
+        // The graph waits for the slow kernel, and the second stream, and the program, for the graph.
+        add_slowly<<<1, COUNT, 0, of.second>>>(numbers, 10, 2000);
+        GOOD(cudaEventRecord(of.other, of.second));
+        GOOD(cudaGraphLaunch(exec, of.first));
+        GOOD(cudaStreamWaitEvent(of.second, of.event, 0));
+        add<<<1, COUNT, 0, of.second>>>(numbers, 100);
+        GOOD(cudaEventSynchronize(of.event));
+        EXPECT(cudaEventQuery(of.event) == cudaSuccess);
+        GOOD(cudaStreamSynchronize(of.second));
+        EXPECT(first_of(numbers) == round * 20101);
+    }
+    // The instance records another event from now on.
+    cudaEvent_t third;
+    GOOD(cudaEventCreate(&third));
+    GOOD(cudaGraphExecEventRecordNodeSetEvent(exec, record, third));
+    GOOD(cudaGraphExecEventWaitNodeSetEvent(exec, wait, of.event));
+    GOOD(cudaEventRecord(of.event, of.first));
+    GOOD(cudaGraphLaunch(exec, of.first));
+    GOOD(cudaEventSynchronize(third));
+    float milliseconds = -1;
+    GOOD(cudaEventElapsedTime(&milliseconds, of.event, third));
+    EXPECT(milliseconds >= 0);
+    // By the structure for all kinds.
+    cudaGraph_t plain;
+    cudaGraphNode_t node;
+    GOOD(cudaGraphCreate(&plain, 0));
+    given = { cudaGraphNodeTypeEventRecord };
+    given.eventRecord.event = of.event;
+    GOOD(cudaGraphAddNode(&node, plain, nullptr, nullptr, 0, &given));
+    given.eventRecord.event = third;
+    GOOD(cudaGraphNodeSetParams(node, &given));
+    GOOD(cudaGraphEventRecordNodeGetEvent(node, &found));
+    EXPECT(found == third);
+    given = { cudaGraphNodeTypeWaitEvent };
+    given.eventWait.event = of.event;
+    GOOD(cudaGraphAddNode(&node, plain, nullptr, nullptr, 0, &given));
+    GOOD(cudaGraphInstantiate(&exec, plain, 0));
+    run(exec, of.first);
+    REFUSED(cudaGraphAddEventRecordNode(&node, plain, nullptr, 0, nullptr), cudaErrorInvalidResourceHandle);
+}
+
+// The same out of a capture.
+static void external() {
+    two_streams of;
+    int * numbers = numbers_of(0);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    GOOD(cudaStreamBeginCapture(of.first, cudaStreamCaptureModeGlobal));
+    GOOD(cudaStreamWaitEvent(of.first, of.other, cudaEventWaitExternal));
+    add<<<1, COUNT, 0, of.first>>>(numbers, 1);
+    GOOD(cudaEventRecordWithFlags(of.event, of.first, cudaEventRecordExternal));
+    add_slowly<<<1, COUNT, 0, of.first>>>(numbers, 1000, 5);
+    GOOD(cudaStreamEndCapture(of.first, &graph));
+    size_t count = 0;
+    cudaGraphNode_t nodes[8];
+    cudaGraphNodeType kind;
+    GOOD(cudaGraphGetNodes(graph, nullptr, &count));
+    EXPECT(count == 4);
+    GOOD(cudaGraphGetNodes(graph, nodes, &count));
+    const cudaGraphNodeType kinds[] = { cudaGraphNodeTypeWaitEvent, cudaGraphNodeTypeKernel, cudaGraphNodeTypeEventRecord,
+        cudaGraphNodeTypeKernel };
+    for (size_t at = 0; at < count; at++) {
+        GOOD(cudaGraphNodeGetType(nodes[at], &kind));
+        EXPECT(kind == kinds[at]);
+    }
+    cudaEvent_t found;
+    GOOD(cudaGraphEventRecordNodeGetEvent(nodes[2], &found));
+    EXPECT(found == of.event);
+    // The capture left the event as it was: it is none of a capture, and done.
+    GOOD(cudaEventQuery(of.event));
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    for (int round = 1; round <= 5; round++) {
+        add_slowly<<<1, COUNT, 0, of.second>>>(numbers, 10, 2000);
+        GOOD(cudaEventRecord(of.other, of.second));
+        GOOD(cudaGraphLaunch(exec, of.first));
+        GOOD(cudaEventSynchronize(of.event));
+        GOOD(cudaStreamSynchronize(of.first));
+        EXPECT(first_of(numbers) == round * 25001);
+    }
+    // Outside of a capture there are no such records and waits.
+    REFUSED(cudaEventRecordWithFlags(of.event, of.first, cudaEventRecordExternal), cudaErrorInvalidValue);
+    REFUSED(cudaStreamWaitEvent(of.first, of.event, cudaEventWaitExternal), cudaErrorInvalidValue);
+    REFUSED(cudaEventRecordWithFlags(of.event, of.first, 8), cudaErrorInvalidValue);
+}
+
+template <typename Function> static Function * of_driver(const char * name) {
+    void * driver = dlopen("libcuda.so.1", RTLD_NOW);
+    EXPECT(driver != nullptr);
+    void * found = dlsym(driver, name);
+    EXPECT(found != nullptr);
+    return (Function *) found;
+}
+
+static void driver() {
+    int *numbers = numbers_of(0), three = 3;
+    std::vector<int> here(COUNT);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaFunction_t function;
+    CUgraphNode kernel, copy, record;
+    cudaEvent_t event;
+    void * arguments[] = { &numbers, &three };
+    const auto add_node = of_driver<CUresult(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
+        CUgraphNodeParams *)>("cuGraphAddNode_v2");
+    const auto set = of_driver<CUresult(CUgraphNode, CUgraphNodeParams *)>("cuGraphNodeSetParams");
+    const auto set_instance = of_driver<CUresult(CUgraphExec, CUgraphNode, CUgraphNodeParams *)>("cuGraphExecNodeSetParams");
+    GOOD(cudaEventCreate(&event));
+    GOOD(cudaGetFuncBySymbol(&function, (const void *) add));
+    GOOD(cudaGraphCreate(&graph, 0));
+    CUgraphNodeParams given = { CU_GRAPH_NODE_TYPE_KERNEL };
+    given.kernel.kern = (CUkernel) function;
+    given.kernel.gridDimX = given.kernel.gridDimY = given.kernel.gridDimZ = 1;
+    given.kernel.blockDimX = COUNT;
+    given.kernel.blockDimY = given.kernel.blockDimZ = 1;
+    given.kernel.kernelParams = arguments;
+    EXPECT(add_node(&kernel, graph, nullptr, nullptr, 0, &given) == CUDA_SUCCESS);
+    CUgraphNodeParams out = { CU_GRAPH_NODE_TYPE_MEMCPY };
+    out.memcpy.copyParams.srcMemoryType = CU_MEMORYTYPE_DEVICE;
+    out.memcpy.copyParams.srcDevice = (CUdeviceptr) numbers;
+    out.memcpy.copyParams.srcPitch = out.memcpy.copyParams.dstPitch = BYTES;
+    out.memcpy.copyParams.srcHeight = out.memcpy.copyParams.dstHeight = 1;
+    out.memcpy.copyParams.dstMemoryType = CU_MEMORYTYPE_HOST;
+    out.memcpy.copyParams.dstHost = here.data();
+    out.memcpy.copyParams.WidthInBytes = BYTES;
+    out.memcpy.copyParams.Height = out.memcpy.copyParams.Depth = 1;
+    EXPECT(add_node(&copy, graph, &kernel, nullptr, 1, &out) == CUDA_SUCCESS);
+    CUgraphNodeParams recorded = { CU_GRAPH_NODE_TYPE_EVENT_RECORD };
+    recorded.eventRecord.event = event;
+    EXPECT(add_node(&record, graph, &copy, nullptr, 1, &recorded) == CUDA_SUCCESS);
+    GOOD(cudaGraphInstantiate(&exec, graph, 0));
+    run(exec, cudaStreamPerThread);
+    GOOD(cudaEventQuery(event));
+    check_numbers(here, 3);
+    three = 4;
+    EXPECT(set_instance(exec, kernel, &given) == CUDA_SUCCESS);
+    run(exec, cudaStreamPerThread);
+    check_numbers(here, 7);
+    EXPECT(set(kernel, &given) == CUDA_SUCCESS);
+    out.memcpy.copyParams.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+    EXPECT(set(copy, &out) == CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT(cudaGetLastError() == cudaSuccess);
+}
+
+int main(int count, char ** words) {
+    const part parts[] = { { "generic", generic }, { "events", events }, { "external", external }, { "driver", driver } };
+    return run_parts(parts, count, words);
+}
