@@ -207,3 +207,31 @@ fn libraries_that_a_program_names_without_needing_them_are_told() {
         words(&output)
     );
 }
+
+#[test]
+fn files_without_an_end_and_such_as_are_none_are_refused_at_once() {
+    let folder = Folder::new("endless");
+    let pipe = folder.path.join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Begins like a program, and is longer than any.
+    let long = folder.path.join("long");
+    fs::write(&long, b"\x7fELF").unwrap();
+    fs::File::options().write(true).open(&long).unwrap().set_len(1 << 40).unwrap();
+    let text = folder.path.join("text");
+    fs::write(&text, vec![b'a'; 1 << 20]).unwrap();
+    for (path, reason) in [
+        (Path::new("/dev/zero"), "it is a device, a pipe or a socket"),
+        (Path::new("/dev/urandom"), "it is a device, a pipe or a socket"),
+        (&pipe, "it is a device, a pipe or a socket"),
+        (&long, "it has 1099511627776 bytes"),
+        (&text, "it does not start like one"),
+        (Path::new("/dev/null"), "it is a device"),
+        (Path::new("/proc/self/maps"), "it is empty"),
+        (&folder.path, "Is a directory"),
+    ] {
+        let output = coverage(&[], path);
+        let told = words(&output);
+        assert!(!output.status.success() && told.contains(reason), "{}: {told}", path.display());
+        assert!(told.contains("hint:"), "{told}");
+    }
+}

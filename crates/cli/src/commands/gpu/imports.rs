@@ -6,6 +6,8 @@ use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, Sym};
 use object::{LittleEndian, Object, ObjectSection, ObjectSymbol};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 type Header = FileHeader64<LittleEndian>;
@@ -38,6 +40,13 @@ const OTHERS: &[&str] = &[
     "libnvinfer",
 ];
 
+/// How each ELF file begins.
+const MAGIC: &[u8] = b"\x7fELF";
+/// Bytes of a file at most: more than any library has, and few enough to be held.
+const FILE_BYTES_MAX: u64 = 4 << 30;
+/// What to name in place of something else.
+const PROGRAM: &str = "name a program or a library for 64-bit Linux";
+
 /// What one file wants.
 #[derive(Debug, Default)]
 pub struct Imports {
@@ -60,20 +69,45 @@ pub struct Imports {
 /// # Errors
 /// [`Failure`] when it is not there, or no ELF file of this kind of machine.
 pub fn read(path: &Path) -> Result<Imports, Failure> {
-    let bytes = std::fs::read(path).map_err(|error| Failure::file("reading", path, &error))?;
+    let failed = |error| Failure::file("reading", path, &error);
+    // Looked at before it is opened: a pipe that nobody writes to would be waited for.
+    let about = std::fs::metadata(path).map_err(failed)?;
+    let refused = |reason: &str, hint| {
+        Failure::new(format!("{} is no ELF file that can be read: {reason}", path.display()), hint)
+    };
+    if !about.is_file() && !about.is_dir() {
+        return Err(refused("it is a device, a pipe or a socket", PROGRAM));
+    }
+    if about.is_file() && about.len() == 0 {
+        // Some of /proc say so, and have no end.
+        return Err(refused("it is empty", PROGRAM));
+    }
+    if about.len() > FILE_BYTES_MAX {
+        return Err(refused(
+            &format!("it has {} bytes, and {FILE_BYTES_MAX} is the most", about.len()),
+            PROGRAM,
+        ));
+    }
+    let (mut file, mut bytes) = (File::open(path).map_err(failed)?, Vec::new());
+    // What does not begin like one is not read to its end, which some have none of.
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes == MAGIC {
+        bytes.reserve(usize::try_from(about.len()).unwrap_or(0));
+        file.take(FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    }
     of_bytes(&bytes, path.parent().unwrap_or(Path::new("."))).map_err(|reason| {
         let hint = if bytes.starts_with(b"#!") {
             "it is a script: name the program that runs it, or the library that it loads"
         } else {
-            "name a program or a library for 64-bit Linux"
+            PROGRAM
         };
-        Failure::new(format!("{} is no ELF file that can be read: {reason}", path.display()), hint)
+        refused(&reason, hint)
     })
 }
 
 fn of_bytes(bytes: &[u8], folder: &Path) -> Result<Imports, String> {
     let wrong = |error: object::Error| error.to_string();
-    if !bytes.starts_with(b"\x7fELF") {
+    if !bytes.starts_with(MAGIC) {
         return Err("it does not start like one".to_string());
     }
     let file = ElfFile::parse(bytes).map_err(wrong)?;
