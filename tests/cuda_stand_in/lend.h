@@ -134,6 +134,15 @@ FACE int cuGraphLaunch(size_t instance, size_t stream) {
 FACE int cuGraphDestroy(size_t graph) { return delete reinterpret_cast<Graph *>(graph), OK; }
 FACE int cuGraphExecDestroy(size_t instance) { return delete reinterpret_cast<Graph *>(instance), OK; }
 
+/* The map says what it was made of: rank, address, the last size, stride, tile and step, and the other numbers. */
+FACE int cuTensorMapEncodeTiled(uint64_t *map, unsigned element, unsigned rank, uint64_t address, const uint64_t *sizes,
+                                const uint64_t *strides, const unsigned *tile, const unsigned *steps, unsigned interleave,
+                                unsigned swizzle, unsigned promotion, unsigned fill) {
+    const uint64_t of[16] = {element, rank, address, sizes[rank - 1], rank > 1 ? strides[rank - 2] : 0, tile[rank - 1],
+                             steps[rank - 1], interleave, swizzle, promotion, fill};
+    return element > 15 ? INVALID : (std::memcpy(map, of, sizeof of), OK);
+}
+
 FACE int cuModuleGetGlobal_v2(uint64_t *, size_t *, size_t, const char *) { return NOT_FOUND; }
 FACE int cuFuncGetAttribute(int *value, int attribute, size_t) { return *value = attribute == 0 ? 1024 : 0, OK; }
 FACE int cuFuncSetAttribute(size_t, int, int) { return OK; }

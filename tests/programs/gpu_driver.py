@@ -66,6 +66,24 @@ assert list(back) == [number + 5 for number in range(COUNT)]
 entry = ctypes.c_void_p()
 good(cuda.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
 assert entry.value
+# What only the driver of a GPU knows, and what would be another program's.
+place = ctypes.create_string_buffer(192)
+tensor = ctypes.c_void_p((ctypes.addressof(place) + 63) & ~63)
+sizes, strides, tile, steps = (ctypes.c_uint64 * 2)(64, 32), (ctypes.c_uint64 * 1)(256), (ctypes.c_uint32 * 2)(8, 8), (ctypes.c_uint32 * 2)(1, 1)
+encode = cuda.cuTensorMapEncodeTiled
+assert encode(tensor, 2, 2, memory, sizes, strides, tile, steps, 0, 0, 0, 0) == 801
+assert encode(None, 2, 2, memory, sizes, strides, tile, steps, 0, 0, 0, 0) == 1
+assert encode(ctypes.c_void_p(tensor.value + 8), 2, 2, memory, sizes, strides, tile, steps, 0, 0, 0, 0) == 1
+assert encode(tensor, 2, 6, memory, sizes, strides, tile, steps, 0, 0, 0, 0) == 1
+assert encode(tensor, 2, 2, ctypes.c_uint64(16), sizes, strides, tile, steps, 0, 0, 0, 0) == 1
+assert encode(tensor, 2, 2, memory, sizes, None, tile, steps, 0, 0, 0, 0) == 1
+event = ctypes.c_void_p()
+assert cuda.cuIpcGetMemHandle(place, memory) == 801
+assert cuda.cuIpcOpenMemHandle_v2(ctypes.byref(memory.__class__()), place, 1) == 801
+assert cuda.cuEventCreate(ctypes.byref(event), 6) == 801
+value = ctypes.c_int(7)
+good(cuda.cuDeviceGetAttribute(ctypes.byref(value), 125, device))
+assert value.value == 0, "programs ask whether events can be shared"
 good(cuda.cuMemFree_v2(memory))
 good(cuda.cuModuleUnload(module))
 print("right")

@@ -22,3 +22,4 @@ pub mod memory;
 pub mod module;
 pub mod pool;
 pub mod stream;
+pub mod tensor;

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
 use crate::code::NOT_SUPPORTED;
 use crate::core::session::{VERBOSE, is_set};
@@ -15,6 +15,9 @@ const NVML_NOT_SUPPORTED: c_int = 3;
 
 /// Names that are said of those that a program looks up: it may only try which there are, and has hundreds to try.
 const LOOKED_UP_MAX: usize = 32;
+
+/// What keeps memory and events from being shared.
+const IPC: &str = ": each program has memory and events of its own there, which no other one sees, on the same GPU neither (hint: threads of one process, or copies through memory that both map)";
 
 static SAID: Mutex<Option<HashSet<&'static CStr>>> = Mutex::new(None);
 static LOOKED_UP: Mutex<Option<HashSet<CString>>> = Mutex::new(None);
@@ -50,11 +53,26 @@ unsafe fn say(name: *const c_char) {
     let name: &'static CStr = unsafe { CStr::from_ptr(name) };
     let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
     if said.get_or_insert_default().insert(name) {
-        eprintln!(
-            "hinterland: {} is not supported for a GPU elsewhere (hint: `hinterland gpu coverage PROGRAM` lists what is)",
-            name.to_string_lossy()
-        );
+        eprintln!("hinterland: {} is not supported for a GPU elsewhere{}", name.to_string_lossy(), why(name));
     }
+}
+
+/// Why, as far as there is more to say than that, and what to try.
+fn why(name: &CStr) -> &'static str {
+    let name = name.to_bytes();
+    if ["cudaIpc", "cuIpc"].iter().any(|start| name.starts_with(start.as_bytes())) {
+        IPC
+    } else {
+        " (hint: `hinterland gpu coverage PROGRAM` lists what is)"
+    }
+}
+
+/// Says that an event cannot be given to another process, once.
+pub(crate) fn say_no_shared_event() {
+    static SAYS: Once = Once::new();
+    SAYS.call_once(|| {
+        eprintln!("hinterland: events of several processes are not supported for a GPU elsewhere{IPC}")
+    });
 }
 
 /// A symbol of the runtime.

@@ -20,6 +20,7 @@ pub mod lt;
 pub mod memory;
 pub mod order;
 pub mod program;
+pub mod tensor;
 
 use crate::driver::{Driver, Handle};
 use crate::error::GpuError;

@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::graph::{Content, Graph};
 use crate::pooled::ObjectBytes;
 use crate::work::{Rows, Work};
-use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
+use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 use std::sync::Arc;
 
@@ -43,6 +43,42 @@ pub struct Facts {
     pub granularity: u64,
     /// The devices.
     pub devices: Vec<DeviceFacts>,
+}
+
+/// Sizes of a tensor and of its tiles, by direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tensor {
+    /// Elements of the tensor.
+    pub sizes: Vec<u64>,
+    /// Bytes from one to the next, in all directions but the first.
+    pub strides: Vec<u64>,
+    /// Elements of a tile.
+    pub tile: Vec<u32>,
+    /// Elements from one of a tile to the next.
+    pub steps: Vec<u32>,
+}
+
+impl Tensor {
+    /// Directions of a tensor at most.
+    const RANK_MAX: u32 = 5;
+
+    /// Reads what a question has in its tail.
+    ///
+    /// # Errors
+    /// It is no tensor of this rank.
+    pub fn read(rank: u32, tail: &[u8]) -> Result<Self, Failure> {
+        let count = rank as usize;
+        if !(1..=Self::RANK_MAX).contains(&rank) || tail.len() != 24 * count - 8 {
+            let words = format!("{} bytes are no tensor of {rank} directions", tail.len());
+            return Err(Failure::value(words));
+        }
+        let (long, short) = tail.split_at(16 * count - 8);
+        let long: Vec<u64> = long.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let short: Vec<u32> = short.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let ((sizes, strides), (tile, steps)) = (long.split_at(count), short.split_at(count));
+        let (sizes, strides) = (sizes.to_vec(), strides.to_vec());
+        Ok(Self { sizes, strides, tile: tile.to_vec(), steps: steps.to_vec() })
+    }
 }
 
 /// How much was done.
@@ -169,6 +205,11 @@ pub trait Device {
     /// # Errors
     /// The driver's.
     fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;
+    /// The bytes by which kernels copy tiles of a tensor.
+    ///
+    /// # Errors
+    /// The driver's; there is none.
+    fn tensor_map(&mut self, ask: &AskTensorMap, tensor: &Tensor) -> Result<[u8; 128], Failure>;
     /// Where a variable of a module lies, and its length.
     ///
     /// # Errors
@@ -231,6 +272,7 @@ impl Device for Box<dyn Device> {
         fn function_facts(&mut self, function: u32) -> Result<FunctionFacts, Failure>;
         fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure>;
         fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure>;
+        fn tensor_map(&mut self, ask: &AskTensorMap, tensor: &Tensor) -> Result<[u8; 128], Failure>;
         fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure>;
         fn copy_pooled(&mut self, at: At, to: Rows, object: Arc<dyn ObjectBytes>, offset: u64) -> Result<(), Failure>;
     }

@@ -162,6 +162,7 @@ impl<D: Device> Executor<D> {
             Command::AskSymbol(c) => self.ask_symbol(&c, body),
             Command::AskGrant(c) => self.ask_grant(&c),
             Command::AskClusters(c) => self.ask_clusters(&c),
+            Command::AskTensorMap(c) => self.ask_tensor_map(&c, body),
             Command::AskPooled(c) => self.ask_pooled(&c),
             Command::CopyPooled(c) => self.copy_pooled(&c),
             Command::BlasCreate(c) => self.blas_create(c.handle, c.device),

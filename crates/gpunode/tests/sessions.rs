@@ -706,3 +706,38 @@ fn a_copy_out_larger_than_a_frame_comes_in_pieces_while_commands_go_on() {
     client.expect_bytes(1, &expected);
     client.expect_reached(2, 0);
 }
+
+#[test]
+fn a_tensor_map_is_asked_of_a_driver_and_a_malformed_question_is_refused() {
+    let mut client = Client::start(NONE);
+    let address = client.map(0, 1);
+    let tail = |rank: usize| vec![1_u8; 24 * rank - 8];
+    let ask = |question, device, address, rank| {
+        let (element, interleave, swizzle, promotion, fill) = (7, 0, 0, 0, 0);
+        let ask = c::AskTensorMap {
+            question,
+            device,
+            address,
+            element,
+            rank,
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        };
+        Command::AskTensorMap(ask)
+    };
+    client.with_tail(&ask(1, 0, address, 2), &tail(2));
+    assert_eq!(client.expect_answer(1), Err(801), "the device in software has none");
+    for (question, device, place, rank, tail, error) in [
+        (2, 0, address, 0, Vec::new(), 1),
+        (3, 0, address, 6, tail(6), 1),
+        (4, 0, address, u32::MAX, tail(1), 1),
+        (5, 0, address, 2, tail(3), 1),
+        (6, 0, address + PIECE, 2, tail(2), 1),
+        (7, 9, address, 2, tail(2), 101),
+    ] {
+        client.with_tail(&ask(question, device, place, rank), &tail);
+        assert_eq!(client.expect_answer(question), Err(error), "question {question}");
+    }
+}

@@ -25,6 +25,7 @@ pub unsafe extern "C" fn hl_cudaEventCreateWithFlags(place: *mut *mut c_void, fl
             return Err(INVALID_VALUE);
         }
         if flags & INTERPROCESS != 0 {
+            crate::missing::say_no_shared_event();
             return Err(crate::code::NOT_SUPPORTED);
         }
         let event = session.create_event(device(), flags)?;

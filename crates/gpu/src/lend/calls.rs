@@ -1,5 +1,6 @@
 //! The driver's functions that lending needs, and the structures that they take.
 
+use super::tensor::TensorMap;
 use crate::driver::{Address, Handle};
 use crate::library::functions;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -125,6 +126,7 @@ functions! {
         function_parameter = c"cuFuncGetParamInfo" (Handle, usize, *mut usize, *mut usize);
         occupancy = c"cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags" (*mut c_int, Handle, c_int, usize, c_uint);
         clusters = c"cuOccupancyMaxActiveClusters" (*mut c_int, Handle, *const LaunchShape);
+        tensor_map = c"cuTensorMapEncodeTiled" (*mut TensorMap, c_uint, c_uint, Address, *const u64, *const u64, *const c_uint, *const c_uint, c_uint, c_uint, c_uint, c_uint);
         launch = c"cuLaunchKernelEx" (*const LaunchShape, Handle, *mut *mut c_void, *mut *mut c_void);
     }
 }

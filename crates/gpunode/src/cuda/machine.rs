@@ -7,7 +7,7 @@ use super::programs::Programs;
 use super::replay::CaptureStreams;
 use super::shapes::{parts, region, shape};
 use super::watcher::{Pending, Shared, Watcher, What};
-use crate::device::{At, Device, Done, Facts, MarkOf};
+use crate::device::{At, Device, Done, Facts, MarkOf, Tensor};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
@@ -17,8 +17,9 @@ use hinterland_gpu::lend::blas::Blas;
 use hinterland_gpu::lend::memory::Backing;
 use hinterland_gpu::lend::order::{Event, Stream};
 use hinterland_gpu::lend::program::Shape;
+use hinterland_gpu::lend::tensor::TensorShape;
 use hinterland_gpu::lend::{Lender, Lent};
-use hinterland_proto::gpu::command::{AskClusters, AskOccupancy};
+use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -613,6 +614,22 @@ impl Device for CudaMachine {
         let (device, kernel) = self.programs.placed(ask.function)?;
         let lent = &self.devices[device as usize].lent;
         lent.occupancy(kernel, ask.threads, ask.shared, ask.flags).map_err(failed)
+    }
+
+    fn tensor_map(&mut self, ask: &AskTensorMap, tensor: &Tensor) -> Result<[u8; 128], Failure> {
+        let shape = TensorShape {
+            address: ask.address,
+            element: ask.element,
+            sizes: &tensor.sizes,
+            strides: &tensor.strides,
+            tile: &tensor.tile,
+            steps: &tensor.steps,
+            interleave: ask.interleave,
+            swizzle: ask.swizzle,
+            promotion: ask.promotion,
+            fill: ask.fill,
+        };
+        self.devices[ask.device as usize].lent.tensor_map(&shape).map_err(failed)
     }
 
     fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure> {

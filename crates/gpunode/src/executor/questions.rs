@@ -2,9 +2,12 @@
 
 use super::{Executor, check_geometry, modules};
 use crate::body::Body;
-use crate::device::Device;
+use crate::device::{Device, Tensor};
 use crate::failure::{Failure, number};
-use hinterland_proto::gpu::command::{AskClusters, AskFunction, AskGrant, AskOccupancy, AskSymbol};
+use crate::work::Rows;
+use hinterland_proto::gpu::command::{
+    AskClusters, AskFunction, AskGrant, AskOccupancy, AskSymbol, AskTensorMap,
+};
 
 impl<D: Device> Executor<D> {
     /// Sends the answer. A refusal is told by it alone: whoever asked waits for nothing else.
@@ -44,6 +47,20 @@ impl<D: Device> Executor<D> {
         let bytes =
             place.map(|(address, length)| [address.to_le_bytes(), length.to_le_bytes()].concat().to_vec());
         self.reply(ask.question, bytes)
+    }
+
+    pub(super) fn ask_tensor_map(&mut self, ask: &AskTensorMap, body: Body<'_>) -> Result<(), Failure> {
+        let map = self.tensor(ask, body).and_then(|tensor| self.device.tensor_map(ask, &tensor));
+        self.reply(ask.question, map.map(|bytes| bytes.to_vec()))
+    }
+
+    /// The tail of a question for a tensor map, and whether its memory begins in this session's.
+    fn tensor(&self, ask: &AskTensorMap, body: Body<'_>) -> Result<Tensor, Failure> {
+        self.known_device(ask.device)?;
+        self.memory.check(&Rows::one(ask.address, 1))?;
+        let mut bytes = Vec::new();
+        body.tail(AskTensorMap::BYTES).append_to(&mut bytes);
+        Tensor::read(ask.rank, &bytes)
     }
 
     pub(super) fn ask_grant(&mut self, ask: &AskGrant) -> Result<(), Failure> {

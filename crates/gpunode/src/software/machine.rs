@@ -12,7 +12,7 @@ use super::options::{Kernels, SoftwareOptions};
 use super::space::{GRANULARITY, Space, WINDOW_BYTES};
 use super::{blas, linear, lt, space::View};
 use crate::body::Body;
-use crate::device::{At, Device, Done, Facts, MarkOf};
+use crate::device::{At, Device, Done, Facts, MarkOf, Tensor};
 use crate::failure::{Failure, number};
 use crate::graph::{Content, Graph};
 use crate::outbox::Outbox;
@@ -20,7 +20,7 @@ use crate::pooled::{ObjectBytes, in_pieces};
 use crate::work::{Launch, Rows, Work};
 use hinterland_os::OsError;
 use hinterland_os::clock::monotonic_ns;
-use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, launch_flags};
+use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap, launch_flags};
 use hinterland_proto::gpu::{FunctionFacts, LtProduct};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -696,6 +696,10 @@ impl Device for SoftwareMachine {
     fn occupancy(&mut self, ask: &AskOccupancy) -> Result<u32, Failure> {
         let kernel = self.programs.kernel(ask.function)?;
         Ok(facts::occupancy(&kernel.facts, ask.threads, ask.shared))
+    }
+
+    fn tensor_map(&mut self, _: &AskTensorMap, _: &Tensor) -> Result<[u8; 128], Failure> {
+        Err(Failure::unsupported("what tensor maps look like is known to the driver alone"))
     }
 
     fn clusters(&mut self, ask: &AskClusters) -> Result<u32, Failure> {

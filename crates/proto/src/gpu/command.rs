@@ -183,6 +183,10 @@ messages! {
         /// Asks whether the node can read a sealed object of a pool, and names it: `Answer` without a tail. The right is what the pool
         /// tells those who may read the object (`crates/proto/src/right.rs`). Flag 1: all of it will be wanted soon.
         0x65 AskPooled { question: u32, pooled: u32, flags: u32, bytes: u64, object: u64, pool: [u8; 16], right: [u8; 32] }
+        /// Asks the driver for the 128 bytes by which kernels copy tiles of a tensor, as `cuTensorMapEncodeTiled` makes them; the numbers are its own. The tail
+        /// has sizes (`rank` u64), bytes from one to the next in all directions but the first (u64), sizes of a tile and steps (`rank` u32 each). `Answer` with
+        /// the bytes.
+        0x66 AskTensorMap + tail { question: u32, device: u32, address: u64, element: u32, rank: u32, interleave: u32, swizzle: u32, promotion: u32, fill: u32 }
 
         /// Makes a handle of cuBLAS.
         0x70 BlasCreate { handle: u32, device: u32 }
