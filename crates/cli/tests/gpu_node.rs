@@ -7,9 +7,9 @@ use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskGrant, AskTensorMap, BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin,
-    Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, LaunchContent,
-    LtMatmul, MapMemory, MarkDevice, MarkStream, Module, ModulePart, StreamCreate, StreamDestroy,
-    UnmapMemory, blas_functions,
+    EventCreate, EventDestroy, EventRecord, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart,
+    GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory, MarkDevice, MarkStream, Module, ModulePart,
+    StreamCreate, StreamDestroy, StreamWait, UnmapMemory, blas_functions,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LtMatrix, LtProduct, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -487,6 +487,70 @@ fn passing_list(address: u64) -> Vec<u8> {
         put(CopyOut::WORD, body);
     }
     list
+}
+
+/// A list that waits for an event of others, adds, and records another event for them.
+fn external_list(address: u64, wait: u32, record: u32) -> Vec<u8> {
+    let mut list = Vec::new();
+    let mut put = |word: u32, body: Vec<u8>| {
+        list.extend((body.len() as u32).to_le_bytes());
+        list.extend(word.to_le_bytes());
+        list.extend(&body);
+        list.resize(list.len().next_multiple_of(8), 0);
+    };
+    let mut body = vec![0; StreamWait::BYTES];
+    StreamWait { stream: 20, event: wait, flags: 1 }.put(&mut body);
+    put(StreamWait::WORD, body);
+    let mut body = vec![0; Launch::BYTES];
+    add(20).put(&mut body);
+    body.extend([&address.to_le_bytes()[..], &2_u32.to_le_bytes(), &3_u32.to_le_bytes()].concat());
+    put(Launch::WORD, body);
+    let mut body = vec![0; EventRecord::BYTES];
+    EventRecord { event: record, stream: 20, flags: 1 }.put(&mut body);
+    put(EventRecord::WORD, body);
+    list
+}
+
+#[test]
+fn graphs_of_the_driver_record_events_for_others_and_wait_for_them_also_when_they_are_gone() {
+    let driver = stand_in();
+    let node = Node::with_driver("external", &["--device", "cuda"], &driver);
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(1);
+    name_add(&mut client);
+    let stream = StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 };
+    client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+    for event in [5, 6] {
+        let event = EventCreate { event, device: 0, flags: 2 };
+        client.send::<{ EventCreate::BYTES }>(EventCreate::WORD, |body| event.put(body), &[]);
+    }
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[0; 8]);
+    let list = external_list(address, 5, 6);
+    let bytes = list.len() as u64;
+    let graph = Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
+    client.send::<{ Graph::BYTES }>(Graph::WORD, |body| graph.put(body), &[]);
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    let make = GraphInstantiate { exec: 1, graph: 1, flags: 0 };
+    client.send::<{ GraphInstantiate::BYTES }>(GraphInstantiate::WORD, |body| make.put(body), &[]);
+    for round in 0..4 {
+        if round == 2 {
+            // The instance keeps them.
+            for event in [5, 6] {
+                let event = EventDestroy { event };
+                client.send::<{ EventDestroy::BYTES }>(EventDestroy::WORD, |body| event.put(body), &[]);
+            }
+        }
+        let run = GraphLaunch { exec: 1, stream: 20 };
+        client.send::<{ GraphLaunch::BYTES }>(GraphLaunch::WORD, |body| run.put(body), &[]);
+    }
+    let copy = CopyOut { stream: 20, transfer: 3, address, bytes: 8 };
+    client.send::<{ CopyOut::BYTES }>(CopyOut::WORD, |body| copy.put(body), &[]);
+    let (message, tail) = client.next().unwrap();
+    let words = String::from_utf8_lossy(&tail).into_owned();
+    assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 3, error: 0, offset: 0 }), "{words}");
+    assert_eq!(tail, [12_u32.to_le_bytes(), 12_u32.to_le_bytes()].concat());
 }
 
 #[test]
