@@ -49,14 +49,8 @@ impl PeerSession {
                 fault_point::reach("home-sealed");
                 Ok(PeerReply::Sealed { digest })
             }
-            PeerRequest::HomeDrop { object } => {
-                drop_home(core, object);
-                Ok(PeerReply::Done)
-            }
-            PeerRequest::HomeDistrust { object } => {
-                drop_wrong_home(core, object);
-                Ok(PeerReply::Done)
-            }
+            PeerRequest::HomeDrop { object } => Ok(forget_copy(core, object, false)),
+            PeerRequest::HomeDistrust { object } => Ok(forget_copy(core, object, true)),
             PeerRequest::HomeRegion { object, epoch, name, bytes } => {
                 core.holdings.create_region(object, epoch, name, bytes)?;
                 Ok(PeerReply::Done)
@@ -321,6 +315,15 @@ fn create(
     core.holdings.create(object, epoch, name, bytes.unwrap_or(0), ticket)?;
     fault_point::reach("home-created");
     Ok(PeerReply::Done)
+}
+
+fn forget_copy(core: &Core, object: ObjectId, is_wrong: bool) -> PeerReply {
+    if is_wrong {
+        drop_wrong_home(core, object)
+    } else {
+        drop_home(core, object)
+    }
+    PeerReply::Done
 }
 
 /// Drops this node's copy of an object, and tells the directory.
