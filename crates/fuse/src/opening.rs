@@ -321,6 +321,8 @@ impl PoolFiles {
             }
         };
         if let Some(before) = before {
+            // What was set of the file while it was open holds of the object that it still is.
+            self.remembered.goes_on(draft.inode, before.object.0);
             self.tree().renew(draft.inode, before);
         }
         self.drafts.remove(draft);
