@@ -1,10 +1,13 @@
-"""A writable mount as programs expect it: what they set stays."""
+"""A writable mount as programs expect it: what they set stays, what they list is there, what they copy is whole."""
 
+import ctypes
+import errno
 import os
+import shutil
 
 import pytest
 from faults import wait_until
-from test_mount_writing import Mount, pytestmark  # noqa: F401
+from test_mount_writing import Mount, code_of, names, pytestmark  # noqa: F401
 
 
 @pytest.fixture
@@ -33,3 +36,59 @@ def test_what_is_set_by_a_descriptor_that_writes_nothing_stays(mount):
     wait_until(lambda: os.getxattr(path, "user.hinterland.state") == b"sealed")
     status = path.stat()
     assert (status.st_atime, status.st_mtime, status.st_mode & 0o7777) == (1_000_000_000, 1_100_000_000, 0o640)
+
+
+def test_copies_take_over_no_attributes_of_the_pool(mount, folder):
+    (mount / "from").mkdir()
+    os.setxattr(mount / "from", "user.hinterland.copies", b"1")
+    (mount / "from/file").write_bytes(b"x" * 100_000)
+    sealed(mount / "from/file")
+    assert os.listxattr(mount / "from/file") == [] and os.listxattr(mount / "from") == []
+    assert os.getxattr(mount / "from/file", "user.hinterland.name") == b"from/file"
+    for target in (mount / "to", folder / "outside"):
+        shutil.copytree(mount / "from", target)
+        assert (target / "file").read_bytes() == b"x" * 100_000
+    assert os.listxattr(folder / "outside/file") == []
+    assert code_of(lambda: os.getxattr(mount / "to", "user.hinterland.copies")) == errno.ENODATA
+
+
+def test_a_name_that_is_no_utf_8_is_refused_as_such(mount):
+    bad = os.fsencode(mount.folder) + b"/\xff\xfe"
+    assert code_of(lambda: os.open(bad, os.O_CREAT | os.O_WRONLY)) == errno.EILSEQ
+    assert code_of(lambda: os.mkdir(bad)) == errno.EILSEQ
+    (mount / "file").touch()
+    assert code_of(lambda: os.rename(mount / "file", bad)) == errno.EILSEQ
+    assert code_of(lambda: os.stat(bad)) == errno.ENOENT and code_of(lambda: os.unlink(bad)) == errno.ENOENT
+
+
+def entries(stream):
+    """What `readdir` tells up to the end: inode numbers by name."""
+    found = {}
+    while entry := LIBC.readdir(stream):
+        found[ctypes.string_at(entry + 19).decode()] = ctypes.c_uint64.from_address(entry).value
+    return found
+
+
+LIBC = ctypes.CDLL(None)
+LIBC.opendir.restype = LIBC.readdir.restype = ctypes.c_void_p
+LIBC.readdir.argtypes = LIBC.rewinddir.argtypes = LIBC.closedir.argtypes = [ctypes.c_void_p]
+
+
+def test_a_folder_that_is_read_anew_shows_what_is_there(mount, node):
+    (mount / "above/folder").mkdir(parents=True)
+    (mount / "above/folder/one").touch()
+    file = os.open(mount / "above/folder", os.O_RDONLY)
+    assert os.listdir(file) == ["one"]
+    stream = LIBC.opendir(os.fsencode(mount / "above/folder"))
+    shown = entries(stream)
+    assert sorted(shown) == [".", "..", "one"] and shown[".."] == (mount / "above").stat().st_ino
+    (mount / "above/folder/two").touch()
+    LIBC.rewinddir(stream)
+    assert sorted(entries(stream)) == [".", "..", "one", "two"]
+    (mount / "above/folder/one").unlink()
+    LIBC.rewinddir(stream)
+    assert sorted(entries(stream)) == [".", "..", "two"]
+    LIBC.closedir(stream)
+    assert os.listdir(file) == ["two"]
+    os.close(file)
+    wait_until(lambda: names(node) == ["above/folder/two"])

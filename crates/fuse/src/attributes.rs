@@ -14,17 +14,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const FILE_TIME: Duration = Duration::from_secs(315_619_200);
 /// What programs should read at once: the largest request that the kernel makes.
 const READ_BYTES: u32 = 1 << 20;
-/// Names of the extended attributes.
-const ATTRIBUTE_NAMES: [&str; 7] = [
-    "user.hinterland.object",
-    "user.hinterland.name",
-    "user.hinterland.state",
-    "user.hinterland.digest",
-    "user.hinterland.copies",
-    "user.hinterland.rack",
-    "user.hinterland.homes",
-];
-/// What all of them start with.
+/// What the names of all extended attributes start with.
 const PREFIX: &str = "user.hinterland.";
 
 /// Whose files they are: the user that mounted.
@@ -83,18 +73,6 @@ fn attributes(inode: u64, kind: FileType, size: u64, marks: Marks) -> FileAttr {
         blksize: READ_BYTES,
         flags: 0,
     }
-}
-
-/// The names of a file's extended attributes that have a value, each ended by a zero byte, as `listxattr` wants them.
-pub(crate) fn attribute_names(info: &ObjectInfo, placing: &Placing) -> Vec<u8> {
-    let has_value = |name: &&&str| attribute(info, placing, name).is_some();
-    ATTRIBUTE_NAMES.iter().filter(has_value).flat_map(|name| name.bytes().chain([0])).collect()
-}
-
-/// The same of a folder.
-pub(crate) fn folder_attribute_names(placing: &Placing) -> Vec<u8> {
-    let has_value = |name: &&&str| folder_attribute(placing, name).is_some();
-    ATTRIBUTE_NAMES.iter().filter(has_value).flat_map(|name| name.bytes().chain([0])).collect()
 }
 
 /// What was set of a folder for the files that are made in it.
@@ -183,18 +161,19 @@ mod tests {
     use hinterland_types::{NodeId, RackName};
 
     #[test]
-    fn a_listed_attribute_has_a_value_and_no_other_has() {
+    fn an_object_has_its_attributes_and_no_other() {
         let mut info = object(9, "models/a", 5);
         let none = Placing::default();
         info.digest[0] = 0xab;
-        let names = attribute_names(&info, &none);
-        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-            assert!(attribute(&info, &none, std::str::from_utf8(name).unwrap()).is_some());
+        for name in ["object", "name", "state", "digest", "copies"] {
+            assert!(attribute(&info, &none, &format!("user.hinterland.{name}")).is_some(), "{name}");
         }
-        assert_eq!(names.iter().filter(|byte| **byte == 0).count(), 5);
         assert!(attribute(&info, &none, "user.hinterland.digest").unwrap().starts_with("ab00"));
-        assert_eq!(attribute(&info, &none, "user.hinterland.secret"), None);
-        assert_eq!(attribute(&info, &none, "security.capability"), None);
+        for name in
+            ["user.hinterland.homes", "user.hinterland.rack", "user.hinterland.secret", "security.capability"]
+        {
+            assert_eq!(attribute(&info, &none, name), None);
+        }
     }
 
     #[test]
@@ -204,7 +183,8 @@ mod tests {
         let both = placed(&two, "user.hinterland.rack", Some(b"b\n")).unwrap();
         assert_eq!((both.copies, both.rack.as_ref().map(RackName::as_str)), (Some(2), Some("b")));
         assert_eq!(placed(&both, "user.hinterland.copies", None).unwrap().copies, None);
-        assert_eq!(folder_attribute_names(&two), b"user.hinterland.copies\0");
+        assert_eq!(folder_attribute(&two, "user.hinterland.copies").as_deref(), Some("2"));
+        assert_eq!(folder_attribute(&two, "user.hinterland.rack"), None);
         for (name, value, code) in [
             ("user.hinterland.copies", "0", Errno::EINVAL),
             ("user.hinterland.copies", "9", Errno::EINVAL),

@@ -8,7 +8,7 @@ use crate::listing::{Child, children, is_folder};
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
 use crate::remembered::Remembered;
 use crate::source::{Contents, Source, SourceError};
-use crate::tree::{Entry, Tree, inode_of, join};
+use crate::tree::{Entry, ROOT, Tree, inode_of, join};
 use fuser::{BackingId, Errno, FileAttr, FileHandle, INodeNo, ReplyOpen};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::ObjectName;
@@ -30,6 +30,13 @@ const UNKNOWN_INODE: u64 = u32::MAX as u64;
 
 pub(crate) type Listing = Arc<Vec<(String, Child)>>;
 
+/// A folder that somebody reads.
+struct OpenFolder {
+    listing: Listing,
+    /// Whether its beginning was read: who reads that again wants to see what has changed.
+    has_begun: bool,
+}
+
 /// A pool as a file system.
 pub(crate) struct PoolFiles {
     pub(crate) source: Arc<dyn Source>,
@@ -42,7 +49,7 @@ pub(crate) struct PoolFiles {
     pub(crate) remembered: Remembered,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
-    listings: Mutex<HashMap<u64, Listing>>,
+    open_folders: Mutex<HashMap<u64, OpenFolder>>,
     pub(crate) listing_count: AtomicU64,
     pub(crate) ended: Mutex<Sender<()>>,
 }
@@ -73,7 +80,7 @@ impl PoolFiles {
             folders: Folders::default(),
             remembered: Remembered::default(),
             names: Mutex::default(),
-            listings: Mutex::default(),
+            open_folders: Mutex::default(),
             listing_count: AtomicU64::new(0),
             ended: Mutex::new(ended),
         }
@@ -87,8 +94,8 @@ impl PoolFiles {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn listings(&self) -> MutexGuard<'_, HashMap<u64, Listing>> {
-        self.listings.lock().unwrap_or_else(PoisonError::into_inner)
+    fn open_folders(&self) -> MutexGuard<'_, HashMap<u64, OpenFolder>> {
+        self.open_folders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What an inode number stands for. One that nothing is known of is stale, which has the kernel look its name up again.
@@ -149,11 +156,15 @@ impl PoolFiles {
         if name.len() > NAME_COMPONENT_BYTES_MAX {
             return Err(Errno::ENAMETOOLONG);
         }
-        let name = name.to_str().ok_or(Errno::ENOENT)?;
+        let name = name.to_str().ok_or(Errno::EILSEQ)?;
         Ok(join(&folder, name))
     }
 
     pub(crate) fn find(&self, parent: INodeNo, name: &OsStr) -> Result<Found, Errno> {
+        if name.to_str().is_none() {
+            // Nothing can have that name; that is an error only for who wants to give it.
+            return Err(Errno::ENOENT);
+        }
         self.find_path(&self.path(parent, name)?)
     }
 
@@ -297,9 +308,45 @@ impl PoolFiles {
     }
 
     /// The entries of an open folder from `offset` on, `.` and `..` being the first two.
-    pub(crate) fn listing_from(&self, handle: FileHandle, offset: u64) -> Result<(Listing, usize), Errno> {
-        let listing = self.listings().get(&handle.0).cloned().ok_or(Errno::EBADF)?;
-        Ok((listing, usize::try_from(offset).unwrap_or(usize::MAX)))
+    /// Takes the entries of a folder for somebody who is going to read them.
+    pub(crate) fn open_folder(&self, inode: INodeNo) -> Result<FileHandle, Errno> {
+        let listing = self.list(inode)?;
+        // Relaxed: only the uniqueness of the number matters.
+        let handle = self.listing_count.fetch_add(1, Ordering::Relaxed);
+        self.open_folders().insert(handle, OpenFolder { listing, has_begun: false });
+        Ok(FileHandle(handle))
+    }
+
+    /// Nobody reads the folder by this handle any more.
+    pub(crate) fn close_folder(&self, handle: FileHandle) {
+        self.open_folders().remove(&handle.0);
+    }
+
+    /// The entries as they were taken, or are now if the reader begins once more, and where to go on.
+    pub(crate) fn listing_from(
+        &self,
+        inode: INodeNo,
+        handle: FileHandle,
+        offset: u64,
+    ) -> Result<(Listing, usize), Errno> {
+        let begins_again = {
+            let mut open = self.open_folders();
+            let folder = open.get_mut(&handle.0).ok_or(Errno::EBADF)?;
+            offset == 0 && std::mem::replace(&mut folder.has_begun, true)
+        };
+        let fresh = if begins_again { Some(self.list(inode)?) } else { None };
+        let mut open = self.open_folders();
+        let folder = open.get_mut(&handle.0).ok_or(Errno::EBADF)?;
+        if let Some(fresh) = fresh {
+            folder.listing = fresh;
+        }
+        Ok((folder.listing.clone(), usize::try_from(offset).unwrap_or(usize::MAX)))
+    }
+
+    /// The inode number of the folder that a folder lies in.
+    pub(crate) fn inode_above(&self, folder: &str) -> u64 {
+        let above = folder.rsplit_once('/').map(|(above, _)| above);
+        above.map_or(ROOT, |above| self.tree().folder_inode(above).unwrap_or(UNKNOWN_INODE))
     }
 
     pub(crate) fn inode_in_listing(&self, folder: &str, name: &str, child: &Child) -> u64 {

@@ -1,12 +1,12 @@
 //! The kernel's requests, and how each is answered.
 
-use crate::attributes::{attribute, attribute_names, folder_attribute, folder_attribute_names};
+use crate::attributes::{attribute, folder_attribute};
 use crate::filesystem::{ENTRY_LIFETIME, Found, PoolFiles, logged};
 use crate::listing::Child;
 use crate::open_files::OpenFile;
 use crate::opening::{DRAFT_READING, DRAFT_WRITING, Opening};
 use crate::settings::Changes;
-use crate::tree::{Entry, ROOT};
+use crate::tree::Entry;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -316,13 +316,8 @@ impl Filesystem for PoolFiles {
     }
 
     fn opendir(&self, _request: &Request, inode: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.list(inode) {
-            Ok(listing) => {
-                // Relaxed: only the uniqueness of the number matters.
-                let handle = self.listing_count.fetch_add(1, Ordering::Relaxed);
-                self.listings().insert(handle, listing);
-                reply.opened(FileHandle(handle), FopenFlags::empty());
-            }
+        match self.open_folder(inode) {
+            Ok(handle) => reply.opened(handle, FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }
@@ -335,7 +330,7 @@ impl Filesystem for PoolFiles {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let (listing, from) = match self.listing_from(handle, offset) {
+        let (listing, from) = match self.listing_from(inode, handle, offset) {
             Ok(found) => found,
             Err(error) => return reply.error(error),
         };
@@ -344,8 +339,9 @@ impl Filesystem for PoolFiles {
             let next = index as u64 + 1;
             let full = match index.checked_sub(2).map(|at| &listing[at]) {
                 None => {
-                    let name = if index == 0 { "." } else { ".." };
-                    reply.add(if index == 0 { inode } else { INodeNo(ROOT) }, next, FileType::Directory, name)
+                    let (name, shown) =
+                        if index == 0 { (".", inode.0) } else { ("..", self.inode_above(&folder)) };
+                    reply.add(INodeNo(shown), next, FileType::Directory, name)
                 }
                 Some((name, child)) => {
                     let kind = match child {
@@ -370,7 +366,7 @@ impl Filesystem for PoolFiles {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let (listing, from) = match self.listing_from(handle, offset) {
+        let (listing, from) = match self.listing_from(inode, handle, offset) {
             Ok(found) => found,
             Err(error) => return reply.error(error),
         };
@@ -378,7 +374,8 @@ impl Filesystem for PoolFiles {
         for index in from..listing.len() + 2 {
             let next = index as u64 + 1;
             let Some(at) = index.checked_sub(2) else {
-                let (name, shown) = if index == 0 { (".", inode.0) } else { ("..", ROOT) };
+                let (name, shown) =
+                    if index == 0 { (".", inode.0) } else { ("..", self.inode_above(&folder)) };
                 let attributes = self.owner.folder(shown, None);
                 if reply.add(INodeNo(shown), next, name, &ENTRY_LIFETIME, &attributes, GENERATION) {
                     break;
@@ -404,7 +401,7 @@ impl Filesystem for PoolFiles {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.listings().remove(&handle.0);
+        self.close_folder(handle);
         reply.ok();
     }
 
@@ -450,13 +447,9 @@ impl Filesystem for PoolFiles {
     }
 
     fn listxattr(&self, _: &Request, inode: INodeNo, size: u32, reply: ReplyXattr) {
+        // None is listed: who copies a file with all that is listed would copy where another one lies and what it is.
         match self.described(inode) {
-            Ok((Entry::File(info), placing)) => {
-                reply_attribute(reply, &attribute_names(&info, &placing), size);
-            }
-            Ok((Entry::Folder(_), placing)) => {
-                reply_attribute(reply, &folder_attribute_names(&placing), size);
-            }
+            Ok(_) => reply_attribute(reply, &[], size),
             Err(error) => reply.error(error),
         }
     }

@@ -15,8 +15,9 @@ use std::sync::mpsc::channel;
 #[command(after_help = "\
 It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then files
 are made, written, renamed and removed as in any file system, and the pool sees each as an object, whole, when it is closed.
-A file's extended attributes name its object, digest and homes: getfattr -d -m user.hinterland FILE. Two of them say, before
-its first byte or on its folder, where it lies: setfattr -n user.hinterland.rack -v RACK DIR, and user.hinterland.copies.")]
+Extended attributes tell a file's object, digest and homes, and are not listed: getfattr -n user.hinterland.homes FILE. Two of
+them say, before its first byte or on its folder, where it lies: setfattr -n user.hinterland.rack -v RACK DIR, and
+user.hinterland.copies.")]
 pub struct Arguments {
     /// The folder to mount on
     #[arg(value_name = "DIR")]
