@@ -89,32 +89,6 @@ def test_what_one_thread_may_not_is_an_error_and_no_end_of_the_program(binary, l
     assert ended.returncode == 0 and ended.stdout == "right\n", (ended.returncode, ended.stdout + ended.stderr)
 
 
-# Looks at what each thread is, before and after it gives up the rights of root, and whether it can be traced and dumped as before.
-THREADS = """
-import ctypes, os, pathlib
-def threads():
-    words = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/status")]
-    return [dict(line.split(":", 1) for line in word.splitlines()) for word in words]
-def fields(lines, *names):
-    return [lines[name].split() for name in names]
-ours = next(thread for thread in threads() if thread["Name"].strip() == "hinterland-far")
-user, group, groups, capabilities = fields(ours, "Uid", "Gid", "Groups", "CapEff")
-own = str(0x70000000 + os.getpid())
-assert user == group == [own] * 4 and groups == [] and int(capabilities[0], 16) == 0, ours
-assert ctypes.CDLL(None).prctl(3) == 1
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-assert all(fields(lines, "Uid") != [["0"] * 4] for lines in threads())
-memory = bytearray(b"7") * (100 << 20)
-print("right" if memory.count(b"7") == len(memory) else "wrong")
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
-def test_no_thread_stays_root_behind_a_program_that_gives_up_its_rights(binary, library):
-    ended = far(binary, ["--local", "64M"], [sys.executable, "-c", THREADS])
-    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
-
-
 @pytest.mark.skipif(PYTHON is None, reason="there is no Python that every user may run")
 def test_programs_of_another_user_run_beside_the_budget_and_are_told_of(binary, library):
     script = "import os; os.setgid(65534); os.setuid(65534); os.execv('/bin/echo', ['echo', 'right'])"

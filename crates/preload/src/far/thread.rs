@@ -4,7 +4,7 @@
 //! holds its signals back, and end the process where one may do what another may not. And a program ends when its last thread does. So the kernel's own call
 //! makes the thread, with storage of its own for what the C library keeps by thread (`errno`).
 //!
-//! It has none of the capabilities that the program had when it began, and is not root: there must be little to take over for a program that gives up
+//! It keeps the user that the program had when it began, but none of the capabilities: there must be little to take over for a program that gives up
 //! its rights and is broken into afterwards. Nor does it share folder and root, so that the program may enter another mount namespace.
 
 use hinterland_os::OsError;
@@ -17,9 +17,6 @@ const BEHIND_BYTES: usize = 2 * PAGE;
 const BEFORE_BYTES: usize = 16 * PAGE;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITIES_VERSION: u32 = 0x2008_0522;
-/// Threads of root become this user and more, by the number of their process: above all that distributions give away. Were it `nobody`, its other
-/// processes could trace the thread.
-const FIRST_USER: u32 = 0x7000_0000;
 
 /// Runs a function in a new thread, with all signals as they are in this one. A child of `fork` has nothing of it.
 ///
@@ -143,22 +140,8 @@ unsafe fn clone(
     made
 }
 
-/// Gives up the rights of the calling thread alone: a thread of root becomes a user whom nobody else is, and whatever it may more than others goes. What the
-/// program can be traced and dumped by does not change with it. Where root may not do so, in a namespace of few users say, it stays root
-/// without capabilities.
+/// Gives up the capabilities of the calling thread alone. What the program can be traced and dumped by does not change with it.
 pub(super) fn give_up_rights() {
-    // SAFETY: plain values, and a list without entries.
-    unsafe {
-        if libc::syscall(libc::SYS_geteuid) == 0 {
-            let dumpable = libc::prctl(libc::PR_GET_DUMPABLE);
-            let own = FIRST_USER + libc::getpid().cast_unsigned();
-            libc::syscall(libc::SYS_setgroups, 0, 0);
-            libc::syscall(libc::SYS_setresgid, own, own, own);
-            libc::syscall(libc::SYS_setresuid, own, own, own);
-            // The kernel takes it from who becomes another user.
-            libc::prctl(libc::PR_SET_DUMPABLE, dumpable);
-        }
-    }
     let header = [CAPABILITIES_VERSION, 0];
     let none = [0u32; 6];
     // SAFETY: a header of two words and a set of six, as this version has them.
