@@ -314,7 +314,7 @@ fn what_a_guard_does_not_cover_is_refused_with_what_it_covers() {
 fn lose(guard: &WriteGuard, address: GlobalAddress) {
     let deadline = Instant::now() + LONG;
     while guard.write(0, &[0xee]).is_ok() && guard.flush().is_ok() {
-        assert!(Instant::now() < deadline, "the guard on {address} is not lost ");
+        assert!(Instant::now() < deadline, "the guard on {address} is not lost");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
