@@ -18,6 +18,7 @@ import tempfile
 import time
 
 import pytest
+from loopback import own_address
 
 # A shell that starts jobs in the background lets them ignore ctrl-C, and what they start too; the tests send it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -81,7 +82,7 @@ def give_back(claim):
 class Node:
     """One `hinterland node` process; it can be killed and started again on the same state."""
 
-    def __init__(self, binary, folder, name, rack=None, join=None, options=(), state=None, wrapper=(), listen="127.0.0.1:0"):
+    def __init__(self, binary, folder, name, rack=None, join=None, options=(), state=None, wrapper=(), listen=None):
         self.binary = str(binary)
         self.wrapper = [str(word) for word in wrapper]
         self.folder = folder
@@ -90,7 +91,7 @@ class Node:
         self.socket = folder / f"{name}.sock"
         self.state = state or folder / f"state-{name}"
         self.log = folder / f"{name}.log"
-        self.address = listen
+        self.address = listen or f"{own_address()}:0"
         self.join = join
         self.options = [str(word) for word in options]
         self.process = None

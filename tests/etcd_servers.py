@@ -9,12 +9,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
 
 import pytest
+from loopback import free_port
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = TREE / ".cache/etcd/bin"
@@ -28,13 +28,6 @@ def program(name):
 
 
 needs_etcd = pytest.mark.skipif(program("etcd") is None, reason="no etcd (tests/etcd-server .cache/etcd unpacks Debian's)")
-
-
-def free_port():
-    """A port of the loopback that nobody listens on at this moment."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 class Member:

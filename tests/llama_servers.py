@@ -6,11 +6,11 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import time
 
 from conftest import TREE
+from loopback import free_port
 
 PYTHON = TREE / ".cache/demo-venv/bin/python"
 MODEL = TREE / ".cache/models/smollm2-135m.gguf"
@@ -19,12 +19,6 @@ READY_SECONDS_MAX = 120
 REQUEST_SECONDS_MAX = 300
 # Tokens of a block of this model.
 BLOCK = 128
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def prompt(seed, steps=32):

@@ -14,8 +14,9 @@ import time
 
 import pytest
 
-from etcd_servers import TREE, Cluster, free_port, needs_etcd, program
+from etcd_servers import TREE, Cluster, needs_etcd, program
 from faults import patiently, sha, wait_until
+from loopback import free_port
 from test_clock import clock  # noqa: F401
 from test_mount_writing import Mount
 

@@ -5,12 +5,12 @@ import os
 import pathlib
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
+from loopback import free_port
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 NVCC = TREE / ".cache/cuda/nvcc"
@@ -59,13 +59,6 @@ assert cuda.cuModuleLoadData(ctypes.byref(module), code) == 0
 needs_llama = pytest.mark.skipif(
     not (LLAMA / "tokens").exists(), reason="llama.cpp for CUDA is not installed (hint: tests/llamacpp-cuda .cache/llamacpp-cuda)"
 )
-
-
-def free_port():
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class GpuNode:

@@ -7,12 +7,12 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
 from conftest import TREE
+from loopback import free_port
 from test_resp import redis  # noqa: F401
 
 SECONDS = 120
@@ -36,11 +36,6 @@ def blocks(name):
     """The language and the text of each block of a guide."""
     text = (TREE / "docs/guides" / name).read_text(encoding="utf-8")
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 @pytest.fixture

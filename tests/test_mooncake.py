@@ -18,6 +18,7 @@ import time
 import pytest
 from conftest import TREE
 from faults import wait_until
+from loopback import free_port
 
 MEBIBYTE = 1 << 20
 PROGRAMS = TREE / "tests/programs"
@@ -92,9 +93,7 @@ def test_every_call_is_answered_as_mooncake_answers_it(node, environment):
 
 @pytest.mark.skipif(not PEER.exists(), reason="no Mooncake here (hint: bench/kv/prepare.sh)")
 def test_mooncake_itself_still_answers_so():
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0)), two.bind(("127.0.0.1", 0))
-        port, metrics = one.getsockname()[1], two.getsockname()[1]
+    port, metrics = free_port(), free_port()
     (program,) = PEER.glob("lib/python3*/site-packages/mooncake/mooncake_master")
     master = subprocess.Popen([program, f"--rpc_port={port}", f"--metrics_port={metrics}", "--default_kv_lease_ttl=300"],
                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -19,6 +19,7 @@ import time
 import pytest
 from conftest import TREE
 from faults import wait_until
+from loopback import free_port
 
 MEBIBYTE = 1 << 20
 READY_SECONDS_MAX = 30
@@ -86,8 +87,7 @@ def serve(start_node):
 @pytest.fixture
 def peer(folder):
     """A port of a real Redis that keeps nothing on disk."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no"],
                                cwd=folder, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + READY_SECONDS_MAX

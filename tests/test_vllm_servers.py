@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from conftest import TREE
 sys.path.insert(0, str(TREE / "bench/vllm"))
 from engine import DEFAULTS
 from engines_of_vllm import CACHE, PYTHON, hinterland
+from loopback import free_port
 
 NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 SERVER_SECONDS_MAX = 600
@@ -40,12 +40,6 @@ pytestmark = [
     pytest.mark.skipif(not os.environ.get("HINTERLAND_FULL"), reason="takes minutes (./check --full)"),
     pytest.mark.skipif(not os.path.exists(NGINX), reason="there is no nginx (apt-get install -y nginx-light)"),
 ]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def complete(port, prompt):

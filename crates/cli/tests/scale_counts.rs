@@ -2,10 +2,14 @@
 //! transactions of the directory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+#[path = "../../node/tests/loopback/mod.rs"]
+mod loopback;
+
 use hinterland_pool::Pool;
 use hinterland_sim::scale::{Access, ScaleFigures, ScalePlan, Workload, simulate};
 use hinterland_types::{GlobalAddress, ObjectName};
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -32,20 +36,19 @@ impl Nodes {
     fn new() -> Self {
         let folder = std::env::temp_dir().join(format!("hl-scale-{}", std::process::id()));
         let mut nodes = Self { folder, running: Vec::new(), durable: Arc::default() };
-        let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (first, second) = (port(), port());
+        let (first, second) = (loopback::address(), loopback::address());
         nodes.start("a", first, None);
         nodes.start("b", second, Some(first));
         nodes
     }
 
-    fn start(&mut self, name: &'static str, port: u16, join: Option<u16>) {
+    fn start(&mut self, name: &'static str, listen: SocketAddr, join: Option<SocketAddr>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hinterland"));
         command.args(["--json", "--quiet", "--socket"]).arg(self.socket(name)).arg("node");
-        command.args(["--name", name, "--listen", &format!("127.0.0.1:{port}")]);
+        command.args(["--name", name, "--listen", &listen.to_string()]);
         command.arg("--state").arg(self.folder.join(name)).args(["--capacity", "64M", "--backing", "base"]);
         match join {
-            Some(join) => command.args(["--join", &format!("127.0.0.1:{join}")]),
+            Some(join) => command.args(["--join", &join.to_string()]),
             None => command.env("HINTERLAND_FAULT_POINT", "count"),
         };
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod building;
+#[path = "../../node/tests/loopback/mod.rs"]
+mod loopback;
 
 use building::built;
 use std::io::{BufRead, BufReader};
@@ -92,17 +94,17 @@ impl Racks {
         }
         let folder = std::env::temp_dir().join(format!("hinterland-run-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let port = free_port();
+        let listen = loopback::address();
         let path = |file: &str| folder.join(file).to_str().unwrap().to_owned();
         let words = |text: String| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         let home = Node::start(words(format!(
-            "--json --name b --state {} --socket {} --listen 127.0.0.1:{port} --capacity 64M --backing {}",
+            "--json --name b --state {} --socket {} --listen {listen} --capacity 64M --backing {}",
             path("b"),
             path("b.sock"),
             path("b-memory")
         )));
         let mut near = words(format!(
-            "--json --name a --state {} --socket {} --join 127.0.0.1:{port} --capacity 16M --cache-budget 64M --backing {}",
+            "--json --name a --state {} --socket {} --join {listen} --capacity 16M --cache-budget 64M --backing {}",
             path("a"),
             path("a.sock"),
             path("a-memory")
@@ -169,10 +171,6 @@ impl Racks {
 
 fn byte_of(offset: u64) -> u8 {
     (((offset >> 12) * 131 + (offset & 4095) * 7 + SEED * 13) % 255 + 1) as u8
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn succeeds(mut command: Command) -> Output {

@@ -1,9 +1,13 @@
 //! Three nodes, each a process: the directory's and two racks with regions.
 
+#[path = "../../../node/tests/loopback/mod.rs"]
+mod loopback;
+
 use hinterland_pool::Pool;
 use hinterland_types::{GlobalAddress, ObjectName, RackName};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,7 +20,7 @@ const PARTIES: [&str; 3] = ["d", "a", "b"];
 pub struct Nodes {
     folder: PathBuf,
     lease: Duration,
-    ports: BTreeMap<&'static str, u16>,
+    addresses: BTreeMap<&'static str, SocketAddr>,
     running: BTreeMap<&'static str, Child>,
 }
 
@@ -24,9 +28,8 @@ impl Nodes {
     /// Starts them; `fault` names the step at which a party is killed.
     pub fn new(name: &str, lease: Duration, fault: impl Fn(&str) -> Option<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("hl-lockf-{name}-{}", std::process::id()));
-        let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let ports = PARTIES.map(|party| (party, port())).into();
-        let mut nodes = Self { folder, lease, ports, running: BTreeMap::new() };
+        let addresses = PARTIES.map(|party| (party, loopback::address())).into();
+        let mut nodes = Self { folder, lease, addresses, running: BTreeMap::new() };
         PARTIES.into_iter().for_each(|party| nodes.start(party, fault(party)));
         nodes
     }
@@ -34,11 +37,11 @@ impl Nodes {
     fn start(&mut self, party: &'static str, fault: Option<String>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hinterland"));
         command.args(["--json", "--quiet", "--socket"]).arg(self.socket(party)).arg("node");
-        command.args(["--name", party, "--listen", &format!("127.0.0.1:{}", self.ports[party])]);
+        command.args(["--name", party, "--listen", &self.addresses[party].to_string()]);
         command.arg("--state").arg(self.folder.join(party)).args(["--capacity", "32M", "--backing", "base"]);
         command.args(["--hot", "off", "--lease", &self.lease.as_secs_f64().to_string()]);
         if party != "d" {
-            command.args(["--join", &format!("127.0.0.1:{}", self.ports["d"])]);
+            command.args(["--join", &self.addresses["d"].to_string()]);
         }
         if let Some(fault) = fault {
             command.env("HINTERLAND_FAULT_POINT", fault);

@@ -1,9 +1,13 @@
 //! Three nodes as processes, which can be killed at a step and started again, and a region on one of them.
 
+#[path = "../../../node/tests/loopback/mod.rs"]
+mod loopback;
+
 use hinterland_pool::Pool;
 use hinterland_types::{GlobalAddress, ObjectName};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -20,7 +24,7 @@ pub const DIRECTORY_STEPS: [&str; 3] = ["directory-planned", "directory-written"
 /// Three nodes, each a process.
 pub struct Nodes {
     pub folder: PathBuf,
-    ports: BTreeMap<&'static str, u16>,
+    addresses: BTreeMap<&'static str, SocketAddr>,
     pub running: BTreeMap<&'static str, Child>,
     /// Steps that each node has said on standard error, in order.
     steps: Arc<Mutex<Vec<(&'static str, String)>>>,
@@ -29,9 +33,8 @@ pub struct Nodes {
 impl Nodes {
     pub fn new(name: &str, fault: impl Fn(&str) -> Option<String>) -> Self {
         let folder = std::env::temp_dir().join(format!("hl-moves-{name}-{}", std::process::id()));
-        let port = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let ports = PARTIES.map(|party| (party, port())).into();
-        let mut nodes = Self { folder, ports, running: BTreeMap::new(), steps: Arc::default() };
+        let addresses = PARTIES.map(|party| (party, loopback::address())).into();
+        let mut nodes = Self { folder, addresses, running: BTreeMap::new(), steps: Arc::default() };
         PARTIES.into_iter().for_each(|party| nodes.start(party, fault(party)));
         nodes
     }
@@ -39,11 +42,11 @@ impl Nodes {
     pub fn start(&mut self, party: &'static str, fault: Option<String>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hinterland"));
         command.args(["--json", "--quiet", "--socket"]).arg(self.socket(party)).arg("node");
-        command.args(["--name", party, "--listen", &format!("127.0.0.1:{}", self.ports[party])]);
+        command.args(["--name", party, "--listen", &self.addresses[party].to_string()]);
         command.arg("--state").arg(self.folder.join(party)).args(["--capacity", "32M", "--backing", "base"]);
         command.args(["--hot", "off"]);
         if party != "d" {
-            command.args(["--join", &format!("127.0.0.1:{}", self.ports["d"])]);
+            command.args(["--join", &self.addresses["d"].to_string()]);
         }
         if let Some(fault) = fault {
             command.env("HINTERLAND_FAULT_POINT", fault);

@@ -1,5 +1,8 @@
 //! Nodes of one pool in this process, each its own rack.
 
+#[path = "../loopback/mod.rs"]
+mod loopback;
+
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
 use hinterland_pool::Pool;
@@ -35,7 +38,7 @@ impl Nodes {
         for number in 0..count {
             let name = format!("r{number}");
             let root = nodes.folder.join(&name);
-            let (rack, listen) = (RackName::parse(&name).unwrap(), "127.0.0.1:0".parse().unwrap());
+            let (rack, listen) = (RackName::parse(&name).unwrap(), loopback::address());
             let mut options = NodeOptions::new(&name, rack, root.join("socket"), root.join("state"), listen);
             options.capacity_bytes = pages * PAGE;
             options.backing = BackingChoice::Pages(PageKind::Base4K);
@@ -85,10 +88,7 @@ impl Drop for Nodes {
 impl Member {
     /// Starts it, on the state of its last life.
     pub fn start(&mut self) {
-        let node = Node::start(self.options.clone()).unwrap();
-        // Others know it by this.
-        self.options.listen = node.core_address().parse().unwrap();
-        self.node = Some(node);
+        self.node = Some(Node::start(self.options.clone()).unwrap());
     }
 
     /// Stops it, if it runs.
