@@ -114,3 +114,10 @@ def test_the_mount_is_private_and_goes_with_the_program(node, make_file):
     assert not pathlib.Path("/pool/one").exists()
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         assert "/pool " not in mounts.read()
+
+
+def test_room_for_our_descriptors_is_made_before_the_program_has_threads(node):
+    # With threads the kernel waits for every processor when the table grows, some 15 ms at the first mapping.
+    look = "print(next(line for line in open('/proc/self/status') if line.startswith('FDSize')).split()[1])"
+    assert int(node.run("run", "--", sys.executable, "-c", look).stdout) > 960
+    assert int(node.run("run", "--no-preload", "--", sys.executable, "-c", look).stdout) < 960

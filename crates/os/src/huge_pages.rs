@@ -3,9 +3,8 @@
 use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::error::{OsError, check};
@@ -142,15 +141,21 @@ pub fn is_hugetlbfs(folder: &Path) -> bool {
 
 /// Whether a folder lies on a tmpfs that gives its files huge pages.
 pub fn is_huge_tmpfs_folder(folder: &Path) -> bool {
-    File::open(folder)
-        .is_ok_and(|file| file_system_type(file.as_raw_fd()) == Some(TMPFS_MAGIC) && is_huge_tmpfs(&file))
+    File::open(folder).is_ok_and(|file| {
+        file_system_type(file.as_raw_fd()) == Some(TMPFS_MAGIC) && is_huge_tmpfs(file.as_fd())
+    })
 }
 
 /// Whether a file on a tmpfs gets huge pages: by the option of its mount (found in `/proc/self/mountinfo` by the device
 /// number), or, for memfds, which lie on a mount of the kernel's own, by the system's setting.
-pub(crate) fn is_huge_tmpfs(file: &File) -> bool {
-    let Ok(status) = file.metadata() else { return false };
-    let device = format!("{}:{}", libc::major(status.dev()), libc::minor(status.dev()));
+pub(crate) fn is_huge_tmpfs(file: BorrowedFd<'_>) -> bool {
+    // SAFETY: an all-zero stat is a valid value for the kernel to overwrite.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointer is to a live structure of this frame.
+    if unsafe { libc::fstat(file.as_raw_fd(), &mut status) } != 0 {
+        return false;
+    }
+    let device = format!("{}:{}", libc::major(status.st_dev), libc::minor(status.st_dev));
     let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return false };
     // Fields: id, parent, major:minor, root, mount point, options, ..., "-", type, source, options of the file system.
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device.as_str()));

@@ -5,6 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use crate::error::{OsError, check};
 use crate::mapping::{HUGETLBFS_MAGIC, MapOptions, Mapping, TMPFS_MAGIC, check_multiple, file_system_type};
@@ -75,7 +76,11 @@ impl Seals {
 pub struct MemoryFile {
     descriptor: OwnedFd,
     bytes: u64,
+    /// But for tmpfs, of which it is the small one.
     kind: PageKind,
+    /// Whether a file on a tmpfs has huge pages, once somebody has asked: to look costs some 70 system calls, and of most files (rings, one
+    /// page of flags) nobody wants to know.
+    is_huge: OnceLock<bool>,
     path: Option<PathBuf>,
 }
 
@@ -107,12 +112,9 @@ impl MemoryFile {
         let raw = check(result, "memfd_create", || format!("{name} ({kind} pages)"))?;
         // SAFETY: the descriptor is fresh and owned by nobody else.
         let descriptor = unsafe { OwnedFd::from_raw_fd(raw) };
-        // Where the system gives every memfd huge pages, those without have none to offer. One page is never huge, and every process
-        // with far memory makes a file of one: looking costs some 70 system calls.
-        let is_larger = !(1..=BASE_PAGE_BYTES as u64).contains(&bytes);
-        let is_huge = kind == PageKind::Base4K && is_larger && crate::huge_pages::memfd_is_huge();
-        let kind = if is_huge { PageKind::TransparentHuge } else { kind };
-        let mut file = Self { descriptor, bytes: 0, kind, path: None };
+        // Where the system gives every memfd huge pages, those without have none to offer: both kinds are one.
+        let kind = if kind == PageKind::TransparentHuge { PageKind::Base4K } else { kind };
+        let mut file = Self { descriptor, bytes: 0, kind, is_huge: OnceLock::new(), path: None };
         file.resize(bytes)?;
         Ok(file)
     }
@@ -160,6 +162,11 @@ impl MemoryFile {
 
     /// Which pages the file is made of.
     pub fn kind(&self) -> PageKind {
+        if self.kind == PageKind::Base4K
+            && *self.is_huge.get_or_init(|| is_huge_tmpfs(self.descriptor.as_fd()))
+        {
+            return PageKind::TransparentHuge;
+        }
         self.kind
     }
 
@@ -396,9 +403,8 @@ impl MemoryFile {
         let status = file.metadata().map_err(|error| OsError::system("fstat", format!("{path:?}"), error))?;
         let file_type = status.file_type();
         let (bytes, kind) = if file_type.is_file() {
-            // One page that was handed over is never a huge one, and the settings are in 20 files.
-            let is_page = path.is_none() && (1..=BASE_PAGE_BYTES as u64).contains(&status.len());
-            (status.len(), if is_page { PageKind::Base4K } else { file_kind(&file) })
+            let is_hugetlbfs = file_system_type(file.as_raw_fd()) == Some(HUGETLBFS_MAGIC);
+            (status.len(), if is_hugetlbfs { PageKind::Huge2M } else { PageKind::Base4K })
         } else if file_type.is_block_device() {
             (block_device_bytes(&file)?, PageKind::Device)
         } else if file_type.is_char_device() {
@@ -410,7 +416,7 @@ impl MemoryFile {
                 hint: "give a file, a block device or a /dev/dax device".into(),
             });
         };
-        Ok(Self { descriptor: file.into(), bytes, kind, path })
+        Ok(Self { descriptor: file.into(), bytes, kind, is_huge: OnceLock::new(), path })
     }
 
     fn fallocate(
@@ -499,12 +505,8 @@ fn signed(value: u64) -> Result<libc::off_t, OsError> {
     libc::off_t::try_from(value).map_err(|_| OsError::OutOfBounds { offset: value, bytes: 0, limit })
 }
 
-fn file_kind(file: &File) -> PageKind {
-    match file_system_type(file.as_raw_fd()) {
-        Some(HUGETLBFS_MAGIC) => PageKind::Huge2M,
-        Some(TMPFS_MAGIC) if crate::huge_pages::is_huge_tmpfs(file) => PageKind::TransparentHuge,
-        _ => PageKind::Base4K,
-    }
+fn is_huge_tmpfs(file: BorrowedFd<'_>) -> bool {
+    file_system_type(file.as_raw_fd()) == Some(TMPFS_MAGIC) && crate::huge_pages::is_huge_tmpfs(file)
 }
 
 /// `_IOR(0x12, 114, size_t)`: the size of a block device in bytes.

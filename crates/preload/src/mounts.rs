@@ -14,6 +14,17 @@ const SOME: u8 = 2;
 static STATE: AtomicU8 = AtomicU8::new(UNREAD);
 static DEVICES: [AtomicU64; DEVICES_MAX] = [const { AtomicU64::new(0) }; DEVICES_MAX];
 
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEGIN: extern "C" fn() = begin;
+
+/// Runs as the library is loaded, before the program has threads.
+extern "C" fn begin() {
+    if variable(c"HINTERLAND_MOUNT_DEVICE").is_some() {
+        hinterland_region::descriptor::make_room();
+    }
+}
+
 /// The object behind a descriptor, if it is a file of a mount of the pool. Takes one system call where there is such a
 /// mount, none where there is not.
 pub(crate) fn object_of(descriptor: libc::c_int) -> Option<ObjectId> {
