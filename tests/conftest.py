@@ -30,6 +30,11 @@ COMMAND_SECONDS_MAX = 120
 MEBIBYTE = 1 << 20
 
 
+def pytest_configure(config):
+    """Tests with this mark are run by ./check when no other runs beside them."""
+    config.addinivalue_line("markers", "alone: changes what the whole machine has, or counts what busy processors change")
+
+
 @pytest.fixture(scope="session")
 def binary():
     """The hinterland binary under test."""

@@ -233,6 +233,7 @@ print("right" if found == pages else "wrong")
 """
 
 
+@pytest.mark.alone
 def test_who_goes_down_columns_and_up_again_waits_for_few_pages(binary, library):
     faults = {}
     for trends in ["0", "1"]:

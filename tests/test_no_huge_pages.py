@@ -10,6 +10,8 @@ import sys
 import pytest
 from faults import MEBIBYTE, sha, sigbus
 
+pytestmark = pytest.mark.alone
+
 COUNTS = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 MAPPED = """
 import hashlib, mmap, sys

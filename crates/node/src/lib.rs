@@ -18,6 +18,7 @@ mod leftovers;
 mod local_server;
 mod locks;
 mod membership;
+mod mend;
 mod node;
 mod notices;
 mod options;

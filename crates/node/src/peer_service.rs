@@ -5,6 +5,7 @@ use crate::core::{Core, Resource};
 use crate::directory_link::{DirectoryLink, answer};
 use crate::fault_point;
 use crate::holdings::Holding;
+use crate::mend;
 use crate::refused::{Refused, errno};
 use crate::regions::Region;
 use crate::verify;
@@ -49,8 +50,9 @@ impl PeerSession {
                 fault_point::reach("home-sealed");
                 Ok(PeerReply::Sealed { digest })
             }
-            PeerRequest::HomeDrop { object } => Ok(forget_copy(core, object, false)),
-            PeerRequest::HomeDistrust { object } => Ok(forget_copy(core, object, true)),
+            PeerRequest::HomeDrop { object } => Ok(drop_home(core, object, false)),
+            PeerRequest::HomeDistrust { object } => Ok(drop_home(core, object, true)),
+            PeerRequest::HomeMend { object } => mend::mend_own(core, object),
             PeerRequest::HomeRegion { object, epoch, name, bytes } => {
                 core.holdings.create_region(object, epoch, name, bytes)?;
                 Ok(PeerReply::Done)
@@ -317,18 +319,13 @@ fn create(
     Ok(PeerReply::Done)
 }
 
-fn forget_copy(core: &Core, object: ObjectId, is_wrong: bool) -> PeerReply {
+/// Drops this node's copy of an object, and tells the directory. If its bytes are wrong, who has it open reads another one from here on; programs
+/// of this host that have mapped it keep what they see.
+pub fn drop_home(core: &Core, object: ObjectId, is_wrong: bool) -> PeerReply {
+    let Ok(holding) = core.holdings.find(object) else { return PeerReply::Done };
     if is_wrong {
-        drop_wrong_home(core, object)
-    } else {
-        drop_home(core, object)
+        holding.distrust();
     }
-    PeerReply::Done
-}
-
-/// Drops this node's copy of an object, and tells the directory.
-pub fn drop_home(core: &Core, object: ObjectId) {
-    let Ok(holding) = core.holdings.find(object) else { return };
     core.holdings.drop_object(object);
     fault_point::reach("home-dropped");
     let home = hinterland_directory::HomeInfo {
@@ -338,14 +335,7 @@ pub fn drop_home(core: &Core, object: ObjectId) {
         epoch: holding.epoch(),
     };
     core.puts.forget(object, &home);
-}
-
-/// The same for a copy whose bytes are wrong: who has it open reads another one from here on. Programs of this host that have mapped it keep what they see.
-pub fn drop_wrong_home(core: &Core, object: ObjectId) {
-    if let Ok(holding) = core.holdings.find(object) {
-        holding.distrust();
-    }
-    drop_home(core, object);
+    PeerReply::Done
 }
 
 fn checksums(core: &Core, object: ObjectId, first: u64) -> Result<PeerReply, Refused> {

@@ -67,6 +67,8 @@ pub struct Repairs {
     holdings: Arc<Holdings>,
     /// Copies in the making; no epoch yet while the directory is being asked for one.
     making: Mutex<HashMap<ObjectId, Option<Epoch>>>,
+    /// Held while a copy is mended in place.
+    pub mending: Mutex<()>,
     stopping: Mutex<bool>,
     bell: Condvar,
     made: AtomicU64,
@@ -89,6 +91,7 @@ impl Repairs {
             peers,
             holdings,
             making: Mutex::default(),
+            mending: Mutex::default(),
             stopping: Mutex::default(),
             bell: Condvar::new(),
             made: AtomicU64::new(0),

@@ -388,7 +388,7 @@ impl Session {
                 verify::rename_folder(core, from, to)?;
                 Reply::Done
             }
-            Request::Verify { name, mend } => verify::verify(core, &name, mend)?,
+            Request::Verify { name, mending } => verify::verify(core, &name, mending)?,
             Request::Right { handle } => Reply::Right(self.right(core, handle)?),
             Request::Checksums { handle, first } => {
                 Reply::Checksums { blocks: self.checksums(handle, first)? }

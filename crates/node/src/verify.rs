@@ -3,14 +3,15 @@
 use crate::core::Core;
 use crate::directory_link::describe;
 use crate::fault_point;
+use crate::mend::{self, Outcome};
 use crate::peer_service;
 use crate::peers::patience;
 use crate::put::Removed;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, OnTarget, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
-use hinterland_proto::control::{Home, ObjectInfo, PeerReply, PeerRequest, RenameTarget, Reply};
-use hinterland_types::{ObjectId, ObjectName};
+use hinterland_proto::control::{Home, Mending, ObjectInfo, PeerReply, PeerRequest, RenameTarget, Reply};
+use hinterland_types::{NodeId, ObjectId, ObjectName};
 
 /// Wrong blocks that are named; the rest is known by their number.
 const WRONG_MAX: usize = 100;
@@ -89,12 +90,13 @@ pub fn rename_folder(core: &Core, from: ObjectName, to: ObjectName) -> Result<()
     core.directory.apply(&Command::RenameFolder { from, to, object }).map(drop)
 }
 
-/// Reads every copy of an object and compares it with its checksums, and those with the directory's digest. With `mend`,
-/// copies that were read and are wrong are dropped if another one is right: what lacks copies is repaired.
+/// Reads every copy of an object and compares it with its checksums, and those with the directory's digest. If it is wanted, blocks that are
+/// wrong are written anew from other copies. A copy where that fails, or is not wanted, is dropped if another one is right: what lacks copies
+/// is repaired.
 ///
 /// # Errors
 /// [`Refused`] if there is no such name.
-pub fn verify(core: &Core, name: &ObjectName, mend: bool) -> Result<Reply, Refused> {
+pub fn verify(core: &Core, name: &ObjectName, mending: Mending) -> Result<Reply, Refused> {
     let info = describe(&core.directory.lookup(name)?, core.own);
     let (mut blocks, mut good, mut bad) = (0, Vec::new(), Vec::new());
     let (mut wrong, mut unasked) = (Vec::new(), Vec::new());
@@ -118,16 +120,37 @@ pub fn verify(core: &Core, name: &ObjectName, mend: bool) -> Result<Reply, Refus
         let what = if unasked.contains(node) { "could not be compared" } else { "cannot be trusted" };
         core.cache.problem(&format!("the copy of {name} on {node} {what}: {reason}"));
     }
-    if mend && !good.is_empty() {
-        wrong.into_iter().for_each(|home| drop_copy(core, info.object, home));
+    let mut mended = Vec::new();
+    if mending != Mending::No {
+        // First all in place: a copy that is right again may be what the next one is mended from.
+        let is_lost = |home: &&Home| mending == Mending::Drop || is_unmended(core, &info, home, &mut mended);
+        let failed: Vec<_> = wrong.into_iter().filter(is_lost).collect();
+        if !good.is_empty() || !mended.is_empty() {
+            failed.into_iter().for_each(|home| drop_copy(core, info.object, home));
+        }
     }
-    Ok(Reply::Verified { blocks, good, bad, unasked })
+    Ok(Reply::Verified { blocks, good, bad, unasked, mended })
+}
+
+/// Has a home mend its copy; whether it cannot, and it is time to let go of it.
+fn is_unmended(core: &Core, info: &ObjectInfo, home: &Home, mended: &mut Vec<NodeId>) -> bool {
+    match mend::mend(core, info, home) {
+        Outcome::Mended => mended.push(home.node),
+        Outcome::Busy(refused) => core
+            .cache
+            .problem(&format!("the copy of {} on {} was not mended: {refused}", info.name, home.node)),
+        Outcome::Failed(refused) => {
+            tracing::warn!(object = %info.object, node = %home.node, %refused, "a wrong copy was not mended in place");
+            return true;
+        }
+    }
+    false
 }
 
 /// Lets a home drop its copy. One that does not hear it keeps a copy that every reader refuses.
 fn drop_copy(core: &Core, object: ObjectId, home: &Home) {
     let dropped = if home.node == core.own {
-        peer_service::drop_wrong_home(core, object);
+        peer_service::drop_home(core, object, true);
         Ok(())
     } else {
         core.peers.call(&home.address, &PeerRequest::HomeDistrust { object }).map(drop)

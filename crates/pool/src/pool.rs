@@ -11,8 +11,8 @@ use crate::{PoolError, Session};
 use hinterland_fabric::adaptive::{Counts, Way};
 use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
-    AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, NodeStatus, ObjectInfo, PagesOn,
-    Placement, RenameTarget, Reply, Request,
+    AllocationKind, Copies, HotPage, LockMode, LockTable, MemberInfo, Mending, NodeStatus, ObjectInfo,
+    PagesOn, Placement, RenameTarget, Reply, Request,
 };
 use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, RackName, Rights};
 use std::path::Path;
@@ -44,6 +44,8 @@ pub struct Verified {
     pub bad: Vec<(NodeId, String)>,
     /// Those of `bad` that did not answer, as while their node is down: nothing is known of their copies.
     pub unasked: Vec<NodeId>,
+    /// Those of `bad` whose wrong blocks were written anew, so that the copy is right again.
+    pub mended: Vec<NodeId>,
 }
 
 /// How to put an object.
@@ -248,21 +250,33 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is no such name.
     pub fn verify(&self, name: &ObjectName) -> Result<Verified, PoolError> {
-        self.verify_with(name, false)
+        self.verify_with(name, Mending::No)
     }
 
-    /// As [`verify`](Self::verify), and lets go of wrong copies if there is a right one; they are made again. Programs
-    /// that map a wrong copy keep it until they unmap it.
+    /// As [`verify`](Self::verify), and has wrong blocks written anew from other copies, in place: programs that map them see the right
+    /// bytes. A copy where that fails is let go of if there is a right one, and made again; programs that map such a one keep it
+    /// until they unmap it.
     ///
     /// # Errors
     /// As [`verify`](Self::verify).
     pub fn verify_and_mend(&self, name: &ObjectName) -> Result<Verified, PoolError> {
-        self.verify_with(name, true)
+        self.verify_with(name, Mending::InPlace)
     }
 
-    fn verify_with(&self, name: &ObjectName, mend: bool) -> Result<Verified, PoolError> {
-        match self.session.call(&Request::Verify { name: name.clone(), mend })? {
-            Reply::Verified { blocks, good, bad, unasked } => Ok(Verified { blocks, good, bad, unasked }),
+    /// As [`verify`](Self::verify), and lets go of wrong copies if there is a right one, as where memory is not to be trusted; they are made
+    /// again. Programs that map a wrong copy keep it until they unmap it.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify).
+    pub fn verify_and_drop(&self, name: &ObjectName) -> Result<Verified, PoolError> {
+        self.verify_with(name, Mending::Drop)
+    }
+
+    fn verify_with(&self, name: &ObjectName, mending: Mending) -> Result<Verified, PoolError> {
+        match self.session.call(&Request::Verify { name: name.clone(), mending })? {
+            Reply::Verified { blocks, good, bad, unasked, mended } => {
+                Ok(Verified { blocks, good, bad, unasked, mended })
+            }
             other => Err(unexpected("Verified", &other)),
         }
     }

@@ -18,9 +18,9 @@ pub use kv::{
 pub use locks::{LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable};
 pub use message::{
     Advice, AllocationKind, Copies, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest, ProbeRange,
-    PutStarted, PutTarget, RenameTarget, Reply, Request,
+    PutStarted, PutTarget, Reply, Request,
 };
-pub use object::{Home, ObjectInfo, ObjectState, Placement};
+pub use object::{Home, Mending, ObjectInfo, ObjectState, Placement, RenameTarget};
 pub use pages::{HotPage, PageHeat, PagesOn, PagesOpened};
 pub use status::{CacheStatus, Counters, DirectoryLeader, MemberInfo, NodeStatus, Problem, SharedDirectory};
 

@@ -17,9 +17,12 @@ pub struct Arguments {
     /// Every sealed object
     #[arg(long)]
     all: bool,
-    /// Drop wrong copies of objects that have a right one; they are made again from it
+    /// Write wrong blocks anew from other copies; a copy where that fails is dropped and made again, if another is right
     #[arg(long)]
     mend: bool,
+    /// Drop wrong copies of objects that have a right one, as where a machine's memory is not to be trusted; they are made again
+    #[arg(long, conflicts_with = "mend")]
+    drop: bool,
 }
 
 /// Verifies each object at each of its homes.
@@ -35,10 +38,15 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         arguments.names.clone()
     };
     let mut shown = Vec::new();
-    let (mut all_good, mut any_wrong) = (true, false);
+    let (mut all_good, mut all_mended, mut any_wrong) = (true, true, false);
     for name in &names {
-        let verified = if arguments.mend { pool.verify_and_mend(name) } else { pool.verify(name) }?;
+        let verified = match (arguments.mend, arguments.drop) {
+            (true, _) => pool.verify_and_mend(name),
+            (_, true) => pool.verify_and_drop(name),
+            _ => pool.verify(name),
+        }?;
         all_good &= verified.bad.is_empty();
+        all_mended &= verified.bad.iter().all(|(node, _)| verified.mended.contains(node));
         any_wrong |= verified.bad.iter().any(|(node, _)| !verified.unasked.contains(node));
         if context.output.json {
             shown.push(value(name, &verified));
@@ -49,15 +57,21 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     if context.output.json {
         context.output.json(&Value::Array(shown))?;
     } else if !all_good {
-        context.output.fail(&failure(any_wrong));
+        context.output.fail(&if all_mended { mended() } else { failure(any_wrong) });
     }
     Ok(if all_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Wrong bytes are no good sign, even if they are right again.
+fn mended() -> Failure {
+    let hint = "if it happens again, do not trust the memory of that machine: see the log of its kernel, and `hinterland verify --drop`";
+    Failure::new("some copies were wrong, and are right again", hint)
 }
 
 /// What is to be done about copies that are wrong, or that nothing is known of.
 fn failure(any_wrong: bool) -> Failure {
     if any_wrong {
-        let hint = "`hinterland get` reads a right copy; `hinterland verify --mend` drops wrong ones, and they are made again";
+        let hint = "`hinterland get` reads a right copy; `hinterland verify --mend` writes what is wrong anew from other copies";
         return Failure::new("some copies are wrong", hint);
     }
     let hint = "`hinterland status` shows which nodes are down; verify again when they are back";
@@ -73,7 +87,12 @@ fn value(name: &ObjectName, verified: &Verified) -> Value {
             .bad
             .iter()
             .map(|(node, why)| {
-                json!({ "node": node.to_string(), "why": why, "asked": !verified.unasked.contains(node) })
+                json!({
+                    "node": node.to_string(),
+                    "why": why,
+                    "asked": !verified.unasked.contains(node),
+                    "mended": verified.mended.contains(node),
+                })
             })
             .collect::<Vec<_>>(),
     })
@@ -87,7 +106,9 @@ fn words(name: &ObjectName, verified: &Verified) -> String {
         text.push_str(&if verified.unasked.contains(node) {
             format!("\n{name}: {node} could not be asked: {why}")
         } else {
-            format!("\n{name}: WRONG at {node}: {why}")
+            let outcome =
+                if verified.mended.contains(node) { "; right again, from other copies" } else { "" };
+            format!("\n{name}: WRONG at {node}: {why}{outcome}")
         });
     }
     text
@@ -106,6 +127,7 @@ mod tests {
             good: vec![NodeId(1)],
             bad: vec![(NodeId(2), "block 3 differs".to_owned())],
             unasked: Vec::new(),
+            mended: Vec::new(),
         };
         assert_eq!(
             words(&name, &verified),
@@ -124,6 +146,7 @@ mod tests {
             good: vec![NodeId(1)],
             bad: vec![(NodeId(2), "its node is down".to_owned())],
             unasked: vec![NodeId(2)],
+            mended: Vec::new(),
         };
         assert_eq!(
             words(&name, &verified),

@@ -1,8 +1,8 @@
 //! The requests and replies themselves.
 
 use super::{
-    Home, HotPage, KvHeld, KvKey, KvPlace, KvReply, KvRequest, LockMode, LockTable, MemberInfo, NodeStatus,
-    ObjectInfo, PageHeat, PagesOn, PagesOpened, Placement,
+    Home, HotPage, KvHeld, KvKey, KvPlace, KvReply, KvRequest, LockMode, LockTable, MemberInfo, Mending,
+    NodeStatus, ObjectInfo, PageHeat, PagesOn, PagesOpened, Placement, RenameTarget,
 };
 use hinterland_types::{
     ByteRange, Epoch, GlobalAddress, Handle, NodeId, ObjectId, ObjectName, RackName, Rights,
@@ -146,8 +146,8 @@ pub enum Request {
     Verify {
         /// Name.
         name: ObjectName,
-        /// Whether wrong copies are dropped if there is a right one, so that they are made again.
-        mend: bool,
+        /// What becomes of wrong copies.
+        mending: Mending,
     },
     /// Reserves room in every home → `PutStarted`.
     PutBegin {
@@ -473,17 +473,6 @@ impl Request {
     }
 }
 
-/// What becomes of an object whose name another one is to have.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum RenameTarget {
-    /// It is removed.
-    Replace,
-    /// It stays, and the request is refused with `EEXIST`.
-    Refuse,
-    /// It gets the name that the other one had.
-    Exchange,
-}
-
 /// What a put may write to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PutTarget {
@@ -586,6 +575,8 @@ pub enum Reply {
         bad: Vec<(NodeId, String)>,
         /// Those of `bad` that did not answer: nothing is known of their copies.
         unasked: Vec<NodeId>,
+        /// Those of `bad` whose copy is right again.
+        mended: Vec<NodeId>,
     },
     /// See [`Request::PutBegin`].
     PutStarted(PutStarted),
@@ -912,6 +903,11 @@ pub enum PeerRequest {
     },
     /// Forget a copy of a sealed object whose bytes are wrong: nobody reads it by any handle from then on → `Done`.
     HomeDistrust {
+        /// Object.
+        object: ObjectId,
+    },
+    /// Write the wrong blocks of a copy of a sealed object anew, from other homes → `Verified` without wrong ones.
+    HomeMend {
         /// Object.
         object: ObjectId,
     },

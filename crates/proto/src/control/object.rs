@@ -62,3 +62,25 @@ pub enum Placement {
     /// For a region: its pages over all nodes with room.
     Spread,
 }
+
+/// What becomes of an object whose name another one is to have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RenameTarget {
+    /// It is removed.
+    Replace,
+    /// It stays, and the request is refused with `EEXIST`.
+    Refuse,
+    /// It gets the name that the other one had.
+    Exchange,
+}
+
+/// What becomes of copies that are wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Mending {
+    /// They stay as they are.
+    No,
+    /// Their wrong blocks are written anew from other copies; one where that fails is dropped if there is a right one.
+    InPlace,
+    /// They are dropped if there is a right one, and made again from it.
+    Drop,
+}
