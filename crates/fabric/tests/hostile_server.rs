@@ -205,6 +205,32 @@ fn a_server_that_never_answers_is_an_error_in_time() {
 }
 
 #[test]
+fn a_write_that_was_given_up_does_not_arrive_later() {
+    for mode in [Mode::Blocking, Mode::Polling] {
+        let (given_up, wait) = std::sync::mpsc::channel();
+        let (address, thread) = lie(move |stream, _, request| {
+            // The client tries elsewhere, or says that it failed; from then on nothing of it may be done.
+            wait.recv().unwrap();
+            let mut bytes = vec![0; 1 << 20];
+            let mut body = RUN_BYTES as u64;
+            while let Ok(received @ 1..) = stream.read(&mut bytes) {
+                body += received as u64;
+            }
+            let whole = u64::from(request.body_bytes);
+            assert!(body < whole, "{mode:?}: {body} bytes of a frame of {whole} came, and it would be done");
+        });
+        let timeout = Duration::from_millis(400);
+        let options = ClientOptions { streams: 1, mode, timeout, ..ClientOptions::default() };
+        let endpoint = TcpEndpoint::connect(address, options).unwrap();
+        let run = [ByteRange::new(0, 1 << 20).unwrap()];
+        let error = endpoint.write(Handle(1), &run, &vec![7; 1 << 20]).unwrap_err();
+        assert!(matches!(error, FabricError::Timeout { .. }), "{error}");
+        given_up.send(()).unwrap();
+        thread.join().unwrap();
+    }
+}
+
+#[test]
 fn an_error_in_the_place_of_a_long_answer_is_read_whole() {
     for mode in [Mode::Blocking, Mode::Polling] {
         let (address, thread) = lie(|stream, sender, request| {

@@ -106,6 +106,15 @@ pub(super) struct Channel {
     spare_parts: Vec<Vec<Part>>,
 }
 
+impl Drop for Channel {
+    /// Whoever gives a request up may make it again over another stream, and then others: the first one must not arrive after those.
+    fn drop(&mut self) {
+        if !self.pending.is_empty() || !self.outgoing.is_empty() {
+            self.socket.forget_unsent();
+        }
+    }
+}
+
 impl Channel {
     pub fn new(socket: Socket, established: &Established) -> Self {
         Self {
