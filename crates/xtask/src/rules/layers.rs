@@ -30,7 +30,7 @@ const HOUSE: &[Layer] = &[
     },
     Layer {
         name: "mechanism",
-        crates: &["os", "etcd", "ring", "channel", "kv", "gpu", "fabric", "pool"],
+        crates: &["os", "etcd", "ring", "channel", "kv", "shelf", "gpu", "fabric", "pool"],
         within: Within::Left,
     },
     Layer {
