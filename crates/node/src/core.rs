@@ -155,6 +155,14 @@ impl Resource {
 }
 
 impl Core {
+    /// What its memory is made of, and what came from that of other hosts.
+    fn backing_now(&self) -> String {
+        self.holdings.shelf().map_or_else(
+            || self.backing.clone(),
+            |shelf| format!("{}; {} bytes loaded from the shelf", self.backing, shelf.loaded_bytes()),
+        )
+    }
+
     /// Itself, for threads that must not keep it alive.
     pub fn shared(&self) -> Weak<Self> {
         Weak::clone(&self.itself)
@@ -203,7 +211,7 @@ impl Core {
             used_bytes: self.holdings.used_bytes(),
             cache_budget_bytes: self.cache.budget_bytes(),
             cache_bytes: self.cache.resident_bytes(),
-            backing: self.backing.clone(),
+            backing: self.backing_now(),
             // Relaxed: a counter that nothing is ordered by.
             sessions: self.sessions.load(Ordering::Relaxed),
             counters: Counters {

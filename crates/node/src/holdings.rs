@@ -14,6 +14,7 @@ pub use parts::{Life, RegionGone};
 
 use crate::fault_point;
 use crate::regions::Region;
+use crate::shelf::NodeShelf;
 use boot::Boot;
 use heat::{HeatMark, MakeWay};
 use hinterland_fabric::Slice;
@@ -148,6 +149,8 @@ pub struct Holdings {
     region_gone: OnceLock<RegionGone>,
     /// What reads memory for others.
     devices: OnceLock<Arc<Host>>,
+    /// Where other hosts load sealed objects from.
+    shelf: OnceLock<Arc<NodeShelf>>,
 }
 
 impl Holding {
@@ -321,6 +324,7 @@ impl Holdings {
             make_way: OnceLock::new(),
             region_gone: OnceLock::new(),
             devices: OnceLock::new(),
+            shelf: OnceLock::new(),
         };
         let boot = Boot::of(state_folder)?;
         let dropped = holdings.recover(boot.is_another())?;
@@ -435,6 +439,9 @@ impl Holdings {
         holding.bytes.store(bytes, Ordering::Release);
         *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
         quiet.for_good();
+        if let Some(shelf) = self.shelf.get() {
+            shelf.show(&holding);
+        }
         Ok(sealed)
     }
 
@@ -451,6 +458,9 @@ impl Holdings {
             // Release: pairs with the Acquire in `is_let_go`.
             holding.is_let_go.store(true, Ordering::Release);
             self.take_back(holding);
+            if let Some(shelf) = self.shelf.get() {
+                shelf.hide(object);
+            }
             // A header that is being written is finished first.
             drop(holding.header_writing.lock().unwrap_or_else(PoisonError::into_inner));
         }

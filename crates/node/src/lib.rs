@@ -32,6 +32,7 @@ mod repair;
 mod ring_server;
 mod segment;
 mod session;
+mod shelf;
 mod verify;
 
 use hinterland_os::fault_point;
@@ -47,3 +48,4 @@ pub use leftovers::{SHARED_MEMORY, take_back};
 pub use node::{Node, NodeError, read_key};
 pub use options::{BackingChoice, NodeOptions, RdmaChoice};
 pub use repair::RepairOptions;
+pub use shelf::ShelfChoice;

@@ -22,6 +22,7 @@ use crate::remote_service::RemoteService;
 use crate::repair::Repairs;
 use crate::ring_server;
 use crate::segment::Segment;
+use crate::shelf::NodeShelf;
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
@@ -76,6 +77,14 @@ pub enum NodeError {
     /// RDMA devices were named and cannot be used.
     #[error("{0} (hint: `hinterland doctor` lists devices; --rdma auto uses what there is, --rdma off none)")]
     Rdma(String),
+    /// The memory that hosts share cannot be used.
+    #[error("--shelf: {0}")]
+    Shelf(#[from] hinterland_shelf::ShelfError),
+    /// Nobody would move lines.
+    #[error(
+        "--shelf is for hosts whose caches do not see each other (hint: start with --coherence software too)"
+    )]
+    ShelfCoherence,
     /// The key file holds no key.
     #[error(
         "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)"
@@ -156,10 +165,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`] says what to do.
     pub fn start(mut options: NodeOptions) -> Result<Self, NodeError> {
-        let mover = match options.coherence {
-            Coherence::Hardware => None,
-            Coherence::Software => Some(LineMover::detect()?),
-        };
+        let mover = find_mover(&options)?;
         // What is fetched is stored through the cache, where nobody writes it back.
         options.kv_remote.is_on &= mover.is_none();
         make_folder(&options.state)?;
@@ -189,6 +195,7 @@ impl Node {
         let folders = mark_folders(&options, &backing)?;
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
+        open_shelf(&options, &core, &mut messages)?;
         let rdma = open_rdma(&options, &mut messages)?;
         if let Some(host) = &rdma {
             core.regions.read_by(host);
@@ -290,6 +297,29 @@ impl Node {
         }
         self.folders.into_iter().for_each(Marked::leave_if_empty);
     }
+}
+
+/// What moves lines, if that is to be done by hand.
+fn find_mover(options: &NodeOptions) -> Result<Option<LineMover>, NodeError> {
+    match options.coherence {
+        Coherence::Hardware if options.shelf.is_some() => Err(NodeError::ShelfCoherence),
+        Coherence::Hardware => Ok(None),
+        Coherence::Software => Ok(Some(LineMover::detect()?)),
+    }
+}
+
+/// The memory that other hosts of the rack load objects from, if there is some.
+fn open_shelf(options: &NodeOptions, core: &Core, messages: &mut Vec<String>) -> Result<(), NodeError> {
+    let Some(choice) = &options.shelf else { return Ok(()) };
+    let shelf = Arc::new(NodeShelf::open(choice, core.own)?);
+    core.holdings.show_on(&shelf);
+    messages.push(format!(
+        "shelf: part {} of {} of {}; sealed objects of other hosts are loaded from it, regions and KV blocks are not on it",
+        choice.part,
+        choice.parts,
+        choice.path.display()
+    ));
+    Ok(())
 }
 
 /// The devices that peers read from, if there are any; says what becomes of those that there are.

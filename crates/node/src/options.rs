@@ -4,6 +4,7 @@ use crate::cache::CacheSwitches;
 use crate::heat_copies::HeatCopyOptions;
 use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
+use crate::shelf::ShelfChoice;
 use hinterland_etcd::Target as EtcdTarget;
 use hinterland_os::{Coherence, NumaNodes, PageKind};
 use hinterland_policy::EvictionKind;
@@ -91,6 +92,8 @@ pub struct NodeOptions {
     pub kv_watermarks: Option<KvWatermarks>,
     /// Who keeps KV blocks coherent among the processes that share them.
     pub coherence: Coherence,
+    /// Memory that the hosts of the rack share, for sealed objects.
+    pub shelf: Option<ShelfChoice>,
     /// Memory for small allocations, part of the capacity.
     pub segment_bytes: u64,
     /// What the memory is made of.
@@ -149,6 +152,7 @@ impl NodeOptions {
             kv_writers_sum: true,
             kv_watermarks: Some(KvWatermarks::default()),
             coherence: Coherence::Hardware,
+            shelf: None,
             segment_bytes: 64 << 20,
             backing: BackingChoice::Auto,
             numa: None,

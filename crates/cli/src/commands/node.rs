@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::size::Size;
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
-    KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions,
+    KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, NumaNodes, PageKind};
@@ -101,6 +101,9 @@ pub struct Memory {
     /// Who keeps KV blocks the same in all caches: hardware, or software where hosts share their memory
     #[arg(long, default_value = "hardware", value_name = "KIND")]
     pub coherence: Coherence,
+    /// Memory that the hosts of a rack share, a device or file of each of them, for sealed objects; needs --coherence software
+    #[arg(long, value_name = "PART/PARTS:PATH")]
+    pub shelf: Option<ShelfChoice>,
     /// What the memory is made of: auto, hugetlb, transparent, base, or a folder
     #[arg(long, default_value = "auto", value_name = "KIND", value_parser = backing)]
     pub backing: BackingChoice,
@@ -279,6 +282,7 @@ pub fn options(
     options.kv_remote.is_on = memory.kv_remote == OnOff::On;
     options.kv_remote.find_within = Duration::from_millis(u64::from(memory.kv_remote_wait));
     options.coherence = memory.coherence;
+    options.shelf.clone_from(&memory.shelf);
     options.backing = memory.backing.clone();
     options.numa.clone_from(&memory.numa);
     options.key_file.clone_from(&memory.key);

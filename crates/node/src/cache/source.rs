@@ -123,7 +123,7 @@ impl Source {
         intake: &mut Intake,
         deliver: &mut dyn FnMut(&mut Intake, ByteRange) -> Result<(), Refused>,
     ) -> Result<(), Refused> {
-        if self.copy_own(range, intake) {
+        if self.copy_own(range, intake) || self.copy_shelf(range, intake) {
             return deliver(intake, range);
         }
         let info = self.info();
@@ -168,14 +168,37 @@ impl Source {
         if !holding.is_sealed() || intake.copy(0, &memory).is_err() {
             return false;
         }
-        // An intake is no longer than a range that is fetched at once.
-        let blocks = intake.bytes(0, range.bytes() as usize).chunks(CHECKSUM_BLOCK_BYTES as usize);
-        let first = range.offset() / CHECKSUM_BLOCK_BYTES;
-        let is_right = blocks.zip(first..).all(|(block, index)| self.checksum(index) == Some(crc32c(block)));
+        let is_right = self.is_right(range, intake);
         if is_right {
             holding.note_use();
         }
         is_right
+    }
+
+    /// Copies a range from memory that this host shares with the object's home, if it is there and every block is right.
+    fn copy_shelf(&self, range: ByteRange, intake: &mut Intake) -> bool {
+        let Some(shelf) = self.near.as_ref().and_then(|near| near.holdings.shelf()) else { return false };
+        let object = self.info.lock().unwrap_or_else(PoisonError::into_inner).object;
+        intake.abandon();
+        shelf.load(object, range, |memory| {
+            if intake.copy(0, memory).is_err() {
+                return false;
+            }
+            let is_right = self.is_right(range, intake);
+            if !is_right {
+                tracing::error!(%object, offset = range.offset(), bytes = range.bytes(), "shared memory has wrong bytes; they are asked for over the network");
+                // Relaxed: a counter that nothing is ordered by.
+                self.tallies.checksum_failures.fetch_add(1, Ordering::Relaxed);
+            }
+            is_right
+        })
+    }
+
+    /// Whether what an intake has of a range is right. It is no longer than a range that is fetched at once.
+    fn is_right(&self, range: ByteRange, intake: &Intake) -> bool {
+        let blocks = intake.bytes(0, range.bytes() as usize).chunks(CHECKSUM_BLOCK_BYTES as usize);
+        let first = range.offset() / CHECKSUM_BLOCK_BYTES;
+        blocks.zip(first..).all(|(block, index)| self.checksum(index) == Some(crc32c(block)))
     }
 
     /// Asks the directory for a home in this rack, if bytes have come from another one since it was last asked.

@@ -3,6 +3,7 @@
 use super::{Holding, HoldingError, Holdings, State};
 use crate::fault_point;
 use crate::regions::Region;
+use crate::shelf::NodeShelf;
 use hinterland_os::file_lock::{ByteLock, is_byte_locked, lock_byte};
 use hinterland_os::{MemoryFile, OsError};
 use hinterland_proto::object_header::{HeaderContent, ObjectHeader};
@@ -28,6 +29,18 @@ impl Holdings {
     pub fn when_region_goes(&self, tell: RegionGone) {
         // Set once, when the node starts.
         let _ = self.region_gone.set(tell);
+    }
+
+    /// Sealed objects, those that are there and those to come, are given to other hosts on this shelf too.
+    pub fn show_on(&self, shelf: &Arc<NodeShelf>) {
+        // Set once, when the node starts.
+        let _ = self.shelf.set(Arc::clone(shelf));
+        self.all().iter().filter(|holding| holding.is_sealed()).for_each(|holding| shelf.show(holding));
+    }
+
+    /// The memory that the hosts of this rack share, if they do.
+    pub fn shelf(&self) -> Option<&Arc<NodeShelf>> {
+        self.shelf.get()
     }
 
     /// Makes a part of a region: a file without pages, and its header. What is there already under this epoch is taken.
