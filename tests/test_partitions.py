@@ -172,7 +172,7 @@ def test_with_etcd_the_side_with_most_of_it_goes_on(network, start_on, programs,
         users = Users(nodes, programs, folder)
         for number, way in enumerate(WAYS if FULL else SOME):
             most = [part for part in way if len(set(part) & set("abc")) >= 2]
-            cut_and_heal(network, nodes, way, most[0] if most else [], source, folder, number, users if FULL or way == BETWEEN_RACKS else None)
+            cut_and_heal(network, nodes, way, most[0] if most else [], source, folder, number, users if FULL else None)
             # Everybody follows the same one.
             wait_until(lambda: len({json.dumps(node.json("status")["leader"]) for node in nodes.values()}) == 1, SECONDS)
     finally:
