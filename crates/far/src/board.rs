@@ -388,10 +388,15 @@ mod tests {
         let mut own = Board::open(&folder, SHARE).unwrap();
         own.processors = boards.len();
         assert!(!own.is_crowded(), "nobody is at work");
-        boards.iter().for_each(|board| board.note_faults(1));
-        std::thread::sleep(Duration::from_nanos(CROWDED_NS));
-        boards.iter().for_each(|board| board.note_faults(1));
-        assert!(own.is_crowded() && own.is_crowding());
+        // On a busy machine some have a rate and others none yet, so this one has more than any; and all may be at rest again.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !(own.is_crowded() && own.is_crowding()) {
+            assert!(Instant::now() < deadline, "runs at work do not crowd the processors");
+            own.note_faults(1000);
+            boards.iter().for_each(|board| board.note_faults(1));
+            std::thread::sleep(Duration::from_nanos(CROWDED_NS));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]
