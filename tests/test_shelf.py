@@ -92,3 +92,13 @@ def test_a_shelf_is_refused_that_could_not_be_right(start_node, binary, folder, 
     ]:
         ran = subprocess.run([*words, *options], capture_output=True, text=True, timeout=30)
         assert ran.returncode != 0 and reason in ran.stderr, (options, ran.stderr)
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_file_that_is_no_shelf_keeps_its_bytes(binary, folder, make_file, part):
+    model = make_file("model", SHELF_BYTES)
+    before = sha(model)
+    words = [binary, "node", "--name", "c", "--socket", folder / "c.sock", "--state", folder / "c", "--listen", "127.0.0.1:0"]
+    ran = subprocess.run([*words, *on(model, part)], capture_output=True, text=True, timeout=30)
+    assert ran.returncode == 1 and f"part {part} holds something that is no shelf" in ran.stderr and "hint:" in ran.stderr, ran
+    assert sha(model) == before

@@ -57,7 +57,11 @@ impl NodeShelf {
         let file = MemoryFile::open(&choice.path, true)?;
         let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
         let memory = Arc::new(file.map(0, file.len() as usize, options)?).slice();
-        let shelf = Shelf::open(FlushedSlice::new(memory)?, Shape::of(choice.parts), choice.part, own.0)?;
+        let (memory, shape) = (FlushedSlice::new(memory)?, Shape::of(choice.parts));
+        if !Shelf::is_free_to_use(&memory, shape, choice.part) {
+            return Err(ShelfError::Occupied { part: choice.part });
+        }
+        let shelf = Shelf::open(memory, shape, choice.part, own.0)?;
         Ok(Self { shelf, loaded_bytes: AtomicU64::new(0) })
     }
 

@@ -34,6 +34,14 @@ pub enum ShelfError {
         /// Which, from 1.
         part: u32,
     },
+    /// What lies there is no shelf.
+    #[error(
+        "part {part} holds something that is no shelf (hint: is it the right file or device? what is to become a shelf must be zeros; if nobody needs what is there, overwrite it with them)"
+    )]
+    Occupied {
+        /// Which, from 1.
+        part: u32,
+    },
     /// The object does not fit.
     #[error("{needed} bytes do not fit into this node's part of the shelf (hint: remove objects)")]
     Full {

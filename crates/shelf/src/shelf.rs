@@ -84,6 +84,16 @@ impl<M: Lines> Shelf<M> {
         Ok(shelf)
     }
 
+    /// Whether a part, counted from 1, may be made or taken up without harm to what lies there: where a shelf keeps its words there is one, or
+    /// zeros. Whoever named the wrong file loses nothing if this is asked first.
+    pub fn is_free_to_use(memory: &M, shape: Shape, part: u32) -> bool {
+        let part_bytes = shape.part_bytes(memory.bytes());
+        let start = u64::from(part.saturating_sub(1)) * part_bytes;
+        let length = shape.control_bytes().min(part_bytes);
+        memory.refresh(start, length, Point::PartToOpen);
+        memory.load(start) == MAGIC || (start..start + length).step_by(8).all(|place| memory.load(place) == 0)
+    }
+
     /// Goes on with the part of an earlier process: it holds nothing any more, and what it had published is retired.
     fn take_up(&self) -> Result<(), ShelfError> {
         let start = self.start(self.own);
