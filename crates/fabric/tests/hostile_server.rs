@@ -230,6 +230,51 @@ fn a_write_that_was_given_up_does_not_arrive_later() {
     }
 }
 
+/// Where [`writes_until_it_is_killed`] writes to.
+const KILLED_WRITES_TO: &str = "KILLED_WRITES_TO";
+
+#[test]
+fn a_write_of_a_killed_process_does_not_arrive_later() {
+    let (killed, wait) = std::sync::mpsc::channel();
+    let (began, writing) = std::sync::mpsc::channel();
+    let (address, thread) = lie(move |stream, _, request| {
+        began.send(()).unwrap();
+        // Others write to the same place once the process is gone; from then on nothing of it may be done.
+        wait.recv().unwrap();
+        let mut bytes = vec![0; 1 << 20];
+        let mut body = RUN_BYTES as u64;
+        while let Ok(received @ 1..) = stream.read(&mut bytes) {
+            body += received as u64;
+        }
+        let whole = u64::from(request.body_bytes);
+        assert!(body < whole, "{body} bytes of a frame of {whole} came, and it would be done");
+    });
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "writes_until_it_is_killed"])
+        .env(KILLED_WRITES_TO, address.to_string())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    writing.recv().unwrap();
+    // Until it has given the kernel all that the kernel takes.
+    std::thread::sleep(Duration::from_millis(200));
+    process.kill().unwrap();
+    process.wait().unwrap();
+    killed.send(()).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+#[ignore = "a test starts it as a process of its own"]
+fn writes_until_it_is_killed() {
+    let Ok(address) = std::env::var(KILLED_WRITES_TO) else { return };
+    let options = ClientOptions { streams: 1, timeout: Duration::from_secs(60), ..ClientOptions::default() };
+    let endpoint = TcpEndpoint::connect(address.parse::<SocketAddr>().unwrap(), options).unwrap();
+    let run = [ByteRange::new(0, 1 << 20).unwrap()];
+    let ended = endpoint.write(Handle(1), &run, &vec![7; 1 << 20]);
+    panic!("it should have been killed, and ended with {ended:?}");
+}
+
 #[test]
 fn an_error_in_the_place_of_a_long_answer_is_read_whole() {
     for mode in [Mode::Blocking, Mode::Polling] {

@@ -108,15 +108,17 @@ pub(super) struct Channel {
 
 impl Drop for Channel {
     /// Whoever gives a request up may make it again over another stream, and then others: the first one must not arrive after those.
+    /// The kernel was told so from the start, since who is killed drops nothing. With no request left, the peer sees a plain end.
     fn drop(&mut self) {
-        if !self.pending.is_empty() || !self.outgoing.is_empty() {
-            self.socket.forget_unsent();
+        if self.pending.is_empty() && self.outgoing.is_empty() {
+            self.socket.forget_unsent(false);
         }
     }
 }
 
 impl Channel {
     pub fn new(socket: Socket, established: &Established) -> Self {
+        socket.forget_unsent(true);
         Self {
             socket,
             peer: established.node,

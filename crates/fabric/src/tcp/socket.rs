@@ -132,9 +132,10 @@ impl Socket {
         self.stream.shutdown(Shutdown::Write)
     }
 
-    /// Has the end of the socket throw away what has not reached the peer: the kernel would go on sending it for [`SILENCE_MAX`].
-    pub fn forget_unsent(&self) {
-        let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+    /// Whether the end of the socket, also that of its process, throws away what has not reached the peer: else the kernel goes on sending it
+    /// for [`SILENCE_MAX`].
+    pub fn forget_unsent(&self, yes: bool) {
+        let at_once = libc::linger { l_onoff: yes.into(), l_linger: 0 };
         let bytes = size_of_val(&at_once) as libc::socklen_t;
         let value = (&raw const at_once).cast();
         // SAFETY: the option's value is a live linger and its length is given. It fails only for what is no socket.
