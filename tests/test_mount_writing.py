@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -533,3 +534,48 @@ def test_a_read_waits_for_a_node_that_is_started_again(start_node, make_file, fo
     finally:
         mounted.stop()
         node.start()
+
+
+def test_a_program_that_is_killed_while_it_opens_a_file_leaves_nothing(mount, node):
+    (mount / "old").write_bytes(b"old" * 100)
+    chance = random.Random(5)
+    for turn in range(400):
+        name = mount / (f"new-{turn}" if turn % 2 else "old")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(writing, b"x")
+            os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            signal.pause()
+        os.read(reading, 1)
+        os.close(reading)
+        os.close(writing)
+        end = time.perf_counter() + chance.random() * 0.003
+        while time.perf_counter() < end:
+            pass
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    wait_until(lambda: names(node) == ["old"])
+    assert (mount / "old").read_bytes() == b"old" * 100
+
+
+def test_a_writer_is_not_disturbed_by_who_looks_at_the_file(mount):
+    (mount / "file").write_bytes(b"0" * 1000)
+    over = threading.Event()
+
+    def look():
+        while not over.is_set():
+            with open(mount / "file", "rb") as file:
+                file.read()
+
+    lookers = [threading.Thread(target=look) for _ in range(3)]
+    for looker in lookers:
+        looker.start()
+    try:
+        for turn in range(300):
+            with open(mount / "file", "r+b") as file:
+                file.write(b"%d" % (turn % 10) * 1000)
+    finally:
+        over.set()
+        for looker in lookers:
+            looker.join()

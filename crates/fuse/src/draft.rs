@@ -44,6 +44,11 @@ pub(crate) struct Inner {
     /// Open handles, and those of them for writing.
     pub(crate) handles: u64,
     pub(crate) writers: u64,
+    /// Threads that are to open it for writing: it was made of an object for them.
+    awaited: u32,
+    /// Whether a descriptor of it was ever closed. The kernel says so before it says that a handle is used no longer, unless the program
+    /// was killed while it was opening the file.
+    was_closed: bool,
     /// Whether it is forgotten, so that nobody opens it who had found it just before.
     pub(crate) has_ended: bool,
     made: Instant,
@@ -111,6 +116,8 @@ impl Inner {
             writer: maker,
             handles: 0,
             writers: 0,
+            awaited: 0,
+            was_closed: false,
             has_ended: false,
             made: Instant::now(),
         }
@@ -154,10 +161,23 @@ impl Inner {
         }
     }
 
+    /// A thread was told to look the name up once more, to find this and write it. Until then it does not end when others close it.
+    pub(crate) fn expect(&mut self) {
+        self.awaited += 1;
+        self.made = Instant::now();
+    }
+
+    /// Whether it ends as nobody has it open any more: it is an object, or to be none.
+    pub(crate) fn is_to_end(&self) -> bool {
+        let is_awaited = self.awaited > 0 && self.made.elapsed() < UNCLAIMED_MAX;
+        self.handles == 0 && (self.is_over() || self.name.is_none() || !(self.changed || is_awaited))
+    }
+
     /// Counts a handle; `writes` if it is for writing.
     pub(crate) fn open(&mut self, thread: u32, writes: bool) {
         self.handles += 1;
         self.writers += u64::from(writes);
+        self.awaited = self.awaited.saturating_sub(u32::from(writes));
         if writes && self.writers == 1 && !self.changed {
             self.maker = Writer::of(thread);
             self.writer = self.maker;
@@ -260,6 +280,7 @@ impl Inner {
     pub(crate) fn flush(&mut self, thread: u32, inode: u64) -> Result<bool, SourceError> {
         let who = Writer::of(thread);
         let is_killed = Writer::is_killed(thread);
+        self.was_closed = true;
         if let Err(error) = self.check() {
             self.fail(error.code);
             return Err(error);
@@ -272,9 +293,11 @@ impl Inner {
         Ok(is_open && is_last && who.is_alone_without(inode))
     }
 
-    /// Looks whether a signal has ended the process that wrote last, now that nobody writes any more.
+    /// Looks whether a signal has ended the process that wrote last, now that nobody writes any more. A process that has gone without closing
+    /// the file once was killed before it had it.
     pub(crate) fn end_of_writing(&mut self) {
-        if matches!(self.fate, Fate::Open) && self.changed && self.writer.was_killed() {
+        let was_killed = || self.writer.was_killed() || !(self.was_closed || self.writer.is_there());
+        if matches!(self.fate, Fate::Open) && self.changed && was_killed() {
             self.note_killed();
         }
     }

@@ -7,6 +7,7 @@ use crate::folders::Folders;
 use crate::listing::{Child, children, is_folder};
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
 use crate::remembered::Remembered;
+use crate::replaced::Replaced;
 use crate::source::{Contents, Source, SourceError};
 use crate::tree::{Entry, ROOT, Tree, inode_of, join};
 use fuser::{BackingId, Errno, FileAttr, FileHandle, INodeNo, ReplyOpen};
@@ -47,6 +48,7 @@ pub(crate) struct PoolFiles {
     pub(crate) drafts: Drafts,
     pub(crate) folders: Folders,
     pub(crate) remembered: Remembered,
+    replaced: Replaced,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
     open_folders: Mutex<HashMap<u64, OpenFolder>>,
@@ -79,6 +81,7 @@ impl PoolFiles {
             drafts: Drafts::default(),
             folders: Folders::default(),
             remembered: Remembered::default(),
+            replaced: Replaced::default(),
             names: Mutex::default(),
             open_folders: Mutex::default(),
             listing_count: AtomicU64::new(0),
@@ -197,7 +200,8 @@ impl PoolFiles {
             return None;
         };
         let attributes = self.file_attributes(inode, &info);
-        Some(Found { attributes, attributes_for: ATTRIBUTE_LIFETIME, name_for: ENTRY_LIFETIME })
+        let name_for = if self.replaced.has(info.name.as_str()) { Duration::ZERO } else { ENTRY_LIFETIME };
+        Some(Found { attributes, attributes_for: ATTRIBUTE_LIFETIME, name_for })
     }
 
     /// A file that is being written; nothing if it is not any more.
@@ -216,8 +220,22 @@ impl PoolFiles {
         Found { attributes, attributes_for: ATTRIBUTE_LIFETIME, name_for: ENTRY_LIFETIME }
     }
 
-    pub(crate) fn open_file(&self, inode: INodeNo, reply: &ReplyOpen) -> Result<Arc<OpenFile>, Errno> {
+    /// Opens an object for a thread. The kernel looks a name up again only when a second is over; whoever opens a file gets what has its
+    /// name now.
+    pub(crate) fn open_file(
+        &self,
+        inode: INodeNo,
+        thread: u32,
+        reply: &ReplyOpen,
+    ) -> Result<Arc<OpenFile>, Errno> {
         let info = self.file(inode)?;
+        if self.open_files.file(inode.0).is_some()
+            && self.is_replaced(&info)
+            && self.open_files.refuse(inode.0, thread)
+        {
+            self.replaced.note(info.name.as_str());
+            return Err(Errno::ESTALE);
+        }
         if let Some(file) = self.open_files.open_again(inode.0) {
             return Ok(file);
         }
@@ -226,7 +244,10 @@ impl PoolFiles {
         }
         let contents = self.source.open(&info).map_err(|error| match error.code {
             // Its name is another one's: the kernel looks it up again.
-            nix::libc::ENOENT => Errno::ESTALE,
+            nix::libc::ENOENT => {
+                self.replaced.note(info.name.as_str());
+                Errno::ESTALE
+            }
             _ => logged("open", info.name.as_str(), &error),
         })?;
         let file = match contents {
@@ -237,6 +258,13 @@ impl PoolFiles {
             remote => OpenFile::plain(remote),
         };
         Ok(self.open_files.open_first(inode.0, file))
+    }
+
+    /// Whether another host has given the name of an object to another one, or to none, since the kernel asked. Where nobody answers, what
+    /// is open can be read all the same.
+    fn is_replaced(&self, info: &ObjectInfo) -> bool {
+        let found = self.source.stat(&info.name);
+        found.is_ok_and(|found| found.is_none_or(|found| found.object != info.object))
     }
 
     fn pass_through(&self, file: &File, bytes: u64, reply: &ReplyOpen) -> Option<BackingId> {
@@ -275,8 +303,13 @@ impl PoolFiles {
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
-        file.read_exact_at(offset, &mut buffer[..bytes])
-            .map_err(|error| logged("read", info.name.as_str(), &error))?;
+        file.read_exact_at(offset, &mut buffer[..bytes]).map_err(|error| match error.code {
+            nix::libc::ENOENT => {
+                logged("read", info.name.as_str(), &error);
+                Errno::ESTALE
+            }
+            _ => logged("read", info.name.as_str(), &error),
+        })?;
         Ok(bytes)
     }
 

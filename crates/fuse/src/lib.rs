@@ -15,6 +15,7 @@
 //! | `writer` | who writes them, and how that ends |
 //! | `folders` | folders that were made and hold nothing yet |
 //! | `remembered` | modes, owners and times, which the pool does not keep |
+//! | `replaced` | names that other hosts have lately given to other objects |
 //! | `filesystem` | the tree of files: finding, listing, reading |
 //! | `opening` | opening, writing, closing and publishing |
 //! | `names` | removing and renaming |
@@ -53,6 +54,7 @@ mod open_files;
 mod opening;
 mod pool_source;
 mod remembered;
+mod replaced;
 mod requests;
 mod scratch;
 mod settings;

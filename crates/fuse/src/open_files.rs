@@ -6,7 +6,7 @@
 use crate::source::{Contents, ReadAt, SourceError};
 use fuser::BackingId;
 use nix::sys::statfs::{FsType, HUGETLBFS_MAGIC, fstatfs};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -65,6 +65,8 @@ pub(crate) fn may_pass_through(file: &File, bytes: u64) -> bool {
 struct Counted {
     file: Arc<OpenFile>,
     opens: u64,
+    /// Threads that were told to look its name up again.
+    refused: HashSet<u32>,
 }
 
 /// Open files by inode number.
@@ -82,10 +84,25 @@ impl OpenFiles {
         Some(counted.file.clone())
     }
 
+    /// Whether a thread that opens a file whose name is another one's now is to look it up again. A thread that was told so and comes back
+    /// with the same number has no name to look up: it opens `/proc/self/fd/N`.
+    pub(crate) fn refuse(&self, inode: u64, thread: u32) -> bool {
+        let mut files = self.lock();
+        let Some(counted) = files.get_mut(&inode) else { return true };
+        if counted.refused.remove(&thread) {
+            return false;
+        }
+        counted.refused.insert(thread)
+    }
+
     /// Counts an open; if another thread opened the file meanwhile, its way stays.
     pub(crate) fn open_first(&self, inode: u64, file: OpenFile) -> Arc<OpenFile> {
         let mut files = self.lock();
-        let counted = files.entry(inode).or_insert_with(|| Counted { file: Arc::new(file), opens: 0 });
+        let counted = files.entry(inode).or_insert_with(|| Counted {
+            file: Arc::new(file),
+            opens: 0,
+            refused: HashSet::new(),
+        });
         counted.opens += 1;
         counted.file.clone()
     }

@@ -149,8 +149,12 @@ impl PoolFiles {
         let info = self.file(inode)?;
         let path = info.name.as_str();
         let _names = self.names();
-        if self.drafts.at(path).is_some_and(|draft| !draft.lock().is_over()) {
-            return Ok(());
+        if let Some(draft) = self.drafts.at(path) {
+            let mut inner = draft.lock();
+            if !inner.is_over() && !inner.has_ended {
+                inner.expect();
+                return Ok(());
+            }
         }
         let known = self.source.stat(&info.name).map_err(|error| logged("opening", path, &error))?;
         let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) else { return Ok(()) };
@@ -159,6 +163,7 @@ impl PoolFiles {
         let info = Arc::new(info);
         self.remembered.goes_on(info.object.0, number);
         let draft = Draft::reopened(number, info.clone(), OpenFile::plain(contents), thread);
+        draft.lock().expect();
         self.drafts.insert(path, None, Arc::new(draft));
         Ok(())
     }
@@ -240,7 +245,7 @@ impl PoolFiles {
         let is_over = {
             let mut inner = draft.lock();
             inner.handles -= 1;
-            let is_over = inner.handles == 0 && (inner.is_over() || inner.name.is_none() || !inner.changed);
+            let is_over = inner.is_to_end();
             inner.has_ended |= is_over;
             is_over
         };

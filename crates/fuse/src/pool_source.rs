@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const ENOENT: i32 = 2;
+const EIO: i32 = 5;
 const EEXIST: i32 = 17;
+const EINVAL: i32 = 22;
 
 /// Connections that bytes are read over, apart from the one that names are asked over: a read may wait for a home.
 const LANES: usize = 4;
@@ -116,6 +118,8 @@ impl Source for PoolSource {
                 return Ok(Contents::OwnFile(File::from(descriptor)));
             }
         }
+        // Its home keeps the bytes from here on, also if it is removed or replaced. `ENOENT` if that has just happened.
+        object.hold()?;
         let read = Mutex::new(Arc::new(object));
         Ok(Contents::Remote(Box::new(Reader { lane, read })))
     }
@@ -162,11 +166,11 @@ impl NewObject for Draft {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
-        Ok(self.writer.write(bytes)?)
+        self.writer.write(bytes).map_err(given_up)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        Ok(self.writer.read_at(offset, into)?)
+        self.writer.read_at(offset, into).map_err(given_up)
     }
 
     fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError> {
@@ -178,7 +182,7 @@ impl NewObject for Draft {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<(), SourceError> {
-        Ok(self.writer.reserve(bytes)?)
+        self.writer.reserve(bytes).map_err(given_up)
     }
 
     fn is_lost(&self) -> bool {
@@ -186,8 +190,14 @@ impl NewObject for Draft {
     }
 
     fn publish(self: Box<Self>, name: &ObjectName) -> Result<ObjectInfo, SourceError> {
-        Ok(self.writer.publish(name)?)
+        self.writer.publish(name).map_err(given_up)
     }
+}
+
+/// A put that the pool has given up, because the node was silent for too long, is no file that is missing.
+fn given_up(error: PoolError) -> SourceError {
+    let SourceError { code, text } = error.into();
+    SourceError { code: if matches!(code, ENOENT | EINVAL) { EIO } else { code }, text }
 }
 
 /// One connection that bytes are read over; made at the first use, and again when the node was restarted.

@@ -258,7 +258,7 @@ impl Filesystem for PoolFiles {
             Err(error) => return reply.error(error),
         }
         let handle = FileHandle(0);
-        match self.open_file(inode, &reply).as_deref() {
+        match self.open_file(inode, request.pid(), &reply).as_deref() {
             Ok(OpenFile::Passthrough(backing, _)) => {
                 reply.opened_passthrough(handle, FopenFlags::FOPEN_NOFLUSH, backing);
             }

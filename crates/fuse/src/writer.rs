@@ -33,11 +33,17 @@ impl Writer {
         Self::is_killed(process)
     }
 
+    /// Whether there is such a process still.
+    pub(crate) fn is_there(self) -> bool {
+        let Self(process) = self;
+        fs::exists(format!("/proc/{process}")).is_ok_and(|is_there| is_there)
+    }
+
     /// Whether neither the process nor any that descends from it has a descriptor or mapping of a file with this inode number. False
     /// when it cannot be told.
     pub(crate) fn is_alone_without(self, inode: u64) -> bool {
         let Self(process) = self;
-        if !fs::exists(format!("/proc/{process}")).is_ok_and(|is_there| is_there) {
+        if !self.is_there() {
             return false;
         }
         let mut to_see = vec![process];

@@ -259,6 +259,14 @@ impl Session {
         Ok(file)
     }
 
+    /// Opens an object of another rack in the cache, which has a handle to it at a home. Of one that lies here the session has the bytes.
+    fn hold(&self, core: &Core, handle: Handle) -> Result<Reply, Refused> {
+        if let Resource::Remote(info) = self.check(handle, 0, 0, Rights::READ)? {
+            self.reading(core, handle, &info)?;
+        }
+        Ok(Reply::Done)
+    }
+
     /// Counts one more ring; returns what tells its thread that the session has ended.
     ///
     /// # Errors
@@ -374,6 +382,7 @@ impl Session {
                 Reply::Done
             }
             Request::Lend { handle } => self.lend(handle)?,
+            Request::Hold { handle } => self.hold(core, handle)?,
             Request::Stat { name } => Reply::Object(questions::stat(core, &name)?),
             Request::List { prefix, after, limit } => questions::list(core, prefix, after, limit)?,
             Request::Remove { name } => {

@@ -241,6 +241,19 @@ impl Object {
         }
     }
 
+    /// Has a home keep the bytes of a sealed object of another rack while this is open, also if it is removed or replaced. An object that lies
+    /// here is kept anyway.
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`]: `ENOENT` if it was removed just now, `EIO` if no home answers.
+    pub fn hold(&self) -> Result<(), PoolError> {
+        let request = Request::Hold { handle: self.opened.handle };
+        match self.pool.session().call(&request)? {
+            Reply::Done => Ok(()),
+            other => Err(unexpected("Done", &other)),
+        }
+    }
+
     /// Reads `into.len()` bytes at `offset` of a sealed object through the cache of this host: what other programs of the
     /// same user have read or mapped is not fetched again. For small reads at random [`read_at`](Self::read_at) is quicker.
     ///

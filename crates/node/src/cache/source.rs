@@ -71,11 +71,11 @@ struct Attached {
 }
 
 impl Source {
-    /// Finds a home and learns the checksums, which must agree with the directory's digest. What happens is counted in
-    /// `tallies`.
+    /// Finds a home, which keeps the object for it from then on, and learns the checksums, which must agree with the directory's digest.
+    /// What happens is counted in `tallies`.
     ///
     /// # Errors
-    /// [`Refused`] if no home answers or all answer with wrong checksums.
+    /// [`Refused`] if no home answers or all answer with wrong checksums; `ENOENT` if it was removed.
     pub fn open(
         info: ObjectInfo,
         peers: Arc<Peers>,
@@ -97,7 +97,14 @@ impl Source {
             is_far: AtomicBool::new(false),
             tallies,
         };
-        source.blocks = source.try_homes("checksums", |source, home| source.fetch_blocks(home))?;
+        source.blocks = source.try_homes("checksums", |source, home| {
+            let blocks = source.fetch_blocks(home)?;
+            if !blocks.is_empty() {
+                // Who has opened it reads on when it is removed: the home keeps its bytes for the handle.
+                source.attach(home)?;
+            }
+            Ok(blocks)
+        })?;
         Ok(source)
     }
 
@@ -128,8 +135,12 @@ impl Source {
         }
         let info = self.info();
         match self.fetch_once(&info, range, intake, deliver) {
-            Err(Stop::Lost(refused)) if self.may_be_found(&info.homes) => {
-                tracing::debug!(%refused, "asking homes again");
+            Err(Stop::Lost(refused)) => {
+                match self.look_again(&info.homes) {
+                    Again::Removed => return Err(self.removed()),
+                    Again::Nowhere => return Err(refused),
+                    Again::Perhaps => tracing::debug!(%refused, "asking homes again"),
+                }
                 self.fetch_once(&self.info(), range, intake, deliver).map_err(Stop::into_inner)
             }
             result => result.map_err(Stop::into_inner),
@@ -394,10 +405,11 @@ impl Source {
         let mut info = self.info();
         for round in 0..2 {
             if round == 1 {
-                if !self.may_be_found(&info.homes) {
-                    break;
+                match self.look_again(&info.homes) {
+                    Again::Removed => return Err(self.removed()),
+                    Again::Nowhere => break,
+                    Again::Perhaps => info = self.info(),
                 }
-                info = self.info();
             }
             for home in info.homes.iter().filter(|home| home.node != self.own) {
                 match operation(self, home) {
@@ -424,19 +436,29 @@ impl Source {
 
     /// Whether homes are worth another look, after none of these gave the bytes: the directory knows others, or it was waited for so
     /// long, in vain perhaps, that those which were down may be back.
-    fn may_be_found(&self, tried: &[Home]) -> bool {
+    fn look_again(&self, tried: &[Home]) -> Again {
         let asked = Instant::now();
-        self.refresh(tried) || asked.elapsed() >= TRIED_LONG_AGO
+        match self.refresh(tried) {
+            Again::Nowhere if asked.elapsed() >= TRIED_LONG_AGO => Again::Perhaps,
+            found => found,
+        }
     }
 
-    /// Asks the directory where the object is now, unless somebody else has learned it; whether there are other homes than those
-    /// that were tried. The directory may take long or be away: nobody else waits for it.
-    fn refresh(&self, tried: &[Home]) -> bool {
+    /// Asks the directory where the object is now, unless somebody else has learned it: at other homes than those that were tried
+    /// perhaps. The directory may take long or be away: nobody else waits for it.
+    fn refresh(&self, tried: &[Home]) -> Again {
         let known = self.info();
         if known.homes != tried {
-            return true;
+            return Again::Perhaps;
         }
-        let Ok(found) = self.directory.lookup_object(known.object) else { return false };
+        let found = match self.directory.lookup_object(known.object) {
+            Ok(found) => found,
+            Err(refused) if refused.code == errno::ENOENT => return Again::Removed,
+            Err(_) => return Again::Nowhere,
+        };
+        if found.state == hinterland_directory::ObjectState::Removing {
+            return Again::Removed;
+        }
         let found = match &self.near {
             Some(near) => describe_near(&found, self.own, &near.fetches.rack),
             None => describe(&found, self.own),
@@ -445,7 +467,13 @@ impl Source {
         if found.digest == info.digest && found.homes != info.homes {
             info.homes = found.homes;
         }
-        info.homes != tried
+        if info.homes == tried { Again::Nowhere } else { Again::Perhaps }
+    }
+
+    /// What is said where no home has bytes of an object that is in the pool no longer.
+    fn removed(&self) -> Refused {
+        let text = format!("{} was removed or replaced (hint: open it again)", self.info().name);
+        Refused::new(errno::ENOENT, text)
     }
 
     fn attach(&self, home: &Home) -> Result<Attached, Refused> {
@@ -499,6 +527,17 @@ impl Source {
         }
         Ok(blocks)
     }
+}
+
+/// What the directory says of an object whose bytes no home gave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Again {
+    /// There is no such object any more.
+    Removed,
+    /// No other home than those that were tried is known.
+    Nowhere,
+    /// Another look may find them.
+    Perhaps,
 }
 
 /// Why a fetch ends early.
@@ -590,7 +629,7 @@ mod tests {
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || sender.send(reads.info()));
         assert_eq!(receiver.recv_timeout(SOON).unwrap().homes, [home(2)]);
-        assert!(!asked.join().unwrap());
+        assert_eq!(asked.join().unwrap(), Again::Nowhere);
     }
 
     #[test]
@@ -623,7 +662,7 @@ mod tests {
         let source = source("127.0.0.1:1".to_owned());
         let tried = source.info().homes;
         source.info.lock().unwrap().homes.push(home(3));
-        assert!(source.refresh(&tried));
-        assert!(!source.refresh(&source.info().homes), "there is no directory");
+        assert_eq!(source.refresh(&tried), Again::Perhaps);
+        assert_eq!(source.refresh(&source.info().homes), Again::Nowhere, "there is no directory");
     }
 }

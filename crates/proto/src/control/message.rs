@@ -436,6 +436,11 @@ pub enum Request {
         /// How many since it last said so.
         bytes: u64,
     },
+    /// A home keeps the bytes of a sealed object of another rack until the handle is closed, also if it is removed → `Done`.
+    Hold {
+        /// Capability with `READ`.
+        handle: Handle,
+    },
 }
 
 impl Request {
