@@ -10,7 +10,7 @@
 //! | [`heap`] | room for entries |
 //! | [`table`] | get, set, remove |
 //! | [`server`] | the table for Redis clients |
-//! | [`workload`], [`drive`] | YCSB's workloads, on a table or on Redis servers |
+//! | [`workload`], [`values`], [`drive`] | YCSB's workloads, on a table or on Redis servers; every value that is read is checked |
 //!
 //! How it works, and why no reader ever sees half of a value, is told in [`table`].
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod layout;
 pub mod memory;
 pub mod server;
 pub mod table;
+pub mod values;
 pub mod workload;
 
 pub use memory::{Memory, PoolMemory, ProcessMemory};

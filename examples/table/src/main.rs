@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use hinterland_pool::{Pool, PoolError};
-use hinterland_table::drive::{self, OfRedis, OfTable, Records};
+use hinterland_table::drive::{self, OfRedis, OfTable};
+use hinterland_table::values::{PARTS_MAX, VALUE_BYTES_MIN, Values};
 use hinterland_table::workload::{Operations, Workload};
 use hinterland_table::{PoolMemory, Table, server};
 use hinterland_types::{GlobalAddress, ObjectName, RackName};
@@ -59,6 +60,16 @@ enum Command {
 }
 
 #[derive(clap::Args)]
+struct Records {
+    /// Records
+    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
+    records: u64,
+    /// Bytes of a value, 16 or more
+    #[arg(long, default_value_t = 64, value_name = "BYTES", value_parser = value_bytes)]
+    value_bytes: usize,
+}
+
+#[derive(clap::Args)]
 struct Drive {
     /// The table's name in the pool
     #[arg(value_parser = ObjectName::from_str, required_unless_present = "redis", conflicts_with = "redis")]
@@ -69,12 +80,8 @@ struct Drive {
     /// Which workload; without one, the records are loaded
     #[arg(long, value_enum)]
     workload: Option<Workload>,
-    /// Records
-    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
-    records: u64,
-    /// Bytes of a value
-    #[arg(long, default_value_t = 64, value_name = "BYTES")]
-    value_bytes: usize,
+    #[command(flatten)]
+    records: Records,
     /// All records are as popular, instead of zipfian with 0.99
     #[arg(long)]
     uniform: bool,
@@ -98,13 +105,19 @@ fn seconds(text: &str) -> Result<Duration, String> {
     seconds.ok_or_else(|| "a number of seconds, such as 0.5".to_owned())
 }
 
+/// Reads the bytes of a value.
+fn value_bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|&bytes| bytes >= VALUE_BYTES_MIN);
+    bytes.ok_or_else(|| format!("a number of bytes, {VALUE_BYTES_MIN} or more"))
+}
+
 /// Reads `0/2`.
 fn part(text: &str) -> Result<(u64, u64), String> {
     let numbers =
         text.split_once('/').and_then(|(part, parts)| Some((part.parse().ok()?, parts.parse().ok()?)));
     numbers
-        .filter(|(part, parts)| part < parts)
-        .ok_or_else(|| "two numbers, the first one smaller, such as 0/2".to_owned())
+        .filter(|&(part, parts)| part < parts && parts <= PARTS_MAX)
+        .ok_or_else(|| format!("two numbers of at most {PARTS_MAX}, the first one smaller, such as 0/2"))
 }
 
 fn main() -> ExitCode {
@@ -156,15 +169,17 @@ fn run_drive(arguments: &Arguments, plan: &Drive) -> Result<(), Box<dyn Error>> 
     let by = if plan.plain { pool.asking_always() } else { pool.clone() };
     let memory = PoolMemory::new(by, address(region.info().address)?);
     let table = Table::open(memory, !plan.forgetful && !plan.plain)?;
-    drive_records(&mut OfTable(&table, Vec::new()), plan)
+    drive_records(&mut OfTable(&table), plan)
 }
 
-fn drive_records(on: &mut impl Records, plan: &Drive) -> Result<(), Box<dyn Error>> {
+fn drive_records(on: &mut impl drive::Records, plan: &Drive) -> Result<(), Box<dyn Error>> {
+    let Records { records, value_bytes } = plan.records;
+    let mut values = Values::new(value_bytes, plan.part);
     let Some(workload) = plan.workload else {
-        return Ok(drive::load(on, plan.records, plan.value_bytes, plan.part)?);
+        return Ok(drive::load(on, records, &mut values)?);
     };
-    let mut operations = Operations::new(workload, plan.records, plan.uniform, plan.part);
-    let done = drive::drive(on, &mut operations, plan.value_bytes, plan.seconds)?;
+    let mut operations = Operations::new(workload, records, plan.uniform, plan.part);
+    let done = drive::drive(on, &mut operations, &mut values, plan.seconds)?;
     println!("{{\"operations\":{},\"seconds\":{:.6}}}", done.operations, done.taken.as_secs_f64());
     Ok(())
 }
