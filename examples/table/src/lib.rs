@@ -11,11 +11,13 @@
 //! | [`table`] | get, set, remove |
 //! | [`server`] | the table for Redis clients |
 //! | [`workload`], [`values`], [`drive`] | YCSB's workloads, on a table or on Redis servers; every value that is read is checked |
+//! | [`faults`] | memory that is shared by page faults, to compare with |
 //!
 //! How it works, and why no reader ever sees half of a value, is told in [`table`].
 #![forbid(unsafe_code)]
 
 pub mod drive;
+pub mod faults;
 pub mod heap;
 pub mod layout;
 pub mod memory;
@@ -24,5 +26,6 @@ pub mod table;
 pub mod values;
 pub mod workload;
 
+pub use faults::FaultedMemory;
 pub use memory::{Memory, PoolMemory, ProcessMemory};
 pub use table::{Table, TableError};

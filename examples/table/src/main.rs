@@ -3,12 +3,13 @@
 use clap::{Parser, Subcommand};
 use hinterland_pool::{Pool, PoolError};
 use hinterland_table::drive::{self, OfRedis, OfTable};
+use hinterland_table::faults::lines;
 use hinterland_table::values::{PARTS_MAX, VALUE_BYTES_MIN, Values};
 use hinterland_table::workload::{Operations, Workload};
-use hinterland_table::{PoolMemory, Table, server};
+use hinterland_table::{FaultedMemory, PoolMemory, Table, server};
 use hinterland_types::{GlobalAddress, ObjectName, RackName};
 use std::error::Error;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -57,6 +58,26 @@ enum Command {
     },
     /// Runs a workload of YCSB and says how many operations were done: {"operations":N,"seconds":S}
     Drive(Drive),
+    /// Drives a table in memory that it shares by page faults with another such program, to compare with: no pool is used
+    Faults(Faults),
+}
+
+#[derive(clap::Args)]
+struct Faults {
+    /// Where to wait for the other program; the port is said in the first line
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "connect", conflicts_with = "connect")]
+    listen: Option<String>,
+    /// Where the other program waits
+    #[arg(long, value_name = "HOST:PORT")]
+    connect: Option<String>,
+    /// The table's memory in MiB
+    #[arg(long, default_value_t = 256, value_name = "MIB")]
+    mebibytes: u64,
+    /// How much of the memory whose home is the other program may be here, in MiB
+    #[arg(long, default_value_t = 64, value_name = "MIB")]
+    cached: u64,
+    #[command(flatten)]
+    records: Records,
 }
 
 #[derive(clap::Args)]
@@ -133,11 +154,12 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     match &arguments.command {
         Command::Drive(drive) => return run_drive(arguments, drive),
+        Command::Faults(faults) => return run_faults(faults),
         Command::Create { .. } | Command::Serve { .. } => {}
     }
     let pool = Pool::connect(arguments.socket.as_deref())?;
     match &arguments.command {
-        Command::Drive(_) => {}
+        Command::Drive(_) | Command::Faults(_) => {}
         Command::Create { name, mebibytes, rack, spread } => {
             let bytes = mebibytes << 20;
             let region = if *spread {
@@ -182,6 +204,22 @@ fn drive_records(on: &mut impl drive::Records, plan: &Drive) -> Result<(), Box<d
     let done = drive::drive(on, &mut operations, &mut values, plan.seconds)?;
     println!("{{\"operations\":{},\"seconds\":{:.6}}}", done.operations, done.taken.as_secs_f64());
     Ok(())
+}
+
+fn run_faults(plan: &Faults) -> Result<(), Box<dyn Error>> {
+    let (peer, part) = match (&plan.listen, &plan.connect) {
+        (Some(listen), _) => {
+            let listener = TcpListener::bind(listen)?;
+            println!("{}", listener.local_addr()?);
+            (listener.accept()?.0, 0)
+        }
+        (None, connect) => (TcpStream::connect(connect.as_deref().unwrap_or_default())?, 1),
+    };
+    let Records { records, value_bytes } = plan.records;
+    let bytes = plan.mebibytes << 20;
+    let memory = FaultedMemory::share(peer, part, bytes, plan.cached << 20)?;
+    let plan = lines::Plan { bytes, records, value_bytes, part: (part.into(), 2) };
+    Ok(lines::answer(&memory, &plan, std::io::stdin().lock(), &mut std::io::stdout())?)
 }
 
 fn address(address: Option<GlobalAddress>) -> Result<GlobalAddress, PoolError> {
