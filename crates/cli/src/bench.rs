@@ -58,7 +58,7 @@ pub mod trace;
 mod vllm;
 pub mod worker;
 mod write_buffer;
-mod ycsb;
+pub mod ycsb;
 
 use crate::failure::Failure;
 use experts::ExpertsOptions;
@@ -67,6 +67,7 @@ use far_apps::options::AppsOptions;
 use kv_trace::options::TraceOptions;
 use report::Row;
 use std::path::PathBuf;
+use ycsb::options::YcsbOptions;
 
 /// Every bench, in the order of `hinterland bench list`.
 pub const BENCHES: &[&dyn Bench] = &[
@@ -138,6 +139,8 @@ pub struct Setting {
     pub apps: AppsOptions,
     /// Options of `experts`.
     pub experts: ExpertsOptions,
+    /// Options of `ycsb`.
+    pub ycsb: YcsbOptions,
     /// Says what is being done, in words.
     pub say: Box<dyn Fn(&str)>,
 }

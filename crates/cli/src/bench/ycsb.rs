@@ -1,13 +1,24 @@
-//! `ycsb`: YCSB's workloads on the hash table of `examples/table`, from two racks at once, beside two Redis servers.
+//! `ycsb`: YCSB's workloads on the hash table of `examples/table`, from two racks at once, beside two Redis servers and access by page
+//! faults.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | [`faults`] | the programs that share the table by page faults |
+//! | [`options`] | what to leave out |
+
+mod faults;
+pub mod options;
 
 use super::case::row;
 use super::ground::{BenchNode, Ground, NodePlan};
 use super::redis::Redis;
 use super::report::{Better, Row};
-use super::rounds::{Way, in_turn};
+use super::rounds::{Samples, Way, in_turn};
 use super::{Bench, Setting};
 use crate::failure::Failure;
+use faults::Faulted;
 use serde_json::Value;
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -20,13 +31,20 @@ const VALUE_BYTES: &str = "64";
 /// Seconds of a figure.
 const SECONDS: &str = "0.5";
 const QUICK_SECONDS: &str = "0.2";
-/// Rounds at the most: one takes 40 s.
-const ROUNDS_MAX: usize = 2;
+/// Rounds at the most, beside the one that is thrown away: each takes a minute.
+const ROUNDS_MAX: usize = 3;
 /// MiB of a table: several times the records.
 const TABLE_MEBIBYTES: &str = "256";
+/// Room for a table and a half: hot pages can come, and not all of them.
+const NODE_BYTES: u64 = 600 << 20;
+/// By page faults: the suffix of the case, and MiB of the other program's pages that each may have. First what a node may have of pages
+/// of another rack as copies, an eighth of its memory; then about a tenth of what is used of the other program's half, as where memory is short.
+const FAULTED: [(&str, &str); 2] = [("-fault", "75"), ("-fault-tenth", "4")];
+const _: () = assert!(NODE_BYTES / 8 == 75 << 20, "the first of FAULTED follows from it");
 
 const LIMIT: &str = "both programs in the rack that has all of the table, no page moves";
 const REDIS: &str = "two Redis servers over TCP";
+const UNIT: &str = "k operations/s";
 
 /// The bench.
 pub struct Ycsb;
@@ -40,6 +58,8 @@ struct Field<'bench> {
     still: [&'bench BenchNode; 2],
     records: String,
     seconds: &'static str,
+    /// Programs that share the table by page faults, by suffix, or why there are none.
+    faulted: Vec<(&'static str, Result<RefCell<Faulted>, Failure>)>,
 }
 
 /// What is driven.
@@ -97,8 +117,8 @@ impl Field<'_> {
         self.both(target, &[]).map(drop)
     }
 
-    /// Thousands of operations a second of two drivers together.
-    fn rate(&self, target: Target<'_>, workload: &str, popularity: &str) -> Result<f64, Failure> {
+    /// What two drivers do at once.
+    fn rate(&self, target: Target<'_>, workload: &str, popularity: &str) -> Result<Rates, Failure> {
         let mut words = vec!["--workload", workload, "--seconds", self.seconds];
         if popularity == "uniform" {
             words.push("--uniform");
@@ -107,38 +127,61 @@ impl Field<'_> {
             let counted: Value = serde_json::from_slice(&output).ok()?;
             Some(counted["operations"].as_f64()? / counted["seconds"].as_f64()? / 1000.0)
         });
-        let rates: Option<Vec<f64>> = rates.collect();
-        rates.map(|rates| rates.iter().sum()).ok_or_else(|| failed("a driver did not say what it did"))
+        Rates::of(rates.collect()).ok_or_else(|| failed("a driver did not say what it did"))
     }
 
-    /// The rows of a workload: with all techniques, without moves and copies, and without any.
+    /// The rows of a workload: with all techniques, without moves and copies, without any, and by page faults.
     fn rows(
         &self,
         workload: &str,
         popularity: &str,
-        rounds: usize,
+        (rounds, is_quick): (usize, bool),
         servers: Result<&str, &Failure>,
     ) -> Result<Vec<Row>, Failure> {
-        let mut targets = vec![Target::Racks, Target::Still, Target::Plain, Target::Near];
-        targets.extend(servers.ok().map(Target::Redis));
-        let mut ways: Vec<Way<'_>> = Vec::new();
-        for target in targets {
-            ways.push(Box::new(move || self.rate(target, workload, popularity)));
+        // The limit, and the peer if there is one, come first: each row has them beside its own.
+        let mut beside = vec![Target::Near];
+        beside.extend(servers.ok().map(Target::Redis));
+        let own = [("", Target::Racks), ("-still", Target::Still), ("-plain", Target::Plain)];
+        let mut takes: Vec<Take<'_>> = Vec::new();
+        for target in beside.iter().copied().chain(own.map(|(_, target)| target)) {
+            takes.push(Box::new(move || self.rate(target, workload, popularity)));
         }
-        let samples = in_turn(rounds, &mut ways)?;
-        let why = servers.err().map(|failure| format!("{}: {}", REDIS, failure.text));
-        let suffixes = ["", "-still", "-plain"];
-        Ok(suffixes
-            .iter()
-            .zip(&samples)
-            .map(|(suffix, ours)| {
-                let mut all = vec![ours.clone(), samples[3].clone()];
-                all.extend(samples.get(4).cloned());
-                let names = [Some(LIMIT.to_owned()), samples.get(4).map(|_| REDIS.to_owned())];
-                let name = format!("{workload}-{popularity}{suffix}");
-                row(name, "k operations/s", Better::Higher, &all, names, why.clone())
-            })
-            .collect())
+        let mut suffixes = own.map(|(suffix, _)| suffix).to_vec();
+        for (suffix, faulted) in &self.faulted {
+            let Ok(faulted) = faulted else { continue };
+            suffixes.push(suffix);
+            takes.push(Box::new(|| faulted.borrow_mut().rate(workload, popularity, self.seconds)));
+        }
+        let (samples, together) = samples(&takes, rounds, is_quick)?;
+        let lacking = servers.err().map(|failure| format!("{}: {}", REDIS, failure.text));
+        let count = beside.len();
+        let name = |suffix: &str| format!("{workload}-{popularity}{suffix}");
+        let taken = suffixes.iter().enumerate().map(|(index, suffix)| {
+            let places: Vec<usize> = std::iter::once(count + index).chain(0..count).collect();
+            let all: Vec<Samples> = places.iter().map(|&place| samples[place].clone()).collect();
+            let names = [Some(LIMIT.to_owned()), (count > 1).then(|| REDIS.to_owned())];
+            let sums = places.iter().zip(["ours", "limit", "peer"]).map(|(&place, whose)| {
+                format!("{whose} {:.1}", together[place].median().unwrap_or_default())
+            });
+            let why =
+                format!("both programs together, however unequal: {}", sums.collect::<Vec<_>>().join(", "));
+            let why = lacking.iter().cloned().chain([why]).collect::<Vec<_>>().join("; ");
+            row(name(suffix), UNIT, Better::Higher, &all, names, Some(why))
+        });
+        let absent = self.faulted.iter().filter_map(|(suffix, faulted)| {
+            let failure = faulted.as_ref().err()?;
+            let why = format!("{} (hint: {})", failure.text, failure.hint);
+            Some(Row::absent(name(suffix), UNIT, Better::Higher, why))
+        });
+        Ok(taken.chain(absent).collect())
+    }
+
+    /// Starts the programs that share the table by page faults.
+    fn share(&self) -> Vec<(&'static str, Result<RefCell<Faulted>, Failure>)> {
+        let more = ["--records", &self.records, "--value-bytes", VALUE_BYTES, "--mebibytes", TABLE_MEBIBYTES];
+        FAULTED
+            .map(|(suffix, cached)| (suffix, Faulted::start(&self.program, cached, &more).map(RefCell::new)))
+            .into()
     }
 
     /// Runs two drivers at once; what they said.
@@ -162,6 +205,51 @@ impl Field<'_> {
     }
 }
 
+/// What two programs did at once, in thousands of operations a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Twice what the slower one did: what both racks get that have as much to do as each other.
+    even: f64,
+    /// What they did together. It is large as well when one does all and the other nearly nothing, because all pages went to it.
+    together: f64,
+}
+
+impl Rates {
+    /// Of one program each, if both said what they did.
+    fn of(rates: Option<Vec<f64>>) -> Option<Self> {
+        let rates = rates?;
+        let slowest = rates.iter().copied().reduce(f64::min)?;
+        Some(Self { even: slowest * rates.len() as f64, together: rates.iter().sum() })
+    }
+}
+
+/// One way of driving two programs.
+type Take<'bench> = Box<dyn Fn() -> Result<Rates, Failure> + 'bench>;
+
+/// Takes figures in turn, after a round that is thrown away: even rates, and what was done together.
+fn samples(
+    takes: &[Take<'_>],
+    rounds: usize,
+    is_quick: bool,
+) -> Result<(Vec<Samples>, Vec<Samples>), Failure> {
+    let together: Vec<RefCell<Samples>> = takes.iter().map(|_| RefCell::default()).collect();
+    let mut ways: Vec<Way<'_>> = Vec::new();
+    for (take, together) in takes.iter().zip(&together) {
+        ways.push(Box::new(move || {
+            let taken = take()?;
+            together.borrow_mut().add(taken.together);
+            Ok(taken.even)
+        }));
+    }
+    if !is_quick {
+        in_turn(1, &mut ways)?;
+        together.iter().for_each(|one| drop(one.take()));
+    }
+    let even = in_turn(rounds, &mut ways)?;
+    drop(ways);
+    Ok((even, together.into_iter().map(RefCell::into_inner).collect()))
+}
+
 impl Bench for Ycsb {
     fn name(&self) -> &'static str {
         "ycsb"
@@ -180,8 +268,7 @@ impl Bench for Ycsb {
             ));
         }
         let ground = Ground::new(setting, 2 << 30)?;
-        // Room for a table and a half: hot pages can come, and not all of them.
-        let plan = NodePlan { capacity_bytes: 600 << 20, cache_bytes: 64 << 20, ..NodePlan::default() };
+        let plan = NodePlan { capacity_bytes: NODE_BYTES, cache_bytes: 64 << 20, ..NodePlan::default() };
         let first = ground.node(NodePlan { name: "first", ..plan })?;
         let second = ground.node(NodePlan { name: "second", join: Some(&first.address), ..plan })?;
         let plan = NodePlan { more: &["--hot", "off"], ..plan };
@@ -190,12 +277,13 @@ impl Bench for Ycsb {
             ground.node(NodePlan { name: "still-second", join: Some(&still_first.address), ..plan })?;
         let (records, seconds) =
             if setting.quick { (QUICK_RECORDS, QUICK_SECONDS) } else { (RECORDS, SECONDS) };
-        let field = Field {
+        let mut field = Field {
             program,
             moving: [&first, &second],
             still: [&still_first, &still_second],
             records: records.to_string(),
             seconds,
+            faulted: Vec::new(),
         };
         (setting.say)("ycsb: records are loaded");
         field.create(&first, "table", &["--spread"])?;
@@ -203,6 +291,9 @@ impl Bench for Ycsb {
         field.create(&still_second, "table-near", &["--rack", "still-second"])?;
         for target in [Target::Racks, Target::Still, Target::Near] {
             field.load(target)?;
+        }
+        if !setting.ycsb.no_page_faults {
+            field.faulted = field.share();
         }
         let redis = Redis::start(&ground).and_then(|one| Ok((one, Redis::start(&ground)?)));
         let servers =
@@ -212,6 +303,7 @@ impl Bench for Ycsb {
             Err(failure) => Err(failure.clone()),
         };
         let rounds = if setting.quick { 1 } else { setting.rounds.min(ROUNDS_MAX) };
+        let rounds = (rounds, setting.quick);
         let mut rows = Vec::new();
         for popularity in ["zipfian", "uniform"] {
             for workload in WORKLOADS {
@@ -225,4 +317,26 @@ impl Bench for Ycsb {
 
 fn failed(why: &str) -> Failure {
     Failure::new(format!("a driver failed: {why}"), "run hinterland-table by hand")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_gets_nothing_done_is_not_made_up_for_by_the_other() {
+        assert_eq!(Rates::of(Some(vec![1000.0, 2.0])), Some(Rates { even: 4.0, together: 1002.0 }));
+        assert_eq!(Rates::of(None), None);
+    }
+
+    #[test]
+    fn the_round_that_is_thrown_away_is_in_neither_figure() {
+        let number = RefCell::new(0.0);
+        let take: Take<'_> = Box::new(|| {
+            *number.borrow_mut() += 1.0;
+            Ok(Rates { even: *number.borrow(), together: 10.0 * *number.borrow() })
+        });
+        let (even, together) = samples(&[take], 3, false).unwrap();
+        assert_eq!((even[0].spread(), together[0].spread()), (Some([2.0, 4.0]), Some([20.0, 40.0])));
+    }
 }

@@ -5,6 +5,7 @@ use crate::bench::far::options::FarOptions;
 use crate::bench::far_apps::options::AppsOptions;
 use crate::bench::kv_trace::options::TraceOptions;
 use crate::bench::report::{Machine, Report};
+use crate::bench::ycsb::options::YcsbOptions;
 use crate::bench::{BENCHES, Setting, find, plot, switches};
 use crate::commands::node::Switch;
 use crate::context::Context;
@@ -50,6 +51,9 @@ pub struct Arguments {
     /// Options of `experts`
     #[command(flatten)]
     experts: ExpertsOptions,
+    /// Options of `ycsb`
+    #[command(flatten)]
+    ycsb: YcsbOptions,
 }
 
 /// Runs a bench, or lists them.
@@ -84,6 +88,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let text = format!("{} takes no --threads", bench.name());
         return Err(Failure::usage(text, "--threads is for experts"));
     }
+    if arguments.ycsb.any() && bench.name() != "ycsb" {
+        let text = format!("{} takes no --no-page-faults", bench.name());
+        return Err(Failure::usage(text, "--no-page-faults is for ycsb"));
+    }
     let output = context.output;
     let setting = Setting {
         rounds: usize::from(arguments.rounds),
@@ -93,6 +101,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         far: arguments.far.clone(),
         apps: arguments.apps.clone(),
         experts: arguments.experts.clone(),
+        ycsb: arguments.ycsb.clone(),
         program: std::env::current_exe().map_err(|error| {
             Failure::new(format!("this program cannot find itself: {error}"), "mount /proc")
         })?,

@@ -1,0 +1,16 @@
+//! Options of `ycsb`.
+
+/// Options of `ycsb`.
+#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+pub struct YcsbOptions {
+    /// Leave out of ycsb the same table in memory that is reached by page faults
+    #[arg(long)]
+    pub no_page_faults: bool,
+}
+
+impl YcsbOptions {
+    /// Whether any was given.
+    pub fn any(&self) -> bool {
+        *self != Self::default()
+    }
+}
