@@ -31,6 +31,11 @@
 //! themselves costs the same and forgets. A batch of n accesses counts as n accesses at its moment; who counts one
 //! access in k by sampling records k for it.
 //!
+//! Of one thread at most [`HeatSettings::thread_accesses_per_s`] accesses (25,000) count in a second, which nearly every thread makes that
+//! waits for another rack each time. A thread that finds its pages near makes a hundred times more. Counted as they are, they would say
+//! how quick the thread is and not what it would lose: of two racks that use the same pages alike, the one with a few more would be quicker, look
+//! as if it used all of them more, and have them all in the end, as a test shows.
+//!
 //! # What the threshold is in
 //!
 //! The paper counts messages, and calls a page hot at 4. A move of a page of 2 MiB costs what some dozens

@@ -156,6 +156,9 @@ pub struct Memory {
     /// How fast accesses stop counting: after t seconds one counts e^(-RATE t)
     #[arg(long, default_value_t = 0.04, value_name = "RATE")]
     pub hot_decay: f64,
+    /// How many accesses of one thread count in a second, at most; 0: all of them, which draws pages to the rack that has the most
+    #[arg(long, default_value_t = 25_000, value_name = "ACCESSES", value_parser = clap::value_parser!(u32))]
+    pub hot_thread_rate: u32,
     /// How long a node that is silent, or a program with a guard that is stopped, keeps its place and its locks, in seconds; the same
     /// for all nodes of a pool
     #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = lease)]
@@ -305,6 +308,7 @@ pub fn options(
         threshold: memory.hot_threshold,
         lifetime: Duration::from_secs(u64::from(memory.hot_lifetime)),
         decay_per_s: memory.hot_decay,
+        thread_accesses_per_s: if memory.hot_thread_rate == 0 { u32::MAX } else { memory.hot_thread_rate },
         caches: memory.hot_share == OnOff::On,
         ..HeatSettings::default()
     });

@@ -42,12 +42,19 @@ struct State {
     moves: Moves,
     /// Where the search for a page that leaves goes on.
     turn: usize,
+    /// When programs were last asked for what they had accessed.
+    summed_at: Duration,
 }
 
 impl Deciding {
     /// Knows of no access.
     pub fn new(rules: HeatRules) -> Self {
-        let state = State { table: HeatTable::new(rules), moves: Moves::new(rules), turn: 0 };
+        let state = State {
+            table: HeatTable::new(rules),
+            moves: Moves::new(rules),
+            turn: 0,
+            summed_at: Duration::ZERO,
+        };
         Self {
             rules,
             state: Mutex::new(state),
@@ -99,10 +106,15 @@ impl Regions {
     pub fn decide(&self, core: &Core) -> bool {
         let Some(deciding) = &self.deciding else { return false };
         let mut counts: HashMap<PageNumber, (u64, u64)> = HashMap::new();
+        let most = {
+            let now = deciding.started.elapsed();
+            let before = std::mem::replace(&mut deciding.lock().summed_at, now);
+            deciding.rules.accesses_counted(now.saturating_sub(before))
+        };
         for slots in self.all_slots() {
-            slots.drain(|sample, stands_for| {
+            slots.drain(most, |sample, accesses| {
                 let (reads, writes) = counts.entry(sample.page).or_default();
-                *(if sample.is_write { writes } else { reads }) += u64::from(sample.weight) * stands_for;
+                *(if sample.is_write { writes } else { reads }) += accesses;
             });
         }
         if counts.is_empty() {

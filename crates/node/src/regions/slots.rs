@@ -84,10 +84,12 @@ impl SlotFile {
         there.is_ok_and(|there| named.contains(&there)) || self.memory.mapping().is_lost()
     }
 
-    /// What was sampled since the last call. Samples that were overwritten in between are lost, and those that are left stand
-    /// for them, too: else a thread that makes many would look as if it made as many as there is room for.
-    pub fn drain(&self, mut take: impl FnMut(AccessSample, u64)) {
+    /// What was sampled since the last call, with for how many accesses each sample counts. Samples that were overwritten in between are
+    /// lost, and those that are left stand for them, too: else a thread that makes many would look as if it made as many as there is
+    /// room for. The accesses of a thread are `most` together at the most, each a like part of it.
+    pub fn drain(&self, most: u64, mut take: impl FnMut(AccessSample, u64)) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut found: Vec<(AccessSample, u64)> = Vec::new();
         for (slot, seen) in seen.iter_mut().enumerate() {
             let start = slot * SLOT_BYTES;
             let Ok(count) = self.memory.load_u64(start + SAMPLE_COUNT_AT) else { return };
@@ -95,12 +97,62 @@ impl SlotFile {
             let written = count.wrapping_sub(*seen);
             let fresh = written.min(SAMPLES);
             let stands_for = written.div_ceil(SAMPLES).clamp(1, STANDS_FOR_MAX);
+            found.clear();
             for number in 0..fresh {
                 let place = (count.wrapping_sub(1 + number) % SAMPLES) as usize;
                 let word = self.memory.load_u64(start + SAMPLES_AT + place * 8).unwrap_or(0);
-                AccessSample::from_word(word).into_iter().for_each(|sample| take(sample, stands_for));
+                let sample = AccessSample::from_word(word);
+                found.extend(sample.map(|sample| (sample, u64::from(sample.weight) * stands_for)));
             }
             *seen = count;
+            let total: u64 = found.iter().map(|(_, accesses)| accesses).sum();
+            // What a part leaves over goes to the next one, so that small ones are not lost.
+            let mut left_over = 0;
+            for (sample, accesses) in &found {
+                let part = if total > most { accesses * most + left_over } else { accesses * total };
+                left_over = if total > most { part % total } else { 0 };
+                take(*sample, part / total.max(1));
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(page: u32, weight: u16) -> AccessSample {
+        AccessSample { page: PageNumber::new(page).unwrap(), is_write: page == 3, weight }
+    }
+
+    fn write(slots: &SlotFile, slot: usize, samples: &[AccessSample]) {
+        let start = slot * SLOT_BYTES;
+        let count = slots.memory.load_u64(start + SAMPLE_COUNT_AT).unwrap();
+        for (number, sample) in (count..).zip(samples) {
+            let place = (number % SAMPLES) as usize;
+            slots.memory.store_u64(start + SAMPLES_AT + place * 8, sample.to_word()).unwrap();
+        }
+        slots.memory.store_u64(start + SAMPLE_COUNT_AT, count + samples.len() as u64).unwrap();
+    }
+
+    fn drained(slots: &SlotFile, most: u64) -> Vec<(u32, u64)> {
+        let mut all = std::collections::BTreeMap::new();
+        slots.drain(most, |sample, accesses| *all.entry(sample.page.raw()).or_default() += accesses);
+        all.into_iter().collect()
+    }
+
+    #[test]
+    fn a_thread_counts_for_so_much_at_the_most_and_its_pages_keep_their_shares() {
+        let slots = SlotFile::new(SessionId(1)).unwrap();
+        write(&slots, 0, &[sample(1, 61), sample(2, 61), sample(2, 61), sample(3, 61)]);
+        write(&slots, 1, &[sample(1, 1), sample(4, 1)]);
+        // Each thread has its own limit.
+        assert_eq!(drained(&slots, 100), [(1, 26), (2, 50), (3, 25), (4, 1)]);
+        assert_eq!(drained(&slots, 100), []);
+        write(&slots, 0, &[sample(1, 61), sample(2, 61), sample(2, 61), sample(3, 61)]);
+        assert_eq!(drained(&slots, 1000), [(1, 61), (2, 122), (3, 61)]);
+        // Parts below one are not lost.
+        write(&slots, 0, &[sample(5, 1); 40]);
+        assert_eq!(drained(&slots, 10), [(5, 10)]);
     }
 }

@@ -17,6 +17,9 @@ pub struct HeatSettings {
     pub threshold: f64,
     /// Accesses to another rack that cost what moving a page costs, at least 1.
     pub accesses_per_move: u32,
+    /// Accesses of one thread that count in a second, at least 1: a thread whose pages are near makes many times more than one that waits
+    /// for each, and would draw all others to it.
+    pub thread_accesses_per_s: u32,
     /// Rrw: a page is read-hot if more than this share of its accesses are reads, 0 to 1.
     pub read_share: f64,
     /// How many times the heat of home and victim the wanting rack must have, 1 to 1000.
@@ -42,6 +45,7 @@ impl Default for HeatSettings {
             decay_per_s: 0.04,
             threshold: 4.0,
             accesses_per_move: 64,
+            thread_accesses_per_s: 25_000,
             read_share: 0.9,
             lead: 1.5,
             rest: Duration::from_secs(10),
@@ -88,6 +92,7 @@ impl HeatRules {
             ("decay per second", settings.decay_per_s, 0.0, 1000.0),
             ("threshold", settings.threshold, LEAST, 1e9),
             ("accesses a move", f64::from(settings.accesses_per_move), 1.0, f64::from(u32::MAX)),
+            ("accesses of a thread", f64::from(settings.thread_accesses_per_s), 1.0, f64::from(u32::MAX)),
             ("read share", settings.read_share, 0.0, 1.0),
             ("lead", settings.lead, 1.0, 1000.0),
             ("rest (s)", settings.rest.as_secs_f64(), 0.0, year_s),
@@ -108,6 +113,12 @@ impl HeatRules {
     /// What was checked.
     pub fn settings(&self) -> &HeatSettings {
         &self.0
+    }
+
+    /// Accesses of one thread that count of what it made in `passed`, at least 1.
+    pub fn accesses_counted(&self, passed: Duration) -> u64 {
+        // A positive number below 2^63, for any time that a machine is up.
+        ((f64::from(self.0.thread_accesses_per_s) * passed.as_secs_f64()).min(ACCESSES_MAX) as u64).max(1)
     }
 
     /// What a move must gain, in accesses.

@@ -272,3 +272,60 @@ fn settings_out_of_range_say_which_and_what_is_allowed() {
     let error = HeatRules::new(bad[2]).unwrap_err().to_string();
     assert_eq!(error, "lead of page heat is 0.99 (hint: give a number from 1 to 1000)");
 }
+
+/// Two racks, each with one thread that accesses the same pages with the same shares and waits for each access: what each makes
+/// depends on how many of the pages are near it. Returns how many of the pages are in the rack that has more of them after half a minute,
+/// and how many moves there were.
+fn shared_alike(settings: HeatSettings) -> (usize, u64) {
+    const PAGES: u32 = 60;
+    const ROUND: Duration = Duration::from_millis(10);
+    const NEAR_US: f64 = 0.7;
+    const FAR_US: f64 = 20.0;
+    let rules = rules(settings);
+    // Each page has many records, of which a few are used most: the shares differ, and not by much.
+    let weight = |number: u32| 1.0 + 20.0 / f64::from(1 + number.wrapping_mul(37) % PAGES);
+    let all: f64 = (0..PAGES).map(weight).sum();
+    let mut tables = [HeatTable::new(rules), HeatTable::new(rules)];
+    let mut moves = [Moves::new(rules), Moves::new(rules)];
+    // Two thirds are in one rack at first: programs do not start in the same moment.
+    let mut home: Vec<usize> = (0..PAGES as usize).map(|number| usize::from(number % 3 == 0)).collect();
+    let (mut moved, mut noise) = (0, 1u64);
+    for round in 1..3000 {
+        let now = ROUND * round;
+        for rack in 0..2 {
+            let time = |number: u32| if home[number as usize] == rack { NEAR_US } else { FAR_US };
+            let mean_us: f64 = (0..PAGES).map(|number| weight(number) / all * time(number)).sum();
+            let made = ROUND.as_secs_f64() * 1e6 / mean_us;
+            let counted = made.min(rules.accesses_counted(ROUND) as f64);
+            for number in 0..PAGES {
+                noise = noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let chance = (noise >> 40) as f64 / (1u64 << 24) as f64;
+                let accesses = (counted * weight(number) / all + chance) as u64;
+                let heat = tables[rack].record(page(number), accesses, accesses / 4, now);
+                if home[number as usize] == rack || moves[rack].begin(page(number), now).is_err() {
+                    continue;
+                }
+                let there = tables[1 - rack].heat(page(number), now);
+                let is_free = moves[1 - rack].is_free(page(number), now).is_ok();
+                let comes = is_free && rules.decide(heat, there, Room::Free).is_pull();
+                moves[rack].end(page(number), comes, now);
+                if comes {
+                    home[number as usize] = rack;
+                    moved += 1;
+                }
+            }
+        }
+    }
+    let first = home.iter().filter(|rack| **rack == 0).count();
+    (first.max(home.len() - first), moved)
+}
+
+#[test]
+fn pages_that_two_racks_use_alike_do_not_gather_in_one() {
+    let (most, moved) = shared_alike(HeatSettings::default());
+    assert!(most <= 44 && moved < 10, "{most} of 60 pages are in one rack after {moved} moves");
+    // What the limit is for.
+    let settings = HeatSettings { thread_accesses_per_s: u32::MAX, ..HeatSettings::default() };
+    let (most, moved) = shared_alike(settings);
+    assert!(most > 55, "{most} of 60 pages are in one rack after {moved} moves");
+}
