@@ -47,6 +47,12 @@ impl Draft<'_> {
             return Err(DirectoryError::PageAtHome { page, node: to });
         }
         if let Some(going) = self.page_move(page).copied() {
+            if let (true, Some(part)) = ((going.to, going.incarnation) == (to, incarnation), object.home(to))
+            {
+                // The same request again: another epoch would be an intent that nobody knows of, should the first answer be the one
+                // that is heard.
+                return Ok(Reply::Move { epoch: going.epoch, part: part.epoch, from });
+            }
             if going.to != to && self.serving(going.to, going.incarnation).is_ok() {
                 return Err(DirectoryError::PageMoving { page, node: going.to });
             }

@@ -238,6 +238,25 @@ fn what_was_cancelled_is_never_committed_and_what_was_committed_is_not_taken_bac
 }
 
 #[test]
+fn a_move_that_is_begun_twice_is_one_move() {
+    let mut pool = Pool::new(2);
+    let object = pool.create("r", 2, Placement::Rack(RackName::parse("r1").unwrap()));
+    let page = pool.first(object);
+    let room = pool.room();
+    let epoch = pool.begin(page, 2).unwrap();
+    assert_eq!(
+        pool.begin(page, 2),
+        Ok(epoch),
+        "whichever of the two answers is heard, the other is of the same move"
+    );
+    pool.ask(&Command::CancelMove { page, epoch }).unwrap();
+    assert_eq!(pool.room(), room, "nothing is left of either");
+    let later = pool.begin(page, 3).unwrap();
+    assert!(later > epoch);
+    pool.commit(page, 3, later).unwrap();
+}
+
+#[test]
 fn a_home_that_begins_another_life_ends_its_moves() {
     let mut pool = Pool::new(64);
     let object = pool.create("r", PAGES, Placement::Rack(RackName::parse("r1").unwrap()));
