@@ -20,6 +20,7 @@ mod failover;
 pub mod history;
 mod locks;
 mod message;
+mod moves;
 mod network;
 mod node;
 mod random;
@@ -32,6 +33,7 @@ mod world;
 pub use failover::{BrokenLeaderRule, FailoverReport, run_failover};
 pub use locks::{BrokenLockRule, LockReport, run_locks};
 use message::{Address, Message};
+pub use moves::{BrokenMoveRule, CrashAt, MoveReport, Victim, run_moves, run_moves_with_crash, trace_moves};
 use truth::Fact;
 use world::World;
 
@@ -81,7 +83,7 @@ impl std::fmt::Display for Broken {
         let Self { seed, reason } = self;
         write!(
             f,
-            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed}, for locks HINTERLAND_LOCK_SEED={seed}, for leaders HINTERLAND_FAILOVER_SEED={seed}, with cargo test -p hinterland-sim -- --nocapture)"
+            "seed {seed}: {reason} (hint: HINTERLAND_SEED={seed}, for locks HINTERLAND_LOCK_SEED={seed}, for leaders HINTERLAND_FAILOVER_SEED={seed}, for moves HINTERLAND_MOVE_SEED={seed}, with cargo test -p hinterland-sim -- --nocapture)"
         )
     }
 }

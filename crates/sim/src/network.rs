@@ -25,7 +25,28 @@ impl Weather {
 #[derive(Clone, Debug)]
 struct Partition {
     inside: Vec<Address>,
+    lost: Lost,
     until_ms: u64,
+}
+
+/// Which messages over the line that a partition draws are lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Lost {
+    All,
+    /// Those that leave the inside.
+    Outward,
+    /// Those that go there.
+    Inward,
+}
+
+impl Partition {
+    fn loses(&self, from: Address, to: Address) -> bool {
+        match (self.inside.contains(&from), self.inside.contains(&to)) {
+            (true, false) => self.lost != Lost::Inward,
+            (false, true) => self.lost != Lost::Outward,
+            _ => false,
+        }
+    }
 }
 
 /// The network between all addresses.
@@ -42,7 +63,13 @@ impl Network {
 
     /// Cuts these off from all others until a time.
     pub(crate) fn cut(&mut self, inside: Vec<Address>, until_ms: u64) {
-        self.partitions.push(Partition { inside, until_ms });
+        self.partitions.push(Partition { inside, lost: Lost::All, until_ms });
+    }
+
+    /// Loses what these send to all others until a time, or what those send to these.
+    pub(crate) fn cut_one_way(&mut self, inside: Vec<Address>, is_outward: bool, until_ms: u64) {
+        let lost = if is_outward { Lost::Outward } else { Lost::Inward };
+        self.partitions.push(Partition { inside, lost, until_ms });
     }
 
     /// No more faults, from here on.
@@ -64,8 +91,8 @@ impl Network {
         if from == to {
             return vec![now_ms];
         }
-        let apart = |p: &Partition| p.inside.contains(&from) != p.inside.contains(&to);
-        if self.partitions.iter().any(apart) || random.percent(self.weather.lost_percent) {
+        let apart = self.partitions.iter().any(|partition| partition.loses(from, to));
+        if apart || random.percent(self.weather.lost_percent) {
             return Vec::new();
         }
         let copies = if random.percent(self.weather.repeated_percent) { 2 } else { 1 };
