@@ -10,6 +10,8 @@ use hinterland_types::NodeId;
 pub(crate) const CHAOS_MS: u64 = 20_000;
 /// When the run ends: everything has then had time to settle.
 pub(crate) const END_MS: u64 = 48_000;
+/// A pause that outlives every lease.
+pub(crate) const LONG_PAUSE_MS: u64 = 30_000;
 /// Names that users put, so few that they often meet.
 pub(crate) const NAMES: [&str; 5] = ["a", "b", "models/c", "models/d", "e"];
 
@@ -54,6 +56,13 @@ pub(crate) enum Event {
     },
     Cut {
         inside: Vec<Address>,
+        /// Only what these send is lost, or only what is sent to them.
+        outward: Option<bool>,
+        until_ms: u64,
+    },
+    /// The host stops, and goes on later as if nothing had been.
+    Pause {
+        node: NodeId,
         until_ms: u64,
     },
     CrashDirectory {
@@ -81,6 +90,10 @@ pub(crate) struct Plan {
     pub(crate) rack_count: u64,
     pub(crate) capacity_bytes: Vec<u64>,
     pub(crate) weather: Weather,
+    /// Thousandths of the speed of time at which each node's clock runs, and where it began; the first is the directory's.
+    pub(crate) clocks: Vec<(u64, u64)>,
+    /// By how much everything ends later, because a host stops for longer than all else takes.
+    pub(crate) later_ms: u64,
     pub(crate) events: Vec<(u64, Event)>,
 }
 
@@ -94,6 +107,9 @@ impl Plan {
             rack_count,
             capacity_bytes: (0..node_count).map(|_| capacity(random)).collect(),
             weather: weather(random),
+            // Within an eighth of each other, as far as leases allow.
+            clocks: (0..=node_count).map(|_| (random.between(945, 1055), random.below(1 << 40))).collect(),
+            later_ms: 0,
             events: Vec::new(),
         };
         for _ in 0..random.between(15, 40) {
@@ -111,6 +127,11 @@ impl Plan {
         if random.percent(15) {
             let node = plan.node(random);
             plan.events.push((random.between(500, CHAOS_MS), Event::Die { node }));
+        }
+        if random.percent(10) {
+            let (node, at_ms) = (plan.node(random), random.between(500, CHAOS_MS));
+            plan.later_ms = LONG_PAUSE_MS;
+            plan.events.push((at_ms, Event::Pause { node, until_ms: at_ms + LONG_PAUSE_MS }));
         }
         plan
     }
@@ -149,12 +170,16 @@ impl Plan {
             }
             30..36 => Event::Stop { node, back_ms: at_ms + random.between(100, 5000) },
             36..53 => {
-                let mut inside: Vec<_> = (1..=self.node_count).map(|id| Address::Node(NodeId(id))).collect();
-                inside.retain(|_| random.percent(40));
+                // Every set of nodes, with the directory or without.
+                let ids: Vec<_> = (1..=self.node_count).map(|id| Address::Node(NodeId(id))).collect();
+                let mask = random.between(1, 1 << self.node_count);
+                let chosen = |(place, id): (usize, &Address)| (mask & 1 << place != 0).then_some(*id);
+                let mut inside: Vec<_> = ids.iter().enumerate().filter_map(chosen).collect();
                 if random.percent(20) {
                     inside.push(Address::Directory);
                 }
-                Event::Cut { inside, until_ms: at_ms + random.between(300, 6000) }
+                let outward = random.percent(30).then(|| random.percent(50));
+                Event::Cut { inside, outward, until_ms: at_ms + random.between(300, 6000) }
             }
             53..68 => Event::CrashDirectory { back_ms: at_ms + random.between(50, 3000) },
             68..88 => {
@@ -162,7 +187,8 @@ impl Plan {
                 Event::ArmStore(faults[random.below(3) as usize])
             }
             88..90 => Event::Spoil { node },
-            90..94 => Event::SleepDirectory { until_ms: at_ms + random.between(500, 8000) },
+            90..93 => Event::SleepDirectory { until_ms: at_ms + random.between(500, 8000) },
+            93..96 => Event::Pause { node, until_ms: at_ms + random.between(100, 8000) },
             _ => Event::Rot { node, choice: random.next() },
         }
     }

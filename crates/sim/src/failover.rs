@@ -1,8 +1,8 @@
 //! A directory that several hosts may lead, in virtual time: the real directory and reign over a store with leases and comparisons.
 //!
 //! Three hosts stand for election in a model of etcd and answer clients; the network loses, delays and repeats, also requests to
-//! the store; hosts stop and go on with what they were about to do, die and come back, and are cut from the store, which can be
-//! away as a whole; each clock runs at a speed of its own. Clients make, remove and look up names under numbers of requests and
+//! the store; hosts stop for up to 30 s and go on with what they were about to do, die and come back, and are cut from the store in both
+//! directions or in one; the store can be away as a whole; each clock runs at a speed of its own. Clients make, remove and look up names under numbers of requests and
 //! ask again until somebody answers. A run ends with an error if a command was lost or done twice, if an answer came from a
 //! host that did not lead any more, or if the records contradict each other.
 

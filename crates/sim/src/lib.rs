@@ -1,7 +1,8 @@
 //! A seeded cluster in virtual time: directory, nodes and network with faults.
 //!
 //! The directory and the fetch and put machines are the real ones; the network, the store and the memory
-//! of the nodes are models that lose, delay, repeat, crash and rot. One seed is one run, always the same.
+//! of the nodes are models that lose, delay, repeat, crash and rot; hosts stop for up to 30 s and go on, and each clock runs at a
+//! speed of its own. One seed is one run, always the same.
 //! A run ends with an error if a promise was not kept:
 //!
 //! - an acknowledged object is readable while fewer nodes lost it than it had copies, and no copy of it is

@@ -39,6 +39,10 @@ pub(crate) struct World {
     network: Network,
     pub(crate) directory: DirectoryHost,
     directory_sleeps_ms: u64,
+    /// Of the directory, then of each node.
+    clocks: Vec<(u64, u64)>,
+    /// Until when hosts are stopped.
+    paused: BTreeMap<NodeId, u64>,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// Nodes that never come back.
     pub(crate) gone: BTreeSet<NodeId>,
@@ -65,6 +69,8 @@ impl World {
             network: Network::new(plan.weather),
             directory: DirectoryHost::new(settings, broken),
             directory_sleeps_ms: 0,
+            clocks: plan.clocks,
+            paused: BTreeMap::new(),
             nodes: BTreeMap::new(),
             gone: BTreeSet::new(),
             wakes: BTreeMap::new(),
@@ -85,9 +91,9 @@ impl World {
             world.schedule(at_ms, Step::Happen(event));
         }
         world.schedule(settings.tick_ms(), Step::Tick);
-        world.schedule(CHAOS_MS, Step::Heal);
-        world.schedule(END_MS - 6000, Step::FinalGets);
-        world.schedule(END_MS, Step::End);
+        world.schedule(CHAOS_MS + plan.later_ms, Step::Heal);
+        world.schedule(END_MS + plan.later_ms - 6000, Step::FinalGets);
+        world.schedule(END_MS + plan.later_ms, Step::End);
         world
     }
 
@@ -101,7 +107,7 @@ impl World {
             }
             self.step(step)?;
         }
-        self.settled(self.now_ms)?;
+        self.settled(self.clock_of_directory())?;
         Ok(Report {
             steps: self.step_count,
             puts_done: self.truth.done_count,
@@ -131,16 +137,26 @@ impl World {
             Step::Deliver(from, to, message) => self.deliver(from, to, message),
             Step::Happen(event) => self.happen(event),
             Step::WakeNode(id) => {
-                let now_ms = self.now_ms;
-                self.wakes.entry(id).or_default().remove(&now_ms);
-                self.with_node(id, |node, outbox| node.wake(now_ms, outbox))
+                self.wakes.entry(id).or_default().remove(&self.now_ms);
+                if let Some(until_ms) = self.paused_until(id) {
+                    if self.wakes.entry(id).or_default().insert(until_ms) {
+                        self.schedule(until_ms, Step::WakeNode(id));
+                    }
+                    return Ok(());
+                }
+                let clock_ms = self.clock_ms(id);
+                self.with_node(id, |node, outbox| node.wake(clock_ms, outbox))
             }
             Step::StartNode(id) => {
-                let now_ms = self.now_ms;
+                if let Some(until_ms) = self.paused_until(id) {
+                    self.schedule(until_ms, Step::StartNode(id));
+                    return Ok(());
+                }
+                let clock_ms = self.clock_ms(id);
                 let gone = self.gone.contains(&id);
                 self.with_node(id, |node, outbox| {
                     if !node.is_running() && !gone {
-                        node.start(now_ms, outbox);
+                        node.start(clock_ms, outbox);
                     }
                 })
             }
@@ -149,7 +165,7 @@ impl World {
                 let now_ms = self.now_ms;
                 self.schedule(now_ms + self.directory.settings().tick_ms(), Step::Tick);
                 if self.directory.is_running() && self.directory_sleeps_ms <= now_ms {
-                    let alive = self.directory.tick(now_ms);
+                    let alive = self.directory.tick(self.clock_of_directory());
                     self.directory_died(alive);
                 }
                 Ok(())
@@ -165,7 +181,7 @@ impl World {
             return Ok(());
         }
         self.note(|| "directory starts".to_owned());
-        self.directory.start(self.now_ms)?;
+        self.directory.start(self.clock_of_directory())?;
         self.directory.check()
     }
 
@@ -180,10 +196,15 @@ impl World {
         let now_ms = self.now_ms;
         match to {
             Address::Node(id) => {
+                if let Some(until_ms) = self.paused_until(id) {
+                    self.schedule(until_ms, Step::Deliver(from, to, message));
+                    return Ok(());
+                }
                 if self.nodes[&id].is_running() {
                     self.note(|| format!("{from:?} -> {to:?}: {message:?}"));
                 }
-                self.with_node(id, |node, outbox| node.receive(now_ms, from, message, outbox))
+                let clock_ms = self.clock_ms(id);
+                self.with_node(id, |node, outbox| node.receive(clock_ms, from, message, outbox))
             }
             Address::Directory if self.directory_sleeps_ms > now_ms => {
                 self.schedule(self.directory_sleeps_ms, Step::Deliver(from, to, message));
@@ -196,7 +217,8 @@ impl World {
                 }
                 self.note(|| format!("{from:?} -> directory: {command:?}"));
                 let mut outbox = Outbox::new(to, self.trace.is_some());
-                let alive = self.directory.receive(now_ms, from, ticket, &command, &mut outbox);
+                let alive =
+                    self.directory.receive(self.clock_of_directory(), from, ticket, &command, &mut outbox);
                 self.directory_died(alive);
                 if self.step_count.is_multiple_of(CHECK_EVERY) {
                     self.directory.check()?;
@@ -206,12 +228,33 @@ impl World {
         }
     }
 
+    fn paused_until(&self, id: NodeId) -> Option<u64> {
+        self.paused.get(&id).copied().filter(|until_ms| *until_ms > self.now_ms)
+    }
+
+    /// What the clock of a node says.
+    fn clock_ms(&self, id: NodeId) -> u64 {
+        let (speed, offset_ms) = self.clocks[id.0 as usize];
+        offset_ms + self.now_ms * speed / 1000
+    }
+
+    /// When the clock of a node says so.
+    fn time_of(&self, id: NodeId, clock_ms: u64) -> u64 {
+        let (speed, offset_ms) = self.clocks[id.0 as usize];
+        (clock_ms.saturating_sub(offset_ms) * 1000).div_ceil(speed)
+    }
+
+    fn clock_of_directory(&self) -> u64 {
+        let (speed, offset_ms) = self.clocks[0];
+        offset_ms + self.now_ms * speed / 1000
+    }
+
     fn with_node(&mut self, id: NodeId, act: impl FnOnce(&mut Node, &mut Outbox)) -> Result<(), String> {
         let mut outbox = Outbox::new(Address::Node(id), self.trace.is_some());
         let Some(node) = self.nodes.get_mut(&id) else { return Ok(()) };
         act(node, &mut outbox);
         if let Some(deadline_ms) = node.deadline_ms() {
-            let at_ms = deadline_ms.max(self.now_ms + 1);
+            let at_ms = self.time_of(id, deadline_ms).max(self.now_ms + 1);
             if self.wakes.entry(id).or_default().insert(at_ms) {
                 self.schedule(at_ms, Step::WakeNode(id));
             }
@@ -249,8 +292,20 @@ impl World {
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
+        let user = match &event {
+            Event::Put { node, .. }
+            | Event::Cancel { node }
+            | Event::Get { node, .. }
+            | Event::Remove { node, .. }
+            | Event::Stop { node, .. }
+            | Event::Spoil { node } => Some(*node),
+            _ => None,
+        };
+        if let Some(until_ms) = user.and_then(|id| self.paused_until(id)) {
+            self.schedule(until_ms, Step::Happen(event));
+            return Ok(());
+        }
         self.note(|| format!("{event:?}"));
-        let now_ms = self.now_ms;
         match event {
             Event::Put { node, name, blocks, tail, stream, copies, rack } => {
                 let put = self.next_put;
@@ -261,14 +316,17 @@ impl World {
                 let name = object_name(name);
                 let order = PutOrder { put, name: name.clone(), bytes, stream, copies, placement };
                 self.truth.begin_put(put, name, blocks, copies);
-                return self.with_node(node, |node, outbox| node.put(now_ms, order, outbox));
+                let clock_ms = self.clock_ms(node);
+                return self.with_node(node, |node, outbox| node.put(clock_ms, order, outbox));
             }
             Event::Cancel { node } => {
-                return self.with_node(node, |node, outbox| node.cancel_a_put(now_ms, outbox));
+                let clock_ms = self.clock_ms(node);
+                return self.with_node(node, |node, outbox| node.cancel_a_put(clock_ms, outbox));
             }
             Event::Get { node, name } => return self.get(node, &object_name(name)),
             Event::Remove { node, name } => {
-                return self.with_node(node, |node, outbox| node.remove(now_ms, object_name(name), outbox));
+                let clock_ms = self.clock_ms(node);
+                return self.with_node(node, |node, outbox| node.remove(clock_ms, object_name(name), outbox));
             }
             Event::Crash { node, loses_memory, back_ms } => {
                 self.crash(node, loses_memory);
@@ -283,7 +341,14 @@ impl World {
                 self.crash(node, false);
                 self.schedule(back_ms, Step::StartNode(node));
             }
-            Event::Cut { inside, until_ms } => self.network.cut(inside, until_ms),
+            Event::Cut { inside, outward: None, until_ms } => self.network.cut(inside, until_ms),
+            Event::Cut { inside, outward: Some(is_outward), until_ms } => {
+                self.network.cut_one_way(inside, is_outward, until_ms);
+            }
+            Event::Pause { node, until_ms } => {
+                let paused = self.paused.entry(node).or_default();
+                *paused = until_ms.max(*paused);
+            }
             Event::CrashDirectory { back_ms } => {
                 self.directory.crash();
                 self.schedule(back_ms, Step::StartDirectory);
@@ -297,8 +362,8 @@ impl World {
     }
 
     fn get(&mut self, node: NodeId, name: &ObjectName) -> Result<(), String> {
-        let (now_ms, expected) = (self.now_ms, self.truth.acknowledged(name));
-        self.with_node(node, |node, outbox| node.get(now_ms, name.clone(), expected, outbox))
+        let (clock_ms, expected) = (self.clock_ms(node), self.truth.acknowledged(name));
+        self.with_node(node, |node, outbox| node.get(clock_ms, name.clone(), expected, outbox))
     }
 
     fn crash(&mut self, id: NodeId, loses_memory: bool) {
@@ -328,6 +393,7 @@ impl World {
         self.network.calm();
         self.directory.disarm();
         self.directory_sleeps_ms = 0;
+        self.paused.clear();
         self.start_directory()?;
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.schedule(self.now_ms + 100, Step::StartNode(id));

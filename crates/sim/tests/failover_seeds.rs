@@ -33,7 +33,7 @@ fn no_command_is_lost_or_done_twice_when_leaders_change() {
 }
 
 fn must_be_caught(broken: BrokenLeaderRule) {
-    let caught = run_all(10 * SEEDS, Some(broken)).expect_err("a broken rule must be noticed"); // that is the test
+    let caught = run_all(50 * SEEDS, Some(broken)).expect_err("a broken rule must be noticed"); // that is the test
     println!("{broken:?}: {caught}");
 }
 

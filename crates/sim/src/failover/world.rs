@@ -16,6 +16,8 @@ const CHAOS_MS: u64 = 15_000;
 /// No command begins behind this.
 const CALM_MS: u64 = 20_000;
 const END_MS: u64 = 28_000;
+/// A stop that outlives every lease.
+const LONG_STOP_MS: u64 = 30_000;
 /// How often hosts and clients look at their clocks.
 const WAKE_MS: u64 = 10;
 
@@ -32,10 +34,23 @@ enum Step {
 /// Something that goes wrong.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    Die { host: u64, back_ms: u64 },
-    Stop { host: u64, until_ms: u64 },
-    Cut { host: u64, until_ms: u64 },
-    StoreAway { until_ms: u64 },
+    Die {
+        host: u64,
+        back_ms: u64,
+    },
+    Stop {
+        host: u64,
+        until_ms: u64,
+    },
+    /// Nothing gets through to the store, or from it, or either.
+    Cut {
+        host: u64,
+        until_ms: u64,
+        lost: (bool, bool),
+    },
+    StoreAway {
+        until_ms: u64,
+    },
 }
 
 struct Place {
@@ -44,7 +59,8 @@ struct Place {
     calls: u64,
     back_ms: u64,
     stopped_until_ms: u64,
-    cut_until_ms: u64,
+    /// Until when what it sends to the store is lost, and what comes from there.
+    cut_until_ms: (u64, u64),
     /// Its clock: a thousandth part of its speed, and where it began.
     speed: u64,
     offset_ms: u64,
@@ -69,6 +85,8 @@ pub(super) struct World {
     late_ms: u64,
     faults: u64,
     broken: Option<BrokenLeaderRule>,
+    /// By how much all ends later, because a host stops for longer than everything else takes.
+    later_ms: u64,
 }
 
 impl World {
@@ -80,7 +98,7 @@ impl World {
             calls: 0,
             back_ms: 0,
             stopped_until_ms: 0,
-            cut_until_ms: 0,
+            cut_until_ms: (0, 0),
             // Within an eighth of each other.
             speed: random.between(950, 1050),
             offset_ms: random.below(1 << 40),
@@ -99,6 +117,7 @@ impl World {
             late_ms: if random.percent(50) { 600 } else { 30 },
             faults: 0,
             broken,
+            later_ms: 0,
             random,
         };
         world.furnish();
@@ -113,7 +132,16 @@ impl World {
             let fault = world.fault(at_ms);
             world.schedule(at_ms, Step::Fault(fault));
         }
+        if world.random.percent(15) {
+            world.later_ms = LONG_STOP_MS;
+            let (host, at_ms) = (world.random.below(HOSTS), world.random.between(500, CHAOS_MS));
+            world.schedule(at_ms, Step::Fault(Fault::Stop { host, until_ms: at_ms + LONG_STOP_MS }));
+        }
         world
+    }
+
+    fn chaos_ms(&self) -> u64 {
+        CHAOS_MS + self.later_ms
     }
 
     /// The clients' nodes are members before anything begins.
@@ -147,7 +175,14 @@ impl World {
         match self.random.below(10) {
             0..3 => Fault::Die { host, back_ms: until_ms },
             3..7 => Fault::Stop { host, until_ms },
-            7..9 => Fault::Cut { host, until_ms },
+            7..9 => {
+                let lost = match self.random.below(10) {
+                    0..2 => (true, false),
+                    2..4 => (false, true),
+                    _ => (true, true),
+                };
+                Fault::Cut { host, until_ms, lost }
+            }
             _ => Fault::StoreAway { until_ms },
         }
     }
@@ -159,7 +194,7 @@ impl World {
 
     /// Sends something: it may be lost, late, or come twice.
     fn send(&mut self, step: impl Fn() -> Step) {
-        let chaos = self.now_ms < CHAOS_MS;
+        let chaos = self.now_ms < self.chaos_ms();
         let copies = if chaos && self.random.percent(self.lost_percent) { 0 } else { 1 };
         let again = u64::from(chaos && self.random.percent(self.lost_percent));
         for _ in 0..copies + again {
@@ -172,7 +207,7 @@ impl World {
 
     pub(super) fn run(&mut self) -> Result<FailoverReport, String> {
         while let Some(((at_ms, _), step)) = self.queue.pop_first() {
-            if at_ms >= END_MS {
+            if at_ms >= END_MS + self.later_ms {
                 break;
             }
             self.now_ms = at_ms;
@@ -194,7 +229,7 @@ impl World {
         match step {
             Step::ToStore { host, life, call, question } => {
                 if self.now_ms >= self.store_away_until_ms
-                    && self.now_ms >= self.places[host as usize].cut_until_ms
+                    && self.now_ms >= self.places[host as usize].cut_until_ms.0
                 {
                     let said = self.store.answer(self.now_ms, question, self.broken);
                     self.check_store()?;
@@ -203,7 +238,7 @@ impl World {
                 Ok(())
             }
             Step::FromStore { host, life, call, said } => {
-                if self.now_ms < self.places[host as usize].cut_until_ms {
+                if self.now_ms < self.places[host as usize].cut_until_ms.1 {
                     return Ok(());
                 }
                 if let Some(until_ms) = self.stopped(host) {
@@ -280,7 +315,7 @@ impl World {
 
     fn wake_client(&mut self, client: u64) {
         self.schedule(self.now_ms + WAKE_MS, Step::WakeClient(client));
-        let may_begin = self.now_ms < CALM_MS;
+        let may_begin = self.now_ms < CALM_MS + self.later_ms;
         let asked = self.clients[client as usize].wake(self.now_ms, HOSTS, may_begin, &mut self.random);
         if let Some((attempt, host, id, command)) = asked {
             self.send(|| Step::Ask { client, attempt, host, id, command: command.clone() });
@@ -307,8 +342,15 @@ impl World {
                 }
                 (place.back_ms, place.stopped_until_ms) = (back_ms, 0);
             }
-            Fault::Stop { host, until_ms } => self.places[host as usize].stopped_until_ms = until_ms,
-            Fault::Cut { host, until_ms } => self.places[host as usize].cut_until_ms = until_ms,
+            Fault::Stop { host, until_ms } => {
+                let stopped = &mut self.places[host as usize].stopped_until_ms;
+                *stopped = until_ms.max(*stopped);
+            }
+            Fault::Cut { host, until_ms, lost: (is_sent, is_heard) } => {
+                let cut = &mut self.places[host as usize].cut_until_ms;
+                (cut.0, cut.1) =
+                    (if is_sent { until_ms } else { cut.0 }, if is_heard { until_ms } else { cut.1 });
+            }
             Fault::StoreAway { until_ms } => {
                 self.store_away_until_ms = until_ms;
                 // It comes back with what it had, and leases that begin again.
