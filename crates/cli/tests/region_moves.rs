@@ -20,8 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Which steps a move passes, and at each how often it was passed before it.
-fn steps_of_a_move() -> Vec<(&'static str, String)> {
-    let nodes = Nodes::new("count", |_| Some("count".to_owned()));
+fn steps_of_a_move(name: &str) -> Vec<(&'static str, String)> {
+    let nodes = Nodes::new(name, |_| Some("count".to_owned()));
     let first = create(&nodes);
     let before = nodes.steps().len();
     pull(&nodes, "b", first);
@@ -38,7 +38,7 @@ fn steps_of_a_move() -> Vec<(&'static str, String)> {
 
 #[test]
 fn killing_any_party_at_any_step_of_a_move_loses_nothing() {
-    let steps = steps_of_a_move();
+    let steps = steps_of_a_move("count");
     let of = |party: &str| steps.iter().filter(|(other, _)| *other == party).count();
     println!(
         "{} steps: {} of the directory, {} of the home, {} of the taker",
@@ -69,6 +69,20 @@ fn killing_any_party_at_any_step_of_a_move_loses_nothing() {
             started.elapsed()
         );
     }
+}
+
+#[test]
+fn a_taker_that_was_not_told_of_its_move_does_not_keep_the_page_from_others() {
+    let is_begun =
+        |(party, step): &(&'static str, String)| *party == "d" && step.starts_with("directory-durable");
+    let begun = steps_of_a_move("intents").into_iter().find(is_begun).unwrap().1;
+    let mut nodes = Nodes::new("intent", |party| (party == "d").then(|| begun.clone()));
+    let first = create(&nodes);
+    // The directory has the intent, and dies before it says so.
+    nodes.pool("b").pull_page(first).unwrap_err();
+    nodes.revive("d");
+    pull(&nodes, "d", first);
+    check_homes(&nodes);
 }
 
 /// Every page has one home, and every node has the memory of what it has and no more.

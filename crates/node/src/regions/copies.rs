@@ -173,12 +173,13 @@ impl Regions {
         }
         let page = region.page(index).ok_or_else(|| Refused::new(errno::EINVAL, "there is no such page"))?;
         let incarnation = core.membership.incarnation.get();
-        let Reply::Move { epoch, part, .. } =
-            core.directory.apply(&Command::BeginMove { page, to: core.own, incarnation })?
-        else {
+        let command = Command::BeginMove { page, to: core.own, incarnation };
+        let begun = core.directory.ask(&command).inspect_err(|_| region.moves.doubt(index, None))?;
+        let Reply::Move { epoch, part, .. } = begun? else {
             return Err(Refused::new(errno::EIO, "the directory did not name a part"));
         };
-        core.directory.apply(&Command::CancelMove { page, epoch })?;
+        let command = Command::CancelMove { page, epoch };
+        core.directory.apply(&command).inspect_err(|_| region.moves.doubt(index, Some(epoch)))?;
         let holding = core.holdings.create_part(region.object, part, region.name.clone(), region.bytes)?;
         holding.attach(region);
         region.set_part(Arc::clone(&holding))?;

@@ -47,6 +47,7 @@ pub(super) enum Move {
 
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Coming {
+    /// Without one and in doubt, the directory may have an intent of which this node was not told.
     epoch: Option<Epoch>,
     /// Whether the page has room and memory here.
     has_room: bool,
@@ -57,6 +58,12 @@ pub(super) struct Coming {
 impl Moves {
     fn set_coming(&self, index: u32, coming: Coming) {
         self.lock().insert(index, Move::Coming(coming));
+    }
+
+    /// The directory may have an intent of this node that nobody works on: it is asked about until it answers.
+    pub(super) fn doubt(&self, index: u32, epoch: Option<Epoch>) {
+        let coming = Coming { epoch, in_doubt: true, ..Coming::default() };
+        self.lock().entry(index).or_insert(Move::Coming(coming));
     }
 
     fn coming(&self, index: u32) -> Option<Coming> {
@@ -106,6 +113,7 @@ impl Regions {
         tracing::debug!(%refused, "page {index} of {} did not come", region.name);
         match region.moves.coming(index) {
             Some(Coming { epoch: Some(epoch), .. }) => self.end_in_doubt(core, region, index, epoch),
+            Some(Coming { in_doubt: true, .. }) => {}
             _ => self.forget_coming(core, region, index),
         }
         if region.word(index).is_held() { Ok(()) } else { Err(refused) }
@@ -121,7 +129,11 @@ impl Regions {
         let page = region.page(index).ok_or_else(|| Refused::new(errno::EINVAL, "there is no such page"))?;
         let incarnation = core.membership.incarnation.get();
         let command = Command::BeginMove { page, to: core.own, incarnation };
-        let Reply::Move { epoch, part, from, .. } = core.directory.apply(&command)? else {
+        let begun = core.directory.ask(&command).inspect_err(|_| {
+            // The directory may have begun it all the same.
+            region.moves.set_coming(index, Coming { in_doubt: true, ..Coming::default() });
+        })?;
+        let Reply::Move { epoch, part, from } = begun? else {
             return Err(Refused::new(errno::EIO, "the directory did not begin the move"));
         };
         let coming = Coming { epoch: Some(epoch), ..Coming::default() };
@@ -199,6 +211,19 @@ impl Regions {
                 let coming = region.moves.coming(index).unwrap_or_default();
                 region.moves.set_coming(index, Coming { epoch: Some(epoch), in_doubt: true, ..coming });
             }
+        }
+    }
+
+    /// The directory may have begun a move of which this node was not told, and would refuse the page to others: asked again it says
+    /// which, and that is taken back.
+    fn take_intent_back(&self, core: &Core, region: &Arc<Region>, index: u32) {
+        let Some(page) = region.page(index) else { return };
+        let incarnation = core.membership.incarnation.get();
+        match core.directory.ask(&Command::BeginMove { page, to: core.own, incarnation }) {
+            Ok(Ok(Reply::Move { epoch, .. })) => self.end_in_doubt(core, region, index, epoch),
+            // There is none, or it ends with the life of this node or of the home.
+            Ok(_) => self.forget_coming(core, region, index),
+            Err(refused) => tracing::debug!(%refused, "an intent waits for the directory"),
         }
     }
 
@@ -399,9 +424,10 @@ impl Regions {
                             tracing::debug!(%refused, "a frozen page waits for the directory");
                         }
                     }
-                    Move::Coming(Coming { epoch: Some(epoch), in_doubt: true, .. }) => {
-                        self.end_in_doubt(core, &region, index, epoch);
-                    }
+                    Move::Coming(Coming { epoch, in_doubt: true, .. }) => match epoch {
+                        Some(epoch) => self.end_in_doubt(core, &region, index, epoch),
+                        None => self.take_intent_back(core, &region, index),
+                    },
                     _ => {}
                 }
             }
