@@ -112,7 +112,7 @@ pub struct MoveReport {
     pub one_way_cuts: u64,
     /// How often each step was reached.
     pub steps: BTreeMap<&'static str, u64>,
-    /// The steps of a run without faults, in order.
+    /// The steps of a run without faults, in order, as long as there is time to recover from a crash.
     pub order: Vec<&'static str>,
     /// The step at which the crash of [`CrashAt`] came.
     pub crashed_at: Option<&'static str>,

@@ -52,7 +52,7 @@ impl World {
     fn crash_here(&mut self, step: &'static str) -> Option<Victim> {
         *self.report.steps.entry(step).or_default() += 1;
         self.step_count += 1;
-        if self.is_calm {
+        if self.is_calm && self.now_ms < self.times.calm_ms {
             self.report.order.push(step);
         }
         let crash = self.crash.filter(|crash| crash.step == self.step_count)?;

@@ -44,7 +44,7 @@ pub(super) struct Times {
 }
 
 const LONG: Times = Times { calm_ms: 45_000, quiet_ms: 51_000, last_ms: 54_500, end_ms: 60_000 };
-const SHORT: Times = Times { calm_ms: 6000, quiet_ms: 11_000, last_ms: 16_500, end_ms: 25_000 };
+const SHORT: Times = Times { calm_ms: 6000, quiet_ms: 14_500, last_ms: 19_000, end_ms: 26_500 };
 
 pub(super) enum Step {
     Deliver(Address, Address, Letter),
