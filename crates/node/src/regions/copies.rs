@@ -180,10 +180,7 @@ impl Regions {
         };
         let command = Command::CancelMove { page, epoch };
         core.directory.apply(&command).inspect_err(|_| region.moves.doubt(index, Some(epoch)))?;
-        let holding = core.holdings.create_part(region.object, part, region.name.clone(), region.bytes)?;
-        holding.attach(region);
-        region.set_part(Arc::clone(&holding))?;
-        Ok(holding)
+        self.part_as_told(core, region, part, incarnation)
     }
 
     fn bring(

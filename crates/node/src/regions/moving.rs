@@ -6,6 +6,7 @@
 
 use crate::core::Core;
 use crate::fault_point;
+use crate::holdings::Holding;
 use crate::refused::{Refused, errno};
 use crate::regions::arriving::{Granted, bring_page};
 use crate::regions::{Region, Regions};
@@ -139,16 +140,7 @@ impl Regions {
         let coming = Coming { epoch: Some(epoch), ..Coming::default() };
         region.moves.set_coming(index, coming);
         fault_point::reach("move-begun");
-        let holding = match region.part() {
-            Some(holding) => holding,
-            None => {
-                let holding =
-                    core.holdings.create_part(region.object, part, region.name.clone(), region.bytes)?;
-                holding.attach(region);
-                region.set_part(Arc::clone(&holding))?;
-                holding
-            }
-        };
+        let holding = self.part_as_told(core, region, part, incarnation)?;
         core.holdings.add_page(&holding, index)?;
         region.moves.set_coming(index, Coming { has_room: true, ..coming });
         fault_point::reach("move-room-made");
@@ -163,6 +155,33 @@ impl Regions {
             }
         }
         Ok(())
+    }
+
+    /// The part of the region here that the directory has named to this life of the node, made if there is none. The node may have begun
+    /// another life while the answer was on its way, and the directory have given up the part: pages that came into one that it does not
+    /// know would go with that at the next report.
+    pub(super) fn part_as_told(
+        &self,
+        core: &Core,
+        region: &Arc<Region>,
+        part: Epoch,
+        incarnation: u64,
+    ) -> Result<Arc<Holding>, Refused> {
+        let changed = || {
+            let text =
+                format!("this node has begun anew while {} was asked for (hint: ask again)", region.name);
+            Refused::new(errno::EAGAIN, text)
+        };
+        if core.membership.incarnation.get() != incarnation {
+            return Err(changed());
+        }
+        if let Some(holding) = region.part() {
+            return if holding.epoch() == part { Ok(holding) } else { Err(changed()) };
+        }
+        let holding = core.holdings.create_part(region.object, part, region.name.clone(), region.bytes)?;
+        holding.attach(region);
+        region.set_part(Arc::clone(&holding))?;
+        Ok(holding)
     }
 
     /// Copies the page from its home into the room that was made for it.

@@ -142,6 +142,13 @@ impl World {
         if !self.reach(id, home, "move-begun") {
             return;
         }
+        // The node may have begun another life while the answer was on its way, for which the directory knows no such part.
+        let begun_by = self.coming(id, page).map(|coming| coming.incarnation);
+        let is_told = begun_by == Some(self.node(id).incarnation)
+            && self.node(id).part.is_none_or(|known| known == part);
+        if !is_told {
+            return self.end_in_doubt(id, page);
+        }
         if self.node(id).part.is_none() {
             self.node(id).part = Some(part);
             if !self.reach(id, home, "part-made") {
