@@ -133,16 +133,21 @@ impl Pool {
     /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
     /// [`PoolError::Unreachable`] if no home answers.
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
+        if self.read_at_once(address, into) { Ok(()) } else { self.read_elsewhere(address.raw(), into) }
+    }
+
+    /// Reads what this thread has at hand; says whether it did.
+    #[inline]
+    pub(crate) fn read_at_once(&self, address: GlobalAddress, into: &mut [u8]) -> bool {
         let (start, bytes) = (into.as_mut_ptr(), into.len());
         // SAFETY: `latest` found the range in live memory; `into` is an exclusive borrow of as many bytes.
         if self.latest(address.raw(), bytes, false, |from| unsafe { copy_racing(from, start, bytes) }) {
-            return Ok(());
+            return true;
         }
-        let at_hand = self.at_hand(address.raw(), into.len(), false, |memory, offset| {
+        self.at_hand(address.raw(), into.len(), false, |memory, offset| {
             // The piece was found to cover the range.
             memory.read_at(offset, into).is_ok()
-        });
-        if at_hand { Ok(()) } else { self.read_elsewhere(address.raw(), into) }
+        })
     }
 
     /// Writes bytes at an address: by stores if this host holds the region, else to its home. It may cross from one
@@ -436,7 +441,7 @@ impl Pool {
     }
 
     /// Puts the memory of an object of this host where the thread finds it at once.
-    fn take_in_hand(&self, entry: &Arc<Entry>) {
+    pub(crate) fn take_in_hand(&self, entry: &Arc<Entry>) {
         if self.asks() {
             return;
         }
@@ -476,7 +481,8 @@ impl Entry {
         self.first == other.first && self.bytes >= other.bytes
     }
 
-    fn covers(&self, address: u64) -> bool {
+    /// Whether it has the byte at an address.
+    pub(crate) fn covers(&self, address: u64) -> bool {
         address.wrapping_sub(self.first) < self.bytes
     }
 }

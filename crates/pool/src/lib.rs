@@ -20,6 +20,7 @@ mod error;
 mod guard;
 mod kv;
 pub mod local;
+mod many;
 mod object;
 mod pool;
 mod preference;
@@ -42,6 +43,7 @@ pub use kv::{
     KvGpu, KvQueue, KvTransfer, KvValues, Listed, Owned, QueueOptions, Refusal, Replaced, Replacement, Run,
     Scatter, Scattered, ScatteredRuns, Stored, TOGETHER_BYTES_MAX, TOGETHER_MAX, WhenFull,
 };
+pub use many::PartFailed;
 pub use object::Object;
 pub use pool::{Pool, PutOptions, Verified};
 pub use preference::ReadPreference;

@@ -5,8 +5,10 @@
 //! finds out where the page is, and the access begins again. See the decision on racks.
 
 mod locked;
+mod many;
 
 pub(crate) use locked::Under;
+pub(crate) use many::{Load, LoadsByHome};
 
 use crate::address::{SAMPLE_EVERY, is_sampled};
 use crate::remote::{Attached, call_for_handle};
@@ -371,17 +373,7 @@ impl RegionPages {
         buffer: &mut Buffer<'_>,
     ) -> Result<(), PoolError> {
         let attached = self.attach(pool, opened, home)?;
-        let mut runs: Vec<ByteRange> = Vec::new();
-        for piece in pieces {
-            let range = crate::session::range(piece.offset, piece.bytes as u64)?;
-            match runs.last_mut() {
-                // Each page is granted to devices by itself.
-                Some(last) if last.end() == piece.offset && !piece.offset.is_multiple_of(PAGE_BYTES) => {
-                    *last = crate::session::range(last.offset(), last.bytes() + range.bytes())?;
-                }
-                _ => runs.push(range),
-            }
-        }
+        let runs = runs(pieces.iter().copied())?;
         let is_write = buffer.is_write();
         let done = match buffer {
             Buffer::Into(into) => {
@@ -571,6 +563,22 @@ fn pieces(offset: u64, bytes: usize) -> Vec<Piece> {
         done += now;
     }
     pieces
+}
+
+/// The ranges of pieces, whose bytes follow each other.
+fn runs(pieces: impl Iterator<Item = Piece>) -> Result<Vec<ByteRange>, PoolError> {
+    let mut runs: Vec<ByteRange> = Vec::new();
+    for piece in pieces {
+        let range = crate::session::range(piece.offset, piece.bytes as u64)?;
+        match runs.last_mut() {
+            // Each page is granted to devices by itself.
+            Some(last) if last.end() == piece.offset && !piece.offset.is_multiple_of(PAGE_BYTES) => {
+                *last = crate::session::range(last.offset(), last.bytes() + range.bytes())?;
+            }
+            _ => runs.push(range),
+        }
+    }
+    Ok(runs)
 }
 
 /// Whether an object is a region, whose pages have words.
