@@ -144,6 +144,15 @@ impl<M: Memory> Records for OfTable<'_, M> {
         Ok(self.0.get(key.as_bytes(), into)?)
     }
 
+    fn read_all(&mut self, keys: &[String], found: &mut Found<'_>) -> Result<(), DriveError> {
+        let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes()).collect();
+        let values = self.0.get_many(&keys)?;
+        values.iter().enumerate().try_for_each(|(place, value)| match value {
+            Some(value) => found(place, value),
+            None => Ok(()),
+        })
+    }
+
     fn write(&mut self, key: &str, value: &[u8]) -> Result<(), DriveError> {
         Ok(self.0.set(key.as_bytes(), value)?)
     }

@@ -1,14 +1,14 @@
 //! A hash table in the memory of a pool: an example of what the pool API is for.
 //!
 //! Any number of programs in any number of racks read and write the same table, without a server for it and without a
-//! lock. What they do to memory is four things: read bytes, write bytes, swap a word, add to a word.
+//! lock. What they do to memory is four things: read bytes (of many places at once), write bytes, swap a word, add to a word.
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | [`memory`] | those four things, on a region of a pool or in one process |
 //! | [`layout`] | where what lies: header, buckets, entries |
 //! | [`heap`] | room for entries |
-//! | [`table`] | get, set, remove |
+//! | [`table`] | get (one key or many), set, remove |
 //! | [`server`] | the table for Redis clients |
 //! | [`workload`], [`values`], [`drive`] | YCSB's workloads, on a table or on Redis servers; every value that is read is checked |
 //! | [`faults`] | memory that is shared by page faults, to compare with |

@@ -13,6 +13,14 @@ pub trait Memory {
     /// [`PoolError`].
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError>;
 
+    /// Fills each buffer with the bytes at its offset. They are not read at one moment.
+    ///
+    /// # Errors
+    /// [`PoolError`] of the first that failed.
+    fn read_many(&self, parts: &mut [(u64, &mut [u8])]) -> Result<(), PoolError> {
+        parts.iter_mut().try_for_each(|(offset, into)| self.read(*offset, into))
+    }
+
     /// Writes bytes.
     ///
     /// # Errors
@@ -54,6 +62,12 @@ impl PoolMemory {
 impl Memory for PoolMemory {
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         self.pool.read(self.at(offset)?, into)
+    }
+
+    fn read_many(&self, parts: &mut [(u64, &mut [u8])]) -> Result<(), PoolError> {
+        let parts = parts.iter_mut().map(|(offset, into)| Ok((self.at(*offset)?, &mut **into)));
+        let mut parts = parts.collect::<Result<Vec<_>, PoolError>>()?;
+        self.pool.read_many(&mut parts).map_err(|failed| failed.error)
     }
 
     fn write(&self, offset: u64, from: &[u8]) -> Result<(), PoolError> {

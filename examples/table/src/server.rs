@@ -77,10 +77,10 @@ fn answer<M: Memory>(table: &Table<M>, words: Arguments<'_>, replies: &mut Repli
     let name = words.get(0).to_ascii_uppercase();
     let outcome = match (&name[..], words.len()) {
         (b"GET", 2) => get(table, words.get(1), replies),
-        (b"MGET", 2..) => {
-            replies.array(words.len() - 1);
-            words.from(1).try_for_each(|key| get(table, key, replies))
-        }
+        (b"MGET", 2..) => table.get_many(&words.from(1).collect::<Vec<_>>()).map(|values| {
+            replies.array(values.len());
+            values.iter().for_each(|value| say(value.as_deref(), replies));
+        }),
         (b"SET", 3) => table.set(words.get(1), words.get(2)).map(|()| replies.simple("OK")),
         (b"DEL" | b"UNLINK", 2..) => {
             let removed = words.from(1).map(|key| table.remove(key)).collect::<Result<Vec<_>, _>>();
@@ -127,8 +127,6 @@ fn answer<M: Memory>(table: &Table<M>, words: Arguments<'_>, replies: &mut Repli
     };
     if let Err(error) = outcome {
         replies.error(&format!("ERR {error}"));
-        // Part of an array may have gone before: the client could not tell.
-        return name == b"MGET";
     }
     false
 }
@@ -155,12 +153,16 @@ fn hello(words: Arguments<'_>, replies: &mut Replies) {
 
 fn get<M: Memory>(table: &Table<M>, key: &[u8], replies: &mut Replies) -> Result<(), TableError> {
     let mut value = Vec::new();
-    if table.get(key, &mut value)? {
-        replies.bulk(&value);
-    } else {
-        replies.nil();
-    }
+    let is_there = table.get(key, &mut value)?;
+    say(is_there.then_some(&value), replies);
     Ok(())
+}
+
+fn say(value: Option<&[u8]>, replies: &mut Replies) {
+    match value {
+        Some(value) => replies.bulk(value),
+        None => replies.nil(),
+    }
 }
 
 fn info<M: Memory>(table: &Table<M>) -> String {

@@ -13,6 +13,8 @@
 //! nobody sees; then its program looks for others of the key, gives way to one that stands in front of it, or makes its own
 //! entry live and removes those behind it.
 
+mod many;
+
 use crate::heap::Heap;
 use crate::layout::{
     Aim, BUCKET_BYTES, BUCKETS_AT, Entry, MAGIC, NEXT_AT, Place, RECORD_BYTES_MAX, SLOTS, STATE_AT, Stage,
@@ -155,6 +157,11 @@ impl<M: Memory> Table<M> {
             }
             self.forget(aim);
         }
+        self.look_up(aim, key, into)
+    }
+
+    /// Finds a key through its buckets, and appends its value; whether there is one.
+    fn look_up(&self, aim: Aim, key: &[u8], into: &mut Vec<u8>) -> Result<bool, TableError> {
         count(&self.counts.looked_up);
         for _ in 0..TRIES_MAX {
             let mut words = [[0; SLOTS]; 2];

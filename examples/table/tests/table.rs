@@ -78,6 +78,13 @@ proptest! {
         for key in 0..=255 {
             prop_assert_eq!(value(&programs[1], &[key]), plain.get(&key).cloned());
         }
+        // All at once, and some twice, by programs that remember places and by one that does not.
+        let keys: Vec<[u8; 1]> = (0..=255).chain(0..9).map(|key| [key]).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        for program in &programs {
+            let found = program.get_many(&keys).unwrap();
+            prop_assert!(found.iter().eq(keys.iter().map(|key| plain.get(&key[0]).cloned()).collect::<Vec<_>>().iter()));
+        }
     }
 }
 
@@ -123,6 +130,15 @@ fn nobody_ever_reads_what_was_replaced_before_they_asked() {
                         let least = written[key].load(Ordering::SeqCst).max(seen[key]);
                         let found = stamp(&value(table, &[key as u8]).expect("the key is never removed"));
                         assert!(found >= least, "{found} after {least}");
+                        seen[key] = found;
+                    }
+                    let least: Vec<u64> =
+                        written.iter().map(|written| written.load(Ordering::SeqCst)).collect();
+                    let together = table.get_many(&[&[0], &[1], &[2]]).unwrap();
+                    for (key, found) in together.iter().enumerate() {
+                        let found = stamp(found.as_ref().expect("the key is never removed"));
+                        let least = least[key].max(seen[key]);
+                        assert!(found >= least, "{found} together after {least}");
                         seen[key] = found;
                     }
                 }
