@@ -92,6 +92,17 @@ fn send(stream: &mut TcpStream, bytes: &[u8]) {
     let _ = stream.read(&mut [0; 1]);
 }
 
+/// Reads what still comes of a request until its stream ends, which must not be all of it.
+fn assert_cut(stream: &mut TcpStream, request: FrameHeader) {
+    let mut bytes = vec![0; 1 << 20];
+    let mut body = RUN_BYTES as u64;
+    while let Ok(received @ 1..) = stream.read(&mut bytes) {
+        body += received as u64;
+    }
+    let whole = u64::from(request.body_bytes);
+    assert!(body < whole, "{body} bytes of a frame of {whole} came, and it would be done");
+}
+
 #[test]
 fn an_honest_answer_is_taken() {
     let (address, thread) = lie(|stream, sender, request| {
@@ -211,13 +222,7 @@ fn a_write_that_was_given_up_does_not_arrive_later() {
         let (address, thread) = lie(move |stream, _, request| {
             // The client tries elsewhere, or says that it failed; from then on nothing of it may be done.
             wait.recv().unwrap();
-            let mut bytes = vec![0; 1 << 20];
-            let mut body = RUN_BYTES as u64;
-            while let Ok(received @ 1..) = stream.read(&mut bytes) {
-                body += received as u64;
-            }
-            let whole = u64::from(request.body_bytes);
-            assert!(body < whole, "{mode:?}: {body} bytes of a frame of {whole} came, and it would be done");
+            assert_cut(stream, request);
         });
         let timeout = Duration::from_millis(400);
         let options = ClientOptions { streams: 1, mode, timeout, ..ClientOptions::default() };
@@ -241,13 +246,7 @@ fn a_write_of_a_killed_process_does_not_arrive_later() {
         began.send(()).unwrap();
         // Others write to the same place once the process is gone; from then on nothing of it may be done.
         wait.recv().unwrap();
-        let mut bytes = vec![0; 1 << 20];
-        let mut body = RUN_BYTES as u64;
-        while let Ok(received @ 1..) = stream.read(&mut bytes) {
-            body += received as u64;
-        }
-        let whole = u64::from(request.body_bytes);
-        assert!(body < whole, "{body} bytes of a frame of {whole} came, and it would be done");
+        assert_cut(stream, request);
     });
     let mut process = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "writes_until_it_is_killed"])
