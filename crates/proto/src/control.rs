@@ -6,8 +6,10 @@
 mod kv;
 mod locks;
 mod message;
+mod notice;
 mod object;
 mod pages;
+mod peer;
 mod status;
 
 pub use kv::{
@@ -16,12 +18,11 @@ pub use kv::{
     KvSwap, KvSwapped,
 };
 pub use locks::{LOCKS_KEPT_MAX, LockInfo, LockMode, LockPerson, LockTable};
-pub use message::{
-    Advice, AllocationKind, Copies, Mapped, Notice, NoticeReply, Opened, PeerReply, PeerRequest, ProbeRange,
-    PutStarted, PutTarget, Reply, Request,
-};
+pub use message::{Advice, AllocationKind, Copies, Mapped, Opened, PutStarted, PutTarget, Reply, Request};
+pub use notice::{Notice, NoticeReply, ProbeRange};
 pub use object::{Home, Mending, ObjectInfo, ObjectState, Placement, RenameTarget};
 pub use pages::{HotPage, PageHeat, PagesOn, PagesOpened};
+pub use peer::{PeerReply, PeerRequest};
 pub use status::{CacheStatus, Counters, DirectoryLeader, MemberInfo, NodeStatus, Problem, SharedDirectory};
 
 use hinterland_types::limits::CONTROL_BYTES_MAX;
