@@ -3,15 +3,30 @@
 
   bench/record.py take FOLDER NAME [WORDS...]   runs `hinterland bench NAME WORDS --json` and keeps FOLDER/NAME.json
   bench/record.py show FOLDER                   prints a table for each file of the folder
+  bench/record.py aims                          prints what the benches must reach, beside the newest kept figures
 
 The program is HINTERLAND_BIN, else target/release/hinterland.
 """
 
+import fnmatch
 import json
+import operator
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
+import tomllib
+
+HERE = pathlib.Path(__file__).resolve().parent
+MEASUREMENTS = HERE.parent / "docs/measurements"
+OPERATORS = {"/": operator.truediv, "-": operator.sub}
+HEAD = """# What was aimed at, and what is measured
+
+Made by `bench/record.py aims > docs/reference/aims.md` of `bench/aims.toml` and the newest figure of each case under `docs/measurements/`; what each bench does stands in [Benches](benches.md),
+all figures of a day are printed by `bench/record.py show docs/measurements/DAY`. Most were taken on virtual machines of two processors whose host is shared: a ratio is good to about a tenth.
+Of several cases the one that is farthest from the aim counts, or of orders and thresholds the best one where it says so; it is named.
+"""
 
 
 def take(folder, name, words):
@@ -69,8 +84,70 @@ def show(folder):
     return 0
 
 
+def newest():
+    """Rows by bench and case, each with its folder; later folders replace earlier ones."""
+    rows = {}
+    for path in sorted(MEASUREMENTS.glob("*/*.json"), key=lambda path: (path.parent.name, path.name)):
+        report = json.loads(path.read_text())
+        for row in report.get("rows", []):
+            rows[report["bench"], row["case"]] = {**row, "folder": path.parent.name}
+    return rows
+
+
+def worth(figure_of, row):
+    """What an aim looks at in a row; None where a part of it was not taken."""
+    for sign, apply in OPERATORS.items():
+        if sign in figure_of:
+            one, other = (row[part] for part in figure_of.split(sign))
+            return apply(one, other) if one is not None and other else None
+    return row[figure_of]
+
+
+def deciding(aim, rows):
+    """What the row that decides about an aim is worth, its case and its folder; of several the farthest from the aim, the nearest, or their mean."""
+    patterns = aim["case"] if isinstance(aim["case"], list) else [aim["case"]]
+    found = []
+    for (bench, case), row in rows.items():
+        meant = any(fnmatch.fnmatchcase(case, pattern) for pattern in patterns)
+        if bench == aim["bench"] and meant and " without " not in case:
+            value = worth(aim["figure"], row)
+            if value is not None:
+                found.append((value, case, row["folder"]))
+    if not found:
+        raise SystemExit(f"bench/aims.toml: no figure of {aim['bench']} {aim['case']} is kept")
+    if aim.get("pick") == "mean":
+        return statistics.geometric_mean(value for value, *_ in found), f"mean of {len(found)}", max(found, key=lambda one: one[2])[2]
+    largest = ("most" in aim) != (aim.get("pick") == "best")
+    return max(found) if largest else min(found)
+
+
+def aims():
+    rows = newest()
+    print(HEAD)
+    print("| bench | what | figure | asked | measured | | case, day |")
+    print("| --- | --- | --- | --- | ---: | --- | --- |")
+    missed = []
+    for aim in tomllib.loads((HERE / "aims.toml").read_text())["aim"]:
+        value, case, folder = deciding(aim, rows)
+        met = value <= aim["most"] if "most" in aim else value >= aim["least"]
+        asked = f"<= {figure(aim['most'])}" if "most" in aim else f">= {figure(aim['least'])}"
+        cells = [f"`{aim['bench']}`", aim["what"], aim["figure"], asked, figure(value), "met" if met else "**missed**"]
+        print("| " + " | ".join([*cells, f"{case}, {folder}"]) + " |")
+        if not met:
+            missed.append(f"- `{aim['bench']}`, {case}: {figure(value)}, asked {asked}. {sentence(aim.get('why', 'not known why'))}")
+    print("\n## Missed, and why\n")
+    print("\n".join(missed))
+    return 0
+
+
+def sentence(words):
+    return words[0].upper() + words[1:] + "."
+
+
 def main():
     match sys.argv[1:]:
+        case ["aims"]:
+            return aims()
         case ["take", folder, name, *words]:
             return take(folder, name, words)
         case ["show", folder]:

@@ -6,6 +6,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 import time
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
@@ -45,3 +46,9 @@ def test_the_reference_is_what_the_binary_says(binary):
     made = subprocess.run([str(binary), "generate", "reference"], capture_output=True, text=True, check=True).stdout
     kept = (TREE / "docs/reference/commands.md").read_text(encoding="utf-8")
     assert kept.strip() == made.strip(), "hint: cargo xtask docs"
+
+
+def test_the_aims_are_shown_beside_the_newest_figures():
+    made = subprocess.run([sys.executable, str(TREE / "bench/record.py"), "aims"], capture_output=True, text=True, check=True).stdout
+    kept = (TREE / "docs/reference/aims.md").read_text(encoding="utf-8")
+    assert kept == made, "hint: bench/record.py aims > docs/reference/aims.md"
