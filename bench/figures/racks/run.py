@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Redraws for this system what figures 6 to 10 of a paper on racks joined by RDMA (Rcmp) show, from what benches printed.
 
-  bench/figures/racks/run.py take FOLDER          runs the benches, about ten minutes; the program is HINTERLAND_BIN, else target/release/hinterland
-  bench/figures/racks/run.py draw FOLDER OUT      draws OUT/*.svg from FOLDER/*.json, and says what is missing
+  bench/figures/racks/run.py take FOLDER [OUT]    runs the benches, about ten minutes, and draws; the program is HINTERLAND_BIN, else target/release/hinterland
+  bench/figures/racks/run.py draw FOLDER OUT      draws OUT/*.svg from FOLDER/*.json, else from the newest of FOLDER/*/*.json, and says what is missing
 
 A figure whose JSON is missing is left out; nothing is filled in.
 """
@@ -71,6 +71,9 @@ class Inputs:
     def read(self, name):
         """A report, or nothing and a word about it."""
         path = self.folder / f"{name}.json"
+        kept = sorted(self.folder.glob(f"*/{name}.json"), key=lambda path: path.parent.name)
+        if not path.exists() and kept:
+            path = kept[-1]
         if path.exists():
             return json.loads(path.read_text(encoding="utf-8"))
         print(f"{path} is missing: what needs it is left out (hint: run.py take {self.folder}, for `scale` bench/figures/scaling/run.py take)", file=sys.stderr)
@@ -187,17 +190,24 @@ def figure_10(inputs, out):
     bars(out / "figure-10-rpc.svg", "Ways to fetch bytes that another node finds", captions, list(sizes.items()))
 
 
+def draw(folder, out):
+    """Draws what there are reports for."""
+    inputs = Inputs(folder)
+    out.mkdir(parents=True, exist_ok=True)
+    for one in (figure_6, figure_7, figure_8, figure_9, figure_10):
+        one(inputs, out)
+    return 0
+
+
 def main():
     """Reads the command line."""
     match sys.argv[1:]:
         case ["take", folder]:
             return take(pathlib.Path(folder))
+        case ["take", folder, out]:
+            return take(pathlib.Path(folder)) or draw(pathlib.Path(folder), pathlib.Path(out))
         case ["draw", folder, out]:
-            inputs, out = Inputs(pathlib.Path(folder)), pathlib.Path(out)
-            out.mkdir(parents=True, exist_ok=True)
-            for one in (figure_6, figure_7, figure_8, figure_9, figure_10):
-                one(inputs, out)
-            return 0
+            return draw(pathlib.Path(folder), pathlib.Path(out))
     print(__doc__, file=sys.stderr)
     return 2
 
