@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import os
-import signal
 import subprocess
 import time
 
@@ -115,23 +113,6 @@ def test_a_stream_that_outgrows_the_pool_leaves_nothing(node):
     assert outcome.returncode == 1 and "hint:" in outcome.stderr
     wait_until(lambda: used_bytes(node) == 0)
     assert node.json("ls") == []
-
-
-@pytest.mark.parametrize("sent", [0, 1, 65_536, 3 * MEBIBYTE + 5])
-@pytest.mark.parametrize("way", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
-def test_an_interrupted_put_leaves_nothing(node, make_file, sent, way):
-    put = subprocess.Popen(node.command("put", "-", "--name", "half"), stdin=subprocess.PIPE,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    os.write(put.stdin.fileno(), bytes(min(sent, 65_536))) if sent else None
-    for _ in range(max(0, sent - 65_536) // 65_536):
-        os.write(put.stdin.fileno(), bytes(65_536))
-    wait_until(lambda: node.json("status")["sessions"] >= 2)
-    put.send_signal(way)
-    put.wait(timeout=10)
-    put.stdin.close()
-    assert node.run("stat", "half", check=False).returncode == 1
-    wait_until(lambda: used_bytes(node) == 0, seconds=2)
-    node.run("put", make_file("source", 100), "--name", "half")
 
 
 def test_what_is_removed_makes_room(node, make_file):
