@@ -3,7 +3,8 @@
 
 The weights stay mapped: repacking, which copies them into private memory, is off. One thread and greedy choice
 make the text the same on every run. With --hold the program stays after the text, answers each line on standard
-input with a fresh measure of its memory, and leaves when the input ends.
+input with a fresh measure of its memory, and leaves when the input ends. With --say each piece of text goes to
+standard error as it comes.
 """
 
 import argparse
@@ -23,6 +24,7 @@ def parse_arguments():
     parser.add_argument("--tokens", type=int, default=48, help="how many to generate (48)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--hold", action="store_true", help="stay and answer lines on standard input")
+    parser.add_argument("--say", action="store_true", help="write each piece of text to standard error as it comes")
     return parser.parse_args()
 
 
@@ -48,7 +50,8 @@ def model_parameters(path, threads):
 class Stream:
     """Collects the text as it arrives and keeps the time of the first and the last piece."""
 
-    def __init__(self):
+    def __init__(self, say):
+        self.say = say
         self.started = time.monotonic()
         self.first = None
         self.last = None
@@ -66,6 +69,8 @@ class Stream:
             self.first = self.first or now
             self.last = now
             self.pieces.append(text)
+            if self.say:
+                print(text, end="", file=sys.stderr, flush=True)
         return False
 
     def tokens_per_second(self):
@@ -117,7 +122,7 @@ def main():
     server = llama.Server(model_parameters(arguments.model, arguments.threads))
     load_seconds = time.monotonic() - started
 
-    stream = Stream()
+    stream = Stream(arguments.say)
     request = {
         "prompt": arguments.prompt,
         "n_predict": arguments.tokens,
