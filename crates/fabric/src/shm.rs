@@ -9,13 +9,13 @@
 //!
 //! The 56-byte body of a ring slot, requests and responses alike:
 //!
-//! | bytes | contents |
-//! | --- | --- |
-//! | 0 | form: 1 inline, 2 in a cell; in responses 3 inline error, 4 error in a cell; from 16 on see below |
-//! | 1 | length of an inline body, at most [`INLINE_BYTES`] |
-//! | 2..4 | cell |
-//! | 4..8 | length of a body in a cell, at most [`CELL_BYTES`] |
-//! | 8..56 | inline body |
+//! | offset | bytes | contents |
+//! | --- | --- | --- |
+//! | 0 | 1 | form: 1 inline, 2 in a cell; in responses 3 inline error, 4 error in a cell; from 16 on see below |
+//! | 1 | 1 | length of an inline body, at most [`INLINE_BYTES`] |
+//! | 2 | 2 | cell |
+//! | 4 | 4 | length of a body in a cell, at most [`CELL_BYTES`] |
+//! | 8 | 48 | inline body |
 //!
 //! A form of 16 or more is a short request of the service's own making; what follows the first byte is its own
 //! affair, in the response too (see `hinterland_proto::ring_message`).

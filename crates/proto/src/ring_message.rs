@@ -1,14 +1,16 @@
 //! The 56-byte bodies of ring messages: short requests that a node answers without leaving the rack.
 //!
-//! All integers are little-endian; what is not named is zero.
+//! All integers are little-endian.
 //!
-//! | bytes | request | response |
-//! | --- | --- | --- |
-//! | 0 | operation: 17 ping, 18 allocate, 19 free, 20 lock, 21 unlock | operation |
-//! | 1 | lock: 0 read, 1 write; allocate: 0 for the session, 1 kept | 0 |
-//! | 4..8 | 0 | 0, or an `errno` value |
-//! | 8..16 | address (free, lock, unlock), bytes (allocate), any (ping) | address (allocate), echo (ping) |
-//! | 16..24 | 0 | bytes of the piece (allocate) |
+//! | offset | bytes | request | response |
+//! | --- | --- | --- | --- |
+//! | 0 | 1 | operation: 17 ping, 18 allocate, 19 free, 20 lock, 21 unlock | operation |
+//! | 1 | 1 | lock: 0 read, 1 write; allocate: 0 for the session, 1 kept | 0 |
+//! | 2 | 2 | 0 | 0 |
+//! | 4 | 4 | 0 | 0, or an `errno` value |
+//! | 8 | 8 | address (free, lock, unlock), bytes (allocate), any (ping) | address (allocate), echo (ping) |
+//! | 16 | 8 | 0 | bytes of the piece (allocate) |
+//! | 24 | 32 | 0 | 0 |
 //!
 //! Operations start at 16, because lower first bytes are messages of the shared-memory fabric.
 //! A lock over a ring is tried once and refused with `EAGAIN`-like `ETIMEDOUT` if it is taken; waiting is

@@ -14,14 +14,14 @@
 //!
 //! An entry is the body of a slot:
 //!
-//! | bytes | request | answer |
-//! | --- | --- | --- |
-//! | 0 | 1 | 1 answered, 2 failed, 3 the answer did not fit and is not there |
-//! | 4..8 | offset of the message in the data | length of the answer, at the same offset |
-//! | 8..12 | length of the message | 0 |
-//! | 12..16 | room: bytes from the offset that the answer may take, at least the length of the message | 0 |
-//!
-//! What is not named is zero.
+//! | offset | bytes | request | answer |
+//! | --- | --- | --- | --- |
+//! | 0 | 1 | 1 | 1 answered, 2 failed, 3 the answer did not fit and is not there |
+//! | 1 | 3 | 0 | 0 |
+//! | 4 | 4 | offset of the message in the data | length of the answer, at the same offset |
+//! | 8 | 4 | length of the message | 0 |
+//! | 12 | 4 | room: bytes from the offset that the answer may take, at least the length of the message | 0 |
+//! | 16 | 40 | 0 | 0 |
 //!
 //! # Who owns which bytes when
 //!
