@@ -146,6 +146,11 @@ impl DirectoryHost {
             // What this command changes is written with the next command, unless a crash comes before.
             std::mem::swap(&mut mutations, &mut self.unwritten);
         }
+        if self.broken == Some(BrokenRule::FreesUnwritten) {
+            mutations.retain(|mutation| {
+                mutation.value.is_some() || !matches!(mutation.table, Table::Objects | Table::Pages)
+            });
+        }
         write(&mut self.store, mutations);
         if fault == Some(StoreFault::CrashAfter) {
             self.crash();

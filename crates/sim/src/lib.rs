@@ -53,6 +53,8 @@ pub enum BrokenRule {
     HomesLetGoFirst,
     /// Readers do not compare checksums.
     NoChecksums,
+    /// The directory gives the pages of a removed object away without having written that they are free.
+    FreesUnwritten,
 }
 
 /// What a run did: one that did nothing has shown nothing.
