@@ -7,6 +7,7 @@
 mod mutate;
 
 use hinterland_os::{Mapping, SharedSlice};
+use hinterland_ring::two_layer::{Asker, Layers};
 use hinterland_ring::{BODY_BYTES, Requester, Responder, Session, WakeBy, session_bytes};
 use mutate::{Random, rounds};
 use std::sync::Arc;
@@ -103,6 +104,40 @@ fn fuzz_memory_that_was_never_a_session_is_refused_or_harmless() {
             let mut responder = Responder::new(session);
             let mut requests = Vec::new();
             assert!(responder.drain(&mut requests, 100) <= responder.capacity() as usize);
+        }
+    });
+}
+
+#[test]
+fn fuzz_both_ends_of_two_layers_survive_a_peer_that_writes_anywhere() {
+    const DATA: usize = 4096;
+    rounds(|random, _| {
+        let bytes = Layers::bytes(SLOTS, DATA).unwrap();
+        let memory = Arc::new(Mapping::anonymous(bytes, false).unwrap()).slice();
+        let layers = Layers::format(&memory, SLOTS, DATA).unwrap();
+        // Messages are only copied: what can go wrong is decided by the rings before them.
+        let rings = memory.sub(0, session_bytes(SLOTS).unwrap()).unwrap();
+        let mut asker = Asker::new(layers.clone());
+        let (mut taker, mut answerer) = layers.answering();
+        let (mut body, mut errands) = (Vec::new(), Vec::new());
+        for _ in 0..150 {
+            match random.below(7) {
+                0 | 1 => scribble(random, &rings),
+                // Full, too long or broken: all are answers.
+                2 => drop(asker.submit(&vec![1; random.below(300)], random.below(2000))),
+                3 | 4 => {
+                    if let Ok(Some(errand)) = taker.take(&mut body) {
+                        errands.push(errand);
+                    }
+                    assert!(errands.len() <= SLOTS as usize);
+                }
+                5 if !errands.is_empty() => {
+                    let errand = errands.swap_remove(random.below(errands.len()));
+                    answerer.answer(errand, &vec![2; random.below(2500)], random.below(2) == 0).unwrap();
+                }
+                _ => drop(asker.poll(&mut body)),
+            }
+            assert!(asker.outstanding() <= SLOTS && body.len() <= DATA);
         }
     });
 }

@@ -2,14 +2,9 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-#[path = "../../proto/tests/mutate/mod.rs"]
-#[allow(dead_code, reason = "other targets use the rest")]
-mod mutate;
-
 use hinterland_os::{Mapping, SharedSlice};
 use hinterland_ring::two_layer::{Answerer, Asker, Layers, MESSAGE_BYTES_MAX, Taker, Verdict};
 use hinterland_ring::{BODY_BYTES, Requester, RingError, Session, Ticket, WakeBy};
-use mutate::{Random, rounds};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -176,49 +171,4 @@ fn requests_that_point_outside_the_data_end_the_session() {
         let taken = taker.take(&mut Vec::new());
         assert!(matches!(taken, Err(RingError::Broken { .. })), "{offset} {length} {room}: {taken:?}");
     }
-}
-
-/// Overwrites a few places of the rings, with numbers that were there elsewhere more often than with any.
-fn scribble(random: &mut Random, memory: &SharedSlice) {
-    for _ in 0..=random.below(4) {
-        let place = random.below(512 + 2 * 64 * SLOTS as usize + 200) & !3;
-        let mut bytes = [0; 4];
-        match random.below(3) {
-            0 => bytes = (random.number() as u32).to_le_bytes(),
-            1 => memory.read_at(random.below(memory.len() - 4) & !3, &mut bytes).unwrap(),
-            _ => bytes = (random.below(40) as u32).to_le_bytes(),
-        }
-        memory.write_at(place, &bytes).unwrap();
-    }
-}
-
-#[test]
-fn fuzz_both_ends_survive_a_peer_that_writes_anywhere() {
-    rounds(|random, _| {
-        let data = 4096;
-        let memory = memory(SLOTS, data);
-        let layers = Layers::format(&memory, SLOTS, data).unwrap();
-        let mut asker = Asker::new(layers.clone());
-        let (mut taker, mut answerer) = layers.answering();
-        let (mut body, mut errands) = (Vec::new(), Vec::new());
-        for _ in 0..150 {
-            match random.below(7) {
-                0 | 1 => scribble(random, &memory),
-                // Full, too long or broken: all are answers.
-                2 => drop(asker.submit(&vec![1; random.below(300)], random.below(2000))),
-                3 | 4 => {
-                    if let Ok(Some(errand)) = taker.take(&mut body) {
-                        errands.push(errand);
-                    }
-                    assert!(errands.len() <= SLOTS as usize);
-                }
-                5 if !errands.is_empty() => {
-                    let errand = errands.swap_remove(random.below(errands.len()));
-                    answerer.answer(errand, &vec![2; random.below(2500)], random.below(2) == 0).unwrap();
-                }
-                _ => drop(asker.poll(&mut body)),
-            }
-            assert!(asker.outstanding() <= SLOTS && body.len() <= data);
-        }
-    });
 }
