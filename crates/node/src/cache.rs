@@ -12,6 +12,7 @@ mod registration;
 mod shown;
 mod source;
 mod units;
+mod used;
 
 pub use file::{CacheFile, CacheKey};
 pub use idle::idle_files_max;
@@ -266,12 +267,12 @@ impl Cache {
             return Ok(file);
         }
         let _one_at_a_time = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        let learned = match self.find(key) {
+        let (learned, tuner) = match self.find(key) {
             Some(file) => match self.better_unit(&file, preference) {
-                Some(unit) => Some(unit),
+                Some(unit) => (Some(unit), Some(file.lock().tuner.clone())),
                 None => return Ok(file),
             },
-            None => None,
+            None => (None, None),
         };
         let links = (Arc::clone(&self.peers), Arc::clone(&self.directory));
         let mut source = Source::open(info.clone(), links.0, links.1, self.own, Arc::clone(&self.sources))?;
@@ -283,7 +284,7 @@ impl Cache {
             budget_bytes: self.ahead_bytes(preference),
             ..PrefetchConfig::default()
         });
-        let mut tuner = Tuner::new(TunerConfig::default());
+        let mut tuner = tuner.unwrap_or_else(|| Tuner::new(TunerConfig::default(), info.bytes));
         tuner.begin_generation(preference.unit_bytes.or(learned).unwrap_or(UnitBytes::DEFAULT));
         let config = ProbationConfig { active_order: self.options.eviction, ..ProbationConfig::default() };
         let policies = Policies {
@@ -456,10 +457,14 @@ impl Cache {
 
     /// The unit with which an object should be cached anew: what was asked for, or what its trace has taught; `None`
     /// to leave it as it is, as long as somebody uses it in any case.
+    ///
+    /// What is here of an object is lost with its file. Where that is most of it, another unit would save less than that.
     fn better_unit(&self, file: &CacheFile, preference: CachePreference) -> Option<UnitBytes> {
         let state = file.lock();
         let current = file.units.uniform_unit()?;
-        let wanted = preference.unit_bytes.unwrap_or_else(|| state.tuner.recommend());
+        let holds_most = file.resident_bytes() > file.units.size() / 2;
+        let learned = if holds_most { current } else { state.tuner.recommend() };
+        let wanted = preference.unit_bytes.unwrap_or(learned);
         (state.is_idle() && wanted != current).then_some(wanted)
     }
 

@@ -6,12 +6,21 @@
 //! room. The unit of a mapping is fixed while it lives, so a recommendation is for the next one, and each
 //! moves it by a bounded step; objects that are mapped again and again converge.
 //!
+//! The first row that fits a window of faults decides, and the last window is the one that counts:
+//!
 //! | observed in a window of faults | recommendation |
 //! | --- | --- |
-//! | three of four faults continue a sequence | 2 x larger, up to 16 MiB |
 //! | evicted units were used by less than half | as large as the used part, at least 1/4 of the unit, not below 64 KiB |
-//! | nine of ten faults are jumps, and units come back after eviction | 2 x smaller, not below 256 KiB: which part is used is not known |
+//! | three of four faults continue a sequence | 2 x larger, up to 16 MiB |
+//! | three of four faults are jumps, and one of four is in a unit that had left | 2 x smaller, not below 256 KiB: which part is used is not known |
 //! | anything else | as it is |
+//!
+//! The used part is not always known: a huge page is touched as a whole. A fault continues a sequence if everything
+//! between it and the end of an earlier fault's unit is here, as it is after fetching ahead. Few units leave few
+//! places for a jump to land on, so the sequences that are told apart are fewer in an object of few units.
+//!
+//! An object that is read now one way and now the other would change its unit for ever, and each change costs what its
+//! cache file holds. So the direction turns a few times at most; then the unit stays.
 
 use crate::unit::UnitBytes;
 use std::collections::VecDeque;
@@ -53,9 +62,14 @@ pub struct Tuner {
     /// The unit of the mapping that is observed.
     current: UnitBytes,
     recommended: UnitBytes,
+    /// Size of the object in bytes.
+    object_bytes: u64,
     /// Where recent faults would continue, in bytes, youngest first.
     ends: VecDeque<u64>,
     window: Window,
+    /// Whether the last change made units larger, and how often the next one was the other way.
+    grew: Option<bool>,
+    turns: u32,
 }
 
 /// What one window of faults showed.
@@ -72,18 +86,23 @@ struct Window {
 
 /// Sequences that are told apart: as many threads as commonly read one object in parallel.
 const SEQUENCES_MAX: usize = 16;
+/// Units for each sequence that is told apart: with fewer, jumps would often land behind one by chance.
+const UNITS_PER_SEQUENCE: u64 = 16;
 /// Units that a sequence may skip and still be one: prefetched units do not fault.
 const SKIPPED_UNITS_MAX: u64 = 32;
+/// How often a unit that grew may shrink again, or the other way, before it stays as it is.
+const TURNS_MAX: u32 = 4;
 /// Measured evictions that a judgement needs.
 const MEASURED_MIN: u32 = 8;
 /// The smallest unit that is recommended without knowing which part of units is used.
 const UNMEASURED_BYTES_MIN: u64 = 256 << 10;
 
 impl Tuner {
-    /// A tuner of an object that has not been seen before.
-    pub fn new(config: TunerConfig) -> Self {
+    /// A tuner of an object of `object_bytes` that has not been seen before.
+    pub fn new(config: TunerConfig, object_bytes: u64) -> Self {
         let (current, recommended) = (config.start, config.start);
-        Self { config, current, recommended, ends: VecDeque::new(), window: Window::default() }
+        let (ends, window) = (VecDeque::new(), Window::default());
+        Self { config, current, recommended, object_bytes, ends, window, grew: None, turns: 0 }
     }
 
     /// The unit for the next mapping of the object.
@@ -91,20 +110,25 @@ impl Tuner {
         if self.config.enabled { self.recommended } else { self.config.start }
     }
 
-    /// The object is mapped with a unit: observations from now on are of that unit.
+    /// The object is mapped with a unit that was recommended or is the user's: observations from now on are of that unit.
     pub fn begin_generation(&mut self, unit: UnitBytes) {
+        if unit != self.current && unit == self.recommended {
+            let grows = unit > self.current;
+            self.turns += u32::from(self.grew.is_some_and(|grew| grew != grows));
+            self.grew = Some(grows);
+        }
         self.current = unit;
         self.recommended = unit;
         self.ends.clear();
         self.window = Window::default();
     }
 
-    /// A fault at a byte of the object. `is_refault`: its unit had been evicted not long ago.
-    pub fn observe_fault(&mut self, offset: u64, is_refault: bool) {
+    /// A fault at a byte of the object. `is_refault`: its unit had been evicted. `is_here` says of an offset in another
+    /// unit whether that one is here or on its way.
+    pub fn observe_fault(&mut self, offset: u64, is_refault: bool, is_here: &mut dyn FnMut(u64) -> bool) {
         let unit = self.current.get();
         let start = offset - offset % unit;
-        let reach = unit * SKIPPED_UNITS_MAX;
-        let continued = self.ends.iter().position(|&end| start >= end && start - end <= reach);
+        let continued = self.continued(start, is_here);
         self.window.faults += 1;
         self.window.refaults += u32::from(is_refault);
         match continued {
@@ -112,12 +136,35 @@ impl Tuner {
                 self.window.sequential += 1;
                 self.ends.remove(at);
             }
-            None => self.ends.truncate(SEQUENCES_MAX - 1),
+            // At most `SEQUENCES_MAX`: the cast loses nothing.
+            None => self.ends.truncate(self.sequences_max() as usize - 1),
         }
         self.ends.push_front(start.saturating_add(unit));
         if self.window.faults >= self.config.window_faults {
             self.judge();
         }
+    }
+
+    /// The sequence that a fault in the unit from `start` on continues.
+    fn continued(&self, start: u64, is_here: &mut dyn FnMut(u64) -> bool) -> Option<usize> {
+        let unit = self.current.get();
+        let mut end = start;
+        for _ in 0..=SKIPPED_UNITS_MAX {
+            if let Some(at) = self.ends.iter().position(|&known| known == end) {
+                return Some(at);
+            }
+            end = end.checked_sub(unit)?;
+            if !is_here(end) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Sequences that are told apart, one at least.
+    fn sequences_max(&self) -> u64 {
+        let units = self.object_bytes.div_ceil(self.current.get());
+        (units / UNITS_PER_SEQUENCE).clamp(1, SEQUENCES_MAX as u64)
     }
 
     /// A unit of `unit_bytes` was evicted; `used_bytes` of it had been touched, if that is known.
@@ -143,17 +190,18 @@ impl Tuner {
         } else if is_share(window.sequential, 3, 4) {
             unit * 2
         } else if window.measured < MEASURED_MIN
-            && is_share(window.faults - window.sequential, 9, 10)
+            && is_share(window.faults - window.sequential, 3, 4)
             && is_share(window.refaults, 1, 4)
         {
             (unit / 2).max(UNMEASURED_BYTES_MIN.min(unit))
         } else {
             unit
         };
-        if bytes == unit {
+        let bounded = bytes.max(self.config.smallest.get()).min(self.config.largest.get());
+        let turns = self.grew.is_some_and(|grew| grew != (bounded > unit));
+        if bytes == unit || (turns && self.turns >= TURNS_MAX) {
             self.recommended = self.current;
         } else {
-            let bounded = bytes.max(self.config.smallest.get()).min(self.config.largest.get());
             self.recommended = UnitBytes::holding(bounded).min(self.config.largest);
         }
     }

@@ -101,6 +101,7 @@ impl Cache {
             for (candidate, touched) in candidates.iter().zip(touched) {
                 let touched = touched || state.units.is_pinned(candidate.unit);
                 if state.probation.report(*candidate, touched) && state.units.evict(candidate.unit) {
+                    state.observe_eviction(&file.units, candidate.unit);
                     freed += file.unit_memory(candidate.unit);
                     leaving.push(candidate.unit);
                 }
@@ -114,6 +115,7 @@ impl Cache {
             leaving.extend(more.iter().map(|key| key.unit).filter(|&unit| units.evict(unit)));
         }
         let freed = leaving.iter().map(|&unit| file.unit_memory(unit)).sum();
+        file.lock().units.note_left(&leaving);
         fault_point::reach("evict-chosen");
         let wanted = file.punch(&leaving);
         fault_point::reach("evict-punched");
@@ -139,6 +141,8 @@ impl Cache {
         if units.is_empty() {
             return;
         }
+        // Before the entries are dropped that tell it.
+        self.measure_used(file, &registrations, &units);
         for registration in registrations {
             let (ranges, _) = shown(file, &registration, &units);
             if let Some(channel) = registration.channel()

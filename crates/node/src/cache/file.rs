@@ -4,6 +4,7 @@ use super::evict;
 use super::registration::Registration;
 use super::source::Source;
 use super::units::{Touch, UnitStates, Waiter};
+use super::used::UsedParts;
 use crate::refused::{Refused, errno};
 use hinterland_os::{MemoryFile, OsError, PageFiller, PageKind, Seals};
 use hinterland_policy::prefetch::{Prefetcher, Tick};
@@ -54,6 +55,8 @@ pub struct FileState {
     pub ticks: u64,
     /// Learns which unit would suit the object.
     pub tuner: Tuner,
+    /// How much of units was used.
+    pub used: UsedParts,
     /// Sees loops, in which the order of the policy is the wrong one.
     pub loops: LoopWatch,
     /// What to evict.
@@ -68,6 +71,12 @@ impl FileState {
     /// Whether nobody has it mapped, is about to map it, or reads it.
     pub fn is_idle(&self) -> bool {
         self.registrations.is_empty() && self.readers.is_empty()
+    }
+
+    /// A unit leaves of which programs were asked whether they still use it: the tuner hears how much of it they did.
+    pub fn observe_eviction(&mut self, map: &UnitMap, unit: u32) {
+        let used_bytes = self.used.take(unit);
+        self.tuner.observe_eviction(map.range(unit).bytes(), used_bytes);
     }
 
     /// Whether a session has it mapped or reads it.
@@ -132,6 +141,7 @@ impl CacheFile {
             prefetcher: policies.prefetcher,
             ticks: 0,
             tuner: policies.tuner,
+            used: UsedParts::default(),
             loops: LoopWatch::new(units.count(), policies.loops),
             probation: policies.probation,
             readers: HashSet::new(),
@@ -236,7 +246,9 @@ impl CacheFile {
             fetch.push((unit, true));
             // The unit is chosen for mappings: a reader says itself how much it wants.
             if is_fault {
-                state.tuner.observe_fault(offset, false);
+                let FileState { tuner, units, .. } = &mut *state;
+                let mut is_here = |other| !units.is_missing(self.units.unit_of(other));
+                tuner.observe_fault(offset, units.has_left(unit), &mut is_here);
             }
         }
         if touch != Touch::Present {

@@ -105,6 +105,8 @@ fn fill_unit(cache: &Cache, intake: &mut Intake, task: &Task, demanded: bool) {
                 let mut state = task.file.lock();
                 state.probation.insert(evict::key(task.unit), memory);
                 state.loops.filled(task.unit);
+                // What is known of an earlier life says nothing.
+                state.used.take(task.unit);
                 state.units.complete(task.unit)
             };
             fault_point::reach("fill-completed");

@@ -72,6 +72,8 @@ pub struct UnitStates {
     /// Faults in units that were present, since they were filled.
     vain: HashMap<u32, u32>,
     present: u32,
+    /// A bit for each unit that has left to make room.
+    left: Vec<u64>,
 }
 
 impl UnitStates {
@@ -83,6 +85,7 @@ impl UnitStates {
             pinned: Vec::new(),
             vain: HashMap::new(),
             present: 0,
+            left: vec![0; count.div_ceil(u64::BITS) as usize],
         }
     }
 
@@ -164,6 +167,16 @@ impl UnitStates {
             self.present -= 1;
         }
         may_leave
+    }
+
+    /// These units leave to make room for others.
+    pub fn note_left(&mut self, units: &[u32]) {
+        units.iter().for_each(|unit| self.left[(unit / u64::BITS) as usize] |= 1 << (unit % u64::BITS));
+    }
+
+    /// Whether the unit has ever left to make room.
+    pub fn has_left(&self, unit: u32) -> bool {
+        self.left[(unit / u64::BITS) as usize] >> (unit % u64::BITS) & 1 == 1
     }
 
     /// Whether the unit is present and nobody copies it out.

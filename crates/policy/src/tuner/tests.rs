@@ -9,7 +9,7 @@ const OBJECT_BYTES: u64 = 8 << 30;
 
 /// Maps an object again and again, each time with the recommendation, and lets `trace` fault it.
 fn after_generations(count: u32, trace: impl Fn(&mut Tuner, u64)) -> UnitBytes {
-    let mut tuner = Tuner::new(TunerConfig::default());
+    let mut tuner = Tuner::new(TunerConfig::default(), OBJECT_BYTES);
     for _ in 0..count {
         let unit = tuner.recommend();
         tuner.begin_generation(unit);
@@ -25,19 +25,23 @@ fn scattered(count: u64) -> impl Iterator<Item = u64> {
 
 #[test]
 fn an_unknown_object_starts_at_2_mib() {
-    assert_eq!(Tuner::new(TunerConfig::default()).recommend(), UnitBytes::DEFAULT);
+    assert_eq!(Tuner::new(TunerConfig::default(), OBJECT_BYTES).recommend(), UnitBytes::DEFAULT);
     assert_eq!(after_generations(3, |_, _| ()), UnitBytes::DEFAULT);
 }
 
 #[test]
 fn a_few_faults_change_nothing() {
-    let few = |tuner: &mut Tuner, unit| (0..30).for_each(|index| tuner.observe_fault(index * unit, false));
+    let few = |tuner: &mut Tuner, unit| {
+        (0..30).for_each(|index| tuner.observe_fault(index * unit, false, &mut |_| true))
+    };
     assert_eq!(after_generations(3, few), UnitBytes::DEFAULT);
 }
 
 #[test]
 fn a_scan_grows_the_unit_to_16_mib_and_no_further() {
-    let scan = |tuner: &mut Tuner, unit| (0..200).for_each(|index| tuner.observe_fault(index * unit, false));
+    let scan = |tuner: &mut Tuner, unit| {
+        (0..200).for_each(|index| tuner.observe_fault(index * unit, false, &mut |_| true))
+    };
     assert_eq!(after_generations(1, scan).get(), 4 * MIB);
     assert_eq!(after_generations(3, scan).get(), 16 * MIB);
     assert_eq!(after_generations(9, scan).get(), 16 * MIB);
@@ -47,7 +51,9 @@ fn a_scan_grows_the_unit_to_16_mib_and_no_further() {
 fn a_scan_by_eight_threads_with_prefetch_is_a_scan() {
     let scan = |tuner: &mut Tuner, unit: u64| {
         for step in 0..40 {
-            (0..8).for_each(|thread| tuner.observe_fault(thread * (1 << 30) + step * 9 * unit, false));
+            (0..8).for_each(|thread| {
+                tuner.observe_fault(thread * (1 << 30) + step * 9 * unit, false, &mut |_| true)
+            });
         }
     };
     assert_eq!(after_generations(1, scan).get(), 4 * MIB);
@@ -59,7 +65,7 @@ fn units_of_which_little_is_used_shrink_to_what_is_used() {
         let sparse = |tuner: &mut Tuner, unit: u64| {
             for offset in scattered(200) {
                 tuner.observe_eviction(unit, Some(used.min(unit)));
-                tuner.observe_fault(offset, false);
+                tuner.observe_fault(offset, false, &mut |_| true);
             }
         };
         let unit = after_generations(8, sparse).get();
@@ -72,7 +78,7 @@ fn units_that_are_used_whole_do_not_shrink_however_random_the_faults() {
     let random = |tuner: &mut Tuner, unit: u64| {
         for offset in scattered(200) {
             tuner.observe_eviction(unit, Some(unit * 3 / 4));
-            tuner.observe_fault(offset, true);
+            tuner.observe_fault(offset, true, &mut |_| false);
         }
     };
     assert_eq!(after_generations(4, random), UnitBytes::DEFAULT);
@@ -80,10 +86,14 @@ fn units_that_are_used_whole_do_not_shrink_however_random_the_faults() {
 
 #[test]
 fn thrashing_on_random_faults_shrinks_the_unit_with_care() {
-    let thrash = |tuner: &mut Tuner, _| scattered(200).for_each(|offset| tuner.observe_fault(offset, true));
+    let thrash = |tuner: &mut Tuner, _| {
+        scattered(200).for_each(|offset| tuner.observe_fault(offset, true, &mut |_| false))
+    };
     assert_eq!(after_generations(1, thrash).get(), MIB);
     assert_eq!(after_generations(9, thrash).get(), 256 * KIB);
-    let fits = |tuner: &mut Tuner, _| scattered(200).for_each(|offset| tuner.observe_fault(offset, false));
+    let fits = |tuner: &mut Tuner, _| {
+        scattered(200).for_each(|offset| tuner.observe_fault(offset, false, &mut |_| false))
+    };
     assert_eq!(
         after_generations(9, fits),
         UnitBytes::DEFAULT,
@@ -93,20 +103,52 @@ fn thrashing_on_random_faults_shrinks_the_unit_with_care() {
 
 #[test]
 fn a_changed_habit_is_followed_back() {
-    let mut tuner = Tuner::new(TunerConfig::default());
+    let mut tuner = Tuner::new(TunerConfig::default(), OBJECT_BYTES);
     for offset in scattered(200) {
-        tuner.observe_fault(offset, true);
+        tuner.observe_fault(offset, true, &mut |_| false);
     }
     assert_eq!(tuner.recommend().get(), MIB);
     tuner.begin_generation(tuner.recommend());
-    (0..200).for_each(|index| tuner.observe_fault(index * MIB, false));
+    (0..200).for_each(|index| tuner.observe_fault(index * MIB, false, &mut |_| true));
     assert_eq!(tuner.recommend().get(), 2 * MIB);
 }
 
 #[test]
+fn jumps_in_an_object_of_few_units_are_no_sequence() {
+    for units in [24, 48, 200, 1000] {
+        let mut tuner = Tuner::new(TunerConfig::default(), units * 2 * MIB);
+        for offset in scattered(200) {
+            // A quarter of the object is here.
+            let is_here =
+                &mut |other: u64| (other / (2 * MIB)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0;
+            tuner.observe_fault(offset % (units * 2 * MIB), true, is_here);
+        }
+        assert_eq!(tuner.recommend().get(), MIB, "{units} units");
+    }
+}
+
+#[test]
+fn a_habit_that_changes_for_ever_changes_the_unit_a_few_times() {
+    let mut tuner = Tuner::new(TunerConfig::default(), OBJECT_BYTES);
+    let mut units = vec![tuner.recommend()];
+    for round in 0..200 {
+        let unit = tuner.recommend();
+        tuner.begin_generation(unit);
+        match round % 2 {
+            0 => (0..100).for_each(|index| tuner.observe_fault(index * unit.get(), true, &mut |_| false)),
+            _ => scattered(100).for_each(|offset| tuner.observe_fault(offset, true, &mut |_| false)),
+        }
+        units.push(tuner.recommend());
+    }
+    let changes = units.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!((2..=12).contains(&changes), "{changes} changes");
+    assert!(units[100..].iter().all(|unit| *unit == units[100]), "it stays in the end");
+}
+
+#[test]
 fn a_tuner_that_is_off_recommends_its_start() {
-    let mut tuner = Tuner::new(TunerConfig { enabled: false, ..TunerConfig::default() });
-    (0..1000).for_each(|index| tuner.observe_fault(index * 2 * MIB, false));
+    let mut tuner = Tuner::new(TunerConfig { enabled: false, ..TunerConfig::default() }, OBJECT_BYTES);
+    (0..1000).for_each(|index| tuner.observe_fault(index * 2 * MIB, false, &mut |_| true));
     assert_eq!(tuner.recommend(), UnitBytes::DEFAULT);
 }
 
@@ -117,11 +159,11 @@ proptest! {
         faults in prop::collection::vec((any::<u64>(), any::<bool>(), prop::option::of(any::<u64>())), 0..400),
     ) {
         let start = UnitBytes::holding((64 * KIB) << start);
-        let mut tuner = Tuner::new(TunerConfig { largest: UnitBytes::MAX, ..TunerConfig::default() });
+        let mut tuner = Tuner::new(TunerConfig { largest: UnitBytes::MAX, ..TunerConfig::default() }, OBJECT_BYTES);
         tuner.begin_generation(start);
         for (offset, is_refault, used) in faults {
             tuner.observe_eviction(start.get(), used);
-            tuner.observe_fault(offset, is_refault);
+            tuner.observe_fault(offset, is_refault, &mut |_| true);
             let recommended = tuner.recommend().get();
             prop_assert!(recommended <= 2 * start.get() && recommended >= (start.get() / 4).max(64 * KIB));
         }
