@@ -55,7 +55,7 @@ static void write_page(int which, long page) {
 
 static void check_page(int which, long page) {
     uint64_t *place = (uint64_t *)(area[which] + page * PAGE);
-    for (long index = 0; index < 512; index += 73)
+    for (long index = 0; index < 512; index++)
         if (place[index] != word(which, page, index)) fail("read", which, page);
 }
 
@@ -137,22 +137,33 @@ static void change(int which) {
     }
 }
 
-static volatile int over;
-static unsigned long *counted;
+#define OWN_PAGES 2048
 
-static void *count_up(void *unused) {
-    (void)unused;
-    unsigned long round = 0;
-    while (!over) {
-        round++;
-        for (long page = 0; page < 2048; page++) {
-            if (counted[page * 512] != round - 1) {
-                fprintf(stderr, "WRONG thread: page %ld has %lu in round %lu\n", page, counted[page * 512], round);
-                abort();
-            }
-            counted[page * 512] = round;
-        }
+static volatile int over;
+
+static uint64_t own_word(uint64_t round, long page, long index) {
+    return (round << 32 | (uint64_t)(page * 512 + index)) * 0xD6E8FEB86659FD93u;
+}
+
+static void check_own(const uint64_t *own, uint64_t round, long page) {
+    for (long index = 0; index < 512; index++) {
+        if (own[page * 512 + index] == (round == 0 ? 0 : own_word(round, page, index))) continue;
+        fprintf(stderr, "WRONG thread: page %ld has %lx at word %ld in round %lu\n", page, own[page * 512 + index], index, round);
+        abort();
     }
+}
+
+/* A thread that writes every word of its own pages again and again, and finds all of them as it left them. */
+static void *write_own(void *memory) {
+    uint64_t *own = memory, round = 0;
+    while (!over) {
+        for (long page = 0; page < OWN_PAGES; page++) {
+            check_own(own, round, page);
+            for (long index = 0; index < 512; index++) own[page * 512 + index] = own_word(round + 1, page, index);
+        }
+        round++;
+    }
+    for (long page = 0; page < OWN_PAGES; page++) check_own(own, round, page);
     return NULL;
 }
 
@@ -162,9 +173,9 @@ int main(int count, char **words) {
     int pipes[2];
     must(pipe(pipes) == 0, "pipe", 0);
     for (int which = 0; which < AREAS; which++) map(which);
-    counted = calloc(2048, PAGE);
+    void *own = calloc(OWN_PAGES, PAGE);
     pthread_t thread;
-    must(pthread_create(&thread, NULL, count_up, NULL) == 0, "pthread_create", 0);
+    must(own && pthread_create(&thread, NULL, write_own, own) == 0, "pthread_create", 0);
     for (long step = 0; step < steps; step++) {
         int which = (int)(next() % AREAS);
         long page = (long)(next() % (uint64_t)pages[which]);
