@@ -11,10 +11,13 @@ import time
 
 import pytest
 
-from faults import FULL
+from faults import FULL, wait_until
+from leavings import marked, processes
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 SECONDS_MAX = 120
+# A program that is killed has left nothing after far less than a second; the rest is for a machine that is busy.
+KILLED_SECONDS_MAX = 5
 
 KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
 
@@ -87,21 +90,23 @@ def test_a_random_program_reads_what_it_wrote(library, two_racks, random_program
     given_back(a)
 
 
+def lends(node):
+    """Whether a member of the pool has anything."""
+    return any(member["used_bytes"] for member in node.json("status")["members"])
+
+
 def given_back(node):
     """Waits until no member of the pool has anything any more."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while any(member["used_bytes"] for member in node.json("status")["members"]):
-        assert time.monotonic() < deadline, "far memory stays in the pool"
-        time.sleep(0.05)
+    wait_until(lambda: not lends(node), SECONDS_MAX, "far memory stays in the pool")
 
 
 class Run:
     """A program that has filled its memory, and waits to check it."""
 
-    def __init__(self, node, *options, mebibytes=140):
+    def __init__(self, node, *options, mebibytes=140, environment=None):
         command = node.command("run", "--local", "96M", *options, "--", sys.executable, "-c", CHECKING, mebibytes)
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         )
         assert self.process.stdout.readline() == "ready\n", self.process.communicate(timeout=SECONDS_MAX)[1]
 
@@ -169,6 +174,27 @@ def test_a_killed_run_leaves_nothing_in_the_pool(library, two_racks):
     run.process.kill()
     run.process.communicate(timeout=SECONDS_MAX)
     given_back(b)
+
+
+@pytest.mark.parametrize("far", ["lz4", "zstd", "ssd:d1@1G", "pool", "pool:b", "lz4,ssd:d1@1G,pool,pool:b"])
+def test_a_killed_program_leaves_nothing_after_seconds(library, two_racks, folder, far):
+    """The program, and not the run that it is in: that one ends by itself, and gives back what it had in the pool and in its folder."""
+    a, _ = two_racks
+    temporary = folder / "temporary"
+    temporary.mkdir()
+    environment, mark = marked(TMPDIR=str(temporary))
+    run = Run(a, "--far", names(folder, far), environment=environment)
+    assert lends(a) or "pool" not in far
+    assert any(temporary.iterdir())
+    (program,) = [int(number) for number in processes(mark) if int(number) != run.process.pid]
+    os.kill(program, signal.SIGKILL)
+    left = {"a process": lambda: processes(mark), "a file": lambda: any(temporary.iterdir()), "bytes of the pool": lambda: lends(a)}
+    deadline = time.monotonic() + KILLED_SECONDS_MAX
+    for what, is_left in {"the run": lambda: run.process.poll() is None, **left}.items():
+        wait_until(lambda: not is_left(), deadline - time.monotonic(), f"{what} is left")
+    _, told = run.process.communicate(timeout=SECONDS_MAX)
+    assert run.process.returncode == 128 + signal.SIGKILL, told
+    assert not any((folder / "d1").iterdir()), "a file of far memory has a name"
 
 
 def test_a_full_pool_hands_over_to_the_next_back_end_or_says_so(library, two_racks, folder):
