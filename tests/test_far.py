@@ -170,6 +170,8 @@ def test_threads_of_several_processes_that_fill_memory_at_once_keep_to_the_budge
     assert len(sums) > 20 and max(sums) > 64 * MEBIBYTE and most < max(sums) / 2, (len(sums), most, max(sums))
     assert max(sums) <= 96 * MEBIBYTE + BURST_TOLERANCE_BYTES, max(sums)
     assert "above the budget" not in told, told
+    # One process, which the end of the run says.
+    assert "largest process had at most" in told and resident_bytes(told) <= 96 * MEBIBYTE, told
 
 
 MANY = """

@@ -399,8 +399,10 @@ fn threads(variable: &str) -> Result<usize, Failure> {
 }
 
 fn tell(report: &Report, output: &Output) {
+    // Of one process: what all of them had together of far memory is in the report.
     let peak = hinterland_os::process::children_resident_bytes_max();
-    output.say(format_args!("hinterland: the program had at most {} resident; {report}", human(peak)));
+    output
+        .say(format_args!("hinterland: the largest process had at most {} resident; {report}", human(peak)));
     if report.outside_bytes_max > 0 {
         output.say(format_args!(
             "hinterland: {} of it alone left the budget no room: memory that is shared, mapped from files or asked for in small parts \
