@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Hostile sessions of the run, each with both rings and a seed of its own.
-const ROUNDS: u64 = 300;
+const ROUNDS: u64 = 100;
 /// Writes of a session, each to one place or to all of them.
 const WRITES: u64 = 60;
 /// Name that the hostile client has taken before it begins.

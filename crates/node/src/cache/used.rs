@@ -45,6 +45,10 @@ impl Cache {
         registrations: &[Arc<Registration>],
         units: &[UnitKey],
     ) {
+        // What the file's own layout divides is no business of the tuner.
+        if file.units.uniform_unit().is_none() {
+            return;
+        }
         let (measured, others) = units.split_at(units.len().min(MEASURED_UNITS_MAX));
         let parts: Vec<(u32, ByteRange)> = measured.iter().flat_map(|key| parts(file, key.unit)).collect();
         let touched = touched_parts(registrations, &parts);
