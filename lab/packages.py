@@ -19,6 +19,7 @@ HOST_PROGRAMS = {
     "depmod": "kmod",
     "ibv_devinfo": "ibverbs-utils",
     "ib_read_lat": "perftest",
+    "ndctl": "ndctl",
 }
 # Not programs: what libibverbs loads for soft-RoCE, and the connection manager.
 HOST_FILES = {
