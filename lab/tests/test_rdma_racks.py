@@ -8,6 +8,8 @@ OBJECTS = 6
 OBJECT_BYTES = 1 << 20
 # Packets carry up to 4096 bytes: fewer than this, and the bytes did not come by RDMA.
 PACKETS = OBJECTS * OBJECT_BYTES // 4096
+# A device that carried this many carried bytes of objects.
+SOME = 100
 # TCP has a wire of its own (eth0), so that devices and addresses of the others can be taken away.
 BEGIN = """
 network_up eth0 0 || exit 1
@@ -18,6 +20,8 @@ export HINTERLAND_KEY_FILE=/tmp/home/pool.key
 mkdir -p /tmp/run /tmp/state /tmp/home && cd /tmp/home || exit 1
 head -c 64 /dev/zero | tr '\\0' a >pool.key
 packets() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts 2>/dev/null || echo 0; }}
+received() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/rcvd_pkts 2>/dev/null || echo 0; }}
+is_gone() {{ [ ! -e /sys/class/infiniband/$1 ] || {{ rdma link; return 1; }}; }}
 until_members() {{ for _ in $(seq 400); do [ $(hinterland status --json 2>/dev/null | grep -o '"rack":"\\(north\\|south\\)"' | sort -u | wc -l) = 2 ] && return; sleep 0.1; done; cat node.log; return 1; }}
 at_least() {{ [ "$1" -ge "$2" ] || {{ echo "$1 is below $2"; return 1; }}; }}
 at_most() {{ [ "$1" -le "$2" ] || {{ echo "$1 is above $2"; return 1; }}; }}
@@ -28,6 +32,15 @@ same() {{ # FIRST LAST: each object is fetched and compared
         rm -f copy
     done
 }}
+load() {{ # FIRST LAST DEVICE: objects are read beside the script; returns when the device has carried bytes of them
+    local before=$(received $3)
+    rm -f load.status
+    (same $1 $2 >load.log 2>&1; echo $? >load.status) &
+    for _ in $(seq 600); do [ $(received $3) -ge $((before + {some})) ] && return; sleep 0.05; done
+    cat load.log; return 1
+}}
+under_way() {{ [ ! -e load.status ] || {{ cat load.log; return 1; }}; }}
+loaded() {{ for _ in $(seq 4000); do [ -s load.status ] && break; sleep 0.05; done; [ "$(cat load.status)" = 0 ] || {{ cat load.log; return 1; }}; }}
 """
 HOME = """{begin}
 {before}
@@ -62,7 +75,7 @@ tested
 
 def pair(binary, home, reader, second=False):
     """Two guests with one or two RDMA wires; `home` and `reader` are words for their scripts."""
-    begin = BEGIN.format(folder=binary.parent, second="yes" if second else "")
+    begin = BEGIN.format(folder=binary.parent, second="yes" if second else "", some=SOME)
     wires = ("spine", "rdma", "other") if second else ("spine", "rdma")
     empty = {"begin": begin, "objects": OBJECTS, "bytes": OBJECT_BYTES, "script": "", "before": "", "after": "", "options": ""}
     return [
@@ -97,22 +110,29 @@ def test_without_rdma_the_devices_are_left_alone(boot, binary):
 
 def test_a_device_that_is_taken_away_under_load_leaves_tcp(boot, binary):
     read = f"""
-(sleep 1; timeout 20 rdma link delete rxe0; echo "deleted: $?") & gone=$!
-expect "every object is right while the device goes" same 1 {OBJECTS}
-wait $gone
+load 1 {OBJECTS} rxe0; expect "bytes came by RDMA" [ $? = 0 ]
+expect "reads are under way" under_way
+expect "the device is deleted" timeout 60 rdma link delete rxe0
+expect "it is gone" is_gone rxe0
+expect "every object is right while the device goes" loaded
 expect "later reads are right" hinterland verify --all
 """
-    assert right(boot(*pair(binary, {}, {"script": read}))) == 4
+    assert right(boot(*pair(binary, {}, {"script": read}))) == 8
 
 
 def test_a_link_that_goes_down_at_the_home_leaves_tcp(boot, binary):
-    down = "await reading 60 >/dev/null; ip link set eth1 down"
+    down = """await reading 60 >/dev/null; ip link set eth1 down
+expect "the link is down" grep -q down /sys/class/net/eth1/operstate
+tell down"""
     read = f"""
+came=$(received rxe0)
 expect "first reads are right" same 1 2
-tell reading
-expect "every object is right while the link goes" same 3 {OBJECTS}
+expect "they came by RDMA" at_least $(($(received rxe0) - came)) {2 * OBJECT_BYTES // 4096}
+load 3 {OBJECTS} rxe0; expect "more bytes come by RDMA" [ $? = 0 ]
+tell reading; await down 60 >/dev/null
+expect "every object is right while the link goes" loaded
 """
-    assert right(boot(*pair(binary, {"script": down}, {"script": read}))) == 4
+    assert right(boot(*pair(binary, {"script": down}, {"script": read}))) == 7
 
 
 def test_an_address_that_changes_is_found_again(boot, binary):
