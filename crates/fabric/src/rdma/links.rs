@@ -186,8 +186,9 @@ impl Links {
         }
         let mut why = "the peer has no active RDMA port of our kind".to_owned();
         let mut links = Vec::new();
-        for (port, place) in matched(&ours, &theirs).into_iter().take(LINKS_MAX) {
-            match self.connect_one(port, place) {
+        let addresses: Vec<&PortAddress> = ours.iter().map(|port| &port.address).collect();
+        for (port, place) in matched(&addresses, &theirs).into_iter().take(LINKS_MAX) {
+            match self.connect_one(&ours[port], place) {
                 Ok(link) => links.push(Arc::new(link)),
                 Err(error) => why = error,
             }
@@ -271,22 +272,21 @@ impl Links {
     }
 }
 
-/// Which of our ports talks to which of theirs: each to the one whose address is nearest, and all of theirs are used.
-fn matched<'a>(ours: &'a [Port], theirs: &[PortAddress]) -> Vec<(&'a Port, usize)> {
-    let mut used = vec![false; theirs.len()];
-    let mut pairs = Vec::new();
-    for turn in 0..ours.len().max(theirs.len()) {
-        let Some(port) = ours.get(turn % ours.len().max(1)) else { break };
-        let candidates = theirs.iter().enumerate().filter(|(_, their)| their.kind == port.address.kind);
-        let best = candidates.max_by_key(|(place, their)| {
-            (!used[*place], near(&port.address.gid, &their.gid), usize::MAX - place)
-        });
-        if let Some((place, _)) = best {
-            used[place] = true;
-            pairs.push((port, place));
+/// Which of our ports talks to which of theirs: those whose addresses are nearest first, and no port twice. A second pair on
+/// one port carries no more, and where each network has its own wire, as after a device has gone, it would reach nobody.
+fn matched(ours: &[&PortAddress], theirs: &[PortAddress]) -> Vec<(usize, usize)> {
+    let mut pairs: Vec<(usize, usize)> = (0..ours.len())
+        .flat_map(|our| (0..theirs.len()).map(move |their| (our, their)))
+        .filter(|(our, their)| ours[*our].kind == theirs[*their].kind)
+        .collect();
+    pairs.sort_by_key(|(our, their)| std::cmp::Reverse(near(&ours[*our].gid, &theirs[*their].gid)));
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    for (our, their) in pairs {
+        if chosen.iter().all(|(used, place)| *used != our && *place != their) {
+            chosen.push((our, their));
         }
     }
-    pairs
+    chosen
 }
 
 /// How many leading bits two addresses have in common.
@@ -296,15 +296,33 @@ fn near(a: &[u8; 16], b: &[u8; 16]) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::near;
+    use super::{matched, near};
+    use hinterland_proto::verbs::{PortAddress, PortKind};
+
+    fn gid(net: u8, host: u8) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, net, host]);
+        gid
+    }
+
+    fn port(net: u8, host: u8) -> PortAddress {
+        PortAddress { kind: PortKind::RoceV2, gid: gid(net, host), lid: 0, mtu: 5 }
+    }
 
     #[test]
     fn addresses_of_one_network_are_nearer_than_others() {
-        let address = |net: u8, host: u8| {
-            let mut gid = [0; 16];
-            gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, net, host]);
-            gid
-        };
-        assert!(near(&address(1, 1), &address(1, 2)) > near(&address(1, 1), &address(2, 2)));
+        assert!(near(&gid(1, 1), &gid(1, 2)) > near(&gid(1, 1), &gid(2, 2)));
+    }
+
+    #[test]
+    fn each_port_talks_to_the_one_of_its_network_and_none_to_two() {
+        let theirs = [port(1, 1), port(2, 1)];
+        let (one, two) = (port(1, 2), port(2, 2));
+        assert_eq!(matched(&[&two, &one], &theirs), [(0, 1), (1, 0)]);
+        // A device has gone on one side, whichever comes first in the list of the other.
+        assert_eq!(matched(&[&one], &theirs), [(0, 0)]);
+        assert_eq!(matched(&[&two], &theirs), [(0, 1)]);
+        assert_eq!(matched(&[&one, &two], &theirs[1..]), [(1, 0)]);
+        assert_eq!(matched(&[], &theirs), []);
     }
 }
