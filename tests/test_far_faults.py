@@ -275,6 +275,29 @@ def test_a_killed_program_leaves_nothing(binary, calls, folder):
     assert not pathlib.Path(f"/proc/{program}").exists() and not list(folder.iterdir())
 
 
+# Its child says who it is as the run ends, with its memory far.
+KILLED_AFTER_A_FORK = """
+import os, signal, time
+memory = os.urandom(1 << 20) * 90
+parent = os.getpid()
+if os.fork():
+    os.kill(parent, signal.SIGKILL)
+while os.getppid() == parent:
+    time.sleep(0.001)
+"""
+
+
+def test_a_child_that_was_forked_as_its_program_was_killed_ends_too(binary, folder):
+    """It holds the descriptor by which its memory is served and has no thread yet that would end it: it waited for ever."""
+    environment, mark = marked(TMPDIR=str(folder))
+    command = [binary, "run", "--local", "64M", "--far", "lz4", "--", sys.executable, "-c", KILLED_AFTER_A_FORK]
+    # Without what ends them one in five stays.
+    for _ in range(20):
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=SECONDS_MAX)
+        assert ended.returncode == 128 + signal.SIGKILL
+    wait_until(lambda: not processes(mark), why=lambda: f"processes are left: {processes(mark)}")
+
+
 @pytest.mark.alone
 def test_many_programs_one_after_the_other_leave_nothing(node, binary, calls, folder):
     """Folders, processes, what the pool lends and the memory of this machine are as before, whether the program ends well, badly or by force."""

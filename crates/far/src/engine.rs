@@ -116,6 +116,8 @@ pub(crate) struct Space {
     pub blocks: Blocks,
     pub page: Option<SharedSlice>,
     pub mover: Option<Mover>,
+    /// It has its userfaultfd, and no reclaim thread yet that would end it when this process ends: it would wait for its memory for ever.
+    pub is_unattended: bool,
     /// Memory that is told of and not served yet: the program fits so far.
     pub loose: Loose,
     pub is_armed: bool,
@@ -407,6 +409,7 @@ impl Space {
             blocks: Blocks::default(),
             page: None,
             mover: None,
+            is_unattended: false,
             loose: Loose::default(),
             is_armed: false,
             bare: Vec::new(),
@@ -440,6 +443,7 @@ impl Space {
             blocks: Blocks::default(),
             page: None,
             mover: None,
+            is_unattended: false,
             loose: self.loose.clone(),
             is_armed: self.is_armed,
             bare: Vec::new(),

@@ -13,7 +13,7 @@ use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
-use hinterland_os::process::{self, name_thread};
+use hinterland_os::process::{self, ProcessHandle, name_thread};
 use hinterland_os::socket::{UnixListener, UnixStream};
 use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
@@ -26,6 +26,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const EPERM: i32 = 1;
+const SIGKILL: i32 = 9;
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 const LISTENER: u64 = 0;
@@ -197,8 +198,18 @@ impl Supervisor {
             // One that panicked has ended this process.
             let _ = thread.join();
         }
+        end_unattended(&self.engine);
         self.engine.watch.finish();
         Report::of(&self.engine)
+    }
+}
+
+/// Ends children of `fork` that are on their way from their first words to a reclaim thread: they hold their own userfaultfd, so
+/// faults of theirs would wait on when this process has gone.
+fn end_unattended(engine: &Engine) {
+    for space in engine.lock().spaces.values().filter(|space| space.is_unattended) {
+        // One that has ended needs nothing more.
+        let _ = ProcessHandle::open(space.process).and_then(|process| process.signal(SIGKILL));
     }
 }
 
@@ -536,6 +547,7 @@ impl Serving {
             ));
         };
         space.page = page;
+        space.is_unattended = true;
         let faults = Arc::clone(&space.faults);
         drop(known);
         answer(&connection.stream, false, &[faults.as_fd()])
@@ -597,6 +609,7 @@ impl Serving {
             && let Ok(pages) = PageMap::of_process(peer::living(process))
             && stream.set_receive_timeout(Some(ANSWER_PATIENCE)).is_ok()
         {
+            space.is_unattended = false;
             space.mover =
                 Some(Mover { stream: Arc::new(stream), pages: Arc::new(pages), staging, staging_bytes });
         }
