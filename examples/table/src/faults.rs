@@ -56,7 +56,7 @@ impl FaultedMemory {
             Ok(Arc::new(file.map(0, bytes as usize, MapOptions { write: true, ..MapOptions::default() })?))
         };
         let (seen, behind) = (map()?, map()?);
-        let host = Host::new(file, Arc::clone(&seen), behind.slice(), peer)?;
+        let mut host = Host::new(file, Arc::clone(&seen), behind.slice(), peer)?;
         let counts = host.counts();
         let pages = Pages::new(
             part,

@@ -68,11 +68,11 @@ impl Host {
     }
 
     /// Serves faults, and the other program, until nothing can be had of either. When the other one has ended, faults are served
-    /// that need it not.
+    /// that need it not. Whoever gets an error ends this process before it lets go of this: what waits for a page would read zeros then.
     ///
     /// # Errors
     /// [`io::Error`] of the kernel or the connection.
-    pub fn serve(mut self, mut pages: Pages) -> io::Result<()> {
+    pub fn serve(&mut self, mut pages: Pages) -> io::Result<()> {
         const FAULTS: u64 = 0;
         const PEER: u64 = 1;
         self.peer.set_nodelay(true)?;
@@ -106,7 +106,7 @@ impl Host {
                     // Relaxed: a counter that nothing is ordered by.
                     self.counts.taken.fetch_add(1, Ordering::Relaxed);
                     let page = (fault.address - self.seen.address()) / PAGE_BYTES as u64;
-                    pages.fault(page as u32, fault.write || fault.write_protect, &mut self)?;
+                    pages.fault(page as u32, fault.write || fault.write_protect, self)?;
                 }
             }
         }
