@@ -20,6 +20,7 @@ export HINTERLAND_KEY_FILE=/tmp/home/pool.key
 mkdir -p /tmp/run /tmp/state /tmp/home && cd /tmp/home || exit 1
 head -c 64 /dev/zero | tr '\\0' a >pool.key
 packets() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts 2>/dev/null || echo 0; }}
+by_tcp() {{ cat /sys/class/net/eth0/statistics/rx_bytes; }}
 received() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/rcvd_pkts 2>/dev/null || echo 0; }}
 is_gone() {{ [ ! -e /sys/class/infiniband/$1 ] || {{ rdma link; return 1; }}; }}
 until_members() {{ for _ in $(seq 400); do [ $(hinterland status --json 2>/dev/null | grep -o '"rack":"\\(north\\|south\\)"' | sort -u | wc -l) = 2 ] && return; sleep 0.1; done; cat node.log; return 1; }}
@@ -133,6 +134,33 @@ tell reading; await down 60 >/dev/null
 expect "every object is right while the link goes" loaded
 """
     assert right(boot(*pair(binary, {"script": down}, {"script": read}))) == 7
+
+
+def test_two_devices_share_the_load_and_one_goes_on_alone(boot, binary):
+    objects, before, while_gone, after = 16, 3, 9, 16
+    read = f"""
+zero=$(received rxe0) one=$(received rxe1) tcp=$(by_tcp)
+expect "first reads are right" same 1 {before}
+share={before * OBJECT_BYTES // 4096 // 4}
+expect "the first device carried its share" at_least $(($(received rxe0) - zero)) $share
+expect "the second too" at_least $(($(received rxe1) - one)) $share
+load {before + 1} {while_gone} rxe1; expect "the second carries more" [ $? = 0 ]
+expect "reads are under way" under_way
+expect "the second is taken away" timeout 60 rdma link delete rxe1
+expect "it is gone" is_gone rxe1
+zero=$(received rxe0)
+expect "reads were still under way" under_way
+expect "every object is right without it" loaded
+expect "the first device carried them" at_least $(($(received rxe0) - zero)) $share
+expect "the second comes back" rxe_up rxe1 eth2
+expect "reads right after that are right" same {while_gone + 1} {while_gone + 2}
+sleep 5; expect "and a while later" same {while_gone + 3} {while_gone + 4}
+one=$(received rxe1)
+expect "later reads are right" same {while_gone + 5} {after}
+expect "the second device carries its share again" at_least $(($(received rxe1) - one)) $share
+expect "no bytes of objects came by TCP" at_most $(($(by_tcp) - tcp)) {objects * OBJECT_BYTES // 8}
+"""
+    assert right(boot(*pair(binary, {"objects": objects}, {"script": read}, second=True))) == 18
 
 
 def test_an_address_that_changes_is_found_again(boot, binary):
