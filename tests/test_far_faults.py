@@ -298,6 +298,29 @@ def test_a_child_that_was_forked_as_its_program_was_killed_ends_too(binary, fold
     wait_until(lambda: not processes(mark), why=lambda: f"processes are left: {processes(mark)}")
 
 
+# Its parent ends the supervisor as the child takes its first steps.
+SUPERVISOR_KILLED_AFTER_A_FORK = """
+import os, random, signal, time
+memory = os.urandom(1 << 20) * 90
+supervisor, pause = os.getppid(), random.random() * 0.004
+if os.fork():
+    time.sleep(pause)
+    os.kill(supervisor, signal.SIGKILL)
+while True:
+    time.sleep(0.001)
+"""
+
+
+def test_a_child_that_was_forked_as_the_supervisor_was_killed_ends_too(binary, folder):
+    """It must not hold what its faults wait for before it has the thread that sees the supervisor's end."""
+    environment, mark = marked(TMPDIR=str(folder))
+    command = [binary, "run", "--local", "64M", "--far", "lz4", "--", sys.executable, "-c", SUPERVISOR_KILLED_AFTER_A_FORK]
+    for _ in range(20):
+        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=SECONDS_MAX)
+        assert ended.returncode == -signal.SIGKILL
+    wait_until(lambda: not processes(mark), why=lambda: f"processes are left: {processes(mark)}")
+
+
 @pytest.mark.alone
 def test_many_programs_one_after_the_other_leave_nothing(node, binary, calls, folder):
     """Folders, processes, what the pool lends and the memory of this machine are as before, whether the program ends well, badly or by force."""

@@ -204,8 +204,8 @@ impl Supervisor {
     }
 }
 
-/// Ends children of `fork` that are on their way from their first words to a reclaim thread: they hold their own userfaultfd, so
-/// faults of theirs would wait on when this process has gone.
+/// Ends children of `fork` that are on their way from their first words to a reclaim thread, which would end them: before it is there, their own
+/// first steps would find zeros in memory that nobody serves any more.
 fn end_unattended(engine: &Engine) {
     for space in engine.lock().spaces.values().filter(|space| space.is_unattended) {
         // One that has ended needs nothing more.
@@ -548,9 +548,8 @@ impl Serving {
         };
         space.page = page;
         space.is_unattended = true;
-        let faults = Arc::clone(&space.faults);
         drop(known);
-        answer(&connection.stream, false, &[faults.as_fd()])
+        answer(&connection.stream, false, &[])
     }
 
     /// Says why a process cannot have far memory, which ends it.
@@ -608,6 +607,8 @@ impl Serving {
             // Refused only if it has ended.
             && let Ok(pages) = PageMap::of_process(peer::living(process))
             && stream.set_receive_timeout(Some(ANSWER_PATIENCE)).is_ok()
+            // With it open there, faults of the process wait, whatever becomes of this one.
+            && answer(&stream, false, &[space.faults.as_fd()]).is_ok()
         {
             space.is_unattended = false;
             space.mover =

@@ -3,14 +3,14 @@
 //! | words | from | meaning |
 //! | --- | --- | --- |
 //! | `HELLO`, 0, probe address, 1 or 0 | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork`. 1 if it has not touched its probe; said again with 0, and without descriptors, once it has |
-//! | `MOVER`, 0, staging address, staging bytes | program | this connection takes orders |
+//! | `MOVER`, 0, staging address, staging bytes | program | this connection takes orders; the answer brings the userfaultfd that the supervisor serves, which the program keeps open |
 //! | `REGISTER`, address, bytes, 0 | program | new anonymous memory that may be far |
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
 //! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
 //! | `PROGRAM`, 0, how it begins (`BEGINS_`), 0 | program | this process is about to become another program; descriptor: its file; no answer |
 //! | `CONNECT`, 0, 0, 0 | program | a further connection, for a process that cannot reach the socket; descriptor: its other end; no answer here |
-//! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, or `HELLO` said again behind a touch of the probe, 0 | supervisor | the answer to `HELLO`, `REGISTER`, `LAND` and `RELEASE` |
+//! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, or `HELLO` said again behind a touch of the probe, 0 | supervisor | the answer to `HELLO`, `MOVER`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
 //! | `RUN`, epoch, number of orders, 0 | supervisor | do the orders sent before, unless the epoch has changed |
 //! | `TAKEN`, address, bytes moved, error number | program | what became of one order, in order |

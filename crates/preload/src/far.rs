@@ -26,7 +26,6 @@ pub(crate) use claims::{control, lock_all};
 
 use hinterland_region::system::say;
 use link::Begin;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The process in which far memory is on; 0 at first. A child has its parent's number here until it has greeted: what it
@@ -52,7 +51,7 @@ static BEGIN: extern "C" fn() = begin;
 extern "C" fn begin() {
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
     let result = match link::connect(socket, layout::prepare) {
-        Ok(faults) => set_up(faults),
+        Ok(()) => set_up(),
         Err(Begin::Failed(error)) => Err(error.to_string()),
         Err(Begin::Outside(why)) => {
             if let Some(why) = why {
@@ -69,10 +68,10 @@ extern "C" fn begin() {
     activate();
 }
 
-fn set_up(faults: OwnedFd) -> Result<(), String> {
+fn set_up() -> Result<(), String> {
     programs::learn_own_name();
     patch::turn_to_us()?;
-    mover::start(faults).map_err(|error| error.to_string())?;
+    mover::start().map_err(|error| error.to_string())?;
     // SAFETY: the function lives as long as this library.
     if unsafe { libc::pthread_atfork(None, None, Some(child)) } != 0 {
         return Err("no memory for a handler of fork (hint: free some)".to_owned());
@@ -81,12 +80,12 @@ fn set_up(faults: OwnedFd) -> Result<(), String> {
     Ok(())
 }
 
-/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that it does not know. What its
+/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that only the supervisor has. What its
 /// parent's reclaim thread has is not in its table of descriptors.
 unsafe extern "C" fn child() {
-    let result = layout::prepare().and_then(link::reconnect).and_then(|faults| {
+    let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
         activate();
-        mover::start(faults)
+        mover::start()
     });
     if let Err(error) = result {
         say(&format!("a child of fork cannot have far memory, and is ended: {error}"));

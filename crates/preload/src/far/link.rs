@@ -41,12 +41,11 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 static SERVED: AtomicBool = AtomicBool::new(false);
 static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Greets the supervisor with a userfaultfd of this process and the page that `prepare` makes. Returns a descriptor of the former: as long as one is open
-/// here, faults wait for a supervisor and see no zeros.
+/// Greets the supervisor with a userfaultfd of this process and the page that `prepare` makes.
 pub(super) fn connect(
     socket: &[u8],
     prepare: impl FnOnce() -> Result<OwnedFd, OsError>,
-) -> Result<OwnedFd, Begin> {
+) -> Result<(), Begin> {
     // Relaxed: this runs before any other thread exists.
     SOCKET.store(Box::into_raw(Box::new(socket.to_vec())), Ordering::Relaxed);
     let stream = open().map_err(|error| match error.errno() {
@@ -96,8 +95,8 @@ fn outside_if_filtered(stream: &UnixStream, error: OsError) -> Begin {
     Begin::Failed(error)
 }
 
-/// In a child of `fork`: says who it is, and takes its descriptor.
-pub(super) fn reconnect(page: OwnedFd) -> Result<OwnedFd, OsError> {
+/// In a child of `fork`: says who it is.
+pub(super) fn reconnect(page: OwnedFd) -> Result<(), OsError> {
     // Relaxed: the only thread of the child.
     let was_busy = BUSY.swap(0, Ordering::Relaxed) != 0;
     let stream = open()?;
@@ -120,7 +119,7 @@ fn touch_probe() {
     unsafe { libc::syscall(libc::SYS_madvise, probe, hinterland_farplan::PAGE, libc::MADV_DONTNEED) };
 }
 
-fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result<OwnedFd, OsError> {
+fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result<(), OsError> {
     // Relaxed: as above.
     let hello =
         |is_first: bool| Message::new(Kind::Hello, [0, PROBE.load(Ordering::Relaxed), u64::from(is_first)]);
@@ -130,22 +129,15 @@ fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result
     }
     stream.send_all(&hello(true).to_bytes(), &handed)?;
     let mut bytes = [0; wire::BYTES];
-    let mut received = Vec::new();
-    stream.receive_exact(&mut bytes, &mut received)?;
+    stream.receive_exact(&mut bytes, &mut Vec::new())?;
     if Message::parse(&bytes).is_some_and(|answer| answer.words[1] != 0) {
         touch_probe();
         stream.send_all(&hello(false).to_bytes(), &[])?;
-        stream.receive_exact(&mut bytes, &mut received)?;
+        stream.receive_exact(&mut bytes, &mut Vec::new())?;
     }
-    let own = faults.map(|faults| faults.as_fd().try_clone_to_owned());
-    let kept = match (own, received.pop()) {
-        (Some(own), _) => own.map_err(|error| OsError::system("dup", "a userfaultfd", error))?,
-        (None, Some(descriptor)) => descriptor,
-        (None, None) => return Err(refused("the supervisor handed no descriptor over")),
-    };
     // SAFETY: nobody else is here: the program has not begun, or this is the only thread of a child.
     unsafe { *LINK.0.get() = Some(raise(stream)) };
-    Ok(kept)
+    Ok(())
 }
 
 /// The connection with a high number, if one can be had.

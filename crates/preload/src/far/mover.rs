@@ -5,7 +5,8 @@
 //!
 //! The thread has a table of descriptors of its own: no program closes them, or puts a file of its own under their numbers, and no child of `fork` has them,
 //! so that the supervisor sees the end of this process. Among them is the userfaultfd that the supervisor serves, never used: as long as
-//! it is open, faults wait for a supervisor and see no zeros.
+//! it is open, faults wait for a supervisor and see no zeros. The thread itself takes it from the supervisor, and nobody goes on before it has it: so
+//! there is no moment in which faults would wait and nobody sees the supervisor's end.
 //!
 //! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which no table knows, and
 //! allocates nothing. The C library does not know of it ([`thread`]).
@@ -17,7 +18,7 @@ use hinterland_os::userfault::{FaultModes, Features};
 use hinterland_os::{OsError, Userfault, futex};
 use hinterland_region::descriptor::{Own, try_raised};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
@@ -26,6 +27,8 @@ const STAGING_BYTES: u64 = 4 << 20;
 const STACK_BYTES: usize = 256 << 10;
 /// Bytes that are received at once.
 const RECEIVED_MAX: usize = 256 * wire::BYTES;
+/// Words of a message's control data with one descriptor.
+const CONTROL_WORDS: usize = 3;
 /// What is said at the end.
 const LAST_WORDS: &[u8] =
     b"hinterland: the supervisor of far memory is gone: this program cannot reach its memory any more and is ended\n";
@@ -58,8 +61,6 @@ pub(super) fn staging_range() -> (u64, u64) {
 struct Mover {
     stream: Own<UnixStream>,
     faults: Own<Userfault>,
-    /// Never used.
-    kept: OwnedFd,
     /// Whether no other thread has these descriptors.
     is_alone: bool,
     staging: u64,
@@ -71,8 +72,8 @@ struct Mover {
     taken: usize,
 }
 
-/// Makes the thread, and tells the supervisor of it. `kept`: the userfaultfd that the supervisor serves.
-pub(super) fn start(kept: OwnedFd) -> Result<(), OsError> {
+/// Makes the thread, which tells the supervisor of itself; returns when this process's faults wait for a supervisor whatever becomes of it.
+pub(super) fn start() -> Result<(), OsError> {
     let faults = Userfault::open(Features::MOVE)?;
     let staging = staging()?;
     faults.register(
@@ -81,13 +82,11 @@ pub(super) fn start(kept: OwnedFd) -> Result<(), OsError> {
         FaultModes { missing: true, minor: false, write_protect: false },
     )?;
     let stream = link::open()?;
-    let (stream, faults, kept) =
-        if can_part() { (stream, faults, kept) } else { raise(stream, faults, kept) };
-    let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd(), kept.as_raw_fd()];
+    let (stream, faults) = if can_part() { (stream, faults) } else { raise(stream, faults) };
+    let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd()];
     let mover = Box::new(Mover {
         stream: Own::new(stream, numbers[0]),
         faults: Own::new(faults, numbers[1]),
-        kept,
         is_alone: false,
         staging,
         orders: [[0; 3]; wire::ORDERS_MAX],
@@ -118,18 +117,18 @@ fn can_part() -> bool {
 }
 
 /// Gives the calling thread a table with nothing but these descriptors, in rising order. `false` where it keeps that of the process.
-fn part_with(numbers: &[RawFd; 3]) -> bool {
+fn part_with(numbers: [RawFd; 2]) -> bool {
     let close = |first: u32, last: u32, flags: libc::c_uint| {
         // SAFETY: closes descriptors in a table that this thread alone has from the first call on, and uses none of them.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
     };
     // Numbers of open descriptors are not negative.
-    let [first, second, third] = numbers.map(|number| number as u32);
+    let [first, second] = numbers.map(|number| number as u32);
     // What lies behind is not even copied.
-    if !close(third + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
+    if !close(second + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
         return false;
     }
-    for (from, to) in [(0, first), (first + 1, second), (second + 1, third)] {
+    for (from, to) in [(0, first), (first + 1, second)] {
         if from < to {
             close(from, to - 1, 0);
         }
@@ -138,12 +137,12 @@ fn part_with(numbers: &[RawFd; 3]) -> bool {
 }
 
 /// The descriptors with high numbers, far from those that programs use. Where there are none left, as they are.
-fn raise(stream: UnixStream, faults: Userfault, kept: OwnedFd) -> (UnixStream, Userfault, OwnedFd) {
-    match (try_raised(stream.as_fd()), try_raised(faults.as_fd()), try_raised(kept.as_fd())) {
-        (Some(raised), Some(moves), Some(keeps)) => {
-            (UnixStream::from_descriptor(raised), Userfault::from_descriptor(moves, faults.scope()), keeps)
+fn raise(stream: UnixStream, faults: Userfault) -> (UnixStream, Userfault) {
+    match (try_raised(stream.as_fd()), try_raised(faults.as_fd())) {
+        (Some(raised), Some(moves)) => {
+            (UnixStream::from_descriptor(raised), Userfault::from_descriptor(moves, faults.scope()))
         }
-        _ => (stream, faults, kept),
+        _ => (stream, faults),
     }
 }
 
@@ -157,6 +156,23 @@ fn say(text: &[u8]) {
     let descriptor = if descriptor < 0 { libc::STDERR_FILENO } else { descriptor as RawFd };
     // SAFETY: pointer and length of a slice. Nothing can be done about a stderr that is closed.
     unsafe { libc::syscall(libc::SYS_write, descriptor, text.as_ptr(), text.len()) };
+}
+
+/// The descriptor that came with a message, closed with this value.
+///
+/// # Safety
+/// The kernel has filled the message, whose control data live.
+unsafe fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
+    // SAFETY: the caller's promise.
+    let header = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
+    if (header.cmsg_level, header.cmsg_type) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return None;
+    }
+    // SAFETY: such data are numbers of descriptors that were made for this process, one as there is room for no more.
+    unsafe {
+        let number = libc::CMSG_DATA(std::ptr::from_ref(header)).cast::<RawFd>().read_unaligned();
+        Some(OwnedFd::from_raw_fd(number))
+    }
 }
 
 /// Makes the thread.
@@ -200,14 +216,57 @@ fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
 }
 
 impl Mover {
-    /// Leaves the program's table of descriptors for one of its own, and lets whoever started the thread go on.
+    /// Leaves the program's table of descriptors for one of its own.
     fn part(&mut self) {
-        let mut numbers = [self.stream.number(), self.faults.number(), self.kept.as_raw_fd()];
+        let mut numbers = [self.stream.number(), self.faults.number()];
         numbers.sort_unstable();
-        self.is_alone = part_with(&numbers);
+        self.is_alone = part_with(numbers);
+    }
+
+    /// Tells the supervisor of this thread, takes the userfaultfd that it serves and keeps it open, and lets whoever started the thread go on. `false` where
+    /// there is no supervisor any more.
+    fn begin(&mut self) -> bool {
+        let hello = Message::new(Kind::Mover, [0, self.staging, STAGING_BYTES]);
+        let Some(kept) = self.send(&hello.to_bytes()).then(|| self.receive_kept()).flatten() else {
+            return false;
+        };
+        // Where the program has this table, too, far from its numbers. It is closed by the end of the process.
+        let raised = if self.is_alone { None } else { try_raised(kept.as_fd()) };
+        std::mem::forget(raised.unwrap_or(kept));
         // Release: pairs with the Acquire in `start`.
         STAGE.store(if self.is_alone { ALONE } else { SHARED }, Ordering::Release);
         futex::wake(&STAGE, 1);
+        true
+    }
+
+    /// The descriptor in the supervisor's first message. Allocates nothing, as all here.
+    fn receive_kept(&self) -> Option<OwnedFd> {
+        let mut bytes = [0u8; wire::BYTES];
+        let mut kept = None;
+        let mut done = 0;
+        while done < bytes.len() {
+            // A header and one number, whole words.
+            let mut control = [0u64; CONTROL_WORDS];
+            let rest = &mut bytes[done..];
+            let mut vector = libc::iovec { iov_base: rest.as_mut_ptr().cast(), iov_len: rest.len() };
+            // SAFETY: an all-zero msghdr is valid.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_iov = &raw mut vector;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = size_of_val(&control);
+            let (stream, flags) = (self.stream.number(), libc::MSG_CMSG_CLOEXEC);
+            // SAFETY: all that the message points to lives through the call and has the lengths given.
+            match unsafe { libc::syscall(libc::SYS_recvmsg, stream, &raw mut message, flags) } {
+                some @ 1.. => done += some as usize,
+                0 => return None,
+                _ if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => continue,
+                _ => return None,
+            }
+            // SAFETY: the kernel has just filled the message and its control data.
+            kept = unsafe { first_descriptor(&message) }.or(kept);
+        }
+        kept
     }
 
     /// Whether the descriptors are those of this thread still.
@@ -216,8 +275,7 @@ impl Mover {
     }
 
     fn run(&mut self) {
-        let hello = Message::new(Kind::Mover, [0, self.staging, STAGING_BYTES]);
-        let mut goes_on = self.send(&hello.to_bytes());
+        let mut goes_on = self.begin();
         while goes_on {
             goes_on = self.next();
         }
