@@ -47,6 +47,7 @@ impl Bench for FarScan {
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
         let mut rows = cases(setting, "scan", "GB/s", "2M")?;
         rows.push(machine::copies(setting));
+        rows.push(machine::disk(setting, Ground::new(setting, 0)?.folder()));
         Ok(rows)
     }
 }

@@ -57,8 +57,8 @@ impl Bench for FarStripe {
         let home = ground.node(plan("far-east", None))?;
         let own = ground.node(plan("far-west", Some(&home.address)))?;
         let scene = Scene { folder: ground.folder(), own: &own, home: &home, time };
-        // Processor seconds for each byte, of each alone.
-        let costs = RefCell::new([const { Vec::new() }; ALONE.len()]);
+        // Processor seconds for each byte, of each alone and of each set.
+        let costs = RefCell::new([const { Vec::new() }; ALONE.len() + TOGETHER.len()]);
         let (scene, costs) = (&scene, &costs);
         let mut ways: Vec<Way<'_>> = Vec::new();
         for (index, name) in ALONE.iter().enumerate() {
@@ -69,10 +69,12 @@ impl Bench for FarStripe {
                 Ok(rate)
             }));
         }
-        for together in TOGETHER {
+        for (index, together) in TOGETHER.iter().enumerate() {
             ways.push(Box::new(move || {
                 (setting.say)(&format!("far-stripe: {}", words(together)));
-                scene.figure(together).map(|(rate, _)| rate)
+                let (rate, cost) = scene.figure(together)?;
+                costs.borrow_mut()[ALONE.len() + index].push(cost);
+                Ok(rate)
             }));
         }
         in_turn(1, &mut ways)?;
@@ -199,9 +201,10 @@ fn words(together: &[usize]) -> String {
 }
 
 /// Each alone, and each set with the sum of its members and what the processors allow.
-fn rows(samples: &[Samples], costs: &[f64; ALONE.len()]) -> Vec<Row> {
+fn rows(samples: &[Samples], costs: &[f64; ALONE.len() + TOGETHER.len()]) -> Vec<Row> {
     let cpus = std::thread::available_parallelism().map_or(1.0, |cpus| cpus.get() as f64);
     let (alone, together) = samples.split_at(ALONE.len());
+    let (costs, costs_together) = costs.split_at(ALONE.len());
     let mut rows = Vec::new();
     for ((name, samples), cost) in ALONE.iter().zip(alone).zip(costs) {
         let why = format!(
@@ -212,7 +215,7 @@ fn rows(samples: &[Samples], costs: &[f64; ALONE.len()]) -> Vec<Row> {
         let ours = std::slice::from_ref(samples);
         rows.push(row(*name, "GB/s", Better::Higher, ours, [None, None], Some(why)));
     }
-    for (members, samples) in TOGETHER.iter().zip(together) {
+    for ((members, samples), taken) in TOGETHER.iter().zip(together).zip(costs_together) {
         let rates: Vec<f64> = members.iter().map(|index| alone[*index].median().unwrap_or(0.0)).collect();
         let sum: f64 = rates.iter().sum();
         // In proportion to their speed, a byte costs so much.
@@ -225,8 +228,14 @@ fn rows(samples: &[Samples], costs: &[f64; ALONE.len()]) -> Vec<Row> {
             samples
         };
         let all = [samples.clone(), single(sum.min(processors)), single(best)];
-        let why =
-            format!("the sum of each alone is {sum:.2} GB/s, the processors allow {processors:.2} GB/s");
+        let busy = taken * 1e9 * samples.median().unwrap_or(0.0) / cpus;
+        let why = format!(
+            "the sum of each alone is {sum:.2} GB/s, the processors allow {processors:.2} GB/s at {:.3} ns for each byte; \
+             it took {:.3} ns, and the processors were busy for {:.0} hundredths of the time",
+            cost * 1e9,
+            taken * 1e9,
+            busy * 100.0
+        );
         let names = [LIMIT, PEER].map(|words| Some(words.to_owned()));
         rows.push(row(words(members), "GB/s", Better::Higher, &all, names, Some(why)));
     }
@@ -243,7 +252,7 @@ mod tests {
         for (index, samples) in samples.iter_mut().enumerate() {
             samples.add(index as f64 + 1.0);
         }
-        let row = |cost: f64| rows(&samples, &[cost; ALONE.len()])[ALONE.len()].clone();
+        let row = |cost: f64| rows(&samples, &[cost; ALONE.len() + TOGETHER.len()])[ALONE.len()].clone();
         assert_eq!((row(1e-15).limit, row(1e-15).peer), (Some(4.0), Some(3.0)));
         let dear = row(1e-9).limit.unwrap();
         let cpus = std::thread::available_parallelism().unwrap().get() as f64;
