@@ -60,9 +60,12 @@ def run_while(binary, far, fail, options=()):
     command += ["--", sys.executable, "-c", PROGRAM]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as running:
-        assert running.stdout.readline() == "ready\n"
-        fail()
-        said, told = running.communicate("\n", timeout=SECONDS_MAX)
+        try:
+            assert running.stdout.readline() == "ready\n"
+            fail()
+            said, told = running.communicate("\n", timeout=SECONDS_MAX)
+        finally:
+            running.kill()
     return running.returncode, said, told
 
 
