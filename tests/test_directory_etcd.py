@@ -1,5 +1,6 @@
 """A directory in etcd that several nodes may lead: any of them may die, be stopped or cut off, and nothing acknowledged is lost or done twice."""
 
+import collections
 import concurrent.futures
 import errno
 import json
@@ -108,6 +109,10 @@ def test_another_host_leads_when_one_is_killed(hosts, make_file, folder):
     assert len(names_of(nodes[first])) == 4
 
 
+# A thread of a load keeps so many objects and as many regions: then a pool has room for them however long the load goes on.
+KEPT = 3
+
+
 class Load:
     """Commands from several threads through several nodes, each with names of its own, and what became of each."""
 
@@ -124,22 +129,34 @@ class Load:
     def work(self, number):
         count = 0
         stamp = time.monotonic_ns() % 10**9
+        kept = collections.deque()
         while not self.stopped.is_set():
             count += 1
-            self.round(number, f"w{number}-{stamp}-{count}")
+            kept += self.round(number, f"w{number}-{stamp}-{count}")
+            while len(kept) > 2 * KEPT:
+                self.remove(number, kept.popleft())
 
     def round(self, number, name):
-        """One object and one region, put, renamed, made, and every other one removed."""
-        node, moved, region = self.nodes[number], f"{name}-moved", f"{name}-region"
+        """One object and one region, put, renamed, made, and every other object removed; the names that are there."""
+        node, moved, region, kept = self.nodes[number], f"{name}-moved", f"{name}-region", []
         if self.ask(node, [name], "put", self.source, "--name", name):
             self.note(name, True)
+            kept = [name]
             if self.mounts and self.rename(number, name, moved):
                 self.note(name, False)
                 self.note(moved, True)
-                if hash(name) % 2 and self.ask(node, [moved], "rm", moved):
-                    self.note(moved, False)
+                kept = [] if hash(name) % 2 and self.remove(number, moved) else [moved]
         if self.ask(node, [region], "region", "create", region, "4M"):
             self.note(region, True)
+            kept.append(region)
+        return kept
+
+    def remove(self, number, name):
+        """Whether an object or region was removed."""
+        is_removed = self.ask(self.nodes[number], [name], "rm", name)
+        if is_removed:
+            self.note(name, False)
+        return is_removed
 
     def note(self, name, is_there):
         with self.lock:
