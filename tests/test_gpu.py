@@ -57,6 +57,31 @@ assert cuda.cuCtxSynchronize() == 0, "it was told, and is not told again"
 assert cuda.cuModuleLoadData(ctypes.byref(module), code) == 0
 """
 
+# Has bytes come back into pinned memory, looks until they are there, and then waits for them; says how often the core waited for the node.
+COMES_BEFORE = """
+import ctypes
+runtime, core = ctypes.CDLL("libcudart.so.13"), ctypes.CDLL("libhinterland_cuda.so")
+place, stream, counters = ctypes.c_void_p(), ctypes.c_void_p(), (ctypes.c_uint64 * 5)()
+back = ctypes.c_void_p()
+assert runtime.cudaMallocHost(ctypes.byref(back), ctypes.c_size_t(4096)) == 0
+assert runtime.cudaStreamCreate(ctypes.byref(stream)) == 0
+assert runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(4096)) == 0
+assert runtime.cudaMemset(place, 7, ctypes.c_size_t(4096)) == 0
+
+def waits():
+    core.hl_gpu_counters(counters)
+    return counters[0]
+
+assert runtime.cudaDeviceSynchronize() == 0
+before = waits()
+assert runtime.cudaMemcpyAsync(back, place, ctypes.c_size_t(4096), 2, stream) == 0
+while runtime.cudaStreamQuery(stream) == 600:
+    pass
+assert runtime.cudaStreamSynchronize(stream) == 0
+assert ctypes.string_at(back, 4096) == bytes([7]) * 4096
+print(waits() - before)
+"""
+
 needs_llama = pytest.mark.skipif(
     not (LLAMA / "tokens").exists(), reason="llama.cpp for CUDA is not installed (hint: tests/llamacpp-cuda .cache/llamacpp-cuda)"
 )
@@ -276,6 +301,13 @@ def tokens(node, prefill, decode, **environment):
     return {int(row[0]): [float(word) for word in row[1:]] for row in map(str.split, outcome.stdout.splitlines())}
 
 
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_what_has_come_before_it_is_asked_for_is_no_wait(gpu_node, fabric):
+    node = gpu_node()
+    outcome = node.run(sys.executable, "-c", COMES_BEFORE, address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "0\n"), outcome.stderr
+
+
 @needs_llama
 @pytest.mark.alone
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
@@ -284,10 +316,12 @@ def test_a_token_of_llama_cpp_waits_once_and_sends_little(gpu_node, fabric):
     node = gpu_node("software:memory=2G,kernels=none,capability=8.9")
     rows = tokens(node, 32, 12, address=getattr(node, fabric))
     waits, messages, sent = ({step: row[at] for step, row in rows.items()} for at in (2, 5, 4))
-    # The prompt, the first token, and the token that is captured.
-    assert [waits[step] for step in (-1, 0, 1)] == [1, 1, 1]
+    # The prompt, the first token, the token that is captured, and those that are replayed. The logits come into pinned memory: when the
+    # machine lets the program lie between their copy and the call that waits for it, they are there by then, and it waits for nothing.
+    for step in range(-1, 12):
+        assert waits[step] <= 1, rows[step]
+    assert max(waits[step] for step in range(-1, 12)) == 1, "waits are counted"
     for step in range(2, 12):
-        assert waits[step] == 1, rows[step]
         assert sent[step] <= 2500, rows[step]
     # What is issued while the one before is on its way goes along; a program that is stopped between two calls sends one more.
     assert statistics.median(messages[step] for step in range(2, 12)) <= 3, rows

@@ -24,7 +24,7 @@ def bench(binary, **environment):
     return process.returncode, told, words
 
 
-def test_a_token_waits_once_whatever_switches_the_environment_has(binary):
+def test_a_token_waits_once_at_most_whatever_switches_the_environment_has(binary):
     if not (binary.parent / "libhinterland_cuda.so").exists():
         pytest.skip("there is no libhinterland_cuda.so (hint: cargo build -p hinterland-cuda)")
     code, told, words = bench(binary, HINTERLAND_NO_FENCE="1", HINTERLAND_GPU_DELAY_US="100000")
@@ -36,7 +36,8 @@ def test_a_token_waits_once_whatever_switches_the_environment_has(binary):
         assert row["limit_name"] and "one round trip a call" in row["peer_name"], row
     for fabric in ("shm", "tcp"):
         trips, sent = rows[f"{fabric}-steady-roundtrips"], rows[f"{fabric}-steady-bytes"]
-        assert (trips["ours"], trips["limit"], trips["peer"]) == (1, 1, 22)
+        # The average of some tokens, of which one that has its bytes before it asks for them waits for nothing.
+        assert 0 < trips["ours"] <= 1 and (trips["limit"], trips["peer"]) == (1, 22)
         assert sent["limit"] == 1560 < sent["ours"] <= 2500
         assert sent["peer"] > sent["limit"]
 
