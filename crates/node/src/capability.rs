@@ -178,11 +178,11 @@ impl<R: Clone> CapabilityTable<R> {
         Ok(())
     }
 
-    /// Takes back everything that was diminished from a handle, and what came of that; returns the resources.
+    /// Takes back everything that was diminished from a handle, and what came of that; returns their handles and resources.
     ///
     /// # Errors
     /// [`CapabilityError::Unknown`].
-    pub fn revoke(&mut self, handle: Handle) -> Result<Vec<R>, CapabilityError> {
+    pub fn revoke(&mut self, handle: Handle) -> Result<Vec<(Handle, R)>, CapabilityError> {
         self.get(handle)?;
         let mut taken = Vec::new();
         let mut parents = vec![index_of(handle)];
@@ -200,11 +200,11 @@ impl<R: Clone> CapabilityTable<R> {
         Ok(taken)
     }
 
-    /// Gives a capability and its descendants back; returns the resources.
+    /// Gives a capability and its descendants back; returns their handles and resources.
     ///
     /// # Errors
     /// [`CapabilityError::Unknown`].
-    pub fn close(&mut self, handle: Handle) -> Result<Vec<R>, CapabilityError> {
+    pub fn close(&mut self, handle: Handle) -> Result<Vec<(Handle, R)>, CapabilityError> {
         let mut taken = self.revoke(handle)?;
         taken.extend(self.take(index_of(handle)));
         Ok(taken)
@@ -236,16 +236,21 @@ impl<R: Clone> CapabilityTable<R> {
         };
         let slot = &mut self.slots[usize::from(index)];
         slot.capability = Some(capability);
-        Ok(Handle(u32::from(slot.generation) << 16 | u32::from(index)))
+        Ok(handle_of(slot.generation, index))
     }
 
-    fn take(&mut self, index: u16) -> Option<R> {
+    fn take(&mut self, index: u16) -> Option<(Handle, R)> {
         let slot = &mut self.slots[usize::from(index)];
         let capability = slot.capability.take()?;
+        let handle = handle_of(slot.generation, index);
         slot.generation = slot.generation.wrapping_add(1).max(1);
         self.free.push(index);
-        Some(capability.resource)
+        Some((handle, capability.resource))
     }
+}
+
+const fn handle_of(generation: u16, index: u16) -> Handle {
+    Handle((generation as u32) << 16 | index as u32)
 }
 
 const fn index_of(handle: Handle) -> u16 {
@@ -269,7 +274,7 @@ mod tests {
     fn a_handle_that_was_closed_does_not_lead_to_its_successor() {
         let mut table = CapabilityTable::default();
         let first = table.grant("a", Rights::READ, range(0, 10)).unwrap();
-        assert_eq!(table.close(first).unwrap(), ["a"]);
+        assert_eq!(table.close(first).unwrap(), [(first, "a")]);
         let second = table.grant("b", Rights::READ, range(0, 10)).unwrap();
         assert_ne!(first, second);
         assert_eq!(table.check(first, 0, 1, Rights::READ), Err(CapabilityError::Unknown(first)));
@@ -296,7 +301,7 @@ mod tests {
         let other = table.grant("b", Rights::READ, range(0, 100)).unwrap();
         let child = table.diminish(root, Rights::READ, range(0, 50)).unwrap();
         let grandchild = table.diminish(child, Rights::READ, range(0, 5)).unwrap();
-        assert_eq!(table.revoke(root).unwrap().len(), 2);
+        assert_eq!(table.revoke(root).unwrap(), [(child, "a"), (grandchild, "a")]);
         for gone in [child, grandchild] {
             assert_eq!(table.check(gone, 0, 1, Rights::READ), Err(CapabilityError::Unknown(gone)));
         }

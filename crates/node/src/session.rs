@@ -367,19 +367,14 @@ impl Session {
                 Reply::Granted { handle: self.lock().table.diminish(handle, rights, range)? }
             }
             Request::Revoke { handle } => {
-                self.lock().table.revoke(handle)?;
-                Reply::Done
+                let mut held = self.lock();
+                let taken = held.table.revoke(handle)?;
+                self.let_go(core, &mut held, taken)
             }
             Request::Close { handle } => {
                 let mut held = self.lock();
-                held.table.close(handle)?;
-                held.heat_copies.remove(&handle);
-                if let Some(file) = held.caches.remove(&handle)
-                    && !held.caches.values().any(|other| Arc::ptr_eq(other, &file))
-                {
-                    core.cache.end_reading(&file, self.id);
-                }
-                Reply::Done
+                let taken = held.table.close(handle)?;
+                self.let_go(core, &mut held, taken)
             }
             Request::Lend { handle } => self.lend(handle)?,
             Request::Hold { handle } => self.hold(core, handle)?,
@@ -463,6 +458,19 @@ impl Session {
             }
             other => return Err(Refused::new(errno::EINVAL, format!("{other:?} cannot be answered here"))),
         })
+    }
+
+    /// Gives back what goes with handles that the table has no more.
+    fn let_go(&self, core: &Core, held: &mut Held, taken: Vec<(Handle, Resource)>) -> Reply {
+        for (handle, _) in taken {
+            held.heat_copies.remove(&handle);
+            if let Some(file) = held.caches.remove(&handle)
+                && !held.caches.values().any(|other| Arc::ptr_eq(other, &file))
+            {
+                core.cache.end_reading(&file, self.id);
+            }
+        }
+        Reply::Done
     }
 
     /// Bytes of a sealed object that this node holds, without a look at the directory; and a handle to all of it, or 0.

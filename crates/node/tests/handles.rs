@@ -136,6 +136,24 @@ fn a_handle_for_reading_gets_a_file_that_cannot_be_written() {
 }
 
 #[test]
+fn what_a_handle_read_through_the_cache_is_let_go_when_it_is_taken_back_with_another_one() {
+    let pair = Pair::new("cached", 8 << 20);
+    put_object(&pair.a.pool(), "far", 300_000);
+    let pool = pair.b.pool();
+    let session = pool.session();
+    pool.prefer(Some(MEBIBYTE), None).unwrap();
+    let budget = || pool.status().unwrap().caches.first().and_then(|cache| cache.budget_bytes);
+    for takes_back in [|handle| Request::Revoke { handle }, |handle| Request::Close { handle }] {
+        let handle = open(session, "far", Rights::READ).handle;
+        let part = diminish(session, handle, Rights::READ, 4096);
+        session.read(part, 0, &mut [0; 8]).unwrap();
+        assert_eq!(budget(), Some(MEBIBYTE), "the session reads it");
+        session.call(&takes_back(handle)).unwrap();
+        assert_eq!(budget(), None, "nobody does");
+    }
+}
+
+#[test]
 fn what_was_diminished_from_a_handle_that_is_revoked_leads_nowhere() {
     let ground = Ground::new("revoked");
     let (pool, session) = (ground.pool(), ground.session());
