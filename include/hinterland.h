@@ -162,6 +162,37 @@ int hl_stat(hl_pool *pool, const char *name, hl_object *object);
 /* Removes an object or a region. Who has it mapped keeps it until it is unmapped. */
 int hl_remove(hl_pool *pool, const char *name);
 
+/* --- handles: what a program lets its parts do ------------------------------------------------------------- */
+
+/* An open object or region, with rights and a range of its bytes. Weaker ones are made of it for other parts of the program, and
+ * taken back. Offsets are always those of the whole object. Any thread may use it, but for hl_handle_close. */
+typedef struct hl_handle hl_handle;
+
+/* Rights of a handle, or-ed. */
+#define HL_READ 1u
+#define HL_WRITE 2u /* of a region */
+
+/* Opens an object or a region: a handle to all of its bytes. -ENOENT: no such name. -EACCES: HL_WRITE of a sealed object. */
+int hl_handle_open(hl_pool *pool, const char *name, uint32_t rights, hl_handle **handle);
+
+/* Makes a handle of another one, to `bytes` bytes from `offset` on and with these rights. It lives until it is closed, also when the
+ * other one is closed before. -EACCES: rights that the other one lacks. -EINVAL: bytes that it does not reach. -EBADF: it was
+ * revoked. -EMLINK: 32 were made each from the one before. */
+int hl_handle_diminish(hl_handle *handle, uint32_t rights, uint64_t offset, uint64_t bytes, hl_handle **weaker);
+
+/* Reads or writes bytes at an offset of the object, in any rack. -EINVAL: bytes that the handle does not reach. -EACCES: a right
+ * that it lacks. -EBADF: it was revoked. -EHOSTUNREACH: no node that has them answers. */
+int hl_handle_read(hl_handle *handle, uint64_t offset, void *buffer, size_t bytes);
+int hl_handle_write(hl_handle *handle, uint64_t offset, const void *buffer, size_t bytes);
+
+/* Takes a handle back, and all that were made from it: each use from here on is -EBADF; an access that another thread has begun may
+ * still end. Each of them is still to be closed. Those that it was made from stay. What hl_map has mapped is not the handle's, and
+ * stays. The second time nothing happens. */
+int hl_handle_revoke(hl_handle *handle);
+
+/* Gives a handle back, whatever became of it. NULL is allowed. No other thread may be using it. Before hl_close of its pool. */
+int hl_handle_close(hl_handle *handle);
+
 /* --- mapped objects ---------------------------------------------------------------------------------------- */
 
 /* What a program expects of mapped memory. */

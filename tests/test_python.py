@@ -336,6 +336,67 @@ def test_threads_read_at_once(near):
     assert found == [expected] * 6
 
 
+def handles_of_each_kind(near, far):
+    """For an object and a region, here and in the other rack: a handle to all of it, writable where that can be."""
+    for rack in "ab":
+        near.put(f"object-{rack}", pattern(200_000), rack=rack)
+        near.create_region(f"region-{rack}", 2 << 20, rack=rack)
+    assert near.open("object-a").is_local and far.open("object-b").is_local
+    return [near.open(f"{kind}-{rack}", writable=kind == "region") for kind in ("object", "region") for rack in "ab"]
+
+
+def test_a_weaker_handle_reaches_its_bytes_and_is_refused_all_others(hinterland, near, far):
+    for whole in handles_of_each_kind(near, far):
+        part = whole.diminish(4096, 1000)
+        assert (part.offset, part.nbytes, len(part), part.is_writable) == (4096, 1000, 1000, False)
+        assert (whole.offset, whole.diminish().nbytes) == (0, whole.nbytes)
+        right = whole.read_at(4096, 1000)
+        assert part.read_at() == right and part.read_at(5000) == right[904:] and part.diminish(5000).read_at() == right[904:]
+        into = bytearray(1000)
+        assert part.read_into(into) == 1000 and into == right
+        for offset, count in ((0, 8), (4095, 2), (5095, 2), (1 << 63, 8)):
+            with pytest.raises(hinterland.HinterlandError, match="4096 to 5096|out of|ends behind") as failure:
+                part.read_at(offset, count)
+            assert failure.value.errno == errno.EINVAL and failure.value.hint
+        with pytest.raises(hinterland.AccessError, match="r---"):
+            part.diminish(writable=True)
+        with pytest.raises(hinterland.AccessError):
+            part.write_at(4096, b"x")
+        with pytest.raises(hinterland.HinterlandError, match="4096 to 5096"):
+            part.diminish(4096, 1001)
+        if whole.is_writable:
+            writer = whole.diminish(4096, 8, writable=True)
+            writer.write_at(4096, b"12345678")
+            with pytest.raises(hinterland.HinterlandError, match="4096 to 4104"):
+                writer.write_at(4097, b"12345678")
+            assert part.read_at(4096, 8) == b"12345678"
+
+
+def test_a_revoked_handle_takes_those_that_were_made_from_it_along(hinterland, near, far):
+    for whole in handles_of_each_kind(near, far):
+        parent = whole.diminish(writable=whole.is_writable)
+        child = parent.diminish(4096, 4096)
+        sibling = whole.diminish(4096, 4096)
+        right = whole.read_at(4096, 4096)
+        assert child.read_at() == right
+        parent.revoke()
+        for handle in (parent, child):
+            into = bytearray(b"\xaa" * 8)
+            for use in (lambda: handle.read_into(into, 4096), handle.diminish, lambda: handle.read_at(4096, 1)):  # noqa: B023
+                with pytest.raises(hinterland.HinterlandError, match="revoked") as failure:
+                    use()
+                assert failure.value.errno == errno.EBADF and failure.value.hint
+            assert into == b"\xaa" * 8
+            handle.revoke()
+        with pytest.raises(hinterland.HinterlandError):
+            parent.write_at(0, b"x")
+        parent.close(), child.close(), whole.close()
+        assert sibling.read_at() == right, "it lives until it is closed itself"
+        sibling.revoke()
+        with pytest.raises(hinterland.HinterlandError, match="revoked"):
+            sibling.read_at()
+
+
 def test_guards_cover_a_range_of_a_spread_region(hinterland, near, far):
     info = near.create_region("guarded", 8 << 20, spread=True)
     with near.write_guard(info.address, 4096) as guard:

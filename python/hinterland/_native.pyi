@@ -307,24 +307,47 @@ class KvQueue:
     ) -> None: ...
 
 class Object:
-    """An open object or region."""
+    """An open object or region: a handle to all of its bytes, or to those that `diminish` left. Offsets are always those of the
+    whole object."""
 
     def __reduce__(self) -> NoReturn: ...
     @property
     def name(self) -> str: ...
     @property
-    def nbytes(self) -> int: ...
+    def offset(self) -> int:
+        """The first byte that it reaches: 0, unless it was diminished."""
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it reaches from there on."""
+    @property
+    def is_writable(self) -> bool: ...
     @property
     def is_local(self) -> bool:
         """Whether the node of this host holds the bytes."""
-    def read_at(self, offset: int = 0, bytes: int | None = None) -> bytes:
-        """Reads `bytes` bytes from `offset` on, or all that follow."""
-    def read_into(self, buffer: Buffer, offset: int = 0) -> int:
+    def read_at(self, offset: int | None = None, bytes: int | None = None) -> bytes:
+        """Reads `bytes` bytes from `offset` on; by default from the first that it reaches, and all that follow."""
+    def read_into(self, buffer: Buffer, offset: int | None = None) -> int:
         """Fills a writable buffer from `offset` on; returns how many bytes."""
     def write_at(self, offset: int, data: Buffer) -> None:
         """Writes bytes at `offset` of a region that was opened writable."""
+    def diminish(self, offset: int | None = None, bytes: int | None = None, writable: bool = False) -> Object:
+        """Makes a weaker handle of this one, for another part of the program: for reading, and if `writable` also for writing, to
+        `bytes` bytes from `offset` on, by default all that this one reaches. It lives until it is closed, also when this one is
+        closed before. AccessError if it would be writable and this one is not; HinterlandError (EINVAL) for bytes that this
+        one does not reach, (EBADF) if it was revoked, (EMLINK) if 32 were made each from the one before.
+
+            with pool.open("table", writable=True) as table:
+                reader = table.diminish(4096, 4096)
+                reader.read_at()         # the second page
+                reader.read_at(0, 1)     # HinterlandError
+                table.revoke()           # both are of no use any more
+        """
+    def revoke(self) -> None:
+        """Takes this handle back, and all that were made from it: each use from here on is HinterlandError (EBADF). Those that it
+        was made from stay. An access that another thread has begun may still end. What Pool.map has mapped is not the
+        handle's, and stays. The second time nothing happens."""
     def close(self) -> None:
-        """Gives the object back."""
+        """Gives the handle back. Those that were made from it stay."""
     def __len__(self) -> int: ...
     def __enter__(self) -> Object: ...
     def __exit__(

@@ -5,6 +5,7 @@
 
 mod failure;
 mod guard;
+mod handle;
 mod kv;
 mod kv_gpu;
 mod mapping;
@@ -17,6 +18,10 @@ pub use failure::{hl_last_error, hl_version};
 pub use guard::{
     GuardHandle, hl_guard_fence, hl_guard_flush, hl_guard_load, hl_guard_read, hl_guard_store,
     hl_guard_unlock, hl_guard_upgrade, hl_guard_write,
+};
+pub use handle::{
+    HL_READ, HL_WRITE, ObjectHandle, hl_handle_close, hl_handle_diminish, hl_handle_open, hl_handle_read,
+    hl_handle_revoke, hl_handle_write,
 };
 pub use kv::{
     BlockRecord, CompletionRecord, HL_KV_CLEAR, HL_KV_EXISTS, HL_KV_FETCH, HL_KV_GET, HL_KV_MATCH_PREFIX,

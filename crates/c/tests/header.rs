@@ -95,6 +95,7 @@ fn plain(kind: &str) -> &str {
         "ObjectRecord" => "hl_object",
         "PutOptionsRecord" => "hl_put_options",
         "GuardHandle" => "hl_guard",
+        "ObjectHandle" => "hl_handle",
         "KvHandle" => "hl_kv",
         "QueueHandle" => "hl_kv_queue",
         "GpuHandle" => "hl_kv_gpu",
@@ -169,6 +170,8 @@ fn records_have_the_layout_of_the_header() {
     check("HL_KV_PUT".to_owned(), hinterland::HL_KV_PUT as usize);
     check("HL_KV_EXISTS".to_owned(), hinterland::HL_KV_EXISTS as usize);
     check("HL_KV_REMOVE".to_owned(), hinterland::HL_KV_REMOVE as usize);
+    check("HL_READ".to_owned(), hinterland::HL_READ as usize);
+    check("HL_WRITE".to_owned(), hinterland::HL_WRITE as usize);
     check("HL_SEALED".to_owned(), hinterland::HL_SEALED as usize);
     check("HL_WRITABLE".to_owned(), hinterland::HL_WRITABLE as usize);
     check("HL_ADVICE_NORMAL".to_owned(), hinterland::HL_ADVICE_NORMAL as usize);

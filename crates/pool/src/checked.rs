@@ -107,7 +107,7 @@ impl CheckedReader<'_> {
         while (sums.len() as u64) < expected {
             let first = sums.len() as u64;
             let answer = if self.is_own(home) {
-                self.object.session().call(&Request::Checksums { handle: self.object.handle(), first })
+                self.object.session().call(&Request::Checksums { handle: self.object.opened().handle, first })
             } else {
                 let way = self.way(home)?;
                 call(&way.endpoint, &Request::Checksums { handle: way.handle, first })

@@ -1,80 +1,123 @@
-//! An open object: reads that fall over to another home, writes to a region, its file for mapping.
+//! An open object as programs use it: a handle with rights and a range, from which weaker ones can be made, and that can be revoked.
 
-use crate::region::{Buffer, RegionPages, WordOperation, has_pages};
-use crate::remote::{Attached, call_for_handle};
+mod capability;
+mod opening;
+
+use crate::region::{RegionPages, WordOperation};
+use crate::remote::Attached;
 use crate::session::{range, unexpected};
 use crate::{Pool, PoolError};
-use hinterland_fabric::{Endpoint, FabricError};
-use hinterland_os::{MapOptions, Mapping, MemoryFile, SharedSlice};
-use hinterland_proto::control::{Home, Mapped, ObjectInfo, ObjectState, Opened, Reply, Request};
+use capability::Capability;
+use hinterland_os::SharedSlice;
+use hinterland_proto::control::{Mapped, ObjectInfo, Opened, Reply, Request};
 use hinterland_types::{ByteRange, Handle, Rights};
+use opening::Opening;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
-const EACCES: i32 = 13;
-
-/// So many bytes that came from homes in other racks are told the node at once, which copies what is read a lot: a message for each
-/// is a small part of what they took.
-const TOLD_BYTES: u64 = 16 << 20;
-/// Fewer than so many are not told at all.
-const TOLD_BYTES_MIN: u64 = 64 << 10;
-
-/// An open object or region.
+/// An open object or region: a handle to it.
+///
+/// A handle has rights and a range. What opening gave has the rights that were asked for, and all bytes;
+/// [`diminish`](Self::diminish) makes weaker ones of it, for other parts of the program, and [`revoke`](Self::revoke) takes one
+/// back with all that were made from it.
 pub struct Object {
-    pool: Pool,
-    opened: Opened,
-    local: OnceLock<SharedSlice>,
-    pages: OnceLock<Arc<RegionPages>>,
-    remote: Mutex<Option<Attached>>,
-    /// Bytes that came from homes and that the node was not told of.
-    fetched_bytes: AtomicU64,
-}
-
-/// What came of a first read.
-enum First {
-    /// The bytes are there, and the handle for the next.
-    Done,
-    /// It is not the first, or only the handle came.
-    Other,
-    /// The home at this address did not do it.
-    Failed(String),
+    opening: Arc<Opening>,
+    capability: Arc<Capability>,
+    /// The memory, if this handle is not all that was opened: it has less rights.
+    own: OnceLock<SharedSlice>,
 }
 
 impl Object {
-    pub(crate) const fn new(pool: Pool, opened: Opened) -> Self {
-        Self {
-            pool,
-            opened,
-            local: OnceLock::new(),
-            pages: OnceLock::new(),
-            remote: Mutex::new(None),
-            fetched_bytes: AtomicU64::new(0),
-        }
+    pub(crate) fn new(pool: Pool, opened: Opened) -> Self {
+        let (session, all) = (Arc::clone(pool.session()), range(0, opened.info.bytes).unwrap_or_default());
+        let capability = Arc::new(Capability::opened(session, opened.handle, opened.rights, all));
+        let opening = Arc::new(Opening::new(pool, opened, Arc::clone(&capability)));
+        Self { opening, capability, own: OnceLock::new() }
     }
 
-    /// What it is.
-    pub const fn info(&self) -> &ObjectInfo {
-        &self.opened.info
+    /// What it is: all of it, also for a handle to a part.
+    pub fn info(&self) -> &ObjectInfo {
+        self.opening.info()
     }
 
     /// The session that it was opened in.
-    pub const fn session(&self) -> &Arc<crate::Session> {
-        self.pool.session()
+    pub fn session(&self) -> &Arc<crate::Session> {
+        self.opening.pool.session()
     }
 
-    pub(crate) const fn opened(&self) -> &Opened {
-        &self.opened
+    pub(crate) fn opened(&self) -> &Opened {
+        &self.opening.opened
     }
 
     /// The capability in the local node's table.
-    pub const fn handle(&self) -> Handle {
-        self.opened.handle
+    pub fn handle(&self) -> Handle {
+        self.capability.handle
+    }
+
+    /// What this handle allows.
+    pub fn rights(&self) -> Rights {
+        self.capability.rights
+    }
+
+    /// The bytes of the object that this handle reaches.
+    pub fn range(&self) -> ByteRange {
+        self.capability.range
     }
 
     /// Whether the local node holds the bytes; of a region, whether it held every page when it was opened.
-    pub const fn is_local(&self) -> bool {
-        self.opened.local
+    pub fn is_local(&self) -> bool {
+        self.opening.opened.local
+    }
+
+    /// Makes a weaker handle of this one, for another part of the program: with no right and no byte that this one lacks. Offsets of
+    /// both are those of the whole object. It lives as long as somebody has it, whatever becomes of this one, but for
+    /// [`revoke`](Self::revoke).
+    ///
+    /// # Errors
+    /// [`PoolError::Refused`]: `EACCES` for rights that this handle lacks, `EINVAL` for none or for bytes that it does not reach, `EBADF`
+    /// if it was revoked, `EMLINK` if 32 were made each from the one before.
+    ///
+    /// ```no_run
+    /// use hinterland_pool::Pool;
+    /// use hinterland_types::{ByteRange, ObjectName, Rights};
+    ///
+    /// let pool = Pool::connect(None)?;
+    /// let region = pool.open(&ObjectName::parse("results")?, Rights::READ | Rights::WRITE)?;
+    /// // Whoever gets this one reads the second page, and nothing else.
+    /// let part = region.diminish(Rights::READ, ByteRange::new(4096, 4096)?)?;
+    /// part.read_at(4096, &mut [0; 64])?;
+    /// assert!(part.read_at(0, &mut [0; 64]).is_err());
+    /// assert!(part.write_at(4096, &[1; 64]).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn diminish(&self, rights: Rights, range: ByteRange) -> Result<Self, PoolError> {
+        let weaker = Arc::new(self.capability.diminish(&self.info().name, rights, range)?);
+        Ok(Self { opening: Arc::clone(&self.opening), capability: weaker, own: OnceLock::new() })
+    }
+
+    /// Takes this handle back, and all that were made from it: whatever is done with one of them from here on is refused with `EBADF`.
+    /// Those that it was made from stay. An access that another thread has begun may still end. Memory that was mapped
+    /// ([`memory`](Self::memory), [`file`](Self::file), or by name) stays mapped, for writing too if it was: no kernel takes it out of the
+    /// hands of its own process. A handle to a part cannot be mapped. The second time nothing happens.
+    ///
+    /// # Errors
+    /// What became of the session; the handles are revoked for this program nevertheless.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_types::{ByteRange, ObjectName, Rights};
+    /// # let pool = Pool::connect(None)?;
+    /// # let name = ObjectName::parse("results")?;
+    /// let object = pool.open_object(&name)?;
+    /// let lent = object.diminish(Rights::READ, ByteRange::new(0, 4096)?)?;
+    /// let lent_on = lent.diminish(Rights::READ, ByteRange::new(0, 64)?)?;
+    /// lent.revoke()?;
+    /// assert!(lent_on.read_at(0, &mut [0; 64]).is_err());
+    /// object.read_at(0, &mut [0; 64])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn revoke(&self) -> Result<(), PoolError> {
+        self.capability.revoke()
     }
 
     /// What shows, to others who may read the sealed object too, that this connection may.
@@ -82,7 +125,8 @@ impl Object {
     /// # Errors
     /// [`PoolError::Refused`] if it is not sealed (any more).
     pub fn right(&self) -> Result<[u8; 32], PoolError> {
-        match self.pool.session().call(&Request::Right { handle: self.opened.handle })? {
+        self.check_held()?;
+        match self.session().call(&Request::Right { handle: self.handle() })? {
             Reply::Right(right) => Ok(right),
             other => Err(unexpected("Right", &other)),
         }
@@ -92,43 +136,27 @@ impl Object {
     /// `hinterland-region` does that.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] for a region of which pages lie elsewhere.
+    /// [`PoolError::Refused`] for a region of which pages lie elsewhere, and for a handle to a part.
     pub fn file(&self) -> Result<(Mapped, OwnedFd), PoolError> {
-        let request = Request::Map { handle: self.opened.handle };
-        match self.pool.session().call_with(&request, &[])? {
-            (Reply::Mapped(mapped), mut descriptors) if descriptors.len() == 1 => {
-                // The length was just checked.
-                Ok((mapped, descriptors.remove(0)))
-            }
-            (other, _) => Err(unexpected("Mapped with a descriptor", &other)),
-        }
+        self.check_held()?;
+        self.opening.file(self.handle())
     }
 
     /// The memory of an object that the local node holds, mapped into this process: loads and stores, no requests. Pages of a
     /// region do not move to other nodes for as long as anybody has it mapped so.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] if the object lies in another rack.
+    /// [`PoolError::Refused`] if the object lies in another rack, or this is a handle to a part.
     pub fn memory(&self) -> Result<&SharedSlice, PoolError> {
-        if let Some(slice) = self.local.get() {
+        self.check_held()?;
+        if self.capability.is_whole() {
+            return self.opening.memory();
+        }
+        if let Some(slice) = self.own.get() {
             return Ok(slice);
         }
-        const ENOTSUP: i32 = 95;
-        // The node says whether all pages of a region are here now.
-        if !self.opened.local && !has_pages(self.info()) {
-            let text = format!(
-                "{} lies in another rack (hint: read it with read_at, or map it as a region)",
-                self.info().name
-            );
-            return Err(PoolError::Refused { code: ENOTSUP, text });
-        }
-        let (mapped, descriptor) = self.file()?;
-        let file = MemoryFile::from_descriptor(descriptor)?;
-        let write = mapped.writable && self.opened.rights.allows(Rights::WRITE);
-        let mapping: Mapping =
-            file.map(0, mapped.file_bytes as usize, MapOptions { write, ..MapOptions::default() })?;
-        let slice = Arc::new(mapping).slice().sub(0, mapped.bytes as usize)?;
-        Ok(self.local.get_or_init(|| slice))
+        let slice = self.opening.map(self.handle(), self.rights())?;
+        Ok(self.own.get_or_init(|| slice))
     }
 
     /// Reads `into.len()` bytes at `offset`: by loads if the local node holds them, else from a home, falling over to
@@ -138,107 +166,8 @@ impl Object {
     /// # Errors
     /// [`PoolError::Unreachable`] with one reason a home.
     pub fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
-        if let Some(pages) = self.pages()? {
-            return pages.access(&self.pool, &self.opened, offset, Buffer::Into(into));
-        }
-        if self.opened.local {
-            return Ok(self.memory()?.read_at(offset as usize, into)?);
-        }
-        let run = self.within(offset, into.len() as u64)?;
-        let first = match self.info().state {
-            ObjectState::Sealed => self.fetch_first(run, into),
-            _ => First::Other,
-        };
-        let avoid = match first {
-            First::Done => {
-                self.count_fetched(into.len() as u64);
-                return Ok(());
-            }
-            First::Failed(address) => Some(address),
-            First::Other => None,
-        };
-        self.on_a_home(avoid.as_deref(), |attached| {
-            self.pool.remotes().tallies.read();
-            Ok(attached.endpoint.read(attached.handle, &[run], into)?)
-        })?;
-        self.count_fetched(into.len() as u64);
-        Ok(())
-    }
-
-    /// Counts bytes that came from a home past the node, and tells the node of them when they are many.
-    fn count_fetched(&self, bytes: u64) {
-        // Relaxed: a counter that nothing is ordered by.
-        if self.fetched_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes >= TOLD_BYTES {
-            self.tell_fetched(TOLD_BYTES);
-        }
-    }
-
-    fn tell_fetched(&self, bytes_min: u64) {
-        // Relaxed: as above.
-        let bytes = self.fetched_bytes.swap(0, Ordering::Relaxed);
-        if bytes >= bytes_min {
-            // A node that does not hear it makes a copy later, or none.
-            let _ = self.pool.session().call(&Request::Fetched { handle: self.opened.handle, bytes });
-        }
-    }
-
-    /// The first read of an object: by a handle that an earlier `Object` has learned, or with a question whose answer brings the handle and,
-    /// where that is best, the bytes.
-    fn fetch_first(&self, run: ByteRange, into: &mut [u8]) -> First {
-        let is_attached = self.remote.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if is_attached {
-            return First::Other;
-        }
-        let remotes = self.pool.remotes();
-        if let Some(known) = remotes.known(self.info().object) {
-            remotes.tallies.read();
-            match known.endpoint.read(known.handle, &[run], into) {
-                Ok(()) => {
-                    remotes.tallies.knew();
-                    self.use_from_here(known);
-                    return First::Done;
-                }
-                Err(error) if is_answer(&error) => remotes.forget_handle(self.info().object, &known),
-                Err(_) => {
-                    remotes.forget(&known.address);
-                    return First::Failed(known.address);
-                }
-            }
-        }
-        let Some(home) = self.info().homes.iter().find(|home| home.up) else { return First::Other };
-        let (object, offset) = (self.info().object, run.offset());
-        let question = |bytes| Request::FetchObject { object, offset, bytes, keep: true };
-        match remotes.ask(&home.address, question, into) {
-            Ok((attached, is_filled)) => {
-                remotes.learn(object, &attached);
-                self.use_from_here(attached);
-                if is_filled { First::Done } else { First::Other }
-            }
-            // It answered, if with a refusal: attaching tells why, in words.
-            Err(PoolError::Fabric(error)) if is_answer(&error) => First::Other,
-            Err(_) => {
-                remotes.forget(&home.address);
-                First::Failed(home.address.clone())
-            }
-        }
-    }
-
-    /// Reads go by this handle; one that was there is left.
-    fn use_from_here(&self, attached: Attached) {
-        let before = self.remote.lock().unwrap_or_else(PoisonError::into_inner).replace(attached);
-        if let Some(before) = before {
-            self.pool.remotes().leave(self.info().object, before);
-        }
-    }
-
-    /// A read by a handle failed. What the home refuses is wrong with the handle, all else with the connection.
-    fn failed(&self, attached: &Attached, error: &PoolError) {
-        match error {
-            PoolError::Fabric(error) if is_answer(error) => {
-                self.pool.remotes().forget_handle(self.info().object, attached);
-            }
-            _ => self.pool.remotes().forget(&attached.address),
-        }
+        self.check(offset, into.len() as u64, Rights::READ)?;
+        self.opening.read_at(offset, into)
     }
 
     /// Has a home keep the bytes of a sealed object of another rack while this is open, also if it is removed or replaced. An object that lies
@@ -247,8 +176,9 @@ impl Object {
     /// # Errors
     /// [`PoolError::Refused`]: `ENOENT` if it was removed just now, `EIO` if no home answers.
     pub fn hold(&self) -> Result<(), PoolError> {
-        let request = Request::Hold { handle: self.opened.handle };
-        match self.pool.session().call(&request)? {
+        self.check_held()?;
+        // For all who share the opening: a part alone is not kept.
+        match self.session().call(&Request::Hold { handle: self.opened().handle })? {
             Reply::Done => Ok(()),
             other => Err(unexpected("Done", &other)),
         }
@@ -260,22 +190,17 @@ impl Object {
     /// # Errors
     /// [`PoolError::Refused`] with what every home said if bytes are lost.
     pub fn read_cached(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
-        self.pool.session().read(self.opened.handle, offset, into)
+        self.check(offset, into.len() as u64, Rights::READ)?;
+        self.session().read(self.handle(), offset, into)
     }
 
     /// Writes bytes at `offset` of a region: by stores if the local node holds it, else to its home.
     ///
     /// # Errors
-    /// [`PoolError::Refused`] for a sealed object.
+    /// [`PoolError::Refused`] for a sealed object, or a handle that does not allow it.
     pub fn write_at(&self, offset: u64, from: &[u8]) -> Result<(), PoolError> {
-        if let Some(pages) = self.pages()? {
-            return pages.access(&self.pool, &self.opened, offset, Buffer::From(from));
-        }
-        let text = format!(
-            "{} is sealed: it can be read and nothing else (hint: put a new object)",
-            self.info().name
-        );
-        Err(PoolError::Refused { code: EACCES, text })
+        self.check(offset, from.len() as u64, Rights::WRITE)?;
+        self.opening.write_at(offset, from)
     }
 
     /// Adds to the 8-byte word at `offset` of a region, wrapping, wherever it lies; returns what it was.
@@ -296,102 +221,24 @@ impl Object {
     }
 
     fn word(&self, offset: u64, operation: WordOperation) -> Result<u64, PoolError> {
-        let Some(pages) = self.pages()? else {
-            let text = format!(
-                "{} is sealed: it can be read and nothing else (hint: use a region)",
-                self.info().name
-            );
-            return Err(PoolError::Refused { code: EACCES, text });
-        };
-        if !self.opened.rights.allows(Rights::READ | Rights::WRITE) {
-            let text = format!("{} was not opened for reading and writing", self.info().name);
-            return Err(PoolError::Refused { code: EACCES, text });
-        }
-        pages.word(&self.pool, &self.opened, offset, operation)
+        self.check(offset, 8, Rights::READ | Rights::WRITE)?;
+        self.opening.word(offset, operation)
     }
 
     /// The pages of a region; `None` for a sealed object.
     pub(crate) fn pages(&self) -> Result<Option<&Arc<RegionPages>>, PoolError> {
-        if !has_pages(self.info()) {
-            return Ok(None);
-        }
-        if let Some(pages) = self.pages.get() {
-            return Ok(Some(pages));
-        }
-        let pages = Arc::new(RegionPages::open(&self.pool, &self.opened)?);
-        Ok(Some(self.pages.get_or_init(|| pages)))
-    }
-
-    fn within(&self, offset: u64, bytes: u64) -> Result<ByteRange, PoolError> {
-        const EINVAL: i32 = 22;
-        ByteRange::within(offset, bytes, self.info().bytes)
-            .map_err(|error| PoolError::Refused { code: EINVAL, text: error.to_string() })
-            .and_then(|run| range(run.offset(), run.bytes()))
-    }
-
-    /// Tries the connection in use, then every home, the one at the address `last` after the others.
-    fn on_a_home(
-        &self,
-        last: Option<&str>,
-        mut operation: impl FnMut(&Attached) -> Result<(), PoolError>,
-    ) -> Result<(), PoolError> {
-        let mut reasons = Vec::new();
-        let current = self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(attached) = current {
-            match operation(&attached) {
-                Ok(()) => return Ok(()),
-                Err(error) => {
-                    self.failed(&attached, &error);
-                    reasons.push(format!("{}: {error}", attached.address));
-                }
-            }
-        }
-        let is_last = |home: &&Home| Some(home.address.as_str()) == last;
-        let (later, sooner): (Vec<_>, Vec<_>) = self.info().homes.iter().partition(is_last);
-        for home in sooner.into_iter().chain(later) {
-            let tried = self.attach(&home.address).and_then(|attached| {
-                operation(&attached)?;
-                Ok(attached)
-            });
-            match tried {
-                Ok(attached) => {
-                    if matches!(self.info().state, ObjectState::Sealed) {
-                        self.pool.remotes().learn(self.info().object, &attached);
-                    }
-                    self.use_from_here(attached);
-                    return Ok(());
-                }
-                Err(error) => {
-                    self.pool.remotes().forget(&home.address);
-                    reasons.push(format!("{}: {error}", home.address));
-                }
-            }
-        }
-        Err(PoolError::Unreachable { name: self.info().name.to_string(), reasons: reasons.join("; ") })
+        self.opening.pages()
     }
 
     pub(crate) fn attach(&self, address: &str) -> Result<Attached, PoolError> {
-        let endpoint = self.pool.remotes().endpoint(address)?;
-        self.pool.remotes().tallies.asked();
-        let request = Request::OpenObject { object: self.info().object, rights: self.opened.rights };
-        let handle = call_for_handle(&endpoint, &request)?;
-        Ok(self.pool.remotes().attached(endpoint, handle, address))
+        self.opening.attach(address)
     }
-}
 
-/// Whether the peer is there and said no.
-const fn is_answer(error: &FabricError) -> bool {
-    matches!(error, FabricError::Remote { .. })
-}
+    fn check(&self, offset: u64, bytes: u64, needed: Rights) -> Result<(), PoolError> {
+        self.capability.check(&self.info().name, offset, bytes, needed)
+    }
 
-impl Drop for Object {
-    fn drop(&mut self) {
-        self.tell_fetched(TOLD_BYTES_MIN);
-        let attached = self.remote.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(attached) = attached {
-            self.pool.remotes().leave(self.info().object, attached);
-        }
-        // A session that is gone has taken the capability with it.
-        let _ = self.pool.session().call(&Request::Close { handle: self.opened.handle });
+    fn check_held(&self) -> Result<(), PoolError> {
+        self.capability.check_held(&self.info().name)
     }
 }

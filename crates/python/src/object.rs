@@ -1,10 +1,10 @@
-//! An open object: reads at any offset.
+//! An open object: reads at any offset, and weaker handles of it.
 
 use crate::buffer::Bytes;
 use crate::failure::Failure;
 use crate::own::Own;
 use hinterland_pool::Object as Opened;
-use hinterland_types::ByteRange;
+use hinterland_types::{ByteRange, Rights};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -16,7 +16,11 @@ pub(crate) struct Object {
     #[pyo3(get)]
     name: String,
     #[pyo3(get)]
+    offset: u64,
+    #[pyo3(get)]
     nbytes: u64,
+    #[pyo3(get)]
+    is_writable: bool,
     #[pyo3(get)]
     is_local: bool,
 }
@@ -24,43 +28,51 @@ pub(crate) struct Object {
 impl Object {
     /// Takes an object that was just opened.
     pub(crate) fn new(opened: Opened) -> Self {
-        let (name, nbytes) = (opened.info().name.to_string(), opened.info().bytes);
-        let is_local = opened.is_local();
-        Self { opened: Own::new("Object", opened), name, nbytes, is_local }
+        let (name, range) = (opened.info().name.to_string(), opened.range());
+        let (offset, nbytes) = (range.offset(), range.bytes());
+        let (is_writable, is_local) = (opened.rights().allows(Rights::WRITE), opened.is_local());
+        Self { opened: Own::new("Object", opened), name, offset, nbytes, is_writable, is_local }
     }
 
-    /// Whether the object has a range.
-    fn check(&self, offset: u64, bytes: u64) -> Result<(), Failure> {
-        ByteRange::within(offset, bytes, self.nbytes)?;
+    /// Which bytes are meant: by default all that it reaches, from `offset` on.
+    fn range(&self, offset: Option<u64>, bytes: Option<u64>) -> Result<ByteRange, Failure> {
+        let offset = offset.unwrap_or(self.offset);
+        let bytes = bytes.unwrap_or_else(|| (self.offset + self.nbytes).saturating_sub(offset));
+        Ok(ByteRange::new(offset, bytes)?)
+    }
+
+    /// Whether the object has these bytes; which of them the handle reaches is asked later.
+    fn check(opened: &Opened, offset: u64, bytes: u64) -> Result<(), Failure> {
+        ByteRange::within(offset, bytes, opened.info().bytes)?;
         Ok(())
     }
 }
 
 #[pymethods]
 impl Object {
-    /// Reads `bytes` bytes from `offset` on, or all that follow.
-    #[pyo3(signature = (offset = 0, bytes = None))]
+    /// Reads `bytes` bytes from `offset` on, by default all that can be reached.
+    #[pyo3(signature = (offset = None, bytes = None))]
     fn read_at<'py>(
         &self,
         py: Python<'py>,
-        offset: u64,
+        offset: Option<u64>,
         bytes: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let opened = self.opened.value()?;
-        let bytes = bytes.unwrap_or_else(|| self.nbytes.saturating_sub(offset));
-        self.check(offset, bytes)?;
+        let (opened, range) = (self.opened.value()?, self.range(offset, bytes)?);
+        Self::check(&opened, range.offset(), range.bytes())?;
         // No longer than the object, which fits the address space.
-        PyBytes::new_with(py, bytes as usize, |into| {
-            Ok(py.detach(|| opened.read_at(offset, into).map_err(Failure::from))?)
+        PyBytes::new_with(py, range.bytes() as usize, |into| {
+            Ok(py.detach(|| opened.read_at(range.offset(), into).map_err(Failure::from))?)
         })
     }
 
     /// Fills a writable buffer from `offset` on.
-    #[pyo3(signature = (buffer, offset = 0))]
-    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    #[pyo3(signature = (buffer, offset = None))]
+    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: Option<u64>) -> PyResult<usize> {
         let opened = self.opened.value()?;
         let mut into = Bytes::writable(buffer)?;
-        self.check(offset, into.len() as u64)?;
+        let offset = offset.unwrap_or(self.offset);
+        Self::check(&opened, offset, into.len() as u64)?;
         Ok(py.detach(|| {
             opened.read_at(offset, into.as_mut_slice()).map_err(Failure::from)?;
             Ok::<_, Failure>(into.len())
@@ -71,8 +83,28 @@ impl Object {
     fn write_at(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let opened = self.opened.value()?;
         let from = Bytes::of(data)?;
-        self.check(offset, from.len() as u64)?;
+        Self::check(&opened, offset, from.len() as u64)?;
         Ok(py.detach(|| opened.write_at(offset, from.as_slice()).map_err(Failure::from))?)
+    }
+
+    /// Makes a weaker handle of this one.
+    #[pyo3(signature = (offset = None, bytes = None, writable = false))]
+    fn diminish(
+        &self,
+        py: Python<'_>,
+        offset: Option<u64>,
+        bytes: Option<u64>,
+        writable: bool,
+    ) -> PyResult<Self> {
+        let (opened, range) = (self.opened.value()?, self.range(offset, bytes)?);
+        let rights = if writable { Rights::READ | Rights::WRITE } else { Rights::READ };
+        Ok(Self::new(py.detach(|| opened.diminish(rights, range).map_err(Failure::from))?))
+    }
+
+    /// Takes this handle back, and all that were made from it.
+    fn revoke(&self, py: Python<'_>) -> PyResult<()> {
+        let opened = self.opened.value()?;
+        Ok(py.detach(|| opened.revoke().map_err(Failure::from))?)
     }
 
     /// Gives the object back.
@@ -96,7 +128,7 @@ impl Object {
     }
 
     fn __repr__(&self) -> String {
-        format!("<hinterland.Object {:?}, {} bytes>", self.name, self.nbytes)
+        format!("<hinterland.Object {:?}, {} bytes from {}>", self.name, self.nbytes, self.offset)
     }
 
     fn __reduce__(&self) -> PyResult<()> {

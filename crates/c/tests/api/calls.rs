@@ -231,6 +231,92 @@ fn guards_cover_a_range_and_exclude_other_pools() {
 }
 
 #[test]
+fn handles_are_made_weaker_for_parts_of_a_program_and_revoked() {
+    let racks = Racks::start();
+    let opened = Opened::new(&racks, "a");
+    let pool = opened.0;
+    let bytes = pattern(200_000);
+    let mut address = 0;
+    for (name, rack) in [(c"sealed/near", c"a"), (c"sealed/far", c"b")] {
+        let options = PutOptionsRecord {
+            copies: 0,
+            reserved: 0,
+            rack: rack.as_ptr(),
+            progress: None,
+            context: null_mut(),
+        };
+        // SAFETY: every pointer is null or leads to what the function takes.
+        unsafe {
+            let put = hl_put_buffer(pool, name.as_ptr(), bytes.as_ptr().cast(), bytes.len(), &options);
+            assert_eq!(put, 0, "{}", words());
+            revoke_one(pool, name, HL_READ, &bytes[4096..4104]);
+        }
+    }
+    for (name, rack) in [(c"region/near", c"a"), (c"region/far", c"b")] {
+        // SAFETY: as above.
+        unsafe {
+            let made = hl_create_region(pool, name.as_ptr(), 2 << 20, rack.as_ptr(), &mut address);
+            assert_eq!(made, 0, "{}", words());
+            let text = *b"12345678";
+            assert_eq!(hl_write(pool, address + 4096, text.as_ptr().cast(), text.len()), 0, "{}", words());
+            revoke_one(pool, name, HL_READ | HL_WRITE, &text);
+        }
+    }
+}
+
+/// Makes handles of one to all of an object, each weaker than the one before, uses them, and revokes the second.
+///
+/// # Safety
+/// The pool is open.
+unsafe fn revoke_one(pool: *mut PoolHandle, name: &CStr, rights: u32, right: &[u8]) {
+    let [mut whole, mut parent, mut child, mut other] = [null_mut(); 4];
+    let mut found = [0xaa_u8; 8];
+    let into = found.as_mut_ptr().cast::<c_void>();
+    // SAFETY: every pointer is null or leads to what the function takes.
+    unsafe {
+        assert_eq!(hl_handle_open(pool, name.as_ptr(), rights, &mut whole), 0, "{}", words());
+        assert_eq!(hl_handle_diminish(whole, rights, 0, 8192, &mut parent), 0, "{}", words());
+        assert_eq!(hl_handle_diminish(parent, HL_READ, 4096, 8, &mut child), 0, "{}", words());
+        refused(hl_handle_read(child, 4095, into, 8), libc::EINVAL, "4096 to 4104");
+        refused(hl_handle_read(child, 4096, into, 9), libc::EINVAL, "4096 to 4104");
+        refused(hl_handle_read(whole, u64::MAX, into, 8), libc::EINVAL, "overflows");
+        refused(hl_handle_write(child, 4096, into, 8), libc::EACCES, "HL_WRITE");
+        refused(hl_handle_diminish(child, HL_READ, 0, 8, &mut other), libc::EINVAL, "4096 to 4104");
+        refused(hl_handle_diminish(child, HL_READ | HL_WRITE, 4096, 8, &mut other), libc::EACCES, "r---");
+        refused(hl_handle_diminish(child, 0, 4096, 8, &mut other), libc::EINVAL, "HL_READ");
+        assert!(other.is_null() && found == [0xaa; 8], "what was refused has done nothing");
+        assert_eq!(hl_handle_read(child, 4096, into, 8), 0, "{}", words());
+        assert_eq!(found, right);
+        if rights == HL_READ {
+            refused(hl_handle_open(pool, name.as_ptr(), HL_WRITE, &mut other), libc::EACCES, "sealed");
+            let both = HL_READ | HL_WRITE;
+            refused(hl_handle_open(pool, name.as_ptr(), both, &mut other), libc::EACCES, "with HL_READ");
+        } else {
+            assert_eq!(hl_handle_write(parent, 4096, into, 8), 0, "{}", words());
+            refused(hl_handle_write(parent, 8190, into, 8), libc::EINVAL, "0 to 8192");
+        }
+        assert_eq!(hl_handle_revoke(parent), 0, "{}", words());
+        found = [0xaa; 8];
+        for handle in [parent, child] {
+            refused(hl_handle_read(handle, 4096, into, 8), libc::EBADF, "revoked");
+            refused(hl_handle_diminish(handle, HL_READ, 4096, 8, &mut other), libc::EBADF, "revoked");
+            assert_eq!(hl_handle_revoke(handle), 0, "{}", words());
+        }
+        assert_eq!(found, [0xaa; 8], "no byte comes after that");
+        assert_eq!(hl_handle_diminish(whole, HL_READ, 4096, 8, &mut other), 0, "{}", words());
+        for handle in [whole, parent, child] {
+            assert_eq!(hl_handle_close(handle), 0);
+        }
+        // It lives on, whatever has been closed.
+        assert_eq!(hl_handle_read(other, 4096, into, 8), 0, "{}", words());
+        assert_eq!(found, right);
+        assert_eq!(hl_handle_close(other), 0);
+        assert_eq!(hl_handle_close(null_mut()), 0);
+        refused(hl_handle_revoke(null_mut()), libc::EINVAL, "hl_handle_open");
+    }
+}
+
+#[test]
 fn a_put_that_is_given_up_leaves_nothing() {
     unsafe extern "C" fn stop_late(context: *mut c_void, done: u64, total: u64) -> c_int {
         assert!(done <= total);
