@@ -132,6 +132,21 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
     /// [`PoolError::Unreachable`] if no home answers.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let name = ObjectName::parse("table")?;
+    /// # pool.create_region(&name, 4 << 20, None)?;
+    /// let table = pool.stat(&name)?.address.ok_or("a region has an address")?;
+    /// let third = table.checked_add(2 * 64).ok_or("beyond the pool")?;
+    /// pool.write(third, &[7; 64])?;
+    /// let mut record = [0; 64];
+    /// pool.read(third, &mut record)?;
+    /// assert_eq!(record, [7; 64]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
         if self.read_at_once(address, into) { Ok(()) } else { self.read_elsewhere(address.raw(), into) }
     }
@@ -172,6 +187,18 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Refused`] with `ETIMEDOUT`.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_proto::control::{AllocationKind, LockMode};
+    /// # use std::time::Duration;
+    /// # let pool = Pool::connect(None)?;
+    /// let (address, _) = pool.allocate(64, AllocationKind::Session)?;
+    /// pool.lock_within(address, LockMode::Write, Duration::from_secs(1))?;
+    /// pool.write(address, b"nobody else who takes the lock writes now")?;
+    /// pool.unlock(address)?;
+    /// # Ok::<(), hinterland_pool::PoolError>(())
+    /// ```
     pub fn lock_within(
         &self,
         address: GlobalAddress,

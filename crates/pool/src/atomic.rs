@@ -15,6 +15,18 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] with `EINVAL` for an address that is no multiple of 8, else as [`write`](Self::write). After
     /// [`PoolError::Unreachable`] or [`PoolError::Fabric`] the swap may or may not have happened.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let region = pool.create_region(&ObjectName::parse("owners")?, 4 << 20, None)?;
+    /// # let owner = region.address.ok_or("a region has an address")?;
+    /// // Whoever finds the 0 is the owner.
+    /// let is_mine = pool.compare_and_swap(owner, 0, 42)? == 0;
+    /// assert!(is_mine);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn compare_and_swap(
         &self,
         address: GlobalAddress,
@@ -28,6 +40,19 @@ impl Pool {
     ///
     /// # Errors
     /// As [`compare_and_swap`](Self::compare_and_swap).
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let region = pool.create_region(&ObjectName::parse("numbers")?, 4 << 20, None)?;
+    /// # let next = region.address.ok_or("a region has an address")?;
+    /// // Each caller, in any rack, gets a number of its own.
+    /// let first = pool.fetch_and_add(next, 1)?;
+    /// let second = pool.fetch_and_add(next, 1)?;
+    /// assert_eq!(second, first + 1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn fetch_and_add(&self, address: GlobalAddress, addend: u64) -> Result<u64, PoolError> {
         self.at_word(address, |object, offset| object.fetch_and_add(offset, addend))
     }

@@ -26,6 +26,19 @@ pub struct CheckedReader<'a> {
 
 impl Object {
     /// A reader that compares every block with its checksum, which [`read_at`](Self::read_at) and mapped memory do not.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::{Pool, PutOptions};
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let name = ObjectName::parse("models/checked")?;
+    /// # pool.put(&mut &[1; 100_000][..], &name, &PutOptions::default(), &mut |_| {})?;
+    /// let object = pool.open_object(&name)?;
+    /// let mut bytes = vec![0; object.info().bytes as usize];
+    /// // Right to the last bit, or an error.
+    /// object.checked().read_at(0, &mut bytes)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn checked(&self) -> CheckedReader<'_> {
         let homes = self.info().homes.clone();
         CheckedReader { object: self, sums: None, homes, ways: HashMap::new(), replaced_blocks: 0 }

@@ -87,6 +87,19 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`]: `ETIMEDOUT` if it was not free in time, `EINVAL` for a range that is not in one region, `EHOSTUNREACH` if
     /// the node that keeps the lock is down or cut off.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::{GuardOptions, Pool};
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let region = pool.create_region(&ObjectName::parse("records")?, 4 << 20, None)?;
+    /// # let address = region.address.ok_or("a region has an address")?;
+    /// let guard = pool.rlock(address, 4096, &GuardOptions::default())?;
+    /// let mut record = [0; 64];
+    /// guard.read(128, &mut record)?;
+    /// guard.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn rlock(
         &self,
         address: GlobalAddress,
@@ -101,6 +114,20 @@ impl Pool {
     ///
     /// # Errors
     /// As [`rlock`](Self::rlock).
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::{GuardOptions, Pool};
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let region = pool.create_region(&ObjectName::parse("accounts")?, 4 << 20, None)?;
+    /// # let address = region.address.ok_or("a region has an address")?;
+    /// let guard = pool.wlock(address, 4096, &GuardOptions::default())?;
+    /// guard.write(0, &7_u64.to_le_bytes())?;
+    /// guard.write(8, &9_u64.to_le_bytes())?;
+    /// // Says whether both have arrived; dropping the guard could not.
+    /// guard.unlock()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn wlock(
         &self,
         address: GlobalAddress,

@@ -56,6 +56,18 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the node has no memory for KV blocks.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # let pool = Pool::connect(None)?;
+    /// let cache = pool.kv("llama-3 bf16 block=16 rank=0")?;
+    /// cache.put(&[(b"hash of the tokens", &[b"keys", b"values"])])?;
+    /// let (mut keys, mut values) = ([0; 4], [0; 6]);
+    /// let found = cache.get(b"hash of the tokens", &mut [&mut keys, &mut values])?;
+    /// // It may have been evicted meanwhile.
+    /// assert!(found.is_none() || (&keys, &values) == (b"keys", b"values"));
+    /// # Ok::<(), hinterland_pool::PoolError>(())
+    /// ```
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
         let label = fingerprint.chars().take(200).collect();
         let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();

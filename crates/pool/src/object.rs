@@ -147,6 +147,19 @@ impl Object {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the object lies in another rack, or this is a handle to a part.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::{Pool, PutOptions};
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// # let name = ObjectName::parse("models/mapped")?;
+    /// # pool.put(&mut &[1; 100_000][..], &name, &PutOptions::default(), &mut |_| {})?;
+    /// let object = pool.open_object(&name)?;
+    /// let mut header = [0; 16];
+    /// // No request: a load from the node's own memory.
+    /// object.memory()?.read_at(0, &mut header)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn memory(&self) -> Result<&SharedSlice, PoolError> {
         self.check_held()?;
         if self.capability.is_whole() {

@@ -197,6 +197,15 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError`] if the directory cannot be asked.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # let pool = Pool::connect(None)?;
+    /// for object in pool.list("models/")? {
+    ///     println!("{}: {} bytes", object.name, object.bytes);
+    /// }
+    /// # Ok::<(), hinterland_pool::PoolError>(())
+    /// ```
     pub fn list(&self, prefix: &str) -> Result<Vec<ObjectInfo>, PoolError> {
         let mut all: Vec<ObjectInfo> = Vec::new();
         loop {
@@ -341,6 +350,16 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the name is taken or there is no room.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// let region = pool.create_region(&ObjectName::parse("counters")?, 4 << 20, None)?;
+    /// let first = region.address.ok_or("a region has an address")?;
+    /// pool.write(first, b"here, and seen from every rack")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn create_region(
         &self,
         name: &ObjectName,

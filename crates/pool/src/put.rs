@@ -63,6 +63,20 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the name is taken or there is no room.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::{Pool, PutOptions};
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// let mut writer = pool.put_writer(&ObjectName::parse("logs/today")?, &PutOptions::default())?;
+    /// for line in ["first\n", "second\n"] {
+    ///     writer.write(line.as_bytes())?;
+    /// }
+    /// // Before this nobody sees the object; without it, nobody ever does.
+    /// let info = writer.seal()?;
+    /// assert_eq!(info.bytes, 13);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn put_writer(&self, name: &ObjectName, options: &PutOptions) -> Result<PutWriter, PoolError> {
         let request = Request::PutBegin {
             name: name.clone(),

@@ -36,6 +36,16 @@ impl Pool {
     ///
     /// # Errors
     /// [`PoolError::Refused`] with `ENOSPC` if there is no room, with `EEXIST` if the name is taken.
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # use hinterland_proto::control::Placement;
+    /// # use hinterland_types::ObjectName;
+    /// # let pool = Pool::connect(None)?;
+    /// let room = pool.scratch(&ObjectName::parse("scratch/1")?, 2 << 20, Placement::Policy)?;
+    /// room.write_at(4096, b"until this value is dropped")?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn scratch(&self, name: &ObjectName, bytes: u64, placement: Placement) -> Result<Scratch, PoolError> {
         let options = PutOptions { bytes: Some(bytes), copies: 1, placement };
         let request = Request::PutBegin {

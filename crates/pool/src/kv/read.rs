@@ -44,6 +44,16 @@ impl KvCache {
     ///
     /// # Errors
     /// As [`length`](Self::length).
+    ///
+    /// ```no_run
+    /// # use hinterland_pool::Pool;
+    /// # let pool = Pool::connect(None)?;
+    /// # let cache = pool.kv("a model")?;
+    /// cache.put_prefix(&[(b"tokens 0-15", &[&[1; 64]]), (b"tokens 0-31", &[&[2; 64]])], None)?;
+    /// let reused = cache.match_prefix(&[b"tokens 0-15", b"tokens 0-31", b"tokens 0-47"])?;
+    /// assert!(reused <= 2);
+    /// # Ok::<(), hinterland_pool::PoolError>(())
+    /// ```
     pub fn match_prefix(&self, keys: &[&[u8]]) -> Result<usize, PoolError> {
         let mut found = 0;
         self.look_up(keys, |is_there| {
