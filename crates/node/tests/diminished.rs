@@ -9,9 +9,10 @@ mod ground;
 mod pair;
 
 use hinterland_pool::{Object, Pool, PoolError};
-use hinterland_proto::control::Request;
+use hinterland_proto::control::{ObjectState, Request};
 use hinterland_types::{ByteRange, RackName, Rights};
 use pair::{Pair, put_object};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const EBADF: i32 = 9;
 const EACCES: i32 = 13;
@@ -158,6 +159,51 @@ fn a_handle_that_is_revoked_takes_all_that_were_made_from_it_along() {
         object.revoke().unwrap();
         refused(sibling.read_at(4096, &mut [0; 8]), EBADF, "revoked");
         refused(object.read_at(4096, &mut [0; 8]), EBADF, "revoked");
+    }
+}
+
+#[test]
+fn a_read_that_meets_a_revocation_has_the_right_bytes_or_an_error() {
+    let pair = Pair::new("dim-race", 8 << 20);
+    let (_pool, objects) = four(&pair);
+    for object in &objects {
+        let mut right = vec![0; 3000];
+        object.read_at(4096, &mut right).unwrap();
+        for _ in 0..20 {
+            let lent = object.diminish(Rights::READ, range(0, 8192)).unwrap();
+            let part = lent.diminish(Rights::READ, range(4096, 3000)).unwrap();
+            let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let threads = [false, false, true].map(|is_cached| {
+                    let (part, right, reads, is_over) = (&part, &right, &reads, &is_over);
+                    scope.spawn(move || {
+                        let mut found = vec![0; 3000];
+                        let is_cached = is_cached && part.info().state == ObjectState::Sealed;
+                        loop {
+                            // Acquire: pairs with the Release behind the revocation.
+                            let was_over = is_over.load(Ordering::Acquire);
+                            found.fill(0xaa);
+                            let read = match is_cached {
+                                true => part.read_cached(4096, &mut found),
+                                false => part.read_at(4096, &mut found),
+                            };
+                            match read {
+                                Ok(()) => assert!(found == *right && !was_over),
+                                Err(error) => return assert_eq!(error.code(), EBADF, "{error}"),
+                            }
+                            reads.fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                });
+                while reads.load(Ordering::Relaxed) < 10 && !threads.iter().any(|thread| thread.is_finished())
+                {
+                    std::thread::yield_now();
+                }
+                lent.revoke().unwrap();
+                is_over.store(true, Ordering::Release);
+            });
+            refused(part.read_at(4096, &mut [0; 8]), EBADF, "revoked");
+        }
     }
 }
 
