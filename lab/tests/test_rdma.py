@@ -40,13 +40,14 @@ def node_tests():
 def test_the_fabric_passes_its_tests_over_soft_roce(boot, fabric_tests):
     inside, face = fabric_tests
     script = f"""
-network_up && rxe_up || exit 1
+network_up && rxe_up && network_up eth1 1 && rxe_up rxe1 eth1 || exit 1
 export HINTERLAND_TEST_RDMA=1
 {inside} --test-threads 1 rdma:: 2>&1; first=$?
 {face} --test-threads 1 2>&1; second=$?
 exit $((first + second))
 """
-    outcome = boot(Guest("a", script, modules=RDMA_MODULES, memory_mib=768), seconds=240)["a"]
+    guest = Guest("a", script, wires=("spine", "other"), modules=RDMA_MODULES, memory_mib=768)
+    outcome = boot(guest, seconds=280)["a"]
     passed, failed = results(outcome.output)
     assert failed == 0 and passed > 30, outcome.output
     assert "skipped" not in outcome.output

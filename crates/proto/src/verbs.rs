@@ -55,6 +55,11 @@ pub struct RemoteKey {
     pub key: u32,
 }
 
+impl RemoteKey {
+    /// In the place of a port through which the memory cannot be reached.
+    pub const NONE: Self = Self { address: 0, key: 0 };
+}
+
 /// What a client asks.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub enum VerbsRequest {
@@ -84,6 +89,9 @@ pub enum VerbsRequest {
         /// To write it, too.
         write: bool,
     },
+    /// Which ports are there now? Places in the list stay, and so do queue pairs and what is granted; ports that came are
+    /// appended, and keys are to be asked for again.
+    Refresh,
 }
 
 /// What the server answers.
@@ -109,7 +117,7 @@ pub enum VerbsReply {
         range: ByteRange,
         /// Whether it may be written.
         write: bool,
-        /// One for each port of the list, in its order.
+        /// One for each port of the list, in its order; [`RemoteKey::NONE`] where a port does not reach it.
         keys: Vec<RemoteKey>,
     },
     /// This memory is reached by messages only.

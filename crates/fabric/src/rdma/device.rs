@@ -44,6 +44,25 @@ pub(super) struct Port {
     pub address: PortAddress,
 }
 
+/// What a port is called on its host. It stays the same when the device goes and comes back.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct PortName {
+    pub device: String,
+    pub number: u8,
+}
+
+impl Port {
+    pub fn name(&self) -> PortName {
+        PortName { device: self.device.name.clone(), number: self.number }
+    }
+
+    /// Whether the opened device still is the one that the system knows, at the address that it had.
+    pub fn holds(&self) -> bool {
+        describe(&self.device, self.number)
+            .is_some_and(|port| port.address == self.address && port.gid_index == self.gid_index)
+    }
+}
+
 /// Opens every device with a port that carries data.
 ///
 /// # Errors

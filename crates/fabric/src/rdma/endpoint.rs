@@ -83,8 +83,8 @@ impl RdmaEndpoint {
     }
 
     #[cfg(test)]
-    pub(super) fn fail_links_for_test(&self) {
-        self.links.healthy().iter().for_each(|link| link.fail());
+    pub(super) fn inside_for_test(&self) -> &Links {
+        &self.links
     }
 
     fn polls(&self) -> bool {
@@ -156,26 +156,25 @@ impl RdmaEndpoint {
     ) -> Result<Option<Ending>, FabricError> {
         // Relaxed: any link is as good.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let link = &links[turn % links.len()];
         let operation = if write { abi::RDMA_WRITE } else { abi::RDMA_READ };
         let unused = Order { operation, remote: 0, key: 0, offset: 0, bytes: 0, operands: [0; 2] };
-        let (mut orders, mut count, mut bytes) = ([unused; RUNS_MAX], 0, 0);
-        for run in runs.iter().filter(|run| run.bytes() > 0) {
-            let granted = self.links.grant(handle, *run, write);
-            let Some((granted, key)) = granted.and_then(|granted| {
-                let key = granted.keys.get(link.port).copied()?;
-                Some((granted, key))
-            }) else {
-                // Relaxed: a count.
-                self.links.by_message.fetch_add(1, Ordering::Relaxed);
-                return Ok(Some(Ending::ByMessage));
-            };
-            let remote = key.address.wrapping_add(run.offset() - granted.range.offset());
-            // All runs together are at most a chunk.
-            let run_bytes = run.bytes() as usize;
-            orders[count] = Order { remote, key: key.key, offset: bytes, bytes: run_bytes, ..unused };
-            (count, bytes) = (count + 1, bytes + run_bytes);
+        let mut orders = [unused; RUNS_MAX];
+        let mut filled = None;
+        // Those after the first are looked at only if it does not reach this memory.
+        for place in 0..links.len() {
+            let link = &links[(turn + place) % links.len()];
+            filled = self
+                .fill((link, write, handle), runs, &mut orders)
+                .map(|(count, bytes)| (link, count, bytes));
+            if filled.is_some() {
+                break;
+            }
         }
+        let Some((link, count, bytes)) = filled else {
+            // Relaxed: a count.
+            self.links.by_message.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(Ending::ByMessage));
+        };
         let Some(slot) = link.reserve() else { return Ok(None) };
         if write {
             // SAFETY: the chunk was reserved for us; our caller vouches for the parts, which have `bytes` bytes.
@@ -209,6 +208,27 @@ impl RdmaEndpoint {
                 Ok(None)
             }
         }
+    }
+
+    /// Fills in the orders of short runs over one link; `None` if not all of it may be reached so.
+    fn fill(
+        &self,
+        (link, write, handle): (&Link, bool, Handle),
+        runs: &[ByteRange],
+        orders: &mut [Order; RUNS_MAX],
+    ) -> Option<(usize, usize)> {
+        let (mut count, mut bytes) = (0, 0);
+        for run in runs.iter().filter(|run| run.bytes() > 0) {
+            let granted = self.links.grant(handle, *run, write)?;
+            let key = granted.key(link)?;
+            // All runs together are at most a chunk.
+            let run_bytes = run.bytes() as usize;
+            let order = orders.get_mut(count)?;
+            order.remote = key.address.wrapping_add(run.offset() - granted.range.offset());
+            (order.key, order.offset, order.bytes) = (key.key, bytes, run_bytes);
+            (count, bytes) = (count + 1, bytes + run_bytes);
+        }
+        Some((count, bytes))
     }
 
     fn pause(&self, polls: u32, sleep: impl FnOnce()) {
@@ -258,12 +278,11 @@ impl RdmaEndpoint {
         let range = ByteRange::new(offset, 8).map_err(|_| refused.clone())?;
         let links = self.links.healthy();
         let granted = self.links.grant(handle, range, true).ok_or_else(|| refused.clone())?;
-        let room = links.iter().find_map(|link| link.reserve().map(|slot| (link, slot)));
-        let (link, slot) = room.ok_or_else(|| refused.clone())?;
-        let Some(key) = granted.keys.get(link.port) else {
-            link.release(slot);
-            return Err(refused);
-        };
+        let room = links.iter().find_map(|link| {
+            let key = granted.key(link)?;
+            link.reserve().map(|slot| (link, key, slot))
+        });
+        let (link, key, slot) = room.ok_or(refused)?;
         let remote = key.address.wrapping_add(offset - granted.range.offset());
         link.begin(slot, &[Order { operation, remote, key: key.key, offset: 0, bytes: 8, operands }]);
         // Relaxed: counts.

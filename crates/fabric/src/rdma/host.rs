@@ -4,14 +4,17 @@
 //! was granted it. Ending the registration is what revokes: the device then refuses, whoever holds the key.
 
 use super::abi;
-use super::device::{Port, open_ports, reads_whole_words};
+use super::device::{PORTS_MAX, Port, PortName, open_ports, reads_whole_words};
+use super::links::NOWHERE;
 use super::listener::{Listener, listen};
 use super::pair::{Completions, Domain, QueuePair, Receives, Registered};
 use super::{BITS_24, INLINE_BYTES, LINKS_MAX, MESSAGE_BYTES, RECEIVES, random_word, registration_words};
 use crate::service::Service;
 use crate::slice::Slice;
 use hinterland_proto::control::{decode, encode};
-use hinterland_proto::verbs::{PairAddress, RemoteKey, VERBS_VERSION, VerbsReply, VerbsRequest};
+use hinterland_proto::verbs::{
+    PairAddress, PortAddress, PortKind, RemoteKey, VERBS_VERSION, VerbsReply, VerbsRequest,
+};
 use hinterland_proto::{ErrorCode, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 use std::io;
@@ -74,6 +77,9 @@ pub struct Host {
     refusal: Mutex<Option<String>>,
     sessions: Mutex<Vec<Weak<SessionHost>>>,
     whole_words: AtomicBool,
+    /// The place of a port that registers nothing.
+    #[cfg(test)]
+    pub(super) refusing: AtomicU64,
 }
 
 impl Host {
@@ -96,6 +102,8 @@ impl Host {
             refusal: Mutex::new(None),
             sessions: Mutex::default(),
             whole_words,
+            #[cfg(test)]
+            refusing: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -136,6 +144,17 @@ impl Host {
         }
     }
 
+    #[cfg(test)]
+    fn refuses(&self, place: usize) -> bool {
+        // Relaxed: set by a test before it asks.
+        self.refusing.load(Ordering::Relaxed) == place as u64
+    }
+
+    #[cfg(not(test))]
+    const fn refuses(&self, _place: usize) -> bool {
+        false
+    }
+
     fn refuse(&self, why: String) {
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
@@ -161,10 +180,42 @@ struct State {
     grants: Vec<Grant>,
 }
 
-/// One port, and what its pairs share.
+/// One port, and what its pairs share. Its place among the ports is its own as long as the session asks for no new list.
 struct Station {
-    port: Port,
+    name: PortName,
+    /// `None` while it carries no data: then no device is held.
+    port: Option<Port>,
     shared: Option<(Arc<Domain>, Arc<Receives>)>,
+}
+
+impl Station {
+    fn new(port: Port) -> Self {
+        Self { name: port.name(), port: Some(port), shared: None }
+    }
+
+    /// Takes what was found of this port; returns whether it is another device than before, or none.
+    fn refresh(&mut self, found: Option<Port>) -> bool {
+        let stays = match (&self.port, &found) {
+            (Some(port), Some(found)) => port.address == found.address && port.holds(),
+            (None, None) => true,
+            _ => false,
+        };
+        if !stays {
+            (self.port, self.shared) = (found, None);
+        }
+        !stays
+    }
+
+    fn shared(&mut self) -> io::Result<(Arc<Domain>, Arc<Receives>)> {
+        let port = self.port.as_ref().ok_or_else(|| io::Error::other("the port is gone"))?;
+        if let Some((domain, receives)) = &self.shared {
+            return Ok((Arc::clone(domain), Arc::clone(receives)));
+        }
+        let domain = Arc::new(Domain::new(&port.device)?);
+        let receives = Arc::new(Receives::new(&domain, RECEIVES, MESSAGE_BYTES)?);
+        self.shared = Some((Arc::clone(&domain), Arc::clone(&receives)));
+        Ok((domain, receives))
+    }
 }
 
 struct Grant {
@@ -172,8 +223,8 @@ struct Grant {
     range: ByteRange,
     write: bool,
     memory: Slice,
-    /// One for each port.
-    keys: Vec<Registered>,
+    /// One for each port, `None` where it cannot be reached.
+    keys: Vec<Option<Registered>>,
 }
 
 impl SessionHost {
@@ -195,6 +246,7 @@ impl SessionHost {
             .map_err(|error| malformed(format!("{error} (hint: run the same release on both sides)")))?;
         let reply = match request {
             VerbsRequest::Ports { version } => self.ports(version),
+            VerbsRequest::Refresh => self.refresh(&**service),
             VerbsRequest::Connect { port, from } => self.connect(service, port, &from)?,
             VerbsRequest::Disconnect { pair } => {
                 let gone = {
@@ -222,13 +274,43 @@ impl SessionHost {
         let found = found.unwrap_or_default();
         // Release: pairs with the Acquire in `reads_whole_words`. Before anything is granted on these ports.
         self.host.whole_words.fetch_and(reads_whole_words(&found), Ordering::Release);
-        let stations: Vec<Station> = found.into_iter().map(|port| Station { port, shared: None }).collect();
-        let ports = stations.iter().map(|station| station.port.address.clone()).collect();
+        let ports = found.iter().map(|port| port.address.clone()).collect();
         let mut state = self.state();
         if !state.ended {
-            state.ports = stations;
+            state.ports = found.into_iter().map(Station::new).collect();
         }
         VerbsReply::Ports { version: VERBS_VERSION, ports }
+    }
+
+    /// Looks again which ports there are, and lets what was granted be reached through those that came. Pairs stay, and
+    /// keys of ports that are as they were.
+    fn refresh(&self, service: &dyn Service) -> VerbsReply {
+        let mut found = open_ports(&self.host.options.devices).unwrap_or_default();
+        // Release: as in `ports`. What the service vouched for because of it is asked about again.
+        self.host.whole_words.fetch_and(reads_whole_words(&found), Ordering::Release);
+        self.revalidate(service);
+        let mut state = self.state();
+        let State { ended, ports, grants, .. } = &mut *state;
+        if *ended {
+            return VerbsReply::Ports { version: VERBS_VERSION, ports: Vec::new() };
+        }
+        for (place, station) in ports.iter_mut().enumerate() {
+            let again = found.iter().position(|port| port.name() == station.name);
+            if station.refresh(again.map(|again| found.swap_remove(again))) {
+                grants.iter_mut().filter_map(|grant| grant.keys.get_mut(place)).for_each(|key| *key = None);
+            }
+        }
+        let room = PORTS_MAX.saturating_sub(ports.len());
+        ports.extend(found.into_iter().take(room).map(Station::new));
+        for grant in grants {
+            // Where it is refused, the memory is reached through the other ports.
+            let _ = grant.register(&self.host, ports);
+        }
+        let none = PortAddress { kind: PortKind::RoceV2, gid: NOWHERE, lid: 0, mtu: 1 };
+        let address = |station: &Station| {
+            station.port.as_ref().map_or_else(|| none.clone(), |port| port.address.clone())
+        };
+        VerbsReply::Ports { version: VERBS_VERSION, ports: ports.iter().map(address).collect() }
     }
 
     fn connect(
@@ -248,7 +330,7 @@ impl SessionHost {
         let Some(station) = state.ports.get_mut(usize::from(place)) else {
             return Err(refused(ErrorCode::RANGE, "there is no such port (hint: ask for the ports again)"));
         };
-        if station.port.address.kind != from.port.kind {
+        if station.port.as_ref().is_some_and(|port| port.address.kind != from.port.kind) {
             return Err(refused(ErrorCode::UNSUPPORTED, "the ports speak different kinds of RDMA"));
         }
         let made = self.make_pair(station, from).map_err(|error| {
@@ -267,16 +349,8 @@ impl SessionHost {
     }
 
     fn make_pair(&self, station: &mut Station, from: &PairAddress) -> io::Result<(QueuePair, PairAddress)> {
-        let port = &station.port;
-        let (domain, receives) = match &station.shared {
-            Some((domain, receives)) => (Arc::clone(domain), Arc::clone(receives)),
-            None => {
-                let domain = Arc::new(Domain::new(&port.device)?);
-                let receives = Arc::new(Receives::new(&domain, RECEIVES, MESSAGE_BYTES)?);
-                (domain, receives)
-            }
-        };
-        station.shared = Some((Arc::clone(&domain), Arc::clone(&receives)));
+        let (domain, receives) = station.shared()?;
+        let port = station.port.as_ref().ok_or_else(|| io::Error::other("the port is gone"))?;
         let completions = Arc::new(Completions::new(&port.device, COMPLETIONS)?);
         let pair = QueuePair::new(&domain, &receives, &completions, SENDS, INLINE_BYTES)?;
         let random = random_word()?;
@@ -346,22 +420,14 @@ impl SessionHost {
         write: bool,
         memory: Slice,
     ) -> io::Result<VerbsReply> {
-        let writes = abi::LOCAL_WRITE | abi::REMOTE_WRITE | abi::REMOTE_ATOMIC;
-        let access = abi::REMOTE_READ | if write { writes } else { 0 };
-        let mut keys = Vec::new();
-        for station in &mut state.ports {
-            let domain = match &station.shared {
-                Some((domain, _)) => Arc::clone(domain),
-                None => {
-                    let domain = Arc::new(Domain::new(&station.port.device)?);
-                    let receives = Arc::new(Receives::new(&domain, RECEIVES, MESSAGE_BYTES)?);
-                    station.shared = Some((Arc::clone(&domain), receives));
-                    domain
-                }
-            };
-            keys.push(Registered::new(&domain, memory.clone(), access)?);
+        let mut grant = Grant { handle, range, write, memory, keys: Vec::new() };
+        let refused = grant.register(&self.host, &mut state.ports);
+        if grant.keys.iter().all(Option::is_none) {
+            return Err(refused.err().unwrap_or_else(|| io::Error::other("no port is left")));
         }
-        let grant = Grant { handle, range, write, memory, keys };
+        if let Err(error) = refused {
+            self.host.refuse(registration_words(&error, range.bytes()));
+        }
         let reply = grant.reply();
         // Relaxed: counts.
         self.host.registered_bytes.fetch_add(range.bytes(), Ordering::Relaxed);
@@ -417,8 +483,32 @@ impl SessionHost {
 }
 
 impl Grant {
+    /// Registers the memory with every port that has no key of it. One that refuses keeps nobody from the others; the error
+    /// is that of the last.
+    fn register(&mut self, host: &Host, ports: &mut [Station]) -> io::Result<()> {
+        let writes = abi::LOCAL_WRITE | abi::REMOTE_WRITE | abi::REMOTE_ATOMIC;
+        let access = abi::REMOTE_READ | if self.write { writes } else { 0 };
+        self.keys.resize_with(ports.len(), || None);
+        let mut outcome = Ok(());
+        for (place, (station, key)) in ports.iter_mut().zip(&mut self.keys).enumerate() {
+            if key.is_some() || station.port.is_none() {
+                continue;
+            }
+            let domain =
+                if host.refuses(place) { Err(io::Error::other("for a test")) } else { station.shared() };
+            match domain.and_then(|(domain, _)| Registered::new(&domain, self.memory.clone(), access)) {
+                Ok(registered) => *key = Some(registered),
+                Err(error) => outcome = Err(error),
+            }
+        }
+        outcome
+    }
+
     fn reply(&self) -> VerbsReply {
-        let key = |key: &Registered| RemoteKey { address: key.address(), key: key.remote_key() };
+        let key = |key: &Option<Registered>| {
+            key.as_ref()
+                .map_or(RemoteKey::NONE, |key| RemoteKey { address: key.address(), key: key.remote_key() })
+        };
         VerbsReply::Granted {
             range: self.range,
             write: self.write,

@@ -5,6 +5,7 @@
 
 use super::MESSAGE_BYTES;
 use super::abi::{self, Piece, SendRequest, WorkCompletion};
+use super::links::Ends;
 use super::pair::{QueuePair, Registered};
 use crate::slice::Slice;
 use hinterland_proto::checksum::crc32c;
@@ -68,8 +69,7 @@ pub(super) struct Link {
     pair: QueuePair,
     memory: Registered,
     out: Registered,
-    /// The peer's port, by its place in the peer's list.
-    pub port: usize,
+    pub ends: Ends,
     /// The peer's queue pair.
     pub peer_pair: u32,
     failed: AtomicBool,
@@ -87,7 +87,7 @@ struct State {
 }
 
 impl Link {
-    pub fn new(pair: QueuePair, port: usize, peer_pair: u32, frames: (u64, u64)) -> io::Result<Self> {
+    pub fn new(pair: QueuePair, ends: Ends, peer_pair: u32, frames: (u64, u64)) -> io::Result<Self> {
         let domain = pair.domain();
         let memory = Registered::new(&domain, Slice::zeroed(CHUNKS * CHUNK_BYTES), abi::LOCAL_WRITE)?;
         let out = Registered::new(&domain, Slice::zeroed(MESSAGE_BYTES), abi::LOCAL_WRITE)?;
@@ -104,7 +104,7 @@ impl Link {
             pair,
             memory,
             out,
-            port,
+            ends,
             peer_pair,
             failed: AtomicBool::new(false),
             state: Mutex::new(state),

@@ -82,6 +82,22 @@ impl Job {
     }
 }
 
+impl Chunk {
+    /// Whether a link opens all of it.
+    fn fits(&self, link: &Link) -> bool {
+        self.runs.iter().all(|(_, _, granted)| granted.key(link).is_some())
+    }
+}
+
+/// Where a chunk may go.
+enum Room {
+    At(Arc<Link>, usize),
+    /// The links that open it have no slot that is free.
+    Full,
+    /// No link opens it.
+    Nowhere,
+}
+
 /// A chunk that is under way.
 struct Flying {
     job: usize,
@@ -187,12 +203,15 @@ impl Mover {
             self.jobs.iter_mut().flatten().for_each(|job| job.broken = true);
         }
         while let Some((place, chunk)) = self.due() {
-            let Some((link, slot)) = self.room(&links) else {
-                // To be first when there is room.
-                self.again.push((place, chunk));
-                return;
-            };
-            self.begin(place, chunk, link, slot);
+            match self.room(&links, place, chunk) {
+                Room::At(link, slot) => self.begin(place, chunk, link, slot),
+                Room::Full => {
+                    // To be first when there is room.
+                    self.again.push((place, chunk));
+                    return;
+                }
+                Room::Nowhere => self.jobs[place].iter_mut().for_each(|job| job.broken = true),
+            }
         }
     }
 
@@ -216,15 +235,21 @@ impl Mover {
         None
     }
 
-    fn room(&mut self, links: &[Arc<Link>]) -> Option<(Arc<Link>, usize)> {
+    fn room(&mut self, links: &[Arc<Link>], place: usize, chunk: usize) -> Room {
+        let mut room = Room::Nowhere;
+        let Some(job) = &self.jobs[place] else { return room };
         for _ in 0..links.len() {
             self.turn = (self.turn + 1) % links.len();
             let link = &links[self.turn];
+            if !job.chunks[chunk].fits(link) {
+                continue;
+            }
+            room = Room::Full;
             if let Some(slot) = link.reserve() {
-                return Some((Arc::clone(link), slot));
+                return Room::At(Arc::clone(link), slot);
             }
         }
-        None
+        room
     }
 
     fn begin(&mut self, place: usize, index: usize, link: Arc<Link>, slot: usize) {
@@ -233,7 +258,7 @@ impl Mover {
         let mut orders = Vec::with_capacity(chunk.runs.len());
         let mut offset = 0;
         for (remote, bytes, granted) in &chunk.runs {
-            let Some(key) = granted.keys.get(link.port) else {
+            let Some(key) = granted.key(&link) else {
                 job.broken = true;
                 link.release(slot);
                 return;

@@ -82,10 +82,11 @@ impl Registered {
         // Relaxed: a hint about the hardware; nothing is published through it.
         if !NO_PAGING.load(Ordering::Relaxed) {
             raw = register(access | abi::ON_DEMAND);
-            NO_PAGING.store(raw.is_null(), Ordering::Relaxed);
         }
         if raw.is_null() {
             raw = register(access);
+            // A device that is gone refuses either, and says nothing about the others.
+            NO_PAGING.fetch_or(!raw.is_null(), Ordering::Relaxed);
         }
         if raw.is_null() {
             return Err(failed("registering memory"));

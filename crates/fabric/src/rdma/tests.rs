@@ -15,6 +15,7 @@ use hinterland_proto::verbs::{VERBS_VERSION, VerbsReply, VerbsRequest};
 use hinterland_types::{ByteRange, Handle, Rights};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 const HANDLE: Handle = MemoryService::HANDLE;
@@ -108,7 +109,7 @@ fn a_key_of_another_session_opens_nothing() {
     let fate = |links: &Links, operation| {
         let link = &links.healthy()[0];
         let slot = link.reserve().unwrap();
-        let key = granted.keys[link.port];
+        let key = granted.key(link).unwrap();
         let order =
             Order { operation, remote: key.address, key: key.key, offset: 0, bytes: 8, operands: [0; 2] };
         link.begin(slot, &[order]);
@@ -139,7 +140,7 @@ fn what_lies_beyond_a_grant_cannot_be_reached() {
         let healthy = links.healthy();
         let link = &healthy[0];
         let slot = link.reserve().unwrap();
-        let key = granted.keys[link.port];
+        let key = granted.key(link).unwrap();
         let remote = key.address + beyond;
         link.begin(slot, &[Order { operation, remote, key: key.key, offset: 0, bytes: 8, operands: [1, 0] }]);
         let mut fate = std::iter::repeat_with(|| {
@@ -245,7 +246,7 @@ fn a_pair_that_fails_costs_nobody_a_byte_and_is_made_again() {
     // From the other end, in the middle of it.
     for _ in 0..3 {
         std::thread::sleep(Duration::from_millis(60));
-        endpoint.fail_links_for_test();
+        endpoint.inside_for_test().healthy().iter().for_each(|link| link.fail());
     }
     reader.join().unwrap();
     let before = endpoint.counts();
@@ -253,6 +254,92 @@ fn a_pair_that_fails_costs_nobody_a_byte_and_is_made_again() {
     std::thread::sleep(Duration::from_millis(1100));
     endpoint.read(HANDLE, &[run(0, 64)], &mut [0; 64]).unwrap();
     assert!(endpoint.counts().one_sided > before.one_sided && endpoint.counts().links > 0);
+}
+
+#[test]
+fn a_link_that_fails_beside_others_is_made_again_and_they_go_on() {
+    if skipped() {
+        return;
+    }
+    let bytes = pattern(1 << 20);
+    let bench = serve(Slice::copied(&bytes), writable());
+    let endpoint = connect(&bench, RdmaOptions::default());
+    let whole = |words: &str| {
+        let mut into = vec![0; 1 << 20];
+        endpoint.read(HANDLE, &[run(0, 1 << 20)], &mut into).unwrap();
+        assert!(into == bytes, "{words}");
+        endpoint.read(HANDLE, &[run(4096, 64)], &mut into[..64]).unwrap();
+        assert!(into[..64] == bytes[4096..4160], "{words}");
+    };
+    let first = endpoint.inside_for_test().healthy();
+    assert!(first.len() >= 2, "the lab has two devices");
+    // Each in turn: what carries bytes then is what was made again.
+    for lost in first.iter() {
+        let stays: Vec<_> = endpoint
+            .inside_for_test()
+            .healthy()
+            .iter()
+            .filter(|link| !Arc::ptr_eq(link, lost))
+            .cloned()
+            .collect();
+        // Somebody is making links, and nobody waits for that.
+        let setup = endpoint.inside_for_test().setup_for_test();
+        lost.fail();
+        assert_eq!(endpoint.inside_for_test().healthy().len(), first.len() - 1);
+        whole("with one link less");
+        drop(setup);
+        let again = (0..1000).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            whole("until there is another");
+            endpoint.counts().links == first.len() as u64
+        });
+        assert!(again, "{:?}", endpoint.counts());
+        let links = endpoint.inside_for_test().healthy();
+        assert!(
+            stays.iter().all(|link| links.iter().any(|other| Arc::ptr_eq(link, other))),
+            "others were made anew"
+        );
+    }
+    let links = endpoint.inside_for_test().healthy();
+    assert!(!first.iter().any(|old| links.iter().any(|link| Arc::ptr_eq(old, link))));
+    whole("at the end");
+    let counts = endpoint.counts();
+    assert_eq!((counts.by_message, counts.failed), (0, first.len() as u64), "{counts:?}");
+    assert_eq!((bench.host.counts().links, bench.host.counts().grants), (2 * first.len() as u64, 1));
+}
+
+#[test]
+fn a_port_that_registers_nothing_leaves_the_others_theirs() {
+    if skipped() {
+        return;
+    }
+    let bytes = pattern(1 << 20);
+    for refusing in 0..2 {
+        let bench = serve(Slice::copied(&bytes), writable());
+        bench.host.refusing.store(refusing, Ordering::Relaxed);
+        let endpoint = connect(&bench, RdmaOptions::default());
+        let mut into = vec![0; 1 << 20];
+        for _ in 0..4 {
+            endpoint.read(HANDLE, &[run(0, 1 << 20)], &mut into).unwrap();
+            assert!(into == bytes);
+            endpoint.read(HANDLE, &[run(77, 5)], &mut into[..5]).unwrap();
+            assert_eq!(into[..5], bytes[77..82]);
+        }
+        let counts = endpoint.counts();
+        assert_eq!((counts.links, counts.failed, counts.by_message, counts.one_sided), (2, 0, 0, 4 * 17));
+        assert_eq!((bench.host.counts().grants, bench.host.counts().registered_bytes), (1, 1 << 20));
+        // It registers again: a question for the ports gives every port its key.
+        bench.host.refusing.store(u64::MAX, Ordering::Relaxed);
+        endpoint.inside_for_test().healthy()[0].fail();
+        let again = (0..1000).any(|_| {
+            endpoint.read(HANDLE, &[run(0, 64)], &mut into[..64]).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+            endpoint.counts().links == 2
+        });
+        let links = endpoint.inside_for_test().healthy();
+        let granted = endpoint.inside_for_test().grant(HANDLE, run(0, 64), false).unwrap();
+        assert!(again && links.iter().all(|link| granted.key(link).is_some()));
+    }
 }
 
 #[test]
