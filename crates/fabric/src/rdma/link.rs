@@ -73,6 +73,9 @@ pub(super) struct Link {
     /// The peer's queue pair.
     pub peer_pair: u32,
     failed: AtomicBool,
+    /// Completions are lost, as by a device that is broken: bytes move and nobody is told.
+    #[cfg(test)]
+    pub swallows: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -107,6 +110,8 @@ impl Link {
             ends,
             peer_pair,
             failed: AtomicBool::new(false),
+            #[cfg(test)]
+            swallows: AtomicBool::new(false),
             state: Mutex::new(state),
         })
     }
@@ -208,6 +213,11 @@ impl Link {
             self.fail_as(&mut state, false);
             return true;
         };
+        #[cfg(test)]
+        // Relaxed: set by a test before it reads.
+        if self.swallows.load(Ordering::Relaxed) {
+            return false;
+        }
         for completion in &completions[..count] {
             if completion.status != abi::STATUS_GOOD {
                 self.fail_as(&mut state, completion.status == abi::STATUS_REMOTE_ACCESS);

@@ -342,6 +342,70 @@ fn a_port_that_registers_nothing_leaves_the_others_theirs() {
     }
 }
 
+/// Reads in every way while completions are lost.
+#[test]
+fn completions_that_are_lost_end_by_the_deadline_and_no_chunk_is_used_again() {
+    if skipped() {
+        return;
+    }
+    let bytes = pattern(1 << 20);
+    let bench = serve(Slice::copied(&bytes), writable());
+    let options = ClientOptions { timeout: Duration::from_secs(2), ..ClientOptions::default() };
+    let endpoint = RdmaEndpoint::connect(bench.server.address(), options, RdmaOptions::default()).unwrap();
+    for way in ["short", "long", "queue"] {
+        // Links are made again a while after the last were given up.
+        let lost = (0..500).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            Some(endpoint.inside_for_test().healthy()).filter(|links| !links.is_empty())
+        });
+        let lost = lost.unwrap_or_else(|| panic!("no link for {way}: {:?}", endpoint.why_not()));
+        let length = if way == "short" { 4096 } else { 1 << 20 };
+        // Granted first: this is not about grants.
+        let mut into = vec![0; length];
+        endpoint.read(HANDLE, &[run(0, length as u64)], &mut into).unwrap();
+        assert!(into == bytes[..length], "{way}");
+        lost.iter().for_each(|link| link.swallows.store(true, Ordering::Relaxed));
+        let before = endpoint.counts();
+        into.fill(0);
+        if way == "queue" {
+            let memory = Slice::zeroed(length);
+            let mut queue = endpoint.queue(1).unwrap();
+            queue.post_read(7, HANDLE, &[run(0, length as u64)], std::slice::from_ref(&memory)).unwrap();
+            let mut completions = Vec::new();
+            while completions.is_empty() {
+                queue.poll(&mut completions, Duration::from_secs(1)).unwrap();
+            }
+            // It was done again, by message.
+            assert!(completions[0].result.is_ok() && memory.to_vec() == bytes, "{way}");
+            assert!(endpoint.counts().by_message > before.by_message, "{way}");
+        } else {
+            let error = endpoint.read(HANDLE, &[run(0, length as u64)], &mut into).unwrap_err();
+            assert!(matches!(error, FabricError::Timeout { .. }), "{way}: {error}");
+            // The device had written the bytes; those that nobody was told of reached only the link's memory.
+            assert!(into.iter().all(|byte| *byte == 0), "{way}");
+        }
+        assert!(endpoint.counts().one_sided > before.one_sided, "{way} used no device");
+        let used: Vec<_> = lost.iter().filter(|link| link.has_failed()).collect();
+        assert!(!used.is_empty(), "{way}: no link was given up");
+        assert!(used.iter().all(|link| link.reserve().is_none()), "{way}: a chunk was given out again");
+        // Those that were not used lose what they are told, too.
+        lost.iter().for_each(|link| link.fail());
+        assert!(
+            endpoint
+                .inside_for_test()
+                .healthy()
+                .iter()
+                .all(|link| !lost.iter().any(|old| Arc::ptr_eq(old, link)))
+        );
+        assert!(endpoint.counts().failed >= before.failed + lost.len() as u64, "{way}");
+        // Meanwhile by message, and right.
+        let before = endpoint.counts();
+        endpoint.read(HANDLE, &[run(0, length as u64)], &mut into).unwrap();
+        assert!(into == bytes[..length], "{way}");
+        assert!(endpoint.counts().one_sided > before.one_sided || before.links == 0, "{way}");
+    }
+}
+
 #[test]
 fn registrations_are_limited_and_what_is_beyond_goes_by_message() {
     if skipped() {
