@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from guests import RDMA_MODULES, Guest
 
 OBJECTS = 6
@@ -39,6 +40,19 @@ load() {{ # FIRST LAST DEVICE: objects are read beside the script; returns when 
     (same $1 $2 >load.log 2>&1; echo $? >load.status) &
     for _ in $(seq 600); do [ $(received $3) -ge $((before + {some})) ] && return; sleep 0.05; done
     cat load.log; return 1
+}}
+mounted() {{ # one process reads from here on, and keeps its queue pairs
+    mkdir -p files; hinterland mount files >mount.log 2>&1 &
+    for _ in $(seq 200); do mountpoint -q files && break; sleep 0.1; done
+    mountpoint files || {{ cat mount.log; return 1; }}
+    same() {{ local number; for number in $(seq $1 $2); do timeout 60 cmp files/try/$number /shared/object$number || return 1; done; }}
+}}
+until_it() {{ # FIRST LAST COMMAND...: an object a second is read and compared until the command is right; says which was the last in `next`
+    local last=$2; next=$1; shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ $next -le $last ] && same $next $next || return 1
+        next=$((next + 1)); sleep 1
+    done
 }}
 under_way() {{ [ ! -e load.status ] || {{ cat load.log; return 1; }}; }}
 loaded() {{ for _ in $(seq 4000); do [ -s load.status ] && break; sleep 0.05; done; [ "$(cat load.status)" = 0 ] || {{ cat load.log; return 1; }}; }}
@@ -161,6 +175,59 @@ expect "the second device carries its share again" at_least $(($(received rxe1) 
 expect "no bytes of objects came by TCP" at_most $(($(by_tcp) - tcp)) {objects * OBJECT_BYTES // 8}
 """
     assert right(boot(*pair(binary, {"objects": objects}, {"script": read}, second=True))) == 18
+
+
+# Soft-RoCE does not let a device go that a process has open: that it goes shows that both sides have let go of it.
+GONE = """ip link set eth2 down
+expect "the second wire is down" grep -q down /sys/class/net/eth2/operstate"""
+DELETED = """expect "the device is let go and deleted" timeout 90 rdma link delete rxe1
+expect "it is gone" is_gone rxe1"""
+BACK = """ip link set eth2 up
+expect "the second device comes back" rxe_up rxe1 eth2"""
+
+
+@pytest.mark.parametrize("side", ["reader", "home"])
+def test_a_reader_that_stays_uses_a_device_again_that_went_and_came_back(boot, binary, side):
+    objects, before, while_down = 40, 3, 8
+    home = f"""await reading 200 >/dev/null
+{GONE}
+tell down
+{DELETED}
+tell deleted; await return 200 >/dev/null
+{BACK}
+tell back"""
+    at_home = ("tell reading; await down 60 >/dev/null", "", "tell return; await back 60 >/dev/null")
+    here = (GONE, f"({DELETED}\ntell deleted) &", BACK)
+    gone, deleted, back = at_home if side == "home" else here
+    read = f"""
+mounted; expect "there is a reader" [ $? = 0 ]
+zero=$(received rxe0) one=$(received rxe1) tcp=$(by_tcp)
+expect "first reads are right" same 1 {before}
+share={before * OBJECT_BYTES // 4096 // 4}
+expect "the first device carried its share" at_least $(($(received rxe0) - zero)) $share
+expect "the second too" at_least $(($(received rxe1) - one)) $share
+load {before + 1} {while_down} rxe1; expect "the second carries more" [ $? = 0 ]
+expect "reads are under way" under_way
+{gone}
+zero=$(received rxe0)
+expect "every object is right without it" loaded
+{deleted}
+until_it {while_down + 1} {objects} [ -e /shared/deleted ]; expect "reads are right until it is gone" [ $? = 0 ]
+expect "and after that" same $next $((next + 1))
+expect "the first device carried them" at_least $(($(received rxe0) - zero)) $share
+{back}
+carries() {{ [ $(received rxe1) -ge $((one + {SOME})) ]; }}
+one=$(received rxe1)
+until_it $((next + 2)) {objects} carries; expect "reads are right until the second carries bytes" [ $? = 0 ]
+zero=$(received rxe0) one=$(received rxe1)
+expect "later reads are right" same $next $((next + {before - 1}))
+expect "the first device carried its share of them" at_least $(($(received rxe0) - zero)) $share
+expect "the second too, again" at_least $(($(received rxe1) - one)) $share
+expect "no bytes of objects came by TCP" at_most $(($(by_tcp) - tcp)) {4 * OBJECT_BYTES}
+"""
+    script = home if side == "home" else ""
+    # Of the device that is deleted beside the reads, a subshell counts.
+    assert right(boot(*pair(binary, {"objects": objects, "script": script}, {"script": read}, second=True))) == {"reader": 19, "home": 21}[side]
 
 
 def test_an_address_that_changes_is_found_again(boot, binary):
