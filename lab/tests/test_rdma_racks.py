@@ -21,6 +21,7 @@ export HINTERLAND_KEY_FILE=/tmp/home/pool.key
 mkdir -p /tmp/run /tmp/state /tmp/home && cd /tmp/home || exit 1
 head -c 64 /dev/zero | tr '\\0' a >pool.key
 packets() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts 2>/dev/null || echo 0; }}
+counter() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/$2; }}
 by_tcp() {{ cat /sys/class/net/eth0/statistics/rx_bytes; }}
 received() {{ cat /sys/class/infiniband/$1/ports/1/hw_counters/rcvd_pkts 2>/dev/null || echo 0; }}
 is_gone() {{ [ ! -e /sys/class/infiniband/$1 ] || {{ rdma link; return 1; }}; }}
@@ -94,7 +95,7 @@ def pair(binary, home, reader, second=False):
     wires = ("spine", "rdma", "other") if second else ("spine", "rdma")
     empty = {"begin": begin, "objects": OBJECTS, "bytes": OBJECT_BYTES, "script": "", "before": "", "after": "", "options": ""}
     return [
-        Guest(name, text.format(**{**empty, **words}), wires=wires, modules=(*RDMA_MODULES, "fuse"), memory_mib=512)
+        Guest(name, text.format(**{**empty, **words}), wires=wires, modules=(*RDMA_MODULES, "fuse", "sch_netem"), memory_mib=512)
         for name, text, words in (("first", HOME, home), ("second", READER, reader))
     ]
 
@@ -228,6 +229,38 @@ expect "no bytes of objects came by TCP" at_most $(($(by_tcp) - tcp)) {4 * OBJEC
     script = home if side == "home" else ""
     # Of the device that is deleted beside the reads, a subshell counts.
     assert right(boot(*pair(binary, {"objects": objects, "script": script}, {"script": read}, second=True))) == {"reader": 19, "home": 21}[side]
+
+
+def test_packets_that_are_lost_are_asked_for_again_and_silence_is_survived(boot, binary):
+    lossy, silent, again, objects = 6, 20, 26, 28
+    home = """
+await reading 120 >/dev/null; expect "packets are lost" tc qdisc add dev eth1 root netem loss 3%; tell lossy
+await more 200 >/dev/null; expect "all are lost" tc qdisc change dev eth1 root netem loss 100%; tell silent
+await again 200 >/dev/null; tc -s qdisc show dev eth1; expect "none is lost" tc qdisc delete dev eth1 root
+tell cleared"""
+    read = f"""
+load 1 {lossy} rxe0; expect "bytes came by RDMA" [ $? = 0 ]
+tell reading; await lossy 60 >/dev/null
+expect "reads are under way" under_way
+expect "every object is right while packets are lost" loaded
+asked=$(counter rxe0 completer_retry_err) came=$(received rxe0)
+expect "and those that are begun then" same {lossy + 1} {lossy + 4}
+expect "they came by RDMA" at_least $(($(received rxe0) - came)) {4 * OBJECT_BYTES // 4096}
+expect "packets were asked for again" at_least $(($(counter rxe0 completer_retry_err) - asked)) 1
+failed=$(counter rxe0 retry_exceeded_err)
+load {lossy + 5} {silent} rxe0; expect "more bytes come by RDMA" [ $? = 0 ]
+tell more; await silent 60 >/dev/null
+expect "reads are still under way" under_way
+expect "every object is right in silence" loaded
+expect "the queue pair was given up" at_least $(($(counter rxe0 retry_exceeded_err) - failed)) 1
+tell again; await cleared 60 >/dev/null
+expect "reads right after that are right" same {silent + 1} {silent + 2}
+sleep 3; expect "and a while later" same {silent + 3} {silent + 3}
+came=$(received rxe0)
+expect "later reads are right" same {again - 2} {objects}
+expect "they came by RDMA again" at_least $(($(received rxe0) - came)) {3 * OBJECT_BYTES // 4096}
+"""
+    assert right(boot(*pair(binary, {"script": home, "objects": objects}, {"script": read}))) == 19
 
 
 def test_an_address_that_changes_is_found_again(boot, binary):
