@@ -7,7 +7,7 @@ use hinterland_types::{ByteRange, Handle};
 use serde::{Deserialize, Serialize};
 
 /// The version of these messages and of what travels over queue pairs. Both sides must have the same.
-pub const VERBS_VERSION: u16 = 1;
+pub const VERBS_VERSION: u16 = 2;
 
 /// What a port speaks.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
