@@ -340,7 +340,6 @@ impl PoolFiles {
         }
     }
 
-    /// The entries of an open folder from `offset` on, `.` and `..` being the first two.
     /// Takes the entries of a folder for somebody who is going to read them.
     pub(crate) fn open_folder(&self, inode: INodeNo) -> Result<FileHandle, Errno> {
         let listing = self.list(inode)?;
