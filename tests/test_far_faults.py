@@ -286,18 +286,6 @@ while os.getppid() == parent:
     time.sleep(0.001)
 """
 
-
-def test_a_child_that_was_forked_as_its_program_was_killed_ends_too(binary, folder):
-    """It holds the descriptor by which its memory is served and has no thread yet that would end it: it waited for ever."""
-    environment, mark = marked(TMPDIR=str(folder))
-    command = [binary, "run", "--local", "64M", "--far", "lz4", "--", sys.executable, "-c", KILLED_AFTER_A_FORK]
-    # Without what ends them one in five stays.
-    for _ in range(20):
-        ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=SECONDS_MAX)
-        assert ended.returncode == 128 + signal.SIGKILL
-    wait_until(lambda: not processes(mark), why=lambda: f"processes are left: {processes(mark)}")
-
-
 # Its parent ends the supervisor as the child takes its first steps.
 SUPERVISOR_KILLED_AFTER_A_FORK = """
 import os, random, signal, time
@@ -311,13 +299,18 @@ while True:
 """
 
 
-def test_a_child_that_was_forked_as_the_supervisor_was_killed_ends_too(binary, folder):
-    """It must not hold what its faults wait for before it has the thread that sees the supervisor's end."""
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [(KILLED_AFTER_A_FORK, 128 + signal.SIGKILL), (SUPERVISOR_KILLED_AFTER_A_FORK, -signal.SIGKILL)],
+    ids=["program", "supervisor"],
+)
+def test_a_child_that_was_forked_as_something_was_killed_ends_too(binary, folder, program, code):
+    """It must not hold what its faults wait for before it has the thread that sees the supervisor's end: some waited for ever."""
     environment, mark = marked(TMPDIR=str(folder))
-    command = [binary, "run", "--local", "64M", "--far", "lz4", "--", sys.executable, "-c", SUPERVISOR_KILLED_AFTER_A_FORK]
+    command = [binary, "run", "--local", "64M", "--far", "lz4", "--", sys.executable, "-c", program]
     for _ in range(20):
         ended = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment, timeout=SECONDS_MAX)
-        assert ended.returncode == -signal.SIGKILL
+        assert ended.returncode == code
     wait_until(lambda: not processes(mark), why=lambda: f"processes are left: {processes(mark)}")
 
 
