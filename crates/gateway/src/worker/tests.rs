@@ -196,6 +196,18 @@ fn script(groups: &[Group]) -> (Vec<u8>, Vec<Value>) {
     (bytes, right)
 }
 
+/// Sends all bytes, with turns when the socket is full: single bytes fill it with a few hundred.
+fn send(ground: &mut Ground, client: &mut Client, bytes: &[u8]) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        match client.stream.write(rest) {
+            Ok(sent) => rest = &rest[sent..],
+            Err(error) if error.kind() == ErrorKind::WouldBlock => ground.turn(),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 /// Sends bytes in pieces with turns in between, and compares all replies.
 fn check(ground: &mut Ground, groups: &[Group], cuts: &[(usize, usize)]) -> TestCaseResult {
     let (bytes, right) = script(groups);
@@ -204,7 +216,7 @@ fn check(ground: &mut Ground, groups: &[Group], cuts: &[(usize, usize)]) -> Test
     while !rest.is_empty() {
         let (length, turns) = *cuts.next().unwrap();
         let (piece, behind) = rest.split_at(length.min(rest.len()));
-        client.stream.write_all(piece).unwrap();
+        send(ground, &mut client, piece);
         (0..turns).for_each(|_| ground.turn());
         rest = behind;
     }
@@ -225,6 +237,12 @@ fn pipelined_transactions_of_any_cut_are_answered_once_each_and_in_their_order()
     TestRunner::new(config)
         .run(&(groups, cuts), |(groups, cuts)| check(&mut ground.borrow_mut(), &groups, &cuts))
         .unwrap();
+}
+
+#[test]
+fn single_bytes_that_fill_the_socket_are_answered() {
+    let mut ground = Ground::new("bytes");
+    check(&mut ground, &transactions(30), &[(1, 0)]).unwrap();
 }
 
 /// The transactions that one test after the other puts behind each other.
