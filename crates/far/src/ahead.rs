@@ -7,7 +7,6 @@ use hinterland_farplan::stride::{self, FILL_BYTES_MAX, Next, PASSED_BYTES_MAX, T
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::OsError;
 use hinterland_os::userfault::Fault;
-use std::sync::Arc;
 
 /// What is longer is read by other threads.
 const BESIDE_BYTES_MIN: usize = 16 << 10;
@@ -129,7 +128,7 @@ impl Engine {
         known: &mut Known,
         id: u64,
         (start, end): (u64, u64),
-        piece: &Piece<Arc<Copy>>,
+        piece: &Piece<Copy>,
         most: u64,
         opens: bool,
     ) -> Result<Option<u64>, OsError> {
@@ -148,7 +147,7 @@ impl Engine {
     }
 
     /// What neighbouring far units from an address on hold, at most so many bytes, each with a copy of its own that is read here and now.
-    fn together(&self, space: &Space, from: u64, most: u64) -> Vec<Piece<Arc<Copy>>> {
+    fn together(&self, space: &Space, from: u64, most: u64) -> Vec<Piece<Copy>> {
         let mut together = Vec::new();
         let mut at = from;
         while let Some((start, end)) = space.table.alike(at, self.unit_bytes)
@@ -172,7 +171,7 @@ impl Engine {
         known: &mut Known,
         id: u64,
         start: u64,
-        together: &[Piece<Arc<Copy>>],
+        together: &[Piece<Copy>],
         opens: bool,
     ) -> Result<bool, OsError> {
         let Some(space) = known.spaces.get_mut(&id) else { return Ok(true) };

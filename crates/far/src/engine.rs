@@ -106,7 +106,7 @@ pub(crate) struct Space {
     /// Whether the threads of its faults have these numbers here, too.
     pub is_numbered_here: bool,
     pub faults: Arc<Userfault>,
-    pub table: Table<Arc<Copy>>,
+    pub table: Table<Copy>,
     pub sequences: Sequences,
     pub trends: Trends,
     pub guess: Guess,

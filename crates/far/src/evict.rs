@@ -188,7 +188,7 @@ impl Engine {
     }
 
     /// What leaves together of resident units.
-    fn parts(&self, space: &mut Space, found: &[(u64, u64)]) -> Vec<Part<Arc<Copy>>> {
+    fn parts(&self, space: &mut Space, found: &[(u64, u64)]) -> Vec<Part<Copy>> {
         if self.service.fit {
             let is_exact = self.stores.is_exact();
             return space.grains.divide(&space.table, found, is_exact, |copy| copy.bytes() as u64);
@@ -294,8 +294,8 @@ impl Engine {
         runs: &[Run],
         moved: Option<&[(u64, u64)]>,
         staged: &mut Staged,
-    ) -> (Vec<Outcome<Arc<Copy>>>, u64) {
-        let lost = |bytes: u64| Outcome::Stored(Arc::new(Copy::lost(&self.stores, bytes as usize)));
+    ) -> (Vec<Outcome<Copy>>, u64) {
+        let lost = |bytes: u64| Outcome::Stored(Copy::lost(&self.stores, bytes as usize));
         let Some(moved) = moved else {
             // Nobody knows which pages went. What a copy has is in the copy; the rest must not be taken for zeros by a child.
             let outcome = |victim: &Victim| {
@@ -342,17 +342,17 @@ impl Engine {
         (outcomes, bytes)
     }
 
-    fn begin(&self, buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Outcome<Arc<Copy>> {
+    fn begin(&self, buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Outcome<Copy> {
         // What is not there was never touched: zeros.
         if buffer[range.clone()].chunks(ZEROS.len()).all(|part| part == &ZEROS[..part.len()]) {
             return Outcome::Zero;
         }
-        Outcome::Stored(Arc::new(self.stores.begin(buffer, range)))
+        Outcome::Stored(self.stores.begin(buffer, range))
     }
 
     /// Puts what has left into back ends, unless it has come back meanwhile and was written.
-    pub(crate) fn settle(&self, copies: &[Arc<Copy>]) {
-        let wanted: Vec<_> = copies.iter().filter(|copy| Arc::strong_count(copy) > 1).cloned().collect();
+    pub(crate) fn settle(&self, copies: &[Copy]) {
+        let wanted: Vec<_> = copies.iter().filter(|copy| copy.is_shared()).cloned().collect();
         self.give_way();
         for part in wanted.chunks(self.settled_at_once(wanted.len())) {
             if let Some(refusal) = self.stores.settle(part)

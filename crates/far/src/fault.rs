@@ -221,7 +221,7 @@ impl Engine {
         known: &mut Known,
         id: u64,
         (start, end): (u64, u64),
-        piece: &Piece<Arc<Copy>>,
+        piece: &Piece<Copy>,
         want: Want,
     ) -> Result<bool, OsError> {
         let clock = known.clock;
@@ -254,7 +254,7 @@ impl Engine {
         known: &mut Known,
         id: u64,
         (start, end): (u64, u64),
-        clean: Option<Piece<Arc<Copy>>>,
+        clean: Option<Piece<Copy>>,
         want: Want,
     ) {
         let (clock, room) = (known.clock, self.room_bytes(known));
@@ -270,7 +270,7 @@ impl Engine {
             && let Some(other) = Grains::other_half(start, bytes)
         {
             let copy_at = |address: u64| match space.table.state(address) {
-                Some(State::Far(piece)) => Some(Arc::as_ptr(&piece.copy)),
+                Some(State::Far(piece)) => Some(piece.copy.key()),
                 _ => None,
             };
             let is_other_far = copy_at(other).is_some_and(|copy| copy_at(start) != Some(copy));
@@ -284,7 +284,7 @@ impl Engine {
     }
 
     /// The content of a copy: what was read ahead, or a small read here and now. `None`: it is being read.
-    fn content(&self, copy: &Arc<Copy>) -> Option<Content> {
+    fn content(&self, copy: &Copy) -> Option<Content> {
         let known = self.reads.get(copy);
         if let Some(Err(_)) = &known {
             self.reads.forget(copy);

@@ -23,7 +23,7 @@ pub(crate) struct Victim {
     pub start: u64,
     pub end: u64,
     pub ticket: u64,
-    pub clean: Option<Piece<Arc<Copy>>>,
+    pub clean: Option<Piece<Copy>>,
 }
 
 /// Units of one space that leave together.

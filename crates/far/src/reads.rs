@@ -4,6 +4,7 @@
 //! the engine's lock what it holds, and finds the bytes of that copy here or not.
 
 use crate::store::Copy;
+use hinterland_farplan::Shared;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,9 +29,9 @@ pub(crate) struct Reads {
 #[derive(Default)]
 struct Known {
     /// What faults wait for.
-    urgent: VecDeque<Arc<Copy>>,
-    ahead: VecDeque<Arc<Copy>>,
-    /// By address of the copy, which stays while its entry does; without content while it is on its way.
+    urgent: VecDeque<Copy>,
+    ahead: VecDeque<Copy>,
+    /// By the copy's key, which stays its own while its entry does; without content while it is on its way.
     entries: HashMap<usize, Entry>,
     /// Finished ones, oldest first.
     done: VecDeque<usize>,
@@ -40,15 +41,15 @@ struct Known {
 }
 
 struct Entry {
-    copy: Arc<Copy>,
+    copy: Copy,
     content: Option<Content>,
     /// Somebody waits for it.
     is_urgent: bool,
     since: Instant,
 }
 
-fn key(copy: &Arc<Copy>) -> usize {
-    Arc::as_ptr(copy).addr()
+fn key(copy: &Copy) -> usize {
+    copy.key()
 }
 
 impl Reads {
@@ -57,18 +58,18 @@ impl Reads {
     }
 
     /// The content of a copy, if it has been read.
-    pub(crate) fn get(&self, copy: &Arc<Copy>) -> Option<Content> {
+    pub(crate) fn get(&self, copy: &Copy) -> Option<Content> {
         self.lock().entries.get(&key(copy))?.content.clone()
     }
 
     /// Whether a copy is being read, or has been.
-    pub(crate) fn has(&self, copy: &Arc<Copy>) -> bool {
+    pub(crate) fn has(&self, copy: &Copy) -> bool {
         self.lock().entries.contains_key(&key(copy))
     }
 
     /// Has a copy read: before all others if a fault waits for it, else behind them and if there is room. Returns whether it is
     /// on its way.
-    pub(crate) fn want(&self, copy: &Arc<Copy>, is_urgent: bool) -> bool {
+    pub(crate) fn want(&self, copy: &Copy, is_urgent: bool) -> bool {
         let mut known = self.lock();
         if let Some(entry) = known.entries.get_mut(&key(copy)) {
             if is_urgent && !entry.is_urgent {
@@ -82,17 +83,17 @@ impl Reads {
             return false;
         }
         known.bytes += copy.bytes();
-        let entry = Entry { copy: Arc::clone(copy), content: None, is_urgent, since: Instant::now() };
+        let entry = Entry { copy: copy.clone(), content: None, is_urgent, since: Instant::now() };
         known.entries.insert(key(copy), entry);
         let queue = if is_urgent { &mut known.urgent } else { &mut known.ahead };
-        queue.push_back(Arc::clone(copy));
+        queue.push_back(copy.clone());
         drop(known);
         self.wanted.notify_one();
         true
     }
 
     /// The content that was got for a copy has been used: it is not needed any more.
-    pub(crate) fn used(&self, copy: &Arc<Copy>, content: Arc<Vec<u8>>) {
+    pub(crate) fn used(&self, copy: &Copy, content: Arc<Vec<u8>>) {
         let mut known = self.lock();
         if known.entries.get(&key(copy)).is_some_and(|entry| entry.content.is_some()) {
             drop(content);
@@ -103,7 +104,7 @@ impl Reads {
     }
 
     /// A read that failed was told of.
-    pub(crate) fn forget(&self, copy: &Arc<Copy>) {
+    pub(crate) fn forget(&self, copy: &Copy) {
         let mut known = self.lock();
         if known.entries.get(&key(copy)).is_some_and(|entry| entry.content.is_some()) {
             known.remove(key(copy));
@@ -160,12 +161,12 @@ impl Reads {
 }
 
 impl Known {
-    fn next(&mut self) -> Option<Arc<Copy>> {
+    fn next(&mut self) -> Option<Copy> {
         self.urgent.pop_front().or_else(|| self.ahead.pop_front())
     }
 
-    fn hurry(&mut self, copy: &Arc<Copy>) {
-        if let Some(index) = self.ahead.iter().position(|other| Arc::ptr_eq(other, copy))
+    fn hurry(&mut self, copy: &Copy) {
+        if let Some(index) = self.ahead.iter().position(|other| other.is_same(copy))
             && let Some(copy) = self.ahead.remove(index)
         {
             self.urgent.push_back(copy);

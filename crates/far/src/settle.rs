@@ -2,7 +2,7 @@
 
 use crate::store::Copy;
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most bytes that one thread takes at once: a disk takes many in the time of one.
 const BATCH_BYTES: usize = 512 << 10;
@@ -22,7 +22,7 @@ pub(crate) struct Settling {
 
 #[derive(Default)]
 struct Known {
-    queue: VecDeque<Arc<Copy>>,
+    queue: VecDeque<Copy>,
     bytes: usize,
     is_over: bool,
 }
@@ -34,7 +34,7 @@ impl Settling {
     }
 
     /// Brings copies; has `settle` do what is too much to wait here.
-    pub(crate) fn add(&self, copies: impl Iterator<Item = Arc<Copy>>, settle: impl Fn(&[Arc<Copy>])) {
+    pub(crate) fn add(&self, copies: impl Iterator<Item = Copy>, settle: impl Fn(&[Copy])) {
         let mut known = self.lock();
         for copy in copies {
             known.bytes += copy.bytes();
@@ -54,7 +54,7 @@ impl Settling {
     }
 
     /// Has `settle` take copies until [`end`](Self::end).
-    pub(crate) fn serve(&self, settle: impl Fn(&[Arc<Copy>])) {
+    pub(crate) fn serve(&self, settle: impl Fn(&[Copy])) {
         let mut known = self.lock();
         while !known.is_over {
             let copies = known.next();
@@ -83,7 +83,7 @@ impl Settling {
 
 impl Known {
     /// Some of what waits, those that came first; none only if nothing does.
-    fn next(&mut self) -> Vec<Arc<Copy>> {
+    fn next(&mut self) -> Vec<Copy> {
         let most = (self.bytes / BATCH_SHARE).min(BATCH_BYTES);
         let (mut copies, mut bytes) = (Vec::new(), 0);
         while let Some(copy) = self.queue.front()
@@ -103,22 +103,23 @@ mod tests {
 
     use super::*;
     use crate::store::{Packed, Stores};
+    use std::sync::Arc;
 
-    fn copies(stores: &Arc<Stores>, count: u8) -> Vec<Arc<Copy>> {
+    fn copies(stores: &Arc<Stores>, count: u8) -> Vec<Copy> {
         let buffer = Arc::new((0..count).flat_map(|number| vec![number; 1 << 20]).collect::<Vec<u8>>());
         (0..usize::from(count))
-            .map(|number| Arc::new(stores.begin(&buffer, number << 20..(number + 1) << 20)))
+            .map(|number| stores.begin(&buffer, number << 20..(number + 1) << 20))
             .collect()
     }
 
-    fn settled(copies: &[Arc<Copy>]) -> usize {
+    fn settled(copies: &[Copy]) -> usize {
         copies.iter().filter(|copy| !copy.is_here()).count()
     }
 
     #[test]
     fn who_brings_too_much_settles_the_rest_and_without_threads_all() {
         let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
-        let settle = |copies: &[Arc<Copy>]| drop(stores.settle(copies));
+        let settle = |copies: &[Copy]| drop(stores.settle(copies));
         for (threads, expected) in [(1, 12 - (BYTES_MAX >> 20)), (0, 12)] {
             let copies = copies(&stores, 12);
             Settling::new(threads).add(copies.iter().cloned(), settle);
@@ -129,7 +130,7 @@ mod tests {
     #[test]
     fn threads_settle_what_waits_until_the_end() {
         let stores = Arc::new(Stores::new(vec![Box::new(Packed::new(1 << 30))], 1));
-        let settle = |copies: &[Arc<Copy>]| drop(stores.settle(copies));
+        let settle = |copies: &[Copy]| drop(stores.settle(copies));
         let settling = Settling::new(2);
         let copies = copies(&stores, 6);
         std::thread::scope(|scope| {

@@ -121,7 +121,7 @@ struct Unit {
 enum Content {
     Open,
     Memory(Arc<Vec<u8>>),
-    Stored(Arc<Copy>),
+    Stored(Copy),
 }
 
 /// A unit by its number, with its content.
@@ -400,7 +400,6 @@ impl Blocks {
             // Relaxed: a counter for people.
             self.counters.thin_units.fetch_add(1, Ordering::Relaxed);
         }
-        let copy = Arc::new(copy);
         let mut state = self.lock();
         // Relaxed: a number for people, written under the lock.
         self.counters.held_bytes_max.fetch_max(state.held_blocks * BLOCK_BYTES as u64, Ordering::Relaxed);
@@ -410,7 +409,7 @@ impl Blocks {
             if is_stranded {
                 stranded.push_back(number);
             } else {
-                unit.content = Content::Stored(Arc::clone(&copy));
+                unit.content = Content::Stored(copy.clone());
             }
         }
         drop(state);

@@ -8,10 +8,10 @@ fn stores() -> Arc<Stores> {
     Arc::new(Stores::new(vec![store], 1))
 }
 
-fn put(stores: &Arc<Stores>, byte: u8, bytes: usize) -> Arc<Copy> {
+fn put(stores: &Arc<Stores>, byte: u8, bytes: usize) -> Copy {
     let (copy, refusal) = stores.put(&vec![byte; bytes]);
     assert!(refusal.is_none());
-    Arc::new(copy)
+    copy
 }
 
 /// Runs `work` while two threads read.
@@ -26,7 +26,7 @@ fn reading(work: impl FnOnce(&Reads)) {
     });
 }
 
-fn wait(reads: &Reads, copy: &Arc<Copy>) -> Content {
+fn wait(reads: &Reads, copy: &Copy) -> Content {
     loop {
         if let Some(content) = reads.get(copy) {
             return content;
@@ -66,9 +66,9 @@ fn reading_ahead_stops_at_the_limit_and_faults_do_not() {
     // Wanted by a fault later: it comes first, behind what faults wanted before.
     assert!(reads.want(&copies[5], true));
     let next = || reads.lock().next().unwrap();
-    assert!(Arc::ptr_eq(&next(), &copies[8]));
-    assert!(Arc::ptr_eq(&next(), &copies[5]));
-    assert!(Arc::ptr_eq(&next(), &copies[0]));
+    assert!(next().is_same(&copies[8]));
+    assert!(next().is_same(&copies[5]));
+    assert!(next().is_same(&copies[0]));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_fault_takes_the_place_of_what_was_read_ahead() {
 fn content_that_nobody_has_is_an_error_once() {
     let stores = stores();
     reading(|reads| {
-        let copy = Arc::new(Copy::lost(&stores, 4096));
+        let copy = Copy::lost(&stores, 4096);
         assert!(reads.want(&copy, true));
         assert!(wait(reads, &copy).is_err());
         reads.forget(&copy);

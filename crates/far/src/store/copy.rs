@@ -2,8 +2,10 @@
 
 use super::member::{Held, Life, Member};
 use super::{Place, StoreError, Stores};
+use hinterland_farplan::Shared;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -11,6 +13,7 @@ use std::time::Instant;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Content that one or more back ends have. The last holder of it frees it.
+#[derive(Clone)]
 pub struct Copy(pub(super) Arc<Content>);
 
 /// Where content is. Whoever reads a place holds the lock meanwhile, so that it is freed by nobody; it is the content's own, and
@@ -18,7 +21,7 @@ pub struct Copy(pub(super) Arc<Content>);
 pub(super) struct Content {
     pub(super) stores: Arc<Stores>,
     /// By which the registry knows it; `None` for what nobody has.
-    pub(super) number: Option<u64>,
+    pub(super) number: Option<NonZeroU64>,
     places: RwLock<Places>,
     bytes: u32,
     check: u64,
@@ -36,7 +39,7 @@ pub(super) enum Kept {
     #[default]
     Not,
     /// It is about to be put into some; this part of a buffer meanwhile.
-    Pending(Arc<Vec<u8>>, Range<usize>),
+    Pending(Arc<Vec<u8>>, Range<u32>),
     /// None took it.
     Stranded(Box<[u8]>),
 }
@@ -45,7 +48,7 @@ impl Kept {
     pub(super) fn content(&self) -> Option<&[u8]> {
         match self {
             Self::Not => None,
-            Self::Pending(buffer, range) => buffer.get(range.clone()),
+            Self::Pending(buffer, range) => buffer.get(range.start as usize..range.end as usize),
             Self::Stranded(content) => Some(content),
         }
     }
@@ -55,7 +58,23 @@ impl Kept {
     }
 }
 
+impl Shared for Copy {
+    fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Copy {
+    /// What no other content has as long as somebody holds this one.
+    pub(crate) fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// Whether somebody else holds it, too.
+    pub(crate) fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Length in bytes.
     pub fn bytes(&self) -> usize {
         self.0.bytes as usize
@@ -98,7 +117,7 @@ impl Copy {
 }
 
 impl Content {
-    pub(super) fn new(stores: &Arc<Stores>, number: u64, content: &[u8], places: Places) -> Self {
+    pub(super) fn new(stores: &Arc<Stores>, number: NonZeroU64, content: &[u8], places: Places) -> Self {
         Self {
             stores: Arc::clone(stores),
             number: Some(number),
@@ -216,7 +235,7 @@ pub(super) fn order(places: &[(Arc<Member>, Place)], bytes: usize) -> Vec<usize>
 impl Drop for Content {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        self.stores.forget(number);
+        self.stores.forget(number.get());
         let bytes = self.bytes as usize;
         let places = self.places.get_mut().unwrap_or_else(PoisonError::into_inner);
         for (member, place) in places.at.drain(..) {

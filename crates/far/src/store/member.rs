@@ -3,6 +3,7 @@
 use super::meter::{Kind, Meter};
 use super::{Place, ResizeError, Store, StoreError};
 use crate::board;
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -54,7 +55,8 @@ pub struct MemberState {
 }
 
 /// Who has content, and where.
-pub(super) type Held = Vec<(Arc<Member>, Place)>;
+/// Nearly all has one place, which needs no memory of its own.
+pub(super) type Held = SmallVec<[(Arc<Member>, Place); 1]>;
 
 /// A back end in use.
 pub(super) struct Member {

@@ -1,12 +1,13 @@
 //! All back ends of a run: content goes where it is done first, in proportion to their speed; back ends come and go meanwhile.
 
 use super::copy::{Content, Kept, Places};
-use super::member::{Life, Member, MemberState};
+use super::member::{Held, Life, Member, MemberState};
 use super::moving::Bell;
 use super::placing::Placing;
 use super::{Codec, Copy, ResizeError, Store, StoreError};
 use crate::words::say;
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -272,7 +273,7 @@ impl Stores {
     /// Keeps content in as many back ends as were asked for. Where none takes it, the copy holds it in memory, so that no byte
     /// is lost; the error tells why, for the caller to act on.
     pub fn put(self: &Arc<Self>, content: &[u8]) -> (Copy, Option<StoreError>) {
-        let mut placing = Placing::new(content, Vec::new());
+        let mut placing = Placing::new(content, Held::new());
         self.place(&mut placing);
         let refusal = placing.refusal.take();
         let copy = self.register(content, self.kept(placing.places, content, refusal.as_ref()));
@@ -282,20 +283,22 @@ impl Stores {
 
     /// A copy of a part of a buffer, which can be read at once and is in no back end before it is [settled](Self::settle).
     pub fn begin(self: &Arc<Self>, buffer: &Arc<Vec<u8>>, range: Range<usize>) -> Copy {
-        let kept = Kept::Pending(Arc::clone(buffer), range.clone());
+        // A staging area has a few MiB.
+        let kept = Kept::Pending(Arc::clone(buffer), range.start as u32..range.end as u32);
         self.register(&buffer[range], Places { kept, ..Places::default() })
     }
 
     /// Puts copies that were [begun](Self::begin) into back ends, as [`put`](Self::put) does, and lets go of their buffers. Returns why content is
     /// in fewer than it should be, if some is.
-    pub fn settle(self: &Arc<Self>, copies: &[Arc<Copy>]) -> Option<StoreError> {
+    pub fn settle(self: &Arc<Self>, copies: &[Copy]) -> Option<StoreError> {
         let known: Vec<_> = copies.iter().map(|copy| copy.0.places()).collect();
         let (mut settled, mut placings) = (Vec::new(), Vec::new());
         for (copy, places) in copies.iter().zip(&known) {
             // Nobody else changes what is pending: it is read while it is put.
             if let Kept::Pending(buffer, range) = &places.kept {
                 settled.push(copy);
-                placings.push(Placing::new(&buffer[range.clone()], Vec::new()));
+                let pending = &buffer[range.start as usize..range.end as usize];
+                placings.push(Placing::new(pending, Held::new()));
             }
         }
         self.place_all(&mut placings);
@@ -318,9 +321,10 @@ impl Stores {
     }
 
     fn register(self: &Arc<Self>, content: &[u8], places: Places) -> Copy {
-        let number = self.next.fetch_add(1, Ordering::Relaxed); // Relaxed: only has to differ.
+        // Relaxed: only has to differ.
+        let number = NonZeroU64::MIN.saturating_add(self.next.fetch_add(1, Ordering::Relaxed));
         let copy = Arc::new(Content::new(self, number, content, places));
-        self.shard(number).insert(number, Arc::downgrade(&copy));
+        self.shard(number.get()).insert(number.get(), Arc::downgrade(&copy));
         Copy(copy)
     }
 

@@ -5,6 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+#[test]
+fn what_is_kept_of_each_content_is_small() {
+    // There is one for each page that is far, and two counts before it; what holds it is a pointer.
+    assert!(size_of::<copy::Content>() <= 104, "{}", size_of::<copy::Content>());
+    assert_eq!(size_of::<Copy>(), size_of::<usize>());
+}
+
 /// A back end that breaks on request.
 struct Fragile {
     inner: Packed,
@@ -81,8 +88,7 @@ fn a_full_back_end_hands_over_to_the_next_and_the_last_one_loses_nothing() {
 fn what_was_begun_is_read_from_its_buffer_until_it_is_settled_and_never_counts_twice() {
     let stores = Arc::new(Stores::new(vec![Box::new(Named::new("small", 150_000))], 1));
     let buffer = Arc::new([content(1), content(2), content(3)].concat());
-    let copies: Vec<_> =
-        (0..3).map(|part| Arc::new(stores.begin(&buffer, part << 16..(part + 1) << 16))).collect();
+    let copies: Vec<_> = (0..3).map(|part| stores.begin(&buffer, part << 16..(part + 1) << 16)).collect();
     let all_there = || {
         for (seed, copy) in (1..).zip(&copies) {
             let mut back = vec![0; copy.bytes()];
@@ -232,7 +238,7 @@ fn what_is_settled_together_is_all_there_whoever_is_full_or_fails_in_the_middle(
         let stores = Arc::new(Stores::new(members, copies_each));
         let buffer = Arc::new((0..40).flat_map(content).collect::<Vec<u8>>());
         let copies: Vec<_> =
-            (0..40).map(|part| Arc::new(stores.begin(&buffer, part << 16..(part + 1) << 16))).collect();
+            (0..40).map(|part| stores.begin(&buffer, part << 16..(part + 1) << 16)).collect();
         for batch in copies.chunks(8) {
             stores.settle(batch);
         }
@@ -598,8 +604,7 @@ fn a_back_end_that_does_not_answer_is_waited_for_once_and_not_for_each_content()
     assert_eq!(asked.swap(0, Ordering::Relaxed), 1);
     let stores = Arc::new(Stores::new(vec![Box::new(silent), Box::new(Packed::new(1 << 20))], 2));
     let buffer = Arc::new(content(1));
-    let copies: Vec<_> =
-        (0..8).map(|part| Arc::new(stores.begin(&buffer, part * 512..(part + 1) * 512))).collect();
+    let copies: Vec<_> = (0..8).map(|part| stores.begin(&buffer, part * 512..(part + 1) * 512)).collect();
     assert!(stores.settle(&copies).is_some(), "fewer copies than were asked for");
     assert_eq!(asked.load(Ordering::Relaxed), 1);
     for (part, copy) in copies.iter().enumerate() {
