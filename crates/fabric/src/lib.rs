@@ -1,4 +1,4 @@
-//! Remote memory and messages behind one trait: [`Endpoint`], over shared memory, TCP and a simulated network.
+//! Remote memory and messages behind one trait: [`Endpoint`], over shared memory, TCP and a simulated peer.
 //!
 //! A node offers memory and calls by implementing [`Service`]; whoever holds an [`Endpoint`] to it reads, writes,
 //! swaps and calls. Every request names a handle; the service checks rights and range of every one.

@@ -1,17 +1,21 @@
 //! An endpoint to a service in the same process, which fails as a real one can.
 
 use super::random::SimRandom;
-use crate::endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
+use crate::endpoint::{Capabilities, Completion, Endpoint, Found, Outcome, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source, copy_parts};
 use crate::service::Service;
 use crate::slice::Slice;
 use hinterland_proto::{ErrorCode, Features, PeerHello, PoolId, RemoteError, Role};
-use hinterland_types::limits::CONTROL_BYTES_MAX;
+use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// What an operation takes in virtual time.
+const OPERATION: Duration = Duration::from_micros(10);
+/// How long an answer is waited for in virtual time, unless the caller says.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Largest number of runs in one request; there is nothing to split.
 const RUNS_MAX: u32 = 1024;
 
@@ -42,6 +46,7 @@ struct State {
     random: SimRandom,
     faults: EndpointFaults,
     down: bool,
+    elapsed: Duration,
 }
 
 /// What chance has in store for one operation.
@@ -76,13 +81,19 @@ impl SimEndpoint {
         let session = service
             .opened(&hello)
             .map_err(|refusal| FabricError::SessionLost { peer, reason: refusal.text })?;
-        let state = Mutex::new(State { random: SimRandom::new(seed), faults, down: false });
+        let state =
+            Mutex::new(State { random: SimRandom::new(seed), faults, down: false, elapsed: Duration::ZERO });
         Ok(Self { shared: Arc::new(Shared { service, session, peer, state }) })
     }
 
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: EndpointFaults) {
         self.shared.state().faults = faults;
+    }
+
+    /// Virtual time since it was opened: what the operations took, and the waits for what was lost.
+    pub fn elapsed(&self) -> Duration {
+        self.shared.state().elapsed
     }
 
     /// Takes the peer down or up: while it is down every operation fails as closed.
@@ -108,6 +119,7 @@ impl Shared {
         if state.down {
             return Err(FabricError::Closed { peer: self.peer, during });
         }
+        state.elapsed += OPERATION;
         let faults = state.faults;
         let lost_request = state.random.chance(faults.lost_request_per_million);
         let lost_answer = state.random.chance(faults.lost_answer_per_million);
@@ -122,7 +134,13 @@ impl Shared {
     }
 
     fn timeout(&self, during: &'static str) -> FabricError {
-        FabricError::Timeout { peer: self.peer, during, after: Duration::ZERO }
+        self.timeout_after(during, PATIENCE)
+    }
+
+    fn timeout_after(&self, during: &'static str, after: Duration) -> FabricError {
+        // The operation was a part of it.
+        self.state().elapsed += after.saturating_sub(OPERATION);
+        FabricError::Timeout { peer: self.peer, during, after }
     }
 
     fn remote(&self, error: RemoteError) -> FabricError {
@@ -200,18 +218,37 @@ impl Shared {
         if fate == Fate::AnswerLost { Err(self.timeout("an atomic operation")) } else { Ok(word) }
     }
 
-    fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError> {
+    /// As a node does: what fits into an answer and into the buffer comes with it.
+    fn fetch(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
+        let fate = self.fate("a fetch", false)?;
+        if fate == Fate::RequestLost {
+            return Err(self.timeout("a fetch"));
+        }
+        let (handle, slice) =
+            self.service.fetch(self.session, question).map_err(|error| self.remote(error))?;
+        let placed = slice.len().min(into.len()).min(FRAME_BODY_BYTES_MAX as usize);
+        if let Some(from) = slice.sub(0, placed) {
+            // SAFETY: the slice keeps its memory alive; `into` is borrowed exclusively and so lies apart.
+            unsafe { copy_parts(&[Part::of_slice(&from)], &[Part::of_mut(&mut into[..placed])], u64::MAX) };
+        }
+        if fate == Fate::AnswerLost {
+            return Err(self.timeout("a fetch"));
+        }
+        Ok(Found { handle: (handle != Handle(0)).then_some(handle), bytes: slice.len() as u64, placed })
+    }
+
+    fn call(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         let (value, limit) = (body.len() as u64, u64::from(CONTROL_BYTES_MAX));
         if value > limit {
             return Err(FabricError::Limit { what: "call", value, limit });
         }
         let fate = self.fate("a call", false)?;
         if fate == Fate::RequestLost {
-            return Err(self.timeout("a call"));
+            return Err(self.timeout_after("a call", within));
         }
         let reply = self.service.call(self.session, body);
         if fate == Fate::AnswerLost {
-            return Err(self.timeout("a call"));
+            return Err(self.timeout_after("a call", within));
         }
         reply.map_err(|error| self.remote(error))
     }
@@ -251,12 +288,16 @@ impl Endpoint for SimEndpoint {
         self.shared.atomic(handle, offset, |word| word.fetch_add(addend))
     }
 
-    fn call_within(&self, body: &[u8], _within: Duration) -> Result<Vec<u8>, FabricError> {
-        self.shared.call(body)
+    fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
+        self.shared.call(body, within)
     }
 
     fn call(&self, body: &[u8]) -> Result<Vec<u8>, FabricError> {
-        self.shared.call(body)
+        self.shared.call(body, PATIENCE)
+    }
+
+    fn fetch(&self, question: &[u8], into: &mut [u8]) -> Result<Found, FabricError> {
+        self.shared.fetch(question, into)
     }
 
     fn queue(&self, _streams: usize) -> Result<Box<dyn Queue>, FabricError> {
@@ -264,7 +305,7 @@ impl Endpoint for SimEndpoint {
     }
 }
 
-/// Does every operation when it is posted and tells of them in an order that chance chooses.
+/// Does every operation when it is posted, and tells of some of them at a time in an order that chance chooses.
 struct SimQueue {
     shared: Arc<Shared>,
     completed: Vec<Completion>,
@@ -310,15 +351,17 @@ impl Queue for SimQueue {
     }
 
     fn post_call(&mut self, tag: u64, body: &[u8]) -> Result<(), FabricError> {
-        let result = self.shared.call(body);
+        let result = self.shared.call(body, PATIENCE);
         self.complete(tag, result.map(Outcome::Reply));
         Ok(())
     }
 
     fn poll(&mut self, completions: &mut Vec<Completion>, _wait: Duration) -> Result<usize, FabricError> {
-        let count = self.completed.len();
-        completions.append(&mut self.completed);
-        Ok(count)
+        let all = self.completed.len();
+        let count = self.shared.state().random.between(1, all as u64) as usize; // of a count
+        let told = self.completed.drain(..count.min(all));
+        completions.extend(told);
+        Ok(count.min(all))
     }
 
     fn in_flight(&self) -> usize {
