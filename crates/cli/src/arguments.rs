@@ -4,7 +4,10 @@ use crate::commands::{
     advise, batch, bench, completions, doctor, far, forget, generate, get, gpu, kv, locks, ls, metrics,
     mount, node, put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
 };
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// What stands below every help text.
@@ -122,8 +125,36 @@ pub enum Command {
 
 /// What the command line says. Ends the process where it makes no sense, or asks for help.
 pub fn parse() -> Arguments {
-    let matches = with_negative_numbers(Arguments::command()).get_matches();
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let mut command = with_negative_numbers(Arguments::command());
+    let matches = command
+        .try_get_matches_from_mut(&words)
+        .unwrap_or_else(|error| with_meaning(error, &command, &words).exit());
     Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+/// Says what an argument is that is missing, or that has no value.
+fn with_meaning(mut error: clap::Error, command: &clap::Command, words: &[OsString]) -> clap::Error {
+    let is_empty =
+        |value: Option<&ContextValue>| matches!(value, Some(ContextValue::String(value)) if value.is_empty());
+    let is_missing = error.kind() == ErrorKind::MissingRequiredArgument
+        || error.kind() == ErrorKind::InvalidValue && is_empty(error.get(ContextKind::InvalidValue));
+    let names = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(name)) if is_missing => vec![name.clone()],
+        Some(ContextValue::Strings(names)) if is_missing => names.clone(),
+        _ => return error,
+    };
+    let words = words.iter().take_while(|word| *word != "--");
+    let command = words.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let meanings = names.iter().filter_map(|name| {
+        let argument = command.get_arguments().find(|argument| argument.to_string() == *name)?;
+        Some(StyledStr::from(format!("{name}: {}", argument.get_help()?)))
+    });
+    let meanings: Vec<StyledStr> = meanings.collect();
+    if !meanings.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(meanings));
+    }
+    error
 }
 
 /// Takes `-3` behind an option for its value, and not for an option of its own: the option says what is wrong with it.
@@ -154,6 +185,22 @@ mod tests {
             let command = with_negative_numbers(Arguments::command());
             let error = command.try_get_matches_from(line.split(' ')).unwrap_err().to_string();
             assert!(error.contains("invalid value '-") && error.contains(option), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_its_meaning() {
+        for (line, meaning) in [
+            ("hinterland run --local -- true", "--local <SIZE>: Most memory"),
+            ("hinterland run --local", "--local <SIZE>: Most memory"),
+            ("hinterland put", "<FILE>: "),
+            ("hinterland --quiet region create", "<NAME>: "),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let mut command = with_negative_numbers(Arguments::command());
+            let error = command.try_get_matches_from_mut(&words).unwrap_err();
+            let error = with_meaning(error, &command, &words).to_string();
+            assert!(error.contains(meaning), "{error}");
         }
     }
 
