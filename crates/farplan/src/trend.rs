@@ -11,7 +11,7 @@ const STEPS: usize = 16;
 const STEPS_ASKED: usize = 4;
 /// Steps of at most so many pages are themselves only; longer ones may be seen so many times as long.
 const SHORT_PAGES: u64 = 3;
-const TIMES_MAX: i64 = 8;
+const TIMES_MAX: u64 = 8;
 /// Threads that are told apart.
 const THREADS: usize = 8;
 /// Most units that are fetched along a trend with one fault.
@@ -106,12 +106,13 @@ const fn is_times(step: i64, of: i64) -> bool {
     if step == of {
         return true;
     }
-    // Most are shorter, and a division takes longer than all else here.
-    step.unsigned_abs() > of.unsigned_abs()
-        && of.unsigned_abs() > SHORT_PAGES * PAGE
-        && step % of == 0
-        && step / of >= 1
-        && step / of <= TIMES_MAX
+    // Most differ in length or direction, and a division takes longer than all else here.
+    let (length, part) = (step.unsigned_abs(), of.unsigned_abs());
+    length > part
+        && part > SHORT_PAGES * PAGE
+        && (step < 0) == (of < 0)
+        && length <= part.saturating_mul(TIMES_MAX)
+        && length.is_multiple_of(part)
 }
 
 /// The trends of a program.
