@@ -176,6 +176,23 @@ mod tests {
     }
 
     #[test]
+    fn the_paragraphs_of_help_are_broken_by_the_terminal_alone() {
+        fn check(command: &clap::Command) {
+            for help in [command.get_after_help(), command.get_after_long_help()].into_iter().flatten() {
+                let text = help.to_string();
+                let lines: Vec<&str> = text.lines().collect();
+                for pair in lines.windows(2) {
+                    let is_text = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                    let is_broken = pair[0].len() > 60 && is_text(pair[0]) && is_text(pair[1]);
+                    assert!(!is_broken, "{}: {pair:?}", command.get_name());
+                }
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&Arguments::command());
+    }
+
+    #[test]
     fn a_negative_number_is_refused_by_the_option_that_it_was_meant_for() {
         for (line, option) in [
             ("hinterland top --interval -1", "--interval"),

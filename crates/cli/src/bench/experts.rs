@@ -54,8 +54,9 @@ struct Scene<'bench> {
 
 /// Options of `experts`.
 #[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "experts")]
 pub struct ExpertsOptions {
-    /// Threads of llama.cpp that compute, for `experts`; as many as there are processors without this
+    /// Threads of llama.cpp that compute [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }

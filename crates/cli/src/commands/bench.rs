@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// What to measure.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Figures are medians. Ours, the limit and the peer are taken in turn, in one process tree; nothing
+Figures are medians. Ours, the limit and the peer are taken in turn, in one process tree; nothing \
 says whether a figure is good. A bench starts its own nodes and leaves nothing running.")]
 pub struct Arguments {
     /// The bench, or `list` to see which there are

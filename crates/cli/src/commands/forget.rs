@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// Which node.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-What it held in several copies is copied anew by the other nodes. If it starts again
+What it held in several copies is copied anew by the other nodes. If it starts again \
 with its state, it is a new node, and what it still holds is deleted.")]
 pub struct Arguments {
     /// Its number or address, as `hinterland status` shows them

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-A namespace is named by its number or the start of its label, as `hinterland kv stat` shows them; a key by its bytes in
+A namespace is named by its number or the start of its label, as `hinterland kv stat` shows them; a key by its bytes in \
 hexadecimal digits, or as text.")]
 pub struct Arguments {
     #[command(subcommand)]

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 /// What to show.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-A program's lock is free when it ends, a guard's also a lease after the program stopped, and a stopped node's a
+A program's lock is free when it ends, a guard's also a lease after the program stopped, and a stopped node's a \
 lease after it was last heard of (LEASE). FENCE grows with every writer; what comes under a lower one is refused.")]
 pub struct Arguments {
     /// Only locks of the region or object with this name

@@ -23,7 +23,7 @@ const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// Where they go.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-While the directory does not answer there is no `hinterland_member_up`, a comment says why, and `hinterland_members_known`
+While the directory does not answer there is no `hinterland_member_up`, a comment says why, and `hinterland_members_known` \
 is 0.")]
 pub struct Arguments {
     /// Serve them at http://ADDRESS/metrics until interrupted, in place of printing them once

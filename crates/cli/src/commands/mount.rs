@@ -13,10 +13,10 @@ use std::sync::mpsc::channel;
 /// Where and how to mount.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then files
-are made, written, renamed and removed as in any file system, and the pool sees each as an object, whole, when it is closed.
-Extended attributes tell a file's object, digest and homes, and are not listed: getfattr -n user.hinterland.homes FILE. Two of
-them say, before its first byte or on its folder, where it lies: setfattr -n user.hinterland.rack -v RACK DIR, and
+It stays in the foreground until it is interrupted or unmounted. Files are read-only, unless --writable is given: then files \
+are made, written, renamed and removed as in any file system, and the pool sees each as an object, whole, when it is closed. \
+Extended attributes tell a file's object, digest and homes, and are not listed: getfattr -n user.hinterland.homes FILE. Two of \
+them say, before its first byte or on its folder, where it lies: setfattr -n user.hinterland.rack -v RACK DIR, and \
 user.hinterland.copies.")]
 pub struct Arguments {
     /// The folder to mount on

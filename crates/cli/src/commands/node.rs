@@ -30,7 +30,7 @@ The first node hosts the directory of its pool; the others join it:
 Or the directory is in etcd, and the nodes choose one of them to lead it, and another when it dies:
   hinterland node --name a --listen 127.0.0.1:7402 --directory etcd://h1:2379,h2:2379,h3:2379
 
-It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects
+It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects \
 and KV blocks stay in memory and are there again when it is started on the same state folder.")]
 pub struct Arguments {
     /// The node's name

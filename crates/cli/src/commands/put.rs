@@ -20,7 +20,7 @@ Examples:
   hinterland put model.gguf --name models/small --copies 2
   zstdcat weights.zst | hinterland put - --name weights --rack b
 
-An object is visible once all its bytes are in every copy and checked; an interrupted put leaves
+An object is visible once all its bytes are in every copy and checked; an interrupted put leaves \
 nothing.")]
 pub struct Arguments {
     /// The file, or - for standard input

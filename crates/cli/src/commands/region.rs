@@ -14,8 +14,8 @@ use std::process::ExitCode;
 /// What to do.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-A region has pages of 2 MiB, each on one node. `hinterland stat NAME` shows where they lie. Pages that a rack uses
-much more than the rack that has them move there by themselves. What counts is what `heat` shows:
+A region has pages of 2 MiB, each on one node. `hinterland stat NAME` shows where they lie. Pages that a rack uses \
+much more than the rack that has them move there by themselves. What counts is what `heat` shows: \
 accesses of the last seconds, those to memory of the host by samples.")]
 pub struct Arguments {
     #[command(subcommand)]

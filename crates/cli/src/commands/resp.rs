@@ -21,8 +21,8 @@ const PASSWORD_FILE_BYTES_MAX: u64 = 1 << 20;
 /// How clients are served.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Redis clients set and get values that lie in the node's KV blocks. It is a cache: a value may be evicted at
-any time. Values outlive this command, and the node too, in memory, unless it runs with --kv-keep off.
+Redis clients set and get values that lie in the node's KV blocks. It is a cache: a value may be evicted at \
+any time. Values outlive this command, and the node too, in memory, unless it runs with --kv-keep off. \
 It stays in the foreground until ctrl-C or SIGTERM.
   hinterland resp --listen 127.0.0.1:6379
   redis-cli -p 6379 set greeting hello")]

@@ -16,9 +16,9 @@ use std::time::Duration;
 /// What to simulate.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-Nothing is started and nothing is moved: nodes, programs and the network are a model, whose times are
-measured ones of a machine with two processors and loopback TCP, but for those of the directory's
-store, which are assumed. The directory and the decision which
+Nothing is started and nothing is moved: nodes, programs and the network are a model, whose times are \
+measured ones of a machine with two processors and loopback TCP, but for those of the directory's \
+store, which are assumed. The directory and the decision which \
 page moves are the program's own. docs/internals/scaling.md says what is simulated and what was found.")]
 pub struct Arguments {
     /// What to simulate

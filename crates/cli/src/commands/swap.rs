@@ -28,7 +28,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// What to do.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-For what `hinterland run --local` does not reach: static and set-id programs, containers, whole machines.
+For what `hinterland run --local` does not reach: static and set-id programs, containers, whole machines. \
 The server keeps what the kernel swaps out in the back ends of far memory; a kernel with the module nbd uses it as swap.
   hinterland swap serve --size 4G --far lz4,ssd:/var/tmp
   hinterland swap attach
@@ -52,7 +52,7 @@ enum Command {
 /// What is served, and to whom.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-What is written is in this process and its back ends, and goes with it: end it after `hinterland swap detach`.
+What is written is in this process and its back ends, and goes with it: end it after `hinterland swap detach`. \
 It stays in the foreground until ctrl-C or SIGTERM; while a client uses the device, it takes two of them.")]
 struct Serve {
     /// Length of the device; room is taken only for what is written and is not zeros

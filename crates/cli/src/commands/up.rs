@@ -10,10 +10,10 @@ use std::process::ExitCode;
 /// How the pool is started.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-One node that is a pool of its own, at the default socket, so that no other command needs an
+One node that is a pool of its own, at the default socket, so that no other command needs an \
 option. It stays in the foreground until ctrl-C or SIGTERM.
 
-Other nodes of this machine can join it at the address that it prints. For nodes of other machines,
+Other nodes of this machine can join it at the address that it prints. For nodes of other machines, \
 give an address that they reach, and a key:
   hinterland up --listen 10.0.0.7:7401 --key pool.key")]
 pub struct Arguments {

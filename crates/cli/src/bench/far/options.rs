@@ -8,10 +8,11 @@ const SIZES: [(u64, u64); 2] = [(4 << 30, 2 << 30), (256 << 20, 128 << 20)];
 /// Less is less than a program may have with all that it loads.
 const LOCAL_BYTES_MIN: u64 = 64 << 20;
 
-/// Options of `far-scan` and `far-random`.
+/// Options of `far-scan`, `far-random` and `far-switch`.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "far-scan, far-random and far-switch")]
 pub struct FarOptions {
-    /// Memory of the program of far-* [default: 4G, with --quick 256M]
+    /// Memory of the program [default: 4G, with --quick 256M]
     #[arg(long, value_name = "SIZE")]
     set: Option<Size>,
     /// How much of it may be local, or outside of swap [default: half]

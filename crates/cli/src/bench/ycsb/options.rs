@@ -2,8 +2,9 @@
 
 /// Options of `ycsb`.
 #[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+#[command(next_help_heading = "ycsb")]
 pub struct YcsbOptions {
-    /// Leave out of ycsb the same table in memory that is reached by page faults
+    /// Leave out the same table in memory that is reached by page faults
     #[arg(long)]
     pub no_page_faults: bool,
 }

@@ -26,7 +26,7 @@ const MACHINE_NAMES: [&str; 6] = ["machine", "machine_id", "server", "node", "po
 Example: hinterland simulate balance --trace utilisation.csv --plot balance.svg
 
 A trace is a CSV file with a header: a column with the share of a machine's memory that is in use, from 0 to 100 (or from 0 to 1, \
-if nothing in it is above 1), and, for --by machine, one that names the machine. Each line is an observation. Lines whose value is \
+if nothing in it is above 1), and, for --machine, one that names the machine. Each line is an observation. Lines whose value is \
 empty are left out, and counted.
 
 The measure is that of paper 002: C * (c - high) - A * (a - low), where A is the share of machines below `low` and a their mean, C \

@@ -30,7 +30,7 @@ const LABEL: &str = "hinterland";
 /// Which server, and how it is used.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-If the server ends or cannot be reached, what is swapped out is lost: programs get SIGBUS when they touch it, and never
+If the server ends or cannot be reached, what is swapped out is lost: programs get SIGBUS when they touch it, and never \
 see zeros. A server that is started again is empty, so it does not take the place of the one before.")]
 pub struct Attach {
     /// Where the server listens: the path of a socket, or HOST:PORT
