@@ -113,10 +113,13 @@ def deciding(aim, rows):
             value = worth(aim["figure"], row)
             if value is not None:
                 found.append((value, case, row["folder"]))
-    if not found:
-        raise SystemExit(f"bench/aims.toml: no figure of {aim['bench']} {aim['case']} is kept")
+    if len(found) < aim.get("enough", 1):
+        raise SystemExit(f"bench/aims.toml: {len(found)} figures of {aim['bench']} {aim['case']} are kept: too few")
     if aim.get("pick") == "mean":
         return statistics.geometric_mean(value for value, *_ in found), f"mean of {len(found)}", max(found, key=lambda one: one[2])[2]
+    if enough := aim.get("enough"):
+        value, case, folder = sorted(found, reverse="least" in aim)[enough - 1]
+        return value, f"{case}, number {enough} of {len(found)}", folder
     largest = ("most" in aim) != (aim.get("pick") == "best")
     return max(found) if largest else min(found)
 

@@ -49,7 +49,7 @@ def test_programs_that_fit_are_compared_run_by_run(binary):
 
 def test_faults_of_a_victim_are_told_alone_and_beside_a_neighbour(binary):
     rows = bench(binary, "far-isolation")
-    cases = [f"{back_end}-{percentile}" for back_end in ("lz4", "ssd") for percentile in ("p50", "p99", "p999")]
+    cases = [f"{back_end}-{percentile}" for back_end in ("lz4", "pool", "ssd") for percentile in ("p50", "p99", "p999")]
     assert list(rows) == [name for case in cases for name in (f"{case}-alone", case, f"{case}-times")]
     for case in cases:
         alone, beside, times = rows[f"{case}-alone"], rows[case], rows[f"{case}-times"]

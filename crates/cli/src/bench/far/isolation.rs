@@ -1,7 +1,7 @@
 //! `far-isolation`: how long a quiet program waits for its far memory while another one storms the same back end.
 
 use super::swap::{Kind, Swap};
-use super::{BESIDE_BYTES, filled};
+use super::{BESIDE_BYTES, far_program, filled, lender};
 use crate::bench::case::row;
 use crate::bench::ground::Ground;
 use crate::bench::report::{Better, Row};
@@ -10,7 +10,6 @@ use crate::bench::worker::Worker;
 use crate::bench::{Bench, Setting};
 use crate::failure::Failure;
 use std::cell::RefCell;
-use std::process::Command;
 use std::time::Duration;
 
 /// Memory of each program, half of it local; the second for `--quick`.
@@ -41,10 +40,20 @@ impl Bench for FarIsolation {
         let bytes = SIZES[usize::from(setting.quick)];
         let ground = Ground::new(setting, 0)?;
         let disk = format!("ssd:{}@{}", ground.folder().display(), 2 * bytes);
-        let back_ends = [("lz4", "lz4", Kind::Zram, "zram swap"), ("ssd", &disk, Kind::Disk, "disk swap")];
+        let back_ends = [
+            ("lz4", "lz4", Kind::Zram, "zram swap"),
+            ("pool", "pool", Kind::Zram, "zram swap"),
+            ("ssd", &disk, Kind::Disk, "disk swap"),
+        ];
+        let local = (bytes / 2 + BESIDE_BYTES).to_string();
         let mut rows = Vec::new();
         for (name, far, kind, peer_name) in back_ends {
-            let ours = [far_program(setting, far, bytes)?, far_program(setting, far, bytes)?];
+            // Its memory is used from the first byte on: it is there only while it is measured.
+            let node = if name == "pool" { Some(lender(&ground, 2 * bytes)?) } else { None };
+            let unit = UNITS[usize::from(setting.quick)];
+            let words = ["--local", &local, "--far", far, "--far-unit", unit];
+            let one = || far_program(setting, &ground, node.as_ref(), &words, bytes);
+            let ours = [one()?, one()?];
             let peers = if setting.quick {
                 Err(Failure::new(
                     "left out with --quick: on a busy disk it takes minutes",
@@ -58,14 +67,6 @@ impl Bench for FarIsolation {
         }
         Ok(rows)
     }
-}
-
-/// A program with far memory of its own run, filled.
-fn far_program(setting: &Setting, far: &str, bytes: u64) -> Result<Worker, Failure> {
-    let mut command = Command::new(&setting.program);
-    command.args(["--quiet", "run", "--local", &(bytes / 2 + BESIDE_BYTES).to_string(), "--far", far]);
-    command.args(["--far-unit", UNITS[usize::from(setting.quick)], "--"]).arg(&setting.program);
-    filled("a program with far memory", command, bytes)
 }
 
 /// Two programs that share the kernel's swap, each with a limit of its own; both are gone before the swap is.
