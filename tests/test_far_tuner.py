@@ -116,6 +116,16 @@ def test_what_is_told_is_compared_with_the_run(binary, traces):
 
 
 @needs_far_memory
+@pytest.mark.parametrize("width", ["0", "17", "1000", "-1", "many"])
+def test_a_width_that_cannot_be_is_refused_before_the_program_starts(binary, width, tmp_path):
+    ended = hinterland(binary, "run", "--local", "64M", f"--far-width={width}", "--", "touch", tmp_path / "started")
+    assert ended.returncode == 2 and not (tmp_path / "started").exists()
+    assert f"{width} is no number of threads" in ended.stderr and "1 to 16" in ended.stderr and "hint:" in ended.stderr
+    alone = hinterland(binary, "run", "--far-width", "4", "--", "true")
+    assert alone.returncode == 2 and "--local" in alone.stderr
+
+
+@needs_far_memory
 def test_a_tuned_run_is_right_and_says_what_it_learnt(binary, traces):
     ended = hinterland(binary, "run", "--local", "64M", "--tune", "--", traces / "toucher", "scan")
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

@@ -3,17 +3,15 @@
 use crate::engine::{Engine, Known, Space};
 use crate::fault::{Want, ZEROS, fill, unprotect};
 use crate::store::Copy;
+use hinterland_farplan::room::FILL_SHARE;
 use hinterland_farplan::stride::{self, FILL_BYTES_MAX, Next, PASSED_BYTES_MAX, Touch};
+use hinterland_farplan::width::BESIDE_BYTES_MIN;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::OsError;
 use hinterland_os::userfault::Fault;
 
-/// What is longer is read by other threads.
-const BESIDE_BYTES_MIN: usize = 16 << 10;
 /// Most bytes of several units that are filled by one call.
 const TOGETHER_BYTES_MAX: u64 = 128 << 10;
-/// Part of the room that one fault may fill.
-pub(crate) const FILL_SHARE: u64 = 64;
 
 /// What was done of a window.
 struct Window {
@@ -203,7 +201,7 @@ impl Engine {
 
     /// Has the far units of a range read that are long enough for other threads.
     fn read_ahead(&self, space: &Space, from: u64, until: u64) {
-        if self.unit_bytes <= BESIDE_BYTES_MIN as u64 {
+        if self.unit_bytes <= BESIDE_BYTES_MIN {
             return;
         }
         let mut at = from;
@@ -221,7 +219,7 @@ impl Engine {
     }
 
     fn is_read_beside(&self, copy: &Copy) -> bool {
-        self.service.readers > 0 && copy.bytes() > BESIDE_BYTES_MIN && !copy.is_here()
+        self.service.readers > 0 && copy.bytes() as u64 > BESIDE_BYTES_MIN && !copy.is_here()
     }
 }
 

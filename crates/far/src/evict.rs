@@ -10,7 +10,7 @@ use crate::peer::living;
 use crate::staging::Staged;
 use crate::store::Copy;
 use hinterland_farplan::grain::Part;
-use hinterland_farplan::room::budget_bytes_min;
+use hinterland_farplan::room::{BATCH_BYTES, BATCH_UNITS, budget_bytes_min};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, State};
 use hinterland_os::{OsError, Userfault};
@@ -18,10 +18,7 @@ use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
-const BATCH_BYTES: u64 = 2 << 20;
-const BATCH_UNITS: u64 = 128;
-/// The same where processors are crowded: the kernel moves and copies a batch in one go.
+/// Bytes taken out at once where processors are crowded: the kernel moves and copies a batch in one go.
 const CROWDED_BATCH_BYTES: u64 = 256 << 10;
 /// Bytes that are compressed between two moments at which others may have a crowded processor.
 const YIELD_BYTES: u64 = 32 << 10;

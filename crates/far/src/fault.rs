@@ -7,6 +7,7 @@ use crate::store::Copy;
 use crate::words::say;
 use hinterland_farplan::grain::{Grains, Return};
 use hinterland_farplan::refault::{Clock, Stay};
+use hinterland_farplan::width::HERE_BYTES_MAX;
 use hinterland_farplan::{PAGE, Piece, State};
 use hinterland_os::userfault::{Event, Fault};
 use hinterland_os::{OsError, Userfault};
@@ -18,9 +19,6 @@ use std::time::Instant;
 const ENOENT: i32 = 2;
 const ESRCH: i32 = 3;
 const EINVAL: i32 = 22;
-
-/// Most bytes that a fault reads by itself: to hand less to another thread takes longer than to read it.
-const HERE_BYTES_MAX: usize = 64 << 10;
 
 /// Zeros for a whole unit.
 pub(crate) static ZEROS: [u8; 2 << 20] = [0; 2 << 20];
@@ -292,7 +290,7 @@ impl Engine {
         if known.is_some() {
             return known;
         }
-        let is_long = copy.bytes() > HERE_BYTES_MAX && !copy.is_here();
+        let is_long = copy.bytes() as u64 > HERE_BYTES_MAX && !copy.is_here();
         if self.service.readers > 0 && (is_long || self.reads.has(copy)) {
             self.reads.want(copy, true);
             // It may have come between the two.

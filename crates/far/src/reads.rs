@@ -5,12 +5,13 @@
 
 use crate::store::Copy;
 use hinterland_farplan::Shared;
+use hinterland_farplan::width::READ_BYTES_MAX;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Most bytes that are here at once, on their way or waiting to be used; what faults wait for comes on top.
-const BYTES_MAX: usize = 16 << 20;
+const BYTES_MAX: usize = READ_BYTES_MAX as usize;
 /// Buffers that are kept for the next reads: new memory costs more than what is read into it.
 const SPARE_MAX: usize = 10;
 /// After so long, nobody comes any more for what was read ahead, and for what a fault waited for.

@@ -1,15 +1,16 @@
 //! What has left a program goes into the back ends by threads of their own, while the next batch leaves. Until then it is in this process.
 
 use crate::store::Copy;
+use hinterland_farplan::width::{UNWRITTEN_BYTES_MAX, WRITE_BYTES_MAX, WRITE_SHARE};
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most bytes that one thread takes at once: a disk takes many in the time of one.
-const BATCH_BYTES: usize = 512 << 10;
+const BATCH_BYTES: usize = WRITE_BYTES_MAX as usize;
 /// Of what waits, the part that one thread takes: the others are to have some, too.
-const BATCH_SHARE: usize = 4;
+const BATCH_SHARE: usize = WRITE_SHARE as usize;
 /// Most bytes that wait here: whoever brings more helps.
-const BYTES_MAX: usize = 8 << 20;
+const BYTES_MAX: usize = UNWRITTEN_BYTES_MAX as usize;
 
 /// Copies that no back end has yet.
 #[derive(Default)]

@@ -1,9 +1,9 @@
 //! What lies along the steps of a program, such as down a column of a matrix, is filled before it is touched.
 
-use crate::ahead::FILL_SHARE;
 use crate::engine::{Engine, Known};
 use crate::fault::{Want, ZEROS, fill};
 use hinterland_farplan::State;
+use hinterland_farplan::room::FILL_SHARE;
 use hinterland_farplan::trend::{ALONG_BYTES_MAX, Trend};
 use hinterland_os::OsError;
 

@@ -19,6 +19,7 @@
 //! | [`balance`] | what lending memory between machines would even out |
 //! | [`share`] | which of several runs goes first at a device |
 //! | [`dispatch`] | which set of back ends a job of a batch runs with |
+//! | [`width`] | threads that read and write back ends beside the one that serves faults |
 //! | [`wire`] | the messages between the library in a program and its supervisor |
 
 pub mod advise;
@@ -40,6 +41,7 @@ pub mod stride;
 pub mod table;
 pub mod trace;
 pub mod trend;
+pub mod width;
 pub mod wire;
 
 pub use table::{Outcome, Piece, Shared, State, Table};

@@ -5,6 +5,13 @@ pub const ROOM_BYTES_MIN: u64 = 16 << 20;
 const MARGIN_BYTES: (u64, u64) = (3 << 20, 8 << 20);
 const SPARE_BYTES_MAX: u64 = 64 << 20;
 
+/// Bytes taken out at once, and units: few enough that faults in them wait for 1 ms or so.
+pub const BATCH_BYTES: u64 = 2 << 20;
+/// As above, in units.
+pub const BATCH_UNITS: u64 = 128;
+/// Part of the room that one fault may fill.
+pub const FILL_SHARE: u64 = 64;
+
 /// Kept out of a budget, in bytes: what is in the staging area (2 MiB at most), and what a process grows by outside of its tables
 /// between two looks.
 pub const fn margin_bytes(budget_bytes: u64) -> u64 {

@@ -14,6 +14,7 @@ use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Wat
 use hinterland_farplan::live::{Prices, Tuner};
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
+use hinterland_farplan::width::{WIDTH, WIDTH_MAX};
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::Write;
@@ -25,11 +26,9 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
-/// The variables with the numbers of threads that read back ends ahead, and that write to them, for experiments.
+/// The variables by which the threads that read back ends, or those that write to them, are others than the width says; 0 turns them off.
 const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
 const WRITERS_VARIABLE: &str = "HINTERLAND_FAR_WRITERS";
-const THREADS: usize = 2;
-const THREADS_MAX: usize = 16;
 /// The variables that are 0 where faults are not served on the processor of their thread, and where nothing comes back open for writing.
 const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
@@ -73,6 +72,9 @@ pub struct Choice {
     /// Bytes that move at once, a power of two from 4K to 2M [default: 16K, of which as much moves as is used together; with a disk or another rack 64K]
     #[arg(long, value_name = "SIZE", requires = "local", value_parser = unit)]
     far_unit: Option<Size>,
+    /// Threads that read back ends at once, and as many that write to them, 1 to 16: more for a disk or another rack, which answers several in the time of one
+    #[arg(long, value_name = "N", default_value_t = WIDTH, requires = "local", value_parser = width)]
+    far_width: usize,
     /// Do not fetch ahead of a program that reads in order
     #[arg(long, requires = "local")]
     no_ahead: bool,
@@ -178,7 +180,7 @@ impl Choice {
         let (watch, traced) = self.watch(local, unit_bytes)?;
         let page = self.report.as_deref().map(page).transpose()?;
         let ahead = !self.no_ahead;
-        let service = service()?;
+        let service = service(self.far_width)?;
         // Who names a unit gets that one; what learns about the windows counts in units.
         let fits = self.far_unit.is_none()
             && !self.tune
@@ -358,12 +360,15 @@ fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
     file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))
 }
 
-/// How faults are served, as the environment says.
-pub fn service() -> Result<Service, Failure> {
+/// How faults are served with so many threads that read and that write back ends, and as the environment says.
+///
+/// # Errors
+/// [`Failure`] for a variable that is no number of threads.
+pub fn service(width: usize) -> Result<Service, Failure> {
     let is_on = |variable| std::env::var_os(variable).is_none_or(|value| value != "0");
     Ok(Service {
-        readers: threads(READERS_VARIABLE)?,
-        writers: threads(WRITERS_VARIABLE)?,
+        readers: threads(READERS_VARIABLE, width)?,
+        writers: threads(WRITERS_VARIABLE, width)?,
         follow: is_on(FOLLOW_VARIABLE),
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
@@ -388,13 +393,13 @@ pub fn check(name: &OsStr) -> Result<(), Failure> {
     }
 }
 
-/// How many threads a variable asks for.
-fn threads(variable: &str) -> Result<usize, Failure> {
-    let Some(text) = std::env::var_os(variable) else { return Ok(THREADS) };
-    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= THREADS_MAX);
+/// How many threads a variable asks for; so many as the width says without it.
+fn threads(variable: &str, width: usize) -> Result<usize, Failure> {
+    let Some(text) = std::env::var_os(variable) else { return Ok(width) };
+    let number = text.to_str().and_then(|text| text.parse().ok()).filter(|number| *number <= WIDTH_MAX);
     number.ok_or_else(|| {
         let text = format!("{variable} is {}, no number of threads", text.display());
-        Failure::new(text, format!("0 to {THREADS_MAX}, or leave it away"))
+        Failure::new(text, format!("0 to {WIDTH_MAX}, or leave it away"))
     })
 }
 
@@ -443,6 +448,17 @@ pub fn unit(text: &str) -> Result<Size, String> {
     } else {
         Err("a unit is a power of two from 4K to 2M (hint: without it, what suits the back ends is taken)"
             .to_owned())
+    }
+}
+
+/// Threads that read back ends, and that write to them, as people write them.
+fn width(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(width @ 1..=WIDTH_MAX) => Ok(width),
+        _ => Err(format!(
+            "{text} is no number of threads (hint: 1 to {WIDTH_MAX}; {WIDTH} is enough for compressed memory, and `hinterland advise` tells what a program \
+             gains from more)"
+        )),
     }
 }
 

@@ -11,6 +11,7 @@ use crate::table::{Align, Table};
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Report, Service, Watch};
 use hinterland_farplan::dispatch::{Dispatcher, Place};
+use hinterland_farplan::width::WIDTH;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -148,7 +149,7 @@ impl Runner<'_> {
         let (unit_bytes, ahead) = (setting.unit_bytes, setting.ahead);
         let budget = Budget::Bytes(setting.local_bytes);
         // The unit is what was advised.
-        let (service, watch) = (far::service()?, Watch::Nothing);
+        let (service, watch) = (far::service(WIDTH)?, Watch::Nothing);
         // Without shares at all, nobody has one.
         let share = if service.share > 0 { job.share.unwrap_or(service.share) } else { 0 };
         let service = Service { fit: false, share, ..service };
