@@ -36,6 +36,9 @@ int main(int count, char **words) {
 }
 """
 
+# Threads of the supervisor, which is the parent, that read and that write back ends.
+COUNT = "cat /proc/$PPID/task/*/comm | awk '/^far-read$/ { r++ } /^far-write$/ { w++ } END { print r + 0, w + 0 }'"
+
 
 def hinterland(binary, *words, **settings):
     """Runs a command and returns what became of it."""
@@ -70,7 +73,11 @@ def test_a_scan_and_a_random_reader_get_what_suits_each(binary, traces):
     assert random["features"]["fragment_ratio"] > scan["features"]["fragment_ratio"]
     for told in (scan, random):
         assert 124 << 20 <= told["features"]["footprint_bytes"] <= 144 << 20
-        assert len(told["choices"]) == 10 and told["why"]
+        # Five units of one size and those that are fitted, each with and without fetching ahead and with four more widths.
+        assert len(told["choices"]) == 6 * (2 + 4) and told["why"]
+        assert {choice["width"] for choice in told["choices"]} == {1, 2, 4, 8, 16}
+        fitted = [choice for choice in told["choices"] if choice["is_fitted"]]
+        assert len(fitted) == 6 and not any("--far-unit" in choice["command"] for choice in fitted)
         times = [choice["time_s"] for choice in told["choices"]]
         assert times == sorted(times) and told["plain_s"] <= times[0]
     # How quick the back end is was measured, so that only what holds for any speed is asked for.
@@ -113,6 +120,28 @@ def test_what_is_told_is_compared_with_the_run(binary, traces):
     for run in told["runs"]:
         assert run["took_s"] > 0
         assert abs((run["told_s"] - run["took_s"]) / run["took_s"] * 100 - run["error_percent"]) < 0.1
+
+
+@needs_far_memory
+@pytest.mark.parametrize("back_ends", ["lz4", "ssd"])
+def test_a_command_that_is_advised_runs_with_its_width(binary, traces, tmp_path, back_ends):
+    far = back_ends if back_ends == "lz4" else f"ssd:{tmp_path}@1G"
+    ended = hinterland(binary, "advise", traces / "scan.trace", "--local", "64M", "--far", far, "--by", "time")
+    assert ended.returncode == 0, ended.stderr
+    command = re.search(r"^hinterland (run .*) -- PROGRAM$", ended.stdout, re.MULTILINE).group(1).split()
+    width = command[command.index("--far-width") + 1]
+    assert f"width {width}, threads that read and that write: " in ended.stdout
+    ran = hinterland(binary, *command, "--", traces / "toucher", "scan")
+    assert ran.returncode == 0 and ran.stdout == "right\n", ran.stderr
+    # There are so many threads of each kind, and a variable takes those of one kind off.
+    for words, environment, readers, writers in (
+        (command, {}, width, width),
+        ([*command, "--far-width", "5"], {"HINTERLAND_FAR_READERS": "0"}, "0", "5"),
+    ):
+        if words != command:
+            del words[words.index("--far-width") : words.index("--far-width") + 2]
+        counted = hinterland(binary, *words, "--", "sh", "-c", COUNT, env={**os.environ, **environment})
+        assert counted.stdout.split() == [readers, writers], (counted.stdout, counted.stderr)
 
 
 @needs_far_memory

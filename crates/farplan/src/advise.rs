@@ -2,13 +2,18 @@
 
 use crate::PAGE;
 use crate::features::{Features, UNITS};
-use crate::replay::{Costs, Gaps, Prediction, Setting, Speed, footprint_pages, replay, room_bytes};
+use crate::replay::{Costs, Gaps, Prediction, Setting, Speed, Unit, footprint_pages, replay, room_bytes};
 use crate::trace::{Header, Trace};
+use crate::width::WIDTH;
 
 /// Shares of the program's memory, in hundredths, that are tried for the least local memory.
 const LOCAL_PERCENTS: [u64; 9] = [10, 20, 30, 40, 50, 60, 70, 80, 90];
 /// Back ends that may be used together; each doubles the settings.
 const BACK_ENDS_MAX: usize = 4;
+/// Threads that read, and as many that write, that are tried.
+pub const WIDTHS: [usize; 5] = [1, WIDTH, 4, 8, 16];
+/// What another width than the usual one must gain, of the time: threads cost more than the model knows.
+const WIDTH_GAIN_MIN: f64 = 0.02;
 /// What a sequence needs before fetching ahead is called its reason.
 const SEQUENTIAL_MIN: f64 = 0.5;
 
@@ -84,14 +89,22 @@ pub fn advise(trace: &Trace, wishes: &Wishes) -> Option<Advice> {
     let features = Features::of(trace);
     let footprint = footprint_pages(trace) * PAGE;
     let local_bytes = wishes.local_bytes.unwrap_or_else(|| local_for(trace, footprint / 2));
+    let played = |setting: Setting| {
+        let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
+        Choice { setting, told }
+    };
     let mut choices = Vec::new();
     for back_ends in sets(wishes.speeds.len()) {
-        for unit_bytes in UNITS {
-            for ahead in [true, false] {
-                let setting = Setting { local_bytes, unit_bytes, ahead, back_ends: back_ends.clone() };
-                let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
-                choices.push(Choice { setting, told });
-            }
+        for unit in units(&back_ends, &wishes.speeds) {
+            let with =
+                |ahead| Setting { local_bytes, unit, ahead, width: WIDTH, back_ends: back_ends.clone() };
+            let both = [true, false].map(|ahead| played(with(ahead)));
+            // The width is tried with the better of both.
+            let better = usize::from(both[1].told.time_s < both[0].told.time_s);
+            let other_widths = WIDTHS.into_iter().filter(|width| *width != WIDTH);
+            let others = other_widths.map(|width| played(Setting { width, ..both[better].setting.clone() }));
+            choices.extend(others);
+            choices.extend(both);
         }
     }
     choices.sort_by(|a, b| a.told.time_s.total_cmp(&b.told.time_s));
@@ -101,11 +114,10 @@ pub fn advise(trace: &Trace, wishes: &Wishes) -> Option<Advice> {
         Goal::Effect => effects.first().map(|effect| &effect.back_ends),
     };
     let suits = |choice: &&Choice| wanted.is_none_or(|wanted| choice.setting.back_ends == *wanted);
-    let best = choices.iter().find(suits)?.clone();
+    let best = calmest(choices.iter().find(suits)?, &choices).clone();
     let least = LOCAL_PERCENTS.into_iter().map(|percent| local_for(trace, footprint / 100 * percent));
     let local_bytes_least = least.clone().find(|local_bytes| {
-        let setting = Setting { local_bytes: *local_bytes, ..best.setting.clone() };
-        let told = replay(trace, &gaps, &setting, &wishes.speeds, &wishes.costs);
+        let told = played(Setting { local_bytes: *local_bytes, ..best.setting.clone() }).told;
         told.time_s <= told.plain_s * wishes.slowdown_max
     });
     let mut why = why(&features, &best, &choices, &effects, wishes);
@@ -118,6 +130,23 @@ pub fn local_for(trace: &Trace, bytes: u64) -> u64 {
     let asked = 1 << 50;
     // What the model keeps back from any budget.
     bytes.max(room_bytes(trace, 0)) + (asked - room_bytes(trace, asked))
+}
+
+/// What may move at once with these back ends.
+fn units(back_ends: &[usize], speeds: &[Speed]) -> Vec<Unit> {
+    let can_fit = back_ends.iter().filter_map(|index| speeds.get(*index)).all(|speed| speed.is_exact);
+    UNITS.into_iter().map(Unit::Bytes).chain(can_fit.then_some(Unit::Fitted)).collect()
+}
+
+/// Of the settings that differ from a good one in nothing but the width and are about as quick, the usual one, else the narrowest.
+pub fn calmest<'choice>(good: &'choice Choice, choices: &'choice [Choice]) -> &'choice Choice {
+    let Choice { setting, told } = good;
+    let is_as_good = |other: &&Choice| {
+        let same = Setting { width: setting.width, ..other.setting.clone() };
+        same == *setting && other.told.time_s * (1.0 - WIDTH_GAIN_MIN) <= told.time_s
+    };
+    let rank = |choice: &&Choice| (choice.setting.width != WIDTH, choice.setting.width);
+    choices.iter().filter(is_as_good).min_by_key(rank).unwrap_or(good)
 }
 
 /// All sets of back ends, small ones first.
@@ -166,22 +195,22 @@ fn why(
     };
     let kib = |bytes: u64| bytes >> 10;
     let percent = |share: f64| (share * 100.0).round();
-    let unit = best.setting.unit_bytes;
+    let unit = best.setting.unit.bytes();
     if best.told.faults == 0 {
         return vec!["all of the program's memory fits, so that nothing is far".to_owned()];
     }
     let mut why = vec![format!(
-        "unit {} KiB: {} of 100 pages of such a unit are touched while it is here, and {} of 100 of one of 2 MiB",
+        "{} {} KiB: {} of 100 pages of such a unit are touched while it is here, and {} of 100 of one of 2 MiB",
+        if best.setting.unit == Unit::Fitted { "units as each place uses them, up to" } else { "unit" },
         kib(unit),
         percent(features.use_of(unit)),
         percent(features.use_of(2 << 20)),
     )];
-    let same = |choice: &&Choice| {
-        choice.setting.unit_bytes == unit
-            && choice.setting.back_ends == best.setting.back_ends
-            && choice.setting.ahead != best.setting.ahead
-    };
-    if let Some(other) = choices.iter().find(same) {
+    let beside = |setting: Setting| choices.iter().find(|choice| choice.setting == setting);
+    let same = &best.setting;
+    if let Some(other) = beside(Setting { ahead: !same.ahead, ..same.clone() })
+        .or_else(|| beside(Setting { ahead: !same.ahead, width: WIDTH, ..same.clone() }))
+    {
         why.push(format!(
             "fetching ahead {}: {} of 100 touches are in order{}; {:.2} s against {:.2} s",
             if best.setting.ahead { "on" } else { "off" },
@@ -191,6 +220,7 @@ fn why(
             other.told.time_s,
         ));
     }
+    why.extend(why_so_wide(best, choices));
     if let Some(effect) = effects.iter().find(|effect| effect.back_ends == best.setting.back_ends) {
         why.push(format!(
             "back ends {}: memory costs {} of 100 of having all of it here, effect {:.2}",
@@ -206,6 +236,17 @@ fn why(
     why
 }
 
+/// What other widths would give.
+fn why_so_wide(best: &Choice, choices: &[Choice]) -> Option<String> {
+    let width = best.setting.width;
+    let same = |choice: &&Choice| Setting { width, ..choice.setting.clone() } == best.setting;
+    let mut others: Vec<&Choice> = choices.iter().filter(same).collect();
+    others.sort_by_key(|choice| choice.setting.width);
+    let each = |choice: &&Choice| format!("{:.2} s with {}", choice.told.time_s, choice.setting.width);
+    let told: Vec<String> = others.iter().map(each).collect();
+    (told.len() > 1).then(|| format!("width {width}, threads that read and that write: {}", told.join(", ")))
+}
+
 /// What the trace cannot tell of a setting.
 fn doubts(trace: &Trace, setting: &Setting, footprint: u64) -> Vec<String> {
     let Header { unit_bytes, window_bytes, window_percent } = trace.header;
@@ -217,7 +258,7 @@ fn doubts(trace: &Trace, setting: &Setting, footprint: u64) -> Vec<String> {
             window >> 20
         ));
     }
-    if unit_bytes > PAGE && setting.unit_bytes <= unit_bytes {
+    if unit_bytes > PAGE && setting.unit.bytes() <= unit_bytes {
         doubts.push(format!(
             "the trace tells no less than {} KiB apart: whether smaller units suit is seen in one of `hinterland trace`",
             unit_bytes >> 10
@@ -239,6 +280,7 @@ mod tests {
             put_ns: once,
             put_kib_ns: kib,
             cost,
+            ..Speed::default()
         };
         let speeds = vec![speed("near", 1000.0, 100.0, 0.9), speed("wide", 80_000.0, 900.0, 0.02)];
         Wishes { local_bytes: None, slowdown_max: 1.5, speeds, costs: Costs::default(), goal }
@@ -262,9 +304,9 @@ mod tests {
     fn a_scan_gets_large_units_and_a_random_reader_the_smallest() {
         let of = |trace| advise(trace, &wishes(Goal::Time)).unwrap();
         let (scan, random) = (of(&scan()), of(&random()));
-        assert!(scan.best.setting.unit_bytes >= 64 << 10, "{:?}", scan.best);
-        assert!(random.best.setting.unit_bytes <= 16 << 10, "{:?}", random.best);
-        assert_eq!(scan.choices.len(), 3 * 5 * 2);
+        assert!(scan.best.setting.unit.bytes() >= 64 << 10, "{:?}", scan.best);
+        assert!(random.best.setting.unit.bytes() <= 16 << 10, "{:?}", random.best);
+        assert_eq!(scan.choices.len(), 3 * 5 * (2 + 4));
         assert!(scan.choices.is_sorted_by(|a, b| a.told.time_s <= b.told.time_s));
         assert!(scan.why.len() >= 3);
     }
@@ -281,13 +323,72 @@ mod tests {
     }
 
     #[test]
+    fn a_scan_over_a_wide_disk_gets_a_width_and_one_that_gains_nothing_keeps_the_usual_one() {
+        let disk = |together| Speed {
+            get_ns: 100_000.0,
+            get_kib_ns: 3_000.0,
+            put_ns: 100_000.0,
+            put_kib_ns: 3_000.0,
+            get_together: together,
+            put_together: together,
+            sleeps: true,
+            ..Speed::default()
+        };
+        let of = |speed| advise(&scan(), &Wishes { speeds: vec![speed], ..wishes(Goal::Time) }).unwrap();
+        let (wide, narrow) = (of(disk(16.0)), of(disk(1.0)));
+        assert!(wide.best.setting.width > WIDTH, "{:?}", wide.best);
+        assert!(wide.why.iter().any(|why| why.starts_with("width ")), "{:?}", wide.why);
+        assert_eq!(narrow.best.setting.width, WIDTH);
+        // The narrowest of those that are as good.
+        let choice = |width, time_s| Choice {
+            setting: Setting { width, ..wide.best.setting.clone() },
+            told: Prediction { time_s, ..Prediction::default() },
+        };
+        let choices = [choice(16, 1.0), choice(8, 1.01), choice(4, 1.1), choice(WIDTH, 1.5)];
+        assert_eq!(calmest(&choices[0], &choices).setting.width, 8);
+        let choices = [choice(1, 1.0), choice(WIDTH, 1.01)];
+        assert_eq!(calmest(&choices[0], &choices).setting.width, WIDTH);
+    }
+
+    #[test]
+    fn units_are_fitted_where_that_is_best_and_every_back_end_is_exact() {
+        // One page of each block of four, at random, and then all of them in order.
+        let mut state = 7u64;
+        let mut pages: Vec<u64> = (0..32_768).collect();
+        pages.extend((0..100_000).map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % 4096 * 4
+        }));
+        pages.extend((16_384..32_768).cycle().take(4 * 16_384));
+        let trace = trace_of(&pages, |_| true);
+        let exact = |is_exact| {
+            let speeds = wishes(Goal::Time).speeds.into_iter();
+            let speeds = speeds.map(|speed| Speed { is_exact, ..speed }).take(1).collect();
+            let local_bytes = Some(60 << 20);
+            advise(&trace, &Wishes { speeds, local_bytes, ..wishes(Goal::Time) }).unwrap()
+        };
+        let is_fitted = |choice: &&Choice| choice.setting.unit == Unit::Fitted;
+        let (fitted, fixed) = (exact(true), exact(false));
+        assert_eq!(fixed.choices.iter().filter(is_fitted).count(), 0);
+        assert_eq!(fitted.best.setting.unit, Unit::Fitted, "{:?}", &fitted.choices[..9]);
+        assert!(fitted.best.told.time_s < fixed.best.told.time_s);
+        assert!(fitted.why[0].contains("as each place uses them"), "{:?}", fitted.why);
+    }
+
+    #[test]
     fn what_the_trace_of_a_run_could_not_see_is_told() {
         let told = |header: Header| {
             let trace = Trace { header, ..random() };
             let footprint = footprint_pages(&trace) * PAGE;
             doubts(
                 &trace,
-                &Setting { local_bytes: 32 << 20, unit_bytes: 16 << 10, ahead: true, back_ends: vec![0] },
+                &Setting {
+                    local_bytes: 32 << 20,
+                    unit: Unit::Bytes(16 << 10),
+                    ahead: true,
+                    width: WIDTH,
+                    back_ends: vec![0],
+                },
                 footprint,
             )
         };

@@ -9,10 +9,11 @@ use crate::run::far;
 use crate::size::{Size, human};
 use crate::table::{Align, Table};
 use clap::ValueEnum;
-use hinterland_farplan::advise::{Advice, Choice, Goal, Wishes, advise};
+use hinterland_farplan::advise::{Advice, Choice, Goal, Wishes, advise, calmest};
 use hinterland_farplan::features::{Features, SHARES, UNITS};
-use hinterland_farplan::replay::{Costs, Gaps, Setting, Speed, replay};
+use hinterland_farplan::replay::{Gaps, Setting, Speed, Unit, replay};
 use hinterland_farplan::trace::Trace;
+use hinterland_farplan::width::WIDTH;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,8 @@ Example: hinterland trace -o sum.trace -- python3 sum.py
          hinterland advise sum.trace --local 200M
          hinterland advise sum.trace --local 200M --run -- python3 sum.py
 
-Every unit, with and without fetching ahead, over every set of the back ends of --far is played against a model of the engine. Back \
-ends are measured for a moment first, and with --measure the faults of this machine, too. EFFECT is how often faster than the slowest \
+Every unit, with and without fetching ahead and with several widths, over every set of the back ends of --far is played against a model of the engine; without \
+--far-unit, compressed memory moves as much as each place uses together. Back ends are measured for a moment first, and with --measure the faults of this machine, too. EFFECT is how often faster than the slowest \
 back ends, over what the memory costs here and there (a byte of a disk a twentieth of one here, a byte of lz4 as the trace compressed).
 
 With --run the recommended setting and the default one are run, and the prediction is shown beside what it took.")]
@@ -107,7 +108,7 @@ fn wishes(arguments: &Arguments, trace: &Trace, socket: &Path) -> Result<Wishes,
         let packed = back_end("lz4").map_err(|text| Failure::new(text, "report this"))?;
         costs::measured(&of(&packed)?)?
     } else {
-        Costs::default()
+        costs::assumed()
     };
     let goal = match arguments.by {
         By::Effect => Goal::Effect,
@@ -139,8 +140,9 @@ fn compare(
 ) -> Result<Vec<Run>, Failure> {
     let default = Setting {
         local_bytes: advice.local_bytes,
-        unit_bytes: far::UNIT_BYTES,
+        unit: far::default_unit(&arguments.far[..1]),
         ahead: true,
+        width: WIDTH,
         back_ends: vec![0],
     };
     let told = replay(trace, &Gaps::of(trace), &default, &wishes.speeds, &wishes.costs);
@@ -188,7 +190,10 @@ pub fn words(setting: &Setting, speeds: &[Speed]) -> Vec<String> {
         setting.back_ends.iter().filter_map(|index| Some(speeds.get(*index)?.name.as_str())).collect();
     let mut words = vec!["run".to_owned(), "--local".to_owned(), short(setting.local_bytes)];
     words.extend(["--far".to_owned(), names.join(",")]);
-    words.extend(["--far-unit".to_owned(), short(setting.unit_bytes)]);
+    if let Unit::Bytes(bytes) = setting.unit {
+        words.extend(["--far-unit".to_owned(), short(bytes)]);
+    }
+    words.extend(["--far-width".to_owned(), setting.width.to_string()]);
     words.extend((!setting.ahead).then(|| "--no-ahead".to_owned()));
     words
 }
@@ -207,8 +212,8 @@ fn encode(advice: &Advice, wishes: &Wishes, runs: &[Run]) -> Value {
     let features = &advice.features;
     let choice = |choice: &Choice| {
         json!({
-            "command": words(&choice.setting, &wishes.speeds), "unit_bytes": choice.setting.unit_bytes,
-            "ahead": choice.setting.ahead, "time_s": choice.told.time_s, "faults": choice.told.faults,
+            "command": words(&choice.setting, &wishes.speeds), "unit_bytes": choice.setting.unit.bytes(),
+            "is_fitted": choice.setting.unit == Unit::Fitted, "width": choice.setting.width, "ahead": choice.setting.ahead, "time_s": choice.told.time_s, "faults": choice.told.faults,
             "in_bytes": choice.told.in_bytes, "out_bytes": choice.told.out_bytes,
             "ahead_bytes": choice.told.ahead_bytes,
         })
@@ -290,7 +295,15 @@ fn settings(advice: &Advice, wishes: &Wishes) -> String {
         ("OUT", Align::Right),
         ("SETTING", Align::Left),
     ]);
-    for choice in advice.choices.iter().take(SHOWN) {
+    // Of those that differ in nothing but the width, one.
+    let mut shown: Vec<Setting> = Vec::new();
+    for quickest in &advice.choices {
+        let choice = calmest(quickest, &advice.choices);
+        let same = Setting { width: WIDTH, ..choice.setting.clone() };
+        if shown.len() == SHOWN || shown.contains(&same) {
+            continue;
+        }
+        shown.push(same);
         table.row([
             format!("{:.2}", choice.told.time_s),
             choice.told.faults.to_string(),
@@ -347,19 +360,17 @@ mod tests {
     fn the_words_of_a_setting_are_taken_by_the_command_line() {
         use crate::arguments::Arguments;
         use clap::Parser;
-        let speed = |name: &str| Speed {
-            name: name.to_owned(),
-            get_ns: 0.0,
-            get_kib_ns: 0.0,
-            put_ns: 0.0,
-            put_kib_ns: 0.0,
-            cost: 1.0,
-        };
+        use hinterland_farplan::advise::WIDTHS;
+        let speed = |name: &str| Speed { name: name.to_owned(), ..Speed::default() };
         let speeds = [speed("lz4"), speed("ssd:/var/tmp@4294967296")];
-        for (unit_bytes, ahead) in [(4 << 10, true), (2 << 20, false)] {
-            let setting = Setting { local_bytes: (100 << 20) + 1, unit_bytes, ahead, back_ends: vec![0, 1] };
+        let units = [Unit::Bytes(4 << 10), Unit::Bytes(2 << 20), Unit::Fitted];
+        for (unit, width) in units.into_iter().flat_map(|unit| WIDTHS.map(|width| (unit, width))) {
+            let ahead = unit.bytes() == 4 << 10;
+            let setting = Setting { local_bytes: (100 << 20) + 1, unit, ahead, width, back_ends: vec![0, 1] };
             let words = words(&setting, &speeds);
             assert_eq!(words[2], "101M");
+            assert_eq!(words.contains(&"--far-unit".to_owned()), unit != Unit::Fitted);
+            assert!(words.windows(2).any(|two| two == ["--far-width".to_owned(), width.to_string()]));
             let line =
                 std::iter::once("hinterland".to_owned()).chain(words).chain(["--".into(), "ls".into()]);
             assert!(Arguments::try_parse_from(line).is_ok());

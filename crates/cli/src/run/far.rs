@@ -12,6 +12,7 @@ use hinterland_far::program;
 use hinterland_far::store::Stores;
 use hinterland_far::{Budget, Options, Recorder, Report, Service, Supervisor, Watch, Written, check_rights};
 use hinterland_farplan::live::{Prices, Tuner};
+use hinterland_farplan::replay::Unit;
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use hinterland_farplan::width::{WIDTH, WIDTH_MAX};
@@ -171,9 +172,8 @@ impl Choice {
                 "give each a file of its own",
             ));
         }
-        let is_slow = self.far.iter().any(BackEnd::is_slow);
-        let default = if is_slow { SLOW_UNIT_BYTES } else { UNIT_BYTES };
-        let unit_bytes = self.far_unit.map_or(default, |unit| unit.bytes);
+        let default = default_unit(&self.far);
+        let unit_bytes = self.far_unit.map_or(default.bytes(), |unit| unit.bytes);
         let far: Vec<BackEnd> = self.far.iter().map(BackEnd::sparing).collect();
         let stores = open_back_ends(&far, self.copies, unit_bytes, &context.socket())?;
         warn_of_same_fate(&far, usize::from(self.copies), context);
@@ -182,10 +182,7 @@ impl Choice {
         let ahead = !self.no_ahead;
         let service = service(self.far_width)?;
         // Who names a unit gets that one; what learns about the windows counts in units.
-        let fits = self.far_unit.is_none()
-            && !self.tune
-            && traced.is_none()
-            && self.far.iter().all(BackEnd::is_exact);
+        let fits = self.far_unit.is_none() && !self.tune && traced.is_none() && default == Unit::Fitted;
         let share = if service.share > 0 { self.share } else { 0 };
         let service = Service { fit: service.fit && fits, share, ..service };
         let options = Options { budget: local, unit_bytes, stores, ahead, service, watch };
@@ -358,6 +355,17 @@ fn is_same(a: &Path, b: &Path) -> bool {
 fn page(path: &Path) -> Result<(PathBuf, File), Failure> {
     let file = File::options().write(true).create(true).truncate(false).open(path);
     file.map(|file| (path.to_owned(), file)).map_err(|error| Failure::file("writing", path, &error))
+}
+
+/// What moves at once over these back ends unless something else is asked for.
+pub fn default_unit(far: &[BackEnd]) -> Unit {
+    if far.iter().all(BackEnd::is_exact) {
+        Unit::Fitted
+    } else if far.iter().any(BackEnd::is_slow) {
+        Unit::Bytes(SLOW_UNIT_BYTES)
+    } else {
+        Unit::Bytes(UNIT_BYTES)
+    }
 }
 
 /// How faults are served with so many threads that read and that write back ends, and as the environment says.

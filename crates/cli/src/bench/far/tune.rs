@@ -11,19 +11,21 @@ use crate::commands::advise::{read, words};
 use crate::failure::Failure;
 use crate::run::back_end::{BackEnd, back_end};
 use crate::run::costs;
-use crate::run::far::UNIT_BYTES;
 use hinterland_farplan::PAGE;
 use hinterland_farplan::advise::{Goal, Wishes, advise, local_for};
 use hinterland_farplan::features::Features;
-use hinterland_farplan::replay::{self, Costs, Gaps, Speed};
+use hinterland_farplan::replay::{self, Costs, Gaps, Speed, Unit};
+use hinterland_farplan::width::WIDTH;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// The sweep: what moves at once, with and without fetching ahead, over each back end and both together.
+/// The sweep: what moves at once, with and without fetching ahead, over each back end and both together; where all compress, also as each place uses together.
 const UNITS: [u64; 3] = [4 << 10, 64 << 10, 2 << 20];
 const BACK_ENDS: [&[usize]; 3] = [&[0], &[1], &[0, 1]];
+/// Beside these, with a disk: a unit, and threads that read and that write, with fetching ahead.
+const WIDE: (u64, usize) = (64 << 10, 8);
 /// What `--quick` leaves of it.
 const QUICK_UNITS: [u64; 2] = [64 << 10, 2 << 20];
 /// The least local memory that `run` takes.
@@ -115,7 +117,7 @@ impl<'bench> Scene<'bench> {
         let parse = |text: &str| back_end(text).map_err(|text| Failure::new(text, "report this"));
         let disk = format!("ssd:{}@{DISK_BYTES}", folder.display());
         let back_ends = vec![parse("lz4")?, parse(&disk)?];
-        let mut scene = Self { setting, folder, back_ends, costs: Costs::default() };
+        let mut scene = Self { setting, folder, back_ends, costs: costs::assumed() };
         if !setting.quick {
             (setting.say)("far-tune: what faults cost here");
             scene.costs = costs::measured(&scene.speeds(2.0)?[0])?;
@@ -175,11 +177,12 @@ impl<'bench> Scene<'bench> {
         let advice =
             advise(&trace, &wishes).ok_or_else(|| Failure::new("no back end is advised", "report this"))?;
         let gaps = Gaps::of(&trace);
-        let plan = |unit_bytes: u64, ahead: bool, back_ends: &[usize]| {
+        let plan = |unit: Unit, ahead: bool, width: usize, back_ends: &[usize]| {
             let setting = replay::Setting {
                 local_bytes: advice.local_bytes,
-                unit_bytes,
+                unit,
                 ahead,
+                width,
                 back_ends: back_ends.to_vec(),
             };
             let told = replay::replay(&trace, &gaps, &setting, &speeds, &self.costs);
@@ -188,7 +191,7 @@ impl<'bench> Scene<'bench> {
         let best = &advice.best;
         let mut plans = vec![
             Plan { words: words(&best.setting, &speeds), told_s: best.told.time_s },
-            plan(UNIT_BYTES, true, &[0]),
+            plan(Unit::Fitted, true, WIDTH, &[0]),
         ];
         let (units, back_ends) = if self.setting.quick {
             (&QUICK_UNITS[..], &BACK_ENDS[..1])
@@ -196,8 +199,12 @@ impl<'bench> Scene<'bench> {
             (&UNITS[..], &BACK_ENDS[..])
         };
         for back_ends in back_ends {
-            for &unit_bytes in units {
-                plans.extend([true, false].map(|ahead| plan(unit_bytes, ahead, back_ends)));
+            let can_fit = back_ends.iter().all(|index| speeds[*index].is_exact);
+            for unit in units.iter().copied().map(Unit::Bytes).chain(can_fit.then_some(Unit::Fitted)) {
+                plans.extend([true, false].map(|ahead| plan(unit, ahead, WIDTH, back_ends)));
+            }
+            if !can_fit {
+                plans.push(plan(Unit::Bytes(WIDE.0), true, WIDE.1, back_ends));
             }
         }
         Ok(plans)

@@ -110,7 +110,7 @@ fn by_trace(trace: &Trace, host: &Host, job: &Job, slowdown: f64) -> Setting {
     Setting {
         far: words,
         local_bytes,
-        unit_bytes: best.unit_bytes.min(host.unit.0),
+        unit_bytes: best.unit.bytes().min(host.unit.0),
         ahead: best.ahead,
         demand: Demand { back_ends: Vec::new(), memory_bytes: 0 },
         why: format!("by its trace, the least for a slowdown of {slowdown:.2}"),
@@ -119,12 +119,25 @@ fn by_trace(trace: &Trace, host: &Host, job: &Job, slowdown: f64) -> Setting {
 
 /// Figures of a back end for the model, where it has not been measured yet: those of the machine that the model was made on.
 fn speed(word: &str) -> Speed {
+    let sleeps = !is_packed(word);
     let (get_ns, get_kib_ns, put_ns, put_kib_ns, cost) = if is_packed(word) {
         (2_000.0, 400.0, 2_000.0, 1_000.0, PACKED_PERCENT as f64 / 100.0)
     } else {
         (60_000.0, 900.0, 60_000.0, 600.0, 0.05)
     };
-    Speed { name: word.to_owned(), get_ns, get_kib_ns, put_ns, put_kib_ns, cost }
+    Speed {
+        name: word.to_owned(),
+        get_ns,
+        get_kib_ns,
+        put_ns,
+        put_kib_ns,
+        get_together: 2.0,
+        put_together: 2.0,
+        sleeps,
+        // Jobs of a batch have units of one size.
+        is_exact: false,
+        cost,
+    }
 }
 
 /// Whether it takes memory of this host.
