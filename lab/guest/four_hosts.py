@@ -116,7 +116,10 @@ def region(pool, rack):
     pool.write(address + (NUMBER - 1) * PIECE_BYTES, piece(NUMBER, PIECE_BYTES))
     meet(f"written {rack}")
     whole = b"".join(piece(number, PIECE_BYTES) for number in RACKS)
+    wires = Wires()
     expect(f"every byte in {rack} is right, whoever wrote it", pool.read(address, len(whole)) == whole)
+    if rack == OTHER_RACK:
+        wires.expect_rdma("they", len(whole))
     meet(f"read {rack}")
     return address
 

@@ -1,6 +1,6 @@
-"""Four hosts in two racks, one pool: the two hosts of a rack share memory, and the racks read each other's objects by RDMA.
+"""Four hosts in two racks, one pool: the two hosts of a rack share memory, and the racks read each other's objects and regions by RDMA.
 
-Bytes of regions and locks are asked for, and not the way on which they come.
+Bytes under locks are asked for, and not the way on which they come.
 """
 
 import contextlib
