@@ -19,6 +19,10 @@ SECONDS = 120
 # What a guide has people install or build before.
 PREPARING = re.compile(r"^(cargo build|python/build\.sh|sudo |export PATH=).*$", re.MULTILINE)
 
+# The model is compared in the place of a program that reads it.
+READS_SMALL = {'llama-completion -m /pool/models/small -p "Once upon a time"': "cmp model.gguf /pool/models/small"}
+READS_LARGE = {'llama-completion -m /pool/models/large -p "Once upon a time"': "cmp model.gguf /pool/models/large"}
+
 # People look whether what they started is ready, and type on then.
 BEGIN = """
 set -eu
@@ -46,6 +50,7 @@ def follow(binary, folder, hinterland):
     for built in ("hinterland", "libhinterland_preload.so"):
         if (binary.parent / built).exists():
             (release / built).symlink_to(binary.parent / built)
+    (folder / "python").symlink_to(TREE / "python")
 
     def typed(chosen, changes=None):
         script, python = [BEGIN], []
@@ -98,12 +103,12 @@ def test_redis_clients(follow, redis):  # noqa: F811
     assert re.search(r"^db0:keys=2,", words, re.MULTILINE), words
 
 
-def test_kv_blocks_from_python(follow):
+def test_kv_blocks_from_python(follow, folder):
     chosen = blocks("kv-blocks.md")
     start, *programs = [block for block in chosen if "torch" not in block[1] and "--kv-disk" not in block[1]]
     assert start[0] == "sh" and [language for language, _ in programs] == ["python"] * 4
     words = follow([start, ("sh", "sleep 2\n"), *programs, ("python", "assert hits == [True] * 4 and here == [True] * 8\n")],
-                   {"--kv-capacity 1G": "--kv-capacity 64M"})
+                   {"--kv-capacity 1G": f"--kv-capacity 64M --state {folder}/state"})
     assert "[True, True, True, True, True, True, True, True]\n" in words
 
 
@@ -118,16 +123,60 @@ def test_regions_from_the_command(follow):
     assert re.search(r"^made counters of 16.0 MiB at 0x", words, re.MULTILINE) and "1 page of counters lies on this node" in words
 
 
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="nothing can be mounted here")
+MOUNTS = pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="nothing can be mounted here")
+# Where a guide says `in another terminal`.
+UP = ("sh", "hinterland up --capacity 64M --state /tmp/state &\nsleep 2\n")
+
+
+@MOUNTS
 def test_files(follow, folder):
     (folder / "model.gguf").write_bytes(os.urandom(3 << 20))
-    (folder / "notes.txt").write_text("a line of letters\n", encoding="utf-8")
     [(language, text)] = blocks("files.md")
     assert language == "sh"
-    begin = ("sh", "hinterland up --capacity 64M --state /tmp/state &\nsleep 2\n")
-    waits = text.replace("--writable &\n", "--writable &\nsleep 1\nmkdir -p /tmp/files/models\ncp notes.txt /tmp/files/\n")
-    looks = waits.replace("umount", "cat /tmp/files/notes.txt; sha256sum model.gguf /tmp/files/old-models/model.gguf\numount")
-    words = follow([begin, (language, looks)])
-    assert "b line of letters" in words
+    looks = text.replace("umount", "cat /tmp/files/notes.txt; sha256sum model.gguf /tmp/files/old-models/model.gguf\numount")
+    words = follow([UP, (language, looks)])
+    assert "a word\n" in words
+    assert re.search(r"^notes.txt .*sealed", words, re.MULTILINE) and re.search(r"^old-models/model.gguf ", words, re.MULTILINE), words
     digests = re.findall(r"^([0-9a-f]{64}) ", words, re.MULTILINE)
     assert len(digests) == 2 and digests[0] == digests[1], words
+
+
+@MOUNTS
+def test_a_first_pool(follow, folder):
+    """On one machine, then on two, which are two nodes of this one here; what reads the model is a program that says whether it is whole."""
+    (folder / "model.gguf").write_bytes(os.urandom(5 << 20))
+    chosen = blocks("first-pool.md")
+    doctor, up, alone, key, big, small, files, copies = chosen
+    place = {"hinterland up\n": UP[1].replace("/tmp/", f"{folder}/")}
+    words = follow([doctor, up, alone, files], {**READS_SMALL, **place})
+    assert re.search(r"^models/small ", words, re.MULTILINE) and "models-again" in words, words
+    ports = {"big": free_port(), "small": free_port()}
+    nodes = []
+    for name, (language, text) in (("big", big), ("small", small)):
+        before = f"--listen 0.0.0.0:7401 --advertise {name}.lan:7401"
+        assert before in text
+        text = text.replace(before, f"--listen 127.0.0.1:{ports[name]} --socket /tmp/{name}.sock --state /tmp/{name}")
+        # A node runs on in a terminal of its own.
+        nodes.append((language, re.sub(r"^(hinterland node .*)$", r"\1 &\nsleep 2", text, flags=re.MULTILINE)))
+    there = ("sh", "export HINTERLAND_SOCKET=/tmp/small.sock HINTERLAND_KEY_FILE=$PWD/pool.key\n")
+    changes = {"big.lan:7401": f"127.0.0.1:{ports['big']}", "--capacity 48G": "--capacity 64M", "--cache-budget 8G": "--capacity 64M --cache-budget 64M"}
+    words = follow([key, there, *nodes, copies], {**READS_LARGE, **changes})
+    assert words.count(" ready: ") == 2 and re.search(r"^models/safe: 2 right copies", words, re.MULTILINE), words
+
+
+def test_mooncakes_store(follow, folder):
+    begin, *_, store = blocks("sglang.md")
+    words = follow([begin, ("sh", "sleep 2\n"), store], {"--kv-capacity 8G": f"--kv-capacity 64M --state {folder}/state"})
+    assert "\n0 b'a value'\n" in words, words
+
+
+@MOUNTS
+def test_the_readme(follow, folder):
+    """The part that starts two racks by hand."""
+    (folder / "model.gguf").write_bytes(os.urandom(5 << 20))
+    text = (TREE / "README.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"^```sh\n(cargo build.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    ports = {"7401": str(free_port()), "7402": str(free_port()), "hinterland top ": "timeout 2 hinterland top || [ $? = 124 ] "}
+    block = block.replace(".sock &\n", ".sock --capacity 64M &\nsleep 2\n").replace("7401 &\n", "7401 --capacity 64M &\nsleep 2\n")
+    words = follow([("sh", block)], ports)
+    assert words.count(" ready: ") == 2 and "models/small" in words and "b'" in words, words
