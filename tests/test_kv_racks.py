@@ -127,9 +127,13 @@ def test_equal_keys_of_other_models_are_not_found(racks, hinterland):
         assert kv.fetch([b"k"]) == [True] and kv.get(b"k") == b"of another model"
 
 
+COHERENCE = pytest.mark.parametrize("coherence", ["hardware", "software"])
+
+
+@COHERENCE
 @pytest.mark.parametrize("step", ["home-kv-found:1", "home-kv-checked:1", "home-kv-checked:2"])
-def test_a_home_that_dies_at_any_step_is_a_miss_and_leaves_no_slot(racks, step):
-    a, b, near, home = racks(environment={"HINTERLAND_FAULT_POINT": step})
+def test_a_home_that_dies_at_any_step_is_a_miss_and_leaves_no_slot(racks, step, coherence):
+    a, b, near, home = racks([*PATIENT, "--coherence", coherence], environment={"HINTERLAND_FAULT_POINT": step})
     keys = keys_of(40)
     home.put(keys, [block_of(key, MEBIBYTE) for key in keys])
     here = near.fetch(keys)
@@ -143,10 +147,12 @@ def test_a_home_that_dies_at_any_step_is_a_miss_and_leaves_no_slot(racks, step):
     b.start()
 
 
+@COHERENCE
 @pytest.mark.parametrize("step", ["kv-fetch-reserved:1", "kv-fetch-reserved:2", "kv-fetch-read:1", "kv-fetch-read:2"])
-def test_a_reader_that_dies_at_any_step_harms_nobody_else(hinterland, start_node, step):
-    home = start_node("home", options=PATIENT)
-    reader = start_node("reader", join=home.address, options=PATIENT, environment={"HINTERLAND_FAULT_POINT": step})
+def test_a_reader_that_dies_at_any_step_harms_nobody_else(hinterland, start_node, step, coherence):
+    options = [*PATIENT, "--coherence", coherence]
+    home = start_node("home", options=options)
+    reader = start_node("reader", join=home.address, options=options, environment={"HINTERLAND_FAULT_POINT": step})
     keys = keys_of(40)
     with hinterland.Pool(home.socket) as pool, pool.kv("model") as kv:
         kv.put(keys, [block_of(key, MEBIBYTE) for key in keys])

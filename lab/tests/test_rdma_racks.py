@@ -307,7 +307,7 @@ expect "the node says why" grep -q "rdma: .*the limit on locked memory is 256 Ki
 
 
 def test_a_device_that_is_named_and_missing_is_an_error(boot, binary):
-    script = BEGIN.format(folder=binary.parent, second="") + """
+    script = BEGIN.format(folder=binary.parent, second="", some=SOME) + """
 node() { timeout 20 hinterland node --name first --listen 127.0.0.1:7401 --capacity 16M --cache-budget 8M --kv-capacity 4M --rdma "$1"; }
 refused() { ! node "$1" >said 2>&1 && grep -q "$2" said && grep -q "hint: .*doctor" said || { cat said; return 1; }; }
 expect "a name that is wrong" refused mlx5_7 'no RDMA device "mlx5_7"; this host has rxe0'

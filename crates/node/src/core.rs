@@ -28,7 +28,7 @@ use std::time::Instant;
 ///
 /// - all that the handle reaches of a sealed object, which neither moves nor changes;
 /// - one page of a region that is here: it is taken back before the page is frozen to move;
-/// - all KV blocks of a user: who reads them compares checksums, since slots are written again.
+/// - all KV blocks of a user, where caches see each other: who reads them compares checksums, since slots are written again.
 ///
 /// # Errors
 /// [`Refused`] if the handle does not allow it.
@@ -45,6 +45,8 @@ pub fn one_sided(
     let holding = match resource {
         Resource::Held(holding) if holding.is_sealed() => holding,
         Resource::Region(region) => return region.one_sided(range),
+        // A device reads what the caches of this host hold of memory that others write, too.
+        Resource::KvBlocks(store) if store.is_moved_by_hand() => return Ok(None),
         Resource::KvBlocks(store) => {
             let whole = ByteRange::new(0, store.blocks_bytes()).ok();
             return whole.map(|whole| Ok((whole, store.block_bytes(whole)?))).transpose();

@@ -164,10 +164,8 @@ impl Node {
     ///
     /// # Errors
     /// [`NodeError`] says what to do.
-    pub fn start(mut options: NodeOptions) -> Result<Self, NodeError> {
+    pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         let mover = find_mover(&options)?;
-        // What is fetched is stored through the cache, where nobody writes it back.
-        options.kv_remote.is_on &= mover.is_none();
         make_folder(&options.state)?;
         if let Some(folder) = options.socket.parent() {
             make_folder(folder)?;
@@ -189,7 +187,7 @@ impl Node {
         let (backing, mut messages) = open_backing(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(
-                "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet; KV blocks of other racks are not asked for"
+                "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet"
             ));
         }
         let folders = mark_folders(&options, &backing)?;

@@ -10,7 +10,7 @@ mod pair;
 
 use hinterland_fabric::Endpoint;
 use hinterland_node::KvDisk;
-use hinterland_os::{MapOptions, MemoryFile};
+use hinterland_os::{Coherence, MapOptions, MemoryFile, SharedSlice};
 use hinterland_pool::Stored;
 use hinterland_proto::control::{
     KvBlock, KvHeld, KvParent, KvReply, KvRequest, KvSlot, PeerReply, PeerRequest, Reply, Request, decode,
@@ -25,7 +25,13 @@ use std::time::{Duration, Instant};
 
 #[test]
 fn blocks_of_the_other_rack_are_found_fetched_once_and_then_local() {
-    let pair = Pair::new("found", 96 << 20);
+    for coherence in [Coherence::Hardware, Coherence::Software] {
+        blocks_of_the_other_rack_are_found_fetched_once_and_then_local_with(coherence);
+    }
+}
+
+fn blocks_of_the_other_rack_are_found_fetched_once_and_then_local_with(coherence: Coherence) {
+    let pair = Pair::with("found", 96 << 20, |options| options.coherence = coherence);
     let (a, b) = (pair.a.kv("model"), pair.b.kv("model"));
     let names = keys(0..300);
     // From one byte to a few frames; the last is the largest that there is.
@@ -263,7 +269,14 @@ fn a_node_that_stops_is_a_miss_and_one_that_comes_back_is_found_again() {
 
 #[test]
 fn blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing() {
+    for coherence in [Coherence::Hardware, Coherence::Software] {
+        blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing_with(coherence);
+    }
+}
+
+fn blocks_that_leave_their_home_while_they_are_fetched_are_right_or_missing_with(coherence: Coherence) {
     let pair = Pair::with("leave", 64 << 20, |options| {
+        options.coherence = coherence;
         if options.name == "a" {
             options.kv_capacity_bytes = 8 << 20;
         }
@@ -510,6 +523,42 @@ fn what_was_on_its_way_when_it_was_removed_everywhere_does_not_count() {
     home.leave(&pair);
 }
 
+/// The file of blocks of a node.
+fn blocks_of(member: &pair::Member) -> SharedSlice {
+    let open = Request::Kv(KvRequest::Open { fingerprint: [0; 32], label: String::new() });
+    let session = member.pool();
+    let (_, mut files) = session.session().call_with(&open, &[]).unwrap();
+    let blocks = MemoryFile::from_descriptor(files.remove(1)).unwrap();
+    let options = MapOptions { write: true, ..MapOptions::default() };
+    Arc::new(blocks.map(0, blocks.len() as usize, options).unwrap()).slice()
+}
+
+/// Where a block begins in it.
+fn place_of(memory: &SharedSlice, bytes: &[u8]) -> Option<usize> {
+    (0..memory.len()).step_by(128).find(|at| {
+        let mut start = [0; 64];
+        memory.read_at(*at, &mut start).unwrap();
+        start == bytes[..64]
+    })
+}
+
+#[test]
+fn where_caches_do_not_see_each_other_what_is_not_the_block_reaches_no_slot() {
+    for coherence in [Coherence::Hardware, Coherence::Software] {
+        let pair = Pair::with("aside", 16 << 20, |options| options.coherence = coherence);
+        let kv = pair.a.kv("model");
+        let home = Home::join(&pair, *blake3::hash(b"model").as_bytes(), Lie::FlippedBit);
+        until("the home is asked", || pair.a.racks().nodes == 2);
+        assert_eq!(kv.fetch(&[b"first"]).unwrap(), [false]);
+        assert_eq!(pair.a.racks().checksum_failures, 1);
+        // Elsewhere it moves into its slot, which is given back.
+        let place = place_of(&blocks_of(&pair.a), &block(b"first", home::BLOCK_BYTES));
+        assert_eq!(place.is_some(), coherence == Coherence::Hardware, "{coherence:?}");
+        assert_eq!(pair.a.reserved(), 0);
+        home.leave(&pair);
+    }
+}
+
 #[test]
 fn bytes_that_changed_in_the_memory_of_their_home_are_a_miss() {
     let pair = Pair::with("flipped", 16 << 20, |options| options.kv_keep = true);
@@ -518,18 +567,8 @@ fn bytes_that_changed_in_the_memory_of_their_home_are_a_miss() {
     let bytes = block(b"flipped", 100_000);
     assert_eq!(home.put(&[(b"flipped", &[&bytes]), (b"sound", &[&bytes])]).unwrap(), [Stored::Written; 2]);
     until("the node has taken checksums", || pair.b.pool().kv_status().unwrap()[0].kept.unsummed_blocks == 0);
-    let open = Request::Kv(KvRequest::Open { fingerprint: [0; 32], label: String::new() });
-    let session = pair.b.pool();
-    let (_, mut files) = session.session().call_with(&open, &[]).unwrap();
-    let blocks = MemoryFile::from_descriptor(files.remove(1)).unwrap();
-    let options = MapOptions { write: true, ..MapOptions::default() };
-    let memory = Arc::new(blocks.map(0, blocks.len() as usize, options).unwrap()).slice();
-    let starts_there = |at: &usize| {
-        let mut start = [0; 64];
-        memory.read_at(*at, &mut start).unwrap();
-        start == bytes[..64]
-    };
-    let found = (0..memory.len()).step_by(128).find(starts_there).unwrap();
+    let memory = blocks_of(&pair.b);
+    let found = place_of(&memory, &bytes).unwrap();
     memory.write_at(found + 77_777, &[bytes[77_777] ^ 4]).unwrap();
     let mut here = near.fetch(&[b"flipped", b"sound"]).unwrap();
     here.sort_unstable();
@@ -558,7 +597,13 @@ fn a_node_that_is_silent_is_waited_for_once_and_others_are_asked_meanwhile() {
 
 #[test]
 fn readers_in_both_racks_agree_with_a_plain_map() {
-    let pair = Pair::new("model", 16 << 20);
+    for coherence in [Coherence::Hardware, Coherence::Software] {
+        readers_in_both_racks_agree_with_a_plain_map_with(coherence);
+    }
+}
+
+fn readers_in_both_racks_agree_with_a_plain_map_with(coherence: Coherence) {
+    let pair = Pair::with("model", 16 << 20, |options| options.coherence = coherence);
     let nodes = [pair.a.kv("model"), pair.b.kv("model")];
     let mut random = pair::Random(11);
     let mut model = std::collections::HashMap::new();

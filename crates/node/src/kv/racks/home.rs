@@ -5,6 +5,7 @@ use crate::kv::{UserStore, key};
 use crate::refused::{Refused, errno};
 use hinterland_fabric::Slice;
 use hinterland_kv::{BlockKey, Namespace};
+use hinterland_os::Coherence;
 use hinterland_proto::control::{KV_KEYS_MAX, KvHeld, KvPlace};
 use hinterland_types::ByteRange;
 use std::sync::atomic::Ordering;
@@ -86,6 +87,11 @@ impl UserStore {
     /// [`Refused`] outside the file.
     pub fn block_bytes(&self, range: ByteRange) -> Result<Slice, Refused> {
         Ok(Slice::from(self.view.blocks(range.offset(), range.bytes())?))
+    }
+
+    /// Whether who reads or writes blocks moves lines of caches by hand. [`block_bytes`](Self::block_bytes) has dropped those of this host.
+    pub fn is_moved_by_hand(&self) -> bool {
+        self.view.geometry().coherence() == Coherence::Software
     }
 
     /// Length of the blocks file.

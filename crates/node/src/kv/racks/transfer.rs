@@ -7,11 +7,12 @@ use super::links::senseless;
 use crate::fault_point;
 use crate::kv::UserStore;
 use hinterland_fabric::{Completion, FabricError, Outcome, Slice};
-use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, Wish, header, sum_over};
-use hinterland_os::SharedSlice;
+use hinterland_kv::{BLOCK_BYTES_MAX, BlockKey, Reserved, ViewError, Wish, header, sum_over};
+use hinterland_os::{Mapping, OsError, SharedSlice};
 use hinterland_proto::control::{KvHeld, KvPlace, PeerReply, PeerRequest, decode, encode};
 use hinterland_types::{ByteRange, Handle};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -23,6 +24,8 @@ const PART_BLOCKS: usize = 512;
 const PARTS: usize = 6;
 /// Bytes of one read: one frame of the connection.
 const READ_BYTES: u64 = 256 << 10;
+/// What blocks begin at multiples of in memory of this process.
+const LINE_BYTES: usize = 64;
 /// Runs of one read.
 const READ_RUNS: usize = 512;
 
@@ -40,6 +43,9 @@ struct Arriving {
     index: usize,
     /// The slot in the own store.
     slot: u32,
+    /// Where it lies in the file of blocks.
+    offset: u64,
+    /// What the bytes move into: the slot, or memory of this process.
     memory: SharedSlice,
     /// Of what has arrived; none if the file was cut off meanwhile.
     sum: Option<u32>,
@@ -70,6 +76,8 @@ struct Part {
     check: Option<Vec<u8>>,
     /// What had been removed when its slots were taken.
     since: Since,
+    /// Memory of this process that its blocks move into, where a slot is not to be stored into through the cache.
+    aside: Option<SharedSlice>,
 }
 
 /// How often a namespace had been cleared, and the last removal of single blocks.
@@ -107,6 +115,8 @@ struct Transfer<'a> {
     /// What has completed and was not used yet: devices do not keep the order in which they were asked.
     completions: HashMap<u64, Completion>,
     next_tag: u64,
+    /// Memory of parts that are done, if parts have any.
+    spare: Vec<SharedSlice>,
 }
 
 /// Brings blocks here over a lane on whose connection they were found. Those that are right are published; the others are as
@@ -134,6 +144,7 @@ pub(super) fn transfer(
         stall_after,
         completions: HashMap::new(),
         next_tag: 0,
+        spare: Vec::new(),
     };
     let result = transfer.run();
     let Transfer { lane, writer, .. } = transfer;
@@ -153,7 +164,7 @@ impl Transfer<'_> {
     fn run(&mut self) -> Result<(), FabricError> {
         loop {
             while self.parts.len() < PARTS && self.next < self.wanted.len() {
-                let part = self.reserve();
+                let part = self.reserve()?;
                 if !part.blocks.is_empty() {
                     self.ask(part)?;
                 }
@@ -166,10 +177,11 @@ impl Transfer<'_> {
     }
 
     /// Slots for the next blocks.
-    fn reserve(&mut self) -> Part {
+    fn reserve(&mut self) -> Result<Part, FabricError> {
+        let aside = self.aside()?;
         let store = self.writer.store;
         let mut blocks = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut at) = (0, 0);
         let mut state = store.lock();
         let since = Since { clears: state.clears, removals: state.removals.last() };
         if state.is_closed(self.space.namespace) {
@@ -190,9 +202,15 @@ impl Transfer<'_> {
                 state.store.reserve(self.writer.number, &wish, &mut |slot| store.was_touched(slot));
             // It is here by now, or written by somebody, or there is no room: all the same to this transfer.
             let Ok(Reserved::Slot { slot, offset }) = reserved else { continue };
-            match store.view.blocks(offset, length) {
+            let memory = match &aside {
+                // A block is at most 4 MiB: the cast loses nothing.
+                Some(aside) => aside.sub(at, length as usize),
+                None => store.view.blocks(offset, length),
+            };
+            match memory {
                 Ok(memory) => {
-                    blocks.push(Arriving { index, slot, memory, sum: Some(0) });
+                    at += memory.len().next_multiple_of(LINE_BYTES);
+                    blocks.push(Arriving { index, slot, offset, memory, sum: Some(0) });
                     bytes += length;
                 }
                 Err(error) => tracing::error!(%error, slot, "a slot lies outside its file"),
@@ -201,7 +219,21 @@ impl Transfer<'_> {
         drop(state);
         header::before_writing();
         fault_point::reach("kv-fetch-reserved");
-        Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None, since }
+        Ok(Part { blocks, asked: VecDeque::new(), reads_left: 0, check: None, since, aside })
+    }
+
+    /// Memory of this process for a part, where caches do not see each other: what moves into it through the cache, and may be cut off anywhere,
+    /// leaves nothing behind that could go over the next block of a slot. Slots are then written as all who put blocks write them.
+    fn aside(&mut self) -> Result<Option<SharedSlice>, FabricError> {
+        if !self.writer.store.is_moved_by_hand() {
+            return Ok(None);
+        }
+        if let Some(aside) = self.spare.pop() {
+            return Ok(Some(aside));
+        }
+        // The last block of a part begins within its bytes.
+        let bytes = (PART_BYTES + BLOCK_BYTES_MAX) as usize + PART_BLOCKS * LINE_BYTES;
+        Ok(Some(Arc::new(Mapping::anonymous(bytes, false).map_err(no_place)?).slice()))
     }
 
     /// Asks for all bytes of a part, and right behind for the checks; where the order is not kept, when the bytes are here.
@@ -331,10 +363,11 @@ impl Transfer<'_> {
             }
             (Some(Asked::Check), Outcome::Reply(body)) => {
                 let (blocks, since) = (std::mem::take(&mut part.blocks), part.since);
-                self.parts.pop_front();
+                let part = self.parts.pop_front();
                 match decode(&body) {
                     Ok(PeerReply::KvChecked { sums }) if sums.len() == blocks.len() => {
-                        self.publish(&blocks, &sums, since);
+                        self.publish(blocks, &sums, since);
+                        self.spare.extend(part.and_then(|part| part.aside));
                         Ok(())
                     }
                     _ => Err(senseless(self.lane.node())),
@@ -344,20 +377,47 @@ impl Transfer<'_> {
         }
     }
 
+    /// Whether what has arrived is the block, by the checksum that its home has given.
+    fn is_right(&self, arriving: &Arriving, sum: Option<u32>) -> bool {
+        let Wanted { key, place } = &self.wanted[arriving.index];
+        let of_all = |of_bytes| whole(&self.space.fingerprint, key, place.bytes, of_bytes);
+        sum.is_some() && arriving.sum.map(of_all) == sum
+    }
+
+    /// Writes what has arrived aside into its slot, as all who put blocks do.
+    fn store(&self, arriving: &Arriving) -> bool {
+        let mut content = vec![0; arriving.memory.len()];
+        let stored =
+            arriving.memory.read_at(0, &mut content).map_err(ViewError::from).and_then(|()| {
+                self.writer.store.view.write(arriving.offset, content.len() as u64, &[&content])
+            });
+        stored
+            .inspect_err(
+                |error| tracing::error!(%error, slot = arriving.slot, "a slot lies outside its file"),
+            )
+            .is_ok()
+    }
+
     /// Publishes the blocks whose checksums are right and gives the slots of the others back; of all, if a namespace was cleared
     /// meanwhile, and of those that were removed at all nodes.
-    fn publish(&self, blocks: &[Arriving], sums: &[Option<u32>], since: Since) {
+    fn publish(&self, mut blocks: Vec<Arriving>, sums: &[Option<u32>], since: Since) {
         fault_point::reach("kv-fetch-read");
+        if self.writer.store.is_moved_by_hand() {
+            for (arriving, sum) in blocks.iter_mut().zip(sums) {
+                if self.is_right(arriving, *sum) && !self.store(arriving) {
+                    arriving.sum = None;
+                }
+            }
+        }
         let Writer { store, number } = self.writer;
         let (mut hits, mut bytes, mut wrong) = (0, 0, 0);
         let mut state = store.lock();
         let may_count = state.clears == since.clears;
         for (arriving, sum) in blocks.iter().zip(sums) {
-            let Wanted { key, place } = &self.wanted[arriving.index];
+            let Wanted { key, .. } = &self.wanted[arriving.index];
             let may_count = may_count && state.removals.may_count(self.space.namespace, key, since.removals);
             let sum = sum.filter(|_| may_count);
-            let whole = |of_bytes| whole(&self.space.fingerprint, key, place.bytes, of_bytes);
-            if let Some(of_bytes) = arriving.sum.filter(|&of_bytes| sum == Some(whole(of_bytes))) {
+            if let Some(of_bytes) = arriving.sum.filter(|_| self.is_right(arriving, sum)) {
                 // It is known, so nobody need take it again; the slot is this writer's.
                 let _ = state.store.sum_of_written(number, arriving.slot, of_bytes);
                 // The slot was reserved by this writer and nobody else may publish it; a full index makes it a miss.
@@ -389,8 +449,9 @@ impl Transfer<'_> {
 
 fn part_of(memory: &SharedSlice, piece: &Piece) -> Result<SharedSlice, FabricError> {
     // A block has 4 MiB at most: the casts lose nothing.
-    memory.sub(piece.offset as usize, piece.bytes as usize).map_err(|error| FabricError::System {
-        what: "finding a place for a KV block",
-        reason: error.to_string(),
-    })
+    memory.sub(piece.offset as usize, piece.bytes as usize).map_err(no_place)
+}
+
+fn no_place(error: OsError) -> FabricError {
+    FabricError::System { what: "finding a place for a KV block", reason: error.to_string() }
 }
