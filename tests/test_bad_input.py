@@ -120,6 +120,14 @@ def test_an_object_that_is_removed_while_it_is_mapped(two_racks, make_file, plac
     wait_until(lambda: a.json("status")["cache_bytes"] == 0, seconds=15)
 
 
+@pytest.mark.parametrize("option", ["--capacity", "--cache-budget", "--kv-capacity"])
+def test_more_memory_than_there_is_is_refused_at_the_start(binary, folder, option):
+    command = [binary, "--socket", folder / "socket", "node", "--name", "large", "--state", folder / "state", option, "100T"]
+    outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert outcome.returncode == 1 and "this machine has " in outcome.stderr and "hint: ask for less with --capacity" in outcome.stderr
+    assert not (folder / "state").exists()
+
+
 def test_few_descriptors_are_said_at_the_start(binary, folder):
     command = ["prlimit", "--nofile=24", str(binary), "node", "--name", "n", "--state", folder / "n", "--socket",
                folder / "n.sock", "--capacity", "16M"]

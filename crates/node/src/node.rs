@@ -28,6 +28,7 @@ use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
 use hinterland_fabric::tcp::{Server, ServerOptions};
 use hinterland_os::huge_pages::HugePageCounts;
+use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
     Backing, Coherence, DEVICE_HINT, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing,
@@ -101,6 +102,18 @@ pub enum NodeError {
         /// The limit of the process.
         limit: u64,
     },
+    /// It is to lend what there is not.
+    #[error(
+        "this machine has {} MiB of memory, and {} MiB are asked for: {} for objects, {} for those of other racks and {} for KV blocks (hint: ask for less with --capacity, --cache-budget and --kv-capacity; with --backing FOLDER objects lie on its disk)", .total >> 20, .sum >> 20, .asked[0] >> 20, .asked[1] >> 20, .asked[2] >> 20
+    )]
+    Memory {
+        /// Bytes of the machine.
+        total: u64,
+        /// Bytes that it would lend and use.
+        sum: u64,
+        /// Of them for objects, the cache and KV blocks.
+        asked: [u64; 3],
+    },
     /// The address cannot be listened on.
     #[error(
         "cannot listen on {address}: {source} (hint: is another node running there? choose another --listen)"
@@ -165,6 +178,7 @@ impl Node {
     /// # Errors
     /// [`NodeError`] says what to do.
     pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
+        check_memory(&options)?;
         let mover = find_mover(&options)?;
         make_folder(&options.state)?;
         if let Some(folder) = options.socket.parent() {
@@ -318,6 +332,17 @@ fn open_shelf(options: &NodeOptions, core: &Core, messages: &mut Vec<String>) ->
         choice.path.display()
     ));
     Ok(())
+}
+
+/// Refuses more memory than the machine has: with pages that are made on demand nobody would notice before programs are killed for it.
+fn check_memory(options: &NodeOptions) -> Result<(), NodeError> {
+    let total = memory_total_bytes();
+    let in_memory = |bytes| if matches!(options.backing, BackingChoice::Folder(_)) { 0 } else { bytes };
+    let asked =
+        [in_memory(options.capacity_bytes), in_memory(options.cache_budget_bytes), options.kv_capacity_bytes];
+    let sum = asked.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    // It is 0 where the system does not say.
+    if total > 0 && sum > total { Err(NodeError::Memory { total, sum, asked }) } else { Ok(()) }
 }
 
 /// The devices that peers read from, if there are any; says what becomes of those that there are.

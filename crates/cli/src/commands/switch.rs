@@ -39,7 +39,7 @@ pub struct Arguments {
     #[arg(long, value_name = "SIZE", value_parser = far::budget)]
     local: Option<Budget>,
     /// Where the rest is kept from here on, as with `hinterland run`
-    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = back_end)]
+    #[arg(long, visible_alias = "backends", value_name = "LIST", value_delimiter = ',', value_parser = back_end)]
     far: Option<Vec<String>>,
     /// In how many back ends each byte is kept from here on
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
