@@ -144,3 +144,10 @@ def test_a_reset_takes_modules_and_handles_and_leaves_libraries(gpu_node, fabric
     node = gpu_node("software:memory=512M")
     outcome = node.run(sys.executable, TREE / "tests/programs/gpu_reset.py", address=getattr(node, fabric))
     assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
+@pytest.mark.parametrize("device", ["software:memory=512M,devices=2", "software:memory=512M,devices=2,delay-us=300"])
+@pytest.mark.parametrize("part", ["rounds", "names", "apart", "current_ones", "primary", "outlives", "peers"])
+def test_what_is_made_in_a_context_ends_with_it(gpu_node, part, device):  # noqa: F811
+    outcome = gpu_node(device).run(sys.executable, TREE / "tests/programs/gpu_contexts.py", part)
+    assert (outcome.returncode, outcome.stdout) == (0, f"{part}\n"), outcome.stderr

@@ -33,6 +33,10 @@ pub const NO_DEVICE: Code = 100;
 pub const INVALID_DEVICE: Code = 101;
 /// A fat binary that makes no sense.
 pub const INVALID_IMAGE: Code = 200;
+/// There is no such context (any more), or none is current.
+pub const INVALID_CONTEXT: Code = 201;
+/// The context that is current has ended, or nobody holds it.
+pub const CONTEXT_IS_DESTROYED: Code = 709;
 /// A fat binary without an image for the device.
 pub const NO_BINARY: Code = 209;
 /// These devices do not reach each other's memory.

@@ -5,6 +5,7 @@ pub mod blas_handles;
 pub mod callback;
 pub mod capture;
 pub mod capture_mode;
+pub mod context;
 pub mod device;
 pub mod event;
 mod fork;

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hinterland_proto::gpu::command::BlasSet;
 
 use super::{INVALID_VALUE, NOT_INITIALIZED, Status, blas, status};
+use crate::core::context::Owner;
 use crate::core::outbox::Effect;
 use crate::core::session::{Session, present};
 use crate::core::stream::Stream;
-use crate::core::thread::device;
 use crate::runtime::give;
 
 /// Properties that a handle keeps at the node.
@@ -41,16 +41,16 @@ pub struct Handle {
     settings: Mutex<Settings>,
     /// Memory of the device for a result that the host waits for.
     scratch: std::sync::OnceLock<u64>,
-    device: u32,
-    /// How often the device had been reset.
-    resets: u32,
+    owner: Owner,
+    /// How often the context had been emptied.
+    emptied: Option<u32>,
 }
 
 const MAGIC: u64 = 0x7361_6c62_6c68_0001;
 
 impl Handle {
     /// # Errors
-    /// It is no handle, or ended with all of its device.
+    /// It is no handle, or ended with all of its context.
     ///
     /// # Safety
     /// `handle` is null or was made by `cublasCreate` and not destroyed.
@@ -60,9 +60,9 @@ impl Handle {
         if handle.is_there() { Ok(handle) } else { Err(NOT_INITIALIZED) }
     }
 
-    /// Whether the device was not reset since it was made.
+    /// Whether its context was not emptied since it was made.
     fn is_there(&self) -> bool {
-        present().is_some_and(|session| session.resets(self.device) == self.resets)
+        present().is_some_and(|session| session.emptied(self.owner.context) == self.emptied)
     }
 
     /// # Errors
@@ -90,7 +90,7 @@ impl Handle {
         if let Some(address) = self.scratch.get() {
             return Ok(*address);
         }
-        let made = session.allocate(self.device, BYTES).map_err(status)?;
+        let made = session.allocate(self.owner, BYTES).map_err(status)?;
         let kept = *self.scratch.get_or_init(|| made);
         if kept != made {
             session.free(made).map_err(status)?;
@@ -112,16 +112,16 @@ impl Handle {
     }
 }
 
-/// Makes a handle for the current device.
+/// Makes a handle for the current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
     blas(|session| {
         if place.is_null() {
             return Err(INVALID_VALUE);
         }
-        let device = device();
-        let stream = session.default_stream(device).map_err(status)?.clone();
-        let number = session.blas.create(session, device).map_err(status)?;
+        let owner = session.owner().map_err(status)?;
+        let stream = session.default_stream().map_err(status)?;
+        let number = session.blas.create(session, owner).map_err(status)?;
         let settings = Settings {
             stream,
             stream_handle: std::ptr::null_mut(),
@@ -134,8 +134,8 @@ pub unsafe extern "C" fn hl_cublasCreate_v2(place: *mut *mut Handle) -> Status {
             number,
             settings: Mutex::new(settings),
             scratch: std::sync::OnceLock::new(),
-            device,
-            resets: session.resets(device),
+            owner,
+            emptied: session.emptied(owner.context),
         });
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Box::into_raw(handle)) }.map_err(status)

@@ -6,7 +6,6 @@ use super::handle::Handle;
 use super::{INVALID_VALUE, Status, blas, status};
 use crate::core::device::Rows;
 use crate::core::session::Session;
-use crate::core::thread::device;
 
 /// Copies rows of `width` bytes in the order of a stream; `steps` are in bytes.
 fn copy(
@@ -77,8 +76,8 @@ copies! {
 
 fn wait() -> Status {
     blas(|session| {
-        let stream = session.default_stream(device()).map_err(status)?;
-        session.synchronize_stream(stream).map_err(status)
+        let stream = session.default_stream().map_err(status)?;
+        session.synchronize_stream(&stream).map_err(status)
     })
 }
 

@@ -1,10 +1,11 @@
-//! Which handles of cuBLAS there are: the node's names of them, and their devices.
+//! Which handles of cuBLAS there are: the node's names of them, and their contexts.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{BlasCreate, BlasDestroy};
 
+use super::context::Owner;
 use super::session::Session;
 use crate::code::{Code, INVALID_HANDLE};
 
@@ -15,7 +16,7 @@ pub struct BlasHandles(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     last: u32,
-    devices: BTreeMap<u32, u32>,
+    owners: BTreeMap<u32, Owner>,
 }
 
 impl BlasHandles {
@@ -23,16 +24,16 @@ impl BlasHandles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a handle of a device; returns its name, which none had before.
+    /// Makes a handle of a context; returns its name, which none had before.
     ///
     /// # Errors
     /// The node is gone.
-    pub fn create(&self, session: &Session, device: u32) -> Result<u32, Code> {
+    pub fn create(&self, session: &Session, owner: Owner) -> Result<u32, Code> {
         let mut state = self.state();
         state.last += 1;
         let handle = state.last;
-        session.send(&BlasCreate { handle, device })?;
-        state.devices.insert(handle, device);
+        session.send(&BlasCreate { handle, device: owner.device })?;
+        state.owners.insert(handle, owner);
         Ok(handle)
     }
 
@@ -41,17 +42,17 @@ impl BlasHandles {
     /// # Errors
     /// There is none (any more), or the node is gone.
     pub fn destroy(&self, session: &Session, handle: u32) -> Result<(), Code> {
-        self.state().devices.remove(&handle).ok_or(INVALID_HANDLE)?;
+        self.state().owners.remove(&handle).ok_or(INVALID_HANDLE)?;
         session.send(&BlasDestroy { handle }).map(drop)
     }
 
-    /// Ends all handles of a device.
+    /// Ends all handles of a context.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn destroy_all_of(&self, session: &Session, device: u32) -> Result<(), Code> {
+    pub(super) fn destroy_all_of(&self, session: &Session, owner: Owner) -> Result<(), Code> {
         let handles: Vec<u32> =
-            self.state().devices.iter().filter(|(_, of)| **of == device).map(|(handle, _)| *handle).collect();
+            self.state().owners.iter().filter(|(_, of)| **of == owner).map(|(handle, _)| *handle).collect();
         handles.into_iter().try_for_each(|handle| self.destroy(session, handle))
     }
 }

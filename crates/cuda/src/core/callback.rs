@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::context::Owner;
 use super::inbox::Pending;
 use super::session::Session;
 use super::stream::{APART, Stream};
@@ -26,7 +27,7 @@ thread_local! {
 #[derive(Debug, Clone, Copy)]
 struct Place {
     stream: u32,
-    device: u32,
+    owner: Owner,
     is_default: bool,
     is_apart: bool,
 }
@@ -35,7 +36,7 @@ impl Place {
     fn of(stream: &Stream) -> Self {
         Self {
             stream: stream.number,
-            device: stream.device,
+            owner: stream.owner,
             is_default: stream.is_default(),
             is_apart: stream.flags & APART != 0,
         }
@@ -43,9 +44,10 @@ impl Place {
 
     /// Whether work of the one stream waits for that of the other.
     fn meets(&self, other: &Self) -> bool {
-        self.stream == other.stream
-            || self.device == other.device
-                && (self.is_default && !other.is_apart || other.is_default && !self.is_apart)
+        self.owner == other.owner
+            && (self.stream == other.stream
+                || self.is_default && !other.is_apart
+                || other.is_default && !self.is_apart)
     }
 }
 
@@ -167,13 +169,13 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the functions of all streams of a device.
+    /// Waits for the functions of all streams of a context.
     ///
     /// # Errors
     /// This is such a function itself.
-    pub(super) fn wait_callbacks_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn wait_callbacks_of(&self, owner: Owner) -> Result<(), Code> {
         if self.callbacks.is_any_open() {
-            return self.callbacks.wait(|other| other.device == device);
+            return self.callbacks.wait(|other| other.owner == owner);
         }
         Ok(())
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hinterland_proto::gpu::Message;
 
 use super::capture_mode::CaptureMode;
+use super::context::Owner;
 use super::graph::{Graph, NodePlace};
 use super::handle::{NumberMap, Table};
 use super::list::HostCopy;
@@ -97,7 +98,7 @@ impl Session {
         if stream.is_default() || stream.is_captured() {
             return Err(CAPTURE_UNSUPPORTED);
         }
-        let graph = self.add_graph(stream.device, stream.number)?;
+        let graph = self.add_graph(stream.owner, stream.number)?;
         self.begin_capture_into(stream, &graph, true, mode)
     }
 
@@ -137,9 +138,9 @@ impl Session {
     }
 
     /// A stream that nobody else has, and the graph that takes what is put on it.
-    pub(super) fn begin_hidden_capture(&self, device: u32) -> Result<(Arc<Stream>, Arc<Graph>), Code> {
-        let stream = Arc::new(Stream::new(device, device, 0, 0));
-        let graph = self.add_graph(device, device)?;
+    pub(super) fn begin_hidden_capture(&self, owner: Owner) -> Result<(Arc<Stream>, Arc<Graph>), Code> {
+        let stream = Arc::new(Stream::new(owner.device, owner, 0, 0));
+        let graph = self.add_graph(owner, owner.device)?;
         let capture = Capture {
             origin: stream.number,
             streams: vec![stream.clone()],
@@ -175,6 +176,11 @@ impl Session {
     pub fn note_kernel(&self, function: u32, name: usize) {
         let mut launched = self.captures.launched.lock().unwrap_or_else(PoisonError::into_inner);
         launched.insert(function, name);
+    }
+
+    /// Forgets what the program called a kernel that has gone.
+    pub(super) fn forget_kernel(&self, function: u32) {
+        self.captures.launched.lock().unwrap_or_else(PoisonError::into_inner).remove(&function);
     }
 
     /// What the program calls a kernel.
@@ -262,10 +268,10 @@ impl Session {
         (number, failed)
     }
 
-    /// Ends all captures that streams of a device take part in, without a graph.
-    pub(super) fn abandon_captures(&self, device: u32) {
+    /// Ends all captures that streams of a context take part in, without a graph.
+    pub(super) fn abandon_captures(&self, owner: Owner) {
         self.captures.going().retain(|_, capture| {
-            let is_meant = !capture.is_hidden && capture.streams.iter().any(|stream| stream.device == device);
+            let is_meant = !capture.is_hidden && capture.streams.iter().any(|stream| stream.owner == owner);
             if is_meant {
                 self.captures.note_ended(1);
                 capture.streams.iter().for_each(|stream| stream.capture.store(0, Ordering::Relaxed));

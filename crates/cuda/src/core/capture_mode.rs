@@ -4,6 +4,7 @@
 //! Whatever is refused so invalidates the captures for which it is refused.
 
 use super::capture::Capture;
+use super::context::{Context, Owner};
 use super::session::Session;
 use super::stream::{APART, Stream};
 use super::thread::{capture_mode, thread_number};
@@ -46,9 +47,9 @@ impl Capture {
         }
     }
 
-    /// Whether the default stream of a device waits for one of its streams.
-    fn holds_up(&self, device: u32) -> bool {
-        self.streams.iter().any(|one| one.device == device && one.flags & APART == 0)
+    /// Whether the default stream of a context waits for one of its streams.
+    fn holds_up(&self, owner: Owner) -> bool {
+        self.streams.iter().any(|one| one.owner == owner && one.flags & APART == 0)
     }
 }
 
@@ -68,20 +69,31 @@ impl Session {
     #[inline(always)]
     pub(super) fn check_default(&self, stream: &Stream) -> Result<(), Code> {
         if stream.is_default() && self.captures.is_any_going() {
-            return self.refuse_captures(CAPTURE_IMPLICIT, |capture| capture.holds_up(stream.device));
+            return self.refuse_captures(CAPTURE_IMPLICIT, |capture| capture.holds_up(stream.owner));
         }
         Ok(())
     }
 
-    /// Waits for all work of a device, as a program asks for it.
+    /// Waits for all work of a context, as a program asks for it.
     ///
     /// # Errors
-    /// A stream of it is being captured; the thread may not wait; as [`synchronize_device`](Self::synchronize_device).
-    pub fn wait_device(&self, device: u32) -> Result<(), Code> {
+    /// A stream of it is being captured; the thread may not wait; as [`synchronize_context`](Self::synchronize_context).
+    pub fn wait_context(&self, context: &Context) -> Result<(), Code> {
         self.check_unseen()?;
-        let is_of = |stream: &std::sync::Arc<Stream>| stream.device == device;
+        let is_of = |stream: &std::sync::Arc<Stream>| stream.owner == context.owner;
         self.refuse_captures(CAPTURE_UNSUPPORTED, |capture| capture.streams.iter().any(is_of))?;
-        self.synchronize_device(device)
+        self.synchronize_context(context)
+    }
+
+    /// The same for all contexts of a device.
+    ///
+    /// # Errors
+    /// As [`wait_context`](Self::wait_context).
+    pub fn wait_device(&self, device: u32) -> Result<(), Code> {
+        let all = self.all_contexts();
+        all.iter()
+            .filter(|context| context.owner.device == device)
+            .try_for_each(|context| self.wait_context(context))
     }
 
     /// Invalidates the captures that are meant.

@@ -6,6 +6,7 @@ use hinterland_proto::gpu::command::{
     EventCreate, EventDestroy, EventElapsed, EventRecord, MarkEvent, StreamWait,
 };
 
+use super::context::Owner;
 use super::inbox::{Pending, Target};
 use super::outbox::Effect;
 use super::session::Session;
@@ -35,8 +36,8 @@ struct Record {
 pub struct Event {
     /// Its name at the node.
     pub number: u32,
-    /// Its device.
-    pub device: u32,
+    /// Its device and context.
+    pub owner: Owner,
     /// The program's flags.
     pub flags: u32,
     record: Mutex<Record>,
@@ -63,10 +64,10 @@ impl Session {
     ///
     /// # Errors
     /// The node is gone.
-    pub fn create_event(&self, device: u32, flags: u32) -> Result<Arc<Event>, Code> {
+    pub fn create_event(&self, owner: Owner, flags: u32) -> Result<Arc<Event>, Code> {
         self.events.add(|number| {
-            self.send(&EventCreate { event: number, device, flags })?;
-            Ok(Event { number, device, flags, record: Mutex::default() })
+            self.send(&EventCreate { event: number, device: owner.device, flags })?;
+            Ok(Event { number, owner, flags, record: Mutex::default() })
         })
     }
 
@@ -79,24 +80,24 @@ impl Session {
         self.send(&EventDestroy { event: number }).map(drop)
     }
 
-    /// Ends all events of a device, but for the one by which commands of two streams of a graph wait, which is nobody's.
+    /// Ends all events of a context, but for the one by which commands of two streams of a graph wait, which is nobody's.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn destroy_events_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn destroy_events_of(&self, owner: Owner) -> Result<(), Code> {
         let kept = *self.captures.edge.lock().unwrap_or_else(PoisonError::into_inner);
         let all = self.events.all();
         all.iter()
-            .filter(|event| event.device == device && Some(event.number) != kept)
+            .filter(|event| event.owner == owner && Some(event.number) != kept)
             .try_for_each(|event| self.destroy_event(event.number))
     }
 
     /// Records an event behind the work of a stream.
     ///
     /// # Errors
-    /// The event is of another device, the flags say that it is for others and nothing is being captured, the capture failed before, or the node is gone.
+    /// The event is of another context, the flags say that it is for others and nothing is being captured, the capture failed before, or the node is gone.
     pub fn record_event(&self, event: &Event, stream: &Arc<Stream>, flags: u32) -> Result<(), Code> {
-        if event.device != stream.device {
+        if event.owner != stream.owner {
             return Err(INVALID_HANDLE);
         }
         check_flags(stream, flags)?;
@@ -206,7 +207,7 @@ impl Session {
         if (start.flags | end.flags) & WITHOUT_TIME != 0 {
             return Err(INVALID_HANDLE);
         }
-        if start.device != end.device {
+        if start.owner.device != end.owner.device {
             return Err(INVALID_HANDLE);
         }
         for event in [start, end] {

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{BlasSet, EventRecord, Launch, StreamWait};
 
+use super::context::Owner;
 use super::event::EXTERNAL;
 use super::handle::Kind;
 use super::instance::{Definition, Place};
@@ -28,8 +29,8 @@ const NODES_MAX: usize = 1 << 20;
 pub struct Graph {
     /// What its handle is made of.
     pub number: u32,
-    /// Its device.
-    pub device: u32,
+    /// Its device and context.
+    pub owner: Owner,
     state: Mutex<State>,
 }
 
@@ -216,13 +217,13 @@ fn switch(list: &mut List, event: u32, from: u32, to: u32) -> Result<(), Code> {
 }
 
 impl Session {
-    /// An empty graph of a device; `origin` is a stream of it.
+    /// An empty graph of a context; `origin` is a stream of it.
     ///
     /// # Errors
     /// All names were given.
-    pub fn add_graph(&self, device: u32, origin: u32) -> Result<Arc<Graph>, Code> {
+    pub fn add_graph(&self, owner: Owner, origin: u32) -> Result<Arc<Graph>, Code> {
         let state = State { origin, ..State::default() };
-        self.captures.graphs.add(|number| Ok(Graph { number, device, state: Mutex::new(state) }))
+        self.captures.graphs.add(|number| Ok(Graph { number, owner, state: Mutex::new(state) }))
     }
 
     /// The graph with a number.
@@ -247,15 +248,13 @@ impl Session {
         state.definition.take().map_or(Ok(()), |definition| self.drop_definition(&definition))
     }
 
-    /// Ends all graphs of a device.
+    /// Ends all graphs of a context.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn destroy_graphs_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn destroy_graphs_of(&self, owner: Owner) -> Result<(), Code> {
         let all = self.captures.graphs.all();
-        all.iter()
-            .filter(|graph| graph.device == device)
-            .try_for_each(|graph| self.destroy_graph(graph.number))
+        all.iter().filter(|graph| graph.owner == owner).try_for_each(|graph| self.destroy_graph(graph.number))
     }
 
     /// A graph with the same nodes.
@@ -267,8 +266,8 @@ impl Session {
         state.see();
         let mut copy = State { definition: None, ..state.clone() };
         copy.nodes.iter_mut().for_each(|node| node.handle = None);
-        let device = graph.device;
-        self.captures.graphs.add(|number| Ok(Graph { number, device, state: Mutex::new(copy) }))
+        let owner = graph.owner;
+        self.captures.graphs.add(|number| Ok(Graph { number, owner, state: Mutex::new(copy) }))
     }
 
     /// The graph as it is sent.
@@ -582,10 +581,10 @@ impl Session {
     /// # Errors
     /// The node is no kernel of the program's.
     pub fn kernel_of_node(&self, node: u32) -> Result<(usize, Geometry, Arc<Arguments>), Code> {
-        let captured =
-            self.with_node(node, |_, state, index| match state.given(index, NodeKind::Kernel)? {
+        let (captured, owner) = self.with_node(node, |graph, state, index| {
+            let captured = match state.given(index, NodeKind::Kernel)? {
                 Given::Kernel(function, geometry, arguments) => {
-                    Ok(Err((*function, *geometry, arguments.clone())))
+                    Err((*function, *geometry, arguments.clone()))
                 }
                 _ => {
                     let (list, entries) = state.commands(index);
@@ -593,9 +592,11 @@ impl Session {
                         .iter()
                         .map(|entry| list.frame(*entry))
                         .find(|(word, _)| *word == Launch::WORD);
-                    Ok(Ok(last.map(|(_, body)| body.to_vec()).ok_or(NOT_SUPPORTED)?))
+                    Ok(last.map(|(_, body)| body.to_vec()).ok_or(NOT_SUPPORTED)?)
                 }
-            })?;
+            };
+            Ok((captured, graph.owner))
+        })?;
         let body = match captured {
             Err(given) => return Ok(given),
             Ok(body) => body,
@@ -603,7 +604,7 @@ impl Session {
         let fields = Launch::take(&body);
         let function = self.noted_kernel(fields.function).ok_or(NOT_SUPPORTED)?;
         let named = std::ptr::with_exposed_provenance(function);
-        let kernel = crate::runtime::launch::kernel(self, named, crate::core::thread::device())?;
+        let kernel = crate::runtime::launch::kernel(self, named, owner)?;
         let geometry = Geometry {
             grid: fields.grid,
             block: fields.block,
@@ -645,20 +646,20 @@ impl Session {
         if let Some(event) = *event {
             return Ok(event);
         }
-        let made = self.create_event(0, super::event::WITHOUT_TIME)?.number;
+        let made = self.create_event(Owner::primary(0), super::event::WITHOUT_TIME)?.number;
         Ok(*event.insert(made))
     }
 
-    /// The commands that `work` would send on a device, as a list.
+    /// The commands that `work` would send in a context, as a list.
     ///
     /// # Errors
     /// What `work` says.
     pub fn commands_of(
         &self,
-        device: u32,
+        owner: Owner,
         work: impl FnOnce(&Arc<super::stream::Stream>) -> Result<(), Code>,
     ) -> Result<List, Code> {
-        let (stream, graph) = self.begin_hidden_capture(device)?;
+        let (stream, graph) = self.begin_hidden_capture(owner)?;
         let done = work(&stream);
         self.end_hidden_capture(&stream);
         self.captures.graphs.remove(graph.number)?;

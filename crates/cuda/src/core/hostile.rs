@@ -14,14 +14,16 @@ use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
 use hinterland_types::NodeId;
 
+use super::context::Owner;
 use super::session::Session;
 use crate::code::{INVALID_HANDLE, INVALID_VALUE, UNAVAILABLE};
 
 #[path = "../../../proto/tests/mutate/mod.rs"]
 #[allow(dead_code, reason = "other targets use the rest")]
-mod mutate;
+pub(super) mod mutate;
 use mutate::{Random, mutate as change, rounds};
 
+const HERE: Owner = Owner::primary(0);
 const GRANULE: u64 = 2 << 20;
 /// Device memory of a session, and bytes on each side of a buffer that nobody may touch.
 const MEMORY: u64 = 8 * GRANULE;
@@ -199,9 +201,11 @@ impl Guarded {
 fn be_program(random: &mut Random, session: &Session) -> usize {
     let mut errors = 0;
     let mut guarded = Guarded::new();
-    let Ok(stream) = session.create_stream(0, 0, 0) else { return 1 };
-    let (Ok(start), Ok(end)) = (session.create_event(0, 0), session.create_event(0, 0)) else { return 1 };
-    let Ok(memory) = session.allocate(0, BUFFER as u64) else { return 1 };
+    let Ok(stream) = session.create_stream(HERE, 0, 0) else { return 1 };
+    let (Ok(start), Ok(end)) = (session.create_event(HERE, 0), session.create_event(HERE, 0)) else {
+        return 1;
+    };
+    let Ok(memory) = session.allocate(HERE, BUFFER as u64) else { return 1 };
     let far = std::ptr::with_exposed_provenance_mut(memory as usize);
     let from = [3_u8; 5000];
     let mut written = 0;
@@ -223,7 +227,7 @@ fn be_program(random: &mut Random, session: &Session) -> usize {
             }
             3 => session.copy(&stream, far, from.as_ptr().cast(), from.len()),
             4 => session.synchronize_stream(&stream),
-            5 => session.synchronize_device(0),
+            5 => session.wait_device(0),
             6 => {
                 session.record_event(&start, &stream, 0).and_then(|()| session.record_event(&end, &stream, 0))
             }
@@ -234,12 +238,26 @@ fn be_program(random: &mut Random, session: &Session) -> usize {
             }),
             8 => session.is_stream_done(&stream).map(drop),
             // More than the grant: the node is asked.
-            _ => session.allocate(0, MEMORY - GRANULE / 2).and_then(|address| session.free(address)),
+            _ => session.allocate(HERE, MEMORY - GRANULE / 2).and_then(|address| session.free(address)),
         };
         errors += usize::from(outcome.is_err());
         guarded.check(written);
     }
     errors
+}
+
+/// Calls `work` with a session whose node does nothing wrong.
+pub(super) fn with_honest_node(work: impl FnOnce(&Session)) {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    std::thread::scope(|scope| {
+        let node = scope.spawn(move || be_node(Random::new(0), theirs, 0));
+        let session = Session::new(welcome(), sender, receiver).unwrap();
+        work(&session);
+        drop(session);
+        node.join().unwrap();
+    });
 }
 
 /// Ends the tests if a round hangs.
@@ -346,7 +364,7 @@ fn a_node_that_greets_with_anything_is_believed_or_refused() {
         for number in 0..3 {
             let _ = (session.device(number).is_ok(), session.attribute(number, random.below(120) as i32));
             let _ = session.memory_left(number);
-            let _ = session.allocate(number, random.number() >> random.below(64));
+            let _ = session.allocate(Owner::primary(number), random.number() >> random.below(64));
         }
         let _ = session.synchronize_all();
     });
@@ -391,7 +409,7 @@ fn be_careless(random: &mut Random, session: &Session) {
             }
             2 => {
                 let bytes = GRANULE * (1 + random.below(2) as u64);
-                allocated.extend(session.allocate(0, bytes).ok().map(|start| (start, bytes)));
+                allocated.extend(session.allocate(HERE, bytes).ok().map(|start| (start, bytes)));
             }
             3 => {
                 let of = if random.below(2) == 0 { &reserved } else { &allocated };
@@ -488,7 +506,8 @@ fn a_function_behind_work_that_was_lost_is_called_with_the_error_and_the_rest_of
     let (sender, receiver) = ours.split().unwrap();
     // The thread that calls has it for ever.
     let session: &'static Session = Box::leak(Box::new(Session::new(welcome(), sender, receiver).unwrap()));
-    let (stream, event) = (session.create_stream(0, 0, 0).unwrap(), session.create_event(0, 0).unwrap());
+    let (stream, event) =
+        (session.create_stream(HERE, 0, 0).unwrap(), session.create_event(HERE, 0).unwrap());
     session.record_event(&event, &stream, 0).unwrap();
     let (tell, told) = std::sync::mpsc::channel();
     for number in 0..3 {

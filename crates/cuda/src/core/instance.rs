@@ -12,6 +12,7 @@ use hinterland_proto::gpu::command::{
 };
 use hinterland_proto::gpu::write_edits;
 
+use super::context::Owner;
 use super::graph::Graph;
 use super::handle::Table;
 use super::inbox::{Destination, Target};
@@ -32,13 +33,13 @@ pub struct Place {
     pub(super) graph: u32,
     /// The stream that its capture began in, or another one of its device.
     pub(super) origin: u32,
-    /// Its device.
-    pub(super) device: u32,
+    /// Its device and context.
+    pub(super) owner: Owner,
 }
 
 impl Place {
     pub(super) fn of(graph: &Graph, origin: u32) -> Self {
-        Self { graph: graph.number, origin, device: graph.device }
+        Self { graph: graph.number, origin, owner: graph.owner }
     }
 }
 
@@ -201,15 +202,15 @@ impl Session {
         self.send(&GraphExecDestroy { exec }).map(drop)
     }
 
-    /// Ends all instances of a device, and has the node forget lists of it that are no graph's any more.
+    /// Ends all instances of a context, and has the node forget lists of it that are no graph's any more.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn destroy_execs_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn destroy_execs_of(&self, owner: Owner) -> Result<(), Code> {
         for exec in self.instances.execs.all() {
             let is_meant = {
                 let does = exec.does.lock().unwrap_or_else(PoisonError::into_inner);
-                does.place.device == device
+                does.place.owner == owner
             };
             if is_meant {
                 self.destroy_exec(exec.number)?;
@@ -217,7 +218,7 @@ impl Session {
         }
         let mut bases = self.instances.bases.lock().unwrap_or_else(PoisonError::into_inner);
         let is_meant =
-            |base: &Definition| base.place.device == device && base.was_dropped.load(Ordering::Relaxed);
+            |base: &Definition| base.place.owner == owner && base.was_dropped.load(Ordering::Relaxed);
         for base in bases.iter().filter(|base| is_meant(base)) {
             self.send(&GraphDestroy { graph: base.number })?;
         }

@@ -69,7 +69,7 @@ impl Session {
     /// Launches a kernel.
     ///
     /// # Errors
-    /// No device can do it, the stream is of another device, or the node is gone.
+    /// No device can do it, the stream is of another context, or the node is gone.
     ///
     /// # Safety
     /// The parameters are as many and as long as the image of the kernel says.
@@ -82,7 +82,7 @@ impl Session {
     ) -> Result<(), Code> {
         let threads = geometry.check()?;
         kernel.limits.check(threads, geometry.shared)?;
-        if stream.device != kernel.device {
+        if stream.owner.context != kernel.owner.context {
             return Err(INVALID_HANDLE);
         }
         if kernel.layout.cluster.is_some_and(|cluster| !geometry.is_whole(cluster)) {

@@ -91,7 +91,7 @@ impl Session {
     /// They do not; what [`occupancy`](Self::occupancy) says.
     #[cold]
     pub(super) fn check_cooperative(&self, kernel: &Kernel, geometry: &Geometry) -> Result<(), Code> {
-        let multiprocessors = self.attribute_or_zero(kernel.device, attribute::MULTIPROCESSORS);
+        let multiprocessors = self.attribute_or_zero(kernel.owner.device, attribute::MULTIPROCESSORS);
         let threads = geometry.block.iter().product();
         let fit = u64::from(self.occupancy(kernel, threads, geometry.shared as u64, 0)?)
             .saturating_mul(u64::try_from(multiprocessors).unwrap_or(0));

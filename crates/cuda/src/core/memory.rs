@@ -7,6 +7,7 @@ use std::sync::{MutexGuard, PoisonError};
 
 use hinterland_proto::gpu::command::{AskGrant, MapMemory, UnmapMemory};
 
+use super::context::Owner;
 use super::session::Session;
 use super::window::Window;
 use crate::code::{Code, INVALID_VALUE, NO_MEMORY, NOT_SUPPORTED};
@@ -41,15 +42,15 @@ pub struct Range {
     pub start: u64,
     /// Length in bytes, as the program asked for it.
     pub bytes: u64,
-    /// Its device.
-    pub device: u32,
+    /// Its device and context.
+    pub owner: Owner,
     holder: Holder,
 }
 
-/// A granule that small ranges share: free pieces by their start.
+/// A granule that small ranges of one context share: free pieces by their start.
 #[derive(Debug)]
 struct Chunk {
-    device: u32,
+    owner: Owner,
     free: BTreeMap<u64, u64>,
 }
 
@@ -70,8 +71,8 @@ pub struct Pinned {
     bytes: u64,
     /// Whether we allocated it.
     pub is_ours: bool,
-    /// The device that was current then.
-    device: u32,
+    /// What was current then.
+    pub owner: Owner,
 }
 
 impl Pinned {
@@ -143,9 +144,9 @@ impl Memory {
         start - at < length && bytes <= length - (start - at)
     }
 
-    /// A piece of a chunk of this device that has room.
-    fn take_piece(&mut self, device: u32, bytes: u64) -> Option<(u64, u64)> {
-        for (chunk_start, chunk) in self.chunks.iter_mut().filter(|(_, chunk)| chunk.device == device) {
+    /// A piece of a chunk of this context that has room.
+    fn take_piece(&mut self, owner: Owner, bytes: u64) -> Option<(u64, u64)> {
+        for (chunk_start, chunk) in self.chunks.iter_mut().filter(|(_, chunk)| chunk.owner == owner) {
             if let Some((start, length)) = chunk.free.iter().find(|(_, length)| **length >= bytes) {
                 let (start, length) = (*start, *length);
                 chunk.free.remove(&start);
@@ -175,12 +176,10 @@ impl Memory {
         chunk.free.insert(start, length);
     }
 
-    /// Whether all of a range of the host is pinned.
-    fn is_pinned(&self, start: u64, bytes: u64) -> bool {
-        self.pinned
-            .range(..=start)
-            .next_back()
-            .is_some_and(|(at, one)| start - at < one.bytes && bytes <= one.bytes - (start - at))
+    /// The pinned memory that all of a range of the host lies in.
+    fn pinned_around(&self, start: u64, bytes: u64) -> Option<&Pinned> {
+        let (at, one) = self.pinned.range(..=start).next_back()?;
+        (start - at < one.bytes && bytes <= one.bytes - (start - at)).then_some(one)
     }
 }
 
@@ -200,7 +199,8 @@ impl Session {
     ///
     /// # Errors
     /// No memory is left, or the node is gone.
-    pub fn allocate(&self, device: u32, bytes: u64) -> Result<u64, Code> {
+    pub fn allocate(&self, owner: Owner, bytes: u64) -> Result<u64, Code> {
+        let device = owner.device;
         self.device(device)?;
         if bytes == 0 {
             return Ok(0);
@@ -209,21 +209,21 @@ impl Session {
         if bytes >= OWN_MIN {
             let (memory, start) = self.map_fresh(memory, device, bytes)?;
             let mut memory = memory;
-            memory.ranges.insert(start, Range { start, bytes, device, holder: Holder::Own });
+            memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Own });
             return Ok(start);
         }
         let room = bytes.next_multiple_of(PIECE);
-        let (chunk, start) = match memory.take_piece(device, room) {
+        let (chunk, start) = match memory.take_piece(owner, room) {
             Some(piece) => piece,
             None => {
                 let granule = memory.window.granularity();
                 let (fresh, start) = self.map_fresh(memory, device, granule)?;
                 memory = fresh;
-                memory.chunks.insert(start, Chunk { device, free: BTreeMap::from([(start, granule)]) });
-                memory.take_piece(device, room).ok_or(NO_MEMORY)?
+                memory.chunks.insert(start, Chunk { owner, free: BTreeMap::from([(start, granule)]) });
+                memory.take_piece(owner, room).ok_or(NO_MEMORY)?
             }
         };
-        memory.ranges.insert(start, Range { start, bytes, device, holder: Holder::Chunk(chunk) });
+        memory.ranges.insert(start, Range { start, bytes, owner, holder: Holder::Chunk(chunk) });
         Ok(start)
     }
 
@@ -307,10 +307,10 @@ impl Session {
             Holder::Own => {
                 memory.ranges.remove(&address);
                 let bytes = range.bytes.next_multiple_of(memory.window.granularity());
-                memory.used[range.device as usize] -= bytes;
+                memory.used[range.owner.device as usize] -= bytes;
                 self.send(&UnmapMemory { address, bytes })?;
                 memory.window.give(address, bytes);
-                self.trim(&mut memory, range.device);
+                self.trim(&mut memory, range.owner.device);
             }
             Holder::Chunk(chunk) => {
                 memory.ranges.remove(&address);
@@ -350,7 +350,7 @@ impl Session {
                 end += next.ok_or(INVALID_VALUE)?.bytes;
             }
         }
-        Ok(range.device)
+        Ok(range.owner.device)
     }
 
     /// The range around an address.
@@ -437,9 +437,8 @@ impl Session {
         }
         let device = piece.device;
         self.send(&MapMemory { device, flags: 0, address, bytes })?;
-        memory
-            .ranges
-            .insert(address, Range { start: address, bytes, device, holder: Holder::Mapped(number) });
+        let owner = Owner::device_alone(device);
+        memory.ranges.insert(address, Range { start: address, bytes, owner, holder: Holder::Mapped(number) });
         if let Some(piece) = memory.pieces.get_mut(&number) {
             piece.place = Some(address);
         }
@@ -470,72 +469,83 @@ impl Session {
                 memory.drop_unused(number);
             }
             self.send(&UnmapMemory { address: range.start, bytes: range.bytes })?;
-            self.trim(&mut memory, range.device);
+            self.trim(&mut memory, range.owner.device);
         }
         Ok(())
     }
 
-    /// Frees all memory of a device, and gives back what of the grant was not promised. Addresses that the program reserved stay reserved.
+    /// Frees all memory of a context, or what belongs to a device and to none of its contexts, and gives back what of the grant was not promised and is
+    /// not needed. Addresses that the program reserved stay reserved.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn free_all_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn free_all_of(&self, owner: Owner) -> Result<(), Code> {
         let mut memory = self.memory();
         let memory = &mut *memory;
         let granule = memory.window.granularity();
-        let mut mapped: Vec<(u64, u64, bool)> = Vec::new();
+        let mut mapped: Vec<(u64, u64)> = Vec::new();
         memory.chunks.retain(|start, chunk| {
-            if chunk.device == device {
-                mapped.push((*start, granule, true));
+            if chunk.owner == owner {
+                mapped.push((*start, granule));
             }
-            chunk.device != device
+            chunk.owner != owner
         });
+        let mut pieces: Vec<(u64, u64)> = Vec::new();
         memory.ranges.retain(|start, range| {
             match range.holder {
-                _ if range.device != device => return true,
-                Holder::Own => mapped.push((*start, range.bytes.next_multiple_of(granule), true)),
-                Holder::Mapped(_) => mapped.push((*start, range.bytes, false)),
+                _ if range.owner != owner => return true,
+                Holder::Own => mapped.push((*start, range.bytes.next_multiple_of(granule))),
+                Holder::Mapped(_) => pieces.push((*start, range.bytes)),
                 Holder::Chunk(_) | Holder::Symbol => {}
             }
             false
         });
-        memory.pieces.retain(|_, piece| piece.device != device);
-        memory.used[device as usize] = 0;
-        for (address, bytes, is_ours) in mapped {
+        let used = &mut memory.used[owner.device as usize];
+        for (address, bytes) in mapped {
+            *used = used.saturating_sub(bytes);
             self.send(&UnmapMemory { address, bytes })?;
-            if is_ours {
-                memory.window.give(address, bytes);
-            }
+            memory.window.give(address, bytes);
         }
-        memory.grants[device as usize] = self.ask_grant(device, 0, 0)?.0;
+        for (address, bytes) in pieces {
+            self.send(&UnmapMemory { address, bytes })?;
+        }
+        memory.pieces.retain(|_, piece| {
+            let is_meant = Owner::device_alone(piece.device) == owner;
+            if is_meant {
+                *used = used.saturating_sub(piece.bytes);
+            }
+            !is_meant
+        });
+        let wanted = *used;
+        memory.grants[owner.device as usize] = self.ask_grant(owner.device, 0, wanted)?.0;
         Ok(())
     }
 
-    /// Forgets the pinned memory of a device; returns it.
-    pub(super) fn take_pinned_of(&self, device: u32) -> Vec<Pinned> {
+    /// Forgets the pinned memory of a context; returns it.
+    pub(super) fn take_pinned_of(&self, owner: Owner) -> Vec<Pinned> {
         let mut memory = self.memory();
-        let taken = memory.pinned.values().filter(|one| one.device == device).copied().collect();
-        memory.pinned.retain(|_, one| one.device != device);
+        let taken = memory.pinned.values().filter(|one| one.owner == owner).copied().collect();
+        memory.pinned.retain(|_, one| one.owner != owner);
         taken
     }
 
     /// Remembers where a variable of a module lies.
-    pub(super) fn add_symbol(&self, device: u32, start: u64, bytes: u64) {
-        self.memory().ranges.insert(start, Range { start, bytes, device, holder: Holder::Symbol });
+    pub(super) fn add_symbol(&self, owner: Owner, start: u64, bytes: u64) {
+        self.memory().ranges.insert(start, Range { start, bytes, owner, holder: Holder::Symbol });
     }
 
-    /// Remembers memory of the host as pinned, for a device.
+    /// Remembers memory of the host as pinned, for a context.
     ///
     /// # Errors
     /// Some of it is already.
-    pub fn add_pinned(&self, device: u32, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
+    pub fn add_pinned(&self, owner: Owner, start: u64, bytes: u64, is_ours: bool) -> Result<(), Code> {
         let mut memory = self.memory();
         let end = start.checked_add(bytes).ok_or(INVALID_VALUE)?;
         let before = memory.pinned.range(..end).next_back();
         if before.is_some_and(|(at, one)| at + one.bytes > start) {
             return Err(crate::code::ALREADY_REGISTERED);
         }
-        memory.pinned.insert(start, Pinned { start, bytes, is_ours, device });
+        memory.pinned.insert(start, Pinned { start, bytes, is_ours, owner });
         Ok(())
     }
 
@@ -565,6 +575,12 @@ impl Session {
     /// Whether all of a range of the host is pinned.
     #[must_use]
     pub fn is_pinned(&self, start: u64, bytes: u64) -> bool {
-        self.memory().is_pinned(start, bytes)
+        self.memory().pinned_around(start, bytes).is_some()
+    }
+
+    /// What pinned memory of the host around an address belongs to.
+    #[must_use]
+    pub fn pinned_owner(&self, address: u64) -> Option<Owner> {
+        self.memory().pinned_around(address, 1).map(|one| one.owner)
     }
 }

@@ -15,6 +15,7 @@ use hinterland_proto::gpu::command::{
 use hinterland_proto::gpu::{DEFAULT_STREAMS, FunctionFacts, MODULE_BYTES_MAX, Message};
 
 use super::attribute;
+use super::context::Owner;
 use super::handle::{NumberMap, Table};
 use super::limits::{CARVEOUT, DYNAMIC_SHARED_MAX, Limits};
 use super::session::Session;
@@ -124,8 +125,9 @@ impl Modules {
 #[derive(Debug)]
 pub struct Binary {
     bytes: Bytes,
-    /// The device that it ends with, for a module of the driver.
-    pub device: Option<u32>,
+    /// The context that it ends with, for a module of the driver.
+    pub owner: Option<Owner>,
+    /// As each context has it, by number.
     loaded: Mutex<NumberMap<u32, Arc<Loaded>>>,
     /// Kernels that the program got by name, and the names that it has for them.
     named: Mutex<HashMap<String, u32>>,
@@ -140,7 +142,7 @@ enum Bytes {
     Here(Vec<u8>),
 }
 
-/// A binary as a device has it.
+/// A binary as a context has it.
 #[derive(Debug)]
 pub struct Loaded {
     module: u32,
@@ -152,7 +154,7 @@ pub struct Loaded {
 
 impl Binary {
     fn of_bytes(bytes: Bytes) -> Self {
-        Self { bytes, device: None, loaded: Mutex::default(), named: Mutex::default() }
+        Self { bytes, owner: None, loaded: Mutex::default(), named: Mutex::default() }
     }
 
     /// The fat binary that a wrapper in the program points to.
@@ -262,13 +264,13 @@ fn elf_bytes(header: &[u8]) -> Option<usize> {
     usize::try_from(programs.max(sections)).ok().filter(|bytes| *bytes as u64 <= MODULE_BYTES_MAX)
 }
 
-/// A kernel on a device.
+/// A kernel in a context.
 #[derive(Debug)]
 pub struct Kernel {
     /// Its name at the node.
     pub function: u32,
-    /// Its device.
-    pub device: u32,
+    /// Its device and context.
+    pub owner: Owner,
     /// What its image says.
     pub layout: hinterland_fatbin::Kernel,
     /// The GPU that its image was made for, as ten times major plus minor.
@@ -288,14 +290,51 @@ pub struct Registered {
     /// Its name in the image.
     pub name: String,
     c_name: OnceLock<CString>,
-    on_devices: [RwLock<Option<Arc<Kernel>>>; DEFAULT_STREAMS as usize],
+    /// As the primary context of each device has it, and as those have it that the program made, by number.
+    in_primaries: [RwLock<Option<Arc<Kernel>>>; DEFAULT_STREAMS as usize],
+    in_made: RwLock<NumberMap<u32, Arc<Kernel>>>,
 }
 
 impl Registered {
     /// A kernel by its name.
     #[must_use]
     pub fn new(binary: Arc<Binary>, name: String) -> Self {
-        Self { binary, name, c_name: OnceLock::new(), on_devices: Default::default() }
+        Self {
+            binary,
+            name,
+            c_name: OnceLock::new(),
+            in_primaries: Default::default(),
+            in_made: RwLock::default(),
+        }
+    }
+
+    /// The kernel as a context has it.
+    fn known_in(&self, context: u32) -> Option<Arc<Kernel>> {
+        match self.in_primaries.get(context as usize) {
+            Some(place) => place.read().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.in_made.read().unwrap_or_else(PoisonError::into_inner).get(&context).cloned(),
+        }
+    }
+
+    /// Keeps the kernel as a context has it, if none is kept; returns the one that is.
+    fn keep_in(&self, context: u32, kernel: Arc<Kernel>) -> Arc<Kernel> {
+        match self.in_primaries.get(context as usize) {
+            Some(place) => {
+                place.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(kernel).clone()
+            }
+            None => {
+                let mut all = self.in_made.write().unwrap_or_else(PoisonError::into_inner);
+                all.entry(context).or_insert(kernel).clone()
+            }
+        }
+    }
+
+    /// Forgets the kernel as a context had it.
+    fn forget_in(&self, context: u32) -> Option<Arc<Kernel>> {
+        match self.in_primaries.get(context as usize) {
+            Some(place) => place.write().unwrap_or_else(PoisonError::into_inner).take(),
+            None => self.in_made.write().unwrap_or_else(PoisonError::into_inner).remove(&context),
+        }
     }
 
     /// Its name as a string of C, which stays as long as this.
@@ -372,16 +411,15 @@ impl Registry {
 }
 
 impl Session {
-    /// A kernel as a device has it; its code is sent if this is the first use.
+    /// A kernel as a context has it; its code is sent if this is the first use.
     ///
     /// # Errors
     /// There is no such kernel, no image for the device, or the node is gone.
-    pub fn kernel(&self, registered: &Registered, device: u32) -> Result<Arc<Kernel>, Code> {
-        let place = registered.on_devices.get(device as usize).ok_or(crate::code::INVALID_DEVICE)?;
-        if let Some(kernel) = &*place.read().unwrap_or_else(PoisonError::into_inner) {
-            return Ok(kernel.clone());
+    pub fn kernel(&self, registered: &Registered, owner: Owner) -> Result<Arc<Kernel>, Code> {
+        if let Some(kernel) = registered.known_in(owner.context) {
+            return Ok(kernel);
         }
-        let loaded = self.load(&registered.binary, device)?;
+        let loaded = self.load(&registered.binary, owner)?;
         let layout = loaded.kernels.get(&registered.name).ok_or_else(|| {
             eprintln!("hinterland: no image of the program has the kernel {}", registered.name);
             INVALID_FUNCTION
@@ -393,8 +431,8 @@ impl Session {
         })?;
         let kernel = Arc::new(Kernel {
             function,
-            device,
-            limits: Limits::of(self, device, layout),
+            owner,
+            limits: Limits::of(self, owner.device, layout),
             layout: layout.clone(),
             version: loaded.version,
             set: Mutex::default(),
@@ -402,15 +440,16 @@ impl Session {
             occupancy: Mutex::default(),
         });
         // Another thread may have been quicker: then its name is used, and ours is one too many.
-        Ok(place.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(kernel).clone())
+        Ok(registered.keep_in(owner.context, kernel))
     }
 
-    /// Sends a binary to a device, once.
-    fn load(&self, binary: &Binary, device: u32) -> Result<Arc<Loaded>, Code> {
+    /// Sends a binary for a context, once.
+    fn load(&self, binary: &Binary, owner: Owner) -> Result<Arc<Loaded>, Code> {
         let mut all = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(loaded) = all.get(&device) {
+        if let Some(loaded) = all.get(&owner.context) {
             return Ok(loaded.clone());
         }
+        let device = owner.device;
         let facts = self.device(device)?;
         let gpu = Capability::new(facts.capability.0, facts.capability.1);
         let bytes = binary.bytes();
@@ -444,7 +483,7 @@ impl Session {
             kernels: kernels.kernels.into_iter().map(|one| (one.name.clone(), one)).collect(),
             symbols: Mutex::default(),
         });
-        all.insert(device, loaded.clone());
+        all.insert(owner.context, loaded.clone());
         Ok(loaded)
     }
 
@@ -464,7 +503,7 @@ impl Session {
         Ok(module)
     }
 
-    /// Takes a binary from all devices.
+    /// Takes a binary from all contexts.
     ///
     /// # Errors
     /// The node is gone.
@@ -473,28 +512,28 @@ impl Session {
         all.values().try_for_each(|loaded| self.send(&ModuleDrop { module: loaded.module }).map(drop))
     }
 
-    /// Takes all code from a device. What the program has registered, and libraries, are sent again when they are next used; modules are gone.
+    /// Takes all code from a context. What the program has registered, and libraries, are sent again when they are next used; modules are gone.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn unload_all_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn unload_all_of(&self, owner: Owner) -> Result<(), Code> {
         let (mut functions, mut binaries) = REGISTRY.all();
         functions.extend(self.modules.functions.all().into_iter().map(|one| (*one).clone()));
         for (number, binary) in self.modules.binaries.numbered() {
             binaries.push((*binary).clone());
-            if binary.device == Some(device) {
+            if binary.owner == Some(owner) {
                 self.modules.remove_binary(number)?;
             }
         }
         for function in functions {
-            // As many as a session can have devices.
-            let place = &function.on_devices[device as usize];
-            *place.write().unwrap_or_else(PoisonError::into_inner) = None;
+            if let Some(kernel) = function.forget_in(owner.context) {
+                self.forget_kernel(kernel.function);
+            }
             binaries.push(function.binary.clone());
         }
         super::recent::forget_all();
         for binary in binaries {
-            let loaded = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&device);
+            let loaded = binary.loaded.lock().unwrap_or_else(PoisonError::into_inner).remove(&owner.context);
             if let Some(loaded) = loaded {
                 self.send(&ModuleDrop { module: loaded.module })?;
             }
@@ -502,20 +541,20 @@ impl Session {
         Ok(())
     }
 
-    /// Whether a binary has a kernel of this name for a device.
+    /// Whether a binary has a kernel of this name for the device of a context.
     ///
     /// # Errors
     /// It has not, or no image for the device; the node is gone.
-    pub fn check_kernel(&self, binary: &Binary, device: u32, name: &str) -> Result<(), Code> {
-        self.load(binary, device)?.kernels.contains_key(name).then_some(()).ok_or(NOT_FOUND)
+    pub fn check_kernel(&self, binary: &Binary, owner: Owner, name: &str) -> Result<(), Code> {
+        self.load(binary, owner)?.kernels.contains_key(name).then_some(()).ok_or(NOT_FOUND)
     }
 
-    /// Waits until a device has a binary, so that it is told at once if the node's driver does not take it.
+    /// Waits until a context has a binary, so that it is told at once if the node's driver does not take it.
     ///
     /// # Errors
     /// As it says, or it is gone.
-    pub fn confirm(&self, binary: &Binary, device: u32) -> Result<(), Code> {
-        let module = self.load(binary, device)?.module;
+    pub fn confirm(&self, binary: &Binary, owner: Owner) -> Result<(), Code> {
+        let module = self.load(binary, owner)?.module;
         match self.ask(NO_VARIABLE, |question| AskSymbol { question, module }) {
             Ok(_) | Err(NOT_FOUND) => Ok(()),
             // Why is what it said of the module itself.
@@ -523,12 +562,12 @@ impl Session {
         }
     }
 
-    /// Address and length of a variable; asked once.
+    /// Address and length of a variable as a context has it; asked once.
     ///
     /// # Errors
     /// There is no such variable, or the node is gone.
-    pub fn symbol(&self, binary: &Binary, device: u32, name: &str) -> Result<(u64, u64), Code> {
-        let loaded = self.load(binary, device)?;
+    pub fn symbol(&self, binary: &Binary, owner: Owner, name: &str) -> Result<(u64, u64), Code> {
+        let loaded = self.load(binary, owner)?;
         if !loaded.variables.contains_key(name) {
             return Err(NOT_FOUND);
         }
@@ -540,7 +579,7 @@ impl Session {
         let (Some(address), Some(bytes)) = (long(&answer, 0), long(&answer, 8)) else {
             return Err(INVALID_VALUE);
         };
-        self.add_symbol(device, address, bytes);
+        self.add_symbol(owner, address, bytes);
         symbols.insert(name.to_string(), (address, bytes));
         Ok((address, bytes))
     }
@@ -569,11 +608,11 @@ impl Session {
         let layout = &kernel.layout;
         let registers = layout.registers.filter(|_| !self.without.image_facts)?;
         let shared = layout.static_shared_bytes.unwrap_or(0);
-        let limit = self.multiprocessor(kernel.device).threads_max(registers);
+        let limit = self.multiprocessor(kernel.owner.device).threads_max(registers);
         let signed = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let version = signed(kernel.version);
         let set = kernel.set.lock().unwrap_or_else(PoisonError::into_inner);
-        let ordinary = self.attribute_or_zero(kernel.device, attribute::SHARED_PER_BLOCK);
+        let ordinary = self.attribute_or_zero(kernel.owner.device, attribute::SHARED_PER_BLOCK);
         Some(FunctionFacts {
             shared: u64::from(shared),
             constant: 0,
@@ -628,7 +667,7 @@ impl Session {
             Some(registers) => {
                 let shared_bytes =
                     u64::from(kernel.layout.static_shared_bytes.unwrap_or(0)).saturating_add(shared);
-                self.multiprocessor(kernel.device).groups_of(Group { threads, registers, shared_bytes })
+                self.multiprocessor(kernel.owner.device).groups_of(Group { threads, registers, shared_bytes })
             }
             None => {
                 let answer =

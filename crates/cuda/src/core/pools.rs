@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use super::context::Owner;
 use super::handle::NumberMap;
 use super::session::Session;
 use super::stream::Stream;
@@ -132,7 +133,8 @@ impl Session {
     /// There is no such pool, or no memory is left.
     pub fn allocate_from(&self, pool: u32, bytes: u64) -> Result<u64, Code> {
         let device = self.with_pool(pool, |pool| Ok(pool.device))?;
-        let address = self.allocate(device, bytes)?;
+        // As CUDA has it, a pool and what is allocated from it outlive contexts.
+        let address = self.allocate(Owner::device_alone(device), bytes)?;
         let mut state = self.pools.state();
         if address != 0 {
             state.owners.insert(address, (pool, bytes));

@@ -2,7 +2,7 @@
 //!
 //! Each locked instruction waits until the stores of the command before it have reached memory, which the node reads at the same time. So a
 //! launch that is like an earlier one does none of them but those of the outbox. What was found is forgotten, everywhere, when a
-//! stream or code goes.
+//! stream, code or a context goes.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -12,20 +12,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::module::Kernel;
 use super::session::Session;
 use super::stream::Stream;
-use super::thread::device;
+use super::thread::context;
 use crate::code::Code;
 
 /// Launches that are remembered, by function and stream.
 const PLACES: usize = 256;
 
-/// Counts streams and code that went.
+/// Counts streams, code and contexts that went.
 static GONE: AtomicU64 = AtomicU64::new(0);
 
 /// What a thread launched.
 struct Launched {
     function: usize,
     stream: usize,
-    device: u32,
+    context: u32,
     gone: u64,
     kernel: Arc<Kernel>,
     to: Arc<Stream>,
@@ -35,7 +35,7 @@ thread_local! {
     static RECENT: RefCell<Vec<Option<Launched>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A stream or code has gone: what was found before is looked up again.
+/// A stream, code or a context has gone: what was found before is looked up again.
 pub(super) fn forget_all() {
     // Release: pairs with the load in `with_launched`; whoever sees the new count does not find what went.
     GONE.fetch_add(1, Ordering::Release);
@@ -58,7 +58,7 @@ impl Session {
             let (kernel, to) = find()?;
             return work(&kernel, &to);
         }
-        let (function, stream, device) = (function.addr(), stream.addr(), device());
+        let (function, stream, context) = (function.addr(), stream.addr(), context());
         let gone = GONE.load(Ordering::Acquire);
         RECENT.with_borrow_mut(|recent| {
             if recent.is_empty() {
@@ -67,13 +67,13 @@ impl Session {
             let place =
                 &mut recent[(function >> 4 ^ stream >> 4).wrapping_mul(0x9e37_79b9) >> 8 & (PLACES - 1)];
             let is_same = |one: &Launched| {
-                (one.function, one.stream, one.device, one.gone) == (function, stream, device, gone)
+                (one.function, one.stream, one.context, one.gone) == (function, stream, context, gone)
             };
             if let Some(one) = place.as_ref().filter(|one| is_same(one)) {
                 return work(&one.kernel, &one.to);
             }
             let (kernel, to) = find()?;
-            let one = place.insert(Launched { function, stream, device, gone, kernel, to });
+            let one = place.insert(Launched { function, stream, context, gone, kernel, to });
             work(&one.kernel, &one.to)
         })
     }

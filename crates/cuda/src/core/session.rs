@@ -1,6 +1,5 @@
 //! The one session of a process with its GPU node: made by the first call that needs a device, ended with the process.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use hinterland_types::NodeId;
 use super::blas_handles::BlasHandles;
 use super::callback::Callbacks;
 use super::capture::Captures;
+use super::context::Contexts;
 use super::event::Event;
 use super::fork;
 use super::handle::Table;
@@ -68,7 +68,7 @@ pub struct Session {
     pub(super) without: Without,
     /// Streams that the program made.
     pub streams: Table<Stream>,
-    pub(super) default_streams: Vec<Arc<Stream>>,
+    pub(super) contexts: Contexts,
     /// Events that the program made.
     pub events: Table<Event>,
     pub(super) captures: Captures,
@@ -76,10 +76,6 @@ pub struct Session {
     pub(super) instances: Instances,
     pub(super) landing: Landing,
     pub(super) pools: Pools,
-    /// Devices that the program has let reach others: a bit for each other one.
-    pub peers: Vec<AtomicU32>,
-    /// How often each device was reset.
-    pub(super) resets: Vec<AtomicU32>,
     pub(super) memory: Mutex<Memory>,
     /// Fat binaries and kernels as each device knows them.
     pub modules: Modules,
@@ -172,15 +168,13 @@ impl Session {
             outbox: BiasedLock::new(Outbox::new(sender), !is_set(NO_BIAS)),
             inbox: Inbox::new(receiver),
             streams: Table::new(DEFAULT_STREAMS),
-            default_streams: (0..devices).map(|device| Arc::new(Stream::new(device, device, 0, 0))).collect(),
+            contexts: Contexts::new(devices),
             events: Table::new(1),
             captures: Captures::new(),
             callbacks: Callbacks::default(),
             instances: Instances::new(),
             landing: Landing::default(),
             pools: Pools::new(devices),
-            peers: (0..devices).map(|_| AtomicU32::new(0)).collect(),
-            resets: (0..devices).map(|_| AtomicU32::new(0)).collect(),
             memory: Mutex::new(Memory::new(window, grants)),
             modules: Modules::new(),
             pooled: Pooled::new(),

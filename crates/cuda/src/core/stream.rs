@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use hinterland_proto::gpu::DEFAULT_STREAMS;
 use hinterland_proto::gpu::command::{Fence, MarkDevice, MarkStream, StreamCreate, StreamDestroy};
 
+use super::context::{Context, Owner};
 use super::inbox::{Pending, Target};
 use super::session::Session;
-use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_DEVICE};
+use crate::code::{CAPTURE_UNSUPPORTED, Code};
 
 /// Flag of a stream that does not wait for the default stream.
 pub const APART: u32 = 1;
@@ -21,8 +22,8 @@ pub const APART: u32 = 1;
 pub struct Stream {
     /// Its name at the node.
     pub number: u32,
-    /// Its device.
-    pub device: u32,
+    /// Its device and context.
+    pub owner: Owner,
     /// The program's flags.
     pub flags: u32,
     /// The program's priority.
@@ -44,10 +45,10 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(number: u32, device: u32, flags: u32, priority: i32) -> Self {
+    pub(super) fn new(number: u32, owner: Owner, flags: u32, priority: i32) -> Self {
         Self {
             number,
-            device,
+            owner,
             flags,
             priority,
             issued: AtomicU64::new(0),
@@ -60,7 +61,7 @@ impl Stream {
         }
     }
 
-    /// Whether it is the default stream of its device.
+    /// Whether it is the default stream of its context.
     #[must_use]
     pub fn is_default(&self) -> bool {
         self.number < DEFAULT_STREAMS
@@ -134,11 +135,11 @@ impl Session {
     /// Makes a stream.
     ///
     /// # Errors
-    /// No such device, or the node is gone.
-    pub fn create_stream(&self, device: u32, flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
+    /// The node is gone.
+    pub fn create_stream(&self, owner: Owner, flags: u32, priority: i32) -> Result<Arc<Stream>, Code> {
         let stream = self.streams.add(|number| {
-            self.send(&StreamCreate { stream: number, device, flags, priority })?;
-            Ok(Stream::new(number, device, flags, priority))
+            self.send(&StreamCreate { stream: number, device: owner.device, flags, priority })?;
+            Ok(Stream::new(number, owner, flags, priority))
         })?;
         Ok(stream)
     }
@@ -158,21 +159,13 @@ impl Session {
         self.send(&StreamDestroy { stream: stream.number }).map(drop)
     }
 
-    /// Ends all streams of a device but for its default one, those that threads have of their own among them.
+    /// Ends all streams of a context but for its default one, those that threads have of their own among them.
     ///
     /// # Errors
     /// The node is gone.
-    pub(super) fn destroy_streams_of(&self, device: u32) -> Result<(), Code> {
+    pub(super) fn destroy_streams_of(&self, owner: Owner) -> Result<(), Code> {
         let all = self.streams.all();
-        all.iter().filter(|stream| stream.device == device).try_for_each(|stream| self.destroy_stream(stream))
-    }
-
-    /// The default stream of a device.
-    ///
-    /// # Errors
-    /// No such device.
-    pub fn default_stream(&self, device: u32) -> Result<&Arc<Stream>, Code> {
-        self.default_streams.get(device as usize).ok_or(INVALID_DEVICE)
+        all.iter().filter(|stream| stream.owner == owner).try_for_each(|stream| self.destroy_stream(stream))
     }
 
     /// The streams whose work is in front of a stream: itself, and for a default stream all that it waits for.
@@ -183,7 +176,7 @@ impl Session {
                 self.streams
                     .all()
                     .into_iter()
-                    .filter(|other| other.device == stream.device && other.flags & APART == 0),
+                    .filter(|other| other.owner == stream.owner && other.flags & APART == 0),
             );
         }
         all
@@ -209,15 +202,16 @@ impl Session {
         self.surface()
     }
 
-    /// The same for all work of a device.
+    /// The same for all work of a context.
     ///
     /// # Errors
     /// As [`synchronize_stream`](Self::synchronize_stream).
-    pub fn synchronize_device(&self, device: u32) -> Result<(), Code> {
-        self.wait_callbacks_of(device)?;
+    pub fn synchronize_context(&self, context: &Context) -> Result<(), Code> {
+        let (owner, device) = (context.owner, context.owner.device);
+        self.wait_callbacks_of(owner)?;
         self.inbox.drain()?;
-        let mut all = vec![self.default_stream(device)?.clone()];
-        all.extend(self.streams.all().into_iter().filter(|other| other.device == device));
+        let mut all = vec![context.default_stream.clone()];
+        all.extend(self.streams.all().into_iter().filter(|other| other.owner == owner));
         if all.iter().any(|one| one.is_captured()) {
             return Err(CAPTURE_UNSUPPORTED);
         }
@@ -230,12 +224,12 @@ impl Session {
         self.surface()
     }
 
-    /// The same for all work of all devices.
+    /// The same for all work of all contexts.
     ///
     /// # Errors
     /// As [`synchronize_stream`](Self::synchronize_stream).
     pub fn synchronize_all(&self) -> Result<(), Code> {
-        (0..self.default_streams.len() as u32).try_for_each(|device| self.synchronize_device(device))
+        self.all_contexts().iter().try_for_each(|context| self.synchronize_context(context))
     }
 
     /// Whether the work of a stream is done; asks the node, without waiting, at most once for the same work.
@@ -324,7 +318,8 @@ impl Session {
 
     /// Fences all streams that have anything under way, computing or not: for memory that changes hands. Those of other devices may copy from there.
     pub(super) fn fence_all(&self) {
-        for stream in self.default_streams.iter().cloned().chain(self.streams.all()) {
+        let defaults = self.all_contexts().into_iter().map(|context| context.default_stream.clone());
+        for stream in defaults.chain(self.streams.all()) {
             if stream.state() != State::Idle {
                 self.want_fence(stream.number);
             }

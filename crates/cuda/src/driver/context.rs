@@ -1,84 +1,116 @@
-//! Contexts. Each device has one, its primary context, which is there as long as the session; a context that a program creates is the
-//! primary one of its device.
+//! Contexts under the driver's names: those that a program makes, and the primary one of each device, which the runtime uses as well.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
+use std::sync::Arc;
 
-use crate::code::Code;
+use crate::code::{Code, INVALID_CONTEXT, INVALID_VALUE};
+use crate::core::context::{Context, Owner};
 use crate::core::handle::Kind;
-use crate::core::session::present;
-use crate::core::thread::{device, driver, set_device, without_record};
+use crate::core::session::{Session, present};
+use crate::core::thread::{Choice, Current, current, driver, set_current, without_record};
 use crate::runtime::device::number;
 use crate::runtime::{give, give_if};
 
-/// `CUDA_ERROR_INVALID_CONTEXT`
-pub(super) const INVALID_CONTEXT: Code = 201;
+/// The version of the interface that contexts are made with, as the driver tells it since CUDA 3.2.
+const API_VERSION: c_uint = 3020;
 
 thread_local! {
-    /// Devices whose contexts were pushed over; the current one is the thread's device.
-    static PUSHED: RefCell<Vec<Option<u32>>> = const { RefCell::new(Vec::new()) };
-    /// Whether the program said that a context is current, or that none is. If it said nothing, the runtime's is, once there is a session.
-    static HAS_CONTEXT: Cell<Option<bool>> = const { Cell::new(None) };
+    /// What was current and was pushed over.
+    static PUSHED: RefCell<Vec<Current>> = const { RefCell::new(Vec::new()) };
 }
 
-fn context(device: u32) -> *mut c_void {
-    Kind::Context.handle(device)
+/// The number of the context that is current, whether it is still there or not. If the program said nothing it is the runtime's, once that is in use.
+fn current_number() -> Option<u32> {
+    let Current { choice, owner } = current();
+    let is_current = match choice {
+        Choice::Program => true,
+        Choice::None => false,
+        Choice::Runtime => present()
+            .and_then(|session| session.primary(owner.device).ok())
+            .is_some_and(|primary| primary.is_of_runtime()),
+    };
+    is_current.then_some(owner.context)
 }
 
-fn current() -> Option<u32> {
-    HAS_CONTEXT.get().unwrap_or_else(|| present().is_some()).then(device)
+/// That a context is current.
+fn chosen(owner: Owner) -> Current {
+    Current { choice: Choice::Program, owner }
 }
 
-fn make_current(device: Option<u32>) {
-    HAS_CONTEXT.set(Some(device.is_some()));
-    if let Some(device) = device {
-        set_device(device);
-    }
+/// That none is. The device stays.
+fn nothing() -> Current {
+    Current { choice: Choice::None, owner: Owner::primary(current().owner.device) }
 }
 
-/// Remembers what was current; in a destructor that runs last nothing is remembered any more.
-fn push(device: Option<u32>) {
-    let _ = PUSHED.try_with(|pushed| pushed.borrow_mut().push(device));
+/// Makes a context current, and remembers what was; in a destructor that runs last nothing is remembered any more.
+fn push(owner: Owner) {
+    let _ = PUSHED.try_with(|pushed| pushed.borrow_mut().push(current()));
+    set_current(chosen(owner));
 }
 
-fn pop() -> Option<u32> {
-    PUSHED.try_with(|pushed| pushed.borrow_mut().pop()).ok().flatten().flatten()
+/// Makes current what was so before.
+fn pop() {
+    let before = PUSHED.try_with(|pushed| pushed.borrow_mut().pop()).ok().flatten();
+    set_current(before.unwrap_or_else(nothing));
 }
 
-fn device_of(context: *mut c_void) -> Result<Option<u32>, Code> {
-    if context.is_null() {
-        return Ok(None);
-    }
-    Kind::Context.of(context).map(Some).map_err(|_| INVALID_CONTEXT)
+/// The context that a handle names.
+///
+/// # Errors
+/// It names none (any more).
+pub(crate) fn context_of(session: &Session, handle: *mut c_void) -> Result<Arc<Context>, Code> {
+    session.context(Kind::Context.of(handle).map_err(|_| INVALID_CONTEXT)?)
 }
 
-/// The context of a device.
+/// The same, where null means the current one.
+fn context_or_current(session: &Session, handle: *mut c_void) -> Result<Arc<Context>, Code> {
+    if handle.is_null() { known_current(session) } else { context_of(session, handle) }
+}
+
+/// The current context.
+///
+/// # Errors
+/// None is current, or it has ended.
+fn known_current(session: &Session) -> Result<Arc<Context>, Code> {
+    current_number().ok_or(INVALID_CONTEXT)?;
+    session.current_context()
+}
+
+/// Holds the primary context of a device, which begins if nobody did.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuDevicePrimaryCtxRetain(place: *mut *mut c_void, device: c_int) -> Code {
-    // SAFETY: a place for a result, as documented.
-    driver(|session| unsafe { give(place, context(number(session, device)?)) })
+    driver(|session| {
+        let device = number(session, device)?;
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        session.retain_primary(device)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, Kind::Context.handle(device)) }
+    })
 }
 
-/// The context of a device stays as long as the session.
+/// Lets go of the primary context of a device, which ends with all that belongs to it when nobody holds it any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuDevicePrimaryCtxRelease_v2(device: c_int) -> Code {
-    driver(|session| number(session, device).map(drop))
+    driver(|session| session.release_primary(number(session, device)?))
 }
 
-/// Frees all that the program has of a device. The context stays, with nothing in it.
+/// Frees all that the program has of a device, but for what belongs to contexts that it made. The primary context stays, with nothing in it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuDevicePrimaryCtxReset_v2(device: c_int) -> Code {
     driver(|session| session.reset_device(number(session, device)?))
 }
 
-/// How host threads wait is ours to choose.
+/// Sets flags of the primary context of a device. They are kept for questions.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) -> Code {
-    driver(|session| number(session, device).map(drop))
+pub extern "C" fn hl_cuDevicePrimaryCtxSetFlags_v2(device: c_int, flags: c_uint) -> Code {
+    driver(|session| session.primary(number(session, device)?)?.set_flags(flags))
 }
 
-/// The context of a device is always there.
+/// The flags of the primary context of a device, and whether anybody holds it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuDevicePrimaryCtxGetState(
     device: c_int,
@@ -86,25 +118,28 @@ pub unsafe extern "C" fn hl_cuDevicePrimaryCtxGetState(
     active: *mut c_int,
 ) -> Code {
     driver(|session| {
-        number(session, device)?;
+        let primary = session.primary(number(session, device)?)?;
         // SAFETY: places for results or null, as documented.
         unsafe {
-            give_if(flags, 0);
-            give_if(active, 1);
+            give_if(flags, primary.flags());
+            give_if(active, c_int::from(primary.is_active()));
         }
         Ok(())
     })
 }
 
-/// The context of the device becomes current.
+/// Makes a context, which becomes current.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cuCtxCreate_v2(place: *mut *mut c_void, _flags: c_uint, device: c_int) -> Code {
+pub unsafe extern "C" fn hl_cuCtxCreate_v2(place: *mut *mut c_void, flags: c_uint, device: c_int) -> Code {
     driver(|session| {
         let device = number(session, device)?;
-        push(current());
-        make_current(Some(device));
+        if place.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        let owner = session.create_context(device, flags)?.owner;
+        push(owner);
         // SAFETY: a place for a result, as documented.
-        unsafe { give(place, context(device)) }
+        unsafe { give(place, Kind::Context.handle(owner.context)) }
     })
 }
 
@@ -133,35 +168,43 @@ pub unsafe extern "C" fn hl_cuCtxCreate_v4(
     unsafe { hl_cuCtxCreate_v2(place, flags, device) }
 }
 
-/// The context stays as long as the session.
+/// Ends a context that the program made, with all that belongs to it. If it is current for the calling thread, what was so before is again; for others it
+/// stays current, and their calls fail.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxDestroy_v2(context: *mut c_void) -> Code {
-    driver(|session| match device_of(context)? {
-        Some(device) => session.synchronize_device(device),
-        None => Err(INVALID_CONTEXT),
+    driver(|session| {
+        let number = context_of(session, context)?.owner.context;
+        let outcome = session.destroy_context(number);
+        if session.context(number).is_err() && current_number() == Some(number) {
+            pop();
+        }
+        outcome
     })
 }
 
 /// The current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuCtxGetCurrent(place: *mut *mut c_void) -> Code {
+    let handle = |number: Option<u32>| number.map_or(null_mut(), |number| Kind::Context.handle(number));
     // SAFETY: a place for a result, as documented.
-    driver(|_| unsafe { give(place, current().map_or(null_mut(), context)) })
+    driver(|_| unsafe { give(place, handle(current_number())) })
 }
 
-/// Makes a context current.
+/// Makes a context current, or none.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxSetCurrent(context: *mut c_void) -> Code {
-    driver(|_| device_of(context).map(make_current))
+    driver(|session| {
+        let new = if context.is_null() { nothing() } else { chosen(context_of(session, context)?.owner) };
+        set_current(new);
+        Ok(())
+    })
 }
 
 /// Makes a context current and remembers the one before.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxPushCurrent_v2(context: *mut c_void) -> Code {
-    driver(|_| {
-        let device = device_of(context)?.ok_or(INVALID_CONTEXT)?;
-        push(current());
-        make_current(Some(device));
+    driver(|session| {
+        push(context_of(session, context)?.owner);
         Ok(())
     })
 }
@@ -170,10 +213,10 @@ pub extern "C" fn hl_cuCtxPushCurrent_v2(context: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuCtxPopCurrent_v2(place: *mut *mut c_void) -> Code {
     driver(|_| {
-        let was = current().ok_or(INVALID_CONTEXT)?;
-        make_current(pop());
+        let was = current_number().ok_or(INVALID_CONTEXT)?;
+        pop();
         // SAFETY: a place for a result or null, as documented.
-        unsafe { give_if(place, context(was)) };
+        unsafe { give_if(place, Kind::Context.handle(was)) };
         Ok(())
     })
 }
@@ -182,27 +225,48 @@ pub unsafe extern "C" fn hl_cuCtxPopCurrent_v2(place: *mut *mut c_void) -> Code 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuCtxGetDevice(place: *mut c_int) -> Code {
     // SAFETY: a place for a result, as documented.
-    driver(|_| unsafe { give(place, current().ok_or(INVALID_CONTEXT)? as c_int) })
+    driver(|session| unsafe { give(place, known_current(session)?.owner.device as c_int) })
 }
 
-/// Waits for all work of the current device.
+/// Waits for all work of the current context.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxSynchronize() -> Code {
-    driver(|session| session.wait_device(device()))
+    driver(|session| session.wait_context(&*session.current_context()?))
 }
 
-/// The version of contexts.
+/// The version of the interface that a context was made with.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hl_cuCtxGetApiVersion(_context: *mut c_void, version: *mut c_uint) -> Code {
-    // SAFETY: a place for a result, as documented.
-    driver(|_| unsafe { give(version, 3020) })
+pub unsafe extern "C" fn hl_cuCtxGetApiVersion(context: *mut c_void, version: *mut c_uint) -> Code {
+    driver(|session| {
+        context_or_current(session, context)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(version, API_VERSION) }
+    })
 }
 
-/// The flags of the current context: none.
+/// A number that no other context has.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cuCtxGetId(context: *mut c_void, place: *mut u64) -> Code {
+    driver(|session| {
+        let number = context_or_current(session, context)?.owner.context;
+        // A primary context that was emptied is another one.
+        let emptied = session.emptied(number).ok_or(INVALID_CONTEXT)?;
+        // SAFETY: a place for a result, as documented.
+        unsafe { give(place, u64::from(emptied) << 32 | (u64::from(number) + 1)) }
+    })
+}
+
+/// The flags of the current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuCtxGetFlags(flags: *mut c_uint) -> Code {
     // SAFETY: a place for a result, as documented.
-    driver(|_| unsafe { give(flags, 0) })
+    driver(|session| unsafe { give(flags, known_current(session)?.flags()) })
+}
+
+/// Sets flags of the current context. They are kept for questions.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cuCtxSetFlags(flags: c_uint) -> Code {
+    driver(|session| known_current(session)?.set_flags(flags))
 }
 
 /// The range of priorities of streams: least and greatest.
@@ -212,12 +276,12 @@ pub unsafe extern "C" fn hl_cuCtxGetStreamPriorityRange(least: *mut c_int, great
     without_record(|| unsafe { crate::runtime::device::hl_cudaDeviceGetStreamPriorityRange(least, greatest) })
 }
 
-/// Lets the current device reach memory of the device of another context.
+/// Lets the current context reach memory of another one, of another device.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxEnablePeerAccess(context: *mut c_void, flags: c_uint) -> Code {
     driver(|session| {
-        let peer = device_of(context)?.ok_or(INVALID_CONTEXT)?;
-        crate::runtime::device::enable_peer(session, peer as c_int, flags)
+        let peer = context_of(session, context)?.owner;
+        crate::runtime::device::enable_peer(session, peer, flags)
     })
 }
 
@@ -225,7 +289,7 @@ pub extern "C" fn hl_cuCtxEnablePeerAccess(context: *mut c_void, flags: c_uint) 
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuCtxDisablePeerAccess(context: *mut c_void) -> Code {
     driver(|session| {
-        let peer = device_of(context)?.ok_or(INVALID_CONTEXT)?;
-        crate::runtime::device::disable_peer(session, peer as c_int)
+        let peer = context_of(session, context)?.owner;
+        crate::runtime::device::disable_peer(session, peer)
     })
 }

@@ -4,13 +4,13 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
-use super::context::INVALID_CONTEXT;
+use super::context::context_of;
 use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::device::Rows;
 use crate::core::handle::Kind;
 use crate::core::session::Session;
 use crate::core::stream::Stream;
-use crate::core::thread::{device, driver, without_record};
+use crate::core::thread::{driver, without_record};
 use crate::runtime::memory::{
     copy_now, copy_peer, hl_cudaFreeHost, hl_cudaHostAlloc, hl_cudaHostRegister, hl_cudaHostUnregister,
     hl_cudaMallocPitch,
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn hl_cuMemAlloc_v2(place: *mut u64, bytes: usize) -> Code
         }
         session.check_unseen()?;
         // SAFETY: a place for a result, as documented.
-        unsafe { give(place, session.allocate(device(), bytes as u64)?) }
+        unsafe { give(place, session.allocate(session.owner()?, bytes as u64)?) }
     })
 }
 
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, strea
         if place.is_null() || bytes == 0 {
             return Err(INVALID_VALUE);
         }
-        let pool = session.current_pool(session.stream(stream)?.device)?;
+        let pool = session.current_pool(session.stream(stream)?.owner.device)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, session.allocate_from(pool, bytes as u64)?) }
     })
@@ -51,6 +51,7 @@ pub unsafe extern "C" fn hl_cuMemAllocAsync(place: *mut u64, bytes: usize, strea
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemFree_v2(address: u64) -> Code {
     driver(|session| {
+        session.check_current()?;
         session.check_unseen()?;
         session.free(address)
     })
@@ -66,7 +67,7 @@ pub extern "C" fn hl_cuMemFreeAsync(address: u64, stream: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> Code {
     driver(|session| {
-        let (left, all) = session.memory_left(device())?;
+        let (left, all) = session.memory_left(session.owner()?.device)?;
         // SAFETY: places for results or null, as documented.
         unsafe {
             give_if(free, left as usize);
@@ -181,9 +182,9 @@ fn copy_rectangle(session: &Session, copy: *const Rectangle, stream: &Arc<Stream
 pub unsafe extern "C" fn hl_cuMemcpy2D_v2(copy: *const Rectangle) -> Code {
     driver(|session| {
         session.check_unseen()?;
-        let stream = session.default_stream(device())?;
-        copy_rectangle(session, copy, stream)?;
-        session.synchronize_stream(stream)
+        let stream = session.default_stream()?;
+        copy_rectangle(session, copy, &stream)?;
+        session.synchronize_stream(&stream)
     })
 }
 
@@ -200,9 +201,8 @@ pub unsafe extern "C" fn hl_cuMemcpy2DAsync_v2(copy: *const Rectangle, stream: *
     driver(|session| copy_rectangle(session, copy, &session.stream(stream)?))
 }
 
-fn device_of(context: *mut c_void) -> Result<c_int, Code> {
-    // Contexts are as many as devices.
-    Ok(Kind::Context.of(context).map_err(|_| INVALID_CONTEXT)? as c_int)
+fn device_of(session: &Session, context: *mut c_void) -> Result<c_int, Code> {
+    Ok(context_of(session, context)?.owner.device as c_int)
 }
 
 /// Copies between devices, and waits.
@@ -215,7 +215,8 @@ pub unsafe extern "C" fn hl_cuMemcpyPeer(
     bytes: usize,
 ) -> Code {
     driver(|session| {
-        let (to, from) = ((pointer(to), device_of(to_context)?), (pointer(from), device_of(from_context)?));
+        let to = (pointer(to), device_of(session, to_context)?);
+        let from = (pointer(from), device_of(session, from_context)?);
         copy_peer(session, to, (from.0.cast_const(), from.1), bytes)
     })
 }
@@ -231,8 +232,8 @@ pub unsafe extern "C" fn hl_cuMemcpyPeerAsync(
     stream: *mut c_void,
 ) -> Code {
     driver(|session| {
-        device_of(to_context)?;
-        device_of(from_context)?;
+        device_of(session, to_context)?;
+        device_of(session, from_context)?;
         copy(session, pointer(to), pointer(from), bytes, stream)
     })
 }
@@ -384,11 +385,11 @@ pub unsafe extern "C" fn hl_cuPointerGetAttribute(
         // SAFETY: a place for the type that the attribute has, as documented.
         unsafe {
             match attribute {
-                1 => give(place.cast(), Kind::Context.handle(range.device)),
+                1 => give(place.cast(), Kind::Context.handle(range.owner.told())),
                 2 => give(place.cast::<c_uint>(), 2),
                 3 => give(place.cast::<u64>(), address),
                 8 => give(place.cast::<c_uint>(), 0),
-                9 => give(place.cast::<c_int>(), range.device as c_int),
+                9 => give(place.cast::<c_int>(), range.owner.device as c_int),
                 11 => give(place.cast::<u64>(), range.start),
                 12 => give(place.cast::<usize>(), range.bytes as usize),
                 _ => Err(INVALID_VALUE),

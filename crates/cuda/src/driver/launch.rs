@@ -6,7 +6,7 @@ use hinterland_proto::gpu::command::launch_flags;
 
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::launch::{Geometry, Parameters};
-use crate::core::thread::{device, driver};
+use crate::core::thread::{driver, quick_driver};
 use crate::runtime::give;
 use crate::runtime::launch::{
     self as launch_of_runtime, Attribute, clusters, kernel, launch_named, take_attributes,
@@ -53,7 +53,7 @@ unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> Code {
     // SAFETY: the caller's promise.
-    driver(|session| unsafe {
+    quick_driver(|session| unsafe {
         launch_named(session, function, geometry, parameters(each, extra)?, stream, false)
     })
 }
@@ -176,7 +176,7 @@ same! {
 /// A function is there when it was got.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuFuncLoad(function: *mut c_void) -> Code {
-    driver(|session| kernel(session, function, device()).map(drop))
+    driver(|session| kernel(session, function, session.owner()?).map(drop))
 }
 
 /// What is known of a function. The node is asked once.
@@ -187,7 +187,7 @@ pub unsafe extern "C" fn hl_cuFuncGetAttribute(
     function: *mut c_void,
 ) -> Code {
     driver(|session| {
-        let kernel = kernel(session, function, device())?;
+        let kernel = kernel(session, function, session.owner()?)?;
         let facts = session.facts(&kernel)?;
         let small = |number: u64| c_int::try_from(number).unwrap_or(c_int::MAX);
         let value = match attribute {
@@ -223,7 +223,7 @@ pub unsafe extern "C" fn hl_cuKernelGetAttribute(
 /// Sets an attribute of a function.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> Code {
-    driver(|session| session.set_attribute(&*kernel(session, function, device())?, attribute, value))
+    driver(|session| session.set_attribute(&*kernel(session, function, session.owner()?)?, attribute, value))
 }
 
 /// The same for a kernel of a library.
@@ -254,7 +254,7 @@ pub unsafe extern "C" fn hl_cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
 ) -> Code {
     driver(|session| {
         let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(INVALID_VALUE)?;
-        let kernel = kernel(session, function, device())?;
+        let kernel = kernel(session, function, session.owner()?)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, session.occupancy(&kernel, threads, shared as u64, flags)? as c_int) }
     })

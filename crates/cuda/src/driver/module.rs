@@ -3,19 +3,20 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::code::{Code, FILE_NOT_FOUND, INVALID_IMAGE, INVALID_VALUE};
+use crate::core::context::Owner;
 use crate::core::handle::Kind;
 use crate::core::module::{Binary, HEADER_BYTES};
 use crate::core::session::Session;
-use crate::core::thread::{device, driver, record};
+use crate::core::thread::{driver, with_session};
 use crate::runtime::launch::registered;
 use crate::runtime::{give, give_if};
 
 /// What a program takes code as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loaded {
-    /// A module, which is of a device and ends with it.
+    /// A module, which is of a context and ends with it.
     Module,
-    /// A library, which is of all devices.
+    /// A library, which is of all contexts.
     Library,
 }
 
@@ -29,11 +30,12 @@ unsafe fn load(
 ) -> Result<(), Code> {
     // SAFETY: the caller's promise.
     let mut binary = unsafe { Binary::copy_of(image.cast())? };
-    binary.device = (kind == Loaded::Module).then(device);
+    let owner = session.owner()?;
+    binary.owner = (kind == Loaded::Module).then_some(owner);
     let number = session.modules.add_binary(binary)?;
     // What cannot be read is told now, as the driver does.
     let binary = session.modules.binary(number)?;
-    if let Err(code) = session.confirm(&binary, device()) {
+    if let Err(code) = session.confirm(&binary, owner) {
         // The node has nothing of it, or is gone.
         session.modules.remove_binary(number)?;
         return Err(code);
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn hl_cuModuleGetLoadingMode(mode: *mut c_int) -> Code {
     driver(|_| unsafe { give(mode, LAZY) })
 }
 
-/// The same as a library, which is not bound to a device.
+/// The same as a library, which is not bound to a context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuLibraryLoadData(
     place: *mut *mut c_void,
@@ -143,10 +145,12 @@ pub unsafe extern "C" fn hl_cuLibraryLoadData(
 /// Forgets a module, and its kernels that were got.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuModuleUnload(module: *mut c_void) -> Code {
-    driver(|session| {
-        let binary = session.modules.remove_binary(Kind::Module.of(module)?)?;
-        session.unload(&binary)
-    })
+    driver(|session| unload(session, module))
+}
+
+fn unload(session: &Session, module: *mut c_void) -> Result<(), Code> {
+    let binary = session.modules.remove_binary(Kind::Module.of(module)?)?;
+    session.unload(&binary)
 }
 
 /// Forgets a library.
@@ -165,6 +169,12 @@ unsafe fn text(name: *const c_char) -> Result<String, Code> {
     Ok(unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned())
 }
 
+/// Where code is looked at: in the context of its module, or, of a library, in the current one.
+fn place_of(session: &Session, binary: &Binary) -> Result<Owner, Code> {
+    let current = session.owner()?;
+    Ok(binary.owner.unwrap_or(current))
+}
+
 /// A kernel of a module by its name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuModuleGetFunction(
@@ -172,15 +182,25 @@ pub unsafe extern "C" fn hl_cuModuleGetFunction(
     module: *mut c_void,
     name: *const c_char,
 ) -> Code {
-    driver(|session| {
-        let binary = session.modules.binary(Kind::Module.of(module)?)?;
-        // SAFETY: a string, as documented.
-        let name = unsafe { text(name)? };
-        session.check_kernel(&binary, device(), &name)?;
-        let number = session.modules.name_function(&binary, &name)?;
-        // SAFETY: a place for a result, as documented.
-        unsafe { give(place, Kind::Function.handle(number)) }
-    })
+    // SAFETY: as documented.
+    driver(|session| unsafe { function_of(session, place, module, name) })
+}
+
+/// # Safety
+/// `name` is null or a string, and `place` is null or can be written.
+unsafe fn function_of(
+    session: &Session,
+    place: *mut *mut c_void,
+    module: *mut c_void,
+    name: *const c_char,
+) -> Result<(), Code> {
+    let binary = session.modules.binary(Kind::Module.of(module)?)?;
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name)? };
+    session.check_kernel(&binary, place_of(session, &binary)?, &name)?;
+    let number = session.modules.name_function(&binary, &name)?;
+    // SAFETY: the caller's promise.
+    unsafe { give(place, Kind::Function.handle(number)) }
 }
 
 /// A kernel of a library by its name.
@@ -194,7 +214,7 @@ pub unsafe extern "C" fn hl_cuLibraryGetKernel(
     unsafe { hl_cuModuleGetFunction(place, library, name) }
 }
 
-/// A library is a module on each device.
+/// A library is a module in each context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuLibraryGetModule(place: *mut *mut c_void, library: *mut c_void) -> Code {
     driver(|session| {
@@ -204,7 +224,7 @@ pub unsafe extern "C" fn hl_cuLibraryGetModule(place: *mut *mut c_void, library:
     })
 }
 
-/// A kernel is a function on each device.
+/// A kernel is a function in each context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuKernelGetFunction(place: *mut *mut c_void, kernel: *mut c_void) -> Code {
     driver(|session| {
@@ -232,17 +252,29 @@ pub unsafe extern "C" fn hl_cuModuleGetGlobal_v2(
     module: *mut c_void,
     name: *const c_char,
 ) -> Code {
-    driver(|session| {
-        let binary = session.modules.binary(Kind::Module.of(module)?)?;
-        // SAFETY: a string, as documented.
-        let (address, length) = session.symbol(&binary, device(), &unsafe { text(name)? })?;
-        // SAFETY: places for results or null, as documented.
-        unsafe {
-            give_if(place, address);
-            give_if(bytes, length as usize);
-        }
-        Ok(())
-    })
+    // SAFETY: as documented.
+    driver(|session| unsafe { variable_of(session, place, bytes, module, name) })
+}
+
+/// # Safety
+/// `name` is null or a string, and the places are null or can be written.
+unsafe fn variable_of(
+    session: &Session,
+    place: *mut u64,
+    bytes: *mut usize,
+    module: *mut c_void,
+    name: *const c_char,
+) -> Result<(), Code> {
+    let binary = session.modules.binary(Kind::Module.of(module)?)?;
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name)? };
+    let (address, length) = session.symbol(&binary, place_of(session, &binary)?, &name)?;
+    // SAFETY: the caller's promise.
+    unsafe {
+        give_if(place, address);
+        give_if(bytes, length as usize);
+    }
+    Ok(())
 }
 
 /// Address and length of a variable of a library.
@@ -255,11 +287,6 @@ pub unsafe extern "C" fn hl_cuLibraryGetGlobal(
 ) -> Code {
     // SAFETY: as documented.
     unsafe { hl_cuModuleGetGlobal_v2(place, bytes, library, name) }
-}
-
-/// What a function of the driver said, for one of the runtime, which keeps it for the thread.
-fn kept(code: Code) -> Code {
-    record(if code == 0 { Ok(()) } else { Err(code) })
 }
 
 /// Takes an image, a fat binary or PTX text, for a program of the runtime's.
@@ -275,7 +302,7 @@ pub unsafe extern "C" fn hl_cudaLibraryLoadData(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    kept(driver(|session| unsafe { load(session, Loaded::Library, place, image) }))
+    with_session(|session| unsafe { load(session, Loaded::Library, place, image) })
 }
 
 /// The same from a file.
@@ -291,13 +318,13 @@ pub unsafe extern "C" fn hl_cudaLibraryLoadFromFile(
     _library_count: c_uint,
 ) -> Code {
     // SAFETY: as documented.
-    kept(driver(|session| unsafe { load_file(session, Loaded::Library, place, name) }))
+    with_session(|session| unsafe { load_file(session, Loaded::Library, place, name) })
 }
 
 /// Forgets a library.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaLibraryUnload(library: *mut c_void) -> Code {
-    kept(hl_cuModuleUnload(library))
+    with_session(|session| unload(session, library))
 }
 
 /// A kernel of a library by its name.
@@ -308,7 +335,7 @@ pub unsafe extern "C" fn hl_cudaLibraryGetKernel(
     name: *const c_char,
 ) -> Code {
     // SAFETY: as documented.
-    kept(unsafe { hl_cuModuleGetFunction(place, library, name) })
+    with_session(|session| unsafe { function_of(session, place, library, name) })
 }
 
 /// Address and length of a variable of a library.
@@ -320,5 +347,5 @@ pub unsafe extern "C" fn hl_cudaLibraryGetGlobal(
     name: *const c_char,
 ) -> Code {
     // SAFETY: as documented.
-    kept(unsafe { hl_cuModuleGetGlobal_v2(place.cast(), bytes, library, name) })
+    with_session(|session| unsafe { variable_of(session, place.cast(), bytes, library, name) })
 }

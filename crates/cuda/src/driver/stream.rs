@@ -134,12 +134,12 @@ pub unsafe extern "C" fn hl_cuGraphAddNode_v2(
     unsafe { hl_cuGraphAddNode(place, graph, behind, count, parameters) }
 }
 
-/// The context of a stream, which is that of its device.
+/// The context of a stream.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuStreamGetCtx(stream: *mut c_void, place: *mut *mut c_void) -> Code {
     driver(|session| {
-        let device = session.stream(stream)?.device;
+        let owner = session.stream(stream)?.owner;
         // SAFETY: a place for a result, as documented.
-        unsafe { give(place, Kind::Context.handle(device)) }
+        unsafe { give(place, Kind::Context.handle(owner.context)) }
     })
 }

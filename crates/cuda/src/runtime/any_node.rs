@@ -13,7 +13,7 @@ use crate::core::graph::node_number;
 use crate::core::handle::Kind;
 use crate::core::node::{Given, Node, NodeKind};
 use crate::core::session::Session;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// `cudaGraphNodeParams` and `CUgraphNodeParams`: a kind, and what belongs to that kind.
 #[repr(C)]
@@ -182,14 +182,15 @@ fn refused(what: &str) -> Code {
 /// A record of an event that others see.
 fn record_node(session: &Session, event: *mut c_void) -> Result<Node, Code> {
     let event = session.events.get(Kind::Event.of(event)?)?;
-    let list = session.commands_of(event.device, |stream| session.record_event(&event, stream, EXTERNAL))?;
+    let list = session.commands_of(event.owner, |stream| session.record_event(&event, stream, EXTERNAL))?;
     Ok(Node::own(NodeKind::Record, list, Given::Nothing))
 }
 
 /// A wait for an event that others record.
 fn wait_node(session: &Session, event: *mut c_void) -> Result<Node, Code> {
     let event = session.events.get(Kind::Event.of(event)?)?;
-    let list = session.commands_of(device(), |stream| session.wait_event(stream, &event, EXTERNAL))?;
+    let list =
+        session.commands_of(session.owner()?, |stream| session.wait_event(stream, &event, EXTERNAL))?;
     Ok(Node::own(NodeKind::Wait, list, Given::Nothing))
 }
 

@@ -1,14 +1,14 @@
 //! Devices: all of it is answered from what the node said at the start.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
-use std::sync::atomic::Ordering;
 
 use super::{give, give_if};
 use crate::code::{
     Code, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, PEER_ENABLED, PEER_NOT_ENABLED, PEER_UNSUPPORTED,
 };
+use crate::core::context::Owner;
 use crate::core::session::Session;
-use crate::core::thread::{device, set_device, with_session};
+use crate::core::thread::{current, device, set_device, with_session};
 
 /// The priorities that streams have, least and greatest.
 pub(crate) const PRIORITY_LEAST: c_int = 0;
@@ -45,38 +45,45 @@ pub unsafe extern "C" fn hl_cudaGetDevice(place: *mut c_int) -> Code {
 /// Makes a device current for the calling thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaSetDevice(device: c_int) -> Code {
-    with_session(|session| number(session, device).map(set_device))
+    with_session(|session| {
+        set_device(number(session, device)?);
+        session.check_current()
+    })
 }
 
 /// Makes a device ready.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaInitDevice(device: c_int, _device_flags: c_uint, _flags: c_uint) -> Code {
-    with_session(|session| number(session, device).map(drop))
+    with_session(|session| session.begin_runtime(number(session, device)?))
 }
 
 /// How a host thread waits is ours to choose: the flags are taken and have no effect.
 #[unsafe(no_mangle)]
-pub extern "C" fn hl_cudaSetDeviceFlags(_flags: c_uint) -> Code {
-    with_session(|_| Ok(()))
+pub extern "C" fn hl_cudaSetDeviceFlags(flags: c_uint) -> Code {
+    with_session(|session| session.primary(device())?.set_flags(flags))
 }
 
-/// No flags are set.
+/// The flags that were set.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaGetDeviceFlags(flags: *mut c_uint) -> Code {
     // SAFETY: a place for a result, as documented.
-    with_session(|_| unsafe { give(flags, 0) })
+    with_session(|session| unsafe { give(flags, session.context(current().owner.context)?.flags()) })
 }
 
-/// Waits for all work of the current device.
+/// Waits for all work of the current context.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceSynchronize() -> Code {
-    with_session(|session| session.wait_device(device()))
+    with_session(|session| session.wait_context(&*session.current_context()?))
 }
 
-/// Frees all that the program has of the current device; what it calls next begins anew.
+/// Frees all that the program has of the current device but for what belongs to contexts that it made; what it calls next begins anew. With such a context
+/// current nothing is freed: the runtime keeps nothing of its own there.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceReset() -> Code {
-    with_session(|session| session.reset_device(device()))
+    with_session(|session| {
+        let owner = current().owner;
+        if owner.is_primary() { session.end_runtime(owner.device) } else { session.check_current() }
+    })
 }
 
 /// An attribute of a device.
@@ -144,40 +151,35 @@ pub(crate) fn reaches(session: &Session, device: u32, peer: u32) -> Result<bool,
 /// Lets the current device reach memory of another one. The node has allowed it already where it can be; what the program said is kept for its questions.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceEnablePeerAccess(peer: c_int, flags: c_uint) -> Code {
-    with_session(|session| enable_peer(session, peer, flags))
+    with_session(|session| enable_peer(session, Owner::primary(number(session, peer)?), flags))
 }
 
 /// # Errors
 /// The devices do not reach each other, or it was said before.
-pub(crate) fn enable_peer(session: &Session, peer: c_int, flags: c_uint) -> Result<(), Code> {
-    let (own, peer) = (device(), number(session, peer)?);
-    if own == peer {
+pub(crate) fn enable_peer(session: &Session, peer: Owner, flags: c_uint) -> Result<(), Code> {
+    let own = session.current_context()?;
+    if own.owner.device == peer.device {
         return Err(INVALID_DEVICE);
     }
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    if !reaches(session, own, peer)? {
+    if !reaches(session, own.owner.device, peer.device)? {
         return Err(PEER_UNSUPPORTED);
     }
-    // Relaxed: the bit says nothing about anything else.
-    let before = session.peers[own as usize].fetch_or(1 << peer, Ordering::Relaxed);
-    if before & (1 << peer) == 0 { Ok(()) } else { Err(PEER_ENABLED) }
+    if own.reach(peer) { Ok(()) } else { Err(PEER_ENABLED) }
 }
 
 /// Undoes `cudaDeviceEnablePeerAccess`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaDeviceDisablePeerAccess(peer: c_int) -> Code {
-    with_session(|session| disable_peer(session, peer))
+    with_session(|session| disable_peer(session, Owner::primary(number(session, peer)?)))
 }
 
 /// # Errors
 /// It was not enabled.
-pub(crate) fn disable_peer(session: &Session, peer: c_int) -> Result<(), Code> {
-    let (own, peer) = (device(), number(session, peer)?);
-    // Relaxed: as above.
-    let before = session.peers[own as usize].fetch_and(!(1 << peer), Ordering::Relaxed);
-    if before & (1 << peer) == 0 { Err(PEER_NOT_ENABLED) } else { Ok(()) }
+pub(crate) fn disable_peer(session: &Session, peer: Owner) -> Result<(), Code> {
+    if session.current_context()?.leave(peer) { Ok(()) } else { Err(PEER_NOT_ENABLED) }
 }
 
 /// How two devices reach each other: 1 rank of speed, 2 whether, 3 whether with atomics of their own, 4 with arrays.
@@ -223,7 +225,7 @@ pub unsafe extern "C" fn hl_cudaDeviceGetStreamPriorityRange(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemGetInfo(free: *mut usize, total: *mut usize) -> Code {
     with_session(|session| {
-        let (left, all) = session.memory_left(device())?;
+        let (left, all) = session.memory_left(session.owner()?.device)?;
         // SAFETY: places for results, as documented.
         unsafe {
             give(free, left as usize)?;

@@ -5,7 +5,7 @@ use std::ffi::{c_uint, c_void};
 use super::give;
 use crate::code::{Code, INVALID_VALUE, NOT_READY};
 use crate::core::handle::Kind;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// Events that another process could open are not supported.
 const INTERPROCESS: c_uint = 4;
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn hl_cudaEventCreateWithFlags(place: *mut *mut c_void, fl
             crate::missing::say_no_shared_event();
             return Err(crate::code::NOT_SUPPORTED);
         }
-        let event = session.create_event(device(), flags)?;
+        let event = session.create_event(session.owner()?, flags)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Event.handle(event.number)) }
     })

@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use super::{give, give_if};
 use crate::code::{Code, INVALID_VALUE};
 use crate::core::handle::Kind;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// `cudaGraphExecUpdateResultInfo`
 #[repr(C)]
@@ -20,7 +20,8 @@ pub struct UpdateResult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaGraphCreate(place: *mut *mut c_void, _flags: c_uint) -> Code {
     with_session(|session| {
-        let graph = session.add_graph(device(), device())?;
+        let owner = session.owner()?;
+        let graph = session.add_graph(owner, owner.device)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Graph.handle(graph.number)) }
     })

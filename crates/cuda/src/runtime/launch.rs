@@ -9,11 +9,12 @@ use super::give;
 use super::register::Dim3;
 use crate::code::{Code, INVALID_FUNCTION, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::attribute;
+use crate::core::context::Owner;
 use crate::core::handle::Kind;
 use crate::core::launch::{Geometry, Parameters};
 use crate::core::module::{Kernel, REGISTRY, Registered};
 use crate::core::session::Session;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::{as_driver, device, with_session};
 
 /// A kernel of the program: the address of a stub, or a handle of the driver's.
 pub(crate) fn registered(session: &Session, function: *const c_void) -> Result<Arc<Registered>, Code> {
@@ -23,15 +24,16 @@ pub(crate) fn registered(session: &Session, function: *const c_void) -> Result<A
     }
 }
 
-/// A kernel of the program on a device.
-pub(crate) fn kernel(session: &Session, function: *const c_void, device: u32) -> Result<Arc<Kernel>, Code> {
+/// A kernel of the program in a context, or, of a module, in that of the module.
+pub(crate) fn kernel(session: &Session, function: *const c_void, owner: Owner) -> Result<Arc<Kernel>, Code> {
     if function.is_null() {
         return Err(INVALID_FUNCTION);
     }
-    session.kernel(&*registered(session, function)?, device)
+    let registered = registered(session, function)?;
+    session.kernel(&registered, registered.binary.owner.unwrap_or(owner))
 }
 
-/// Launches a kernel that a program names, by either interface. With the runtime the stream has to be of the current device (`of_current`).
+/// Launches a kernel that a program names, by either interface. With the runtime the stream has to be of the current context (`of_current`).
 ///
 /// # Errors
 /// There is no such kernel or stream; as [`Session::launch`].
@@ -47,11 +49,12 @@ pub(crate) unsafe fn launch_named(
     of_current: bool,
 ) -> Result<(), Code> {
     let find = || {
-        let stream = session.stream(stream)?;
-        if of_current && stream.device != device() {
+        let (stream, own) = as_driver(!of_current, || (session.stream(stream), session.owner()));
+        let (stream, own) = (stream?, own?);
+        if of_current && stream.owner != own {
             return Err(INVALID_HANDLE);
         }
-        let kernel = kernel(session, function, stream.device)?;
+        let kernel = kernel(session, function, stream.owner)?;
         session.note_kernel(kernel.function, function.expose_provenance());
         Ok((kernel, stream))
     };
@@ -237,7 +240,7 @@ pub unsafe extern "C" fn hl_cudaFuncGetAttributes(
     function: *const c_void,
 ) -> Code {
     with_session(|session| {
-        let kernel = kernel(session, function, device())?;
+        let kernel = kernel(session, function, session.owner()?)?;
         let facts = session.facts(&kernel)?;
         let attributes = FunctionAttributes {
             shared: facts.shared as usize,
@@ -269,7 +272,7 @@ pub unsafe extern "C" fn hl_cudaFuncSetAttribute(
     value: c_int,
 ) -> Code {
     with_session(|session| {
-        let kernel = kernel(session, function, device())?;
+        let kernel = kernel(session, function, session.owner()?)?;
         session.set_attribute(&kernel, attribute, value)
     })
 }
@@ -284,7 +287,7 @@ pub unsafe extern "C" fn hl_cudaKernelSetAttributeForDevice(
 ) -> Code {
     with_session(|session| {
         let device = super::device::number(session, device)?;
-        let kernel = kernel(session, function, device)?;
+        let kernel = kernel(session, function, session.owner_on(device)?)?;
         session.set_attribute(&kernel, attribute, value)
     })
 }
@@ -315,7 +318,7 @@ pub unsafe extern "C" fn hl_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFla
     flags: c_uint,
 ) -> Code {
     with_session(|session| {
-        let kernel = kernel(session, function, device())?;
+        let kernel = kernel(session, function, session.owner()?)?;
         let threads = u32::try_from(threads).ok().filter(|threads| *threads > 0).ok_or(INVALID_VALUE)?;
         let groups = session.occupancy(&kernel, threads, shared as u64, flags)?;
         // SAFETY: a place for a result, as documented.
@@ -348,7 +351,8 @@ pub unsafe extern "C" fn hl_cudaOccupancyAvailableDynamicSMemPerBlock(
         if groups < 1 || threads < 1 {
             return Err(INVALID_VALUE);
         }
-        let own = i64::try_from(session.facts(&*kernel(session, function, device())?)?.shared).unwrap_or(0);
+        let own =
+            i64::try_from(session.facts(&*kernel(session, function, session.owner()?)?)?.shared).unwrap_or(0);
         let reserved = of(attribute::RESERVED_SHARED);
         let share = of(attribute::SHARED_PER_MULTIPROCESSOR) / i64::from(groups) - reserved;
         let most = of(attribute::SHARED_PER_BLOCK_OPTIN).max(of(attribute::SHARED_PER_BLOCK));
@@ -391,7 +395,7 @@ pub(crate) fn clusters(
     function: *const c_void,
     geometry: &Geometry,
 ) -> Result<c_int, Code> {
-    let kernel = kernel(session, function, device())?;
+    let kernel = kernel(session, function, session.owner()?)?;
     let answer = session.ask(&[], |question| AskClusters {
         question,
         function: kernel.function,

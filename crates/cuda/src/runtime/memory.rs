@@ -10,7 +10,7 @@ use crate::core::device::Rows;
 use crate::core::module::REGISTRY;
 use crate::core::session::Session;
 use crate::core::stream::Stream;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// Memory of the host starts at a multiple of this.
 const HOST_ALIGNMENT: usize = 4096;
@@ -23,7 +23,7 @@ pub unsafe extern "C" fn hl_cudaMalloc(place: *mut *mut c_void, bytes: usize) ->
             return Err(INVALID_VALUE);
         }
         session.check_unseen()?;
-        let address = session.allocate(device(), bytes as u64)?;
+        let address = session.allocate(session.owner()?, bytes as u64)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, without_provenance_mut(address as usize)) }
     })
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn hl_cudaMallocPitch(
         let step = width.checked_next_multiple_of(512).ok_or(INVALID_VALUE)?;
         let bytes = step.checked_mul(height).ok_or(INVALID_VALUE)?;
         session.check_unseen()?;
-        let address = session.allocate(device(), bytes as u64)?;
+        let address = session.allocate(session.owner()?, bytes as u64)?;
         // SAFETY: places for results, as documented.
         unsafe {
             give(pitch, step)?;
@@ -64,6 +64,7 @@ pub unsafe extern "C" fn hl_cudaMallocManaged(
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaFree(address: *mut c_void) -> Code {
     with_session(|session| {
+        session.check_current()?;
         session.check_unseen()?;
         session.free(address.addr() as u64)
     })
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn hl_cudaHostAlloc(place: *mut *mut c_void, bytes: usize,
         if unsafe { libc::posix_memalign(&raw mut memory, HOST_ALIGNMENT, bytes) } != 0 {
             return Err(NO_MEMORY);
         }
-        session.add_pinned(device(), memory.expose_provenance() as u64, bytes as u64, true)?;
+        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, true)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, memory) }
     })
@@ -136,7 +137,7 @@ pub extern "C" fn hl_cudaHostRegister(memory: *mut c_void, bytes: usize, _flags:
             return Err(INVALID_VALUE);
         }
         session.check_unseen()?;
-        session.add_pinned(device(), memory.expose_provenance() as u64, bytes as u64, false)
+        session.add_pinned(session.owner()?, memory.expose_provenance() as u64, bytes as u64, false)
     })
 }
 
@@ -189,15 +190,15 @@ pub unsafe extern "C" fn hl_cudaPointerGetAttributes(
         let found = match session.range_around(address) {
             Some(range) => PointerAttributes {
                 kind: 2,
-                device: range.device as c_int,
+                device: range.owner.device as c_int,
                 device_pointer: pointer.cast_mut(),
                 host_pointer: null_mut(),
                 ..none
             },
-            None if session.is_pinned(address, 1) => {
-                PointerAttributes { kind: 1, device: device() as c_int, ..none }
-            }
-            None => none,
+            None => match session.pinned_owner(address) {
+                Some(owner) => PointerAttributes { kind: 1, device: owner.device as c_int, ..none },
+                None => none,
+            },
         };
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, found) }
@@ -238,9 +239,9 @@ pub(crate) fn copy_now(
     bytes: usize,
 ) -> Result<(), Code> {
     session.check_unseen()?;
-    let stream = session.default_stream(device())?;
-    session.copy(stream, to, from, bytes)?;
-    session.synchronize_stream(stream)
+    let stream = session.default_stream()?;
+    session.copy(&stream, to, from, bytes)?;
+    session.synchronize_stream(&stream)
 }
 
 /// Copies in the order of the default stream, and waits.
@@ -272,7 +273,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyAsync(
     })
 }
 
-/// Copies between devices, behind all work of both and of the current one.
+/// Copies between devices, behind all work of both and of the current context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaMemcpyPeer(
     to: *mut c_void,
@@ -295,11 +296,9 @@ pub(crate) fn copy_peer(
     let (to_device, from_device) =
         (super::device::number(session, to_device)?, super::device::number(session, from_device)?);
     for one in [to_device, from_device] {
-        if one != device() {
-            session.wait_device(one)?;
-        }
+        session.wait_device(one)?;
     }
-    session.wait_device(device())?;
+    session.wait_context(&*session.current_context()?)?;
     copy_now(session, to, from, bytes)
 }
 
@@ -334,9 +333,9 @@ pub unsafe extern "C" fn hl_cudaMemcpy2D(
     with_session(|session| {
         direction(kind)?;
         session.check_unseen()?;
-        let stream = session.default_stream(device())?;
-        copy_rows(session, stream, (to, to_pitch), (from, from_pitch), width, height)?;
-        session.synchronize_stream(stream)
+        let stream = session.default_stream()?;
+        copy_rows(session, &stream, (to, to_pitch), (from, from_pitch), width, height)?;
+        session.synchronize_stream(&stream)
     })
 }
 
@@ -376,8 +375,8 @@ fn copy_rows(
 pub extern "C" fn hl_cudaMemset(address: *mut c_void, value: c_int, bytes: usize) -> Code {
     with_session(|session| {
         session.check_unseen()?;
-        let stream = session.default_stream(device())?;
-        session.fill(stream, address.addr() as u64, 1, (value & 0xff) as u32, bytes as u64)
+        let stream = session.default_stream()?;
+        session.fill(&stream, address.addr() as u64, 1, (value & 0xff) as u32, bytes as u64)
     })
 }
 
@@ -428,7 +427,7 @@ pub extern "C" fn hl_cudaMemset2DAsync(
 
 fn symbol(session: &Session, shadow: *const c_void) -> Result<(u64, u64), Code> {
     let (binary, name) = REGISTRY.variable(shadow.addr())?;
-    session.symbol(&binary, device(), &name).map_err(|_| crate::code::INVALID_SYMBOL)
+    session.symbol(&binary, session.owner()?, &name).map_err(|_| crate::code::INVALID_SYMBOL)
 }
 
 /// The address of a variable on the current device. The node is asked once.

@@ -16,7 +16,7 @@ use crate::core::launch::Geometry;
 use crate::core::list::List;
 use crate::core::node::{Arguments, Given, Node, NodeKind};
 use crate::core::session::Session;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// `cudaKernelNodeParams`
 #[repr(C)]
@@ -94,7 +94,7 @@ pub(super) unsafe fn kernel_node(session: &Session, given: *const KernelParamete
     }
     // SAFETY: the caller's promise.
     let given = unsafe { *given };
-    let kernel = kernel(session, given.function, device())?;
+    let kernel = kernel(session, given.function, session.owner()?)?;
     let geometry = Geometry {
         grid: given.grid.into(),
         block: given.block.into(),
@@ -103,7 +103,7 @@ pub(super) unsafe fn kernel_node(session: &Session, given: *const KernelParamete
     };
     // SAFETY: the caller's promise.
     let parameters = unsafe { crate::driver::launch::parameters(given.each, given.extra)? };
-    let list = session.commands_of(device(), |stream| {
+    let list = session.commands_of(kernel.owner, |stream| {
         // SAFETY: the caller's promise.
         unsafe { session.launch(&kernel, stream, &geometry, parameters) }
     })?;
@@ -120,7 +120,7 @@ pub(super) unsafe fn copy_node(session: &Session, given: *const Copy3D) -> Resul
     }
     // SAFETY: the caller's promise.
     let given = unsafe { *given };
-    let list = session.commands_of(device(), |stream| copy_3d(session, stream, &given))?;
+    let list = session.commands_of(session.owner()?, |stream| copy_3d(session, stream, &given))?;
     Ok(Node::own(NodeKind::Copy, list, Given::Bytes(bytes_of(&given))))
 }
 
@@ -135,7 +135,7 @@ pub(super) fn fill_node(session: &Session, given: *const FillParameters) -> Resu
     }
     let place = Rows { start: given.to.addr() as u64, pitch: given.pitch as u64 };
     let (width, height) = (given.width as u64, given.height as u64);
-    let list = session.commands_of(device(), |stream| {
+    let list = session.commands_of(session.owner()?, |stream| {
         session.fill_rows(stream, place, given.element, given.value, width, height)
     })?;
     Ok(Node::own(NodeKind::Fill, list, Given::Bytes(bytes_of(&given))))

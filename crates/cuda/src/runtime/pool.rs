@@ -240,7 +240,7 @@ pub unsafe extern "C" fn hl_cudaMallocAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        let device = session.stream(stream)?.device;
+        let device = session.stream(stream)?.owner.device;
         // SAFETY: a place for a result, as documented.
         unsafe { allocate(session, place, bytes, session.current_pool(device)?) }
     })

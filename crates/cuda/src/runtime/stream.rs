@@ -7,7 +7,7 @@ use super::give;
 use crate::code::{Code, INVALID_VALUE, NOT_READY};
 use crate::core::capture_mode::CaptureMode;
 use crate::core::handle::Kind;
-use crate::core::thread::{device, exchange_capture_mode, with_session};
+use crate::core::thread::{exchange_capture_mode, with_session};
 
 /// Makes a stream.
 #[unsafe(no_mangle)]
@@ -35,7 +35,7 @@ pub unsafe extern "C" fn hl_cudaStreamCreateWithPriority(
             return Err(INVALID_VALUE);
         }
         let priority = priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST);
-        let stream = session.create_stream(device(), flags, priority)?;
+        let stream = session.create_stream(session.owner()?, flags, priority)?;
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Kind::Stream.handle(stream.number)) }
     })
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn hl_cudaStreamGetPriority(stream: *mut c_void, priority:
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cudaStreamGetDevice(stream: *mut c_void, device: *mut c_int) -> Code {
     // SAFETY: a place for a result, as documented.
-    with_session(|session| unsafe { give(device, session.stream(stream)?.device as c_int) })
+    with_session(|session| unsafe { give(device, session.stream(stream)?.owner.device as c_int) })
 }
 
 /// The number of a stream.

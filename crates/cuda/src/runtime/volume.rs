@@ -9,7 +9,7 @@ use crate::code::{Code, INVALID_VALUE, NOT_SUPPORTED};
 use crate::core::device::Rows;
 use crate::core::session::Session;
 use crate::core::stream::Stream;
-use crate::core::thread::{device, with_session};
+use crate::core::thread::with_session;
 
 /// `cudaPos` and `cudaExtent`: bytes in the first direction, rows, slices.
 #[repr(C)]
@@ -118,10 +118,10 @@ pub(crate) fn copy_3d(session: &Session, stream: &Arc<Stream>, copy: &Copy3D) ->
 pub unsafe extern "C" fn hl_cudaMemcpy3D(copy: *const Copy3D) -> Code {
     with_session(|session| {
         session.check_unseen()?;
-        let stream = session.default_stream(device())?;
+        let stream = session.default_stream()?;
         // SAFETY: as documented.
-        copy_3d(session, stream, unsafe { copy.as_ref() }.ok_or(INVALID_VALUE)?)?;
-        session.synchronize_stream(stream)
+        copy_3d(session, &stream, unsafe { copy.as_ref() }.ok_or(INVALID_VALUE)?)?;
+        session.synchronize_stream(&stream)
     })
 }
 
@@ -144,9 +144,9 @@ pub unsafe extern "C" fn hl_cudaMemcpy3DPeer(copy: *const CopyPeer3D) -> Code {
         for one in [copy.from_device, copy.to_device] {
             session.wait_device(super::device::number(session, one)?)?;
         }
-        let stream = session.default_stream(device())?;
-        copy_3d(session, stream, &plain(copy))?;
-        session.synchronize_stream(stream)
+        let stream = session.default_stream()?;
+        copy_3d(session, &stream, &plain(copy))?;
+        session.synchronize_stream(&stream)
     })
 }
 
@@ -214,7 +214,7 @@ pub unsafe extern "C" fn hl_cudaMalloc3D(place: *mut Pitched, extent: Place) -> 
         let rows = extent.y.checked_mul(extent.z).ok_or(INVALID_VALUE)?;
         let bytes = pitch.checked_mul(rows).ok_or(INVALID_VALUE)?;
         session.check_unseen()?;
-        let address = session.allocate(device(), bytes as u64)?;
+        let address = session.allocate(session.owner()?, bytes as u64)?;
         let start = without_provenance_mut(address as usize);
         // SAFETY: a place for a result, as documented.
         unsafe { give(place, Pitched { start, pitch, width: extent.x, height: extent.y }) }
