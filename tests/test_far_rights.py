@@ -98,10 +98,19 @@ def test_programs_of_another_user_run_beside_the_budget_and_are_told_of(binary, 
     assert "; 1 programs started outside" in ended.stderr, ended.stderr
 
 
+# Programs that end well: one that asks for memory, and one that does not and is told of only where far memory begins as it is loaded.
+BESIDE = {
+    "large": ([sys.executable, "-c", "memory = bytearray(b'7') * (20 << 20); print('right' if memory.count(b'7') == len(memory) else 'wrong')"], {}),
+    "eager": (["/bin/echo", "right"], {"HINTERLAND_FAR_EAGER": "1"}),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="util-linux has setpriv")
-def test_programs_without_the_right_to_a_userfaultfd_run_beside_the_budget_and_are_told_of(binary, library):
-    program = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace", "/bin/echo", "right"]
-    ended = far(binary, ["--local", "64M"], program)
+def test_programs_without_the_right_to_a_userfaultfd_run_beside_the_budget_and_are_told_of(binary, library, kind):
+    program, variables = BESIDE[kind]
+    words = ["setpriv", "--bounding-set", "-sys_ptrace", "--inh-caps", "-sys_ptrace", *program]
+    ended = far(binary, ["--local", "64M"], words, env={**os.environ, **variables})
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert "has given up the right to a userfaultfd" in ended.stderr, ended.stderr
 
@@ -152,10 +161,12 @@ def test_a_program_that_its_own_filter_ends_is_told_why(binary, library, tmp_pat
     assert "seccomp" in ended.stderr and "hint:" in ended.stderr, ended.stderr
 
 
-def test_programs_that_begin_behind_a_filter_run_beside_the_budget_and_are_told_of(binary, library, tmp_path):
-    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_filter"), "/bin/echo", "right"])
+@pytest.mark.parametrize("kind", BESIDE)
+def test_programs_that_begin_behind_a_filter_run_beside_the_budget_and_are_told_of(binary, library, tmp_path, kind):
+    program, variables = BESIDE[kind]
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_filter"), *program], env={**os.environ, **variables})
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
-    assert "echo may not make the system calls" in ended.stderr and "; 1 programs started outside" in ended.stderr, ended.stderr
+    assert "may not make the system calls" in ended.stderr and "; 1 programs started outside" in ended.stderr, ended.stderr
 
 
 def test_a_library_that_the_loader_cannot_name_is_refused_before_the_program_starts(binary, library, tmp_path):

@@ -21,14 +21,15 @@ use hinterland_farplan::trend::Trends;
 use hinterland_farplan::{PAGE, State, Table};
 use hinterland_os::pagemap::{PageMap, PresentRun};
 use hinterland_os::poll::EventCounter;
+use hinterland_os::process::ProcessHandle;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Fault, FaultModes};
 use hinterland_os::{OsError, SharedSlice, Userfault};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How much of the programs' memory may be on this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,9 +190,25 @@ pub(crate) struct Known {
     /// The evicting thread waits to be told of pressure.
     pub is_evictor_idle: bool,
     pub is_over: bool,
+    /// The first process of the run, once the library is in it: it may never have memory to tell of.
+    pub first: Option<ProcessHandle>,
 }
 
 impl Known {
+    /// The processes that are known, the first one of the run first while it lives.
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let mut all: Vec<i32> =
+            self.spaces.values().map(|space| space.process).filter(|process| *process > 0).collect();
+        all.dedup();
+        if let Some(first) = &self.first
+            && !all.contains(&first.number())
+            && first.has_ended(Duration::ZERO).is_ok_and(|ended| !ended)
+        {
+            all.insert(0, first.number());
+        }
+        all
+    }
+
     /// Bytes that the tables have resident.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.spaces.values().map(|space| space.table.resident_bytes()).sum()
@@ -218,6 +235,8 @@ pub(crate) struct Engine {
     /// What was said and is not said again.
     pub said: Mutex<BTreeSet<&'static str>>,
     pub lost_bytes: AtomicU64,
+    /// The library has said that it is there, although no process may have had far memory.
+    pub is_loaded: AtomicBool,
     /// The run is over.
     pub over: Condvar,
 }
@@ -242,6 +261,7 @@ impl Engine {
             board: None,
             said: Mutex::default(),
             lost_bytes: AtomicU64::new(0),
+            is_loaded: AtomicBool::new(false),
             over: Condvar::new(),
         }
     }

@@ -36,8 +36,10 @@ impl Moved {
 /// What a run moved and cost. Bytes and counts.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Processes that had far memory: none if no program was started.
+    /// Processes that had far memory: none where all of them were small.
     pub processes: u64,
+    /// Whether the library was loaded into the program.
+    pub is_loaded: bool,
     /// Most that was resident at once of the memory under service.
     pub resident_bytes_max: u64,
     /// Most that was far at once.
@@ -99,6 +101,8 @@ impl Report {
         });
         Self {
             processes,
+            // Relaxed: the threads that write it have ended.
+            is_loaded: processes > 0 || engine.is_loaded.load(Ordering::Relaxed),
             resident_bytes_max: counters.resident_bytes_max,
             far_bytes_max: counters.far_bytes_max,
             faults: counters.faults,

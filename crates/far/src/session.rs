@@ -21,6 +21,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -476,6 +477,7 @@ impl Serving {
                 }
                 true
             }
+            Some(Message { kind: Kind::Present, .. }) => self.note_first(process),
             Some(Message { kind: Kind::Connect, .. }) => {
                 if let Some(descriptor) = descriptors.pop() {
                     self.admit(UnixStream::from_descriptor(descriptor));
@@ -499,6 +501,19 @@ impl Serving {
         if is_new {
             self.has_spare(SPARE_DESCRIPTORS);
         }
+    }
+
+    /// Keeps in mind which process is the first one of the run. It says so again in each program that it becomes; a run within this one
+    /// has another first. Nothing more comes over the connection.
+    fn note_first(&self, process: i32) -> bool {
+        self.engine.is_loaded.store(true, Ordering::Relaxed); // Relaxed: a mark for the end of the run.
+        let mut known = self.engine.lock();
+        let lives = |first: &ProcessHandle| first.has_ended(Duration::ZERO).is_ok_and(|ended| !ended);
+        if !known.first.as_ref().is_some_and(lives) {
+            // One that has ended by now is not listed.
+            known.first = ProcessHandle::open(process).ok();
+        }
+        false
     }
 
     /// A process begins: the program, one that it has become, or a child that it forked.

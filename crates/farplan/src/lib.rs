@@ -32,6 +32,7 @@ pub mod hand;
 pub mod huge;
 pub mod live;
 pub mod loose;
+pub mod plain;
 pub mod refault;
 pub mod replay;
 pub mod reuse;

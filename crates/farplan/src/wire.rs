@@ -9,6 +9,7 @@
 //! | `LAND`, address before, address, bytes | program | what lay at the address before lies here now and has this length |
 //! | `RELEASE`, address, bytes, 0 | program | this memory is the kernel's from here on, with what it holds; asked again until the answer's second value is 0 |
 //! | `PROGRAM`, 0, how it begins (`BEGINS_`), 0 | program | this process is about to become another program; descriptor: its file; no answer |
+//! | `PRESENT`, 0, 0, 0 | program | the library is in the first process of the run; no answer |
 //! | `CONNECT`, 0, 0, 0 | program | a further connection, for a process that cannot reach the socket; descriptor: its other end; no answer here |
 //! | `DONE`, 1 if memory is under service, 1 if `RELEASE` is to be asked again, or `HELLO` said again behind a touch of the probe, 0 | supervisor | the answer to `HELLO`, `MOVER`, `REGISTER`, `LAND` and `RELEASE` |
 //! | `TAKE`, address, bytes, place in the staging area | supervisor | move these pages to the staging area |
@@ -72,6 +73,8 @@ pub enum Kind {
     Program = 17,
     /// A further connection.
     Connect = 18,
+    /// The library was loaded.
+    Present = 19,
 }
 
 /// A message.
@@ -120,6 +123,7 @@ impl Message {
             16 => Kind::Release,
             17 => Kind::Program,
             18 => Kind::Connect,
+            19 => Kind::Present,
             _ => return None,
         };
         Some(Self { kind, words: [word(1), word(2), word(3)] })
@@ -132,7 +136,15 @@ mod tests {
 
     #[test]
     fn messages_come_back_and_unknown_kinds_do_not() {
-        for kind in [Kind::Hello, Kind::Mover, Kind::Register, Kind::Done, Kind::Program, Kind::Connect] {
+        for kind in [
+            Kind::Hello,
+            Kind::Mover,
+            Kind::Register,
+            Kind::Done,
+            Kind::Program,
+            Kind::Connect,
+            Kind::Present,
+        ] {
             let message = Message::new(kind, [1, u64::MAX, 3]);
             assert_eq!(Message::parse(&message.to_bytes()), Some(message));
         }

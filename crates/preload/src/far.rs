@@ -2,30 +2,38 @@
 //!
 //! Nothing happens unless `hinterland run --local` set `HINTERLAND_FAR_SOCKET`. Then the library, as it is loaded,
 //!
+//! 1. turns the C library's own `mmap`, `munmap`, `mremap`, `madvise` and `brk` to the functions here ([`patch`]), so that `malloc`'s
+//!    memory is seen, too ([`calls`], [`heap`]);
+//! 2. hands each program that one becomes over as it begins, unless that has this library, too ([`programs`]).
+//!
+//! With the first memory that is worth it ([`arming`]), and before it could not any more ([`rights`]), a process begins to have far memory. Then the library
+//!
 //! 1. makes a userfaultfd and hands it to the supervisor ([`link`]);
 //! 2. starts the reclaim thread ([`mover`]), which ends the process if the supervisor is gone, and keeps a descriptor of the userfaultfd where
-//!    no `close` of the program reaches it: if the supervisor dies, faults wait and never see zeros;
-//! 3. turns the C library's own `mmap`, `munmap`, `mremap`, `madvise` and `brk` to the functions here ([`patch`]), so that `malloc`'s
-//!    memory is seen, too ([`calls`]);
-//! 4. hands each program that one becomes over as it begins, so that one without this library is told of ([`programs`]).
+//!    no `close` of the program reaches it: if the supervisor dies, faults wait and never see zeros.
 //!
-//! A child of `fork` greets anew before `fork` returns in it.
+//! A child of `fork` greets anew before `fork` returns in it, if its parent has begun.
 
+mod arming;
 mod calls;
 mod claims;
+mod heap;
 mod layout;
 mod link;
 mod mover;
 mod patch;
 mod programs;
+mod quiet;
 mod reserved;
+mod rights;
 mod thread;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{control, lock_all};
 
 use hinterland_region::system::say;
-use link::Begin;
+use libc::{c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The process in which far memory is on; 0 at first. A child has its parent's number here until it has greeted: what it
@@ -36,6 +44,11 @@ pub(crate) fn is_active() -> bool {
     // Acquire: pairs with the Release in `activate`, behind which everything is set up.
     let process = PROCESS.load(Ordering::Acquire);
     process != 0 && process == std::process::id()
+}
+
+/// Whether far memory is on in this process, or in one that it was made from and has not greeted since.
+fn has_begun() -> bool {
+    PROCESS.load(Ordering::Acquire) != 0 // Acquire: as above.
 }
 
 fn activate() {
@@ -50,39 +63,78 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs as the library is loaded, before the program.
 extern "C" fn begin() {
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
-    let result = match link::connect(socket, layout::prepare) {
-        Ok(()) => set_up(),
-        Err(Begin::Failed(error)) => Err(error.to_string()),
-        Err(Begin::Outside(why)) => {
-            if let Some(why) = why {
-                say(&format!("the memory of this program is the kernel's, and none of the budget's: {why}"));
-            }
-            return;
-        }
-    };
-    if let Err(why) = result {
+    let loaded = Loaded::look();
+    if let Err(why) = set_up(socket, loaded.own_path) {
         say(&format!("far memory cannot be had, and the program is not started: {why}"));
         // SAFETY: ends the process at once; nothing of the program has run.
         unsafe { libc::_exit(125) };
     }
-    activate();
+    arming::allow(loaded.data_bytes, is_first(), crate::mounts::is_on(c"HINTERLAND_FAR_EAGER"));
 }
 
-fn set_up() -> Result<(), String> {
-    programs::learn_own_name();
+fn set_up(socket: &[u8], own_path: &'static [u8]) -> Result<(), String> {
+    link::learn_socket(socket)?;
+    programs::learn_own_name(own_path);
     patch::turn_to_us()?;
-    mover::start().map_err(|error| error.to_string())?;
-    // SAFETY: the function lives as long as this library.
-    if unsafe { libc::pthread_atfork(None, None, Some(child)) } != 0 {
+    // SAFETY: the functions live as long as this library.
+    let handled =
+        unsafe { libc::pthread_atfork(Some(arming::before_fork), Some(arming::after_fork), Some(child)) };
+    if handled != 0 {
         return Err("no memory for a handler of fork (hint: free some)".to_owned());
     }
-    calls::grow_heap_in_steps();
+    heap::begin();
     Ok(())
 }
 
-/// In a child that `fork` has just made: it has no reclaim thread, and its memory has a descriptor that only the supervisor has. What its
+/// Whether this is the process that the run started, whatever programs it became since.
+fn is_first() -> bool {
+    let number = crate::mounts::variable(c"HINTERLAND_FAR_FIRST");
+    number.and_then(|text| std::str::from_utf8(text).ok()?.parse().ok()) == Some(std::process::id())
+}
+
+/// What the loader has done before anybody looked.
+struct Loaded {
+    /// Bytes that the program and its libraries may write.
+    data_bytes: u64,
+    /// The path of this library, as the loader has it.
+    own_path: &'static [u8],
+}
+
+impl Loaded {
+    fn look() -> Self {
+        let mut loaded = Self { data_bytes: 0, own_path: b"" };
+        // SAFETY: the function is called in here only, with the value.
+        unsafe { libc::dl_iterate_phdr(Some(Self::add), (&raw mut loaded).cast()) };
+        loaded
+    }
+
+    unsafe extern "C" fn add(object: *mut dl_phdr_info, _bytes: size_t, loaded: *mut c_void) -> c_int {
+        let own = begin as *const () as u64;
+        // SAFETY: the loader's own record, its segments and its name, which stay while the object is loaded, and the value above.
+        unsafe {
+            let (object, loaded) = (&*object, &mut *loaded.cast::<Self>());
+            let segments = std::slice::from_raw_parts(object.dlpi_phdr, usize::from(object.dlpi_phnum));
+            for segment in segments.iter().filter(|segment| segment.p_type == libc::PT_LOAD) {
+                if segment.p_flags & libc::PF_W != 0 {
+                    loaded.data_bytes += segment.p_memsz;
+                }
+                let start = object.dlpi_addr.wrapping_add(segment.p_vaddr);
+                if own.wrapping_sub(start) < segment.p_memsz && !object.dlpi_name.is_null() {
+                    loaded.own_path = CStr::from_ptr(object.dlpi_name).to_bytes();
+                }
+            }
+        }
+        0
+    }
+}
+
+/// In a child that `fork` has just made. If its parent has far memory, it has no reclaim thread, and its memory has a descriptor that only the supervisor has. What its
 /// parent's reclaim thread has is not in its table of descriptors.
 unsafe extern "C" fn child() {
+    arming::in_child();
+    if !has_begun() {
+        return;
+    }
     let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
         activate();
         mover::start()

@@ -27,6 +27,8 @@ use std::sync::Arc;
 
 /// The variable by which the library finds the supervisor.
 pub const SOCKET_VARIABLE: &str = "HINTERLAND_FAR_SOCKET";
+/// The variable by which the library knows the process that the run started.
+pub const FIRST_VARIABLE: &str = "HINTERLAND_FAR_FIRST";
 /// The variables by which the threads that read back ends, or those that write to them, are others than the width says; 0 turns them off.
 const READERS_VARIABLE: &str = "HINTERLAND_FAR_READERS";
 const WRITERS_VARIABLE: &str = "HINTERLAND_FAR_WRITERS";
@@ -311,7 +313,7 @@ impl Supervised {
                  madvise, process_vm_readv, sched_yield, rt_sigprocmask and futex (hint: allow them, or run it without --local)",
             );
         }
-        if report.processes == 0 {
+        if !report.is_loaded {
             // Why nothing was started has been told.
             if ended.is_some_and(|status| !matches!(status.code(), Some(CODE_NOT_STARTED..=CODE_NOT_FOUND))) {
                 output.warn(

@@ -179,11 +179,8 @@ pub fn become_program(
     program: &[OsString],
 ) -> (Failure, ExitCode) {
     let failed = |text: String, hint: &str| (Failure::new(text, hint), ExitCode::from(CANNOT_START));
-    // With far memory, the library ends every process of the program when its supervisor is gone, and says why.
-    let ends_itself = std::env::var_os(super::far::SOCKET_VARIABLE).is_some();
-    if !ends_itself
-        && let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32)
-    {
+    // The library takes this back in a program that has far memory: it ends all its processes when their supervisor is gone, and says why.
+    if let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32) {
         return failed(error.to_string(), "try again");
     }
     // It may have ended before the kernel was asked to watch it.
@@ -207,6 +204,10 @@ pub fn become_program(
     if let Some(library) = library {
         let before = std::env::var_os("LD_PRELOAD");
         command.env("LD_PRELOAD", super::preload::variable(Path::new(library), before.as_deref()));
+    }
+    if std::env::var_os(super::far::SOCKET_VARIABLE).is_some() {
+        // The number stays what it is, whatever this process becomes.
+        command.env(super::far::FIRST_VARIABLE, std::process::id().to_string());
     }
     let error = command.exec();
     let shown = name.to_string_lossy();

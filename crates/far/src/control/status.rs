@@ -100,7 +100,7 @@ impl Status {
         let mut status = Self {
             about: about.clone(),
             supervisor: std::process::id(),
-            processes: known.spaces.values().map(|space| space.process).filter(|pid| *pid > 0).collect(),
+            processes: known.processes(),
             started_ms,
             uptime_s: began.elapsed().as_secs_f64(),
             budget,
@@ -123,7 +123,6 @@ impl Status {
             ..Self::default()
         };
         drop(known);
-        status.processes.dedup();
         // Relaxed: numbers for people.
         status.lost_bytes = engine.lost_bytes.load(Ordering::Relaxed);
         status.copies = engine.stores.copies();

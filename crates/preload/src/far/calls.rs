@@ -1,43 +1,36 @@
 //! The calls that make and take away memory, with what far memory adds to them. All go straight to the kernel.
 
-use super::{is_active, layout, link, reserved};
+use super::arming::Otherwise;
+use super::{arming, heap, is_active, layout, link, reserved};
 use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
 use libc::{c_int, c_void, off_t, size_t};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Smaller memory stays where it is: telling costs 30 us. Engines of languages ask for so much at once.
-const REGION_BYTES_MIN: u64 = 256 << 10;
+pub(super) const REGION_BYTES_MIN: u64 = 256 << 10;
 /// Writable memory beyond this is no program's to use up: the shadow of a sanitizer.
 const REGION_BYTES_MAX: u64 = 4 << 40;
-/// From here on `malloc` asks for memory of its own for one allocation: where its own adapting to large allocations ends, so that
-/// programs that free and allocate them in turn do not take a fault for each page.
-const OWN_MAPPING_BYTES: c_int = 32 << 20;
-/// How much the heap grows by at once, so that growing it is told rarely.
-const HEAP_STEP_BYTES: c_int = 4 << 20;
 /// Pages become guards: empty, and whoever touches one gets SIGSEGV (Linux 6.13).
 const MADV_GUARD_INSTALL: c_int = 102;
 /// What only the kernel copes with.
 const FLAGS_LEFT_ALONE: c_int =
     libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
 
-/// The end of the heap, as the kernel last said.
-static HEAP_END: AtomicU64 = AtomicU64::new(0);
-
 /// `mmap`.
 pub(crate) fn map(call: MapCall) -> io::Result<u64> {
     // SAFETY: the program asked for exactly this.
     let kernel = |call| unsafe { system::map(call) };
-    if !is_active() {
-        return kernel(call);
-    }
-    let may_be_far = call.bytes >= REGION_BYTES_MIN
-        && call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && call.flags & libc::MAP_ANONYMOUS != 0
-        && call.flags & FLAGS_LEFT_ALONE == 0
-        && call.protection & libc::PROT_EXEC == 0;
+    let may_be_far = may_be_far(&call);
     let replaces = call.flags & libc::MAP_FIXED != 0;
+    if !is_active() && !begins_with(&call, may_be_far) {
+        let address = kernel(call)?;
+        if arming::is_waiting() {
+            note_untold(&call, address, may_be_far);
+        }
+        return Ok(address);
+    }
     let mut asked = call;
     if may_be_far {
         // All at once would be more than the budget.
@@ -61,11 +54,46 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
     Ok(address)
 }
 
+fn may_be_far(call: &MapCall) -> bool {
+    call.bytes >= REGION_BYTES_MIN
+        && call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && call.flags & libc::MAP_ANONYMOUS != 0
+        && call.flags & FLAGS_LEFT_ALONE == 0
+        && call.protection & libc::PROT_EXEC == 0
+}
+
+/// Whether far memory begins with a mapping, which is to be made behind that. Memory that cannot be far counts, too, once it may be written:
+/// it takes room from the rest. Pages of a file that nobody writes are the kernel's to drop.
+fn begins_with(call: &MapCall, may_be_far: bool) -> bool {
+    let weighs = call.protection & libc::PROT_WRITE != 0 || may_be_far && !reserved::is_reservation(call);
+    weighs && arming::asks(call.bytes, true)
+}
+
+/// Keeps in mind what matters of a mapping if far memory begins later.
+fn note_untold(call: &MapCall, address: u64, may_be_far: bool) {
+    if call.flags & libc::MAP_FIXED != 0 {
+        reserved::cut(address, address.saturating_add(call.bytes));
+        heap::note(address, call.bytes);
+    }
+    if may_be_far && reserved::is_reservation(call) {
+        reserved::add(address, address.saturating_add(call.bytes));
+    }
+}
+
+/// What the program does to memory before far memory begins.
+fn note_change(address: u64, bytes: u64) {
+    if arming::is_waiting() {
+        reserved::cut(address, address.saturating_add(bytes));
+        heap::note(address, bytes);
+    }
+}
+
 /// `munmap`.
 pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::unmap(address, bytes) };
     if !is_active() {
+        note_change(address, bytes);
         return kernel();
     }
     reserved::cut(address, address.saturating_add(bytes));
@@ -79,10 +107,15 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
 pub(crate) fn protect(address: u64, bytes: u64, protection: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     unsafe { system::protect(address, bytes, protection) }?;
-    if is_active() && protection & libc::PROT_WRITE != 0 && protection & libc::PROT_EXEC == 0 {
+    if (is_active() || arming::is_waiting())
+        && protection & libc::PROT_WRITE != 0
+        && protection & libc::PROT_EXEC == 0
+    {
         // Of memory that was only reserved, what may be written may be far.
         for (start, end) in reserved::parts(address, address.saturating_add(bytes)) {
-            link::register(start, end - start);
+            if is_active() || arming::begin(Otherwise::Ended) {
+                link::register(start, end - start);
+            }
         }
     }
     Ok(())
@@ -92,7 +125,12 @@ pub(crate) fn protect(address: u64, bytes: u64, protection: c_int) -> io::Result
 pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, target: u64) -> io::Result<u64> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::remap(address, bytes, new_bytes, flags, target) };
-    if !is_active() {
+    let is_on = is_active() || new_bytes > bytes && arming::asks(new_bytes - bytes, true);
+    if !is_on {
+        note_change(address, bytes);
+        if flags & libc::MREMAP_FIXED != 0 {
+            note_change(target, new_bytes);
+        }
         return kernel();
     }
     reserved::cut(address, address.saturating_add(bytes));
@@ -117,13 +155,18 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
 pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::advise(address, bytes, advice) };
-    if is_active() && matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL) {
-        // A child would have a table of memory that it does not have, or that is to be zeros. And no event tells of guards, which drop content and
-        // are overwritten by whoever fills a page.
-        link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
-    }
+    // A child would have a table of memory that it does not have, or that is to be zeros. And no event tells of guards, which drop content and
+    // are overwritten by whoever fills a page.
+    let is_kernels = matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
     if !is_active() {
+        // Nor does it know of what the kernel may take at any moment.
+        if (is_kernels || advice == libc::MADV_FREE) && arming::is_waiting() {
+            heap::note(address, bytes);
+        }
         return kernel();
+    }
+    if is_kernels {
+        link::release(address & !(PAGE - 1), bytes.next_multiple_of(PAGE));
     }
     match advice {
         libc::MADV_DONTNEED => layout::drop_content(kernel),
@@ -146,42 +189,6 @@ fn say_of_huge_memory(bytes: u64) {
             "memory of {} GiB at once is left to the kernel, and none of it is far (hint: have the program ask for less)",
             bytes >> 30
         ));
-    }
-}
-
-/// `brk`, as the kernel has it: returns the end of the heap.
-fn heap(end: u64) -> u64 {
-    // SAFETY: the program asked for exactly this.
-    let kernel = || unsafe { libc::syscall(libc::SYS_brk, end) as u64 };
-    // Relaxed: the C library changes the heap under a lock of its own.
-    let before = HEAP_END.load(Ordering::Relaxed);
-    if !is_active() || end == 0 {
-        let now = kernel();
-        HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
-        return now;
-    }
-    let shrink = || {
-        let from = end.next_multiple_of(PAGE);
-        link::lift(from, before.next_multiple_of(PAGE).saturating_sub(from));
-        kernel()
-    };
-    let now = if end < before { layout::change(shrink) } else { kernel() };
-    HEAP_END.store(now, Ordering::Relaxed); // Relaxed: as above.
-    let (from, to) = (before.next_multiple_of(PAGE), now & !(PAGE - 1));
-    if before != 0 && to > from {
-        link::register(from, to - from);
-    }
-    now
-}
-
-/// Has `malloc` grow the heap in large steps.
-pub(super) fn grow_heap_in_steps() {
-    heap(0);
-    // SAFETY: plain values.
-    unsafe {
-        libc::mallopt(libc::M_TOP_PAD, HEAP_STEP_BYTES);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, 2 * OWN_MAPPING_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_MAPPING_BYTES);
     }
 }
 
@@ -225,18 +232,6 @@ pub(super) unsafe extern "C" fn c_mremap(
 ) -> *mut c_void {
     let (address, target) = (address.expose_provenance() as u64, target.expose_provenance() as u64);
     answer(remap(address, bytes as u64, new_bytes as u64, flags, target))
-}
-
-/// What the C library's `brk` becomes. Its callers in there read the end of the heap from a variable, which is kept.
-pub(super) unsafe extern "C" fn c_brk(end: *mut c_void) -> c_int {
-    let wanted = end.expose_provenance() as u64;
-    let now = heap(wanted);
-    super::patch::set_current_break(now);
-    if now < wanted {
-        set_errno(&io::Error::from_raw_os_error(libc::ENOMEM));
-        return -1;
-    }
-    0
 }
 
 fn answer(result: io::Result<u64>) -> *mut c_void {

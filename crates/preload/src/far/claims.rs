@@ -1,5 +1,6 @@
 //! Calls by which a program takes memory for itself alone: it serves its faults, or locks all of it.
 
+use super::arming::{self, Otherwise};
 use super::{is_active, link, mover};
 use libc::{c_int, c_ulong};
 use std::io;
@@ -58,6 +59,8 @@ pub(crate) fn lock_all(flags: c_int) -> io::Result<()> {
             _ => Err(io::Error::last_os_error()),
         }
     };
+    // What is to be locked as it is mapped would lock the staging area, too.
+    arming::begin(Otherwise::Ended);
     if !is_active() || flags & libc::MCL_CURRENT == 0 {
         return kernel(flags);
     }

@@ -27,7 +27,7 @@ pub(super) fn prepare() -> Result<OwnedFd, OsError> {
     let slice = Box::leak(Box::new(Arc::new(mapping).slice()));
     let epoch = std::ptr::from_ref(slice.atomic_u64(wire::EPOCH_AT)?);
     let lock = std::ptr::from_ref(slice.atomic_u32(wire::LOCK_AT)?);
-    // Relaxed: there is one thread, at the start as in a child of fork.
+    // Relaxed: published by `activate`, before which nobody looks; a child of fork has one thread.
     EPOCH.store(epoch.cast_mut(), Ordering::Relaxed);
     LOCK.store(lock.cast_mut(), Ordering::Relaxed);
     Ok(descriptor)
@@ -38,7 +38,8 @@ fn words() -> Option<(&'static AtomicU64, &'static AtomicU32)> {
     unsafe { Some((EPOCH.load(Ordering::Relaxed).as_ref()?, LOCK.load(Ordering::Relaxed).as_ref()?)) }
 }
 
-fn acquire(word: &AtomicU32) {
+/// Takes a lock that a word is.
+pub(super) fn acquire(word: &AtomicU32) {
     // 0: free, 1: taken, 2: taken and somebody waits. Acquire: pairs with the Release in `release`.
     if word.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
         return; // Relaxed on failure: the loop below looks again.
@@ -49,7 +50,8 @@ fn acquire(word: &AtomicU32) {
     }
 }
 
-fn release(word: &AtomicU32) {
+/// Lets go of it.
+pub(super) fn release(word: &AtomicU32) {
     // Release: pairs with the Acquire of the next holder.
     if word.swap(0, Ordering::Release) == 2 {
         let _ = futex::wake(word, 1);
@@ -103,12 +105,13 @@ pub(super) fn while_unchanged<T>(expected: u64, work: impl FnOnce() -> T) -> Opt
 }
 
 /// All signals held back from this thread until dropped. `errno` stays.
-struct Signals {
+pub(super) struct Signals {
     before: u64,
 }
 
 impl Signals {
-    fn hold() -> Self {
+    /// Holds them back.
+    pub(super) fn hold() -> Self {
         let (all, mut before) = (u64::MAX, 0u64);
         // SAFETY: both masks are eight bytes, as the call is told.
         unsafe {

@@ -13,12 +13,15 @@ use std::cell::UnsafeCell;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long the supervisor may take to accept.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Longest path of a socket, as the kernel has it.
+const PATH_BYTES_MAX: usize = 108;
 
 /// Said when the program has closed the connection and no other can be had.
 const CUT_OFF: &[u8] = b"hinterland: the program has closed a descriptor of the library and none can be opened in its place: \
@@ -39,22 +42,42 @@ static PROBE: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicBool = AtomicBool::new(false);
 /// Whether the supervisor has said that memory is under service.
 static SERVED: AtomicBool = AtomicBool::new(false);
-static SOCKET: AtomicPtr<Vec<u8>> = AtomicPtr::new(std::ptr::null_mut());
+/// Where the supervisor listens: a copy, since programs write over their environment.
+static SOCKET: OnceLock<Path> = OnceLock::new();
+
+/// A path, in memory that nobody allocates.
+struct Path {
+    bytes: [u8; PATH_BYTES_MAX],
+    count: usize,
+}
+
+/// Keeps in mind where the supervisor listens.
+pub(super) fn learn_socket(socket: &[u8]) -> Result<(), String> {
+    let mut path = Path { bytes: [0; PATH_BYTES_MAX], count: socket.len() };
+    let place = path.bytes.get_mut(..socket.len()).ok_or("the path of its socket is too long")?;
+    place.copy_from_slice(socket);
+    let _ = SOCKET.set(path);
+    Ok(())
+}
+
+fn socket() -> Option<&'static std::path::Path> {
+    let path = SOCKET.get()?;
+    Some(std::path::Path::new(OsStr::from_bytes(&path.bytes[..path.count])))
+}
 
 /// Greets the supervisor with a userfaultfd of this process and the page that `prepare` makes.
-pub(super) fn connect(
-    socket: &[u8],
-    prepare: impl FnOnce() -> Result<OwnedFd, OsError>,
-) -> Result<(), Begin> {
-    // Relaxed: this runs before any other thread exists.
-    SOCKET.store(Box::into_raw(Box::new(socket.to_vec())), Ordering::Relaxed);
+pub(super) fn connect(prepare: impl FnOnce() -> Result<OwnedFd, OsError>) -> Result<(), Begin> {
     let stream = open().map_err(|error| match error.errno() {
         // The program before has told of it.
         Some(libc::EACCES) => Begin::Outside(None),
         // A root in which the folder is not, a variable that has outlived its run, or a filter.
         Some(libc::ENOENT | libc::ENOSYS | libc::EPERM) => Begin::Outside(Some(error)),
-        _ => Begin::Failed(error),
+        _ => unless_short(error),
     })?;
+    let outside_if_filtered = |stream: &UnixStream, error: OsError| {
+        // Why there is none is not told apart below.
+        if is_out_of_descriptors(stream) { Begin::Short(error) } else { outside_if_filtered(stream, error) }
+    };
     // The run itself had the rights, else the first program would not have been started.
     let faults = match Userfault::open(Features::FAR_MEMORY) {
         Ok(faults) if faults.scope() == Scope::Full => faults,
@@ -65,7 +88,8 @@ pub(super) fn connect(
         Err(error) => return Err(outside_if_filtered(&stream, error)),
     };
     let page = prepare().map_err(|error| outside_if_filtered(&stream, error))?;
-    PROBE.store(probe_page().map_err(Begin::Failed)?, Ordering::Relaxed); // Relaxed: as above.
+    // Relaxed: published by `activate`.
+    PROBE.store(probe_page().map_err(unless_short)?, Ordering::Relaxed);
     greet(stream, Some(faults), page).map_err(Begin::Failed)
 }
 
@@ -73,8 +97,24 @@ pub(super) fn connect(
 pub(super) enum Begin {
     /// Its memory is the kernel's and beside the budget; what there is to say of it, unless somebody else does.
     Outside(Option<OsError>),
+    /// There is no room for it at the moment: it may be tried again.
+    Short(OsError),
     /// It must not run.
     Failed(OsError),
+}
+
+fn unless_short(error: OsError) -> Begin {
+    match error.errno() {
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => Begin::Short(error),
+        _ => Begin::Failed(error),
+    }
+}
+
+fn is_out_of_descriptors(stream: &UnixStream) -> bool {
+    stream
+        .as_fd()
+        .try_clone_to_owned()
+        .is_err_and(|error| matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)))
 }
 
 /// Has the supervisor tell why this program is outside; says it here if that cannot be done.
@@ -92,7 +132,7 @@ fn outside_if_filtered(stream: &UnixStream, error: OsError) -> Begin {
     if is_missing || matches!(error.errno(), Some(libc::ENOSYS | libc::EPERM | libc::EACCES)) {
         return outside(stream, wire::BEGINS_FILTERED, Some(error));
     }
-    Begin::Failed(error)
+    unless_short(error)
 }
 
 /// In a child of `fork`: says who it is.
@@ -135,8 +175,8 @@ fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result
         stream.send_all(&hello(false).to_bytes(), &[])?;
         stream.receive_exact(&mut bytes, &mut Vec::new())?;
     }
-    // SAFETY: nobody else is here: the program has not begun, or this is the only thread of a child.
-    unsafe { *LINK.0.get() = Some(raise(stream)) };
+    let raised = raise(stream);
+    locked(|link| *link = Some(raised));
     Ok(())
 }
 
@@ -153,10 +193,8 @@ fn raise(stream: UnixStream) -> Own<UnixStream> {
 /// A further connection to the supervisor. A program that has changed its root or its user since it began does not reach the socket: then the
 /// supervisor gets the other end of a new pair over the connection that is there, which in a child is that of its parent.
 pub(super) fn open() -> Result<UnixStream, OsError> {
-    // SAFETY: what is stored came from a box that is never freed. Relaxed: as above.
-    let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() };
-    let socket = socket.ok_or_else(|| refused("the socket is not known"))?;
-    UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE).or_else(|error| {
+    let socket = socket().ok_or_else(|| refused("the socket is not known"))?;
+    UnixStream::connect(socket, PATIENCE).or_else(|error| {
         let Ok((here, there)) = UnixStream::pair() else { return Err(error) };
         let is_handed = hand_over(Message::new(Kind::Connect, [0; 3]), there.as_fd());
         if is_handed { Ok(here) } else { Err(error) }
@@ -209,16 +247,22 @@ pub(super) fn release(address: u64, bytes: u64) {
 /// Tells of the program that this process is about to become. Over a connection of its own: a child of `vfork` has none, and must
 /// not be in that of its parent.
 pub(super) fn tell_program(file: BorrowedFd<'_>, is_bare: bool) {
-    // Acquire: what is stored came from a box that is never freed.
-    // SAFETY: as above.
-    let Some(socket) = (unsafe { SOCKET.load(Ordering::Acquire).as_ref() }) else { return };
+    let Some(socket) = socket() else { return };
     let message = |how: u64| Message::new(Kind::Program, [0, how, 0]);
-    if let Ok(stream) = UnixStream::connect(Path::new(OsStr::from_bytes(socket)), PATIENCE) {
+    if let Ok(stream) = UnixStream::connect(socket, PATIENCE) {
         let how = if is_bare { wire::BEGINS_BARE } else { wire::BEGINS_WHOLE };
         let _ = stream.send_all(&message(how).to_bytes(), &[file]);
     } else {
         // Without a supervisor there is nobody to be told, and the reclaim thread ends the process.
         hand_over(message(if is_bare { wire::BEGINS_BARE } else { wire::BEGINS_CUT_OFF }), file);
+    }
+}
+
+/// Tells that the library is in the first process of the run, which may never have memory to tell of. Nobody waits for an answer.
+pub(super) fn tell_presence() {
+    // What is in the way says who has memory.
+    if let Some(stream) = socket().and_then(|socket| UnixStream::connect(socket, PATIENCE).ok()) {
+        let _ = stream.send_all(&Message::new(Kind::Present, [0; 3]).to_bytes(), &[]);
     }
 }
 
@@ -266,8 +310,7 @@ fn exchange(link: &mut Option<Own<UnixStream>>, message: Message, answers: bool)
 
 /// As [`open`], and allocates nothing: `malloc` may be the caller.
 fn connect_again() -> Option<UnixStream> {
-    // SAFETY: what is stored came from a box that is never freed. Relaxed: set before the program began.
-    let socket = unsafe { SOCKET.load(Ordering::Relaxed).as_ref() }?;
+    let socket = socket()?.as_os_str().as_bytes();
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;

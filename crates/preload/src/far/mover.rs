@@ -58,6 +58,13 @@ pub(super) fn staging_range() -> (u64, u64) {
     (start, start + STAGING_BYTES)
 }
 
+/// What the thread is made with.
+struct Given {
+    stream: Own<UnixStream>,
+    faults: Own<Userfault>,
+    staging: u64,
+}
+
 struct Mover {
     stream: Own<UnixStream>,
     faults: Own<Userfault>,
@@ -84,36 +91,25 @@ pub(super) fn start() -> Result<(), OsError> {
     let stream = link::open()?;
     let (stream, faults) = if can_part() { (stream, faults) } else { raise(stream, faults) };
     let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd()];
-    let mover = Box::new(Mover {
-        stream: Own::new(stream, numbers[0]),
-        faults: Own::new(faults, numbers[1]),
-        is_alone: false,
-        staging,
-        orders: [[0; 3]; wire::ORDERS_MAX],
-        count: 0,
-        received: [0; RECEIVED_MAX],
-        filled: 0,
-        taken: 0,
-    });
+    let given = Given { stream: Own::new(stream, numbers[0]), faults: Own::new(faults, numbers[1]), staging };
     STAGE.store(STARTING, Ordering::Relaxed); // Relaxed: before the thread that changes it.
-    make(mover)?;
+    make(&given)?;
     // Acquire: pairs with the Release of the thread.
     while STAGE.load(Ordering::Acquire) == STARTING {
         futex::wait(&STAGE, STARTING, None);
     }
-    if STAGE.load(Ordering::Relaxed) == ALONE {
-        for number in numbers {
-            // SAFETY: this thread's own numbers for what is the other's; nobody else is here to use them.
-            unsafe { libc::close(number) };
-        }
+    if STAGE.load(Ordering::Relaxed) == SHARED {
+        // They are the thread's. Else it has its own, and these are closed unless the program has done so.
+        std::mem::forget(given);
     }
     Ok(())
 }
 
-/// Whether a thread may have descriptors of its own. Asked while there is one thread, which has them.
+/// Whether a thread may have descriptors of its own. Nothing is asked of the kernel that would give them to the calling thread: the program
+/// may have others by now.
 fn can_part() -> bool {
     // SAFETY: closes a number that no descriptor has.
-    unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, libc::CLOSE_RANGE_UNSHARE) == 0 }
+    unsafe { libc::syscall(libc::SYS_close_range, u32::MAX, u32::MAX, 0) == 0 }
 }
 
 /// Gives the calling thread a table with nothing but these descriptors, in rising order. `false` where it keeps that of the process.
@@ -176,27 +172,24 @@ unsafe fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
 }
 
 /// Makes the thread.
-fn make(mover: Box<Mover>) -> Result<(), OsError> {
-    let mut before: u64 = 0;
-    let all = u64::MAX;
+fn make(given: &Given) -> Result<(), OsError> {
     // The thread is born with all signals held back: they are the program's.
-    // SAFETY: both masks are eight bytes, as the call is told.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, 8) };
-    let made = spawn(mover);
-    let none = std::ptr::null_mut::<u64>();
-    // SAFETY: as above.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const before, none, 8) };
+    let held = layout::Signals::hold();
+    let made = spawn(given);
+    drop(held);
     made
 }
 
 /// Makes the thread with nothing but the kernel's own call: the standard library's threads allocate as they begin, while the program may already
 /// call `fork`, and its child would find their locks taken.
-fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
-    unsafe extern "C" fn begin(mover: *mut libc::c_void) -> ! {
-        // SAFETY: the box that `spawn` gave away, to this thread alone. It is not freed: that would make this thread a heap.
-        let mut mover = unsafe { mover.cast::<Mover>().read() };
+fn spawn(given: &Given) -> Result<(), OsError> {
+    unsafe extern "C" fn begin(given: *mut libc::c_void) -> ! {
+        // SAFETY: the value lives until this thread says how far it is. It is never dropped here, as this function does not return.
+        let given = unsafe { given.cast::<Given>().read() };
         // SAFETY: a constant of less than 16 bytes with its NUL.
         unsafe { libc::prctl(libc::PR_SET_NAME, c"hinterland-far".as_ptr()) };
+        // On this thread's stack: whoever started it may have little of its own.
+        let mut mover = Mover::new(given);
         mover.part();
         thread::give_up_rights();
         mover.run();
@@ -205,17 +198,25 @@ fn spawn(mover: Box<Mover>) -> Result<(), OsError> {
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
     }
-    let argument = Box::into_raw(mover);
-    // SAFETY: what runs is the thread's alone, and makes system calls only.
-    let made = unsafe { thread::start(STACK_BYTES, begin, argument.cast()) };
-    if made.is_err() {
-        // SAFETY: no thread has it.
-        drop(unsafe { Box::from_raw(argument) });
-    }
-    made
+    // SAFETY: what runs makes system calls only.
+    unsafe { thread::start(STACK_BYTES, begin, std::ptr::from_ref(given).cast_mut().cast()) }
 }
 
 impl Mover {
+    fn new(given: Given) -> Self {
+        Self {
+            stream: given.stream,
+            faults: given.faults,
+            is_alone: false,
+            staging: given.staging,
+            orders: [[0; 3]; wire::ORDERS_MAX],
+            count: 0,
+            received: [0; RECEIVED_MAX],
+            filled: 0,
+            taken: 0,
+        }
+    }
+
     /// Leaves the program's table of descriptors for one of its own.
     fn part(&mut self) {
         let mut numbers = [self.stream.number(), self.faults.number()];

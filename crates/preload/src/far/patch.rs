@@ -3,7 +3,7 @@
 //! Each of them is a system call and little else, and is replaced as a whole: its first bytes become a jump. This is done
 //! before the program runs, while there is one thread.
 
-use super::{calls, programs};
+use super::{calls, heap, programs};
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -44,7 +44,7 @@ pub(super) fn turn_to_us() -> Result<(), String> {
         (c"munmap", calls::c_munmap as *const () as usize),
         (c"mremap", calls::c_mremap as *const () as usize),
         (c"madvise", calls::c_madvise as *const () as usize),
-        (c"brk", calls::c_brk as *const () as usize),
+        (c"brk", heap::c_brk as *const () as usize),
         (c"execve", programs::c_execve as *const () as usize),
     ];
     let mut places = [(std::ptr::null_mut(), 0); 7];

@@ -1,12 +1,16 @@
 //! What a process becomes: a program that the library cannot be put before has its memory beside the budget, and who runs it is told.
 //!
+//! Most programs have the library before them and say themselves when they have memory: of those nobody is told. The rest are for the supervisor to look
+//! at: what cannot be told from the first bytes of the file, and all that a process begins that others of its user or root cannot follow.
+//!
 //! All ways of the C library to begin a program end in its `execve`, also in a child of `vfork` that has its parent's memory and
 //! a small stack: nothing is kept here, and little is put on the stack.
 
-use super::link;
+use super::{link, rights};
+use hinterland_farplan::plain;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 /// `execve(2)`, in place of the C library's.
@@ -28,40 +32,59 @@ pub(super) unsafe extern "C" fn c_execve(
 /// # Safety
 /// As `execve`; leaves `errno` to the call behind it.
 unsafe fn tell(path: *const c_char, environment: *const *const c_char) {
-    // SAFETY: the kernel refuses a pointer that is none.
-    let opened =
-        unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, libc::O_PATH | libc::O_CLOEXEC) };
-    // What is not there does not begin: the C library looks in every folder of the PATH.
-    let Ok(raw @ 0..) = c_int::try_from(opened) else { return };
-    // SAFETY: the descriptor is fresh and owned by nobody else.
-    let file = unsafe { OwnedFd::from_raw_fd(raw) };
+    let open = |flags: c_int| {
+        // SAFETY: the kernel refuses a pointer that is none.
+        let opened =
+            unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags | libc::O_CLOEXEC) };
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        c_int::try_from(opened).ok().filter(|raw| *raw >= 0).map(|raw| unsafe { OwnedFd::from_raw_fd(raw) })
+    };
     // SAFETY: the caller's promise.
     let is_bare = unsafe {
         !has(environment, b"LD_PRELOAD=", OWN_NAME.get().copied().unwrap_or_default())
             || !has(environment, b"HINTERLAND_FAR_SOCKET=", b"")
     };
-    link::tell_program(file.as_fd(), is_bare);
+    // Not one that waits for somebody at the other end, as a pipe would.
+    let readable = || open(libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY);
+    if !is_bare && !rights::have_changed() && readable().is_some_and(|file| is_plain(file.as_fd())) {
+        return;
+    }
+    // What is not there does not begin: the C library looks in every folder of the PATH.
+    if let Some(file) = open(libc::O_PATH) {
+        link::tell_program(file.as_fd(), is_bare);
+    }
+}
+
+/// Whether a file is a program that the loader of the GNU C library puts this one's libraries before. `false` for any that is not understood.
+fn is_plain(file: BorrowedFd<'_>) -> bool {
+    let raw = file.as_raw_fd();
+    // SAFETY: an all-zero stat is valid, and the kernel writes to a live structure.
+    let status = unsafe {
+        let mut status: libc::stat = std::mem::zeroed();
+        if libc::syscall(libc::SYS_fstat, raw, &raw mut status) != 0 {
+            return false;
+        }
+        status
+    };
+    if status.st_mode & libc::S_IFMT != libc::S_IFREG || status.st_mode & (libc::S_ISUID | libc::S_ISGID) != 0
+    {
+        return false;
+    }
+    // SAFETY: the kernel writes to the slice, which is borrowed for writing.
+    let read = |at: u64, bytes: &mut [u8]| unsafe {
+        libc::syscall(libc::SYS_pread64, raw, bytes.as_mut_ptr(), bytes.len(), at) == bytes.len() as i64
+    };
+    let (mut head, mut tags) = ([0; plain::HEAD_BYTES], [0; plain::TAGS_BYTES]);
+    read(0, &mut head)
+        && plain::tags_at(&head).is_some_and(|at| read(at, &mut tags) && plain::name_a_library(&tags))
 }
 
 /// The name of this library's file, set before the program runs.
 static OWN_NAME: OnceLock<&'static [u8]> = OnceLock::new();
 
-/// Finds out what this library is called, as long as the loader may be asked: behind a `vfork` that is not the moment.
-pub(super) fn learn_own_name() {
-    let _ = OWN_NAME.set(own_name());
-}
-
-fn own_name() -> &'static [u8] {
-    // SAFETY: an all-zero record is valid and is filled by the call; the name lives as long as this library.
-    unsafe {
-        let mut about: libc::Dl_info = std::mem::zeroed();
-        let here = c_execve as *const ();
-        if libc::dladdr(here.cast(), &mut about) == 0 || about.dli_fname.is_null() {
-            return b"";
-        }
-        let path = CStr::from_ptr(about.dli_fname).to_bytes();
-        path.rsplit(|byte| *byte == b'/').next().unwrap_or(path)
-    }
+/// Keeps in mind what this library is called, as long as the loader may be asked: behind a `vfork` that is not the moment.
+pub(super) fn learn_own_name(path: &'static [u8]) {
+    let _ = OWN_NAME.set(path.rsplit(|byte| *byte == b'/').next().unwrap_or(path));
 }
 
 /// Whether a variable is there, is not empty and has these bytes in it.

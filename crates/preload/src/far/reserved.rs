@@ -5,7 +5,7 @@
 
 use hinterland_farplan::PAGE;
 use hinterland_region::system::MapCall;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Smaller ones are told of at once, so that the steps in which `malloc` makes its own writable need not be.
 const RESERVATION_BYTES_MIN: u64 = 1 << 30;
@@ -15,6 +15,9 @@ const RESERVATIONS_MAX: usize = 256;
 /// First byte and one past the last; a start of 0 is a free place, a start of 1 one that is being written.
 static RESERVED: [(AtomicU64, AtomicU64); RESERVATIONS_MAX] =
     [const { (AtomicU64::new(0), AtomicU64::new(0)) }; RESERVATIONS_MAX];
+
+/// Whether there ever was one: most programs have none, and need not look.
+static ANY: AtomicBool = AtomicBool::new(false);
 
 /// Whether a call reserves addresses only.
 pub(super) const fn is_reservation(call: &MapCall) -> bool {
@@ -26,6 +29,7 @@ pub(super) fn add(start: u64, end: u64) {
     if start >= end {
         return;
     }
+    ANY.store(true, Ordering::Relaxed); // Relaxed: who does not see it yet does not know of the reservation either.
     for (from, to) in &RESERVED {
         // Acquire and Release: pair with those of whoever freed the place. Relaxed on failure: the next place is tried.
         if from.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -38,6 +42,10 @@ pub(super) fn add(start: u64, end: u64) {
 
 /// Something else is there from here on.
 pub(super) fn cut(start: u64, end: u64) {
+    // Relaxed: as in `add`.
+    if !ANY.load(Ordering::Relaxed) {
+        return;
+    }
     let end = end.next_multiple_of(PAGE);
     for (from, to) in &RESERVED {
         // Acquire: pairs with the Release in `add`. Relaxed: published by it.
