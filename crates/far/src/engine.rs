@@ -130,6 +130,8 @@ pub(crate) struct Space {
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
     pub is_child: bool,
+    /// Of a child, the space that all of its parents come from.
+    pub family: u64,
     /// The process that forked it, until its own number is known; else 0.
     pub parent: i32,
 }
@@ -436,6 +438,7 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: false,
+            family: 0,
             parent: 0,
         }
     }
@@ -447,8 +450,8 @@ impl Space {
         }
     }
 
-    /// The space of a child that `fork` made of this one, in the state of that moment.
-    pub(crate) fn child(&self, faults: Userfault) -> Self {
+    /// The space of a child that `fork` made of this one, which has the number `id`, in the state of that moment.
+    pub(crate) fn child(&self, id: u64, faults: Userfault) -> Self {
         Self {
             process: 0,
             thread: 0,
@@ -470,6 +473,7 @@ impl Space {
             hand: Hand::default(),
             other_bytes: 0,
             is_child: true,
+            family: if self.is_child { self.family } else { id },
             parent: self.process,
         }
     }

@@ -14,6 +14,7 @@ use hinterland_farplan::room::{BATCH_BYTES, BATCH_UNITS, budget_bytes_min};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_farplan::{Outcome, PAGE, State};
 use hinterland_os::{OsError, Userfault};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -130,10 +131,13 @@ impl Engine {
     pub(crate) fn look(&self, known: &mut Known) {
         let far: u64 = known.spaces.values().map(|space| space.table.far_bytes()).sum();
         known.counters.far_bytes_max = known.counters.far_bytes_max.max(far);
+        // The memory of a child is its parent's until one of them writes: one of a family counts, as long as it is there the one that all come from.
+        let mut counted: BTreeSet<u64> =
+            known.spaces.iter().filter(|(_, space)| !space.is_child).map(|(id, _)| *id).collect();
         for space in known.spaces.values_mut() {
-            // The memory of a child is its parent's until one of them writes.
-            let resident = if space.is_child { 0 } else { resident_bytes(space.process) };
-            let loose = if space.is_child { 0 } else { loose_resident_bytes(space) };
+            let counts = space.process != 0 && (!space.is_child || counted.insert(space.family));
+            let resident = if counts { resident_bytes(space.process) } else { 0 };
+            let loose = if counts { loose_resident_bytes(space) } else { 0 };
             space.other_bytes = resident.saturating_sub(space.table.resident_bytes() + loose);
         }
         let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();

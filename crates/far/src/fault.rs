@@ -73,7 +73,7 @@ impl Engine {
                 self.attempt(known, waiting);
             }
             Event::Fork(faults) => {
-                let Some(child) = known.spaces.get(&id).map(|space| space.child(faults)) else { return };
+                let Some(child) = known.spaces.get(&id).map(|space| space.child(id, faults)) else { return };
                 let new = known.space_next;
                 known.space_next += 1;
                 known.spaces.insert(new, child);
