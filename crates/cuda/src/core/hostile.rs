@@ -459,12 +459,7 @@ fn a_program_that_passes_any_addresses_gets_no_range_twice() {
 
 #[test]
 fn pieces_are_mapped_and_unmapped_whole_and_only_where_addresses_are_reserved() {
-    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
-    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
-    let ((sender, receiver), theirs) = (ours.split().unwrap(), theirs.split().unwrap());
-    std::thread::scope(|scope| {
-        let node = scope.spawn(move || be_node(Random::new(0), theirs, 0));
-        let session = Session::new(welcome(), sender, receiver).unwrap();
+    with_honest_node(|session| {
         let start = session.reserve_addresses(2 * GRANULE, 0).unwrap();
         let (large, small) =
             (session.create_piece(0, 2 * GRANULE).unwrap(), session.create_piece(0, GRANULE).unwrap());
@@ -494,8 +489,6 @@ fn pieces_are_mapped_and_unmapped_whole_and_only_where_addresses_are_reserved() 
             Err(INVALID_VALUE),
             "nothing is reserved any more"
         );
-        drop(session);
-        node.join().unwrap();
     });
 }
 
