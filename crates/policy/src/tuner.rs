@@ -15,7 +15,8 @@
 //! | three of four faults are jumps, and one of four is in a unit that had left | 2 x smaller, not below 256 KiB: which part is used is not known |
 //! | anything else | as it is |
 //!
-//! The used part is not always known: a huge page is touched as a whole. A fault continues a sequence if everything
+//! The used part is not always known: a huge page is touched as a whole. What was measured in one window holds in the next ones,
+//! until as much has been measured again or faults continue sequences: on a busy machine most windows measure too little. A fault continues a sequence if everything
 //! between it and the end of an earlier fault's unit is here, as it is after fetching ahead. Few units leave few
 //! places for a jump to land on, so the sequences that are told apart are fewer in an object of few units.
 //!
@@ -67,6 +68,10 @@ pub struct Tuner {
     /// Where recent faults would continue, in bytes, youngest first.
     ends: VecDeque<u64>,
     window: Window,
+    /// What was measured of evictions since the last judgement that had enough of it.
+    measured: Evictions,
+    /// What the last such judgement had.
+    known: Option<Evictions>,
     /// Whether the last change made units larger, and how often the next one was the other way.
     grew: Option<bool>,
     turns: u32,
@@ -78,10 +83,14 @@ struct Window {
     faults: u32,
     sequential: u32,
     refaults: u32,
+}
+
+/// Evictions of which the used part is known.
+#[derive(Clone, Copy, Debug, Default)]
+struct Evictions {
+    count: u32,
     evicted_bytes: u64,
     used_bytes: u64,
-    /// Evictions of which the used part is known.
-    measured: u32,
 }
 
 /// Sequences that are told apart: as many threads as commonly read one object in parallel.
@@ -101,8 +110,18 @@ impl Tuner {
     /// A tuner of an object of `object_bytes` that has not been seen before.
     pub fn new(config: TunerConfig, object_bytes: u64) -> Self {
         let (current, recommended) = (config.start, config.start);
-        let (ends, window) = (VecDeque::new(), Window::default());
-        Self { config, current, recommended, object_bytes, ends, window, grew: None, turns: 0 }
+        Self {
+            config,
+            current,
+            recommended,
+            object_bytes,
+            ends: VecDeque::new(),
+            window: Window::default(),
+            measured: Evictions::default(),
+            known: None,
+            grew: None,
+            turns: 0,
+        }
     }
 
     /// The unit for the next mapping of the object.
@@ -121,6 +140,8 @@ impl Tuner {
         self.recommended = unit;
         self.ends.clear();
         self.window = Window::default();
+        self.measured = Evictions::default();
+        self.known = None;
     }
 
     /// A fault at a byte of the object. `is_refault`: its unit had been evicted. `is_here` says of an offset in another
@@ -170,9 +191,10 @@ impl Tuner {
     /// A unit of `unit_bytes` was evicted; `used_bytes` of it had been touched, if that is known.
     pub fn observe_eviction(&mut self, unit_bytes: u64, used_bytes: Option<u64>) {
         if let Some(used) = used_bytes {
-            self.window.evicted_bytes = self.window.evicted_bytes.saturating_add(unit_bytes);
-            self.window.used_bytes = self.window.used_bytes.saturating_add(used.min(unit_bytes));
-            self.window.measured += 1;
+            let measured = &mut self.measured;
+            measured.evicted_bytes = measured.evicted_bytes.saturating_add(unit_bytes);
+            measured.used_bytes = measured.used_bytes.saturating_add(used.min(unit_bytes));
+            measured.count = measured.count.saturating_add(1);
         }
     }
 
@@ -183,19 +205,23 @@ impl Tuner {
         let is_share = |part: u32, numerator: u32, denominator: u32| {
             u64::from(part) * u64::from(denominator) >= u64::from(window.faults) * u64::from(numerator)
         };
-        let bytes = if window.measured >= MEASURED_MIN && window.used_bytes < window.evicted_bytes / 2 {
-            let used = u128::from(unit) * u128::from(window.used_bytes) / u128::from(window.evicted_bytes);
-            // At most half a unit: the cast loses nothing.
-            UnitBytes::holding((used as u64).max(unit / 4)).get()
-        } else if is_share(window.sequential, 3, 4) {
-            unit * 2
-        } else if window.measured < MEASURED_MIN
-            && is_share(window.faults - window.sequential, 3, 4)
-            && is_share(window.refaults, 1, 4)
-        {
-            (unit / 2).max(UNMEASURED_BYTES_MIN.min(unit))
-        } else {
-            unit
+        let is_sequential = is_share(window.sequential, 3, 4);
+        if self.measured.count >= MEASURED_MIN {
+            self.known = Some(std::mem::take(&mut self.measured));
+        } else if is_sequential {
+            (self.measured, self.known) = (Evictions::default(), None);
+        }
+        let bytes = match self.known {
+            Some(known) if known.used_bytes < known.evicted_bytes / 2 => {
+                let used = u128::from(unit) * u128::from(known.used_bytes) / u128::from(known.evicted_bytes);
+                // At most half a unit: the cast loses nothing.
+                UnitBytes::holding((used as u64).max(unit / 4)).get()
+            }
+            _ if is_sequential => unit * 2,
+            None if is_share(window.faults - window.sequential, 3, 4) && is_share(window.refaults, 1, 4) => {
+                (unit / 2).max(UNMEASURED_BYTES_MIN.min(unit))
+            }
+            _ => unit,
         };
         let bounded = bytes.max(self.config.smallest.get()).min(self.config.largest.get());
         let turns = self.grew.is_some_and(|grew| grew != (bounded > unit));

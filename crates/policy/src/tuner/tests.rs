@@ -74,6 +74,30 @@ fn units_of_which_little_is_used_shrink_to_what_is_used() {
 }
 
 #[test]
+fn what_was_measured_holds_while_nothing_else_is_known() {
+    let mut tuner = Tuner::new(TunerConfig::default(), OBJECT_BYTES);
+    tuner.begin_generation(UnitBytes::new(256 * KIB).unwrap());
+    let mut faults = scattered(1000);
+    let mut window = |tuner: &mut Tuner| {
+        faults.by_ref().take(64).for_each(|offset| tuner.observe_fault(offset, true, &mut |_| false));
+    };
+    // Two evictions a window: the fourth window knows enough.
+    for expected in [256, 256, 256, 64] {
+        (0..2).for_each(|_| tuner.observe_eviction(256 * KIB, Some(64 * KIB)));
+        window(&mut tuner);
+        assert_eq!(tuner.recommend().get(), expected * KIB);
+    }
+    // Nothing is measured for a while.
+    window(&mut tuner);
+    assert_eq!(tuner.recommend().get(), 64 * KIB);
+    // A scan ends what was known of reads at random.
+    (0..64).for_each(|index| tuner.observe_fault(index * 256 * KIB, false, &mut |_| true));
+    assert_eq!(tuner.recommend().get(), 512 * KIB);
+    window(&mut tuner);
+    assert_eq!(tuner.recommend().get(), 256 * KIB);
+}
+
+#[test]
 fn units_that_are_used_whole_do_not_shrink_however_random_the_faults() {
     let random = |tuner: &mut Tuner, unit: u64| {
         for offset in scattered(200) {
