@@ -279,7 +279,15 @@ impl Ground {
     /// # Errors
     /// [`Failure`] without a C compiler.
     pub fn compiled(&self, name: &str, source: &str) -> Result<PathBuf, Failure> {
-        compile(&self.folder, name, source)
+        compile(&self.folder, name, source, &[])
+    }
+
+    /// Makes a shared library of C in the bench's folder.
+    ///
+    /// # Errors
+    /// [`Failure`] without a C compiler.
+    pub fn compiled_library(&self, name: &str, source: &str) -> Result<PathBuf, Failure> {
+        compile(&self.folder, name, source, &["-shared", "-fPIC"])
     }
 }
 
@@ -317,11 +325,11 @@ fn leave_precedence() {
     let _ = std::fs::remove_dir(group);
 }
 
-fn compile(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {
+fn compile(folder: &Path, name: &str, text: &str, options: &[&str]) -> Result<PathBuf, Failure> {
     let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
     std::fs::write(&source, text).map_err(|error| Failure::file("writing", &source, &error))?;
     let mut command = Command::new("cc");
-    command.args(["-O2", "-w", "-pthread", "-o"]).arg(&program).arg(&source).arg("-ldl");
+    command.args(["-O2", "-w", "-pthread"]).args(options).arg("-o").arg(&program).arg(&source).arg("-ldl");
     match command.output() {
         Ok(output) if output.status.success() => Ok(program),
         Ok(output) => {

@@ -1,4 +1,4 @@
-//! `far-overhead`: programs that fit into their local budget, beside the same programs without us.
+//! `far-overhead`: programs that fit into their local budget, beside the same programs without us and with a library that does nothing.
 
 use super::apps;
 use crate::bench::ground::Ground;
@@ -14,10 +14,13 @@ use std::process::Command;
 pub(super) const SOURCE: &str = include_str!("../../../../../bench/far/storms.c");
 /// More than any of the programs uses.
 const LOCAL: &str = "4G";
-/// Pairs of runs for each round that is asked for; the second for `--quick`.
-const PAIRS: [usize; 2] = [8, 1];
+/// Sets of three runs for each round that is asked for; the second for `--quick`.
+const SETS: [usize; 2] = [8, 1];
 const LIMIT: &str = "the same program without us";
 const PLAIN: &str = "1: no difference";
+const EMPTY: &str = "an empty library that is preloaded, the least that any does";
+/// The source of that library: a compiler warns of a file without anything.
+const EMPTY_SOURCE: &str = "int empty;\n";
 /// How much work the storms do; the second for `--quick`.
 const STORMS: [(&str, [u64; 2]); 3] =
     [("mallocs", [4_000_000, 20_000]), ("maps", [600, 20]), ("threads", [8000, 80])];
@@ -44,11 +47,15 @@ impl Bench for FarOverhead {
         let storms = ground.compiled("storms", SOURCE)?;
         let mut with = Command::new(&setting.program);
         with.args(["--quiet", "run", "--local", LOCAL, "--"]).arg(&storms).arg("serve");
-        let mut with = Worker::start("the programs with far memory", with)?;
+        let with = Worker::start("the programs with far memory", with)?;
         let mut plain = Command::new(&storms);
         plain.arg("serve");
-        let mut plain = Worker::start("the programs without", plain)?;
-        let pairs = setting.rounds * PAIRS[usize::from(setting.quick)];
+        let plain = Worker::start("the programs without", plain)?;
+        let mut empty = Command::new(&storms);
+        empty.arg("serve").env("LD_PRELOAD", ground.compiled_library("empty", EMPTY_SOURCE)?);
+        let empty = Worker::start("the programs with an empty library", empty)?;
+        let mut ways = [with, plain, empty];
+        let sets = setting.rounds * SETS[usize::from(setting.quick)];
         let mut rows = Vec::new();
         for (name, line) in lines(&storms, setting.quick) {
             (setting.say)(&format!("far-overhead: {name}"));
@@ -60,7 +67,7 @@ impl Bench for FarOverhead {
                     continue;
                 }
             };
-            rows.extend(rows_of(name, pairs, &line, &mut with, &mut plain)?);
+            rows.extend(rows_of(name, sets, &line, &mut ways)?);
         }
         Ok(rows)
     }
@@ -88,34 +95,31 @@ fn lines(storms: &Path, quick: bool) -> Vec<(&'static str, Result<String, Failur
     lines
 }
 
-/// Milliseconds and the ratios of pairs, for wall time, processor time and instructions.
-fn rows_of(
-    name: &str,
-    pairs: usize,
-    line: &str,
-    with: &mut Worker,
-    plain: &mut Worker,
-) -> Result<Vec<Row>, Failure> {
+/// Milliseconds, and the ratios of wall time, processor time and instructions to those of the plain run of the same set.
+///
+/// `ways` run the line with far memory, plain, and with the empty library.
+fn rows_of(name: &str, sets: usize, line: &str, ways: &mut [Worker; 3]) -> Result<Vec<Row>, Failure> {
     let mut times = [Samples::default(), Samples::default()];
-    let mut ratios = [const { Vec::new() }; WAYS.len()];
-    // The first pair fills caches.
-    for pair in 0..=pairs {
-        // Every other pair goes backwards, so that neither always comes behind the other.
-        let (ours, theirs) = if pair % 2 == 0 {
-            let ours = with.ask(line)?;
-            (ours, plain.ask(line)?)
-        } else {
-            let theirs = plain.ask(line)?;
-            (with.ask(line)?, theirs)
-        };
-        if pair == 0 {
+    let mut ratios = [const { [const { Vec::new() }; WAYS.len()] }; 2];
+    // The first set fills caches.
+    for set in 0..=sets {
+        let mut figures = [const { Vec::new() }; 3];
+        // Every other set goes backwards, so that none always comes behind the same other.
+        for step in 0..ways.len() {
+            let way = if set % 2 == 0 { step } else { ways.len() - 1 - step };
+            figures[way] = ways[way].ask(line)?;
+        }
+        if set == 0 {
             continue;
         }
+        let [ours, plain, empty] = figures;
         times[0].add(ours.first().copied().unwrap_or(f64::NAN));
-        times[1].add(theirs.first().copied().unwrap_or(f64::NAN));
-        for ((ratios, ours), theirs) in ratios.iter_mut().zip(&ours).zip(&theirs) {
-            if *ours > 0.0 && *theirs > 0.0 {
-                ratios.push(ours / theirs);
+        times[1].add(plain.first().copied().unwrap_or(f64::NAN));
+        for (ratios, figures) in ratios.iter_mut().zip([&ours, &empty]) {
+            for ((ratios, figure), plain) in ratios.iter_mut().zip(figures).zip(&plain) {
+                if *figure > 0.0 && *plain > 0.0 {
+                    ratios.push(figure / plain);
+                }
             }
         }
     }
@@ -127,18 +131,21 @@ fn rows_of(
         limit_name: Some(LIMIT.to_owned()),
         ..Row::new(name, "ms", Better::Lower)
     };
-    let ratios = WAYS.iter().zip(ratios).map(|(way, ratios)| ratio_row(&format!("{name}-{way}"), ratios));
+    let [ours, empty] = ratios;
+    let ratios = WAYS.iter().zip(ours).zip(empty);
+    let ratios = ratios.map(|((way, ours), empty)| ratio_row(&format!("{name}-{way}"), ours, &empty));
     Ok(std::iter::once(time).chain(ratios).collect())
 }
 
-/// The median of the ratios of pairs; between its ends lie the middle half of them.
-fn ratio_row(case: &str, mut ratios: Vec<f64>) -> Row {
+/// The median of the ratios of sets, and of those of the empty library; between the ends of the spread lie the middle half of ours.
+fn ratio_row(case: &str, mut ratios: Vec<f64>, empty: &[f64]) -> Row {
     if ratios.is_empty() {
         return Row::absent(case, "times", Better::Lower, NO_COUNTER);
     }
     ratios.sort_by(f64::total_cmp);
-    let mut samples = Samples::default();
+    let [mut samples, mut others] = [Samples::default(), Samples::default()];
     ratios.iter().for_each(|ratio| samples.add(*ratio));
+    empty.iter().for_each(|ratio| others.add(*ratio));
     let quarter = ratios.len() / 4;
     Row {
         ours: samples.median(),
@@ -146,6 +153,8 @@ fn ratio_row(case: &str, mut ratios: Vec<f64>) -> Row {
         runs: ratios.len(),
         limit: Some(1.0),
         limit_name: Some(PLAIN.to_owned()),
+        peer: others.median(),
+        peer_name: Some(EMPTY.to_owned()),
         ..Row::new(case, "times", Better::Lower)
     }
 }
@@ -156,9 +165,10 @@ mod tests {
 
     #[test]
     fn a_ratio_is_the_middle_one_and_its_spread_the_middle_half() {
-        let row = ratio_row("a", vec![9.0, 1.0, 1.1, 0.9, 1.2, 0.1, 1.0, 1.0]);
+        let row = ratio_row("a", vec![9.0, 1.0, 1.1, 0.9, 1.2, 0.1, 1.0, 1.0], &[1.5, 1.1, 1.0]);
         assert_eq!((row.ours, row.spread, row.runs), (Some(1.0), Some([1.0, 1.1]), 8));
-        assert_eq!(ratio_row("a", Vec::new()).why.as_deref(), Some(NO_COUNTER));
+        assert_eq!(row.peer, Some(1.1));
+        assert_eq!(ratio_row("a", Vec::new(), &[]).why.as_deref(), Some(NO_COUNTER));
     }
 
     #[test]
