@@ -14,7 +14,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 /// The kind of file system that `/proc/mounts` shows, behind `fuse.`.
 const KIND: &str = "hinterland";
@@ -22,6 +23,10 @@ const KIND: &str = "hinterland";
 /// speed, and moves bytes that a program which reads a header and maps the rest never wants. Only root can set it; 128 KiB
 /// otherwise.
 const READ_AHEAD_KIB: u32 = 1024;
+/// How often it is looked whether an unmount has ended.
+const LOOK: Duration = Duration::from_millis(100);
+/// Looks that find a mount in other namespaces only, before it is left there.
+const LOOKS_MIN: u32 = 5;
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -129,6 +134,9 @@ pub enum Unmounted {
     /// Files were still open or mapped: the mount is out of sight, and those files fail once the process
     /// that serves them ends.
     Busy,
+    /// Other mount namespaces, such as those of containers, have a copy of the mount, and nothing takes it from them: files
+    /// fail there once the process that serves them ends.
+    Elsewhere,
 }
 
 /// A pool mounted on a folder. Dropping it unmounts.
@@ -185,9 +193,10 @@ impl Mounted {
     /// # Errors
     /// [`MountError::Other`] when the kernel refuses even to take the mount out of sight.
     pub fn unmount(self) -> Result<Unmounted, MountError> {
-        let Self { session, folder, .. } = self;
+        let Self { session, folder, device, .. } = self;
         let failed = |folder, error| MountError::Other { doing: "unmounting", folder, error };
-        match session.umount_and_join() {
+        let Some(ended) = end(session, device) else { return Ok(Unmounted::Elsewhere) };
+        match ended {
             Ok(()) => Ok(Unmounted::Clean),
             // Somebody else unmounted it meanwhile.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(Unmounted::Clean),
@@ -214,6 +223,35 @@ impl Mounted {
             tracing::debug!("read-ahead stays as it is: {path}: {error}");
         }
     }
+}
+
+/// Unmounts and waits until nothing asks any more. `None`: the mount is gone from this namespace, and the kernel still has it in
+/// another one, so that this could last for as long as that does.
+fn end(session: BackgroundSession, device: u64) -> Option<io::Result<()>> {
+    let (sender, ended) = channel();
+    // It is left to the end of the process if it does not end.
+    std::thread::spawn(move || sender.send(session.umount_and_join()));
+    let mut gone = 0;
+    loop {
+        match ended.recv_timeout(LOOK) {
+            Ok(result) => return Some(result),
+            Err(RecvTimeoutError::Disconnected) => return Some(Err(io::ErrorKind::Other.into())),
+            Err(RecvTimeoutError::Timeout) if is_elsewhere(device) => gone += 1,
+            Err(RecvTimeoutError::Timeout) => gone = 0,
+        }
+        // The kernel takes a mount out of sight a moment before it ends what was mounted.
+        if gone >= LOOKS_MIN {
+            return None;
+        }
+    }
+}
+
+/// Whether the kernel has what was mounted, but not in this namespace; false where that cannot be known.
+fn is_elsewhere(device: u64) -> bool {
+    let number = format!("{}:{}", major(device), minor(device));
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let is_here = mounts.lines().any(|line| line.split(' ').nth(2) == Some(&number));
+    !is_here && Path::new("/sys/class/bdi").join(number).exists()
 }
 
 fn configuration(options: &MountOptions) -> Config {

@@ -406,6 +406,28 @@ fn unmounting_under_an_open_file_says_that_it_was_busy() {
 }
 
 #[test]
+fn unmounting_what_another_namespace_has_too_says_so_and_does_not_wait_for_it() {
+    let Some(mut mount) = Mount::of(MadeUp::with(&[("a", 4)])) else { return };
+    if !Machine::probe().may_administrate {
+        return;
+    }
+    let mut other = std::process::Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", "echo ready; exec sleep 600"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0];
+    other.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+    let (sender, ended) = channel();
+    let mounted = mount.mounted.take().unwrap();
+    std::thread::spawn(move || sender.send(mounted.unmount().unwrap()));
+    let outcome = ended.recv_timeout(Duration::from_secs(60));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    assert_eq!(outcome.unwrap(), Unmounted::Elsewhere);
+}
+
+#[test]
 fn the_owner_hears_of_an_unmount_by_somebody_else() {
     let Some(mut mount) = Mount::of(MadeUp::with(&[])) else { return };
     if !Machine::probe().may_administrate {

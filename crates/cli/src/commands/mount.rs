@@ -74,11 +74,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     });
     // It fails only when nobody can send any more, and then the mount has ended too.
     let _ = ended.recv();
-    if mounted.unmount()? == Unmounted::Busy {
-        context.output.warn(format_args!(
-            "files on {} were still open: programs that use them get errors from here on",
-            folder.display()
-        ));
-    }
+    let who = match mounted.unmount()? {
+        Unmounted::Clean => return Ok(ExitCode::SUCCESS),
+        Unmounted::Busy => "files were still open: programs that use them get errors from here on",
+        Unmounted::Elsewhere => {
+            "other mount namespaces have it (containers, programs under `hinterland run`): files there give errors from here on"
+        }
+    };
+    context.output.warn(format_args!("{}: {who}", folder.display()));
     Ok(ExitCode::SUCCESS)
 }
