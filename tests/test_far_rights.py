@@ -195,6 +195,34 @@ def test_a_program_with_another_library_in_the_place_of_ours_is_told_of(binary, 
     assert "echo was started without LD_PRELOAD" in ended.stderr, ended.stderr
 
 
+# As an allocator that counts what others map, or a library that notes which programs begin.
+WITH_CALLS_OF_ITS_OWN = """
+#define _GNU_SOURCE
+#include <sys/syscall.h>
+#include <sys/types.h>
+#include <unistd.h>
+static char written[1 << 16] = {1};
+void *mmap(void *at, size_t bytes, int protection, int flags, int file, off_t from) { return (void *)syscall(SYS_mmap, at, bytes, protection, flags, file, from); }
+int munmap(void *at, size_t bytes) { written[bytes % sizeof written]++; return syscall(SYS_munmap, at, bytes); }
+int execve(const char *path, char *const words[], char *const names[]) { return syscall(SYS_execve, path, words, names); }
+"""
+FILLS = 'memory = bytearray(b"7") * (160 << 20); print("right" if memory.count(b"7") == len(memory) else "wrong")'
+
+
+@pytest.mark.parametrize("place", ["behind ours", "before ours"])
+def test_a_library_with_calls_of_its_own_beside_ours_changes_nothing(binary, library, tmp_path, place):
+    other = tmp_path / "other.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", other, "-x", "c", "-"], input=WITH_CALLS_OF_ITS_OWN, text=True, check=True)
+    if place == "behind ours":
+        ended = far(binary, ["--local", "64M"], [sys.executable, "-c", FILLS], env={**os.environ, "LD_PRELOAD": str(other)})
+    else:
+        words = ["sh", "-c", f'LD_PRELOAD="{other}:$LD_PRELOAD" exec "$@"', "sh", sys.executable, "-c", FILLS]
+        ended = far(binary, ["--local", "64M"], words)
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    # What `malloc` asks for does not come by the other library.
+    assert " 0 MiB far" not in ended.stderr, ended.stderr
+
+
 CROWD = """
 import os, time
 children = []

@@ -10,6 +10,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 /// Bytes of `jmp [rip+0]` and the address behind it. The shortest of the functions has more.
 const JUMP_BYTES: usize = 14;
 
+/// The version of all of them: the first one for this processor.
+#[cfg(target_arch = "x86_64")]
+const VERSION: &CStr = c"GLIBC_2.2.5";
+
 /// The C library's own record of the end of the heap, which `sbrk` reads.
 static CURRENT_BREAK: AtomicPtr<*mut c_void> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -30,8 +34,10 @@ pub(super) fn set_current_break(end: u64) {
 #[cfg(target_arch = "x86_64")]
 pub(super) fn turn_to_us() -> Result<(), String> {
     let found = |name: &CStr| {
-        // SAFETY: the name is NUL-terminated.
-        let place = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        // With the version, since other libraries have functions of these names, too (an allocator its `mmap`), and not those are what `malloc` calls. To open
+        // the C library by its name would take memory before anybody has looked where the heap begins.
+        // SAFETY: both are NUL-terminated.
+        let place = unsafe { libc::dlvsym(libc::RTLD_NEXT, name.as_ptr(), VERSION.as_ptr()) };
         let missing = || format!("the C library has no {name:?} (hint: far memory needs the GNU C library)");
         if place.is_null() { Err(missing()) } else { Ok(place) }
     };
