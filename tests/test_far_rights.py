@@ -223,6 +223,13 @@ def test_a_library_with_calls_of_its_own_beside_ours_changes_nothing(binary, lib
     assert " 0 MiB far" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="there is no valgrind")
+def test_a_program_within_valgrind_runs_beside_the_budget_and_is_told_of(binary, library):
+    ended = far(binary, ["--local", "64M"], ["valgrind", "--tool=none", "-q", sys.executable, "-c", FILLS])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "is statically linked" in ended.stderr and "hint:" in ended.stderr, ended.stderr
+
+
 CROWD = """
 import os, time
 children = []

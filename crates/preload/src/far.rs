@@ -26,6 +26,7 @@ mod programs;
 mod quiet;
 mod reserved;
 mod rights;
+mod simulated;
 mod thread;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
@@ -63,6 +64,10 @@ static BEGIN: extern "C" fn() = begin;
 /// Runs as the library is loaded, before the program.
 extern "C" fn begin() {
     let Some(socket) = crate::mounts::variable(c"HINTERLAND_FAR_SOCKET") else { return };
+    if simulated::is_simulated() {
+        // What simulates it is a program beside the budget, which has been told of.
+        return;
+    }
     let loaded = Loaded::look();
     if let Err(why) = set_up(socket, loaded.own_path) {
         say(&format!("far memory cannot be had, and the program is not started: {why}"));
