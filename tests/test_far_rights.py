@@ -230,6 +230,38 @@ def test_a_program_within_valgrind_runs_beside_the_budget_and_is_told_of(binary,
     assert "is statically linked" in ended.stderr and "hint:" in ended.stderr, ended.stderr
 
 
+# Has as many files open as it may, and a child, which has the same limit.
+FULL_TABLE = """
+import os, resource, sys
+memory = bytearray(b"7") * (160 << 20)
+limit = (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1] if sys.argv[1] == "soft" else 128)
+resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+def is_full():
+    try: os.dup(0)
+    except OSError: return True
+while not is_full(): pass
+child = os.fork()
+if child == 0:
+    os._exit(0 if is_full() and resource.getrlimit(resource.RLIMIT_NOFILE) == limit and memory.count(b"7") == len(memory) else 3)
+status = os.waitpid(child, 0)[1]
+print("right" if status == 0 and is_full() and memory.count(b"7") == len(memory) else f"wrong: {status}")
+"""
+
+
+def may_raise_limits():
+    """Whether this process has CAP_SYS_RESOURCE."""
+    rights = next(line for line in pathlib.Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    return int(rights.split()[1], 16) >> 24 & 1 == 1
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+def test_a_child_of_a_program_that_has_no_descriptor_left_goes_on(binary, library, kind):
+    if kind == "hard" and not may_raise_limits():
+        pytest.skip("nobody here may raise a hard limit")
+    ended = far(binary, ["--local", "64M"], [sys.executable, "-c", FULL_TABLE, kind])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
 CROWD = """
 import os, time
 children = []

@@ -26,6 +26,7 @@ mod programs;
 mod quiet;
 mod reserved;
 mod rights;
+mod room;
 mod simulated;
 mod thread;
 
@@ -140,10 +141,13 @@ unsafe extern "C" fn child() {
     if !has_begun() {
         return;
     }
+    // Its parent may have as many files open as it may: that is no reason for a child to end.
+    let room = room::make();
     let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
         activate();
         mover::start()
     });
+    drop(room);
     if let Err(error) = result {
         say(&format!("a child of fork cannot have far memory, and is ended: {error}"));
         // SAFETY: ends the child at once.
