@@ -31,7 +31,7 @@ mod simulated;
 mod thread;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
-pub(crate) use claims::{control, lock_all};
+pub(crate) use claims::{attach, control, lock_all};
 
 use hinterland_region::system::say;
 use libc::{c_int, c_void, dl_phdr_info, size_t};

@@ -146,6 +146,16 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
     keep_errno(|| far::control(descriptor, request, number(argument))).unwrap_or(-1)
 }
 
+/// `shmat(2)`.
+///
+/// # Safety
+/// As `shmat`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+    let address = number(address.cast_mut());
+    keep_errno(|| far::attach(segment, address, flags)).map_or(libc::MAP_FAILED, pointer)
+}
+
 /// `mlockall(2)`.
 ///
 /// # Safety

@@ -81,7 +81,7 @@ fn note_untold(call: &MapCall, address: u64, may_be_far: bool) {
 }
 
 /// What the program does to memory before far memory begins.
-fn note_change(address: u64, bytes: u64) {
+pub(super) fn note_change(address: u64, bytes: u64) {
     if arming::is_waiting() {
         reserved::cut(address, address.saturating_add(bytes));
         heap::note(address, bytes);
@@ -158,6 +158,10 @@ pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> 
     // A child would have a table of memory that it does not have, or that is to be zeros. And no event tells of guards, which drop content and
     // are overwritten by whoever fills a page.
     let is_kernels = matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
+    if is_kernels {
+        // The same of what is only reserved, if it may be written later.
+        reserved::cut(address & !(PAGE - 1), address.saturating_add(bytes));
+    }
     if !is_active() {
         // Nor does it know of what the kernel may take at any moment.
         if (is_kernels || advice == libc::MADV_FREE) && arming::is_waiting() {

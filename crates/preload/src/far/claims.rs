@@ -1,8 +1,10 @@
-//! Calls by which a program takes memory for itself alone: it serves its faults, or locks all of it.
+//! Calls by which a program takes memory for itself alone: it serves its faults, locks all of it, or has the kernel look at it when a thread ends.
 
 use super::arming::{self, Otherwise};
-use super::{is_active, link, mover};
-use libc::{c_int, c_ulong};
+use super::rights::Next;
+use super::{calls, is_active, link, mover, reserved};
+use hinterland_farplan::PAGE;
+use libc::{c_int, c_ulong, pthread_mutex_t, pthread_mutexattr_t};
 use std::io;
 
 /// `UFFDIO_REGISTER`: a range and how its faults are to be served.
@@ -80,6 +82,82 @@ pub(crate) fn lock_all(flags: c_int) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// `shmat`: of all that replaces memory the only one of which the kernel tells nobody. So the memory is the kernel's before.
+pub(crate) fn attach(segment: c_int, address: u64, flags: c_int) -> io::Result<u64> {
+    if flags & libc::SHM_REMAP != 0
+        && let Some(bytes) = segment_bytes(segment)
+    {
+        leave_to_the_kernel(address, bytes);
+    }
+    // SAFETY: the program asked for exactly this.
+    match unsafe { libc::syscall(libc::SYS_shmat, segment, address, flags) } {
+        -1 => Err(io::Error::last_os_error()),
+        start => Ok(start as u64),
+    }
+}
+
+/// How long a segment of shared memory is; `None` if there is none, which the kernel says of the call behind this.
+fn segment_bytes(segment: c_int) -> Option<u64> {
+    // SAFETY: an all-zero shmid_ds is valid, and the kernel writes to a live structure.
+    let (known, about) = unsafe {
+        let mut about: libc::shmid_ds = std::mem::zeroed();
+        (libc::shmctl(segment, libc::IPC_STAT, &raw mut about), about)
+    };
+    (known == 0).then_some(about.shm_segsz as u64)
+}
+
+/// Has memory be the kernel's from here on, with what it holds, whether far memory has begun or not.
+fn leave_to_the_kernel(address: u64, bytes: u64) {
+    let start = address & !(PAGE - 1);
+    let bytes = (address - start).saturating_add(bytes).next_multiple_of(PAGE);
+    if is_active() {
+        reserved::cut(start, start.saturating_add(bytes));
+        link::release(start, bytes);
+    } else {
+        calls::note_change(start, bytes);
+    }
+}
+
+/// `pthread_mutex_init(3)`. A robust mutex is one that the kernel gives up for a thread that ends with it. Then it does not wait for a page that is not there, and
+/// whoever wants the mutex would wait for ever.
+///
+/// # Safety
+/// As `pthread_mutex_init`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pthread_mutex_init(
+    mutex: *mut pthread_mutex_t,
+    attributes: *const pthread_mutexattr_t,
+) -> c_int {
+    static NEXT: Next = Next::new(c"pthread_mutex_init");
+    // SAFETY: the caller's promise: attributes or null.
+    if !attributes.is_null() && unsafe { is_robust(attributes) } {
+        // SAFETY: the C library gives every thread an errno.
+        let errno = unsafe { *libc::__errno_location() };
+        leave_to_the_kernel(mutex.expose_provenance() as u64, size_of::<pthread_mutex_t>() as u64);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+    }
+    let next = NEXT.find();
+    if next.is_null() {
+        return libc::ENOSYS;
+    }
+    // SAFETY: the C library's function of this name, which has this shape; the rest is the caller's promise.
+    unsafe {
+        let next: unsafe extern "C" fn(*mut pthread_mutex_t, *const pthread_mutexattr_t) -> c_int =
+            std::mem::transmute(next);
+        next(mutex, attributes)
+    }
+}
+
+/// # Safety
+/// The attributes are whole.
+unsafe fn is_robust(attributes: *const pthread_mutexattr_t) -> bool {
+    let mut robust = libc::PTHREAD_MUTEX_STALLED;
+    // SAFETY: the caller's promise, and a place for the answer.
+    let known = unsafe { libc::pthread_mutexattr_getrobust(attributes, &raw mut robust) } == 0;
+    known && robust == libc::PTHREAD_MUTEX_ROBUST
 }
 
 /// The addresses of a line of `maps`, unless the kernel itself put something there.

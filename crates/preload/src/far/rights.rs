@@ -35,18 +35,18 @@ fn note_change() {
 }
 
 /// A function of the C library behind ours.
-struct Next {
+pub(super) struct Next {
     name: &'static CStr,
     place: AtomicPtr<c_void>,
 }
 
 impl Next {
-    const fn new(name: &'static CStr) -> Self {
+    pub(super) const fn new(name: &'static CStr) -> Self {
         Self { name, place: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
     /// The function; null where there is none.
-    fn find(&self) -> *mut c_void {
+    pub(super) fn find(&self) -> *mut c_void {
         // Relaxed: whoever finds nothing looks again, and finds the same.
         let known = self.place.load(Ordering::Relaxed);
         if !known.is_null() {
