@@ -3,6 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,8 @@ impl UnixListener {
     /// Listens at `path`. A socket that an earlier process left there is replaced if nobody listens on it.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody listens there; [`OsError::Refused`] for a path of more than 107 bytes.
+    /// `EADDRINUSE` if somebody listens there; [`OsError::Refused`] for a path of more than 107 bytes, or one at which is something else
+    /// than a socket.
     pub fn bind(path: &Path) -> Result<Self, OsError> {
         let (address, address_bytes) = socket_address(path)?;
         // Non-blocking: of several threads that are told of one connection, all but one find it gone.
@@ -55,11 +57,10 @@ impl UnixListener {
             unsafe { libc::bind(descriptor.as_raw_fd(), (&raw const address).cast(), address_bytes) }
         };
         if let Err(error) = check(bind(), "bind", subject) {
-            let in_use = error.errno() == Some(libc::EADDRINUSE);
-            if !in_use || UnixStream::connect(path, Duration::from_millis(200)).is_ok() {
-                return Err(error.with_hint("another node runs here; stop it or choose another folder"));
+            if error.errno() != Some(libc::EADDRINUSE) {
+                return Err(error.with_hint("choose a path in a folder that this user may write"));
             }
-            std::fs::remove_file(path).map_err(|error| OsError::system("unlink", subject(), error))?;
+            remove_abandoned(path, error)?;
             check(bind(), "bind", subject)?;
         }
         // SAFETY: plain values.
@@ -107,6 +108,26 @@ impl UnixListener {
     /// The path that it listens at.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Removes a socket that nobody listens on; `in_use` is what is said of any other.
+fn remove_abandoned(path: &Path, in_use: OsError) -> Result<(), OsError> {
+    let subject = || path.display().to_string();
+    let found = std::fs::symlink_metadata(path).map_err(|error| OsError::system("stat", subject(), error))?;
+    if !found.file_type().is_socket() {
+        return Err(OsError::Refused {
+            operation: "listening",
+            reason: format!("{} is there already and no socket", path.display()),
+            hint: "choose another path for the socket".into(),
+        });
+    }
+    // Who is stopped, or has its queue full, does not refuse.
+    match UnixStream::connect(path, Duration::from_millis(200)) {
+        Err(error) if error.errno() == Some(libc::ECONNREFUSED) => {
+            std::fs::remove_file(path).map_err(|error| OsError::system("unlink", subject(), error))
+        }
+        _ => Err(in_use.with_hint("another node runs here; stop it or choose another folder")),
     }
 }
 

@@ -104,6 +104,29 @@ fn a_socket_left_behind_is_replaced_and_one_in_use_is_not() {
 }
 
 #[test]
+fn a_file_in_the_place_of_a_socket_stays() {
+    let path = folder_path("no-socket");
+    std::fs::write(&path, "somebody's").unwrap();
+    let refused = UnixListener::bind(&path).unwrap_err().to_string();
+    assert!(refused.contains("no socket"), "{refused}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"somebody's");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_socket_whose_listener_does_not_take_connections_is_not_replaced() {
+    let path = folder_path("full");
+    let listener = UnixListener::bind(&path).unwrap();
+    // SAFETY: plain values.
+    assert_eq!(unsafe { libc::listen(listener.as_fd().as_raw_fd(), 0) }, 0);
+    let waiting: Vec<_> =
+        std::iter::from_fn(|| UnixStream::connect(&path, Duration::from_millis(10)).ok()).take(9).collect();
+    assert!(waiting.len() < 9, "the queue is full");
+    assert_eq!(UnixListener::bind(&path).unwrap_err().errno(), Some(libc::EADDRINUSE));
+    assert!(path.exists());
+}
+
+#[test]
 fn waiting_for_a_silent_peer_ends() {
     let path = folder_path("silent");
     let listener = UnixListener::bind(&path).unwrap();
