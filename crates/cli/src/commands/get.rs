@@ -17,6 +17,9 @@ use target::Target;
 /// Bytes read at once, whole blocks of checksums: large enough for the network, small enough for the progress to move.
 const PIECE_BYTES: u64 = 8 << 20;
 
+/// Names of standard output, which may be a file that others write to as well.
+const STANDARD_OUTPUT: [&str; 4] = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+
 /// What to get, and where to write it.
 #[derive(clap::Args, Debug)]
 pub struct Arguments {
@@ -34,7 +37,7 @@ pub struct Arguments {
 /// [`Failure`]; no part of a file is left then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let path = arguments.file.clone().unwrap_or_else(|| PathBuf::from(last_part(&arguments.name)));
-    let is_stdout = path.as_os_str() == "-";
+    let is_stdout = STANDARD_OUTPUT.iter().any(|name| path == Path::new(name));
     // Before the pool, which has threads.
     let target = if is_stdout || is_stream(&path) { None } else { Some(Target::create(&path)?) };
     let pool = context.pool()?;

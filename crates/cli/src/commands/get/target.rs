@@ -14,6 +14,9 @@ use std::path::{Path, PathBuf};
 /// A shell says of a program that a signal has ended so much more than the signal's number.
 const ENDED_BY_SIGNAL: i32 = 128;
 
+/// Symbolic links that are followed: as many as the kernel follows.
+const LINKS_MAX: usize = 40;
+
 /// The file, without its name.
 pub struct Target {
     file: File,
@@ -23,13 +26,14 @@ pub struct Target {
 }
 
 impl Target {
-    /// Makes the file in the folder where it is to be. Call it before there is any other thread: where the file needs a name
+    /// Makes the file in the folder where it is to be, behind symbolic links, which stay. Call it before there is any other thread: where the file needs a name
     /// meanwhile, one thread waits for the signals that end the command, and removes it.
     ///
     /// # Errors
     /// [`Failure`] if there is no such folder, or nothing can be made in it.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let failed = |error: io::Error| Failure::file("writing", path, &error);
+        let path = &followed(path).map_err(failed)?;
         match unnamed(path).map_err(failed)? {
             Some(file) => Ok(Self { file, path: path.to_path_buf(), partial: None }),
             None => {
@@ -79,6 +83,16 @@ impl Drop for Target {
             let _ = fs::remove_file(partial);
         }
     }
+}
+
+/// Where a path leads, also when nothing is there yet.
+fn followed(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        let Ok(next) = fs::read_link(&path) else { return Ok(path) };
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(Errno::ELOOP.into())
 }
 
 /// A file without a name in the folder of `path`; `None` where it could not be given one later.
@@ -173,6 +187,24 @@ mod tests {
             }
             fs::remove_file(&path).unwrap();
         }
+    }
+
+    #[test]
+    fn symbolic_links_stay_and_lead_to_the_file() {
+        let folder = Folder::new("links");
+        let (link, file) = (folder.0.join("link"), folder.0.join("file"));
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        // First nothing is behind the link, then a file.
+        for text in ["one", "two"] {
+            let mut target = Target::create(&link).unwrap();
+            target.file().write_all(text.as_bytes()).unwrap();
+            target.finish().unwrap();
+            assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+            assert_eq!(fs::read_to_string(&file).unwrap(), text);
+        }
+        let around = folder.0.join("around");
+        std::os::unix::fs::symlink("around", &around).unwrap();
+        assert!(Target::create(&around).is_err());
     }
 
     #[test]
