@@ -43,10 +43,10 @@ pub struct Arguments {
     #[arg(long, default_value = "127.0.0.1:0", value_name = "HOST:PORT", value_parser = address)]
     listen: SocketAddr,
     /// The address that others are told, if it is another
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = place)]
     advertise: Option<String>,
     /// The node that hosts the directory [default: host it here]
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = place)]
     join: Option<String>,
     /// etcd, which keeps the directory while its nodes take turns to lead it; the same for every node of a pool
     #[arg(long, value_name = "etcd://HOST:PORT,...", value_parser = etcd, conflicts_with = "join")]
@@ -372,12 +372,24 @@ fn default_state(name: &str) -> Result<PathBuf, Failure> {
     })
 }
 
+/// How an address is written.
+const HINT: &str = "(hint: write HOST:PORT, such as 127.0.0.1:7401)";
+
 /// The first address that a name stands for.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
-    const HINT: &str = "(hint: write HOST:PORT, such as 127.0.0.1:7401)";
     let mut found =
         text.to_socket_addrs().map_err(|error| format!("{text:?} is no address: {error} {HINT}"))?;
     found.next().ok_or_else(|| format!("{text:?} stands for no address {HINT}"))
+}
+
+/// An address whose name others look up, or this node later.
+fn place(text: &str) -> Result<String, String> {
+    let port =
+        text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
+    match port {
+        Some(Ok(1..)) => Ok(text.to_owned()),
+        _ => Err(format!("{text:?} is no address with a port {HINT}")),
+    }
 }
 
 fn etcd(text: &str) -> Result<Box<EtcdTarget>, EtcdTargetError> {
@@ -416,6 +428,12 @@ mod tests {
     fn an_address_has_a_port() {
         assert_eq!(address("127.0.0.1:7401"), Ok(SocketAddr::from(([127, 0, 0, 1], 7401))));
         assert!(address("127.0.0.1").unwrap_err().contains("hint: write HOST:PORT"));
+        for right in ["first.lan:7401", "127.0.0.1:1", "[::1]:7401"] {
+            assert_eq!(place(right), Ok(right.to_owned()));
+        }
+        for wrong in ["", "first.lan", ":7401", "first.lan:0", "first.lan:99999", "http://first.lan"] {
+            assert!(place(wrong).unwrap_err().contains("hint: write HOST:PORT"), "{wrong}");
+        }
     }
 
     #[test]
