@@ -1,5 +1,6 @@
 """Inputs that make no sense or change under our hands, and machines that lack something: refused in words, nothing left."""
 
+import contextlib
 import os
 import pathlib
 import subprocess
@@ -125,7 +126,140 @@ def test_more_memory_than_there_is_is_refused_at_the_start(binary, folder, optio
     command = [binary, "--socket", folder / "socket", "node", "--name", "large", "--state", folder / "state", option, "100T"]
     outcome = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert outcome.returncode == 1 and "this machine has " in outcome.stderr and "hint: ask for less with --capacity" in outcome.stderr
+    assert "100 TiB" in outcome.stderr and "GiB of memory" not in outcome.stderr.split("100 TiB")[1], outcome.stderr
     assert not (folder / "state").exists()
+
+
+@pytest.fixture
+def limited():
+    """A function that makes a control group whose parent allows so many bytes, and gives its file of processes."""
+    version_1 = pathlib.Path("/sys/fs/cgroup/memory")
+    root, file = (version_1, "memory.limit_in_bytes") if version_1.is_dir() else (pathlib.Path("/sys/fs/cgroup"), "memory.max")
+    outer = root / f"hinterland-test-{os.getpid()}"
+
+    def made(limit):
+        try:
+            outer.mkdir()
+            (outer / file).write_text(str(limit))
+        except OSError as error:
+            pytest.skip(f"no control group can be made: {error}")
+        (outer / "inner").mkdir()
+        return outer / "inner" / "cgroup.procs"
+
+    yield made
+    for group in (outer / "inner", outer):
+        if group.exists():
+            wait_until(lambda group=group: not (group / "cgroup.procs").read_text())
+            group.rmdir()
+
+
+@need_root
+def test_more_memory_than_the_control_group_has_is_refused_at_the_start(binary, folder, limited):
+    processes = limited(96 * MEBIBYTE)
+
+    def node(capacity):
+        command = [binary, "--socket", folder / "socket", "node", "--name", "large", "--state", folder / "state",
+                   "--backing", "base", "--capacity", capacity, "--cache-budget", "32M", "--kv-capacity", "16M"]
+        return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                preexec_fn=lambda: processes.write_text("0"))
+
+    refused = node("64M")
+    words, _ = refused.communicate(timeout=60)
+    assert refused.returncode == 1 and "control group" in words and "96.0 MiB" in words and "112 MiB are asked for" in words, words
+    assert "/memory." in words and "hint: ask for less with --capacity" in words
+    starts = node("48M")
+    try:
+        assert " ready: " in starts.stdout.readline() + starts.stdout.readline()
+        doctor = subprocess.run([binary, "doctor"], capture_output=True, text=True, timeout=60,
+                                preexec_fn=lambda: processes.write_text("0"))
+        assert "programs here may use 96.0 MiB of memory" in doctor.stdout
+    finally:
+        starts.terminate()
+        starts.wait()
+
+
+def start(binary, folder, **changes):
+    """Tries to start a node with a mistake in its options; what it says. One that starts all the same is ended."""
+    options = {"name": "second", "socket": folder / "second.sock", "state": folder / "second", "capacity": "16M",
+               "cache_budget": "16M", "kv_capacity": "1M", **changes}
+    words = [f"--{option.replace('_', '-')}={value}" for option, value in options.items()]
+    process = subprocess.Popen([binary, "node", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        said = ""
+        for line in process.stdout:
+            said += line
+            assert " ready: " not in line, said
+        return process.wait(), said
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def test_a_second_node_on_the_same_state_is_refused_and_the_first_goes_on(binary, two_racks, make_file, folder):
+    a, b = two_racks
+    source = make_file("source", 3 * MEBIBYTE)
+    b.run("put", source, "--name", "data", "--rack", b.rack)
+    for node, more in ((a, {}), (b, {"join": a.address}), (b, {})):
+        status, said = start(binary, folder, state=node.state, **more)
+        assert status == 1 and "is the state of a node that runs" in said and "hint: stop that one" in said, said
+    assert all(member["up"] for member in a.json("status")["members"])
+    a.run("get", "data", folder / "back")
+    assert sha(folder / "back") == sha(source)
+    b.kill()
+    b.start()
+    a.run("verify", "data")
+
+
+def test_a_file_that_is_no_socket_stays(binary, folder, make_file):
+    path = make_file("precious", 1000)
+    before = path.read_bytes()
+    status, said = start(binary, folder, socket=path)
+    assert status == 1 and "no socket" in said and "hint: choose another path" in said, said
+    assert path.read_bytes() == before
+
+
+@need_root
+def test_a_full_disk_under_the_state_is_said_and_room_mends_it(binary, folder, start_node):
+    small = folder / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4M", "none", small], check=True)
+    try:
+        with (small / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while filler.write(bytes(MEBIBYTE)):
+                pass
+        status, said = start(binary, folder, state=small / "state")
+        assert status == 1 and "No space left" in said and "hint: make room on that disk" in said, said
+        (small / "filler").unlink()
+        start_node("again", state=small / "state", options=["--capacity", "16M"]).stop()
+    finally:
+        subprocess.run(["umount", "--recursive", small], check=False)
+
+
+def test_wrong_keys_and_addresses_name_the_option(binary, folder):
+    for changes, hint in (({"key": folder / "nothing"}, "hint: --key names the file"), ({"join": "first.lan"}, "hint: write HOST:PORT")):
+        status, said = start(binary, folder, **changes)
+        assert status in (1, 2) and hint in said, said
+
+
+def test_nothing_stays_of_a_node_that_finds_no_pool(binary, folder):
+    status, said = start(binary, folder, join="127.0.0.1:1")
+    assert status == 1 and "hint: is the node up" in said, said
+    assert str(folder) not in pathlib.Path("/proc/self/mounts").read_text()
+    number = (folder / "second/node.id").read_text().strip()
+    assert not any(number in name for name in os.listdir("/dev/shm")) and not (folder / "second.sock").exists()
+
+
+@pytest.mark.parametrize("name", ["link", "/proc/self/fd/1"])
+def test_get_leaves_symbolic_links(node, make_file, folder, name):
+    source, target = make_file("source", 3000), folder / "target"
+    node.run("put", source, "--name", "data")
+    link = folder / name
+    if name == "link":
+        link.symlink_to("target")
+    with target.open("wb") as stdout:
+        node.run("get", "data", link, stdout=stdout, stderr=None, capture_output=False)
+    # The latter is what /dev/stdout leads to, and nobody can take it away from others.
+    assert link.is_symlink() and sha(target) == sha(source)
 
 
 def test_few_descriptors_are_said_at_the_start(binary, folder):

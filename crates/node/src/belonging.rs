@@ -86,7 +86,7 @@ pub enum BelongingError {
         own: PoolId,
     },
     /// The files that say so cannot be used.
-    #[error("{path}: {source} (hint: name a folder that this user may write with --state)")]
+    #[error("{path}: {source} (hint: {})", crate::state::hint(.source))]
     File {
         /// Which.
         path: PathBuf,

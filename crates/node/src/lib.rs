@@ -33,6 +33,7 @@ mod ring_server;
 mod segment;
 mod session;
 mod shelf;
+mod state;
 mod verify;
 
 use hinterland_os::fault_point;

@@ -23,6 +23,7 @@ use crate::repair::Repairs;
 use crate::ring_server;
 use crate::segment::Segment;
 use crate::shelf::NodeShelf;
+use crate::state::{self, HeldState, kept_number};
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
@@ -32,12 +33,13 @@ use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
     Backing, Coherence, DEVICE_HINT, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing,
-    huge_pages, limits, process,
+    control_groups, huge_pages, limits, process,
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
 use hinterland_proto::{PoolId, PoolKey};
 use hinterland_types::NodeId;
+use hinterland_types::size::human;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::FileTypeExt;
@@ -60,12 +62,20 @@ const DESCRIPTORS_MIN: u64 = 64;
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
     /// A file or folder of the state cannot be used.
-    #[error("{path}: {source} (hint: name a folder that this user may write with --state)")]
+    #[error("{path}: {source} (hint: {})", state::hint(.source))]
     State {
         /// Which.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Another node has the state.
+    #[error(
+        "{state} is the state of a node that runs (hint: stop that one, or name another folder with --state)"
+    )]
+    StateInUse {
+        /// The folder.
+        state: PathBuf,
     },
     /// Others could reach the node without a key.
     #[error(
@@ -86,6 +96,14 @@ pub enum NodeError {
         "--shelf is for hosts whose caches do not see each other (hint: start with --coherence software too)"
     )]
     ShelfCoherence,
+    /// The key file cannot be read.
+    #[error("{path}: {source} (hint: --key names the file with the pool's key; copy it from another node)")]
+    KeyFile {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The key file holds no key.
     #[error(
         "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)"
@@ -104,12 +122,15 @@ pub enum NodeError {
     },
     /// It is to lend what there is not.
     #[error(
-        "this machine has {} MiB of memory, and {} MiB are asked for: {} for objects, {} for those of other racks and {} for KV blocks (hint: ask for less with --capacity, --cache-budget and --kv-capacity; with --backing FOLDER objects lie on its disk)", .total >> 20, .sum >> 20, .asked[0] >> 20, .asked[1] >> 20, .asked[2] >> 20
+        "{whose} {}, and {} are asked for: {} for objects, {} for those of other racks and {} for KV blocks (hint: ask for less with --capacity, --cache-budget and --kv-capacity; with --backing FOLDER objects lie on its disk)",
+        human(*.total), human(*.sum), human(.asked[0]), human(.asked[1]), human(.asked[2])
     )]
     Memory {
-        /// Bytes of the machine.
+        /// What has no more.
+        whose: String,
+        /// Bytes that it has.
         total: u64,
-        /// Bytes that it would lend and use.
+        /// Bytes that the node would lend and use.
         sum: u64,
         /// Of them for objects, the cache and KV blocks.
         asked: [u64; 3],
@@ -161,6 +182,8 @@ pub struct Node {
     backing: Backing,
     /// Its folders of memory that others can see.
     folders: Vec<Marked>,
+    /// Nobody else has it while this lives.
+    _state: HeldState,
     /// What a restart dropped, and what memory was chosen, in words.
     pub messages: Vec<String>,
 }
@@ -181,9 +204,8 @@ impl Node {
         check_memory(&options)?;
         let mover = find_mover(&options)?;
         make_folder(&options.state)?;
-        if let Some(folder) = options.socket.parent() {
-            make_folder(folder)?;
-        }
+        options.socket.parent().map_or(Ok(()), make_folder)?;
+        let state = state::hold(&options.state)?;
         let limit = limits::raise_open_files()?.soft;
         if limit < DESCRIPTORS_MIN {
             return Err(NodeError::Descriptors { limit });
@@ -193,36 +215,17 @@ impl Node {
             return Err(NodeError::Open { address: options.listen });
         }
         let unix = UnixListener::bind(&options.socket)?;
-        let listener = TcpListener::bind(options.listen)
-            .map_err(|source| NodeError::Listen { address: options.listen, source })?;
-        let address =
-            listener.local_addr().map_err(|source| NodeError::Listen { address: options.listen, source })?;
-        let advertised = options.advertise.clone().unwrap_or_else(|| address.to_string());
-        let (backing, mut messages) = open_backing(&options)?;
+        let (listener, advertised) = listen(&options)?;
+        let (chosen, mut messages) = choose_memory(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(
                 "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet"
             ));
         }
-        let folders = mark_folders(&options, &backing)?;
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
-        let (core, cache_threads) = build(&options, key.clone(), advertised, &backing, &mut messages)?;
+        let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;
-        let rdma = open_rdma(&options, &mut messages)?;
-        if let Some(host) = &rdma {
-            core.regions.read_by(host);
-            core.holdings.read_by(host);
-        }
-        let server_options = ServerOptions {
-            node: core.own,
-            pool: core.pool,
-            key,
-            spin: options.spin,
-            rdma,
-            ..ServerOptions::default()
-        };
-        let server =
-            Server::start(listener, Arc::new(RemoteService::new(Arc::clone(&core))), server_options)?;
+        let server = serve(&options, &core, listener, key, &mut messages)?;
         if let Some(shared) = core.directory.shared() {
             shared.begin()?;
         }
@@ -242,7 +245,19 @@ impl Node {
             spawn_deciding(Arc::clone(&core), Arc::clone(&bell))?,
         ];
         let cache_threads = Some(cache_threads);
-        Ok(Self { core, server, local, threads, cache_threads, bell, backing, folders, messages })
+        let (backing, folders) = chosen.kept();
+        Ok(Self {
+            core,
+            server,
+            local,
+            threads,
+            cache_threads,
+            bell,
+            backing,
+            folders,
+            _state: state,
+            messages,
+        })
     }
 
     /// `HOST:PORT` at which other nodes reach it.
@@ -311,6 +326,38 @@ impl Node {
     }
 }
 
+/// Serves other nodes.
+fn serve(
+    options: &NodeOptions,
+    core: &Arc<Core>,
+    listener: TcpListener,
+    key: Option<PoolKey>,
+    messages: &mut Vec<String>,
+) -> Result<Server, NodeError> {
+    let rdma = open_rdma(options, messages)?;
+    if let Some(host) = &rdma {
+        core.regions.read_by(host);
+        core.holdings.read_by(host);
+    }
+    let server_options = ServerOptions {
+        node: core.own,
+        pool: core.pool,
+        key,
+        spin: options.spin,
+        rdma,
+        ..ServerOptions::default()
+    };
+    Ok(Server::start(listener, Arc::new(RemoteService::new(Arc::clone(core))), server_options)?)
+}
+
+/// Listens for other nodes, and says what address they are told.
+fn listen(options: &NodeOptions) -> Result<(TcpListener, String), NodeError> {
+    let failed = |source| NodeError::Listen { address: options.listen, source };
+    let listener = TcpListener::bind(options.listen).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, options.advertise.clone().unwrap_or_else(|| address.to_string())))
+}
+
 /// What moves lines, if that is to be done by hand.
 fn find_mover(options: &NodeOptions) -> Result<Option<LineMover>, NodeError> {
     match options.coherence {
@@ -336,13 +383,68 @@ fn open_shelf(options: &NodeOptions, core: &Core, messages: &mut Vec<String>) ->
 
 /// Refuses more memory than the machine has: with pages that are made on demand nobody would notice before programs are killed for it.
 fn check_memory(options: &NodeOptions) -> Result<(), NodeError> {
-    let total = memory_total_bytes();
-    let in_memory = |bytes| if matches!(options.backing, BackingChoice::Folder(_)) { 0 } else { bytes };
-    let asked =
-        [in_memory(options.capacity_bytes), in_memory(options.cache_budget_bytes), options.kv_capacity_bytes];
-    let sum = asked.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
     // It is 0 where the system does not say.
-    if total > 0 && sum > total { Err(NodeError::Memory { total, sum, asked }) } else { Ok(()) }
+    match memory_total_bytes() {
+        0 => Ok(()),
+        total => refuse_above(total, options, || "this machine has".to_owned()),
+    }
+}
+
+/// Refuses more memory than the control groups of this process allow. Huge pages are not counted by them.
+fn check_groups(options: &NodeOptions, kind: PageKind) -> Result<(), NodeError> {
+    match control_groups::memory_limit() {
+        Some(limit) if kind != PageKind::Huge2M => refuse_above(limit.bytes, options, || {
+            format!("the control group of this process may use, as {} says,", limit.file.display())
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn refuse_above(total: u64, options: &NodeOptions, whose: impl Fn() -> String) -> Result<(), NodeError> {
+    let is_on_disk = matches!(options.backing, BackingChoice::Folder(_));
+    let objects = if is_on_disk { 0 } else { options.capacity_bytes };
+    let asked = [objects, options.cache_budget_bytes, options.kv_capacity_bytes];
+    let sum = asked.iter().fold(0u64, |sum, bytes| sum.saturating_add(*bytes));
+    if sum > total { Err(NodeError::Memory { whose: whose(), total, sum, asked }) } else { Ok(()) }
+}
+
+/// The memory of a node that is about to start: what was set up for it is taken back if it does not.
+struct Chosen {
+    backing: Backing,
+    folders: Vec<Marked>,
+    starts: bool,
+}
+
+impl Chosen {
+    /// For a node that starts.
+    fn kept(mut self) -> (Backing, Vec<Marked>) {
+        self.starts = true;
+        (self.backing.clone(), std::mem::take(&mut self.folders))
+    }
+}
+
+impl Drop for Chosen {
+    fn drop(&mut self) {
+        if self.starts {
+            return;
+        }
+        // What fails here stays for the next start. Why this one failed is what matters.
+        if self.backing.mounted {
+            let _ = huge_pages::unmount(&self.backing.folder);
+        }
+        if let (true, Some(claim)) = (self.folders.is_empty(), self.backing.overcommit_before) {
+            let _ = huge_pages::set_overcommit(claim);
+        }
+        self.folders.drain(..).for_each(Marked::leave_if_empty);
+    }
+}
+
+fn choose_memory(options: &NodeOptions) -> Result<(Chosen, Vec<String>), NodeError> {
+    let (backing, messages) = open_backing(options)?;
+    let mut chosen = Chosen { backing, folders: Vec::new(), starts: false };
+    chosen.folders = mark_folders(options, &chosen.backing)?;
+    check_groups(options, chosen.backing.kind)?;
+    Ok((chosen, messages))
 }
 
 /// The devices that peers read from, if there are any; says what becomes of those that there are.
@@ -786,27 +888,12 @@ fn make_folder(path: &Path) -> Result<(), NodeError> {
     fs::create_dir_all(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })
 }
 
-/// A number that is drawn once and kept in a file.
-fn kept_number(path: &Path) -> Result<u64, NodeError> {
-    let failed = |source| NodeError::State { path: path.to_path_buf(), source };
-    match fs::read_to_string(path) {
-        Ok(text) => u64::from_str_radix(text.trim(), 16)
-            .map_err(|error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error.to_string()))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let number = u64::from_le_bytes(random().map_err(Refused::from)?).max(1);
-            fs::write(path, format!("{number:016x}\n")).map_err(failed)?;
-            Ok(number)
-        }
-        Err(error) => Err(failed(error)),
-    }
-}
-
 /// Reads a pool key: 64 hexadecimal digits.
 ///
 /// # Errors
-/// [`NodeError::State`] or [`NodeError::Key`].
+/// [`NodeError::KeyFile`] or [`NodeError::Key`].
 pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
     let text =
-        fs::read_to_string(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })?;
+        fs::read_to_string(path).map_err(|source| NodeError::KeyFile { path: path.to_path_buf(), source })?;
     text.parse().map_err(|_: hinterland_proto::NotAKey| NodeError::Key { path: path.to_path_buf() })
 }

@@ -39,6 +39,7 @@ pub mod barrier;
 pub mod checking;
 pub mod clock;
 pub mod coherence;
+pub mod control_groups;
 pub mod copying;
 pub mod direct_file;
 mod error;

@@ -1,4 +1,4 @@
-//! Addresses, identifiers, rights and limits that every Hinterland crate shares.
+//! Addresses, identifiers, rights, limits and words for sizes that every Hinterland crate shares.
 //!
 //! The crate is logic only: no I/O, no clock, no `unsafe`.
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@ pub mod limits;
 mod name;
 mod range;
 mod rights;
+pub mod size;
 
 pub use address::{AddressError, GlobalAddress, PageNumber, WINDOW_BASE, WINDOW_BYTES};
 pub use identity::{Epoch, Handle, NodeId, ObjectId, SessionId};

@@ -7,6 +7,7 @@ use crate::size::human;
 use hinterland_fabric::rdma;
 use hinterland_gpu::{Compiler, Gpu, GpuError};
 use hinterland_os::NumaNodes;
+use hinterland_os::control_groups;
 use hinterland_os::probe::{FaultService, Machine, Works};
 use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
 use serde_json::{Value, json};
@@ -119,6 +120,15 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
             checks.push(Check::good(format!("{} huge pages of 2 MiB can be had", counts.obtainable())));
         }
         _ => {}
+    }
+    if let Some(limit) =
+        control_groups::memory_limit().filter(|limit| limit.bytes < machine.memory_total_bytes)
+    {
+        checks.push(Check::good(format!(
+            "programs here may use {} of memory, as {} says",
+            human(limit.bytes),
+            limit.file.display()
+        )));
     }
     checks.extend(device_checks(machine));
     for problem in &machine.problems {
