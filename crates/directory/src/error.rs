@@ -57,7 +57,7 @@ pub enum DirectoryError {
     },
     /// A message of an earlier life of the node, or a join that is not newer.
     #[error(
-        "{node} speaks as incarnation {given} but is known as {known} (hint: a restarted node joins with a higher incarnation)"
+        "{node} speaks as incarnation {given} but is known as {known} (hint: it has joined again meanwhile: try again)"
     )]
     StaleIncarnation {
         /// The node.
@@ -68,13 +68,15 @@ pub enum DirectoryError {
         known: u64,
     },
     /// The lease ran out.
-    #[error("the lease of {node} ran out (hint: join again with a higher incarnation and say what you hold)")]
+    #[error(
+        "the lease of {node} ran out (hint: it was cut off, stopped or very busy, and joins again by itself: try again in a moment)"
+    )]
     LeaseExpired {
         /// The node.
         node: NodeId,
     },
     /// The node has joined but not yet said all that it holds.
-    #[error("{node} has not yet said what it holds (hint: send NodeObjects until the answer says up)")]
+    #[error("{node} has not yet said what it holds (hint: it is joining: try again in a moment)")]
     NotReady {
         /// The node.
         node: NodeId,
@@ -162,7 +164,7 @@ pub enum DirectoryError {
         room: Room,
     },
     /// No room at present.
-    #[error("no room for {copies} copies of {} (hint: remove something; {room})", Size(*bytes))]
+    #[error("no room for {copies} {} of {} (hint: remove something; {room})", if *copies == 1 { "copy" } else { "copies" }, Size(*bytes))]
     NotEnoughRoom {
         /// What was asked for.
         bytes: u64,

@@ -10,7 +10,7 @@ pub use store::Leader;
 
 use crate::directory_link::EncodedAnswer;
 use crate::membership::Incarnation;
-use crate::peers::Peers;
+use crate::peers::{Peers, Way};
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, Directory, Ended, RequestId, SLOTS, Settings};
 use hinterland_etcd::{Client, EtcdError, Lease, Target};
@@ -293,7 +293,8 @@ impl EtcdDirectory {
         };
         // A leader that was stopped takes requests and answers none; the next one is there after a lease.
         let within = (self.lease / 2).max(Duration::from_secs(1));
-        match self.peers.call_once(&leader.address, &request, (LOOK, within)) {
+        let way = if matches!(command, Command::Heartbeat { .. }) { Way::Beats } else { Way::Common };
+        match self.peers.call_once(way, &leader.address, &request, (LOOK, within)) {
             Ok(PeerReply::Directory(bytes)) => decode(&bytes).map_err(refused),
             Ok(other) => {
                 let text = format!("the directory answered {other:?}");

@@ -50,7 +50,10 @@ impl DirectoryLink {
     /// # Errors
     /// [`Refused`] if the directory could not be asked.
     pub fn ask(&self, command: &Command) -> Result<EncodedAnswer, Refused> {
-        self.ask_with(command, |peers, address, request| peers.call(address, request))
+        self.ask_with(command, |peers, address, request| match command {
+            Command::Heartbeat { .. } => peers.beat(address, request),
+            _ => peers.call(address, request),
+        })
     }
 
     /// As [`apply`](Self::apply) for who would rather know soon that the directory does not answer: one that another node hosts is

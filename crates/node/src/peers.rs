@@ -36,10 +36,20 @@ pub struct PeerIdentity {
     pub rdma: RdmaOptions,
 }
 
+/// Which of the connections to a node takes a request.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Way {
+    /// The one for everything.
+    Common,
+    /// One for heartbeats alone. Clients that put and look up at the same moment fill all streams of the other with commands that
+    /// are answered one after the other, each when it is on the disk: behind hundreds of them the lease would run out.
+    Beats,
+}
+
 /// All connections of this node.
 pub struct Peers {
     identity: PeerIdentity,
-    endpoints: Mutex<HashMap<String, Arc<RdmaEndpoint>>>,
+    endpoints: Mutex<HashMap<(Way, String), Arc<RdmaEndpoint>>>,
     closer: Arc<Closer>,
 }
 
@@ -66,7 +76,7 @@ impl Peers {
     /// # Errors
     /// [`Refused`] if it cannot be made.
     pub fn endpoint(&self, address: &str) -> Result<Arc<dyn Endpoint>, Refused> {
-        self.connected(address).map(|endpoint| endpoint as Arc<dyn Endpoint>)
+        self.connected(Way::Common, address).map(|endpoint| endpoint as Arc<dyn Endpoint>)
     }
 
     /// Asks a node; a connection that turns out to be dead is made anew once (every request may be sent twice).
@@ -75,6 +85,14 @@ impl Peers {
     /// [`Refused`] with the node's words, or that it cannot be reached.
     pub fn call(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
         self.call_within(address, request, patience(bytes_gone_through(request)))
+    }
+
+    /// The same for a heartbeat, which waits behind nothing else that this node asks.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn beat(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
+        self.call_by(Way::Beats, address, request, CALL_TIMEOUT)
     }
 
     /// The same, waiting no longer than this for an answer.
@@ -87,20 +105,30 @@ impl Peers {
         request: &PeerRequest,
         within: Duration,
     ) -> Result<PeerReply, Refused> {
+        self.call_by(Way::Common, address, request, within)
+    }
+
+    fn call_by(
+        &self,
+        way: Way,
+        address: &str,
+        request: &PeerRequest,
+        within: Duration,
+    ) -> Result<PeerReply, Refused> {
         let body = encode(request)?;
         // Over TCP always: some take seconds, and a queue pair has one at a time.
         let ask = |endpoint: &RdmaEndpoint| match is_urgent(request) {
             true => endpoint.tcp().call_urgent_within(&body, within),
             false => endpoint.tcp().call_within(&body, within),
         };
-        let mut answer = ask(&*self.connected(address)?);
+        let mut answer = ask(&*self.connected(way, address)?);
         if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
-            self.forget(address);
-            answer = ask(&*self.connected(address)?);
+            self.forget_on(way, address);
+            answer = ask(&*self.connected(way, address)?);
         }
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {
-                self.forget(address);
+                self.forget_on(way, address);
             }
         })?;
         match decode(&answer)? {
@@ -117,19 +145,24 @@ impl Peers {
     /// As [`call`](Self::call).
     pub fn call_once(
         &self,
+        way: Way,
         address: &str,
         request: &PeerRequest,
         (look, within): (Duration, Duration),
     ) -> Result<PeerReply, Refused> {
-        let is_known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).contains_key(address);
+        let is_known = self
+            .endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(&(way, address.to_owned()));
         if !is_known {
             listens(address, look)?;
         }
         let body = encode(request)?;
-        let answer = self.connected(address)?.tcp().call_urgent_within(&body, within);
+        let answer = self.connected(way, address)?.tcp().call_urgent_within(&body, within);
         let answer = answer.inspect_err(|error| {
             if error.is_connection_lost() {
-                self.forget(address);
+                self.forget_on(way, address);
             }
         })?;
         match decode(&answer)? {
@@ -140,7 +173,12 @@ impl Peers {
 
     /// Drops a connection that failed; the next use makes a new one.
     pub fn forget(&self, address: &str) {
-        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
+        self.forget_on(Way::Common, address);
+    }
+
+    fn forget_on(&self, way: Way, address: &str) {
+        let known = (way, address.to_owned());
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(&known);
     }
 
     /// How this node presents itself.
@@ -151,31 +189,35 @@ impl Peers {
     /// Why there are no queue pairs to peers that have devices as we do.
     pub fn why_no_rdma(&self) -> Vec<String> {
         let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let why = |(address, endpoint): (&String, &Arc<RdmaEndpoint>)| {
+        let why = |((_, address), endpoint): (&(Way, String), &Arc<RdmaEndpoint>)| {
             endpoint.why_not().map(|why| format!("{address}: {why}"))
         };
         endpoints.iter().filter_map(why).collect()
     }
 
-    fn connected(&self, address: &str) -> Result<Arc<RdmaEndpoint>, Refused> {
-        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(address).cloned();
+    fn connected(&self, way: Way, address: &str) -> Result<Arc<RdmaEndpoint>, Refused> {
+        let place = (way, address.to_owned());
+        let known = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).get(&place).cloned();
         if let Some(endpoint) = known {
             return Ok(endpoint);
         }
         // Connecting may take seconds; others must not wait for it under the lock.
         let options = ClientOptions {
-            streams: self.identity.streams,
+            streams: if way == Way::Beats { 1 } else { self.identity.streams },
             timeout: self.identity.timeout,
             role: Role::Node,
             node: self.identity.node,
             pool: self.identity.pool,
             key: self.identity.key.clone(),
-            urgent: std::env::var_os("HINTERLAND_NO_URGENT").is_none_or(|value| value != "1"),
+            urgent: way == Way::Common
+                && std::env::var_os("HINTERLAND_NO_URGENT").is_none_or(|value| value != "1"),
             ..ClientOptions::default()
         };
-        let endpoint = Arc::new(RdmaEndpoint::connect(address, options, self.identity.rdma.clone())?);
+        let mut rdma = self.identity.rdma.clone();
+        rdma.enabled &= way == Way::Common;
+        let endpoint = Arc::new(RdmaEndpoint::connect(address, options, rdma)?);
         let mut all = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(all.entry(address.to_owned()).or_insert(endpoint)))
+        Ok(Arc::clone(all.entry(place).or_insert(endpoint)))
     }
 }
 
@@ -240,7 +282,84 @@ pub fn pool_of(address: &str, key: Option<PoolKey>) -> Result<PoolId, Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hinterland_types::{Epoch, ObjectName};
+    use hinterland_fabric::tcp::{Server, ServerOptions};
+    use hinterland_fabric::{Service, Slice};
+    use hinterland_proto::{PeerHello, Refusal, RemoteError};
+    use hinterland_types::{ByteRange, Epoch, ObjectName, Rights, SessionId};
+    use std::net::TcpListener;
+    use std::sync::Condvar;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+    /// A directory that answers commands when it is let go, as one with a slow disk, and heartbeats at once.
+    #[derive(Default)]
+    struct Slow {
+        sessions: AtomicU64,
+        waiting: AtomicUsize,
+        is_let_go: Mutex<bool>,
+        changed: Condvar,
+    }
+
+    impl Service for Slow {
+        fn opened(&self, _: &PeerHello) -> Result<SessionId, Refusal> {
+            Ok(SessionId(self.sessions.fetch_add(1, Ordering::SeqCst)))
+        }
+
+        fn closed(&self, _: SessionId) {}
+
+        fn resolve(&self, _: SessionId, _: Handle, _: ByteRange, _: Rights) -> Result<Slice, RemoteError> {
+            Ok(Slice::copied(&[]))
+        }
+
+        fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
+            if matches!(decode(body), Ok(PeerRequest::Directory(command)) if command == b"slow") {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+                let is_let_go = self.is_let_go.lock().unwrap();
+                drop(self.changed.wait_while(is_let_go, |is_let_go| !*is_let_go).unwrap());
+            }
+            Ok(encode(&PeerReply::Directory(Vec::new())).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_does_not_wait_behind_commands_that_take_all_streams() {
+        const STREAMS: usize = 2;
+        let (service, pool) = (Arc::new(Slow::default()), PoolId(7));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
+        let server = Server::start(listener, service.clone(), options).unwrap();
+        let address = server.address().to_string();
+        let peers = Peers::new(PeerIdentity {
+            node: NodeId(2),
+            pool,
+            key: None,
+            streams: STREAMS,
+            timeout: Duration::from_secs(60),
+            rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
+        });
+        let slow = PeerRequest::Directory(b"slow".to_vec());
+        std::thread::scope(|scope| {
+            // One for each stream, and one for that which is kept for what is urgent.
+            let commands: Vec<_> =
+                (0..=STREAMS).map(|_| scope.spawn(|| peers.call(&address, &slow).unwrap())).collect();
+            while service.waiting.load(Ordering::SeqCst) <= STREAMS {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let beat =
+                scope.spawn(|| peers.beat(&address, &PeerRequest::Directory(b"beat".to_vec())).unwrap());
+            // Less than after which the commands give up, and leave their streams to others.
+            for _ in 0..20_000 {
+                if beat.is_finished() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let is_answered = beat.is_finished();
+            assert!(commands.iter().all(|command| !command.is_finished()), "or this shows nothing");
+            *service.is_let_go.lock().unwrap() = true;
+            service.changed.notify_all();
+            assert!(is_answered);
+        });
+    }
 
     #[test]
     fn a_home_that_goes_through_much_memory_is_waited_for_longer() {
