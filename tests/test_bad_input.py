@@ -249,6 +249,14 @@ def test_nothing_stays_of_a_node_that_finds_no_pool(binary, folder):
     assert not any(number in name for name in os.listdir("/dev/shm")) and not (folder / "second.sock").exists()
 
 
+def test_verifying_a_region_is_refused_and_no_problem(node):
+    node.run("region", "create", "counters", "4M")
+    outcome = node.run("verify", "counters", check=False)
+    assert outcome.returncode == 1 and "counters is a region" in outcome.stderr and "hint: " in outcome.stderr
+    assert "WRONG" not in outcome.stdout and node.json("status")["problems"] == []
+    assert "no object has a name that begins with" in node.run("ls", "nothing").stderr
+
+
 @pytest.mark.parametrize("name", ["link", "/proc/self/fd/1"])
 def test_get_leaves_symbolic_links(node, make_file, folder, name):
     source, target = make_file("source", 3000), folder / "target"

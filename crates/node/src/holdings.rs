@@ -84,7 +84,7 @@ pub enum HoldingError {
     #[error(transparent)]
     Os(#[from] OsError),
     /// The header could not be written.
-    #[error("object header {path}: {source} (hint: is the disk of the state folder full?)")]
+    #[error("object header {path}: {source} (hint: {})", crate::state::hint(.source))]
     Header {
         /// Which file.
         path: PathBuf,

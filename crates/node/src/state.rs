@@ -11,6 +11,11 @@ use std::path::Path;
 /// The file whose lock says that a node has the state. It lasts as long as the node's process, however that ends.
 const LOCK: &str = "node.lock";
 
+/// No descriptor is left to the process.
+const EMFILE: i32 = 24;
+/// None is left to the machine.
+const ENFILE: i32 = 23;
+
 /// A state that no other node can have meanwhile.
 pub struct HeldState {
     /// Its lock ends when the file is closed.
@@ -57,6 +62,9 @@ pub fn kept_number(path: &Path) -> Result<u64, NodeError> {
 
 /// What to do about a file or folder of the state.
 pub fn hint(error: &io::Error) -> &'static str {
+    if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) {
+        return "raise the limit of open files: `ulimit -n 65536`";
+    }
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "make room on that disk, or name a folder on another one with --state"
@@ -84,6 +92,8 @@ mod tests {
         fs::write(&path, "no number").unwrap();
         let refused = kept_number(&path).unwrap_err().to_string();
         assert!(refused.contains("start with an empty --state"), "{refused}");
+        assert!(hint(&io::Error::from_raw_os_error(EMFILE)).contains("ulimit -n"));
+        assert!(hint(&io::Error::from_raw_os_error(28)).contains("make room"));
         fs::remove_dir_all(folder).unwrap();
     }
 

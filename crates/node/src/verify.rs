@@ -10,7 +10,9 @@ use crate::put::Removed;
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, OnTarget, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
-use hinterland_proto::control::{Home, Mending, ObjectInfo, PeerReply, PeerRequest, RenameTarget, Reply};
+use hinterland_proto::control::{
+    Home, Mending, ObjectInfo, ObjectState, PeerReply, PeerRequest, RenameTarget, Reply,
+};
 use hinterland_types::{NodeId, ObjectId, ObjectName};
 
 /// Wrong blocks that are named; the rest is known by their number.
@@ -98,6 +100,12 @@ pub fn rename_folder(core: &Core, from: ObjectName, to: ObjectName) -> Result<()
 /// [`Refused`] if there is no such name.
 pub fn verify(core: &Core, name: &ObjectName, mending: Mending) -> Result<Reply, Refused> {
     let info = describe(&core.directory.lookup(name)?, core.own);
+    if info.state == ObjectState::Mutable {
+        let text = format!(
+            "{name} is a region, whose bytes may change at any moment: there is nothing to compare them with (hint: `hinterland verify --all` verifies all that is sealed)"
+        );
+        return Err(Refused::new(errno::EINVAL, text));
+    }
     let (mut blocks, mut good, mut bad) = (0, Vec::new(), Vec::new());
     let (mut wrong, mut unasked) = (Vec::new(), Vec::new());
     for home in &info.homes {

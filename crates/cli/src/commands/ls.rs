@@ -25,7 +25,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let objects = context.pool_to_look()?.list(&arguments.prefix)?;
     let value = Value::Array(objects.iter().map(shapes::object).collect());
     if objects.is_empty() && !context.output.json {
-        context.output.say("no objects (put one with `hinterland put FILE`)");
+        match arguments.prefix.as_str() {
+            "" => context.output.say("no objects (put one with `hinterland put FILE`)"),
+            prefix => context.output.say(format_args!("no object has a name that begins with {prefix:?}")),
+        }
         return Ok(ExitCode::SUCCESS);
     }
     context.output.either(&value, || table(&objects))?;
