@@ -164,6 +164,44 @@ def test_a_first_pool(follow, folder):
     assert words.count(" ready: ") == 2 and re.search(r"^models/safe: 2 right copies", words, re.MULTILINE), words
 
 
+@MOUNTS
+def test_two_racks(follow, folder):
+    """The two hosts are two nodes of this one."""
+    doctor, key, first, second, put, verify, read = blocks("two-racks.md")
+    nodes = []
+    for name, (language, text) in (("first", first), ("second", second)):
+        port = free_port()
+        before = f"--listen 0.0.0.0:7401 --advertise {name}.lan:7401"
+        assert before in text
+        text = text.replace(before, f"--listen 127.0.0.1:{port} --socket /tmp/{name}.sock --state /tmp/{name} --kv-capacity 1M")
+        # A node runs on in a terminal of its own.
+        nodes.append((language, re.sub(r"^(hinterland node .*)$", r"\1 &\nsleep 2", text, flags=re.MULTILINE)))
+        if name == "first":
+            changes = {"first.lan:7401": f"127.0.0.1:{port}"}
+    on = {name: ("sh", f"export HINTERLAND_SOCKET=/tmp/{name}.sock\n") for name in ("first", "second")}
+    words = follow([doctor, key, *nodes, on["second"], put, on["first"], verify, on["second"], read], changes)
+    assert words.count(" ready: ") == 2 and re.search(r"^try/both: 2 right copies", words, re.MULTILINE), words
+    assert "removed try/far" in words and (folder / "both").read_bytes() == (folder / "numbers").read_bytes()
+
+
+ENGINE = TREE / ".cache/demo-venv"
+
+
+@pytest.mark.skipif(not (ENGINE / "bin/python").exists() or not (TREE / ".cache/models/smollm2-135m.gguf").exists() or not shutil.which("curl"),
+                    reason="no llama.cpp, no model or no curl (hint: ./demo --prepare)")
+def test_llama_servers(follow, folder):
+    for name in (".cache", "bench"):
+        (folder / name).symlink_to(TREE / name)
+    install, start, ask, end = blocks("llamacpp.md")
+    assert "./demo --prepare" in install[1]
+    ports = {"7401": str(free_port()), "8081": str(free_port()), "8082": str(free_port()), "--kv-capacity 1G": "--kv-capacity 300M",
+             "sleep 1": "command sleep 1"}
+    # People type in a shell where each job can be ended with all that it has started.
+    words = follow([("sh", "set -m\n"), start, ask, end], ports)
+    (there, text), (restored, same) = re.findall(r"(\d+) of \d+ '(.*)'$", words, re.MULTILINE)
+    assert text == same and there == "0" and int(restored) >= 128 and '"restored": 1' in words, words
+
+
 def test_mooncakes_store(follow, folder):
     begin, *_, store = blocks("sglang.md")
     words = follow([begin, ("sh", "sleep 2\n"), store], {"--kv-capacity 8G": f"--kv-capacity 64M --state {folder}/state"})
