@@ -40,6 +40,9 @@ pub enum DirectoryHostError {
 /// The directory of a pool and its store.
 pub struct DirectoryHost {
     path: PathBuf,
+    /// Whose turn it is among all that may wait: hundreds of sessions may want the state at once, each until its command is on the
+    /// disk, and who renews a lease must not be one of them.
+    turn: Mutex<()>,
     state: Mutex<State>,
     settings: Settings,
 }
@@ -65,7 +68,7 @@ impl DirectoryHost {
         let (database, records) = load(path)?;
         let directory = recover(path, settings, records)?;
         let state = State { directory, store: Store::Open(database) };
-        Ok(Self { path: path.to_path_buf(), state: Mutex::new(state), settings })
+        Ok(Self { path: path.to_path_buf(), turn: Mutex::default(), state: Mutex::new(state), settings })
     }
 
     /// Answers a command; when it returns, the answer is durable.
@@ -73,6 +76,8 @@ impl DirectoryHost {
     /// # Errors
     /// [`DirectoryHostError`]; nothing has changed.
     pub fn apply(&self, command: &Command) -> Result<Reply, DirectoryHostError> {
+        let may_wait = !matches!(command, Command::Heartbeat { .. } | Command::Tick);
+        let _turn = may_wait.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let mut plan = state.directory.plan(now_ms(), command)?;
         if plan.is_volatile() {
@@ -169,6 +174,33 @@ fn write_all(database: &Database, mutations: &[Mutation]) -> Result<(), redb::Er
 mod tests {
     use super::*;
     use hinterland_types::{NodeId, RackName};
+
+    #[test]
+    fn heartbeats_and_ticks_do_not_wait_for_a_turn() {
+        let folder = std::env::temp_dir().join(format!("hinterland-turn-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let host = DirectoryHost::open(&folder.join("directory.redb"), Settings::default()).unwrap();
+        let join = Command::Join {
+            node: NodeId(1),
+            rack: RackName::parse("a").unwrap(),
+            address: "127.0.0.1:1".to_owned(),
+            capacity_bytes: 1 << 30,
+            incarnation: 1,
+        };
+        host.apply(&join).unwrap();
+        let beat = Command::Heartbeat { node: NodeId(1), incarnation: 1, used_bytes: 0 };
+        std::thread::scope(|scope| {
+            let turn = host.turn.lock().unwrap();
+            let waits = scope.spawn(|| host.apply(&Command::Members).unwrap());
+            // It would not return if it waited, and neither would the tick.
+            assert!(host.apply(&beat).is_ok_and(|reply| matches!(reply, Reply::Beat { .. })));
+            host.apply(&Command::Tick).unwrap();
+            assert!(!waits.is_finished());
+            drop(turn);
+        });
+        drop(host);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn what_was_answered_is_there_after_a_restart() {
