@@ -38,6 +38,18 @@ def test_words_that_nobody_can_read_end_no_program(binary, library, where):
     assert ended.returncode == 0 and ended.stdout == "right\n", (ended.returncode, ended.stdout)
 
 
+@pytest.mark.parametrize(("limit", "is_room"), [(20, False), (40, True)])
+def test_a_run_without_descriptors_for_a_program_is_refused(binary, library, limit, is_room):
+    program = [sys.executable, "-c", "print(len(bytearray(160 << 20)))"]
+    command = ["sh", "-c", f'ulimit -n {limit}; exec "$@"', "sh", binary, "run", "--local", "64M", "--", *program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    if is_room:
+        assert ended.returncode == 0 and ended.stdout == f"{160 << 20}\n", ended.stderr
+    else:
+        assert ended.returncode == 1 and not ended.stdout, (ended.returncode, ended.stdout)
+        assert f"{limit} open files" in ended.stderr and "hint: raise it before the run" in ended.stderr, ended.stderr
+
+
 # A process that becomes another user's in a child of fork, and has children itself.
 OTHER_USER = """
 import os, sys

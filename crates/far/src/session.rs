@@ -11,6 +11,7 @@ use crate::report::Report;
 use crate::words::say;
 use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
+use hinterland_os::limits;
 use hinterland_os::pagemap::PageMap;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::{self, ProcessHandle, name_thread};
@@ -85,6 +86,21 @@ pub fn check_rights() -> Result<(), FarError> {
     }))
 }
 
+/// Refuses a run in which not even one program could greet: it would wait, and nobody would ever end.
+fn check_descriptors() -> Result<(), FarError> {
+    let hard = limits::open_files()?.hard;
+    // The one that looks is counted, too. Without /proc there is no far memory.
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
+    if hard < (open + GREETING_DESCRIPTORS + SPARE_DESCRIPTORS) as u64 {
+        return Err(FarError::System(OsError::Refused {
+            operation: "far memory",
+            reason: format!("{hard} open files, the hard limit, leave no room for a program"),
+            hint: "raise it before the run, as with `ulimit -n 65536`".into(),
+        }));
+    }
+    Ok(())
+}
+
 /// The supervisor of one run: two threads, until [`finish`](Self::finish).
 pub struct Supervisor {
     engine: Arc<Engine>,
@@ -146,6 +162,7 @@ impl Supervisor {
         let poller = Poller::new()?;
         poller.add(&listener, LISTENER, Interest::READ)?;
         poller.add(&engine.bell, BELL, Interest::READ)?;
+        check_descriptors()?;
         let serving = Serving {
             engine: Arc::clone(&engine),
             poller,
