@@ -293,8 +293,7 @@ impl EtcdDirectory {
         };
         // A leader that was stopped takes requests and answers none; the next one is there after a lease.
         let within = (self.lease / 2).max(Duration::from_secs(1));
-        let way = if matches!(command, Command::Heartbeat { .. }) { Way::Beats } else { Way::Common };
-        match self.peers.call_once(way, &leader.address, &request, (LOOK, within)) {
+        match self.peers.call_once(Way::of(command), &leader.address, &request, (LOOK, within)) {
             Ok(PeerReply::Directory(bytes)) => decode(&bytes).map_err(refused),
             Ok(other) => {
                 let text = format!("the directory answered {other:?}");

@@ -2,7 +2,7 @@
 
 use crate::directory_etcd::EtcdDirectory;
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
-use crate::peers::Peers;
+use crate::peers::{Peers, Way};
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, DirectoryError, HomeInfo, ObjectInfo, Reply};
 use hinterland_proto::control::{self, Home, PeerReply, PeerRequest};
@@ -50,9 +50,9 @@ impl DirectoryLink {
     /// # Errors
     /// [`Refused`] if the directory could not be asked.
     pub fn ask(&self, command: &Command) -> Result<EncodedAnswer, Refused> {
-        self.ask_with(command, |peers, address, request| match command {
-            Command::Heartbeat { .. } => peers.beat(address, request),
-            _ => peers.call(address, request),
+        self.ask_with(command, |peers, address, request| match Way::of(command) {
+            Way::Beats => peers.beat(address, request),
+            Way::Common => peers.call(address, request),
         })
     }
 

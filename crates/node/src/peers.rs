@@ -1,6 +1,7 @@
 //! Connections to other nodes: made when they are needed, shared by all threads, forgotten when they break.
 
 use crate::refused::{Refused, errno};
+use hinterland_directory::Command;
 use hinterland_fabric::rdma::{RdmaEndpoint, RdmaOptions};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_fabric::{Closer, Endpoint, Lease};
@@ -44,6 +45,16 @@ pub enum Way {
     /// One for heartbeats alone. Clients that put and look up at the same moment fill all streams of the other with commands that
     /// are answered one after the other, each when it is on the disk: behind hundreds of them the lease would run out.
     Beats,
+}
+
+impl Way {
+    /// The one for a command of the directory: joining makes the connection that heartbeats need.
+    pub const fn of(command: &Command) -> Self {
+        match command {
+            Command::Join { .. } | Command::Heartbeat { .. } => Self::Beats,
+            _ => Self::Common,
+        }
+    }
 }
 
 /// All connections of this node.
