@@ -175,19 +175,22 @@ mod tests {
     use super::*;
     use hinterland_types::{NodeId, RackName};
 
-    #[test]
-    fn heartbeats_and_ticks_do_not_wait_for_a_turn() {
-        let folder = std::env::temp_dir().join(format!("hinterland-turn-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let host = DirectoryHost::open(&folder.join("directory.redb"), Settings::default()).unwrap();
-        let join = Command::Join {
+    fn join() -> Command {
+        Command::Join {
             node: NodeId(1),
             rack: RackName::parse("a").unwrap(),
             address: "127.0.0.1:1".to_owned(),
             capacity_bytes: 1 << 30,
             incarnation: 1,
-        };
-        host.apply(&join).unwrap();
+        }
+    }
+
+    #[test]
+    fn heartbeats_and_ticks_do_not_wait_for_a_turn() {
+        let folder = std::env::temp_dir().join(format!("hinterland-turn-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let host = DirectoryHost::open(&folder.join("directory.redb"), Settings::default()).unwrap();
+        host.apply(&join()).unwrap();
         let beat = Command::Heartbeat { node: NodeId(1), incarnation: 1, used_bytes: 0 };
         std::thread::scope(|scope| {
             let turn = host.turn.lock().unwrap();
@@ -207,16 +210,9 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("hinterland-directory-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("directory.redb");
-        let join = Command::Join {
-            node: NodeId(1),
-            rack: RackName::parse("a").unwrap(),
-            address: "127.0.0.1:1".to_owned(),
-            capacity_bytes: 1 << 30,
-            incarnation: 1,
-        };
         let host = DirectoryHost::open(&path, Settings::default()).unwrap();
-        host.apply(&join).unwrap();
-        assert!(matches!(host.apply(&join), Err(DirectoryHostError::Refused(_)) | Ok(_)));
+        host.apply(&join()).unwrap();
+        assert!(matches!(host.apply(&join()), Err(DirectoryHostError::Refused(_)) | Ok(_)));
         drop(host);
         let host = DirectoryHost::open(&path, Settings::default()).unwrap();
         let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
