@@ -370,6 +370,8 @@ impl Stores {
         past.extend(over.iter().map(|member| MemberState {
             life: Life::Gone,
             memory_bytes: 0,
+            // Who tries it once more at this moment counts what it does not take.
+            held_bytes: 0,
             ..member.state()
         }));
     }
