@@ -69,6 +69,10 @@ pub(crate) struct Chunks<T> {
     unused: Vec<u32>,
     /// For each class, chunks that have a free slot.
     open: HashMap<u64, Vec<u32>>,
+    /// Slots that content of a smaller class has, with that class.
+    guests: HashMap<u32, u64>,
+    /// For each class, bytes of the larger slots that its content has.
+    guest_bytes: HashMap<u64, u64>,
 }
 
 impl<T> Chunks<T> {
@@ -82,6 +86,8 @@ impl<T> Chunks<T> {
             chunks: (0..count).map(|_| Chunk::unused()).collect(),
             unused: (0..count).rev().collect(),
             open: HashMap::new(),
+            guests: HashMap::new(),
+            guest_bytes: HashMap::new(),
         }
     }
 
@@ -96,6 +102,27 @@ impl<T> Chunks<T> {
             self.chunks[chunk as usize] = Chunk { class, slots, free: (0..count).rev().collect() };
             self.open.entry(class).or_default().push(chunk);
         }
+        self.take_open(class, content)
+    }
+
+    /// Puts `content` of a class into a free slot of the smallest larger class that has one, of `slot_bytes_max` bytes at the most; the slot. `None` if
+    /// there is none, or if as much of the class as a chunk is in larger slots: it is worth one of its own.
+    pub(crate) fn take_larger(&mut self, class: u64, slot_bytes_max: u64, content: T) -> Option<u32> {
+        let guest_bytes = self.guest_bytes.get(&class).copied().unwrap_or(0);
+        let is_larger = |other: &u64| *other > class && *other <= slot_bytes_max;
+        let open = self.open.iter().filter(|(_, chunks)| !chunks.is_empty()).map(|(&other, _)| other);
+        let other = open.filter(is_larger).min()?;
+        if guest_bytes + other > self.chunk_bytes {
+            return None;
+        }
+        let slot = self.take_open(other, content)?;
+        self.guests.insert(slot, class);
+        *self.guest_bytes.entry(class).or_default() += other;
+        Some(slot)
+    }
+
+    /// Puts `content` into a free slot of a chunk that has this class.
+    fn take_open(&mut self, class: u64, content: T) -> Option<u32> {
         let open = self.open.get_mut(&class)?;
         let number = *open.last()?;
         let chunk = &mut self.chunks[number as usize];
@@ -125,6 +152,11 @@ impl<T> Chunks<T> {
         let (number, own) = (slot / self.numbers(), slot % self.numbers());
         let chunk = self.chunks.get_mut(number as usize)?;
         let content = chunk.slots.get_mut(own as usize)?.take()?;
+        if let Some(class) = self.guests.remove(&slot)
+            && let Some(bytes) = self.guest_bytes.get_mut(&class)
+        {
+            *bytes -= chunk.class;
+        }
         let was_full = chunk.free.is_empty();
         chunk.free.push(own);
         let open = self.open.entry(chunk.class).or_default();
@@ -254,6 +286,25 @@ mod tests {
         assert_eq!(chunk_bytes(1 << 40), 64 << 20);
         let mut chunks = Chunks::new(1 << 30);
         assert_eq!((0..1000).filter_map(|_| chunks.take(5 << 19, ())).count(), 6 * 64);
+    }
+
+    #[test]
+    fn larger_slots_serve_until_they_are_a_chunk() {
+        let mut chunks = Chunks::new(2 * CHUNK_BYTES_MIN);
+        let all: Vec<u32> = std::iter::from_fn(|| chunks.take(64 << 10, 0)).collect();
+        all.iter()
+            .skip(1)
+            .step_by(2)
+            .chain(all[..16].iter().step_by(2))
+            .for_each(|&slot| assert!(chunks.give(slot).is_some()));
+        assert_eq!((all.len(), chunks.take(48 << 10, 1)), (128, None));
+        assert_eq!(chunks.take_larger(48 << 10, 56 << 10, 1), None);
+        assert_eq!(chunks.take_larger(80 << 10, u64::MAX, 1), None);
+        let guests: Vec<u32> = std::iter::from_fn(|| chunks.take_larger(48 << 10, u64::MAX, 1)).collect();
+        assert_eq!(guests.len(), 64);
+        assert!(chunks.take_larger(40 << 10, u64::MAX, 3).is_some());
+        chunks.give(guests[0]);
+        assert!(chunks.take_larger(48 << 10, u64::MAX, 2).is_some());
     }
 
     #[test]

@@ -11,8 +11,10 @@ use crate::words::Words;
 use hinterland_os::fault_point::reach;
 use std::collections::HashSet;
 
-/// Blocks that leave for one of another size before a chunk is emptied instead.
+/// Blocks that leave for one of another size before it goes into a slot of any larger size, or else a chunk is emptied.
 const EVICTIONS_MAX: usize = 64;
+/// A slot so much larger than a block serves before more blocks leave.
+const LARGER_SLOT: u64 = 8;
 /// Pinned slots may have this part of all bytes: the rest is for those who write.
 const PINNED_SHARE: u64 = 2;
 
@@ -102,19 +104,32 @@ impl<W: Words> Store<W> {
         if !self.make_room_in_index(was_touched) {
             return None;
         }
+        let quota_left = self.quota_left(used.namespace);
         for _ in 0..EVICTIONS_MAX {
             let slot = self.chunks.take(class, used);
             if slot.is_some() {
                 return slot;
             }
+            // Where there are more sizes than chunks, a size that is rare has none.
+            let larger = self.chunks.take_larger(class, (LARGER_SLOT * class).min(quota_left), used);
+            if larger.is_some() {
+                return larger;
+            }
             if !self.evict_one(was_touched) {
                 break;
             }
         }
-        self.chunks.take(class, used).or_else(|| {
+        let slot = self.chunks.take(class, used);
+        slot.or_else(|| self.chunks.take_larger(class, quota_left, used)).or_else(|| {
             self.empty_a_chunk(class);
             self.chunks.take(class, used)
         })
+    }
+
+    /// Bytes that a namespace may have beside what it has.
+    fn quota_left(&self, namespace: Namespace) -> u64 {
+        let space = self.space(namespace);
+        space.limits.quota_bytes.map_or(u64::MAX, |quota| quota.saturating_sub(space.slot_bytes))
     }
 
     /// Evicts the block whose turn it is; false if there is none.

@@ -268,3 +268,31 @@ fn blocks_so_small_that_the_index_is_full_before_the_memory_leave_too() {
         assert_eq!(world.prefix(ONE, "large"), 8, "{order}");
     }
 }
+
+/// Bytes of blocks that a full store of 64 MiB, 16 chunks, holds of many sizes up to `most`, and how many of the last 1000 puts found room.
+fn full_of_many_sizes(order: EvictionKind, most: u64) -> (u64, usize) {
+    let mut world = World::new(64, order);
+    let mut random = 88_172_645_463_325_252u64;
+    let mut there = 0;
+    for number in 0..20_000 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let is_there = world.put_bytes(ONE, &number.to_string(), None, 1 + random % most);
+        there += usize::from(is_there && number >= 19_000);
+    }
+    (world.store.status().bytes, there)
+}
+
+#[test]
+fn more_sizes_than_chunks_share_them() {
+    for order in EvictionKind::ALL {
+        for most in [51 << 10, 300 << 10, 4 << 10] {
+            let (bytes, there) = full_of_many_sizes(order, most);
+            assert!(
+                bytes > 32 * MIB && there == 1000,
+                "{order}, sizes up to {most}: {bytes} bytes, {there} of 1000"
+            );
+        }
+    }
+}

@@ -6,7 +6,8 @@ use crate::kv::{KvDisk, KvRemote, KvWatermarks};
 use crate::repair::RepairOptions;
 use crate::shelf::ShelfChoice;
 use hinterland_etcd::Target as EtcdTarget;
-use hinterland_os::{Coherence, NumaNodes, PageKind};
+use hinterland_os::probe::memory_total_bytes;
+use hinterland_os::{Coherence, HUGE_PAGE_BYTES, NumaNodes, PageKind, control_groups};
 use hinterland_policy::EvictionKind;
 use hinterland_policy::heat::HeatSettings;
 use hinterland_types::RackName;
@@ -129,8 +130,10 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
-    /// A node that hosts the directory, with sizes that suit a small machine.
+    /// A node that hosts the directory, with sizes that suit the machine: 1 GiB for objects and for its cache, a quarter of the memory that it may
+    /// use if that is less, and 256 MiB or an eighth for KV blocks.
     pub fn new(name: &str, rack: RackName, socket: PathBuf, state: PathBuf, listen: SocketAddr) -> Self {
+        let usable = usable_bytes();
         Self {
             name: name.to_owned(),
             rack,
@@ -141,10 +144,10 @@ impl NodeOptions {
             join: None,
             etcd: None,
             hosts_directory: true,
-            capacity_bytes: 1 << 30,
-            cache_budget_bytes: 1 << 30,
+            capacity_bytes: at_most(1 << 30, usable / 4),
+            cache_budget_bytes: at_most(1 << 30, usable / 4),
             idle_caches_max: crate::cache::idle_files_max(),
-            kv_capacity_bytes: 256 << 20,
+            kv_capacity_bytes: at_most(256 << 20, usable / 8),
             kv_remote: KvRemote::default(),
             kv_disk: None,
             kv_keep: false,
@@ -170,5 +173,32 @@ impl NodeOptions {
             repair: RepairOptions::default(),
             heat_copies: HeatCopyOptions::default(),
         }
+    }
+}
+
+/// Memory that this process may use: of the machine, or of its control groups if that is less; as much as one likes where neither can be seen.
+fn usable_bytes() -> u64 {
+    let machine = match memory_total_bytes() {
+        0 => u64::MAX,
+        bytes => bytes,
+    };
+    control_groups::memory_limit().map_or(machine, |limit| machine.min(limit.bytes))
+}
+
+/// The usual size, or the whole pages of another one that is smaller; a page at the least.
+fn at_most(usual: u64, other: u64) -> u64 {
+    let page = HUGE_PAGE_BYTES as u64;
+    usual.min(other / page * page).max(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::at_most;
+
+    #[test]
+    fn a_small_machine_is_asked_for_a_part_in_whole_pages() {
+        assert_eq!(at_most(1 << 30, u64::MAX / 4), 1 << 30);
+        assert_eq!(at_most(1 << 30, 331 << 18), 82 << 20);
+        assert_eq!(at_most(256 << 20, 1 << 20), 2 << 20);
     }
 }

@@ -65,15 +65,15 @@ pub struct Memory {
     /// Folder of its state [default: NAME in /var/lib/hinterland, or in hinterland below $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Memory that it lends
-    #[arg(long, default_value = "1G", value_name = "SIZE")]
-    pub capacity: Size,
-    /// Memory for parts of other racks' objects
-    #[arg(long, default_value = "1G", value_name = "SIZE")]
-    pub cache_budget: Size,
-    /// Memory for KV blocks of each user of this host, taken when the first one is opened
-    #[arg(long, default_value = "256M", value_name = "SIZE")]
-    pub kv_capacity: Size,
+    /// Memory that it lends [default: 1G, at most a quarter of the memory that it may use]
+    #[arg(long, value_name = "SIZE")]
+    pub capacity: Option<Size>,
+    /// Memory for parts of other racks' objects [default: 1G, at most a quarter of the memory that it may use]
+    #[arg(long, value_name = "SIZE")]
+    pub cache_budget: Option<Size>,
+    /// Memory for KV blocks of each user of this host, taken when the first one is opened [default: 256M, at most an eighth of the memory that it may use]
+    #[arg(long, value_name = "SIZE")]
+    pub kv_capacity: Option<Size>,
     /// Whether KV blocks outlive the node, in files of memory that the next one with this state finds
     #[arg(long, default_value = "on", value_name = "WHETHER")]
     pub kv_keep: OnOff,
@@ -273,9 +273,10 @@ pub fn options(
 ) -> Result<NodeOptions, Failure> {
     let state = memory.state.clone().map_or_else(|| default_state(name), Ok)?;
     let mut options = NodeOptions::new(name, rack, context.socket(), state, listen);
-    options.capacity_bytes = memory.capacity.bytes;
-    options.cache_budget_bytes = memory.cache_budget.bytes;
-    options.kv_capacity_bytes = memory.kv_capacity.bytes;
+    let chosen = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.bytes);
+    options.capacity_bytes = chosen(memory.capacity, options.capacity_bytes);
+    options.cache_budget_bytes = chosen(memory.cache_budget, options.cache_budget_bytes);
+    options.kv_capacity_bytes = chosen(memory.kv_capacity, options.kv_capacity_bytes);
     options.kv_keep = memory.kv_keep == OnOff::On;
     options.kv_verify = memory.kv_verify == Verify::Always;
     options.kv_writers_sum = memory.kv_sums == Sums::Writer;
