@@ -56,6 +56,10 @@ pub struct Service {
     pub writers: usize,
     /// Whether faults of one thread are served on its processor.
     pub follow: bool,
+    /// Whether the next fault is looked for before the serving thread sleeps, where that is quicker.
+    pub look: bool,
+    /// Whether idle processors of the machine are kept from sleep while faults come quickly.
+    pub awake: bool,
     /// Whether memory that was written of late comes back open for writing, without its copy; else its first write is a fault.
     pub guess: bool,
     /// Whether what comes back soon after it left stays longer.

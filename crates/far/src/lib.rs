@@ -26,6 +26,7 @@ mod staging;
 pub mod store;
 mod trace;
 mod trend;
+mod ways;
 mod words;
 
 pub use engine::{Budget, Options, Service};

@@ -8,16 +8,17 @@ use crate::order::ANSWER_PATIENCE;
 use crate::outside::Started;
 use crate::peer::{self, Peer};
 use crate::report::Report;
+use crate::ways::Ways;
 use crate::words::say;
 use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::limits;
 use hinterland_os::pagemap::PageMap;
-use hinterland_os::poll::{EventCounter, Interest, Poller};
+use hinterland_os::poll::{EventCounter, Interest, Poller, Readiness};
 use hinterland_os::process::{self, ProcessHandle, name_thread};
 use hinterland_os::socket::{UnixListener, UnixStream};
 use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
-use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault};
+use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault, affinity};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -43,6 +44,8 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 const LAST_LOOKS: u32 = 3;
 /// Pause without anything to do.
 const IDLE_INTERVAL: Duration = Duration::from_millis(100);
+/// The same while processors are kept awake.
+const AWAKE_INTERVAL: Duration = Duration::from_millis(10);
 /// Descriptors that there is to be room for whatever forks: several processes can greet at once.
 const SPARE_DESCRIPTORS: usize = 12;
 /// Descriptors that there must be room for before a connection is accepted: those that a process brings, and what is open for a moment.
@@ -126,6 +129,7 @@ struct Serving {
     /// Spaces whose descriptor is in the poller.
     watched: HashMap<u64, Arc<Userfault>>,
     follow: Follow,
+    ways: Ways,
     /// To who looks at programs that begin.
     started: Sender<Started>,
     /// Room for the descriptors of who greets, which forks do not get: what a fork has made must be able to greet, or nobody would ever end.
@@ -171,6 +175,7 @@ impl Supervisor {
             connection_next: 0,
             watched: HashMap::new(),
             follow: Follow::new(false, engine.unit_bytes),
+            ways: Ways::new(false, false, 1),
             started,
             spare: Vec::new(),
         };
@@ -278,25 +283,36 @@ impl Serving {
     fn run(mut self) {
         let mut ready = Vec::new();
         let mut events = Vec::new();
-        self.follow = Follow::new(self.engine.service.follow, self.engine.unit_bytes);
+        let service = self.engine.service;
+        self.follow = Follow::new(service.follow, self.engine.unit_bytes);
+        self.ways = Ways::new(service.look, service.awake, affinity::core_count());
         let mut looks = LAST_LOOKS;
         while looks > 0 {
+            let mut look = None;
             let pause = {
                 let known = self.engine.lock();
                 if known.is_over {
                     looks -= 1;
                     Duration::ZERO
                 } else if known.waiting.is_empty() {
-                    IDLE_INTERVAL
+                    look = self.ways.look().filter(|_| !self.is_crowded());
+                    if self.ways.is_awake() { AWAKE_INTERVAL } else { IDLE_INTERVAL }
                 } else {
                     RETRY_INTERVAL
                 }
             };
-            if self.poller.wait(&mut ready, Some(pause)).is_err() {
+            if look.is_some() {
+                // There, before all others, it would be in the way of whom it serves.
+                self.follow.leave();
+            }
+            if self.wait(&mut ready, look, pause).is_err() {
                 return;
             }
             if ready.is_empty() {
                 self.follow.leave();
+                if pause >= AWAKE_INTERVAL {
+                    self.ways.rest();
+                }
             }
             for one in &ready {
                 match one.token {
@@ -315,6 +331,30 @@ impl Serving {
         }
     }
 
+    /// Whether other runs leave no processor idle.
+    fn is_crowded(&self) -> bool {
+        self.engine.board.as_ref().is_some_and(|board| board.is_crowded())
+    }
+
+    /// Waits for something to do, for so long, and before that looks for it without sleep.
+    fn wait(
+        &self,
+        ready: &mut Vec<Readiness>,
+        look: Option<Duration>,
+        pause: Duration,
+    ) -> Result<(), OsError> {
+        if let Some(time) = look {
+            let begun = Instant::now();
+            while begun.elapsed() < time {
+                self.poller.wait(ready, Some(Duration::ZERO))?;
+                if !ready.is_empty() {
+                    return Ok(());
+                }
+            }
+        }
+        self.poller.wait(ready, Some(pause))
+    }
+
     /// Reads events and takes them in under one lock: whoever made a change goes on as soon as its event was read.
     fn events(&mut self, id: u64, events: &mut Vec<Event>) {
         // Who holds the lock keeps faults waiting: that time is theirs, too.
@@ -324,7 +364,7 @@ impl Serving {
         let (faults, can_follow) = (Arc::clone(&space.faults), space.is_numbered_here);
         // Its own processor pays where others are idle.
         let is_crowding = self.engine.board.as_ref().is_some_and(|board| board.is_crowding());
-        let can_follow = can_follow && !is_crowding;
+        let can_follow = can_follow && !is_crowding && self.ways.follows();
         let mut served = 0;
         let mut is_short = false;
         loop {
@@ -364,6 +404,7 @@ impl Serving {
         }
         self.engine.begin_mappings(&mut known, id);
         drop(known);
+        self.ways.served(served as usize, since);
         if is_short {
             self.wait_for_descriptors();
         }

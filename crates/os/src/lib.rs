@@ -27,6 +27,7 @@
 //! | [`fork_mark`] | a word that a child of `fork` finds zero |
 //! | [`futex`], [`SpinBudget`] | waiting on a word of shared memory, and how long to spin before |
 //! | [`affinity`], [`clock`], [`limits`], [`process`] | cores, time, resource limits, processes |
+//! | [`idle`] | how many threads want a processor, and keeping idle ones from sleep |
 //! | [`probe`] | what this machine offers and the command that mends what is missing |
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64", target_endian = "little")))]
@@ -50,6 +51,7 @@ pub mod fork_mark;
 pub mod futex;
 mod guard;
 pub mod huge_pages;
+pub mod idle;
 pub mod limits;
 pub mod mapping;
 pub mod memory_file;

@@ -16,6 +16,7 @@ use super::report::{Better, Row};
 use super::worker::Worker;
 use super::{Bench, Setting};
 use crate::failure::Failure;
+use hinterland_os::idle::Wakefulness;
 use std::process::Command;
 use swap::{Kind, Swap};
 
@@ -45,7 +46,7 @@ impl Bench for FarScan {
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
-        let mut rows = cases(setting, "scan", "GB/s", "2M")?;
+        let mut rows = cases(setting, &SCAN, false)?;
         rows.push(machine::copies(setting));
         rows.push(machine::disk(setting, Ground::new(setting, 0)?.folder()));
         Ok(rows)
@@ -62,20 +63,43 @@ impl Bench for FarRandom {
     }
 
     fn switches(&self) -> &'static [&'static str] {
-        &["HINTERLAND_FAR_FOLLOW=0", "HINTERLAND_FAR_GUESS=0", "HINTERLAND_FAR_TRENDS=0"]
+        &[
+            "HINTERLAND_FAR_FOLLOW=0",
+            "HINTERLAND_FAR_LOOK=0",
+            "HINTERLAND_FAR_GUESS=0",
+            "HINTERLAND_FAR_TRENDS=0",
+        ]
     }
 
     fn run(&self, setting: &Setting) -> Result<Vec<Row>, Failure> {
-        cases(setting, "random", "touches/s", "4K")
+        let mut rows = cases(setting, &RANDOM, false)?;
+        match Wakefulness::begin() {
+            Ok(_) => rows.extend(cases(setting, &RANDOM, true)?),
+            Err(error) => (setting.say)(&format!("far-random: without `--awake`: {error}")),
+        }
+        Ok(rows)
     }
 }
 
-/// One row for each back end, with memory that is all local as the limit and the kernel's swap as the peer.
+/// How memory is read.
+struct Reading {
+    /// What the worker is told.
+    line: &'static str,
+    /// Of the figures.
+    unit: &'static str,
+    /// What moves at once.
+    move_unit: &'static str,
+}
+
+const SCAN: Reading = Reading { line: "scan", unit: "GB/s", move_unit: "2M" };
+const RANDOM: Reading = Reading { line: "random", unit: "touches/s", move_unit: "4K" };
+
+/// One row for each back end, with memory that is all local as the limit and the kernel's swap as the peer; with processors that are kept awake
+/// for ours while it is served, and for the others all the time.
 fn cases(
     setting: &Setting,
-    line: &'static str,
-    unit: &'static str,
-    move_unit: &str,
+    Reading { line, unit, move_unit }: &Reading,
+    is_awake: bool,
 ) -> Result<Vec<Row>, Failure> {
     let (bytes, local) = setting.far.sizes(setting.quick)?;
     let ground = Ground::new(setting, 0)?;
@@ -87,22 +111,29 @@ fn cases(
         ("ssd", disk.as_str(), Kind::Disk, "disk swap"),
     ];
     let mut rows = Vec::new();
-    for (name, far, kind, peer_name) in back_ends {
+    for (far_name, far, kind, peer_name) in back_ends {
+        let name = if is_awake { format!("{far_name}-awake") } else { far_name.to_owned() };
         (setting.say)(&format!("far-{line}: {name}"));
         // Its memory is used from the first byte on: it is there only while it is measured.
-        let node = if name == "pool" { Some(lender(&ground, bytes)?) } else { None };
+        let node = if far_name == "pool" { Some(lender(&ground, bytes)?) } else { None };
         let mut swap = Swap::start(&ground, kind, 2 * bytes);
         let mut peer = match &mut swap {
             Ok(swap) => swapped(setting, swap, bytes, local),
             Err(failure) => Err(failure.clone()),
         };
         let local_bytes = (local + BESIDE_BYTES).to_string();
-        let words = ["--local", &local_bytes, "--far", far, "--far-unit", move_unit];
+        let mut words = vec!["--local", &local_bytes, "--far", far, "--far-unit", move_unit];
+        words.extend(is_awake.then_some("--awake"));
         let mut ours = far_program(setting, &ground, node.as_ref(), &words, bytes)?;
         let mut limit = plain_program(setting, bytes)?;
+        let awake_figure = |worker: &mut Worker| {
+            // Dropped after the figure.
+            let _awake = is_awake.then(Wakefulness::begin);
+            worker.figure(&question)
+        };
         let case = Case::new(name, unit, Better::Higher, || ours.figure(&question))
-            .limit("the same with all of its memory local", || limit.figure(&question));
-        let way = peer.as_mut().map(|peer| || peer.figure(&question)).map_err(|failure| &*failure);
+            .limit("the same with all of its memory local", || awake_figure(&mut limit));
+        let way = peer.as_mut().map(|peer| || awake_figure(peer)).map_err(|failure| &*failure);
         rows.push(case.peer_or_why(peer_name, way).measure(setting.rounds));
     }
     Ok(rows)

@@ -8,6 +8,7 @@ use hinterland_fabric::rdma;
 use hinterland_gpu::{Compiler, Gpu, GpuError};
 use hinterland_os::NumaNodes;
 use hinterland_os::control_groups;
+use hinterland_os::idle;
 use hinterland_os::probe::{FaultService, Machine, Works};
 use hinterland_proto::control::{Counters, MemberInfo, NodeStatus};
 use serde_json::{Value, json};
@@ -16,6 +17,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The node's problems that are shown at most, the latest ones.
 const PROBLEMS_SHOWN: usize = 10;
+
+/// Shorter than a fault takes to be served, idle processors have stopped before whoever waits for it is woken.
+const LOOK_TIME_MIN: Duration = Duration::from_micros(50);
 
 /// Nothing to choose.
 #[derive(clap::Args, Debug)]
@@ -130,6 +134,7 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
             limit.file.display()
         )));
     }
+    checks.extend(idle::look_time().map(idle_check));
     checks.extend(device_checks(machine));
     for problem in &machine.problems {
         let text = format!("{}: {}", problem.what, problem.effect);
@@ -137,6 +142,18 @@ fn machine_checks(machine: &Machine) -> Vec<Check> {
         checks.push(check(text, problem.command.clone()));
     }
     checks
+}
+
+/// Whether idle processors of a virtual machine look for work for long enough before the host stops them.
+fn idle_check(time: Duration) -> Check {
+    let text = format!("idle processors look for work for {} us before they stop", time.as_micros());
+    if time >= LOOK_TIME_MIN {
+        return Check::good(text);
+    }
+    Check::warning(
+        format!("{text}: programs wait longer for far memory"),
+        "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns, or `hinterland run --local SIZE --awake`",
+    )
 }
 
 /// Memory of devices, which a node uses when it is told to.

@@ -16,6 +16,7 @@ use hinterland_farplan::replay::Unit;
 use hinterland_farplan::share;
 use hinterland_farplan::stride::FILL_BYTES_MAX;
 use hinterland_farplan::width::{WIDTH, WIDTH_MAX};
+use hinterland_os::idle::Wakefulness;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::io::Write;
@@ -35,6 +36,8 @@ const WRITERS_VARIABLE: &str = "HINTERLAND_FAR_WRITERS";
 /// The variables that are 0 where faults are not served on the processor of their thread, and where nothing comes back open for writing.
 const FOLLOW_VARIABLE: &str = "HINTERLAND_FAR_FOLLOW";
 const GUESS_VARIABLE: &str = "HINTERLAND_FAR_GUESS";
+/// Whether the next fault is looked for before the serving thread sleeps; 0 turns that off.
+const LOOK_VARIABLE: &str = "HINTERLAND_FAR_LOOK";
 /// Whether what comes back soon after it left stays longer; 0 turns that off.
 const REFAULTS_VARIABLE: &str = "HINTERLAND_FAR_REFAULTS";
 /// Whether small units that follow each other are filled by one call; 0 turns that off.
@@ -81,6 +84,10 @@ pub struct Choice {
     /// Do not fetch ahead of a program that reads in order
     #[arg(long, requires = "local")]
     no_ahead: bool,
+    /// Keep idle processors of this machine from sleep while faults come quickly: they are served sooner, and in a virtual machine the host's
+    /// processors are busy meanwhile
+    #[arg(long, requires = "local")]
+    awake: bool,
     /// What `hinterland far list` and `hinterland switch` call the program [default: as its file is called]
     #[arg(long, value_name = "NAME", requires = "local", value_parser = listed_name)]
     name: Option<String>,
@@ -174,6 +181,7 @@ impl Choice {
                 "give each a file of its own",
             ));
         }
+        self.check_awake()?;
         let default = default_unit(&self.far);
         let unit_bytes = self.far_unit.map_or(default.bytes(), |unit| unit.bytes);
         let far: Vec<BackEnd> = self.far.iter().map(BackEnd::sparing).collect();
@@ -186,7 +194,7 @@ impl Choice {
         // Who names a unit gets that one; what learns about the windows counts in units.
         let fits = self.far_unit.is_none() && !self.tune && traced.is_none() && default == Unit::Fitted;
         let share = if service.share > 0 { self.share } else { 0 };
-        let service = Service { fit: service.fit && fits, share, ..service };
+        let service = Service { fit: service.fit && fits, share, awake: self.awake, ..service };
         let options = Options { budget: local, unit_bytes, stores, ahead, service, watch };
         let about = self.about(program);
         let mut supervised = Supervised::start_listed(
@@ -201,6 +209,17 @@ impl Choice {
         }
         supervised.traced = traced;
         Ok(Some(supervised))
+    }
+
+    /// Refuses `--awake` where processors cannot be kept from sleep.
+    fn check_awake(&self) -> Result<(), Failure> {
+        if !self.awake {
+            return Ok(());
+        }
+        Wakefulness::begin().map(drop).map_err(|error| {
+            let hint = "run it as root, and in a container with that device, or leave --awake away";
+            Failure::new(format!("--awake: {error}"), hint)
+        })
     }
 
     /// What is done with the faults of the run, and where a trace of them goes.
@@ -380,6 +399,8 @@ pub fn service(width: usize) -> Result<Service, Failure> {
         readers: threads(READERS_VARIABLE, width)?,
         writers: threads(WRITERS_VARIABLE, width)?,
         follow: is_on(FOLLOW_VARIABLE),
+        look: is_on(LOOK_VARIABLE),
+        awake: false,
         guess: is_on(GUESS_VARIABLE),
         refaults: is_on(REFAULTS_VARIABLE),
         together: is_on(TOGETHER_VARIABLE),
