@@ -68,7 +68,7 @@ def test_nothing_stays_of_a_get_that_is_interrupted(apart, folder, how):
 
 
 @pytest.mark.skipif(not MAY_MOUNT, reason="no right to mount")
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_stays_where_each_file_needs_a_name(apart, start_node, make_file, folder, how):
     reader, home, _ = apart
     mount = Mount(start_node("other", options=["--capacity", "512M"]), folder)

@@ -317,6 +317,24 @@ def test_a_signal_waits_for_who_uses_the_device_and_a_second_one_does_not(serve)
         client.read(0, BLOCK)
 
 
+def test_a_closed_terminal_does_not_end_a_server_that_is_used(serve):
+    server = serve()
+    client = Client(server.address)
+    client.write(0, b"a" * BLOCK)
+    late = time.monotonic() + SECONDS_MAX
+    while "would be lost" not in server.said() and time.monotonic() < late:
+        server.process.send_signal(signal.SIGHUP)
+        assert client.read(0, BLOCK) == b"a" * BLOCK
+    # A shell passes on to its jobs what the kernel has told them already.
+    for _ in range(3):
+        server.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert client.read(0, BLOCK) == b"a" * BLOCK
+    assert server.process.poll() is None and "swap detach" in server.said()
+    client.close()
+    assert server.process.wait(SECONDS_MAX) == 0
+
+
 def test_a_killed_server_is_the_end_of_its_content_and_the_next_one_is_another(serve):
     server = serve()
     client = Client(server.address)

@@ -247,34 +247,39 @@ impl AsFd for EventCounter {
     }
 }
 
-/// SIGINT and SIGTERM as a descriptor, in place of ending the process.
+/// SIGINT, SIGTERM and, unless it is ignored (`nohup`), SIGHUP of a terminal that is closed as a descriptor, in place of ending the process.
 #[derive(Debug)]
 pub struct SignalWatch {
     descriptor: OwnedFd,
 }
 
 impl SignalWatch {
-    /// Blocks both signals in this thread and those that it makes from here on; call it before any other thread exists.
+    /// Blocks these signals in this thread and those that it makes from here on; call it before any other thread exists.
     ///
     /// # Errors
     /// The refusal of `pthread_sigmask` or `signalfd`.
     pub fn new() -> Result<Self, OsError> {
+        const NAMES: &str = "SIGINT, SIGTERM and SIGHUP";
         // SAFETY: an all-zero sigset_t is valid and is initialised by sigemptyset.
         let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: the set is live, and both numbers are signals.
+        // SAFETY: the set is live, and the numbers are signals.
         let result = unsafe {
             libc::sigemptyset(&mut set);
             libc::sigaddset(&mut set, libc::SIGINT);
             libc::sigaddset(&mut set, libc::SIGTERM);
+            // A signal that is blocked reaches the descriptor although it is ignored.
+            if !is_ignored(libc::SIGHUP) {
+                libc::sigaddset(&mut set, libc::SIGHUP);
+            }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut())
         };
         if result != 0 {
             let error = std::io::Error::from_raw_os_error(result);
-            return Err(OsError::system("pthread_sigmask", "SIGINT and SIGTERM", error));
+            return Err(OsError::system("pthread_sigmask", NAMES, error));
         }
         // SAFETY: the set lives through the call.
         let result = unsafe { libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-        let raw = check(result, "signalfd", || "SIGINT and SIGTERM".to_owned())?;
+        let raw = check(result, "signalfd", || NAMES.to_owned())?;
         // SAFETY: the descriptor is fresh and owned by nobody else.
         Ok(Self { descriptor: unsafe { OwnedFd::from_raw_fd(raw) } })
     }
@@ -296,6 +301,15 @@ impl AsFd for SignalWatch {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
+}
+
+/// Whether whoever started this process wants a signal to do nothing to it.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: an all-zero sigaction is valid.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: nothing is changed, and the kernel writes one structure of this frame.
+    let result = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) };
+    result == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Whether a descriptor is an anonymous inode of this kind. The kernel gives such a name to nothing else: links to files

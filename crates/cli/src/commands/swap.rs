@@ -12,6 +12,7 @@ use hinterland_farblock::{
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::swap_area;
+use nix::libc;
 use serde_json::json;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -147,7 +148,8 @@ fn tell_ready(server: &Server, bytes: u64, context: &Context) -> Result<(), Fail
     Ok(())
 }
 
-/// After a signal: content that somebody needs goes with this process, so that it takes a second one.
+/// After a signal: content that somebody needs goes with this process, so that it takes a second one. A terminal that is closed is
+/// none: its shell and the kernel both send a signal.
 fn wait_for_users(
     server: &Server,
     device: &Blocks,
@@ -161,10 +163,14 @@ fn wait_for_users(
         return Ok(());
     }
     context.output.warn(format_args!(
-        "{} are still here and would be lost; `hinterland swap detach` brings them back first. Waiting until no client uses the device; another signal ends it at once",
+        "{} are still here and would be lost; `hinterland swap detach` brings them back first. Waiting until no client uses the device; another ctrl-C or SIGTERM ends it at once",
         human(live)
     ));
-    while server.users() > 0 && !wait_readable(signals, Some(LOOK_EVERY))? {}
+    while server.users() > 0 {
+        if wait_readable(signals, Some(LOOK_EVERY))? && signals.take() != Some(libc::SIGHUP) {
+            break;
+        }
+    }
     Ok(())
 }
 
