@@ -13,7 +13,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from faults import MEBIBYTE
+from faults import MEBIBYTE, wait_until
 
 # Longer than any of them waits, and far shorter than for ever.
 SECONDS = 60
@@ -69,6 +69,22 @@ def test_a_put_whose_node_is_stopped_meanwhile_says_so_and_goes_on(node):
         put.stdin.close()
     assert put.wait(SECONDS) == 0
     assert node.run("get", "late", "-", text=False).stdout == content
+
+
+def test_what_a_stopped_home_holds_is_removed_without_waiting_long(two_racks, make_file):
+    home, asked = two_racks
+    source = make_file("source", 3 * MEBIBYTE)
+    asked.run("put", source, "--name", "held", "--rack", home.rack)
+    asked.run("put", source, "--name", "late", "--rack", home.rack)
+    assert home.json("status")["used_bytes"] > 0
+    with stopped(home):
+        for name in ("held", "late"):
+            begun = time.monotonic()
+            asked.run("rm", name, timeout=SECONDS)
+            assert time.monotonic() - begun < 15, name
+        assert asked.json("ls") == []
+    # It hears of it when it goes on.
+    wait_until(lambda: home.json("status")["used_bytes"] == 0)
 
 
 @pytest.fixture

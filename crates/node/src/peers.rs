@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// Longest wait for an answer that needs a disk at the other side.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a home to drop an object that has no name any more: one that hangs must not hold up who removed it.
+const DROP_TIMEOUT: Duration = Duration::from_secs(3);
 /// Bytes of memory that a node goes through in a second at the least, whatever else it does: one busy processor checks and
 /// zeroes some ten times as many.
 const SLOWEST_BYTES_PER_SECOND: u64 = 100_000_000;
@@ -106,7 +108,15 @@ impl Peers {
         self.call_by(Way::Beats, address, request, CALL_TIMEOUT)
     }
 
-    /// The same, waiting no longer than this for an answer.
+    /// Has a home drop an object that has no name any more, without waiting long: it hears of it with its next heartbeat otherwise.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn drop_at_home(&self, address: &str, object: ObjectId) -> Result<(), Refused> {
+        self.call_within(address, &PeerRequest::HomeDrop { object }, DROP_TIMEOUT).map(drop)
+    }
+
+    /// As [`call`](Self::call), waiting no longer than this for an answer.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -384,7 +394,6 @@ mod tests {
             assert_eq!(patience(bytes_gone_through(&request)), Duration::from_secs(10_030), "{request:?}");
         }
         assert_eq!(patience(bytes_gone_through(&seal(1 << 20))), CALL_TIMEOUT);
-        assert_eq!(patience(bytes_gone_through(&PeerRequest::HomeDrop { object })), CALL_TIMEOUT);
         assert!(patience(u64::MAX) > CALL_TIMEOUT);
     }
 }

@@ -294,7 +294,7 @@ impl Puts {
             if home.node == self.own {
                 self.holdings.drop_object(object);
                 self.forget(object, home);
-            } else if let Err(refused) = self.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
+            } else if let Err(refused) = self.peers.drop_at_home(&home.address, object) {
                 tracing::debug!(%refused, "a home hears of the abandoned put with its next heartbeat");
             }
         }

@@ -45,7 +45,7 @@ pub fn let_go(core: &Core, removed: &Removed) {
             core.holdings.drop_object(object);
             fault_point::reach("remove-dropped");
             core.puts.forget(object, home);
-        } else if let Err(refused) = core.peers.call(&home.address, &PeerRequest::HomeDrop { object }) {
+        } else if let Err(refused) = core.peers.drop_at_home(&home.address, object) {
             tracing::debug!(%refused, "a home hears of the removal with its next heartbeat");
         }
     }
