@@ -258,7 +258,7 @@ def test_batches_that_make_no_sense_are_refused_before_anything_starts(ground):
     assert "jobs.toml" in ground.batch().stderr
     ground.write([ran])
     no_image = ground.batch("--export", "kubernetes", "--into", "out")
-    assert no_image.returncode == 1 and "image" in no_image.stderr
+    assert no_image.returncode == 1 and "image" in no_image.stderr and not (ground.folder / "out").exists()
 
 
 def test_the_guide_works_as_it_is_written(ground):

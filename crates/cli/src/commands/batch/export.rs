@@ -26,7 +26,7 @@ pub fn write(
     host: &Host,
     plan: &[(&Job, Setting)],
 ) -> Result<(), Failure> {
-    std::fs::create_dir_all(folder).map_err(|error| Failure::file("making", folder, &error))?;
+    let mut files = Vec::with_capacity(plan.len());
     for (job, setting) in plan {
         let (end, text) = match scheduler {
             Scheduler::Slurm => ("sbatch", slurm(job, setting)),
@@ -40,7 +40,11 @@ pub fn write(
                 ("json", format!("{:#}\n", kubernetes(image, job, setting)))
             }
         };
-        let path = folder.join(format!("{}.{end}", job.name));
+        files.push((folder.join(format!("{}.{end}", job.name)), text));
+    }
+    // A batch that is refused leaves no folder.
+    std::fs::create_dir_all(folder).map_err(|error| Failure::file("making", folder, &error))?;
+    for (path, text) in files {
         std::fs::write(&path, text).map_err(|error| Failure::file("writing", &path, &error))?;
     }
     Ok(())
