@@ -1,6 +1,7 @@
 """KV blocks that do not fit into memory: on a disk, back by the same call, there after a restart or a crash."""
 
 import os
+import re
 import select
 import time
 
@@ -168,6 +169,8 @@ def test_bits_that_flip_on_the_disk_are_misses(start, hinterland, folder):
 def test_a_disk_that_cannot_be_used_is_said_and_stops_nobody(start, hinterland, folder):
     (folder / "file").write_text("no folder")
     node = start(disk=folder / "file")
+    # Before any program has come.
+    assert re.search(r"KV blocks that leave the memory will be lost: cannot make .*hint: ", node.words())
     kv = open_kv(hinterland, node)
     put(kv, range(40))
     assert right(kv, range(40)) == 16

@@ -8,7 +8,7 @@ use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::heat_copies::{Fetches, HeatCopies};
 use crate::holdings::{HoldingError, Holdings};
-use crate::kv::{KvElsewhere, KvFolders, KvRacks, KvStores};
+use crate::kv::{KvDisk, KvElsewhere, KvFolders, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, return_claim_of_before, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
@@ -222,6 +222,7 @@ impl Node {
                 "software coherence: lines of KV blocks are moved with {write_back} and {drop}, which was not tried on CXL memory yet"
             ));
         }
+        messages.extend(options.kv_disk.as_ref().and_then(KvDisk::trouble));
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;

@@ -46,10 +46,31 @@ pub struct KvDisk {
 }
 
 impl KvDisk {
+    /// What is in the way already when a node starts, in words; the disk itself is asked when the first program opens a store.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let refused = empty_log(self.bytes).err().or_else(|| self.make_folder().err())?;
+        Some(format!("KV blocks that leave the memory will be lost: {refused}"))
+    }
+
+    fn make_folder(&self) -> Result<(), Refused> {
+        std::fs::create_dir_all(&self.folder).map_err(|error| {
+            let folder = self.folder.display();
+            let text = format!("cannot make {folder}: {error} (hint: choose another folder with --kv-disk)");
+            Refused::new(errno::EIO, text)
+        })
+    }
+
     /// The file of a user.
     pub(super) fn file(&self, user: u32) -> PathBuf {
         self.folder.join(format!("kv-{user}.blocks"))
     }
+}
+
+fn empty_log(bytes: u64) -> Result<TierLog, Refused> {
+    TierLog::new(bytes).ok_or_else(|| {
+        let text = format!("{bytes} bytes are too few for a disk of KV blocks (hint: --kv-disk-capacity 1G)");
+        Refused::new(errno::EINVAL, text)
+    })
 }
 
 /// What transfers are done on.
@@ -129,13 +150,7 @@ impl DiskTier {
     /// [`Refused`] without room or rights, or if another node uses it.
     pub(super) fn open(disk: &KvDisk, user: u32) -> Result<Arc<Self>, Refused> {
         let path = disk.file(user);
-        std::fs::create_dir_all(&disk.folder).map_err(|error| {
-            let text = format!(
-                "cannot make {}: {error} (hint: choose another folder with --kv-disk)",
-                disk.folder.display()
-            );
-            Refused::new(errno::EIO, text)
-        })?;
+        disk.make_folder()?;
         let file = DirectFile::open(&path, disk.bytes)?;
         file.lock()?;
         if !file.is_direct() {
@@ -145,13 +160,8 @@ impl DiskTier {
     }
 
     fn over(path: PathBuf, media: Box<dyn Media>, bytes: u64) -> Result<Arc<Self>, Refused> {
-        let log = TierLog::new(bytes).ok_or_else(|| {
-            let text =
-                format!("{bytes} bytes are too few for a disk of KV blocks (hint: --kv-disk-capacity 1G)");
-            Refused::new(errno::EINVAL, text)
-        })?;
         let state = State {
-            log,
+            log: empty_log(bytes)?,
             staged: VecDeque::new(),
             staged_first: 0,
             staged_blocks: HashMap::new(),
