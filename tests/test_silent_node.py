@@ -81,7 +81,7 @@ def test_what_a_stopped_home_holds_is_removed_without_waiting_long(two_racks, ma
         for name in ("held", "late"):
             begun = time.monotonic()
             asked.run("rm", name, timeout=SECONDS)
-            assert time.monotonic() - begun < 15, name
+            assert time.monotonic() - begun < 25, name
         assert asked.json("ls") == []
     # It hears of it when it goes on.
     wait_until(lambda: home.json("status")["used_bytes"] == 0)
