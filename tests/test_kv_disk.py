@@ -3,6 +3,7 @@
 import os
 import re
 import select
+import subprocess
 import time
 
 import pytest
@@ -220,3 +221,8 @@ def test_without_watermarks_or_without_a_disk_puts_evict_themselves(start, start
 def test_watermarks_that_make_no_sense_are_refused(node, wrong):
     refused = node.run("node", "--kv-watermarks", wrong, check=False)
     assert refused.returncode == 2 and "percent" in refused.stderr, refused
+
+
+def test_room_on_a_disk_that_is_not_named_is_refused(binary):
+    ended = subprocess.run([binary, "up", "--kv-disk-capacity", "1G"], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2 and "--kv-disk <DIR>" in ended.stderr, ended.stderr

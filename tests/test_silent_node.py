@@ -87,6 +87,29 @@ def test_what_a_stopped_home_holds_is_removed_without_waiting_long(two_racks, ma
     wait_until(lambda: home.json("status")["used_bytes"] == 0)
 
 
+def test_who_serves_redis_clients_says_that_the_node_is_silent_and_that_it_answers_again(node, folder):
+    said = folder / "said"
+    with said.open("w", encoding="utf-8") as words:
+        command = node.command("--json", "resp", "--listen", "127.0.0.1:0")
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=words, text=True)
+    try:
+        port = int(json.loads(server.stdout.readline())["listen"][0].rsplit(":", 1)[1])
+        with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as client:
+            with stopped(node):
+                client.sendall(b"SET a b\r\n")
+                wait_until(lambda: f"process {node.process.pid} is stopped" in said.read_text(encoding="utf-8"), SECONDS)
+            # What was asked meanwhile was refused or is done now, as the node was needed for it.
+            assert client.recv(1000)[:1] in (b"+", b"-")
+            client.sendall(b"PING\r\n")
+            assert client.recv(100) == b"+PONG\r\n"
+        wait_until(lambda: "answers again" in said.read_text(encoding="utf-8"), SECONDS)
+        assert said.read_text(encoding="utf-8").count("clients are not served") == 1
+    finally:
+        server.terminate()
+    assert server.wait(SECONDS) == 0
+    server.stdout.close()
+
+
 @pytest.fixture
 def metrics(node):
     """The address of a server of the node's metrics."""

@@ -290,7 +290,7 @@ pub enum DirectoryError {
         node: NodeId,
     },
     /// The page lies there already.
-    #[error("page {} lies on {node} (hint: nothing has to be moved)", page.raw())]
+    #[error("page {} of the pool lies on {node} (hint: nothing has to be moved)", page.raw())]
     PageAtHome {
         /// The page.
         page: PageNumber,
@@ -298,7 +298,7 @@ pub enum DirectoryError {
         node: NodeId,
     },
     /// Another node is taking the page.
-    #[error("page {} is being moved to {node} (hint: ask again when that is over)", page.raw())]
+    #[error("page {} of the pool is being moved to {node} (hint: ask again when that is over)", page.raw())]
     PageMoving {
         /// The page.
         page: PageNumber,
@@ -306,7 +306,7 @@ pub enum DirectoryError {
         node: NodeId,
     },
     /// The bytes of the page are gone, or their node is down.
-    #[error("page {} cannot be had: its home is gone or down (hint: `hinterland status` shows the nodes)", page.raw())]
+    #[error("page {} of the pool cannot be had: its home is gone or down (hint: `hinterland status` shows the nodes)", page.raw())]
     PageLost {
         /// The page.
         page: PageNumber,

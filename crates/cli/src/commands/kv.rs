@@ -189,8 +189,12 @@ fn disk_words(status: &KvDiskStatus) -> String {
         status.read_blocks,
         status.lost_blocks
     );
-    if let Some(error) = &status.last_error {
-        words.push_str(&format!("\n          {} failures, the last one: {error}", status.failures));
+    match &status.last_error {
+        Some(error) if status.failures == 0 => words.push_str(&format!("\n          {error}")),
+        Some(error) => {
+            words.push_str(&format!("\n          {} failures, the last one: {error}", status.failures));
+        }
+        None => {}
     }
     words
 }

@@ -90,7 +90,7 @@ pub struct Memory {
     #[arg(long, value_name = "DIR")]
     pub kv_disk: Option<PathBuf>,
     /// Room on that disk for KV blocks of each user
-    #[arg(long, default_value = "10G", value_name = "SIZE")]
+    #[arg(long, default_value = "10G", value_name = "SIZE", requires = "kv_disk")]
     pub kv_disk_capacity: Size,
     /// Whether KV blocks of other nodes are asked for, and other nodes answered
     #[arg(long, default_value = "on", value_name = "WHETHER")]

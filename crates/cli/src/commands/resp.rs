@@ -6,11 +6,15 @@ use crate::input;
 use crate::size::Size;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_pool::Pool;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
+/// How often the node is looked at, and how long it may take to answer.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// Processors for each thread that serves clients: the node and the clients need some too.
 const PROCESSORS_A_THREAD: usize = 4;
 /// Longest password.
@@ -82,9 +86,40 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
             .output
             .say(format_args!("Redis clients are served at {}; ctrl-C ends it", addresses.join(", ")));
     }
+    // It ends with the process: it may be waiting for the node.
+    let watched = context.clone();
+    let watching = std::thread::Builder::new().name("node".to_owned()).spawn(move || watch(&watched));
+    watching.map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))?;
     while !wait_readable(&signals, None)? {}
     drop(server);
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says once that the node does not answer, so that clients wait or are refused, and once that it does again.
+fn watch(context: &Context) {
+    let (mut pool, mut is_silent) = (None, false);
+    loop {
+        std::thread::sleep(LOOK_EVERY);
+        match look(context, &mut pool) {
+            Ok(()) if is_silent => context.output.warn("the node answers again"),
+            Err(failure) if !is_silent => context.output.warn(format_args!(
+                "clients are not served meanwhile: {} (hint: {})",
+                failure.text, failure.hint
+            )),
+            _ => continue,
+        }
+        is_silent = !is_silent;
+    }
+}
+
+fn look(context: &Context, pool: &mut Option<Pool>) -> Result<(), Failure> {
+    let known = match pool.take() {
+        Some(known) => known,
+        None => context.pool_to_watch(LOOK_EVERY)?,
+    };
+    known.status()?;
+    *pool = Some(known);
+    Ok(())
 }
 
 fn password(path: &Path) -> Result<String, Failure> {
