@@ -40,6 +40,7 @@ pub fn check_all(tree: &Tree) -> Result<Vec<Finding>, String> {
         findings.extend(links::check(file, tree));
         findings.extend(layouts::check(file, tree));
     }
+    findings.extend(form::check_paths(tree));
     findings.extend(commands::check(tree));
     findings.extend(benches::check(tree));
     findings.extend(options::check(tree));

@@ -53,7 +53,7 @@ impl SourceFile {
 }
 
 /// The tree as the rules see it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Tree {
     /// Where it lies.
     pub root: PathBuf,
@@ -61,6 +61,8 @@ pub struct Tree {
     pub files: Vec<SourceFile>,
     /// Every path, text or not.
     pub paths: BTreeSet<String>,
+    /// Whether git said which paths these are, and none is what it ignores.
+    pub is_of_git: bool,
 }
 
 impl Tree {
@@ -69,10 +71,9 @@ impl Tree {
     /// # Errors
     /// A sentence when the tree can be read neither through git nor by walking.
     pub fn load(root: &Path) -> Result<Self, String> {
-        let paths = match paths_from_git(root) {
-            Some(paths) => paths,
-            None => paths_from_walk(root)?,
-        };
+        let from_git = paths_from_git(root);
+        let is_of_git = from_git.is_some();
+        let paths = from_git.map_or_else(|| paths_from_walk(root), Ok)?;
         let mut files = Vec::new();
         for path in &paths {
             let full = root.join(path);
@@ -81,7 +82,7 @@ impl Tree {
                 files.push(SourceFile { path: path.clone(), text });
             }
         }
-        Ok(Self { root: root.to_path_buf(), files, paths })
+        Ok(Self { root: root.to_path_buf(), files, paths, is_of_git })
     }
 
     /// The text files with this extension.

@@ -41,7 +41,6 @@ fn bench_names(text: &str) -> Vec<&str> {
 mod tests {
     use super::*;
     use crate::tree::SourceFile;
-    use std::path::PathBuf;
 
     #[test]
     fn a_bench_that_does_not_exist_is_found_in_prose_and_in_blocks() {
@@ -49,7 +48,7 @@ mod tests {
         let text = "`hinterland bench rpc --json` `hinterland bench NAME` `hinterland bench walk`\n```sh\n\
             hinterland bench fly\n```\n";
         let files = vec![file("README.md", text), file("crates/cli/src/bench/mod.rs", "(\"rpc\", rpc)")];
-        let tree = Tree { root: PathBuf::new(), files, paths: Default::default() };
+        let tree = Tree { files, ..Tree::default() };
         let lines: Vec<usize> = check(&tree).into_iter().map(|finding| finding.line).collect();
         assert_eq!(lines, [1, 3]);
     }

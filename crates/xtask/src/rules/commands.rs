@@ -151,7 +151,6 @@ fn kebab_case(name: &str) -> String {
 mod tests {
     use super::*;
     use crate::tree::SourceFile;
-    use std::path::PathBuf;
 
     const CLI: &str = "#[derive(Debug, clap::Subcommand)]\nenum Command {\n    /// Runs, {quickly}\n    \
         #[command(alias = \"x\")]\n    Run(RunArguments),\n    KvGet { key: String },\n    \
@@ -161,7 +160,7 @@ mod tests {
         let file = |path: &str, text: &str| SourceFile { path: path.to_string(), text: text.to_string() };
         let files = vec![file("README.md", text), file("crates/cli/src/main.rs", CLI), file("check", "")];
         let paths = files.iter().map(|file| file.path.clone()).collect();
-        check(&Tree { root: PathBuf::new(), files, paths }).into_iter().map(|found| found.message).collect()
+        check(&Tree { files, paths, ..Tree::default() }).into_iter().map(|found| found.message).collect()
     }
 
     #[test]

@@ -1,10 +1,18 @@
-//! Form of a file: it opens with the sentence that says its one subject, and it is named for that subject.
+//! Form of a file: it is text, opens with the sentence that says its one subject, and is named for that subject.
 
 use crate::finding::Finding;
-use crate::tree::SourceFile;
+use crate::tree::{SourceFile, Tree};
 
 /// Names of kinds of code: a module so named has no subject.
 const SHAPELESS_NAMES: &[&str] = &["utils", "util", "helpers", "helper", "common", "manager", "misc"];
+
+/// Finds what is no text, or too long for one: packages, programs and data that were fetched or made.
+pub fn check_paths(tree: &Tree) -> Vec<Finding> {
+    let others = tree.paths.iter().filter(|path| tree.is_of_git && tree.file(path).is_none());
+    let message =
+        "this is no text that somebody wrote (hint: have a script fetch or make it, and git ignore it)";
+    others.map(|path| Finding::new(path, 1, message)).collect()
+}
 
 /// Checks the first sentence and the name of a source file.
 pub fn check(file: &SourceFile) -> Vec<Finding> {
@@ -76,6 +84,15 @@ mod tests {
         assert_eq!(findings("tests/__init__.py", ""), 0);
         assert_eq!(findings("include/a.h", "#ifndef A\n"), 1);
         assert_eq!(findings("include/a.h", "/* The C face. */\n"), 0);
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        let text = SourceFile { path: "a.md".to_string(), text: "A.\n".to_string() };
+        let paths = ["a.md", "b-1.0.whl"].map(str::to_string).into();
+        let tree = Tree { files: vec![text], paths, is_of_git: true, ..Tree::default() };
+        let found: Vec<String> = check_paths(&tree).into_iter().map(|finding| finding.path).collect();
+        assert_eq!(found, ["b-1.0.whl"]);
     }
 
     #[test]

@@ -156,7 +156,6 @@ fn fields_of<'code>(code: &'code str, name: &str) -> Option<Vec<&'code str>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     const SOURCE: &str = "//! | 8..16 | end | the end |\n/// Head.\npub struct Head {\n    /// Magic: four bytes.\n    pub magic: [u8; 4],\n    \
         pub(crate) length: U32,\n}\nconst _: () = assert!(size_of::<Head>() == HEAD_BYTES);\n\
@@ -165,7 +164,7 @@ mod tests {
     fn messages(table: &str) -> Vec<(usize, String)> {
         let file = |path: &str, text: &str| SourceFile { path: path.to_string(), text: text.to_string() };
         let files = vec![file("docs/internals/a.md", table), file("crates/proto/src/a.rs", SOURCE)];
-        let tree = Tree { root: PathBuf::new(), files, paths: Default::default() };
+        let tree = Tree { files, ..Tree::default() };
         check(&tree.files[0], &tree).into_iter().map(|finding| (finding.line, finding.message)).collect()
     }
 

@@ -65,7 +65,6 @@ fn resolve(from: &str, link: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn tree(files: &[(&str, &str)]) -> Tree {
         let files: Vec<SourceFile> = files
@@ -73,7 +72,7 @@ mod tests {
             .map(|(path, text)| SourceFile { path: path.to_string(), text: text.to_string() })
             .collect();
         let paths = files.iter().map(|file| file.path.clone()).collect();
-        Tree { root: PathBuf::new(), files, paths }
+        Tree { files, paths, ..Tree::default() }
     }
 
     fn messages(text: &str) -> Vec<String> {

@@ -146,7 +146,6 @@ fn options(text: &str) -> impl Iterator<Item = (usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     const REFERENCE: &str = "## hinterland node\n\n- `--capacity <SIZE>`: Memory, as `--room` was\n\n\
         ## hinterland gpu\n\n## hinterland gpu ls\n\n- `--pools`: P\n\n## Everywhere\n\n- `--json`: J\n";
@@ -154,7 +153,7 @@ mod tests {
     fn lines(path: &str, code: &str) -> Vec<usize> {
         let file = |path: &str, text: &str| SourceFile { path: path.to_string(), text: text.to_string() };
         let files = vec![file(PAGE, REFERENCE), file(path, code)];
-        let tree = Tree { root: PathBuf::new(), files, paths: Default::default() };
+        let tree = Tree { files, ..Tree::default() };
         check(&tree).into_iter().map(|finding| finding.line).collect()
     }
 

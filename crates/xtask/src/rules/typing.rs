@@ -30,11 +30,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn count(paths: &[&str]) -> usize {
         let paths = paths.iter().map(|path| path.to_string()).collect();
-        check(&Tree { root: PathBuf::new(), files: Vec::new(), paths }).len()
+        check(&Tree { paths, ..Tree::default() }).len()
     }
 
     #[test]

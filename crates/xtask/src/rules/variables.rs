@@ -53,12 +53,11 @@ fn variables(text: &str) -> Vec<(usize, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::PathBuf;
 
     fn findings(code: &str, page: &str) -> Vec<(String, usize)> {
         let file = |path: &str, text: &str| SourceFile { path: path.to_string(), text: text.to_string() };
         let files = vec![file("crates/os/src/a.rs", code), file(PAGE, page)];
-        let tree = Tree { root: PathBuf::new(), files, paths: Default::default() };
+        let tree = Tree { files, ..Tree::default() };
         check(&tree).into_iter().map(|finding| (finding.path, finding.line)).collect()
     }
 
