@@ -35,6 +35,8 @@ pub const BUCKET_BYTES: u64 = 8 * SLOTS as u64;
 pub const UNIT_BYTES: u64 = 64;
 /// Units of the longest entry.
 const UNITS_MAX: u64 = (1 << 12) - 1;
+/// The bits of a tag that a place has.
+const TAG_MASK: u64 = 0xff;
 /// In front of key and value.
 pub const HEAD_BYTES: usize = 24;
 /// Where an entry has its state.
@@ -60,12 +62,17 @@ pub struct Place(pub u64);
 impl Place {
     /// The place of an entry. The lowest bits of its tag make it another word than that of an entry which lay there before.
     pub const fn new(fingerprint: u16, tag: u64, offset: u64, units: u64) -> Self {
-        Self((fingerprint as u64) << 52 | (tag & 0xff) << 44 | units << 32 | (offset / UNIT_BYTES))
+        Self((fingerprint as u64) << 52 | (tag & TAG_MASK) << 44 | units << 32 | (offset / UNIT_BYTES))
     }
 
     /// Some bits of the key's hash.
     pub const fn fingerprint(self) -> u16 {
         (self.0 >> 52) as u16
+    }
+
+    /// The lowest bits of the tag of its entry.
+    pub const fn tag(self) -> u64 {
+        self.0 >> 44 & TAG_MASK
     }
 
     /// Length in units.
@@ -147,6 +154,11 @@ impl<'bytes> Entry<'bytes> {
         (hash(offset, whole) == kept).then_some(Self { state, key, value })
     }
 
+    /// Whether it can be the entry that this place was given to: else the room has been used again.
+    pub const fn is_of(&self, place: Place) -> bool {
+        self.state >> 2 & TAG_MASK == place.tag()
+    }
+
     /// Whom it is for; `None` for a word that no entry has.
     pub const fn stage(&self) -> Option<Stage> {
         match self.state & 3 {
@@ -173,6 +185,7 @@ mod tests {
     fn a_place_has_what_was_put_in() {
         let place = Place::new(0xbee, 0x1ff, 77 * UNIT_BYTES, 4095);
         assert_eq!((place.fingerprint(), place.offset(), place.units()), (0xbee, 77 * UNIT_BYTES, 4095));
+        assert_eq!(place.tag(), 0xff);
         assert_ne!(place, Place::new(0xbee, 0x1fe, 77 * UNIT_BYTES, 4095));
     }
 
@@ -182,6 +195,7 @@ mod tests {
         let read = Entry::parse(640, &bytes).unwrap();
         assert_eq!((read.key, read.value, read.stage()), (&b"key"[..], &b"value"[..], Some(Stage::Live)));
         assert!(Entry::parse(704, &bytes).is_none());
+        assert!(read.is_of(Place::new(1, 9, 640, 1)) && !read.is_of(Place::new(1, 10, 640, 1)));
         for at in (0..bytes.len()).filter(|at| *at != 16) {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1;

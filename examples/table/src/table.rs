@@ -7,7 +7,11 @@
 //! A program remembers where it has found an entry, and next time reads it at once, without its bucket. So whoever is
 //! about to swap a word out first marks the old entry as leaving: from then on nobody believes what they remember, while those who
 //! go by the bucket still find it. The mark is swapped in for a state that no other entry has, so it cannot hit
-//! another entry in the same room.
+//! another entry in the same room. The state is remembered, too: in that room there may be a newer entry of the same key, which is
+//! written before its word is swapped in, and whoever believed it there would see a value before the others do.
+//!
+//! Who goes by the bucket has eight bits of the state in the word. An entry that has the same, and the same key, and came into the
+//! room between a reader's two reads can be seen that little too early; a torn or wrong value never.
 //!
 //! Two programs that insert the same key at once may do so in two places. Therefore an entry comes in as *coming*, which
 //! nobody sees; then its program looks for others of the key, gives way to one that stands in front of it, or makes its own
@@ -27,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How often something is tried again that others came before.
 const TRIES_MAX: usize = 1000;
-/// Keys whose place is remembered: 1 MiB of places. A key that falls on another's takes its room.
+/// Keys whose place is remembered: 2 MiB of places and states. A key that falls on another's takes its room.
 const REMEMBERED_MAX: usize = 128 << 10;
 
 /// Why a table does not do what it was asked.
@@ -70,11 +74,19 @@ pub struct Table<M> {
     memory_bytes: u64,
     buckets: u64,
     heap: Heap,
-    /// Places of keys by their hash, 0 for none: whose a place is says the entry.
-    remembered: Option<Box<[AtomicU64]>>,
+    /// Places of keys by their hash: whose a place is says the entry.
+    remembered: Option<Box<[Memo]>>,
     next_tag: AtomicU64,
     /// What this program did.
     pub counts: Counts,
+}
+
+/// Where an entry was, 0 for nowhere, and the word of its state. Two threads may leave the place of one and the state of another,
+/// which no entry is.
+#[derive(Debug, Default)]
+struct Memo {
+    place: AtomicU64,
+    state: AtomicU64,
 }
 
 /// A slot of a bucket that has an entry of the key.
@@ -132,7 +144,7 @@ impl<M: Memory> Table<M> {
             memory_bytes,
             buckets,
             heap: Heap::default(),
-            remembered: remembers.then(|| (0..REMEMBERED_MAX).map(|_| AtomicU64::new(0)).collect()),
+            remembered: remembers.then(|| (0..REMEMBERED_MAX).map(|_| Memo::default()).collect()),
             // Programs start anywhere in 62 bits: none meets the tag of another in the same room.
             next_tag: AtomicU64::new(RandomState::new().hash_one(buckets)),
             counts: Counts::default(),
@@ -145,12 +157,11 @@ impl<M: Memory> Table<M> {
     /// [`TableError`].
     pub fn get(&self, key: &[u8], into: &mut Vec<u8>) -> Result<bool, TableError> {
         let aim = Aim::of(key, self.buckets);
-        if let Some(place) = self.recall(aim) {
+        if let Some((place, state)) = self.recall(aim) {
             let mut bytes = vec![0; (place.units() * UNIT_BYTES) as usize];
             self.memory.read(place.offset(), &mut bytes)?;
             let found = Entry::parse(place.offset(), &bytes);
-            if let Some(found) = found.filter(|found| found.key == key && found.stage() == Some(Stage::Live))
-            {
+            if let Some(found) = found.filter(|found| found.key == key && found.state == state) {
                 into.extend_from_slice(found.value);
                 count(&self.counts.remembered);
                 return Ok(true);
@@ -248,7 +259,7 @@ impl<M: Memory> Table<M> {
         old: &Match,
         others: &[Match],
     ) -> Result<bool, TableError> {
-        let (place, _) = self.write_entry(aim, Stage::Live, key, value)?;
+        let (place, tag) = self.write_entry(aim, Stage::Live, key, value)?;
         let mut is_marked = self.mark_leaving(old)?;
         for other in others {
             is_marked &= self.mark_leaving(other)?;
@@ -261,7 +272,7 @@ impl<M: Memory> Table<M> {
             self.take_out(other)?;
         }
         self.heap.give(old.place.offset(), old.place.units());
-        self.remember(aim, place);
+        self.remember(aim, place, state(tag, Stage::Live));
         Ok(true)
     }
 
@@ -305,7 +316,7 @@ impl<M: Memory> Table<M> {
         for other in &matches[1..] {
             self.take_out(other)?;
         }
-        self.remember(aim, place);
+        self.remember(aim, place, state(tag, Stage::Live));
         Ok(true)
     }
 
@@ -361,7 +372,7 @@ impl<M: Memory> Table<M> {
                     }
                     let mut bytes = vec![0; (place.units() * UNIT_BYTES) as usize];
                     self.memory.read(place.offset(), &mut bytes)?;
-                    match Entry::parse(place.offset(), &bytes) {
+                    match Entry::parse(place.offset(), &bytes).filter(|entry| entry.is_of(place)) {
                         Some(entry) if entry.key == key => {
                             found.push(Match { slot, place, state: entry.state })
                         }
@@ -394,11 +405,11 @@ impl<M: Memory> Table<M> {
             }
             let mut bytes = vec![0; (place.units() * UNIT_BYTES) as usize];
             self.memory.read(place.offset(), &mut bytes)?;
-            match Entry::parse(place.offset(), &bytes) {
+            match Entry::parse(place.offset(), &bytes).filter(|found| found.is_of(place)) {
                 Some(found) if found.key == key && found.stage() != Some(Stage::Coming) => {
                     into.extend_from_slice(found.value);
                     if found.stage() == Some(Stage::Live) {
-                        self.remember(aim, place);
+                        self.remember(aim, place, found.state);
                     }
                     return Ok(Sight::Found);
                 }
@@ -426,25 +437,28 @@ impl<M: Memory> Table<M> {
         Ok(words)
     }
 
-    fn recall(&self, aim: Aim) -> Option<Place> {
+    /// Where the entry of a key was, and the word of its state.
+    fn recall(&self, aim: Aim) -> Option<(Place, u64)> {
         // Relaxed: nothing is ordered by it, what is read at a place says itself what it is.
-        let place = Place(self.memo(aim)?.load(Ordering::Relaxed));
-        (place.0 != 0 && place.fingerprint() == aim.fingerprint).then_some(place)
+        let memo = self.memo(aim)?;
+        let (place, state) = (Place(memo.place.load(Ordering::Relaxed)), memo.state.load(Ordering::Relaxed));
+        (place.0 != 0 && place.fingerprint() == aim.fingerprint).then_some((place, state))
     }
 
-    fn remember(&self, aim: Aim, place: Place) {
+    fn remember(&self, aim: Aim, place: Place, state: u64) {
         if let Some(memo) = self.memo(aim) {
             // Relaxed: as above.
-            memo.store(place.0, Ordering::Relaxed);
+            memo.place.store(place.0, Ordering::Relaxed);
+            memo.state.store(state, Ordering::Relaxed);
         }
     }
 
     fn forget(&self, aim: Aim) {
-        self.remember(aim, Place(0));
+        self.remember(aim, Place(0), 0);
     }
 
     /// Where the place of a key is remembered.
-    fn memo(&self, aim: Aim) -> Option<&AtomicU64> {
+    fn memo(&self, aim: Aim) -> Option<&Memo> {
         let remembered = self.remembered.as_ref()?;
         // The middle of the hash: its ends choose bucket and fingerprint.
         remembered.get((aim.hash >> 24) as usize % REMEMBERED_MAX)

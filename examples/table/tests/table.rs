@@ -147,6 +147,58 @@ fn nobody_ever_reads_what_was_replaced_before_they_asked() {
     });
 }
 
+/// Memory whose user is interrupted before each swap of a word.
+struct Interrupted<'test>(Shared, &'test dyn Fn());
+
+impl Memory for Interrupted<'_> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        self.0.read(offset, into)
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) -> Result<(), PoolError> {
+        self.0.write(offset, from)
+    }
+
+    fn swap(&self, offset: u64, expected: u64, desired: u64) -> Result<u64, PoolError> {
+        (self.1)();
+        self.0.swap(offset, expected, desired)
+    }
+
+    fn add(&self, offset: u64, addend: u64) -> Result<u64, PoolError> {
+        self.0.add(offset, addend)
+    }
+}
+
+#[test]
+fn nobody_sees_a_value_before_it_is_the_keys() {
+    const BYTES: u64 = 2 << 20;
+    const SETS: u64 = 200;
+    let memory = Shared(Arc::new(ProcessMemory::new(BYTES)));
+    Table::create(memory.clone(), BYTES).unwrap().set(b"key", &stamped(0)).unwrap();
+    // Each remembers where the first value was. The values that follow come into that room, too.
+    let readers: Vec<_> = (0..=SETS).map(|_| Table::open(memory.clone(), true).unwrap()).collect();
+    assert!(readers.iter().all(|reader| stamp(&value(reader, b"key").unwrap()) == 0));
+    let (now, swaps) = (AtomicU64::new(0), AtomicU64::new(0));
+    let look = || {
+        // The first swap of a set comes when its entry is written; the second makes it the key's.
+        if swaps.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+            let number = now.load(Ordering::SeqCst);
+            let reader = &readers[number as usize];
+            let seen = match number % 2 {
+                0 => value(reader, b"key"),
+                _ => reader.get_many(&[b"key"]).unwrap().remove(0),
+            };
+            assert_eq!(stamp(&seen.unwrap()), number - 1);
+        }
+    };
+    let writer = Table::open(Interrupted(memory, &look), true).unwrap();
+    for number in 1..=SETS {
+        now.store(number, Ordering::SeqCst);
+        writer.set(b"key", &stamped(number)).unwrap();
+    }
+    assert_eq!(swaps.into_inner(), 2 * SETS, "a set is two swaps");
+}
+
 #[test]
 fn a_key_that_many_insert_and_remove_at_once_is_there_once_or_not_at_all() {
     let programs = programs(2 << 20, 4);

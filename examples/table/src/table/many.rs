@@ -45,10 +45,15 @@ impl<M: Memory> Table<M> {
     fn get_together(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>, TableError> {
         let aims: Vec<Aim> = keys.iter().map(|key| Aim::of(key, self.buckets)).collect();
         let mut values = vec![None; keys.len()];
-        let recalled = aims.iter().enumerate().filter_map(|(number, aim)| Some((number, self.recall(*aim)?)));
+        let mut states = vec![0; keys.len()];
+        let recalled = aims.iter().enumerate().filter_map(|(number, aim)| {
+            let (place, state) = self.recall(*aim)?;
+            states[number] = state;
+            Some((number, place))
+        });
         for (number, _, entry) in self.candidates(recalled.collect())?.iter() {
             match entry {
-                Some(found) if found.key == keys[number] && found.stage() == Some(Stage::Live) => {
+                Some(found) if found.key == keys[number] && found.state == states[number] => {
                     values[number] = Some(found.value.to_vec());
                     count(&self.counts.remembered);
                 }
@@ -61,12 +66,13 @@ impl<M: Memory> Table<M> {
                 Some(found)
                     if values[number].is_none()
                         && found.key == keys[number]
+                        && found.is_of(place)
                         && found.stage() != Some(Stage::Coming) =>
                 {
                     values[number] = Some(found.value.to_vec());
                     count(&self.counts.looked_up);
                     if found.stage() == Some(Stage::Live) {
-                        self.remember(aims[number], place);
+                        self.remember(aims[number], place, found.state);
                     }
                 }
                 _ => {}
