@@ -26,7 +26,8 @@ pub struct Capabilities {
 /// One peer. All operations may be used from several threads at once; each has a deadline and never hangs.
 ///
 /// Runs are ranges of what the handle names; their bytes follow each other in the buffer. Bytes arrive as they were
-/// at some moment during the operation; only 8-byte words that are aligned are never torn.
+/// at some moment during the operation; only 8-byte words that are aligned, lie in a run whole and are of memory that the service
+/// calls [changing](crate::Slice::changing) are never torn.
 pub trait Endpoint: Send + Sync {
     /// What this fabric can do.
     fn capabilities(&self) -> Capabilities;

@@ -136,11 +136,15 @@ fn total(parts: &[Part]) -> u64 {
     parts.iter().map(|part| part.bytes() as u64).sum()
 }
 
-/// Copies piece after piece, at most `most` bytes.
+/// A way to copy as many bytes as the last number says from the first place to the second.
+pub(crate) type Copy = unsafe fn(*const u8, *mut u8, usize);
+
+/// Copies piece after piece, at most `most` bytes, by `copy`; pieces that overlap, as two handles may name the same memory,
+/// as `memmove` does.
 ///
 /// # Safety
-/// `from` must be readable and `into` writable memory.
-pub(crate) unsafe fn copy_parts(from: &[Part], into: &[Part], mut most: u64) {
+/// `from` must be readable and `into` writable memory; `copy` needs no more than that, and that they are apart.
+pub(crate) unsafe fn copy_parts(from: &[Part], into: &[Part], mut most: u64, copy: Copy) {
     let (mut from, mut into) = (from.iter().copied(), into.iter().copied());
     let (mut source, mut target) = (from.next(), into.next());
     while let (Some(here), Some(there)) = (source, target) {
@@ -149,9 +153,13 @@ pub(crate) unsafe fn copy_parts(from: &[Part], into: &[Part], mut most: u64) {
         if limit == 0 {
             return;
         }
-        // SAFETY: the caller vouches for both; `copy` also stands ranges that overlap, as two handles may name the
-        // same memory.
-        unsafe { here.start().copy_to(there.start(), bytes) };
+        if here.start().addr().abs_diff(there.start().addr()) < bytes {
+            // SAFETY: the caller vouches for both.
+            unsafe { here.start().copy_to(there.start(), bytes) };
+        } else {
+            // SAFETY: as above, and they are apart.
+            unsafe { copy(here.start(), there.start(), bytes) };
+        }
         most -= bytes as u64;
         source = if bytes == here.bytes() { from.next() } else { Some(here.skip(bytes)) };
         target = if bytes == there.bytes() { into.next() } else { Some(there.skip(bytes)) };

@@ -1,5 +1,6 @@
 //! Memory that is kept alive by whoever holds a slice of it and that others may change at any moment.
 
+use hinterland_os::copying::{load_words, store_words};
 use hinterland_os::{BASE_PAGE_BYTES, Loss, SharedSlice};
 use std::fmt;
 use std::ptr::NonNull;
@@ -15,6 +16,7 @@ pub struct Slice {
     start: NonNull<u8>,
     bytes: usize,
     writable: bool,
+    changing: bool,
     guard: Arc<dyn Send + Sync>,
     /// What tells that the memory has gone from under the guard.
     loss: Option<Loss>,
@@ -56,7 +58,7 @@ impl Slice {
         writable: bool,
         guard: Arc<dyn Send + Sync>,
     ) -> Self {
-        Self { start, bytes, writable, guard, loss: None }
+        Self { start, bytes, writable, changing: false, guard, loss: None }
     }
 
     /// Zeroed memory of the heap, aligned to 8 bytes.
@@ -79,6 +81,18 @@ impl Slice {
     #[must_use]
     pub fn guarded(self, guard: impl Send + Sync + 'static) -> Self {
         Self { guard: Arc::new((self.guard, guard)), ..self }
+    }
+
+    /// The same memory, of which is known that others read and write it by words while it is sent or received: then no word of 8 aligned
+    /// bytes is sent or stored in halves, for the price of one more copy of what is long.
+    #[must_use]
+    pub fn changing(self) -> Self {
+        Self { changing: true, ..self }
+    }
+
+    /// Whether others [read and write it by words](Self::changing).
+    pub(crate) fn is_changing(&self) -> bool {
+        self.changing
     }
 
     /// Length in bytes.
@@ -122,7 +136,7 @@ impl Slice {
         }
         // SAFETY: `offset` is at most the length, so the sum stays inside the memory or one past its end.
         let start = unsafe { self.start.add(offset) };
-        Some(Self { start, bytes, writable: self.writable, guard: Arc::clone(&self.guard), loss: self.loss })
+        Some(Self { start, bytes, guard: Arc::clone(&self.guard), ..*self })
     }
 
     /// Copies the bytes from `offset` out; as many as lie inside. Returns how many.
@@ -130,7 +144,7 @@ impl Slice {
         let bytes = into.len().min(self.bytes.saturating_sub(offset));
         if bytes > 0 {
             // SAFETY: the source lies inside this slice, the destination is an exclusive borrow of at least `bytes`.
-            unsafe { self.start.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), bytes) };
+            unsafe { load_words(self.start.as_ptr().add(offset), into.as_mut_ptr(), bytes) };
         }
         bytes
     }
@@ -140,7 +154,7 @@ impl Slice {
         let bytes = if self.writable { from.len().min(self.bytes.saturating_sub(offset)) } else { 0 };
         if bytes > 0 {
             // SAFETY: the destination lies inside this writable slice; no reference to it exists, so `from` is apart.
-            unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(from.as_ptr(), bytes) };
+            unsafe { store_words(from.as_ptr(), self.start.as_ptr().add(offset), bytes) };
         }
         bytes
     }

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const HANDLE: Handle = MemoryService::HANDLE;
@@ -78,6 +79,58 @@ fn reads_of_every_size_return_the_bytes_of_the_peer() {
             }
         }
     }
+}
+
+/// Runs whose beginnings, ends and cuts lie anywhere in words, and what puts the next answer anywhere in the kernel's pages.
+const LENGTHS: [u64; 9] = [1, 100, 1001, 4096, 5003, 70_000, 262_145, 300_001, 1 << 20];
+
+#[test]
+fn no_half_of_a_word_is_read_or_written() {
+    const BYTES: usize = 2 << 20;
+    let (server, service) = serve(Slice::zeroed(BYTES).changing(), Rights::ALL);
+    let endpoint = connect(&server, 2, Mode::Blocking);
+    let (done, is_writing) = (AtomicBool::new(false), AtomicBool::new(false));
+    let is_torn =
+        |word: &[u8; 8]| !(word.iter().all(|byte| *byte == 0) || word.iter().all(|byte| *byte == 0xff));
+    let whole = |first: u64, bytes: u64| (first.next_multiple_of(8), (first + bytes) / 8 * 8);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let (mut room, mut torn) = (vec![0xff; BYTES], Vec::new());
+            while !done.load(Ordering::SeqCst) {
+                if is_writing.load(Ordering::SeqCst) {
+                    service.memory().copy_out(0, &mut room);
+                    // The test writes whole words only.
+                    torn.extend(room.as_chunks().0.iter().position(is_torn));
+                } else {
+                    let byte = !room[0];
+                    room.fill(byte);
+                    service.memory().copy_in(0, &room);
+                }
+            }
+            torn
+        });
+        let mut torn = Vec::new();
+        for (round, bytes) in (0..60).flat_map(|round| LENGTHS.map(|bytes| (round, bytes))) {
+            let first = round * 3;
+            let mut into = vec![0; bytes as usize];
+            endpoint.read(HANDLE, &[run(first, bytes)], &mut into).unwrap();
+            let (start, end) = whole(first, bytes);
+            let words = into.get((start - first) as usize..end.max(start).saturating_sub(first) as usize);
+            let words = words.unwrap_or_default().as_chunks().0;
+            torn.extend(words.iter().position(is_torn).map(|word| (bytes, first, word)));
+        }
+        is_writing.store(true, Ordering::SeqCst);
+        for (round, bytes) in (0..60).flat_map(|round| LENGTHS.map(|bytes| (round, bytes))) {
+            // Something of an odd length first, then whole words.
+            endpoint.read(HANDLE, &[run(0, 3)], &mut [0; 3]).unwrap();
+            let (start, end) = whole(round * 3, bytes);
+            let from = vec![(round % 2) as u8 * 0xff; end.saturating_sub(start) as usize];
+            endpoint.write(HANDLE, &[run(start, from.len() as u64)], &from).unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(torn, [], "bytes read, at, word in halves");
+        assert_eq!(other.join().unwrap(), [], "words seen in halves while they were written");
+    });
 }
 
 #[test]

@@ -8,9 +8,14 @@
 //!   in place of 46 within the caches, 2.8 in place of 9.4 in memory. That is how a slot, which begins a page, meets a large
 //!   buffer of `malloc`, which begins 16 bytes into one. Such copies are made of 16-byte moves.
 //!
+//! Copies of memory that is read and written by words at the same time go [word by word](load_words) where they must.
+//!
 //! `HINTERLAND_NO_STREAMING=1` and `HINTERLAND_NO_STRIDES=1` leave both to `memcpy`.
 
 mod summing;
+mod words;
+
+pub use words::{load_words, store_words};
 
 use std::ptr;
 

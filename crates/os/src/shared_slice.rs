@@ -4,13 +4,13 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::copying;
+use crate::copying::{self, load_words, store_words};
 use crate::error::OsError;
 use crate::mapping::Mapping;
 
 /// Copies up to this many bytes are done inline with overlapping moves; longer ones call `memcpy`, whose call then
 /// costs little beside the bytes.
-const INLINE_COPY_BYTES_MAX: usize = 128;
+pub(crate) const INLINE_COPY_BYTES_MAX: usize = 128;
 
 /// `len` bytes of a live [`Mapping`], which stays mapped as long as a slice of it exists.
 ///
@@ -81,7 +81,8 @@ impl SharedSlice {
         Ok(Self { start, bytes, mapping: Arc::clone(&self.mapping) })
     }
 
-    /// Copies `destination.len()` bytes from `offset`.
+    /// Copies `destination.len()` bytes from `offset`. A word of 8 aligned bytes that is among them whole is copied as it was
+    /// at one moment.
     ///
     /// # Errors
     /// [`OsError::OutOfBounds`]; [`OsError::Lost`] if the mapping is guarded.
@@ -89,7 +90,7 @@ impl SharedSlice {
     pub fn read_at(&self, offset: usize, destination: &mut [u8]) -> Result<(), OsError> {
         let source = self.at(offset, destination.len())?;
         // SAFETY: `at` checked that the source lies in a live mapping; the destination is an exclusive borrow.
-        unsafe { copy_racing(source, destination.as_mut_ptr(), destination.len()) };
+        unsafe { load_words(source, destination.as_mut_ptr(), destination.len()) };
         self.check_kept(offset, destination.len())
     }
 
@@ -107,7 +108,7 @@ impl SharedSlice {
         Ok(sum)
     }
 
-    /// As [`read_at`](Self::read_at), past the caches. A thread that is told of these bytes is told after a
+    /// As [`read_at`](Self::read_at), past the caches, and words may be copied in halves. A thread that is told of these bytes is told after a
     /// [`streaming_fence`](copying::streaming_fence).
     ///
     /// # Errors
@@ -120,7 +121,7 @@ impl SharedSlice {
         self.check_kept(offset, destination.len())
     }
 
-    /// As [`write_at`](Self::write_at), past the caches. Whoever is told of these bytes is told after a
+    /// As [`write_at`](Self::write_at), past the caches, and words may be stored in halves. Whoever is told of these bytes is told after a
     /// [`streaming_fence`](copying::streaming_fence).
     ///
     /// # Errors
@@ -152,7 +153,7 @@ impl SharedSlice {
         Ok(sum)
     }
 
-    /// Copies all of `source` to `offset`.
+    /// Copies all of `source` to `offset`. A word of 8 aligned bytes that is overwritten whole is stored at once.
     ///
     /// # Errors
     /// [`OsError::OutOfBounds`], [`OsError::ReadOnly`]; [`OsError::Lost`] if the mapping is guarded.
@@ -161,7 +162,7 @@ impl SharedSlice {
         let destination = self.at_for_write(offset, source.len())?;
         // SAFETY: `at_for_write` checked that the destination lies in a live, writable mapping; a `&[u8]` cannot
         // overlap with it, since no such reference to mapped memory is ever made.
-        unsafe { copy_racing(source.as_ptr(), destination, source.len()) };
+        unsafe { store_words(source.as_ptr(), destination, source.len()) };
         self.check_kept(offset, source.len())
     }
 
@@ -185,7 +186,7 @@ impl SharedSlice {
             unsafe { ptr::copy(source, destination, bytes) };
         } else {
             // SAFETY: both ranges lie in live mappings, the destination is writable and they do not overlap.
-            unsafe { copy_racing(source, destination, bytes) };
+            unsafe { load_words(source, destination, bytes) };
         }
         self.check_kept(offset, bytes)?;
         other.check_kept(other_offset, bytes)

@@ -13,7 +13,7 @@ use crate::slots::Slots;
 use crate::waiting::take_lock;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
-use hinterland_os::shared_slice::copy_racing;
+use hinterland_os::copying::{load_words, store_words};
 use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
 use hinterland_proto::pages::{AccessSample, PageWord, SAMPLE_COUNT_AT, SAMPLES, SAMPLES_AT};
 use hinterland_types::limits::{PAGE_BYTES, PAGE_SHIFT};
@@ -126,8 +126,8 @@ thread_local! {
 
 impl Pool {
     /// Reads `into.len()` bytes at an address: by loads if this host holds them, else from a home. It may cross from one
-    /// object to the next; nothing is read unless every byte of the range belongs to an object. Inside an aligned 8-byte
-    /// word no write is ever seen in part.
+    /// object to the next; nothing is read unless every byte of the range belongs to an object. Of a word of 8 aligned bytes
+    /// that a write covers whole, and the read, too, no half is ever seen.
     ///
     /// # Errors
     /// [`PoolError::Refused`] with `ENOENT` where nobody has the address, with `EINVAL` behind the end of an object;
@@ -156,7 +156,7 @@ impl Pool {
     pub(crate) fn read_at_once(&self, address: GlobalAddress, into: &mut [u8]) -> bool {
         let (start, bytes) = (into.as_mut_ptr(), into.len());
         // SAFETY: `latest` found the range in live memory; `into` is an exclusive borrow of as many bytes.
-        if self.latest(address.raw(), bytes, false, |from| unsafe { copy_racing(from, start, bytes) }) {
+        if self.latest(address.raw(), bytes, false, |from| unsafe { load_words(from, start, bytes) }) {
             return true;
         }
         self.at_hand(address.raw(), into.len(), false, |memory, offset| {
@@ -174,7 +174,7 @@ impl Pool {
         let (start, bytes) = (from.as_ptr(), from.len());
         // SAFETY: `latest` found the range in live, writable memory; nobody holds references into shared memory, so
         // `from` is apart from it.
-        if self.latest(address.raw(), bytes, true, |into| unsafe { copy_racing(start, into, bytes) }) {
+        if self.latest(address.raw(), bytes, true, |into| unsafe { store_words(start, into, bytes) }) {
             return Ok(());
         }
         let at_hand = self.at_hand(address.raw(), from.len(), true, |memory, offset| {

@@ -5,6 +5,7 @@ use crate::endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source, copy_parts};
 use crate::slice::Slice;
+use hinterland_os::copying::{load_words, store_words};
 use hinterland_proto::{ErrorCode, RUNS_MAX, RemoteError};
 use hinterland_ring::{Requester, Ticket, WakeBy};
 use hinterland_types::{ByteRange, Handle, NodeId};
@@ -116,7 +117,7 @@ impl Endpoint for ShmEndpoint {
         let slices = self.shared.pieces(handle, runs, into.len())?;
         let from: Vec<Part> = slices.iter().map(Part::of_slice).collect();
         // SAFETY: the slices keep their memory alive; `into` is borrowed exclusively and so lies apart.
-        unsafe { copy_parts(&from, into.parts(), u64::MAX) };
+        unsafe { copy_parts(&from, into.parts(), u64::MAX, load_words) };
         Ok(())
     }
 
@@ -127,7 +128,7 @@ impl Endpoint for ShmEndpoint {
         }
         let into: Vec<Part> = slices.iter().map(Part::of_slice).collect();
         // SAFETY: the slices keep their memory alive and are writable; `from` is private memory and so lies apart.
-        unsafe { copy_parts(from.parts(), &into, u64::MAX) };
+        unsafe { copy_parts(from.parts(), &into, u64::MAX, store_words) };
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use crate::error::FabricError;
 use crate::part::{Destination, Part, Source, copy_parts};
 use crate::service::Service;
 use crate::slice::Slice;
+use hinterland_os::copying::{load_words, store_words};
 use hinterland_proto::{ErrorCode, Features, PeerHello, PoolId, RemoteError, Role};
 use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX};
 use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
@@ -179,7 +180,7 @@ impl Shared {
         let slices = self.resolve(handle, runs, Rights::READ, into.len())?;
         let from: Vec<Part> = slices.iter().map(Part::of_slice).collect();
         // SAFETY: the slices keep their memory alive; `into` is borrowed exclusively and so lies apart.
-        unsafe { copy_parts(&from, into.parts(), u64::MAX) };
+        unsafe { copy_parts(&from, into.parts(), u64::MAX, load_words) };
         if fate == Fate::AnswerLost { Err(self.timeout("a read")) } else { Ok(()) }
     }
 
@@ -195,7 +196,7 @@ impl Shared {
             _ => u64::MAX,
         };
         // SAFETY: the slices keep their memory alive and are writable; `from` is private memory and so lies apart.
-        unsafe { copy_parts(from.parts(), &into, bytes) };
+        unsafe { copy_parts(from.parts(), &into, bytes, store_words) };
         if fate == Fate::Good { Ok(()) } else { Err(self.timeout("a write")) }
     }
 
@@ -229,7 +230,14 @@ impl Shared {
         let placed = slice.len().min(into.len()).min(FRAME_BODY_BYTES_MAX as usize);
         if let Some(from) = slice.sub(0, placed) {
             // SAFETY: the slice keeps its memory alive; `into` is borrowed exclusively and so lies apart.
-            unsafe { copy_parts(&[Part::of_slice(&from)], &[Part::of_mut(&mut into[..placed])], u64::MAX) };
+            unsafe {
+                copy_parts(
+                    &[Part::of_slice(&from)],
+                    &[Part::of_mut(&mut into[..placed])],
+                    u64::MAX,
+                    load_words,
+                )
+            };
         }
         if fate == Fate::AnswerLost {
             return Err(self.timeout("a fetch"));

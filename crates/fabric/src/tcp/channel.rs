@@ -8,6 +8,7 @@ use super::socket::{Socket, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::error::FabricError;
 use crate::part::Part;
+use hinterland_os::copying::{load_words, store_words};
 use hinterland_proto::checksum::{crc32c, crc32c_append};
 use hinterland_proto::{
     Established, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES, RemoteError,
@@ -508,7 +509,7 @@ pub(super) unsafe fn append(out: &mut Vec<u8>, part: Part) {
     if bytes > 0 {
         // SAFETY: the caller vouches for the part; the vector has room and is apart from it.
         unsafe {
-            part.start().copy_to_nonoverlapping(out.as_mut_ptr().add(before), bytes);
+            load_words(part.start(), out.as_mut_ptr().add(before), bytes);
             out.set_len(before + bytes);
         }
     }
@@ -531,7 +532,7 @@ pub(super) unsafe fn scatter(mut from: &[u8], parts: &[Part], mut offset: usize)
             return;
         }
         // SAFETY: the caller vouches for the part, and `bytes` fit into what is left of it.
-        unsafe { piece.start().copy_from_nonoverlapping(from.as_ptr(), bytes) };
+        unsafe { store_words(from.as_ptr(), piece.start(), bytes) };
         from = &from[bytes..];
     }
 }

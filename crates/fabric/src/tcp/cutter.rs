@@ -61,7 +61,12 @@ impl<'a> Cutter<'a> {
                 self.run_done = 0;
                 continue;
             }
-            let wanted = run_left.min(self.frame_bytes_max - frame_bytes);
+            let room = run_left.min(self.frame_bytes_max - frame_bytes);
+            let wanted = match self.whole_words(run, room) {
+                0 if frame_bytes > 0 => break,
+                0 => room,
+                some => some,
+            };
             let taken = self.take_parts(wanted, frame_parts);
             // The sum cannot overflow: the run itself does not.
             let range = ByteRange::new(run.offset() + self.run_done, taken).unwrap_or_default();
@@ -71,6 +76,14 @@ impl<'a> Cutter<'a> {
         }
         // At most `frame_bytes_max`, which came from a u32.
         frame_bytes as usize
+    }
+
+    /// At most `bytes` of what is left of a run: a cut between two frames is none through a word of 8 bytes.
+    fn whole_words(&self, run: &ByteRange, bytes: u64) -> u64 {
+        let start = run.offset() + self.run_done;
+        let is_last = self.run_done + bytes == run.bytes();
+        let too_many = (start + bytes) % 8;
+        if is_last { bytes } else { bytes.saturating_sub(too_many) }
     }
 
     /// Takes up to `wanted` bytes of pieces, as long as there is room for pieces; returns how many.

@@ -183,8 +183,10 @@ impl<'a> Stream<'a> {
         self.head.clear();
         self.head.resize(HEADER_BYTES, 0);
         self.parts.clear();
-        if header.wants_body_crc || bytes <= CHECKED_BODY_BYTES {
-            // What is checked is copied first: somebody else may change it between checksum and sending.
+        let is_checked = header.wants_body_crc || bytes <= CHECKED_BODY_BYTES;
+        if is_checked || self.slices.iter().any(Slice::is_changing) {
+            // What is checked is copied first: somebody else may change it between checksum and sending. The kernel copies to
+            // where the bytes before have ended, which may be inside of a word.
             for slice in &self.slices {
                 // SAFETY: the slice keeps its memory alive.
                 unsafe { append(&mut self.head, Part::of_slice(slice)) };
@@ -192,7 +194,7 @@ impl<'a> Stream<'a> {
             if self.slices.iter().any(Slice::is_lost) {
                 return self.answer_error(header, &lost());
             }
-            reply.body_crc = Some(crc32c(&self.head[HEADER_BYTES..]));
+            reply.body_crc = is_checked.then(|| crc32c(&self.head[HEADER_BYTES..]));
         } else {
             self.parts.extend(self.slices.iter().map(Part::of_slice));
         }
@@ -203,7 +205,7 @@ impl<'a> Stream<'a> {
         let table_bytes = header.run_table_bytes();
         let body_bytes = header.body_bytes as usize;
         // A body with a checksum is believed only when it is whole.
-        let whole = header.body_crc.is_some();
+        let mut whole = header.body_crc.is_some();
         self.receive_body(header, if whole { body_bytes } else { table_bytes })?;
         let table = RunTable::parse(&self.body[..table_bytes])?;
         if table.total_bytes() as usize != body_bytes - table_bytes {
@@ -219,6 +221,12 @@ impl<'a> Stream<'a> {
                 self.discard(body_bytes - table_bytes)?;
             }
             return self.answer_error(header, &error);
+        }
+        if !whole && self.slices.iter().any(Slice::is_changing) {
+            // The kernel has it in pieces, which may end inside of a word.
+            self.ahead = STAGING_BYTES;
+            self.receive_more(body_bytes)?;
+            whole = true;
         }
         if whole {
             self.parts.clear();
@@ -367,6 +375,15 @@ impl<'a> Stream<'a> {
     /// Receives the first `bytes` bytes of a body into `self.body`; checks them, if they are all of it.
     fn receive_body(&mut self, header: &FrameHeader, bytes: usize) -> Result<(), End> {
         self.body.clear();
+        self.receive_more(bytes)?;
+        if bytes == header.body_bytes as usize {
+            header.check_body(|| crc32c(&self.body))?;
+        }
+        Ok(())
+    }
+
+    /// Receives until `self.body` has `bytes` bytes.
+    fn receive_more(&mut self, bytes: usize) -> Result<(), End> {
         let started = Instant::now();
         while self.body.len() < bytes {
             if self.end == self.start && !self.fill(Wait::Sleep)? {
@@ -375,9 +392,6 @@ impl<'a> Stream<'a> {
             let taken = (self.end - self.start).min(bytes - self.body.len());
             self.body.extend_from_slice(&self.staging[self.start..self.start + taken]);
             self.start += taken;
-        }
-        if bytes == header.body_bytes as usize {
-            header.check_body(|| crc32c(&self.body))?;
         }
         Ok(())
     }

@@ -363,7 +363,7 @@ impl Region {
             }
         }
         let part = self.part().ok_or_else(|| self.not_here(first, PageWord::UNKNOWN))?;
-        Ok(Slice::from(part.slice(range.offset(), range.bytes())?).guarded(used))
+        Ok(Slice::from(part.slice(range.offset(), range.bytes())?).guarded(used).changing())
     }
 
     fn use_pages(self: &Arc<Self>, first: u32, end: u32) -> PageUse {

@@ -1,0 +1,206 @@
+//! Copies that never take an aligned word of 8 bytes for two halves.
+//!
+//! `memcpy` moves pieces of the length and at the places that suit it: the ends of a copy whose length is no multiple of 8 overlap inside of a
+//! word, and a long copy keeps to the pieces of its destination, which may begin anywhere in a word of the source. If somebody
+//! stores that word between two of them, half of the old and half of the new one are copied. Where both begin with a word and
+//! the length is one of words, all pieces are words or several; only other copies are made here, word by word.
+
+use crate::shared_slice::{INLINE_COPY_BYTES_MAX, copy_racing};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const WORD_BYTES: usize = size_of::<u64>();
+
+/// Copies memory that others may be writing. A word of 8 aligned bytes of the source that lies in the range whole is copied as it
+/// was at one moment.
+///
+/// # Safety
+/// As [`copy_racing`].
+#[inline(always)]
+pub unsafe fn load_words(source: *const u8, destination: *mut u8, bytes: usize) {
+    if is_of_words(source.addr(), destination.addr(), bytes) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_racing(source, destination, bytes) };
+    } else {
+        // SAFETY: as above.
+        unsafe { load_each(source, destination, bytes) };
+    }
+}
+
+/// Copies into memory that others may be reading. A word of 8 aligned bytes of the destination that lies in the range whole
+/// is stored at once.
+///
+/// # Safety
+/// As [`copy_racing`].
+#[inline(always)]
+pub unsafe fn store_words(source: *const u8, destination: *mut u8, bytes: usize) {
+    if is_of_words(destination.addr(), source.addr(), bytes) {
+        // SAFETY: the caller's promise.
+        unsafe { copy_racing(source, destination, bytes) };
+    } else {
+        // SAFETY: as above.
+        unsafe { store_each(source, destination, bytes) };
+    }
+}
+
+/// Whether every move of [`copy_racing`] is made of words of the shared side. Those of short copies begin at places that count from
+/// both ends, those of long ones at places that suit either side.
+#[inline(always)]
+fn is_of_words(shared: usize, private: usize, bytes: usize) -> bool {
+    (shared | bytes).is_multiple_of(WORD_BYTES)
+        && (bytes <= INLINE_COPY_BYTES_MAX || private.is_multiple_of(WORD_BYTES))
+}
+
+/// The bytes before the first whole word of the shared side, and those of all its whole words: what is behind them is less than
+/// a word, too.
+fn parts(shared: usize, bytes: usize) -> (usize, usize) {
+    let head = (shared.wrapping_neg() % WORD_BYTES).min(bytes);
+    (head, (bytes - head) / WORD_BYTES * WORD_BYTES)
+}
+
+/// # Safety
+/// As [`load_words`].
+#[inline(never)]
+unsafe fn load_each(source: *const u8, destination: *mut u8, bytes: usize) {
+    let (head, words) = parts(source.addr(), bytes);
+    let end = head + words;
+    // SAFETY: all places lie inside both ranges, which the caller promises; from `head` on the source is aligned. It may be
+    // memory that is only read: nothing is stored there.
+    unsafe {
+        copy_racing(source, destination, head);
+        if is_of_words(source.addr() + head, destination.addr() + head, words) {
+            copy_racing(source.add(head), destination.add(head), words);
+        } else {
+            for at in (head..end).step_by(WORD_BYTES) {
+                // Relaxed: no more is wanted than that it is one load.
+                let word = AtomicU64::from_ptr(source.add(at).cast_mut().cast()).load(Ordering::Relaxed);
+                destination.add(at).cast::<u64>().write_unaligned(word);
+            }
+        }
+        copy_racing(source.add(end), destination.add(end), bytes - end);
+    }
+}
+
+/// # Safety
+/// As [`store_words`].
+#[inline(never)]
+unsafe fn store_each(source: *const u8, destination: *mut u8, bytes: usize) {
+    let (head, words) = parts(destination.addr(), bytes);
+    let end = head + words;
+    // SAFETY: all places lie inside both ranges, which the caller promises; from `head` on the destination is aligned.
+    unsafe {
+        copy_racing(source, destination, head);
+        if is_of_words(destination.addr() + head, source.addr() + head, words) {
+            copy_racing(source.add(head), destination.add(head), words);
+        } else {
+            for at in (head..end).step_by(WORD_BYTES) {
+                let word = source.add(at).cast::<u64>().read_unaligned();
+                // Relaxed: no more is wanted than that it is one store.
+                AtomicU64::from_ptr(destination.add(at).cast()).store(word, Ordering::Relaxed);
+            }
+        }
+        copy_racing(source.add(end), destination.add(end), bytes - end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    const WORDS: usize = 512;
+    /// How often the other thread stores or looks at all words while something is copied again and again.
+    const ROUNDS: u64 = 2000;
+    /// Lengths on both sides of the ways of `memcpy`, of words and not.
+    const LENGTHS: [usize; 16] = [7, 8, 12, 31, 48, 100, 128, 136, 200, 256, 264, 320, 513, 1024, 2048, 3000];
+    /// Where the shared and the private side begin.
+    const PLACES: [(usize, usize); 8] = [(0, 0), (0, 1), (0, 20), (4, 0), (4, 4), (3, 5), (24, 8), (61, 3)];
+
+    type Copy = unsafe fn(*const u8, *mut u8, usize);
+
+    #[test]
+    fn every_length_and_place_is_copied_whole_and_nothing_beside_it() {
+        let source: Vec<u8> = (0..600_u32).map(|at| (at * 7 % 251) as u8).collect();
+        for copy in [load_words as Copy, store_words] {
+            for bytes in (0..300).chain([511, 512]) {
+                for (from, into) in PLACES {
+                    let mut room = vec![0xEE_u8; 700];
+                    // SAFETY: both lists are long enough for the longest from the farthest place.
+                    unsafe { copy(source[from..].as_ptr(), room[into..].as_mut_ptr(), bytes) };
+                    assert!(room[into..into + bytes] == source[from..from + bytes], "{bytes} {from} {into}");
+                    let mut outside = room[..into].iter().chain(&room[into + bytes..]);
+                    assert!(outside.all(|byte| *byte == 0xEE), "{bytes} {from} {into}");
+                }
+            }
+        }
+    }
+
+    fn shared() -> Vec<AtomicU64> {
+        (0..2 * WORDS).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    fn is_torn(word: u64) -> bool {
+        word != 0 && word != u64::MAX
+    }
+
+    #[test]
+    fn no_half_of_a_word_is_loaded() {
+        let (shared, done, rounds) = (shared(), AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::SeqCst) {
+                    let word = rounds.fetch_add(1, Ordering::SeqCst) % 2 * u64::MAX;
+                    // Relaxed, here and below: each word counts by itself.
+                    shared.iter().for_each(|place| place.store(word, Ordering::Relaxed));
+                }
+            });
+            let mut room = vec![0_u8; 16 * WORDS];
+            let start = shared.as_ptr().cast::<u8>();
+            let cases = LENGTHS.iter().flat_map(|&bytes| PLACES.map(|place| (bytes, place)));
+            let is_seen_in_halves = |&(bytes, (from, into)): &(usize, (usize, usize))| {
+                let last = rounds.load(Ordering::SeqCst) + ROUNDS;
+                let mut tries = std::iter::from_fn(|| (rounds.load(Ordering::SeqCst) < last).then_some(()));
+                tries.any(|()| {
+                    // SAFETY: as many bytes are there on both sides; the other thread stores by atomics only.
+                    unsafe { load_words(start.add(from), room[into..].as_mut_ptr(), bytes) };
+                    let whole = &room[into..into + bytes][parts(from, bytes).0..];
+                    whole.as_chunks().0.iter().any(|word| is_torn(u64::from_le_bytes(*word)))
+                })
+            };
+            let torn: Vec<_> = cases.filter(is_seen_in_halves).collect();
+            done.store(true, Ordering::SeqCst);
+            assert_eq!(torn, [], "bytes, shared place, private place");
+        });
+    }
+
+    /// Whether somebody sees half of a word while `bytes` bytes are stored, beside the words in which they begin and end.
+    fn stores_halves(bytes: usize, (into, from): (usize, usize)) -> bool {
+        let (shared, done, looks) = (shared(), AtomicBool::new(false), AtomicU64::new(0));
+        let sources = [vec![0_u8; 16 * WORDS], vec![0xff; 16 * WORDS]];
+        std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let whole = &shared[into.div_ceil(8)..((into + bytes) / 8).max(into.div_ceil(8))];
+                let mut torn = false;
+                while !done.load(Ordering::SeqCst) {
+                    looks.fetch_add(1, Ordering::SeqCst);
+                    torn |= whole.iter().any(|place| is_torn(place.load(Ordering::Relaxed)));
+                }
+                torn
+            });
+            let mut source = sources.iter().cycle();
+            while looks.load(Ordering::SeqCst) < ROUNDS {
+                let place = source.next().unwrap()[from..].as_ptr();
+                // SAFETY: as many bytes are there on both sides; the other thread loads by atomics only.
+                unsafe { store_words(place, shared.as_ptr().cast_mut().cast::<u8>().add(into), bytes) };
+            }
+            done.store(true, Ordering::SeqCst);
+            watch.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn no_half_of_a_word_is_stored() {
+        let cases = LENGTHS.iter().flat_map(|&bytes| PLACES.map(|place| (bytes, place)));
+        let torn = cases.filter(|&(bytes, place)| stores_halves(bytes, place)).collect::<Vec<_>>();
+        assert_eq!(torn, [], "bytes, shared place, private place");
+    }
+}
