@@ -2,7 +2,7 @@
 //!
 //! Every node holds pages of one region, keeps some locks and runs programs. Programs read and write words of pages, one under a lock
 //! and one without, as loads and stores where the page is and as requests elsewhere; they keep writes under a lock and flush them together.
-//! A node that finds a page hot takes it from its home by the steps of `node`'s `regions`, which this follows step by step, each under the
+//! A node that finds a page hot takes it from its home, or has a copy of it for reads, by the steps of `node`'s `regions`, which this follows step by step, each under the
 //! name that it has there. Nodes, their hosts and the directory die at any step, hosts stop for up to 30 seconds and go on as if nothing had
 //! been, the network loses, delays, repeats and falls apart in every pattern of four in both directions or in one, and each clock runs at a
 //! speed of its own.
@@ -14,6 +14,7 @@
 
 mod access;
 mod book;
+mod copies;
 mod directory;
 mod faults;
 mod home;
@@ -55,6 +56,24 @@ pub enum BrokenMoveRule {
     NoFences,
     /// A node that is cut off from the directory takes its lease to count for ever.
     BelievesItsLease,
+    /// A home writes a page of which others have copies.
+    WritesShared,
+    /// A home that is started again serves while copies may count that its life before has given.
+    ForgetsReaders,
+    /// Programs believe what they read of a copy whose time is over.
+    BelievesOldCopies,
+    /// A copy counts from the answer of its home, not from the question.
+    CountsFromTheAnswer,
+}
+
+impl BrokenMoveRule {
+    /// Whether it is one of copies of pages.
+    fn is_of_copies(self) -> bool {
+        matches!(
+            self,
+            Self::WritesShared | Self::ForgetsReaders | Self::BelievesOldCopies | Self::CountsFromTheAnswer
+        )
+    }
 }
 
 /// Whom a crash hits that comes at a step.
@@ -94,6 +113,14 @@ pub struct MoveReport {
     pub locked: u64,
     /// Of those, writes that were kept and flushed together.
     pub flushed: u64,
+    /// Copies of pages that came to a node that reads them.
+    pub copied: u64,
+    /// Pages whose copies were taken back, or ran out, for a write or a move.
+    pub recalled: u64,
+    /// Reads that were answered by a copy.
+    pub from_copies: u64,
+    /// Reads of a copy that came too late to count.
+    pub too_late: u64,
     /// Requests that met a page which had moved or was moving.
     pub missed: u64,
     /// Accesses under a lock that a fence stopped.
@@ -129,6 +156,10 @@ impl MoveReport {
         self.locked += other.locked;
         self.flushed += other.flushed;
         self.missed += other.missed;
+        self.copied += other.copied;
+        self.recalled += other.recalled;
+        self.from_copies += other.from_copies;
+        self.too_late += other.too_late;
         self.refused += other.refused;
         self.cut_off += other.cut_off;
         self.went_on += other.went_on;

@@ -72,6 +72,13 @@ fn pages_that_move_lose_nothing_and_have_one_home() {
         report.cut_off > seeds && report.went_on > 10 * seeds && report.long_pauses > seeds / 10,
         "{report:?}"
     );
+    assert!(
+        report.copied > seeds
+            && report.recalled > seeds
+            && report.from_copies > 5 * seeds
+            && report.too_late > 0,
+        "{report:?}"
+    );
     // Every set of nodes but none and all, in both directions and in one.
     assert_eq!((report.cuts, report.one_way_cuts), (0x7ffe, 0x7ffe), "{report:?}");
     for step in STEPS {
@@ -80,7 +87,7 @@ fn pages_that_move_lose_nothing_and_have_one_home() {
 }
 
 /// The places at which processes die: of the taker, of the home, of the directory, of a node that starts, of locks and of flushes.
-const STEPS: [&str; 32] = [
+const STEPS: [&str; 40] = [
     "move-begun",
     "move-room-made",
     "move-frozen",
@@ -113,6 +120,14 @@ const STEPS: [&str; 32] = [
     "flush-begun",
     "flush-arrived",
     "part-made",
+    "home-page-shared",
+    "home-recall-begun",
+    "home-recalled",
+    "copy-granted",
+    "copy-arrived",
+    "copy-shown",
+    "copy-hidden",
+    "copy-gone",
 ];
 
 /// Steps that a run passes only after a fault, or a refusal.
@@ -122,7 +137,7 @@ const AFTER_FAULTS: [&str; 3] = ["page-home-told", "lock-forgotten", "move-taken
 fn a_crash_of_any_party_at_any_step_loses_nothing() {
     let is_full = std::env::var_os("HINTERLAND_FULL").is_some();
     let mut hit: BTreeMap<&str, u64> = BTreeMap::new();
-    for seed in 0..if is_full { 3 } else { 1 } {
+    for seed in 0..if is_full { 5 } else { 3 } {
         let calm = run_moves_with_crash(seed, None, None).unwrap_or_else(|broken| panic!("{broken}"));
         let mut places: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
         for (step, number) in calm.order.iter().zip(1..) {
@@ -213,4 +228,24 @@ fn homes_of_moving_pages_that_look_at_no_fence_are_caught() {
 #[test]
 fn a_node_that_is_cut_off_and_serves_locks_is_caught() {
     must_be_caught(BrokenMoveRule::BelievesItsLease);
+}
+
+#[test]
+fn a_home_that_writes_a_page_of_which_others_have_copies_is_caught() {
+    must_be_caught(BrokenMoveRule::WritesShared);
+}
+
+#[test]
+fn a_home_that_forgets_copies_of_its_life_before_is_caught() {
+    must_be_caught(BrokenMoveRule::ForgetsReaders);
+}
+
+#[test]
+fn programs_that_believe_copies_whose_time_is_over_are_caught() {
+    must_be_caught(BrokenMoveRule::BelievesOldCopies);
+}
+
+#[test]
+fn a_copy_that_counts_from_the_answer_is_caught() {
+    must_be_caught(BrokenMoveRule::CountsFromTheAnswer);
 }

@@ -12,6 +12,8 @@ use hinterland_types::NodeId;
 /// How often a home looks whether programs of its host may still store under an older fence, and for how long.
 const SHUT_OUT_MS: u64 = 5;
 const SHUT_OUT_TRIES: u8 = 100;
+/// How many of a hundred reads elsewhere have a copy of the page asked for.
+const COPIED_PERCENT: u64 = 60;
 
 impl Node {
     /// What the words that a program has say of a page; also those of a life that is dead, until the next one begins.
@@ -42,7 +44,7 @@ impl World {
         let patience_ms = clock_ms + if self.is_quiet() { u64::MAX / 2 } else { PATIENCE_MS };
         let phase = Phase::Looking { at_ms: clock_ms };
         self.node(id).programs[index].going =
-            Some(Going { number, word, act, begin, phase, is_missed: false, patience_ms });
+            Some(Going { number, word, act, begin, phase, is_missed: false, is_in_copy: false, patience_ms });
         self.look(id, index);
     }
 
@@ -70,15 +72,17 @@ impl World {
         }
         let page = node.programs[index].page;
         let word = node.word_for(index, page);
-        let is_missed = going.is_missed;
+        let (is_missed, is_write) = (going.is_missed, matches!(going.act, Act::Write(_)));
         if let Some(going) = &mut node.programs[index].going {
             (going.is_missed, going.phase) = (false, Phase::Looking { at_ms: clock_ms + 3 });
         }
         match word {
+            Word::Here(_) if is_write && self.must_recall(id, page) => {}
             Word::Here(_) => self.enter(id, index, going),
+            Word::Copy(_) if !is_write => self.enter(id, index, Going { is_in_copy: true, ..going }),
             Word::At(_) if self.is_finding(id, page) => {}
-            Word::At(home) if !is_missed => self.ask_home(id, index, going, home),
-            Word::At(_) | Word::Unknown => self.find(id, page),
+            Word::At(home) | Word::Copy(home) if !is_missed => self.ask_home(id, index, going, home),
+            Word::At(_) | Word::Copy(_) | Word::Unknown => self.find(id, page),
             Word::Moving(_) => {}
         }
     }
@@ -110,8 +114,10 @@ impl World {
         if self.node(id).programs[index].is_guarded() && !self.is_believed(id, index) {
             return;
         }
+        let is_in_copy = going.is_in_copy;
         let delay_ms = match self.random.below(100) {
             0..80 => 0,
+            80..88 if is_in_copy => self.random.below(3000),
             80..96 => self.random.below(8),
             96..99 => self.random.below(100),
             _ => self.random.below(3000),
@@ -119,6 +125,7 @@ impl World {
         let delay_ms = if self.is_quiet() { 0 } else { delay_ms };
         if let Some(going) = &mut self.node(id).programs[index].going {
             going.phase = Phase::Inside;
+            going.is_in_copy = is_in_copy;
         }
         self.heat(id, index, matches!(going.act, Act::Write(_)));
         let at_ms = self.now_ms + delay_ms;
@@ -134,10 +141,42 @@ impl World {
         else {
             return;
         };
+        if going.is_in_copy {
+            return self.finish_in_copy(id, index, page, going.word);
+        }
         let Some(value) = self.touch(id, page, going.word, going.act) else {
             return self.fail(format!("a program of node {} was shown a hole in place of page {page}", id.0));
         };
         self.access_done(id, index, value);
+    }
+
+    /// The load of a thread that is in a copy: it counts if the time of all copies is not over after it.
+    fn finish_in_copy(&mut self, id: NodeId, index: usize, page: usize, word: usize) {
+        let clock_ms = self.clock_ms(id);
+        let believes = self.broken == Some(BrokenMoveRule::BelievesOldCopies);
+        let node = self.node(id);
+        let value = node.copied.get(&page).map(|content| content[word]);
+        // The words of a life before say nothing, and no life writes to them again.
+        let is_of_this_life = node.programs[index].life == node.lives;
+        let counts = is_of_this_life && clock_ms < node.copies_until_ms || believes && value.is_some();
+        match value {
+            Some(value) if counts => {
+                self.report.from_copies += 1;
+                self.access_done(id, index, value);
+            }
+            None if counts => {
+                self.fail(format!(
+                    "a program of node {} was shown a hole in place of a copy of page {page}",
+                    id.0
+                ));
+            }
+            _ => {
+                self.report.too_late += 1;
+                if let Some(going) = &mut self.node(id).programs[index].going {
+                    (going.phase, going.is_in_copy) = (Phase::Looking { at_ms: clock_ms + 3 }, false);
+                }
+            }
+        }
     }
 
     /// Loads or stores a word of a page that is in memory here.
@@ -183,6 +222,9 @@ impl World {
             Access { number: going.number, from: id, page, word: going.word, fence, write, tries: 0 };
         self.heat(id, index, write.is_some());
         self.post(id, home, Letter::Access(access));
+        if write.is_none() && self.has_copies && !self.is_quiet() && self.random.percent(COPIED_PERCENT) {
+            self.ask_for_copy(id, page, home);
+        }
     }
 
     /// A home is asked for an access.
@@ -252,7 +294,12 @@ impl World {
 
     fn serve(&mut self, id: NodeId, access: Access) {
         let act = access.write.map_or(Act::Read(0), Act::Write);
+        let must_wait = access.write.is_some()
+            && matches!(self.node(id).word(access.page), Word::Here(_))
+            && self.must_recall(id, access.page);
         let outcome = match self.node(id).word(access.page) {
+            // Nothing was done, and the copies are being taken back.
+            Word::Here(_) if must_wait => Outcome::Moved,
             Word::Here(_) => match self.touch(id, access.page, access.word, act) {
                 Some(value) => Outcome::Value(value),
                 None => {
@@ -261,7 +308,7 @@ impl World {
                     return self.fail(text);
                 }
             },
-            Word::Unknown | Word::Moving(_) | Word::At(_) => Outcome::Moved,
+            Word::Unknown | Word::Moving(_) | Word::At(_) | Word::Copy(_) => Outcome::Moved,
         };
         if access.fence.is_some() && matches!(outcome, Outcome::Value(_)) {
             self.check_lease(id);
@@ -307,6 +354,9 @@ impl World {
         let (stamp, clock_ms) = (self.stamp, self.clock_ms(id));
         let rest_ms = self.random.below(120);
         self.count_progress(id);
+        let program = &self.node(id).programs[index];
+        let (page, going) = (program.page, program.going);
+        self.note(|| format!("stamp {stamp}: node {} has {value} for {going:?} of page {page}", id.0));
         let program = &mut self.node(id).programs[index];
         let Some(going) = program.going.take() else { return };
         let flying = std::mem::take(&mut program.flying);
@@ -375,7 +425,7 @@ impl World {
                 false => self.flush(id, index),
             };
         }
-        let is_elsewhere = matches!(node.word(program.page), Word::At(_));
+        let is_elsewhere = matches!(node.word(program.page), Word::At(_) | Word::Copy(_));
         let program = &mut node.programs[index];
         program.left -= 1;
         if is_writer && wants_write && (wants_buffer && is_elsewhere || !program.pending.is_empty()) {

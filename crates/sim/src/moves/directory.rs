@@ -169,7 +169,7 @@ impl World {
                 match table.words[page] {
                     Word::Here(_) => serving.push(node.id),
                     Word::Moving(_) => freezing.push(node.id),
-                    Word::Unknown | Word::At(_) => {}
+                    Word::Unknown | Word::At(_) | Word::Copy(_) => {}
                 }
             }
             if serving.len() > 1 {

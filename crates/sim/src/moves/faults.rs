@@ -74,6 +74,7 @@ impl World {
         let Some(died) = self.node(id).running.take() else { return };
         self.note(|| format!("node {} dies", id.0));
         self.node(id).stale_words = died.table.map(|table| table.words);
+        self.node(id).stale_shares = died.copies.shared_pages();
         for index in 0..PROGRAMS {
             self.lose_node(id, index);
         }

@@ -52,8 +52,9 @@ impl World {
         let broken = self.broken;
         let is_pinned = self.node(id).is_pinned() && broken != Some(BrokenMoveRule::ForgetsEarlierLives);
         let word = self.node(id).word(page);
+        let is_still = is_allowed && !self.must_recall(id, page);
         let table = self.node(id).table().filter(|table| !table.moves.contains_key(&page));
-        let (Some(table), Word::Here(own), true, false) = (table, word, is_allowed, is_pinned) else {
+        let (Some(table), Word::Here(own), true, false) = (table, word, is_still, is_pinned) else {
             self.post(id, from, Letter::Refused { call });
             return;
         };
@@ -118,8 +119,8 @@ impl World {
         let is_unfrozen = self.broken == Some(BrokenMoveRule::CopiesUnfrozen);
         let is_served = match self.node(id).word(page) {
             Word::Moving(_) => true,
-            Word::Here(_) => is_unfrozen,
-            Word::Unknown | Word::At(_) => false,
+            Word::Here(_) => is_unfrozen || self.is_shared(id, page),
+            Word::Unknown | Word::At(_) | Word::Copy(_) => false,
         };
         let value = self.node(id).memory.get(&page).filter(|_| is_served).map(|content| content[index]);
         let letter = match value {
@@ -221,7 +222,10 @@ impl World {
         let Some(running) = &self.node(id).running else { return };
         let Some(table) = &running.table else { return };
         let is_asked = running.asks.values().any(|asked| asked.purpose == Purpose::Find(page));
-        if !is_asked && !table.moves.contains_key(&page) && !matches!(table.words[page], Word::Here(_)) {
+        if !is_asked
+            && !table.moves.contains_key(&page)
+            && !matches!(table.words[page], Word::Here(_) | Word::Copy(_))
+        {
             self.ask_directory(id, Purpose::Find(page), Command::LookupHome { page: number });
         }
     }
@@ -231,7 +235,8 @@ impl World {
         let Some(info) = home.home.as_ref().filter(|_| home.is_up) else { return };
         let Some(table) = self.node(id).table() else { return };
         // What was decided here since the question is newer than the answer.
-        let is_open = !table.moves.contains_key(&page) && !matches!(table.words[page], Word::Here(_));
+        let is_open =
+            !table.moves.contains_key(&page) && !matches!(table.words[page], Word::Here(_) | Word::Copy(_));
         if is_open && info.node != id {
             table.words[page] = Word::At(info.node);
         }

@@ -37,6 +37,7 @@ impl World {
                 let command = Command::Heartbeat { node: id, incarnation, used_bytes: 0 };
                 self.ask_directory(id, Purpose::Beat { sent_ms: clock_ms }, command);
             }
+            _ if clock_ms < running.copies.quiet_until_ms => {}
             _ if running.has_joined && running.table.is_none() && !is_asked(Purpose::Layout) => {
                 let object = self.object;
                 self.ask_directory(id, Purpose::Layout, Command::PageHomes { object, after: None });
@@ -133,7 +134,10 @@ impl World {
         let node = self.node(id);
         node.part = None;
         node.memory.clear();
+        node.copied.clear();
+        node.copies_until_ms = 0;
         if let Some(running) = &mut node.running {
+            running.copies.forget_part();
             running.table = None;
         }
     }
@@ -194,6 +198,8 @@ impl World {
         if let Some(running) = &mut self.node(id).running {
             running.table = Some(Table { words, moves: BTreeMap::new() });
         }
+        // No copy of an earlier life counts any more.
+        self.node(id).has_shared = false;
         self.reach(id, None, "pages-found");
     }
 

@@ -1,5 +1,6 @@
 //! A node of the simulation of moves: what a process of it knows, and the memory and programs that outlive it.
 
+use super::copies::Copies;
 use super::program::Program;
 use super::taker::Coming;
 use super::world::{NODES, PAGES, PROGRAMS, WORDS};
@@ -8,7 +9,7 @@ use hinterland_directory::locks::{Fence, Fences, LockAnswer, LockAsk, LockHolder
 use hinterland_directory::{Command, DirectoryError, Reply};
 use hinterland_policy::heat::{Heat, HeatRules, HeatTable, Moves};
 use hinterland_types::{Epoch, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The words of a page that programs use: the first under a lock, the second without.
 pub(super) type Content = [u64; WORDS];
@@ -20,6 +21,8 @@ pub(super) enum Word {
     Here(Epoch),
     Moving(Epoch),
     At(NodeId),
+    /// It is there, and a copy here may be read.
+    Copy(NodeId),
 }
 
 /// What nodes send each other, and the directory.
@@ -56,6 +59,33 @@ pub(super) enum Letter {
         call: u64,
         word: usize,
         value: u64,
+    },
+    /// A copy of a page is wanted, given, wanted back, and gone.
+    Share {
+        call: u64,
+        page: usize,
+    },
+    Shared {
+        call: u64,
+        sum: u64,
+        term: u64,
+    },
+    Unshare {
+        call: u64,
+        page: usize,
+    },
+    Unshared {
+        call: u64,
+    },
+    /// The copies that were given under a term are still read.
+    Keep {
+        term: u64,
+        asked_ms: u64,
+    },
+    Kept {
+        term: u64,
+        asked_ms: u64,
+        is_kept: bool,
     },
     Refused {
         call: u64,
@@ -211,6 +241,7 @@ pub(super) struct Running {
     pub fences: Fences,
     pub pending: BTreeMap<u64, Access>,
     pub renewed_ms: u64,
+    pub copies: Copies,
     /// It dies when it has passed so many more steps.
     pub fuse: Option<u64>,
 }
@@ -230,8 +261,15 @@ pub(super) struct Node {
     /// The part of the region: its epoch, and its pages, in files that outlive the process.
     pub part: Option<Epoch>,
     pub memory: BTreeMap<usize, Content>,
+    /// Copies of pages of others, in the same files, and until when programs believe them.
+    pub copied: BTreeMap<usize, Content>,
+    pub copies_until_ms: u64,
+    /// Whether a life has given copies away: on its disk.
+    pub has_shared: bool,
     /// What the last life has told programs, until the next one begins.
     pub stale_words: Option<[Word; PAGES]>,
+    /// Of those, the pages of which it said that others have copies.
+    pub stale_shares: BTreeSet<usize>,
     pub programs: Vec<Program>,
 }
 
@@ -248,7 +286,11 @@ impl Node {
             durable: None,
             part: None,
             memory: BTreeMap::new(),
+            copied: BTreeMap::new(),
+            copies_until_ms: 0,
+            has_shared: false,
             stale_words: None,
+            stale_shares: BTreeSet::new(),
             programs: (0..PROGRAMS).map(|_| Program::new(offset_ms)).collect(),
         }
     }
@@ -266,6 +308,10 @@ impl Node {
         self.lives += 1;
         self.incarnation += 1;
         self.stale_words = None;
+        self.stale_shares.clear();
+        // Words of the life before are made to say nothing, and memory of its copies is given back.
+        self.copies_until_ms = 0;
+        self.copied.clear();
         self.running = Some(Running {
             stage: Stage::Joining,
             has_joined: false,
@@ -282,6 +328,7 @@ impl Node {
             fences: Fences::default(),
             pending: BTreeMap::new(),
             renewed_ms: 0,
+            copies: Copies::default(),
             fuse: None,
         });
     }

@@ -37,6 +37,8 @@ pub(super) struct Going {
     pub phase: Phase,
     /// The page was not where its word said.
     pub is_missed: bool,
+    /// Its thread is in a copy of the page.
+    pub is_in_copy: bool,
     /// When the program gives up.
     pub patience_ms: u64,
 }

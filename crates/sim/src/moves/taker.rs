@@ -92,6 +92,10 @@ impl World {
     /// Begins to bring a page here; false if that cannot be.
     pub(super) fn pull(&mut self, id: NodeId, page: usize, heat: Option<Heat>) -> bool {
         let incarnation = self.node(id).incarnation;
+        // A copy makes room for the page itself.
+        if !self.give_back(id, page) || self.has_copy(id, page) {
+            return false;
+        }
         let Some(table) = self.node(id).table() else { return false };
         if matches!(table.words[page], Word::Here(_) | Word::Moving(_)) || table.moves.contains_key(&page) {
             return false;
@@ -205,6 +209,9 @@ impl World {
     }
 
     pub(super) fn copied(&mut self, id: NodeId, call: u64, word: usize, value: u64) {
+        if self.copy_came(id, call, word, value) {
+            return;
+        }
         let Some((page, coming)) = self.page_of_call(id, call) else { return };
         let (Errand::Copying, Some(home), Some(epoch)) = (coming.errand, coming.home, coming.epoch) else {
             return;

@@ -88,6 +88,8 @@ pub(super) struct World {
     pub broken: Option<BrokenMoveRule>,
     /// Whether programs look at the clock also before they ask a home.
     pub is_careful: bool,
+    /// Whether nodes have copies of pages of others: a home that has given some rests for a lease when it starts again.
+    pub has_copies: bool,
     pub report: MoveReport,
     pub times: Times,
     pub crash: Option<CrashAt>,
@@ -141,10 +143,10 @@ impl World {
         world
     }
 
-    /// A run without faults but for one crash.
+    /// A run without faults but for one crash; every other seed has copies of pages.
     pub fn calm(seed: u64, broken: Option<BrokenMoveRule>, crash: Option<CrashAt>) -> Self {
         let mut world = Self::furnished(Random::new(seed), Weather::CALM, broken, SHORT);
-        (world.crash, world.is_calm) = (crash, true);
+        (world.crash, world.is_calm, world.has_copies) = (crash, true, seed % 2 == 1);
         world
     }
 
@@ -173,6 +175,8 @@ impl World {
             first: 0,
             broken,
             is_careful: random.percent(50),
+            // Whoever looks for a broken rule needs runs that have much of what it is about.
+            has_copies: broken.map_or(random.percent(50), BrokenMoveRule::is_of_copies),
             report: MoveReport::default(),
             times,
             crash: None,
@@ -324,6 +328,7 @@ impl World {
         let rules = self.rules;
         if self.node(id).running.is_none() {
             self.node(id).start(clock_ms, LOCKS, rules);
+            self.be_quiet(id);
             self.note(|| format!("node {} starts", id.0));
             self.serve_early(id);
             self.act(id);
@@ -402,7 +407,17 @@ impl World {
             Letter::Frozen { call, sum } => self.frozen(id, call, sum),
             Letter::Copy { call, page, word } => self.copy(id, from, call, (page, word)),
             Letter::Copied { call, word, value } => self.copied(id, call, word, value),
-            Letter::Refused { call } => self.home_refused(id, call),
+            Letter::Refused { call } => {
+                self.home_refused(id, call);
+                self.copy_refused(id, call);
+                self.recalled(id, from, call, false);
+            }
+            Letter::Share { call, page } => self.share(id, from, call, page),
+            Letter::Shared { call, sum, term } => self.shared(id, call, sum, term),
+            Letter::Unshare { call, page } => self.unshare(id, from, call, page),
+            Letter::Unshared { call } => self.recalled(id, from, call, true),
+            Letter::Keep { term, asked_ms } => self.keep(id, from, term, asked_ms),
+            Letter::Kept { term, asked_ms, is_kept } => self.kept(id, from, (term, asked_ms), is_kept),
             Letter::Moved { page, epoch } => self.moved(id, page, epoch),
             Letter::Take { page } => {
                 self.pull(id, page, None);
@@ -421,6 +436,7 @@ impl World {
             self.wake_member(id);
             self.wake_taker(id);
             self.wake_home(id);
+            self.wake_copies(id);
             self.wake_locks(id);
             self.order(id);
         }
@@ -472,7 +488,8 @@ impl World {
             return self.begin_lock(id, index, page);
         }
         let value = self.next_value();
-        let act = if self.random.percent(45) { Act::Write(value) } else { Act::Read(0) };
+        let writes_percent = if self.has_copies { 20 } else { 45 };
+        let act = if self.random.percent(writes_percent) { Act::Write(value) } else { Act::Read(0) };
         let program = &mut self.node(id).programs[index];
         (program.page, program.doing) = (page, Doing::Plain);
         self.begin_access(id, index, 1, act, stamp);
