@@ -111,6 +111,29 @@ def test_wrong_arguments_are_refused(kv, hinterland):
     assert kv.get(b"k") == b"four"
 
 
+def test_what_is_no_key_is_refused_with_what_one_is(kv):
+    one, block = b"key", b"a block"
+    with kv.queue() as queue:
+        for call in (lambda keys: kv.put(keys, [block]), lambda keys: kv.get_into(keys, [bytearray(7)]), kv.match_prefix, kv.remove,
+                     lambda keys: queue.submit_put(keys, [block]), queue.submit_exists):
+            for keys in (one, bytearray(one), memoryview(one), "key", 5, None):
+                with pytest.raises(TypeError, match=rf"keys are a list of bytes, not {type(keys).__name__} \(hint: `\[key\]` for one\)"):
+                    call(keys)
+            with pytest.raises(TypeError, match=r"not generator \(hint: `list\(keys\)`\)"):
+                call(key for key in [one])
+            with pytest.raises(TypeError, match=r"a key is bytes, not str \(hint: `key.encode\(\)`"):
+                call(["key"])
+            with pytest.raises(TypeError, match=r"a key is bytes, not int \(hint: 1 to 64"):
+                call([1])
+    with pytest.raises(TypeError, match="a key is bytes, not str"):
+        kv.get("key")
+    with pytest.raises(TypeError, match="a key is bytes, not str"):
+        kv.put([one], [block], prefix=True, after="key")
+    # What has the bytes of a key is one, and any sequence has keys.
+    assert kv.put((bytearray(one),), (block,)) == [True] and kv.exists([memoryview(one), one]) == [True, True]
+    assert kv.get(bytearray(one)) == block
+
+
 def test_kv_stat_shows_namespaces_and_what_is_in_them(kv, node):
     kv.put(keys_of(3), [bytes(1000), bytes(2000), bytes(3000)])
     (store,) = node.json("kv", "stat")

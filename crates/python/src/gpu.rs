@@ -3,6 +3,7 @@
 use crate::blocks::Direction;
 use crate::device::{DeviceBlocks, stream_handle};
 use crate::failure::{Failure, errno};
+use crate::keys::{Key, Keys};
 use crate::own::Own;
 use hinterland_gpu::StreamHandle;
 use hinterland_pool::{GpuOptions, KvCache, KvGpu as Client, KvTransfer as Transfer};
@@ -36,7 +37,7 @@ impl KvGpu {
     fn get_into(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         buffers: Vec<Bound<'_, PyAny>>,
         stream: Option<Bound<'_, PyAny>>,
     ) -> PyResult<KvTransfer> {
@@ -54,11 +55,11 @@ impl KvGpu {
     fn put(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         blocks: Vec<Bound<'_, PyAny>>,
         stream: Option<Bound<'_, PyAny>>,
         prefix: bool,
-        after: Option<Vec<u8>>,
+        after: Option<Key>,
     ) -> PyResult<KvTransfer> {
         let DeviceBlocks { batch, kept } = DeviceBlocks::of(&keys, &blocks, Direction::Put)?;
         let handle = StreamHandle::of_program(stream_handle(stream.as_ref())?);

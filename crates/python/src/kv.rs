@@ -3,6 +3,7 @@
 use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
 use crate::gpu::KvGpu;
+use crate::keys::{Key, Keys};
 use crate::own::Own;
 use crate::queue::KvQueue;
 use hinterland_pool::{GatheredRuns, GpuOptions, KvCache as Client, Scatter, Stored};
@@ -45,10 +46,10 @@ impl KvCache {
     fn put(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         blocks: Vec<Bound<'_, PyAny>>,
         prefix: bool,
-        after: Option<Vec<u8>>,
+        after: Option<Key>,
     ) -> PyResult<Vec<bool>> {
         let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
         let blocks = &blocks;
@@ -64,12 +65,7 @@ impl KvCache {
     }
 
     /// Writes blocks in place of those that their keys have; for each, whether it is there now.
-    fn replace(
-        &self,
-        py: Python<'_>,
-        keys: Vec<Vec<u8>>,
-        blocks: Vec<Bound<'_, PyAny>>,
-    ) -> PyResult<Vec<bool>> {
+    fn replace(&self, py: Python<'_>, keys: Keys, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<Vec<bool>> {
         let blocks = Blocks::of(keys.len(), &blocks, Direction::Put)?;
         let blocks = &blocks;
         self.with(py, |client| {
@@ -83,7 +79,7 @@ impl KvCache {
     fn get_into(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         buffers: Vec<Bound<'_, PyAny>>,
         remote: bool,
     ) -> PyResult<Vec<bool>> {
@@ -119,7 +115,7 @@ impl KvCache {
     fn read_into(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         buffers: Vec<Bound<'_, PyAny>>,
         offsets: Option<Vec<u32>>,
         remote: bool,
@@ -154,7 +150,7 @@ impl KvCache {
     fn read_ranges(
         &self,
         py: Python<'_>,
-        keys: Vec<Vec<u8>>,
+        keys: Keys,
         buffers: Vec<Vec<Bound<'_, PyAny>>>,
         offsets: Vec<Vec<u32>>,
     ) -> PyResult<Vec<Option<u32>>> {
@@ -181,7 +177,7 @@ impl KvCache {
 
     /// For each key, the length of its block, or None.
     #[pyo3(signature = (keys, remote = false))]
-    fn lengths(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<Vec<Option<u32>>> {
+    fn lengths(&self, py: Python<'_>, keys: Keys, remote: bool) -> PyResult<Vec<Option<u32>>> {
         self.with(py, |client| {
             if remote {
                 return Ok(client.lengths_everywhere(&slices(&keys))?);
@@ -191,7 +187,7 @@ impl KvCache {
     }
 
     /// A block as bytes, or None.
-    fn get<'py>(&self, py: Python<'py>, key: Vec<u8>) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let bytes = self.with(py, |client| {
             let Some(length) = client.length(&key)? else { return Ok(None) };
             let mut bytes = vec![0; length as usize];
@@ -203,13 +199,13 @@ impl KvCache {
     }
 
     /// For each key, whether its block is there.
-    fn exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+    fn exists(&self, py: Python<'_>, keys: Keys) -> PyResult<Vec<bool>> {
         self.with(py, |client| Ok(client.exists(&slices(&keys))?))
     }
 
     /// How many of the keys are there, from the first on.
     #[pyo3(signature = (keys, remote = false))]
-    fn match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<usize> {
+    fn match_prefix(&self, py: Python<'_>, keys: Keys, remote: bool) -> PyResult<usize> {
         self.with(py, |client| {
             let keys = slices(&keys);
             Ok(if remote { client.match_prefix_everywhere(&keys)? } else { client.match_prefix(&keys)? })
@@ -217,22 +213,22 @@ impl KvCache {
     }
 
     /// Brings blocks here from other nodes; for each key, whether its block is here then.
-    fn fetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+    fn fetch(&self, py: Python<'_>, keys: Keys) -> PyResult<Vec<bool>> {
         self.with(py, |client| Ok(client.fetch(&slices(&keys))?))
     }
 
     /// Begins to bring blocks here; returns how many are looked for.
-    fn prefetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<usize> {
+    fn prefetch(&self, py: Python<'_>, keys: Keys) -> PyResult<usize> {
         self.with(py, |client| Ok(client.prefetch(&slices(&keys))?))
     }
 
     /// Keeps blocks from being evicted; for each, whether it is.
-    fn pin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+    fn pin(&self, py: Python<'_>, keys: Keys) -> PyResult<Vec<bool>> {
         self.with(py, |client| Ok(client.pin(&slices(&keys))?))
     }
 
     /// Takes pins back; for each, whether there was one.
-    fn unpin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<Vec<bool>> {
+    fn unpin(&self, py: Python<'_>, keys: Keys) -> PyResult<Vec<bool>> {
         self.with(py, |client| Ok(client.unpin(&slices(&keys))?))
     }
 
@@ -264,7 +260,7 @@ impl KvCache {
 
     /// Removes blocks, here or at every node; returns how many were there.
     #[pyo3(signature = (keys, everywhere = false))]
-    fn remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>, everywhere: bool) -> PyResult<u64> {
+    fn remove(&self, py: Python<'_>, keys: Keys, everywhere: bool) -> PyResult<u64> {
         self.with(py, |client| {
             let keys = slices(&keys);
             Ok(if everywhere { client.remove_everywhere(&keys)? } else { client.remove(&keys)? })
@@ -272,7 +268,7 @@ impl KvCache {
     }
 
     /// Removes blocks at every other node; returns how many were there.
-    fn remove_elsewhere(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn remove_elsewhere(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.with(py, |client| Ok(client.remove_elsewhere(&slices(&keys))?))
     }
 

@@ -10,6 +10,7 @@ mod device;
 mod failure;
 mod gpu;
 mod guard;
+mod keys;
 mod kv;
 mod mapping;
 mod object;

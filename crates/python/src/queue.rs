@@ -2,6 +2,7 @@
 
 use crate::blocks::{Blocks, Direction, Kept};
 use crate::failure::Failure;
+use crate::keys::Keys;
 use crate::own::Own;
 use hinterland_pool::{Batch, KeyOperation, KvCache, KvQueue as Queue, QueueOptions, Refusal, WhenFull};
 use pyo3::exceptions::PyTypeError;
@@ -61,53 +62,48 @@ impl KvQueue {
     }
 
     /// Has blocks written.
-    fn submit_put(&self, py: Python<'_>, keys: Vec<Vec<u8>>, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
+    fn submit_put(&self, py: Python<'_>, keys: Keys, blocks: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
         let (batch, kept) = Blocks::of(keys.len(), &blocks, Direction::Put)?.batch(&keys)?;
         // SAFETY: `kept` keeps the memory in place, and comes back with the answer.
         self.submit(py, batch, kept, |queue, batch, kept| unsafe { queue.submit_put(batch, kept) })
     }
 
     /// Has buffers filled.
-    fn submit_get(
-        &self,
-        py: Python<'_>,
-        keys: Vec<Vec<u8>>,
-        buffers: Vec<Bound<'_, PyAny>>,
-    ) -> PyResult<u64> {
+    fn submit_get(&self, py: Python<'_>, keys: Keys, buffers: Vec<Bound<'_, PyAny>>) -> PyResult<u64> {
         let (batch, kept) = Blocks::of(keys.len(), &buffers, Direction::Get)?.batch(&keys)?;
         // SAFETY: as in `submit_put`; the memory was checked to be writable.
         self.submit(py, batch, kept, |queue, batch, kept| unsafe { queue.submit_get(batch, kept) })
     }
 
     /// Has blocks looked for.
-    fn submit_exists(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn submit_exists(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.submit_keys(py, KeyOperation::Exists, &keys)
     }
 
     /// Has blocks looked for from the first on, with `remote` also in other racks.
     #[pyo3(signature = (keys, remote=false))]
-    fn submit_match_prefix(&self, py: Python<'_>, keys: Vec<Vec<u8>>, remote: bool) -> PyResult<u64> {
+    fn submit_match_prefix(&self, py: Python<'_>, keys: Keys, remote: bool) -> PyResult<u64> {
         let everywhere = KeyOperation::MatchPrefixEverywhere;
         self.submit_keys(py, if remote { everywhere } else { KeyOperation::MatchPrefix }, &keys)
     }
 
     /// Has blocks of other racks brought here.
-    fn submit_fetch(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn submit_fetch(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.submit_keys(py, KeyOperation::Fetch, &keys)
     }
 
     /// Has blocks kept from being evicted.
-    fn submit_pin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn submit_pin(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.submit_keys(py, KeyOperation::Pin, &keys)
     }
 
     /// Takes pins of this queue back.
-    fn submit_unpin(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn submit_unpin(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.submit_keys(py, KeyOperation::Unpin, &keys)
     }
 
     /// Has blocks removed from the memory and the disk of this host.
-    fn submit_remove(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<u64> {
+    fn submit_remove(&self, py: Python<'_>, keys: Keys) -> PyResult<u64> {
         self.submit_keys(py, KeyOperation::Remove, &keys)
     }
 
