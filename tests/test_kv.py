@@ -134,6 +134,24 @@ def test_what_is_no_key_is_refused_with_what_one_is(kv):
     assert kv.get(bytearray(one)) == block
 
 
+def test_arrays_of_objects_are_refused(kv, hinterland, node):
+    pointers = numpy.array([["a text"], None], dtype=object)
+    fields = numpy.zeros(2, dtype=[("O", "f4"), ("other", object)])
+    kv.put([b"k"], [bytes(pointers.nbytes)])
+    with hinterland.Pool(node.socket) as pool:
+        region = pool.create_region("r", 4096)
+        for array in (pointers, fields, fields["other"]):
+            for wrong in (lambda array=array: kv.put([b"n"], [array]), lambda array=array: kv.get_into([b"k"], [array]),
+                          lambda array=array: pool.write(region.address, array),
+                          lambda array=array: pool.read_into(region.address, array)):
+                with pytest.raises(TypeError, match="objects of Python"):
+                    wrong()
+    assert pointers.tolist() == [["a text"], None]
+    # A name of a field is no kind of one.
+    named = numpy.ones(2, dtype=[("O", "f4"), ("BOOL", "?")])
+    assert kv.put([b"n"], [named]) == [True] and kv.get(b"n") == named.tobytes()
+
+
 def test_kv_stat_shows_namespaces_and_what_is_in_them(kv, node):
     kv.put(keys_of(3), [bytes(1000), bytes(2000), bytes(3000)])
     (store,) = node.json("kv", "stat")

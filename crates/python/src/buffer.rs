@@ -5,6 +5,21 @@ use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 use std::io::{self, Read};
 
+/// The memory of an object, kept alive and in place.
+///
+/// # Errors
+/// `TypeError` for an object without a buffer, and for an array of objects, whose memory has pointers: they mean nothing to another
+/// process, and bytes in their place end the interpreter.
+pub(crate) fn buffer_of(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
+    let buffer = PyUntypedBuffer::get(object)?;
+    // Names of fields stand between colons; outside of them an O is a pointer to an object.
+    if buffer.format().to_bytes().split(|&byte| byte == b':').step_by(2).any(|codes| codes.contains(&b'O')) {
+        let text = "the buffer has objects of Python in it, not their bytes (hint: pass an array of numbers)";
+        return Err(PyTypeError::new_err(text));
+    }
+    Ok(buffer)
+}
+
 /// Contiguous memory of an object, kept alive and in place as long as this value.
 pub(crate) struct Bytes {
     buffer: PyUntypedBuffer,
@@ -14,9 +29,9 @@ impl Bytes {
     /// The memory of an object, to be read.
     ///
     /// # Errors
-    /// `TypeError` for an object without a buffer; `BufferError` for one that is not contiguous.
+    /// Those of [`buffer_of`]; `BufferError` for an object that is not contiguous.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = PyUntypedBuffer::get(object)?;
+        let buffer = buffer_of(object)?;
         if !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("the bytes are not contiguous (hint: copy them first)"));
         }

@@ -1,5 +1,6 @@
 //! Memory of Python objects that need not be contiguous: a view of one block in a larger array.
 
+use crate::buffer::buffer_of;
 use hinterland_pool::Run;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -8,9 +9,9 @@ use pyo3::prelude::*;
 /// Adds the memory of an object, to be read, to `runs`; what is returned keeps it alive and in place.
 ///
 /// # Errors
-/// `TypeError` for an object without a buffer; `BufferError` for one that reaches its rows by pointers.
+/// Those of [`buffer_of`]; `BufferError` for an object that reaches its rows by pointers.
 pub(crate) fn readable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResult<PyUntypedBuffer> {
-    let buffer = PyUntypedBuffer::get(object)?;
+    let buffer = buffer_of(object)?;
     if buffer.suboffsets().is_some_and(|offsets| offsets.iter().any(|&offset| offset >= 0)) {
         return Err(PyBufferError::new_err("the buffer reaches its rows by pointers (hint: copy it first)"));
     }
