@@ -121,6 +121,8 @@ def test_regions_from_the_command(follow):
     made = make.replace("/b &\n", "/b &\nsleep 2\n").replace("/a &\n", "/a &\nsleep 2\n")
     words = follow([("", made), ("", pull)], ports)
     assert re.search(r"^made counters of 16.0 MiB at 0x", words, re.MULTILINE) and "1 page of counters lies on this node" in words
+    # Pages on two nodes are no two copies.
+    assert "\npages " in words and "copies" not in words, words
 
 
 MOUNTS = pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="nothing can be mounted here")

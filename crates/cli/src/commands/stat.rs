@@ -45,17 +45,24 @@ fn words(info: &ObjectInfo) -> String {
     if info.state == ObjectState::Sealed {
         lines.push(format!("digest   {}", shapes::hexadecimal(&info.digest)));
     }
-    let heat_copies = info.homes.iter().filter(|home| home.heat).count();
-    let held = info.homes.len() - heat_copies;
-    let beside =
-        if heat_copies > 0 { format!(", {heat_copies} beside them for heat") } else { String::new() };
-    lines.push(format!("copies   {} wanted, {held} held{beside}", info.copies));
+    // Each page of a region lies on one of its homes.
+    if !shapes::is_region(info) {
+        lines.push(copies(info));
+    }
     for home in &info.homes {
         let state = if home.up { "up" } else { "down" };
         let why = if home.heat { ", for heat: its rack reads it a lot" } else { "" };
         lines.push(format!("home     {} in rack {} at {}, {state}{why}", home.node, home.rack, home.address));
     }
     lines.join("\n")
+}
+
+fn copies(info: &ObjectInfo) -> String {
+    let heat_copies = info.homes.iter().filter(|home| home.heat).count();
+    let held = info.homes.len() - heat_copies;
+    let beside =
+        if heat_copies > 0 { format!(", {heat_copies} beside them for heat") } else { String::new() };
+    format!("copies   {} wanted, {held} held{beside}", info.copies)
 }
 
 #[cfg(test)]
