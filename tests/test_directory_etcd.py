@@ -374,6 +374,16 @@ def test_an_etcd_that_is_not_there_or_none_is_refused(etcd, binary, folder):
     nowhere = f"127.0.0.1:{free_port()}"
     assert f"{nowhere}: nobody listens there" in refused_start(binary, folder, f"etcd://{nowhere}")
     cluster = etcd()
+def test_a_file_of_the_address_that_is_of_no_use_is_named(binary, folder):
+    (folder / "text").write_text("no certificate")
+    for option in ("ca", "cert"):
+        for name, why in (("none", "No such file"), ("text", "PEM" if option == "ca" else "")):
+            also = f"&key={folder}/none" if option == "cert" else ""
+            words = refused_start(binary, folder, f"etcds://127.0.0.1:1/p?{option}={folder / name}{also}")
+            assert f"{folder}/" in words and "of --directory cannot be used" in words and why in words, words
+            assert "is no directory" not in words, words
+
+
     words = refused_start(binary, folder, f"etcd://{cluster.members[0].peer}")
     assert "not as etcd 3.4 or later does" in words
     words = refused_start(binary, folder, f"etcds://{cluster.members[0].client}")

@@ -1,7 +1,7 @@
 //! The client: one request at a time to one address after another, until one answers.
 
 use crate::message::{KeyValue, Transaction, TransactionAnswer, key_values, number, range_end, text};
-use crate::{EtcdError, Target, TargetError};
+use crate::{EtcdError, Target};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
@@ -380,7 +380,7 @@ fn read(path: &Path) -> Result<Vec<u8>, EtcdError> {
 }
 
 fn unusable(path: &Path, why: &str) -> EtcdError {
-    EtcdError::Target(TargetError { text: path.display().to_string(), why: why.to_owned() })
+    EtcdError::File { path: path.display().to_string(), why: why.to_owned() }
 }
 
 fn tls(target: &Target) -> Result<TlsConfig, EtcdError> {

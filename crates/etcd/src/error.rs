@@ -43,6 +43,16 @@ pub enum EtcdError {
         /// What was wrong.
         what: String,
     },
+    /// A file that the address names is of no use.
+    #[error(
+        "{path} of --directory cannot be used: {why} (hint: `?ca=`, `cert=` and `key=` name files in PEM, `password=` one with the password alone)"
+    )]
+    File {
+        /// Which.
+        path: String,
+        /// What was wrong.
+        why: String,
+    },
     /// The address of etcd makes no sense.
     #[error(transparent)]
     Target(#[from] TargetError),
