@@ -90,6 +90,9 @@ pub enum MountError {
         /// Which.
         folder: PathBuf,
     },
+    /// The folder is the root of all files.
+    #[error("a mount on / would lie over all files (hint: `mkdir -p /pool`, and mount there)")]
+    Root,
     /// What is mounted there belonged to a process that is gone.
     #[error(
         "{folder:?} is a mount whose process has ended (hint: clear it with `{}`)",
@@ -287,6 +290,9 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
         folder: folder.clone(),
         error,
     })?;
+    if folder == Path::new("/") {
+        return Err(MountError::Root);
+    }
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if !cover && is_mounted(&mounts, &folder) {
         return Err(MountError::AlreadyMounted { folder });
@@ -375,5 +381,16 @@ mod tests {
         assert!(matches!(&missing, MountError::NoFolder { .. }) && missing.to_string().contains("mkdir -p"));
         let file = check_folder(Path::new("/proc/self/status"), false).unwrap_err();
         assert!(matches!(file, MountError::NotAFolder { .. }));
+    }
+
+    #[test]
+    fn nothing_is_mounted_over_all_files() {
+        for (root, cover) in [("/", false), ("/proc/..", true)] {
+            let refusal = check_folder(Path::new(root), cover).unwrap_err();
+            assert!(
+                matches!(refusal, MountError::Root) && refusal.to_string().contains("hint: "),
+                "{refusal}"
+            );
+        }
     }
 }
