@@ -241,6 +241,12 @@ def test_wrong_keys_and_addresses_name_the_option(binary, folder):
         assert status in (1, 2) and hint in said, said
 
 
+def test_a_key_of_raw_bytes_is_refused_with_how_one_is_made(binary, folder):
+    (folder / "raw").write_bytes(bytes(range(224, 256)))
+    status, said = start(binary, folder, key=folder / "raw")
+    assert status == 1 and "holds no pool key" in said and "hint: 64 hexadecimal digits" in said, said
+
+
 def test_nothing_stays_of_a_node_that_finds_no_pool(binary, folder):
     status, said = start(binary, folder, join="127.0.0.1:1")
     assert status == 1 and "hint: is the node up" in said, said

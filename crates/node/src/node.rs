@@ -894,7 +894,7 @@ fn make_folder(path: &Path) -> Result<(), NodeError> {
 /// # Errors
 /// [`NodeError::KeyFile`] or [`NodeError::Key`].
 pub fn read_key(path: &Path) -> Result<PoolKey, NodeError> {
-    let text =
-        fs::read_to_string(path).map_err(|source| NodeError::KeyFile { path: path.to_path_buf(), source })?;
+    let bytes = fs::read(path).map_err(|source| NodeError::KeyFile { path: path.to_path_buf(), source })?;
+    let text = String::from_utf8_lossy(&bytes);
     text.parse().map_err(|_: hinterland_proto::NotAKey| NodeError::Key { path: path.to_path_buf() })
 }
