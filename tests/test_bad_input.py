@@ -247,6 +247,11 @@ def test_a_key_of_raw_bytes_is_refused_with_how_one_is_made(binary, folder):
     assert status == 1 and "holds no pool key" in said and "hint: 64 hexadecimal digits" in said, said
 
 
+def test_the_socket_of_a_node_that_runs_is_refused_with_what_to_choose(binary, folder, two_racks):
+    status, said = start(binary, folder, socket=two_racks[0].socket)
+    assert status == 1 and "hint: another node runs here; stop it, or choose another path for the socket" in said, said
+
+
 def test_nothing_stays_of_a_node_that_finds_no_pool(binary, folder):
     status, said = start(binary, folder, join="127.0.0.1:1")
     assert status == 1 and "hint: is the node up" in said, said

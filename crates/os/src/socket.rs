@@ -127,7 +127,7 @@ fn remove_abandoned(path: &Path, in_use: OsError) -> Result<(), OsError> {
         Err(error) if error.errno() == Some(libc::ECONNREFUSED) => {
             std::fs::remove_file(path).map_err(|error| OsError::system("unlink", subject(), error))
         }
-        _ => Err(in_use.with_hint("another node runs here; stop it or choose another folder")),
+        _ => Err(in_use.with_hint("another node runs here; stop it, or choose another path for the socket")),
     }
 }
 
