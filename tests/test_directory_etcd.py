@@ -312,6 +312,8 @@ def test_an_etcd_that_is_down_is_said_and_what_is_mapped_stays(hosts, make_file,
         assert refused.returncode != 0 and time.monotonic() - began < SECONDS
         assert "etcd does not answer" in refused.stderr and "hint:" in refused.stderr, refused.stderr
         assert cluster.members[0].client in refused.stderr
+        # Nobody is told to kill a node that waits.
+        assert "has not answered for" not in refused.stderr or "waits for the directory" in refused.stderr, refused.stderr
         told = a.run("doctor", check=False)
         assert "etcd does not answer" in told.stdout + told.stderr
         # The rest comes from the other rack at this moment.
@@ -319,6 +321,8 @@ def test_an_etcd_that_is_down_is_said_and_what_is_mapped_stays(hosts, make_file,
     cluster.start()
     patiently(a, "put", source, "--name", "more")
     assert names_of(b) >= {"data", "more"}
+    for node in (a, b):
+        assert "does not answer: the directory does not answer" not in node.words(), node.words()
 
 
 def test_an_etcd_that_is_full_refuses_changes_and_answers_questions(etcd, start_node, make_file):
@@ -370,10 +374,6 @@ def refused_start(binary, folder, directory, name="x", state=None):
     return outcome.stderr
 
 
-def test_an_etcd_that_is_not_there_or_none_is_refused(etcd, binary, folder):
-    nowhere = f"127.0.0.1:{free_port()}"
-    assert f"{nowhere}: nobody listens there" in refused_start(binary, folder, f"etcd://{nowhere}")
-    cluster = etcd()
 def test_a_file_of_the_address_that_is_of_no_use_is_named(binary, folder):
     (folder / "text").write_text("no certificate")
     for option in ("ca", "cert"):
@@ -384,6 +384,10 @@ def test_a_file_of_the_address_that_is_of_no_use_is_named(binary, folder):
             assert "is no directory" not in words, words
 
 
+def test_an_etcd_that_is_not_there_or_none_is_refused(etcd, binary, folder):
+    nowhere = f"127.0.0.1:{free_port()}"
+    assert f"{nowhere}: nobody listens there" in refused_start(binary, folder, f"etcd://{nowhere}")
+    cluster = etcd()
     words = refused_start(binary, folder, f"etcd://{cluster.members[0].peer}")
     assert "not as etcd 3.4 or later does" in words
     words = refused_start(binary, folder, f"etcds://{cluster.members[0].client}")

@@ -872,7 +872,7 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
             }
             Err(refused) => {
                 if !was_lost {
-                    core.cache.problem(&format!("the directory does not answer: {refused}"));
+                    core.cache.problem(&unanswered(&refused));
                 }
                 was_lost = true;
             }
@@ -883,6 +883,12 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
             core.cache.problem(&format!("the directory cannot go on: {refused}"));
         }
     }
+}
+
+/// What is said of a heartbeat that failed; a directory in etcd says the half of it itself.
+fn unanswered(refused: &Refused) -> String {
+    const WORDS: &str = "the directory does not answer";
+    if refused.text.starts_with(WORDS) { refused.to_string() } else { format!("{WORDS}: {refused}") }
 }
 
 fn make_folder(path: &Path) -> Result<(), NodeError> {
