@@ -346,3 +346,23 @@ def test_a_restarted_node_serves_clients_that_were_attached(two_racks, make_file
     a.start()
     output, words = program.communicate("\n", timeout=60)
     assert [line.split()[0] for line in output.splitlines()] == [sha(source)] * 2, words
+
+
+def test_the_folder_of_a_socket_is_made_below_the_runtime_folder_only(binary, folder):
+    mistyped = folder / "mistyped/node.sock"
+    words = {
+        "node": ["node", "--name", "a", "--socket", mistyped, "--state", folder / "state", "--listen", "127.0.0.1:0"],
+        "gpu": ["gpu", "serve", "--listen", f"unix:{mistyped}", "--device", "software"],
+    }
+    for name, command in words.items():
+        refused = subprocess.run([binary, *command], capture_output=True, text=True, check=False, timeout=60)
+        assert refused.returncode == 1 and f"mkdir -p {folder}/mistyped" in refused.stderr, (name, refused.stderr)
+    assert not mistyped.parent.exists()
+    runtime = folder / "runtime"
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    command = [binary, "gpu", "serve", "--listen", f"unix:{runtime}/hinterland/gpu.sock", "--device", "software"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_until((runtime / "hinterland/gpu.sock").exists)
+        finally:
+            server.terminate()

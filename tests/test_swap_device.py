@@ -370,6 +370,16 @@ def test_attaching_without_the_module_says_what_is_missing(binary, folder):
     assert failed.returncode == 1 and expected in failed.stderr, failed.stderr
 
 
+def test_a_socket_that_cannot_be_is_refused_with_the_reason(binary, folder):
+    (folder / "file").write_text("")
+    words = {folder / "mistyped/x.sock": f"mkdir -p {folder}/mistyped", folder / "file": "is there already and no socket"}
+    for path, said in words.items():
+        command = [binary, "swap", "serve", "--size", "1M", "--listen", path]
+        refused = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS_MAX)
+        assert refused.returncode == 1 and said in refused.stderr and "another server" not in refused.stderr, refused.stderr
+    assert not (folder / "mistyped").exists()
+
+
 @pytest.mark.skipif(shutil.which("nbdinfo") is None, reason="nbdinfo is not installed (hint: apt-get install libnbd-bin)")
 def test_libnbd_sees_the_device(serve):
     server = serve()

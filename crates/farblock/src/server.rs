@@ -25,6 +25,7 @@ const SENDING_TIME: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Pause after the system refused a connection, such as for want of descriptors.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(50);
+const EADDRINUSE: i32 = 98;
 
 /// What a server shall be.
 #[derive(Debug)]
@@ -171,15 +172,11 @@ impl Server {
 fn listen(address: &Address) -> Result<(Listener, Address), ServerError> {
     match address {
         Address::Unix(path) => {
-            if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-                std::fs::create_dir_all(folder).map_err(|source| ServerError::Listen {
-                    address: address.clone(),
-                    source,
-                    hint: "name a path whose folder can be made",
-                })?;
-            }
-            let listener = UnixListener::bind(path).map_err(|error| {
-                error.with_hint("another server listens there: end it, or name another path")
+            let listener = UnixListener::bind(path).map_err(|error| match error.errno() {
+                Some(EADDRINUSE) => {
+                    error.with_hint("another server listens there: end it, or name another path")
+                }
+                _ => error,
             })?;
             Ok((Listener::Unix(listener), address.clone()))
         }

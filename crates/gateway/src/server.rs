@@ -5,6 +5,7 @@ use crate::listen::{Listen, ListenError};
 use crate::shared::Shared;
 use crate::worker::{Mailbox, Worker};
 use hinterland_os::poll::{EventCounter, Interest, Poller};
+use hinterland_os::socket::see_to_folder;
 use hinterland_os::{OsError, limits};
 use hinterland_pool::{Pool, PoolError};
 use std::io;
@@ -199,6 +200,7 @@ fn bind(listen: &Listen) -> Result<Listener, ServerError> {
             Ok(Listener::Tcp(listener))
         }
         Listen::Unix(path) => {
+            see_to_folder(path)?;
             // A socket that nobody listens at is left of a server that was killed.
             if std::os::unix::net::UnixStream::connect(path)
                 .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)

@@ -204,7 +204,6 @@ impl Node {
         check_memory(&options)?;
         let mover = find_mover(&options)?;
         make_folder(&options.state)?;
-        options.socket.parent().map_or(Ok(()), make_folder)?;
         let state = state::hold(&options.state)?;
         let limit = limits::raise_open_files()?.soft;
         if limit < DESCRIPTORS_MIN {

@@ -42,13 +42,15 @@ pub struct UnixListener {
 }
 
 impl UnixListener {
-    /// Listens at `path`. A socket that an earlier process left there is replaced if nobody listens on it.
+    /// Listens at `path`. A socket that an earlier process left there is replaced if nobody listens on it. A folder that is missing is
+    /// made below [`runtime_folder`], and nowhere else.
     ///
     /// # Errors
-    /// `EADDRINUSE` if somebody listens there; [`OsError::Refused`] for a path of more than 107 bytes, or one at which is something else
-    /// than a socket.
+    /// `EADDRINUSE` if somebody listens there, `ENOENT` for a folder that is missing; [`OsError::Refused`] for a path of more than 107
+    /// bytes, or one at which is something else than a socket.
     pub fn bind(path: &Path) -> Result<Self, OsError> {
         let (address, address_bytes) = socket_address(path)?;
+        see_to_folder(path)?;
         // Non-blocking: of several threads that are told of one connection, all but one find it gone.
         let descriptor = new_socket(libc::SOCK_NONBLOCK)?;
         let subject = || path.display().to_string();
@@ -112,6 +114,31 @@ impl UnixListener {
 }
 
 /// Removes a socket that nobody listens on; `in_use` is what is said of any other.
+/// The folder below which programs of a user keep their sockets: `XDG_RUNTIME_DIR`, else `/run`.
+pub fn runtime_folder() -> PathBuf {
+    let named = std::env::var_os("XDG_RUNTIME_DIR").filter(|name| !name.is_empty());
+    named.map_or_else(|| PathBuf::from("/run"), PathBuf::from)
+}
+
+/// Sees to the folder of a socket. Below the runtime folder, which is empty when a machine has started, whoever needs one makes it; a
+/// folder that is missing elsewhere is most often one that was mistyped.
+///
+/// # Errors
+/// `ENOENT` for such a folder, with the command that makes it.
+pub fn see_to_folder(path: &Path) -> Result<(), OsError> {
+    let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) else { return Ok(()) };
+    if folder.exists() {
+        return Ok(());
+    }
+    if folder.starts_with(runtime_folder()) {
+        let made = std::fs::create_dir_all(folder);
+        return made.map_err(|error| OsError::system("mkdir", folder.display().to_string(), error));
+    }
+    let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
+    let hint = format!("there is no folder {0}: check the path, or `mkdir -p {0}`", folder.display());
+    Err(OsError::system("bind", path.display().to_string(), missing).with_hint(hint))
+}
+
 fn remove_abandoned(path: &Path, in_use: OsError) -> Result<(), OsError> {
     let subject = || path.display().to_string();
     let found = std::fs::symlink_metadata(path).map_err(|error| OsError::system("stat", subject(), error))?;

@@ -6,7 +6,7 @@ use crate::rings::{LazyRings, RingChoice, Rings};
 use crate::silence::Silence;
 use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
-use hinterland_os::socket::UnixStream;
+use hinterland_os::socket::{UnixStream, runtime_folder};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{
     ClientIdentity, ErrorCode, Established, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role,
@@ -39,9 +39,7 @@ pub fn default_socket() -> PathBuf {
     if let Some(socket) = std::env::var_os("HINTERLAND_SOCKET") {
         return PathBuf::from(socket);
     }
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .map_or_else(|| PathBuf::from("/run"), PathBuf::from)
-        .join("hinterland/node.sock")
+    runtime_folder().join("hinterland/node.sock")
 }
 
 impl Session {

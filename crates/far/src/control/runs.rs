@@ -5,7 +5,7 @@
 
 use super::{Request, Status, ask};
 use hinterland_os::OsError;
-use hinterland_os::socket::{UnixListener, UnixStream};
+use hinterland_os::socket::{UnixListener, UnixStream, runtime_folder};
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -21,9 +21,7 @@ const ECONNREFUSED: i32 = 111;
 
 /// The folder of control sockets: `hinterland/far` below `XDG_RUNTIME_DIR`, else below `/run`.
 pub fn folder() -> PathBuf {
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .map_or_else(|| PathBuf::from("/run"), PathBuf::from)
-        .join("hinterland/far")
+    runtime_folder().join("hinterland/far")
 }
 
 /// Whether a user may control runs of this process's user, and be believed.

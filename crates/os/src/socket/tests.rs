@@ -114,6 +114,15 @@ fn a_file_in_the_place_of_a_socket_stays() {
 }
 
 #[test]
+fn a_folder_that_is_missing_is_named_and_not_made() {
+    let folder = folder_path("mistyped");
+    let refused = UnixListener::bind(&folder.join("node.sock")).unwrap_err();
+    assert_eq!(refused.errno(), Some(libc::ENOENT));
+    let hint = format!("`mkdir -p {}`", folder.display());
+    assert!(refused.to_string().contains(&hint) && !folder.exists(), "{refused}");
+}
+
+#[test]
 fn a_socket_whose_listener_does_not_take_connections_is_not_replaced() {
     let path = folder_path("full");
     let listener = UnixListener::bind(&path).unwrap();
