@@ -106,7 +106,7 @@ pub enum NodeError {
     },
     /// The key file holds no key.
     #[error(
-        "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > {path}`)"
+        "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key` makes a file of them)"
     )]
     Key {
         /// Which.
