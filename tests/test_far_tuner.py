@@ -104,13 +104,25 @@ def test_a_run_that_was_recorded_tells_what_suits_and_what_it_could_not_see(bina
     assert told["scan"]["features"]["touches"] > 2 * (128 << 20) // (16 << 10)
     best = told["random"]["recommended"]["unit_bytes"]
     assert any("16 KiB apart" in why for why in told["random"]["why"]) == (best <= 16 << 10)
-    less = hinterland(binary, "advise", tmp_path / "random.trace", "--local", "48M", "--far", "lz4", "--by", "time")
-    assert "saw nothing of what the program did within 64 MiB" in less.stdout, less.stdout
+    options = ["run", "--local", "80M", "--record", tmp_path / "coarser.trace", "--"]
+    assert hinterland(binary, *options, traces / "toucher", "random").returncode == 0
+    less = hinterland(binary, "advise", tmp_path / "coarser.trace", "--local", "64M", "--far", "lz4", "--by", "time")
+    assert "saw nothing of what the program did within 80 MiB" in less.stdout, less.stdout
     for refused in (["--tune", "--", "true"], ["--", "none-of-this-name"]):
         options = ["run", "--local", "64M", "--record", tmp_path / "random.trace", *refused]
         before = (tmp_path / "random.trace").read_bytes()
         assert hinterland(binary, *options).returncode != 0
         assert (tmp_path / "random.trace").read_bytes() == before, "a record of before was replaced by nothing"
+
+
+@needs_far_memory
+def test_no_local_memory_is_advised_that_a_run_refuses(binary, traces):
+    trace = traces / "random.trace"
+    told = hinterland(binary, "advise", trace, "--far", "lz4", "--slowdown", "1000", "--local", "10%")
+    assert "\nhinterland run --local 64M " in told.stdout and "--local 64M is the least" in told.stdout, told.stdout + told.stderr
+    for local in ("0", "1M"):
+        refused = hinterland(binary, "advise", trace, "--local", local)
+        assert refused.returncode == 2 and "(hint: at least 64M)" in refused.stderr, refused.stderr
 
 
 @needs_far_memory

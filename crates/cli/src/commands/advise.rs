@@ -6,12 +6,15 @@ use crate::input;
 use crate::run::back_end::{BackEnd, back_end};
 use crate::run::costs;
 use crate::run::far;
-use crate::size::{Size, human};
+use crate::size::human;
 use crate::table::{Align, Table};
 use clap::ValueEnum;
-use hinterland_farplan::advise::{Advice, Choice, Goal, Wishes, advise, calmest};
+use hinterland_far::Budget;
+use hinterland_far::control::LOCAL_BYTES_MIN;
+use hinterland_farplan::PAGE;
+use hinterland_farplan::advise::{Advice, Choice, Goal, Wishes, advise, calmest, local_for};
 use hinterland_farplan::features::{Features, SHARES, UNITS};
-use hinterland_farplan::replay::{Gaps, Setting, Speed, Unit, replay};
+use hinterland_farplan::replay::{Gaps, Setting, Speed, Unit, footprint_pages, replay};
 use hinterland_farplan::trace::Trace;
 use hinterland_farplan::width::WIDTH;
 use serde_json::{Value, json};
@@ -41,9 +44,9 @@ pub struct Arguments {
     /// The page trace
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
-    /// Local memory, as for `hinterland run` [default: half of what the program touches]
-    #[arg(long, value_name = "SIZE")]
-    local: Option<Size>,
+    /// Local memory, as for `hinterland run`: a size, or hundredths of what the program touches [default: 50%]
+    #[arg(long, value_name = "SIZE", value_parser = far::budget)]
+    local: Option<Budget>,
     /// Back ends that there are, as for `hinterland run`
     #[arg(long, value_name = "LIST", default_value = "lz4,ssd:/var/tmp@4G", value_delimiter = ',', value_parser = back_end)]
     far: Vec<BackEnd>,
@@ -79,9 +82,10 @@ enum By {
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let trace = read(&arguments.trace)?;
     let wishes = wishes(arguments, &trace, &context.socket())?;
-    let Some(advice) = advise(&trace, &wishes) else {
+    let Some(mut advice) = advise(&trace, &wishes) else {
         return Err(Failure::usage("no back end is named", "name one with --far"));
     };
+    advice.local_bytes_least = advice.local_bytes_least.map(|bytes| bytes.max(LOCAL_BYTES_MIN));
     let runs = if arguments.run { compare(arguments, &trace, &wishes, &advice)? } else { Vec::new() };
     let value = encode(&advice, &wishes, &runs);
     context.output.either(&value, || text(&advice, &wishes, &runs))?;
@@ -114,8 +118,19 @@ fn wishes(arguments: &Arguments, trace: &Trace, socket: &Path) -> Result<Wishes,
         By::Effect => Goal::Effect,
         By::Time => Goal::Time,
     };
-    let local_bytes = arguments.local.map(|size| size.bytes);
+    let local_bytes = Some(local_bytes(arguments.local.unwrap_or(Budget::Percent(50)), trace));
     Ok(Wishes { local_bytes, slowdown_max: arguments.slowdown, speeds, costs, goal })
+}
+
+/// Local memory as asked for, and no less than `hinterland run` takes.
+fn local_bytes(asked: Budget, trace: &Trace) -> u64 {
+    match asked {
+        Budget::Bytes(bytes) => bytes,
+        Budget::Percent(percent) => {
+            let touched = footprint_pages(trace) * PAGE;
+            local_for(trace, touched / 100 * u64::from(percent)).max(LOCAL_BYTES_MIN)
+        }
+    }
 }
 
 /// A run and what was told of it.
