@@ -170,6 +170,7 @@ def test_a_width_that_cannot_be_is_refused_before_the_program_starts(binary, wid
 def test_a_tuned_run_is_right_and_says_what_it_learnt(binary, traces):
     ended = hinterland(binary, "run", "--local", "64M", "--tune", "--", traces / "toucher", "scan")
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert re.search(r"; fetched at most \d+ KiB ahead at last, changed \d+ times", ended.stderr), ended.stderr
     refused = hinterland(binary, "run", "--local", "64M", "--tune", "--no-ahead", "--", "true")
     assert refused.returncode == 2
 

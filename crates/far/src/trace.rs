@@ -224,7 +224,11 @@ impl Watcher {
 
     /// Ends a record.
     pub(crate) fn finish(&self) {
-        if let Watch::Record(recorder) = std::mem::take(&mut *self.lock()) {
+        let mut watch = self.lock();
+        // What was tuned is still to be told.
+        if matches!(&*watch, Watch::Record(_))
+            && let Watch::Record(recorder) = std::mem::take(&mut *watch)
+        {
             recorder.finish();
         }
     }
