@@ -361,6 +361,7 @@ def test_a_full_back_end_loses_no_byte_and_says_so(binary, library, random_progr
     ended = far(binary, ["--local", "64M", "--far", f"ssd:{folder}@16M"], [random_program, "3000", "5"])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert "has no room" in ended.stderr and "--far" in ended.stderr
+    assert "fewer copies" not in ended.stderr, "one copy was asked for"
 
 
 SLOW = """

@@ -204,7 +204,9 @@ impl Content {
         let is_short = refusal.is_some();
         // Where the content must have been put into a back end that failed, nothing is better than before.
         let is_better = places[known..].iter().any(|(member, _)| member.life() == Life::Active);
+        // What nobody took is told as such.
         if let Some(refusal) = refusal
+            && !places.is_empty()
             && places.iter().all(|(member, _)| member.life() == Life::Active)
         {
             stores.say_fewer(refusal);
