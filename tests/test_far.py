@@ -425,6 +425,8 @@ def test_impossible_settings_are_refused_before_the_program_starts(binary, libra
         (["--local", "1G", "--far", "tape"], "is no back end"),
         (["--local", "1G", "--copies", "2"], "--far names 1"),
         (["--local", "1G", "--far", "ssd:/nowhere/at/all"], "hint:"),
+        (["--local", "1G", "--far", f"ssd:{tmp_path}@60T"], f"ssd:{tmp_path}@2G"),
+        (["--local", "1G", "--far", f"ssd:{tmp_path}@32"], "at least 1M"),
         (["--local", "1G", "--far-unit", "3K"], "power of two"),
     ]
     for options, part in cases:

@@ -93,6 +93,19 @@ fn scaled(number: &str, shift: u32) -> Result<u64, &'static str> {
     bytes.checked_add(part as u64).ok_or(TOO_LARGE)
 }
 
+/// A size that reads back as the same number of bytes: `4G`, `1536M`.
+pub fn exact(bytes: u64) -> String {
+    let (mut count, mut unit) = (bytes, String::new());
+    for larger in UNITS {
+        if count == 0 || count % 1024 != 0 {
+            break;
+        }
+        count /= 1024;
+        unit = larger.to_string();
+    }
+    format!("{count}{unit}")
+}
+
 /// A rate for people: `850 MiB/s`.
 pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", human(bytes_per_second.max(0.0) as u64))
@@ -104,6 +117,17 @@ mod tests {
 
     fn bytes(text: &str) -> Result<u64, String> {
         text.parse::<Size>().map(|size| size.bytes).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_exact_size_reads_back_as_itself() {
+        for (number, text) in
+            [(0, "0"), (4097, "4097"), (64 << 10, "64K"), (3 << 29, "1536M"), (4 << 30, "4G")]
+        {
+            assert_eq!(exact(number), text);
+            assert_eq!(bytes(text), Ok(number));
+        }
+        assert_eq!(bytes(&exact(1 << 63)), Ok(1 << 63));
     }
 
     #[test]

@@ -2,17 +2,21 @@
 
 use super::far::refused;
 use crate::failure::Failure;
-use crate::size::Size;
+use crate::size::{Size, exact, human};
 use hinterland_far::control::{Understand, Wanted};
 use hinterland_far::store::{Codec, Disk, Packed, Pooled, Store};
+use hinterland_os::OsError;
 use hinterland_pool::Pool;
 use hinterland_types::RackName;
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Room of a file that has no size with it.
 const DISK_BYTES: u64 = 16 << 30;
+/// The least that is room: below it nobody wants a back end, and most likely a unit was left out.
+const ROOM_BYTES_MIN: u64 = 1 << 20;
 
 /// What a byte of a disk costs, in bytes of memory: a twentieth, which is an assumption.
 const DISK_COST: f64 = 0.05;
@@ -68,7 +72,7 @@ impl BackEnd {
         if self.room_bytes == u64::MAX / 2 {
             self.name()
         } else {
-            format!("{}@{}", self.name(), self.room_bytes)
+            format!("{}@{}", self.name(), exact(self.room_bytes))
         }
     }
 
@@ -111,7 +115,8 @@ impl BackEnd {
             }
             Place::Packed(codec) => Box::new(Packed::of(*codec, self.room_bytes)),
             Place::Disk(path) => {
-                Box::new(Disk::open(path, self.room_bytes, unit_bytes).map_err(|error| refused(&error))?)
+                let opened = Disk::open(path, self.room_bytes, unit_bytes);
+                Box::new(opened.map_err(|error| disk_failure(&error, path, self.room_bytes))?)
             }
             Place::Pool(rack) => {
                 // A session of its own: what it holds goes with it.
@@ -120,6 +125,20 @@ impl BackEnd {
             }
         })
     }
+}
+
+/// Why a folder of a disk cannot be had. Whoever named no size never asked for as much as there is no room for.
+fn disk_failure(error: &OsError, path: &Path, room_bytes: u64) -> Failure {
+    let OsError::System { source, .. } = error else { return refused(error) };
+    let is_room =
+        matches!(source.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
+    if !is_room {
+        return refused(error);
+    }
+    Failure::new(
+        format!("there is no room for {} of far memory in {}: {source}", human(room_bytes), path.display()),
+        format!("say how much it may take, as in --far ssd:{}@2G, or make room there", path.display()),
+    )
 }
 
 /// Makes back ends for a run with such units of words; `socket` is the node's.
@@ -180,6 +199,11 @@ pub fn back_end(text: &str) -> Result<BackEnd, String> {
     let (name, size) = match text.rsplit_once('@') {
         Some((name, size)) => {
             let size: Size = size.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+            if size.bytes < ROOM_BYTES_MIN {
+                return Err(format!(
+                    "{size} is too little for a back end (hint: at least 1M, as in {name}@2G)"
+                ));
+            }
             (name, Some(size.bytes))
         }
         None => (text, None),
@@ -220,9 +244,20 @@ mod tests {
         let rack = RackName::parse("east").unwrap();
         let east = of(Place::Pool(Some(rack)), 2 << 30);
         assert_eq!(back_end("pool:east@2G"), Ok(east));
-        for bad in ["", "ssd:", "tape:/dev/st0", "ssd:/tmp@much", "pool:", "pool:a b", "lz4:9"] {
+        assert_eq!(back_end("ssd:/tmp@4G").unwrap().words(), "ssd:/tmp@4G");
+        for bad in ["", "ssd:", "tape:/dev/st0", "ssd:/tmp@much", "ssd:/tmp@32", "pool:", "pool:a b", "lz4:9"]
+        {
             assert!(back_end(bad).unwrap_err().contains("hint:"), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_disk_without_the_room_says_how_to_ask_for_less() {
+        let folder = std::env::temp_dir();
+        let far = back_end(&format!("ssd:{}@60T", folder.display())).unwrap();
+        let Err(refused) = far.open(64 << 10, Path::new("")) else { panic!("60 TiB are there") };
+        assert!(refused.text.contains("no room for 60.0 TiB"), "{}", refused.text);
+        assert!(refused.hint.contains(&format!("ssd:{}@2G", folder.display())), "{}", refused.hint);
         for name in ["lz4", "zstd", "ssd:/tmp", "pool", "pool:east"] {
             assert_eq!(back_end(&format!("{name}@1G")).unwrap().name(), name);
         }
