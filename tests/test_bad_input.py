@@ -366,3 +366,12 @@ def test_the_folder_of_a_socket_is_made_below_the_runtime_folder_only(binary, fo
             wait_until((runtime / "hinterland/gpu.sock").exists)
         finally:
             server.terminate()
+
+
+def test_a_script_without_its_interpreter_says_what_is_missing(node, folder):
+    for line, name in (("#!/usr/bin/none-of-this-name", "none-of-this-name"), ("#!/bin/sh\r", "sh\\r")):
+        script = folder / "script"
+        script.write_bytes(f"{line}\necho".encode())
+        script.chmod(0o755)
+        outcome = node.run("run", "--", script, check=False)
+        assert outcome.returncode == 126 and f'{name}", which is not there' in outcome.stderr, outcome.stderr

@@ -83,6 +83,15 @@ pub fn find(name: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
 }
 
+/// What the first line of a script names, as the kernel reads it: without the options, and with whatever invisible stands there.
+pub fn named_interpreter(path: &Path) -> Option<PathBuf> {
+    let mut head = Vec::new();
+    open(path)?.take(4096).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let name = line.split(|byte| matches!(byte, b' ' | b'\t')).find(|word| !word.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(name)))
+}
+
 /// The program that runs a script.
 fn interpreter(head: &[u8]) -> Option<PathBuf> {
     let line = head.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;

@@ -1,6 +1,7 @@
 //! Watching over a program: it gets our signals, we end with its status, and it ends if we are killed.
 
 use crate::failure::Failure;
+use hinterland_far::program::{find, named_interpreter};
 use hinterland_os::limits;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
@@ -210,12 +211,34 @@ pub fn become_program(
         command.env(super::far::FIRST_VARIABLE, std::process::id().to_string());
     }
     let error = command.exec();
-    let shown = name.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
+        return not_found(name);
+    }
+    failed(
+        format!("{} cannot be started: {error}", name.display()),
+        "check that it is a program that may be run",
+    )
+}
+
+/// What was not found: the program, or what the kernel needs to run it, of which it says the same.
+fn not_found(name: &OsStr) -> (Failure, ExitCode) {
+    let shown = name.display();
+    let Some(path) = find(name).filter(|path| path.exists()) else {
         let failure = Failure::new(format!("there is no program {shown}"), "check its name and the PATH");
         return (failure, ExitCode::from(NOT_FOUND));
-    }
-    failed(format!("{shown} cannot be started: {error}"), "check that it is a program that may be run")
+    };
+    let failure = match named_interpreter(&path) {
+        Some(interpreter) => Failure::new(
+            // Quoted: what an editor of Windows leaves at the end of the line is else not seen.
+            format!("{shown} cannot be started: its first line names {interpreter:?}, which is not there"),
+            "install that interpreter, or correct the line",
+        ),
+        None => Failure::new(
+            format!("{shown} cannot be started: the loader that it names is not there"),
+            "install the C library that it was built with, or build it on this machine",
+        ),
+    };
+    (failure, ExitCode::from(CANNOT_START))
 }
 
 #[cfg(test)]
