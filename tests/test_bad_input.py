@@ -352,7 +352,7 @@ def test_the_folder_of_a_socket_is_made_below_the_runtime_folder_only(binary, fo
     mistyped = folder / "mistyped/node.sock"
     words = {
         "node": ["node", "--name", "a", "--socket", mistyped, "--state", folder / "state", "--listen", "127.0.0.1:0"],
-        "gpu": ["gpu", "serve", "--listen", f"unix:{mistyped}", "--device", "software"],
+        "gpu": ["gpu", "serve", "--listen", mistyped, "--device", "software"],
     }
     for name, command in words.items():
         refused = subprocess.run([binary, *command], capture_output=True, text=True, check=False, timeout=60)

@@ -6,6 +6,7 @@ use crate::error::ChannelError;
 use crate::grant;
 use crate::greeting::{self, SLICE};
 use crate::options::ChannelOptions;
+use hinterland_os::OsError;
 use hinterland_os::socket::{PeerCredentials, UnixStream};
 use hinterland_proto::ClientIdentity;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -45,7 +46,11 @@ fn connect_unix(
         address: address.clone(),
         reason: error.to_string(),
     };
-    let connection = UnixStream::connect(path, options.greeting_max).map_err(|error| failed(&error))?;
+    let connection = UnixStream::connect(path, options.greeting_max).map_err(|error| match error {
+        // The address is told already, and one hint is enough.
+        OsError::System { source, .. } => failed(&source),
+        error => failed(&error),
+    })?;
     let server = connection.peer_credentials()?;
     let mut identity = identity.clone();
     if is_known(own_credentials()?, server) {

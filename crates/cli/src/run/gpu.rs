@@ -3,6 +3,7 @@
 use super::cuda;
 use super::temporary::TemporaryFolder;
 use crate::failure::Failure;
+use hinterland_channel::{Address, ChannelError};
 use hinterland_cudanames::CORE_FILE;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -53,8 +54,13 @@ pub fn variables(node: &str, memory: Option<u64>, libraries: &Libraries) -> Vec<
     variables
 }
 
-/// An address as `run --gpu` takes it: that of a channel, a path, or a host and a port.
+/// An address as `run --gpu` takes it.
 pub fn address(text: &str) -> Result<String, String> {
+    node_address(text).map(|address| address.to_string())
+}
+
+/// An address of a GPU node as people write it: that of a channel, a path, or a host and a port.
+pub fn node_address(text: &str) -> Result<Address, String> {
     let full = match text {
         _ if text.starts_with("unix:") || text.starts_with("tcp:") => text.to_owned(),
         _ if text.contains('/') => {
@@ -62,7 +68,7 @@ pub fn address(text: &str) -> Result<String, String> {
         }
         _ => format!("tcp:{text}"),
     };
-    full.parse::<hinterland_channel::Address>().map(|address| address.to_string()).map_err(|_| {
+    full.parse().map_err(|_: ChannelError| {
         format!(
             "{text} is no address (hint: unix:/run/gpu.sock, tcp:HOST:PORT, or either without the first word)"
         )

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// What programs are told that the device is.
 pub(super) const NAME: &str = "Hinterland software device";
 
+/// The least memory of a device: less is most likely a size without its unit.
+const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
 /// What the kernels of programs do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kernels {
@@ -68,7 +71,8 @@ impl FromStr for SoftwareOptions {
             let (key, value) = item.split_once('=').ok_or_else(|| refuse(item, "KEY=VALUE"))?;
             match key {
                 "memory" => {
-                    options.memory_bytes = bytes(value).ok_or_else(|| refuse(item, "a size such as 2G"))?
+                    let size = bytes(value).filter(|size| *size >= MEMORY_BYTES_MIN);
+                    options.memory_bytes = size.ok_or_else(|| refuse(item, "a size from 1M such as 2G"))?;
                 }
                 "devices" => options.devices = number(value, 1, 8).ok_or_else(|| refuse(item, "1 to 8"))?,
                 "kernels" => {
@@ -161,6 +165,7 @@ mod tests {
         for bad in [
             "memory",
             "memory=0",
+            "memory=2",
             "memory=2X",
             "memory=é",
             "devices=9",

@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::run::gpu::node_address;
 use crate::size::human;
 use crate::table::{Align, Table};
 use hinterland_channel::{Address, ChannelError};
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 #[group(skip)]
 pub struct Arguments {
     /// The node: unix:PATH or tcp:HOST:PORT
-    #[arg(value_name = "ADDRESS")]
+    #[arg(value_name = "ADDRESS", value_parser = node_address)]
     pub address: Address,
     /// File with the key of a node on another host
     #[arg(long, value_name = "FILE")]

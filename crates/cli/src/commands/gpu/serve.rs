@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::run::gpu::node_address;
 use crate::run::temporary::TemporaryFolder;
 use crate::size::Size;
 use hinterland_channel::Address;
@@ -28,7 +29,7 @@ it and gives everything back. The command stays in the foreground until ctrl-C o
   hinterland gpu serve --listen unix:/tmp/gpu.sock --device software:memory=2G,kernels=none")]
 pub struct Arguments {
     /// Where programs connect: unix:PATH or tcp:HOST:PORT; may be given several times. Anything but this host needs --key
-    #[arg(long, required = true, value_name = "ADDRESS")]
+    #[arg(long, required = true, value_name = "ADDRESS", value_parser = node_address)]
     listen: Vec<Address>,
     /// The devices: cuda, cuda:0,1, or software with options (memory, devices, kernels=ptx|none, delay-us, threads, fault)
     #[arg(long, default_value = "cuda", value_name = "DEVICE")]
