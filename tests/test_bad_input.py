@@ -268,6 +268,14 @@ def test_verifying_a_region_is_refused_and_no_problem(node):
     assert "no object has a name that begins with" in node.run("ls", "nothing").stderr
 
 
+def test_nothing_is_made_of_no_bytes_or_without_a_name(node):
+    outcome = node.run("region", "create", "counters", "0", check=False)
+    assert outcome.returncode == 1 and "hint: say how large it is" in outcome.stderr, outcome.stderr
+    outcome = node.run("region", "create", "", "16M", check=False)
+    assert outcome.returncode == 2 and "a name cannot be empty (hint: names are" in outcome.stderr, outcome.stderr
+    assert node.json("ls") == [] and node.json("status")["used_bytes"] == 0
+
+
 @pytest.mark.parametrize("name", ["link", "/proc/self/fd/1"])
 def test_get_leaves_symbolic_links(node, make_file, folder, name):
     source, target = make_file("source", 3000), folder / "target"

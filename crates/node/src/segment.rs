@@ -51,6 +51,9 @@ impl Segment {
         bytes: u64,
         kind: AllocationKind,
     ) -> Result<(GlobalAddress, u64), Refused> {
+        if bytes == 0 {
+            return Err(Refused::new(errno::EINVAL, "there is no room of 0 bytes (hint: ask for 1 or more)"));
+        }
         let mut books = self.lock();
         if books.region.is_none() {
             books.region = Some(self.make_region(core)?);

@@ -24,7 +24,7 @@ pub struct RackName(String);
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
 pub enum NameError {
     /// The name has no bytes.
-    #[error("a name cannot be empty (hint: give one with --name NAME)")]
+    #[error("a name cannot be empty (hint: names are like relative paths, `models/a.gguf`)")]
     Empty,
     /// The name or a component is too long.
     #[error("a name of {bytes} bytes is too long: {limit} is the most (hint: choose a shorter name)")]

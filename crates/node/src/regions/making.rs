@@ -36,6 +36,10 @@ pub fn create_region(
     bytes: u64,
     place: Placement,
 ) -> Result<ObjectInfo, Refused> {
+    if bytes == 0 {
+        let text = format!("{name} would be a region without a byte (hint: say how large it is, as 64M)");
+        return Err(Refused::new(errno::EINVAL, text));
+    }
     let (object, homes) = core.puts.begin_region(&name, bytes, placement(place))?;
     fault_point::reach("region-reserved");
     let shown = make_homes(core, object, &homes, &name, bytes).and_then(|()| {

@@ -59,8 +59,11 @@ impl Held {
     /// # Errors
     /// `EINVAL` if it reaches out of the guard.
     pub fn place(&self, offset: u64, bytes: usize) -> Result<u64, PoolError> {
-        let range = ByteRange::within(offset, bytes as u64, self.bytes).map_err(|error| {
-            let text = format!("that is outside the {} bytes of the guard: {error}", self.bytes);
+        let range = ByteRange::within(offset, bytes as u64, self.bytes).map_err(|_| {
+            let text = format!(
+                "{bytes} bytes at {offset} are outside the {} of the guard (hint: take a longer one)",
+                self.bytes
+            );
             PoolError::Refused { code: EINVAL, text }
         })?;
         Ok(self.start() + range.offset())
