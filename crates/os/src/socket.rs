@@ -113,7 +113,6 @@ impl UnixListener {
     }
 }
 
-/// Removes a socket that nobody listens on; `in_use` is what is said of any other.
 /// The folder below which programs of a user keep their sockets: `XDG_RUNTIME_DIR`, else `/run`.
 pub fn runtime_folder() -> PathBuf {
     let named = std::env::var_os("XDG_RUNTIME_DIR").filter(|name| !name.is_empty());
@@ -139,6 +138,7 @@ pub fn see_to_folder(path: &Path) -> Result<(), OsError> {
     Err(OsError::system("bind", path.display().to_string(), missing).with_hint(hint))
 }
 
+/// Removes a socket that nobody listens on; `in_use` is what is said of any other.
 fn remove_abandoned(path: &Path, in_use: OsError) -> Result<(), OsError> {
     let subject = || path.display().to_string();
     let found = std::fs::symlink_metadata(path).map_err(|error| OsError::system("stat", subject(), error))?;

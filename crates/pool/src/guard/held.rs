@@ -61,7 +61,7 @@ impl Held {
     pub fn place(&self, offset: u64, bytes: usize) -> Result<u64, PoolError> {
         let range = ByteRange::within(offset, bytes as u64, self.bytes).map_err(|_| {
             let text = format!(
-                "{bytes} bytes at {offset} are outside the {} of the guard (hint: take a longer one)",
+                "{bytes} bytes at {offset} are outside the range of the {} bytes of the guard (hint: take a longer one)",
                 self.bytes
             );
             PoolError::Refused { code: EINVAL, text }
