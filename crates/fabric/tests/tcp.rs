@@ -68,9 +68,16 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 fn reads_of_every_size_return_the_bytes_of_the_peer() {
     let bytes = pattern(9 << 20);
     let (server, _) = serve(Slice::copied(&bytes), Rights::READ);
-    for (streams, mode) in [(1, Mode::Blocking), (3, Mode::Blocking), (1, Mode::Polling), (4, Mode::Polling)]
-    {
-        let endpoint = connect(&server, streams, mode);
+    let (changing, _) = serve(Slice::copied(&bytes).changing(), Rights::READ);
+    for (server, streams, mode) in [
+        (&server, 1, Mode::Blocking),
+        (&server, 3, Mode::Blocking),
+        (&server, 1, Mode::Polling),
+        (&server, 4, Mode::Polling),
+        (&changing, 1, Mode::Blocking),
+        (&changing, 3, Mode::Polling),
+    ] {
+        let endpoint = connect(server, streams, mode);
         for size in [0usize, 1, 64, 4095, 4096, 4097, 70_000, 524_289, 1 << 20, (4 << 20) + 5, 8 << 20] {
             for offset in [0usize, 1, 777_777] {
                 let mut into = vec![0xAA; size];
@@ -136,9 +143,12 @@ fn no_half_of_a_word_is_read_or_written() {
 #[test]
 fn a_gather_of_many_runs_keeps_their_order() {
     let bytes = pattern(4 << 20);
-    let (server, _) = serve(Slice::copied(&bytes), Rights::READ);
-    let endpoint = connect(&server, 2, Mode::Blocking);
-    for (count, size) in [(2usize, 3usize), (256, 4096), (3000, 100), (7, 400_000)] {
+    let servers =
+        [Slice::copied(&bytes), Slice::copied(&bytes).changing()].map(|slice| serve(slice, Rights::READ));
+    let shapes = [(2_usize, 3_usize), (256, 4096), (3000, 100), (7, 400_000)];
+    for ((server, _), (count, size)) in servers.iter().flat_map(|server| shapes.map(|shape| (server, shape)))
+    {
+        let endpoint = connect(server, 2, Mode::Blocking);
         let runs: Vec<_> =
             (0..count).map(|i| run(((i * 7919 * 64) % ((4 << 20) - size)) as u64, size as u64)).collect();
         let mut into = vec![0; count * size];
