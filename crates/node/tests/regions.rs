@@ -396,3 +396,34 @@ fn a_rack_without_room_sends_its_coldest_page_away_for_a_hot_one() {
         assert_eq!(found, [page as u8 + 1; 64]);
     }
 }
+
+#[test]
+fn no_rack_ever_reads_half_of_a_word() {
+    const BYTES: usize = 400_000;
+    let nodes = Nodes::with("halves", 2, 8, |options| options.heat = None);
+    let first = nodes.region(1, 2);
+    let done = AtomicBool::new(false);
+    let is_torn = |word: &[u8; 8]| word.iter().any(|byte| *byte != word[0]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (pool, mut words) = (nodes.pool(1), vec![0_u8; BYTES]);
+            while !done.load(Ordering::SeqCst) {
+                let byte = !words[0];
+                words.fill(byte);
+                pool.write(first, &words).unwrap();
+            }
+        });
+        let mut torn = Vec::new();
+        for (pool, round) in nodes.pools().iter().flat_map(|pool| (0..60).map(move |round| (pool, round))) {
+            for bytes in [12, 100, 1024, 3001, 70_000, 300_001] {
+                // Into a place of another phase than that of the words, and what an odd length leaves on the wire.
+                let (place, mut into) = (round * 3, vec![0; bytes + 1]);
+                pool.read(at(first, place), &mut into[1..]).unwrap();
+                let whole = &into[1 + (place.next_multiple_of(8) - place) as usize..];
+                torn.extend(whole.as_chunks().0.iter().position(is_torn).map(|word| (bytes, place, word)));
+            }
+        }
+        done.store(true, Ordering::SeqCst);
+        assert_eq!(torn, [], "bytes read, at, word in halves");
+    });
+}

@@ -61,42 +61,53 @@ fn parts(shared: usize, bytes: usize) -> (usize, usize) {
 /// As [`load_words`].
 #[inline(never)]
 unsafe fn load_each(source: *const u8, destination: *mut u8, bytes: usize) {
-    let (head, words) = parts(source.addr(), bytes);
-    let end = head + words;
-    // SAFETY: all places lie inside both ranges, which the caller promises; from `head` on the source is aligned. It may be
-    // memory that is only read: nothing is stored there.
-    unsafe {
-        copy_racing(source, destination, head);
-        if is_of_words(source.addr() + head, destination.addr() + head, words) {
-            copy_racing(source.add(head), destination.add(head), words);
-        } else {
-            for at in (head..end).step_by(WORD_BYTES) {
-                // Relaxed: no more is wanted than that it is one load.
-                let word = AtomicU64::from_ptr(source.add(at).cast_mut().cast()).load(Ordering::Relaxed);
-                destination.add(at).cast::<u64>().write_unaligned(word);
-            }
-        }
-        copy_racing(source.add(end), destination.add(end), bytes - end);
-    }
+    let word = |from: *const u8, into: *mut u8| {
+        // SAFETY: `each` gives places inside both ranges, where the source is aligned. It may be memory that is only read: nothing
+        // is stored there. Relaxed: no more is wanted than that it is one load.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut().cast()).load(Ordering::Relaxed) };
+        // SAFETY: as above.
+        unsafe { into.cast::<u64>().write_unaligned(word) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each(source, destination, bytes, (source.addr(), destination.addr()), word) };
 }
 
 /// # Safety
 /// As [`store_words`].
 #[inline(never)]
 unsafe fn store_each(source: *const u8, destination: *mut u8, bytes: usize) {
-    let (head, words) = parts(destination.addr(), bytes);
+    let word = |from: *const u8, into: *mut u8| {
+        // SAFETY: `each` gives places inside both ranges, where the destination is aligned.
+        let word = unsafe { from.cast::<u64>().read_unaligned() };
+        // SAFETY: as above. Relaxed: no more is wanted than that it is one store.
+        unsafe { AtomicU64::from_ptr(into.cast()).store(word, Ordering::Relaxed) };
+    };
+    // SAFETY: the caller's promise.
+    unsafe { each(source, destination, bytes, (destination.addr(), source.addr()), word) };
+}
+
+/// Copies the whole words of the shared side, each by `word` where [`copy_racing`] would not keep to them, and what is before and
+/// behind them.
+///
+/// # Safety
+/// As [`copy_racing`]; `shared` and `private` are where the two sides begin.
+#[inline(always)]
+unsafe fn each(
+    source: *const u8,
+    destination: *mut u8,
+    bytes: usize,
+    (shared, private): (usize, usize),
+    word: impl Fn(*const u8, *mut u8),
+) {
+    let (head, words) = parts(shared, bytes);
     let end = head + words;
-    // SAFETY: all places lie inside both ranges, which the caller promises; from `head` on the destination is aligned.
+    // SAFETY: all places lie inside both ranges, which the caller promises.
     unsafe {
         copy_racing(source, destination, head);
-        if is_of_words(destination.addr() + head, source.addr() + head, words) {
+        if is_of_words(shared + head, private + head, words) {
             copy_racing(source.add(head), destination.add(head), words);
         } else {
-            for at in (head..end).step_by(WORD_BYTES) {
-                let word = source.add(at).cast::<u64>().read_unaligned();
-                // Relaxed: no more is wanted than that it is one store.
-                AtomicU64::from_ptr(destination.add(at).cast()).store(word, Ordering::Relaxed);
-            }
+            (head..end).step_by(WORD_BYTES).for_each(|at| word(source.add(at), destination.add(at)));
         }
         copy_racing(source.add(end), destination.add(end), bytes - end);
     }
