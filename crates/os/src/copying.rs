@@ -15,7 +15,7 @@
 mod summing;
 mod words;
 
-pub use words::{load_words, store_words};
+pub use words::{load_few_words, load_words, store_few_words, store_words};
 
 use std::ptr;
 
@@ -92,6 +92,15 @@ pub unsafe fn summed(source: *const u8, bytes: usize, sum: u32) -> Option<u32> {
     }
     let _ = (source, bytes, sum);
     None
+}
+
+/// Whether [`copy_streaming`] does otherwise than `memcpy`.
+#[inline]
+fn is_streaming() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return ways().streaming;
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Orders everything that was streamed before it with every store after it.

@@ -395,7 +395,10 @@ unsafe fn copy_ends<const N: usize>(source: *const u8, destination: *mut u8, byt
     // SAFETY: the caller promises `bytes` valid bytes and `bytes >= N`.
     unsafe {
         copy_piece::<N>(source, destination);
-        copy_piece::<N>(source.add(bytes - N), destination.add(bytes - N));
+        // A store more than there must be is one that others wait behind.
+        if bytes > N {
+            copy_piece::<N>(source.add(bytes - N), destination.add(bytes - N));
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::slots::Slots;
 use crate::waiting::take_lock;
 use crate::{Object, Pool, PoolError};
 use hinterland_os::SharedSlice;
-use hinterland_os::copying::{load_words, store_words};
+use hinterland_os::copying::{load_few_words, load_words, store_few_words, store_words};
 use hinterland_proto::control::{LockMode, ObjectInfo, ObjectState, Reply, Request};
 use hinterland_proto::pages::{AccessSample, PageWord, SAMPLE_COUNT_AT, SAMPLES, SAMPLES_AT};
 use hinterland_types::limits::{PAGE_BYTES, PAGE_SHIFT};
@@ -148,6 +148,16 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn read(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
+        let (start, bytes) = (into.as_mut_ptr(), into.len());
+        // SAFETY: `few_words` found the range in live memory; `into` is an exclusive borrow of as many bytes.
+        if self.few_words(address, bytes, false, |from| unsafe { load_few_words(from, start, bytes) }) {
+            return Ok(());
+        }
+        self.read_longer(address, into)
+    }
+
+    #[inline(never)]
+    fn read_longer(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
         if self.read_at_once(address, into) { Ok(()) } else { self.read_elsewhere(address.raw(), into) }
     }
 
@@ -171,6 +181,17 @@ impl Pool {
     /// # Errors
     /// As [`read`](Self::read), and [`PoolError::Refused`] with `EACCES` for a sealed object.
     pub fn write(&self, address: GlobalAddress, from: &[u8]) -> Result<(), PoolError> {
+        let (start, bytes) = (from.as_ptr(), from.len());
+        // SAFETY: `few_words` found the range in live, writable memory; nobody holds references into shared memory, so
+        // `from` is apart from it.
+        if self.few_words(address, bytes, true, |into| unsafe { store_few_words(start, into, bytes) }) {
+            return Ok(());
+        }
+        self.write_longer(address, from)
+    }
+
+    #[inline(never)]
+    fn write_longer(&self, address: GlobalAddress, from: &[u8]) -> Result<(), PoolError> {
         let (start, bytes) = (from.as_ptr(), from.len());
         // SAFETY: `latest` found the range in live, writable memory; nobody holds references into shared memory, so
         // `from` is apart from it.
@@ -246,32 +267,41 @@ impl Pool {
         })
     }
 
+    /// Runs `access` on a range of a region if the thread took its memory in hand last; says whether it was done.
+    ///
+    /// Nothing here is a call, and little is kept on the stack: a store that waits for its memory holds up all stores behind it, and
+    /// a processor has room for some dozens of them.
+    #[inline(always)]
+    fn few_words(
+        &self,
+        address: GlobalAddress,
+        bytes: usize,
+        for_write: bool,
+        access: impl FnOnce(*mut u8) -> bool,
+    ) -> bool {
+        // SAFETY: it is the thread's own and has no destructor, so it is there as long as the thread runs.
+        let latest = unsafe { &*LATEST.with(ptr::from_ref) };
+        let Some((offset, place)) = latest.place(self.addresses(), address.raw(), bytes, for_write) else {
+            return false;
+        };
+        !latest.words.get().is_null() && latest.in_page(offset, bytes, for_write, || access(place))
+    }
+
     /// Runs `access` on the range if it lies in the memory that this thread took in hand last; says whether it did.
     #[inline]
     fn latest(&self, start: u64, bytes: usize, for_write: bool, access: impl FnOnce(*mut u8)) -> bool {
-        let owner = Arc::as_ptr(self.addresses());
         LATEST.with(|latest| {
-            let offset = start.wrapping_sub(latest.first.get());
-            let len = latest.bytes.get();
-            let is_sound = offset < len
-                && bytes as u64 <= len - offset
-                && latest.owner.get() == owner
-                && (latest.is_writable.get() || !for_write)
-                // Acquire: pairs with the Release in `take_out`.
-                && latest.forgotten.get() == self.addresses().forgotten.load(Ordering::Acquire);
-            if !is_sound {
+            let Some((offset, place)) = latest.place(self.addresses(), start, bytes, for_write) else {
                 return false;
-            }
-            // SAFETY: the offset lies inside the piece, by the first comparison.
-            let place = unsafe { latest.start.get().add(offset as usize) };
+            };
+            let access = || {
+                access(place);
+                true
+            };
             if latest.words.get().is_null() {
-                let is_believed = coarse_ns() < latest.believed_until_ns.get();
-                if is_believed {
-                    access(place);
-                }
-                return is_believed;
+                return coarse_ns() < latest.believed_until_ns.get() && access();
             }
-            latest.in_page(offset, bytes, for_write, || access(place))
+            latest.in_page(offset, bytes, for_write, access)
         })
     }
 
@@ -586,9 +616,30 @@ impl Latest {
         }
     }
 
-    /// Runs `access` if the range lies in one page that is here, and keeps the page here meanwhile.
-    #[inline]
-    fn in_page(&self, offset: u64, bytes: usize, is_write: bool, access: impl FnOnce()) -> bool {
+    /// Where a range lies, from the start of the piece and in memory, if the piece has it and is still what it was.
+    #[inline(always)]
+    fn place(
+        &self,
+        addresses: &Arc<Addresses>,
+        start: u64,
+        bytes: usize,
+        for_write: bool,
+    ) -> Option<(u64, *mut u8)> {
+        let offset = start.wrapping_sub(self.first.get());
+        let len = self.bytes.get();
+        let is_sound = offset < len
+            && bytes as u64 <= len - offset
+            && self.owner.get() == Arc::as_ptr(addresses)
+            && (self.is_writable.get() || !for_write)
+            // Acquire: pairs with the Release in `take_out`.
+            && self.forgotten.get() == addresses.forgotten.load(Ordering::Acquire);
+        // SAFETY: the offset lies inside the piece, by the first comparison.
+        is_sound.then(|| (offset, unsafe { self.start.get().add(offset as usize) }))
+    }
+
+    /// Runs `access` if the range lies in one page that is here, and keeps the page here meanwhile; says whether it was done.
+    #[inline(always)]
+    fn in_page(&self, offset: u64, bytes: usize, is_write: bool, access: impl FnOnce() -> bool) -> bool {
         let index = offset >> PAGE_SHIFT;
         if (offset & (PAGE_BYTES - 1)) + bytes as u64 > PAGE_BYTES {
             return false;
@@ -607,13 +658,11 @@ impl Latest {
         compiler_fence(Ordering::SeqCst);
         // Acquire: pairs with the node's Release, which comes after the bytes of a page that has arrived.
         let is_here = PageWord(word.load(Ordering::Acquire)).is_plainly_fit(is_write);
-        if is_here {
-            access();
-        }
+        let is_done = is_here && access();
         // Release: the access comes before, for a mover who loads with Acquire.
         slot.store(0, Ordering::Release);
-        // What is not here is counted where it is done.
-        if is_here {
+        // What is not done here is counted where it is.
+        if is_done {
             let left = self.until_sample.get();
             if left == 0 {
                 self.sample(page, is_write);
@@ -621,7 +670,7 @@ impl Latest {
                 self.until_sample.set(left - 1);
             }
         }
-        is_here
+        is_done
     }
 
     /// Tells the node of the accesses since the last time, as if all had been like this one.

@@ -5,10 +5,14 @@
 //! stores that word between two of them, half of the old and half of the new one are copied. Where both begin with a word and
 //! the length is one of words, all pieces are words or several; only other copies are made here, word by word.
 
+use super::{copy_streaming, is_streaming, streaming_fence};
 use crate::shared_slice::{INLINE_COPY_BYTES_MAX, copy_racing};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WORD_BYTES: usize = size_of::<u64>();
+/// Stores from this size on go past the caches. Into memory that no cache holds they take half of the time of `memcpy`, which is more
+/// than a reader loses who comes at once; below it the reader loses more (docs/decisions/2026-11-27-long-writes.md).
+const STREAMED_BYTES_MIN: usize = 128 << 10;
 
 /// Copies memory that others may be writing. A word of 8 aligned bytes of the source that lies in the range whole is copied as it
 /// was at one moment.
@@ -27,19 +31,57 @@ pub unsafe fn load_words(source: *const u8, destination: *mut u8, bytes: usize) 
 }
 
 /// Copies into memory that others may be reading. A word of 8 aligned bytes of the destination that lies in the range whole
-/// is stored at once.
+/// is stored at once. Whoever is told of these bytes by a later store sees them.
 ///
 /// # Safety
 /// As [`copy_racing`].
 #[inline(always)]
 pub unsafe fn store_words(source: *const u8, destination: *mut u8, bytes: usize) {
-    if is_of_words(destination.addr(), source.addr(), bytes) {
+    if bytes >= STREAMED_BYTES_MIN && is_streaming() {
+        // SAFETY: the caller's promise.
+        unsafe { stream_words(source, destination, bytes) };
+    } else if is_of_words(destination.addr(), source.addr(), bytes) {
         // SAFETY: the caller's promise.
         unsafe { copy_racing(source, destination, bytes) };
     } else {
         // SAFETY: as above.
         unsafe { store_each(source, destination, bytes) };
     }
+}
+
+/// As [`load_words`], but only up to 128 bytes of whole words, which needs no call of another function; says whether they were
+/// copied.
+///
+/// # Safety
+/// As [`copy_racing`].
+#[inline(always)]
+pub unsafe fn load_few_words(source: *const u8, destination: *mut u8, bytes: usize) -> bool {
+    let is_few = is_few_words(source.addr(), bytes);
+    if is_few {
+        // SAFETY: the caller's promise.
+        unsafe { copy_racing(source, destination, bytes) };
+    }
+    is_few
+}
+
+/// As [`store_words`], but only up to 128 bytes of whole words, which needs no call of another function; says whether they were
+/// copied.
+///
+/// # Safety
+/// As [`copy_racing`].
+#[inline(always)]
+pub unsafe fn store_few_words(source: *const u8, destination: *mut u8, bytes: usize) -> bool {
+    let is_few = is_few_words(destination.addr(), bytes);
+    if is_few {
+        // SAFETY: the caller's promise.
+        unsafe { copy_racing(source, destination, bytes) };
+    }
+    is_few
+}
+
+#[inline(always)]
+fn is_few_words(shared: usize, bytes: usize) -> bool {
+    bytes <= INLINE_COPY_BYTES_MAX && (shared | bytes).is_multiple_of(WORD_BYTES)
 }
 
 /// Whether every move of [`copy_racing`] is made of words of the shared side. Those of short copies begin at places that count from
@@ -84,6 +126,22 @@ unsafe fn store_each(source: *const u8, destination: *mut u8, bytes: usize) {
     };
     // SAFETY: the caller's promise.
     unsafe { each(source, destination, bytes, (destination.addr(), source.addr()), word) };
+}
+
+/// # Safety
+/// As [`store_words`].
+#[inline(never)]
+unsafe fn stream_words(source: *const u8, destination: *mut u8, bytes: usize) {
+    let (head, words) = parts(destination.addr(), bytes);
+    let end = head + words;
+    // SAFETY: all places lie inside both ranges, which the caller promises. Streamed copies are made of whole words where both the
+    // destination and the length are.
+    unsafe {
+        copy_racing(source, destination, head);
+        copy_streaming(source.add(head), destination.add(head), words);
+        copy_racing(source.add(end), destination.add(end), bytes - end);
+    }
+    streaming_fence();
 }
 
 /// Copies the whole words of the shared side, each by `word` where [`copy_racing`] would not keep to them, and what is before and
@@ -131,8 +189,8 @@ mod tests {
     #[test]
     fn every_length_and_place_is_copied_whole_and_nothing_beside_it() {
         let source: Vec<u8> = (0..600_u32).map(|at| (at * 7 % 251) as u8).collect();
-        for copy in [load_words as Copy, store_words] {
-            for bytes in (0..300).chain([511, 512]) {
+        for copy in [load_words as Copy, store_words, stream_words] {
+            for bytes in (0..300).chain([511, 512, 520, 530]) {
                 for (from, into) in PLACES {
                     let mut room = vec![0xEE_u8; 700];
                     // SAFETY: both lists are long enough for the longest from the farthest place.
@@ -143,6 +201,40 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn long_stores_are_whole_too() {
+        let source: Vec<u8> = (0..STREAMED_BYTES_MIN + 100).map(|at| (at * 7 % 251) as u8).collect();
+        for bytes in [STREAMED_BYTES_MIN - 1, STREAMED_BYTES_MIN, STREAMED_BYTES_MIN + 13] {
+            let mut room = vec![0xEE_u8; bytes + 100];
+            // SAFETY: both lists are long enough.
+            unsafe { store_words(source[3..].as_ptr(), room[29..].as_mut_ptr(), bytes) };
+            assert!(room[29..29 + bytes] == source[3..3 + bytes], "{bytes}");
+            assert!(room[..29].iter().chain(&room[29 + bytes..]).all(|byte| *byte == 0xEE), "{bytes}");
+        }
+    }
+
+    #[test]
+    fn few_words_are_words_and_few() {
+        let source: Vec<u8> = (1..=200).collect();
+        for (bytes, from) in [(0, 0), (8, 3), (64, 1), (120, 0), (128, 5)] {
+            let mut room = [0_u64; 16];
+            // SAFETY: both have as many bytes.
+            assert!(unsafe { store_few_words(source[from..].as_ptr(), room.as_mut_ptr().cast(), bytes) });
+            let mut back = vec![0_u8; bytes];
+            // SAFETY: as above.
+            assert!(unsafe { load_few_words(room.as_ptr().cast(), back.as_mut_ptr(), bytes) });
+            assert_eq!(back, source[from..from + bytes]);
+        }
+        let mut room = [0_u64; 20];
+        for (bytes, into) in [(136, 0), (12, 0), (8, 4), (7, 0)] {
+            // SAFETY: both have as many bytes.
+            assert!(!unsafe {
+                store_few_words(source.as_ptr(), room.as_mut_ptr().cast::<u8>().add(into), bytes)
+            });
+        }
+        assert_eq!(room, [0; 20]);
     }
 
     fn shared() -> Vec<AtomicU64> {
@@ -183,8 +275,8 @@ mod tests {
         });
     }
 
-    /// Whether somebody sees half of a word while `bytes` bytes are stored, beside the words in which they begin and end.
-    fn stores_halves(bytes: usize, (into, from): (usize, usize)) -> bool {
+    /// Whether somebody sees half of a word while `bytes` bytes are stored by `copy`, beside the words in which they begin and end.
+    fn stores_halves(copy: Copy, bytes: usize, (into, from): (usize, usize)) -> bool {
         let (shared, done, looks) = (shared(), AtomicBool::new(false), AtomicU64::new(0));
         let sources = [vec![0_u8; 16 * WORDS], vec![0xff; 16 * WORDS]];
         std::thread::scope(|scope| {
@@ -201,7 +293,7 @@ mod tests {
             while looks.load(Ordering::SeqCst) < ROUNDS {
                 let place = source.next().unwrap()[from..].as_ptr();
                 // SAFETY: as many bytes are there on both sides; the other thread loads by atomics only.
-                unsafe { store_words(place, shared.as_ptr().cast_mut().cast::<u8>().add(into), bytes) };
+                unsafe { copy(place, shared.as_ptr().cast_mut().cast::<u8>().add(into), bytes) };
             }
             done.store(true, Ordering::SeqCst);
             watch.join().unwrap()
@@ -211,7 +303,18 @@ mod tests {
     #[test]
     fn no_half_of_a_word_is_stored() {
         let cases = LENGTHS.iter().flat_map(|&bytes| PLACES.map(|place| (bytes, place)));
-        let torn = cases.filter(|&(bytes, place)| stores_halves(bytes, place)).collect::<Vec<_>>();
+        let torn =
+            cases.filter(|&(bytes, place)| stores_halves(store_words, bytes, place)).collect::<Vec<_>>();
+        assert_eq!(torn, [], "bytes, shared place, private place");
+    }
+
+    /// Also past the caches; shorter ones go through them, as nothing else that is shared does.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn no_half_of_a_word_is_streamed() {
+        let cases = [520, 527, 1024, 3000].into_iter().flat_map(|bytes| PLACES.map(|place| (bytes, place)));
+        let torn =
+            cases.filter(|&(bytes, place)| stores_halves(stream_words, bytes, place)).collect::<Vec<_>>();
         assert_eq!(torn, [], "bytes, shared place, private place");
     }
 }
