@@ -2,7 +2,9 @@
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::service;
 use hinterland_pool::{Pool, RingChoice};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +26,13 @@ impl Context {
     /// The socket that is meant.
     pub fn socket(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(hinterland_pool::default_socket)
+    }
+
+    /// Tells systemd that the command serves from now on, and in a few words what.
+    pub fn tell_ready(&self, words: impl Display) {
+        if let Err(error) = service::tell_ready(&words.to_string()) {
+            self.output.warn(format_args!("systemd is not told that this serves: {error}"));
+        }
     }
 
     /// A connection to the pool through the node, for what may take long. While the node is silent, people are told; what is done

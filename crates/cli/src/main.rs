@@ -14,6 +14,7 @@ mod output;
 mod progress;
 mod run;
 mod screen;
+mod service;
 mod shapes;
 mod size;
 mod table;

@@ -214,6 +214,7 @@ impl Node {
             return Err(NodeError::Open { address: options.listen });
         }
         let unix = UnixListener::bind(&options.socket)?;
+        unix.let_in(options.socket_group)?;
         let (listener, advertised) = listen(&options)?;
         let (chosen, mut messages) = choose_memory(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {

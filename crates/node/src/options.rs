@@ -59,6 +59,8 @@ pub struct NodeOptions {
     pub rack: RackName,
     /// Unix socket for sessions of its host.
     pub socket: PathBuf,
+    /// The group whose members may use that socket; else the node's own user may, and root.
+    pub socket_group: Option<u32>,
     /// Folder of its state; survives restarts.
     pub state: PathBuf,
     /// Where other nodes reach it.
@@ -138,6 +140,7 @@ impl NodeOptions {
             name: name.to_owned(),
             rack,
             socket,
+            socket_group: None,
             state,
             listen,
             advertise: None,

@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -68,6 +68,22 @@ impl UnixListener {
         // SAFETY: plain values.
         check(unsafe { libc::listen(descriptor.as_raw_fd(), BACKLOG) }, "listen", subject)?;
         Ok(Self { descriptor, path: path.to_path_buf() })
+    }
+
+    /// Lets members of the group connect, or else nobody but the user of this process, and root.
+    ///
+    /// # Errors
+    /// `EPERM` for a group of which this user is no member.
+    pub fn let_in(&self, group: Option<u32>) -> Result<(), OsError> {
+        let failed = |call, error| OsError::system(call, self.path.display().to_string(), error);
+        if group.is_some() {
+            std::os::unix::fs::chown(&self.path, None, group).map_err(|error| {
+                failed("chown", error).with_hint("choose a group of which this user is a member")
+            })?;
+        }
+        let mode = if group.is_some() { 0o660 } else { 0o600 };
+        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
+            .map_err(|error| failed("chmod", error))
     }
 
     /// Takes the next connection; `None` when none comes within the time.

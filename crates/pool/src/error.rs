@@ -5,15 +5,13 @@ use hinterland_fabric::FabricError;
 use hinterland_os::OsError;
 use hinterland_proto::control::ControlError;
 use hinterland_proto::{FrameError, HandshakeError};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// An operation on the pool failed; the text ends in what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// No node listens on the socket.
-    #[error(
-        "no node answers on {socket}: {source} (hint: start one with `hinterland up`, or name its socket with --socket)"
-    )]
+    #[error("{}", no_node(socket, source))]
     NoNode {
         /// The socket.
         socket: PathBuf,
@@ -106,6 +104,20 @@ impl PoolError {
     }
 }
 
+/// A socket at which nobody answers, or that this user may not use.
+fn no_node(socket: &Path, source: &std::io::Error) -> String {
+    let place = socket.display();
+    if source.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!(
+            "this user may not use the node at {place}: {source} (hint: start the node with --socket-group GROUP and be a member of that \
+             group, or name another socket with --socket)"
+        );
+    }
+    format!(
+        "no node answers on {place}: {source} (hint: start one with `hinterland up`, or name its socket with --socket)"
+    )
+}
+
 /// What to do about an input or output that failed.
 fn stream_hint(source: &std::io::Error) -> &'static str {
     const EMFILE: i32 = 24;
@@ -123,6 +135,13 @@ fn stream_hint(source: &std::io::Error) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_of_others_is_no_missing_node() {
+        let text = |errno| no_node(Path::new("/run/a.sock"), &std::io::Error::from_raw_os_error(errno));
+        assert!(text(13).contains("--socket-group GROUP") && !text(13).contains("no node answers"));
+        assert!(text(2).contains("no node answers on /run/a.sock") && text(2).contains("hinterland up"));
+    }
 
     #[test]
     fn a_failed_stream_says_what_to_do_about_its_reason() {

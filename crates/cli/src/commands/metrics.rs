@@ -47,7 +47,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     })?;
     let failed = |error: std::io::Error| Failure::new(format!("the listener broke: {error}"), "start again");
     listener.set_nonblocking(true).map_err(failed)?;
-    context.output.say(format!("serving http://{}/metrics", listener.local_addr().map_err(failed)?));
+    let serving = format!("serving http://{}/metrics", listener.local_addr().map_err(failed)?);
+    context.output.say(&serving);
+    context.tell_ready(&serving);
     let clients = Arc::new(());
     // Between two requests for a second at most: `wait_readable` watches one descriptor.
     while !wait_readable(&signals, Some(Duration::from_millis(20)))? {

@@ -67,6 +67,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         let way = if mounted.passes_through() { ", local objects passed through" } else { "" };
         context.output.say(format_args!("mounted on {}{way}; ctrl-C unmounts", folder.display()));
     }
+    context.tell_ready(format_args!("mounted on {}", folder.display()));
     std::thread::spawn(move || {
         // The mount's own end comes over the same channel; either ends the wait.
         while !matches!(hinterland_os::poll::wait_readable(&signals, None), Ok(true)) {}

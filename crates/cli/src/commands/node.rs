@@ -2,6 +2,7 @@
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::service;
 use crate::size::Size;
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
@@ -33,8 +34,8 @@ Or the directory is in etcd, and the nodes choose one of them to lead it, and an
 It prints a line when it is ready, and stays in the foreground until ctrl-C or SIGTERM. Objects \
 and KV blocks stay in memory and are there again when it is started on the same state folder.")]
 pub struct Arguments {
-    /// The node's name
-    #[arg(long, value_name = "NAME", value_parser = RackName::from_str)]
+    /// The node's name; of several the last one counts
+    #[arg(long, value_name = "NAME", value_parser = RackName::from_str, overrides_with = "name")]
     name: RackName,
     /// The rack that it serves [default: the name]
     #[arg(long, value_name = "RACK")]
@@ -110,6 +111,9 @@ pub struct Memory {
     /// NUMA nodes that the memory comes from, such as 1 or 1,2: pages are made on several in turn [default: any]
     #[arg(long, value_name = "NODES")]
     pub numa: Option<NumaNodes>,
+    /// Group whose members may use the node, by name or number; else its own user may, and root
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    pub socket_group: Option<u32>,
     /// File with the pool's key
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
@@ -289,6 +293,7 @@ pub fn options(
     options.shelf.clone_from(&memory.shelf);
     options.backing = memory.backing.clone();
     options.numa.clone_from(&memory.numa);
+    options.socket_group = memory.socket_group;
     options.key_file.clone_from(&memory.key);
     options.streams = usize::from(memory.streams);
     options.rdma = memory.rdma.clone();
@@ -354,8 +359,10 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
         "directory": status.directory,
     });
     context.output.either(&ready, || node.ready_line())?;
+    context.tell_ready(node.ready_line());
     advice.iter().for_each(|line| context.output.say(line));
     while !wait_readable(&signals, None)? {}
+    service::tell_stopping();
     context.output.say("stopping; objects stay in memory for the next start");
     node.stop();
     Ok(ExitCode::SUCCESS)
@@ -371,6 +378,18 @@ fn default_state(name: &str) -> Result<PathBuf, Failure> {
     home.map(|home| home.join("hinterland").join(name)).ok_or_else(|| {
         Failure::usage("there is no home folder for the node's state", "name one with --state DIR")
     })
+}
+
+/// The number of a group.
+fn group(text: &str) -> Result<u32, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    match nix::unistd::Group::from_name(text) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        Ok(None) => Err(format!("there is no such group (hint: `sudo groupadd --system {text}` makes it)")),
+        Err(error) => Err(format!("groups cannot be looked up: {error} (hint: give the group's number)")),
+    }
 }
 
 /// How an address is written.

@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::input;
+use crate::service;
 use crate::size::Size;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
 use hinterland_os::poll::{SignalWatch, wait_readable};
@@ -90,7 +91,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let watched = context.clone();
     let watching = std::thread::Builder::new().name("node".to_owned()).spawn(move || watch(&watched));
     watching.map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))?;
+    context.tell_ready(format_args!("serving at {}", addresses.join(", ")));
     while !wait_readable(&signals, None)? {}
+    service::tell_stopping();
     drop(server);
     Ok(ExitCode::SUCCESS)
 }

@@ -136,6 +136,7 @@ fn serve_device(serve: &Serve, context: &Context) -> Result<ExitCode, Failure> {
 
 fn tell_ready(server: &Server, bytes: u64, context: &Context) -> Result<(), Failure> {
     let addresses: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
+    context.tell_ready(format_args!("serving at {}", addresses.join(", ")));
     if context.output.json {
         return context.output.json(&json!({ "ready": true, "listen": addresses, "bytes": bytes }));
     }

@@ -149,3 +149,20 @@ fn waiting_for_a_silent_peer_ends() {
     assert_eq!(other.receive(&mut [0; 1], &mut Vec::new()).unwrap(), 0);
     assert_eq!(other.send(b"x", &[]).unwrap_err().errno(), Some(libc::EPIPE));
 }
+
+#[test]
+fn a_socket_lets_in_its_user_or_a_group() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = std::env::temp_dir().join(format!("hinterland-let-in-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let path = folder.join("node.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mode = || std::fs::metadata(&path).unwrap().mode() & 0o777;
+    listener.let_in(None).unwrap();
+    assert_eq!(mode(), 0o600);
+    let own = std::fs::metadata(&path).unwrap().gid();
+    listener.let_in(Some(own)).unwrap();
+    assert_eq!((mode(), std::fs::metadata(&path).unwrap().gid()), (0o660, own));
+    drop(listener);
+    std::fs::remove_dir(&folder).unwrap();
+}

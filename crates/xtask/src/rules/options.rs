@@ -33,6 +33,8 @@ const FOREIGN: &[Foreign] = &[
     Foreign { option: "--fork", program: "unshare" },
     Foreign { option: "--pid", program: "unshare" },
     Foreign { option: "--mount-proc", program: "unshare" },
+    // How a group for a socket is made.
+    Foreign { option: "--system", program: "groupadd" },
     // What containers lack for a mount.
     Foreign { option: "--cap-add", program: "in a container" },
     // The kernel's swap devices.

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::run::gpu::node_address;
 use crate::run::temporary::TemporaryFolder;
+use crate::service;
 use crate::size::Size;
 use hinterland_channel::Address;
 use hinterland_gpunode::daemon::{Daemon, DaemonError, DaemonOptions};
@@ -96,7 +97,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     } else {
         context.output.say(format_args!("GPUs are served at {}; ctrl-C ends it", addresses.join(", ")));
     }
+    context.tell_ready(format_args!("serving at {}", addresses.join(", ")));
     while !wait_readable(&signals, None)? {}
+    service::tell_stopping();
     drop(daemon);
     Ok(ExitCode::SUCCESS)
 }
