@@ -76,7 +76,9 @@ pub fn check_rights() -> Result<(), FarError> {
         }));
     }
     let faults = Userfault::open(Features::FAR_MEMORY).map_err(|error| match error.errno() {
-        Some(EPERM) => error.with_hint("run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd"),
+        Some(EPERM) => error.with_hint(
+            "run it as root, or with CAP_SYS_PTRACE and the right to userfaultfd; in a container, start it with `--cap-add SYS_PTRACE`",
+        ),
         _ => error,
     })?;
     if faults.scope() == Scope::Full {

@@ -302,7 +302,9 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
 
 fn device_hint(error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => format!("run `chmod 0666 {DEVICE}` as root"),
+        io::ErrorKind::PermissionDenied => {
+            format!("run `chmod 0666 {DEVICE}` as root; in a container, start it with `--device {DEVICE}`")
+        }
         _ => format!("run `modprobe fuse` as root; in a container, start it with `--device {DEVICE}`"),
     }
 }

@@ -40,6 +40,7 @@ pub mod barrier;
 pub mod checking;
 pub mod clock;
 pub mod coherence;
+pub mod container;
 pub mod control_groups;
 pub mod copying;
 pub mod direct_file;

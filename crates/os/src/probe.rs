@@ -3,6 +3,7 @@
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 
+use crate::container;
 use crate::huge_pages::{self, HugePageCounts};
 use crate::limits::{self, Limit};
 use crate::userfault::{Features, Scope, Userfault};
@@ -11,6 +12,8 @@ use crate::userfault::{Features, Scope, Userfault};
 const OPEN_FILES_WANTED: u64 = 4096;
 /// `CAP_SYS_ADMIN` as a bit number.
 const CAP_SYS_ADMIN: u32 = 21;
+/// `CAP_SYS_PTRACE` as a bit number.
+const CAP_SYS_PTRACE: u32 = 19;
 /// The fault features that regions need.
 const FAULT_FEATURES_WANTED: Features = Features::MISSING_SHMEM
     .with(Features::MINOR_SHMEM)
@@ -89,6 +92,10 @@ pub struct Machine {
     pub fuse: Works,
     /// Whether this process may mount.
     pub may_administrate: bool,
+    /// Whether this process may look into others, as who serves their faults must.
+    pub may_trace: bool,
+    /// Whether this process runs in a container.
+    pub in_container: bool,
     /// Limit of open files.
     pub open_files: Limit,
     /// Limit of locked memory in bytes.
@@ -117,6 +124,8 @@ impl Machine {
             fault_service: fault_service(),
             fuse: opens("/dev/fuse"),
             may_administrate: has_capability(CAP_SYS_ADMIN),
+            may_trace: has_capability(CAP_SYS_PTRACE),
+            in_container: container::is_inside(),
             open_files: limits::open_files().unwrap_or(no_limit),
             locked_memory_bytes: limits::locked_memory_bytes().unwrap_or(no_limit),
             shared_memory: space(Path::new("/dev/shm")),
@@ -130,6 +139,7 @@ impl Machine {
     fn find_problems(&self) -> Vec<Problem> {
         [
             self.fault_problem(),
+            self.fork_problem(),
             self.fuse_problem(),
             self.huge_page_problem(),
             self.shared_memory_problem(),
@@ -141,7 +151,11 @@ impl Machine {
     }
 
     fn fault_problem(&self) -> Option<Problem> {
-        let command = "sysctl vm.unprivileged_userfaultfd=1".to_owned();
+        let command = if self.in_container {
+            "start the container with `--device /dev/userfaultfd`".to_owned()
+        } else {
+            "sysctl vm.unprivileged_userfaultfd=1".to_owned()
+        };
         match &self.fault_service {
             FaultService::Full(features) if features.contains(FAULT_FEATURES_WANTED) => None,
             FaultService::Full(_) => Some(Problem {
@@ -162,18 +176,45 @@ impl Machine {
         }
     }
 
-    fn fuse_problem(&self) -> Option<Problem> {
-        let Works::No(reason) = &self.fuse else { return None };
-        let command = if Path::new("/dev/fuse").exists() { "chmod 0666 /dev/fuse" } else { "modprobe fuse" };
-        Some(Problem {
-            what: format!("/dev/fuse cannot be opened: {reason}"),
-            effect: "`hinterland mount` and `hinterland run` do not work",
-            command: command.to_owned(),
+    /// Outside of containers root has the right, and the others are told when they need it.
+    fn fork_problem(&self) -> Option<Problem> {
+        (self.in_container && !self.may_trace).then(|| Problem {
+            what: "forks of programs cannot be followed".to_owned(),
+            effect: "`hinterland run --local` does not work",
+            command: "start the container with `--cap-add SYS_PTRACE`".to_owned(),
         })
+    }
+
+    fn fuse_problem(&self) -> Option<Problem> {
+        let effect = "`hinterland mount` and `hinterland run` do not work";
+        let what = match &self.fuse {
+            Works::No(reason) => format!("/dev/fuse cannot be opened: {reason}"),
+            Works::Yes if self.in_container && !self.may_administrate => "nothing can be mounted".to_owned(),
+            Works::Yes => return None,
+        };
+        let command = if self.in_container {
+            let command = "start the container with `--device /dev/fuse --cap-add SYS_ADMIN`".to_owned();
+            let effect = "`hinterland mount` does not work, and `hinterland run` only with --no-mount";
+            return Some(Problem { what, effect, command });
+        } else if Path::new("/dev/fuse").exists() {
+            "chmod 0666 /dev/fuse"
+        } else {
+            "modprobe fuse"
+        };
+        Some(Problem { what, effect, command: command.to_owned() })
     }
 
     fn huge_page_problem(&self) -> Option<Problem> {
         let obtainable = self.huge_pages.is_some_and(|counts| counts.obtainable() > 0);
+        if self.in_container && !self.may_administrate {
+            return Some(Problem {
+                what: "huge pages cannot be mounted".to_owned(),
+                effect: "faults and scans of pool memory are several times slower",
+                command: "start the container with `-v /dev/hugepages:/dev/hugepages`, and the node with \
+                          `--backing /dev/hugepages`"
+                    .to_owned(),
+            });
+        }
         // With the right to raise the overcommit, nodes do so themselves when they start.
         if obtainable || (self.may_administrate && self.huge_pages.is_some()) {
             return None;
@@ -196,7 +237,11 @@ impl Machine {
                 None => "there is no /dev/shm".to_owned(),
             },
             effect: "without huge pages the pool has no more room than that",
-            command: "mount -o remount,size=75% /dev/shm".to_owned(),
+            command: if self.in_container {
+                "start the container with `--shm-size 8g`".to_owned()
+            } else {
+                "mount -o remount,size=75% /dev/shm".to_owned()
+            },
         })
     }
 
@@ -305,6 +350,7 @@ mod tests {
     #[test]
     fn each_missing_thing_is_a_problem_with_its_command() {
         let mut machine = Machine::probe();
+        machine.in_container = false;
         machine.fault_service = FaultService::Absent("Operation not permitted".to_owned());
         machine.fuse = Works::No("No such file or directory".to_owned());
         machine.huge_pages = None;
@@ -315,6 +361,28 @@ mod tests {
         assert_eq!(commands.len(), 5, "{commands:?}");
         for word in ["userfaultfd", "fuse", "hugepages", "/dev/shm", "ulimit -n"] {
             assert!(commands.iter().any(|command| command.contains(word)), "{word} in {commands:?}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_mended_from_outside() {
+        let mut machine = Machine::probe();
+        machine.in_container = true;
+        (machine.may_administrate, machine.may_trace) = (false, false);
+        machine.fault_service = FaultService::Absent("Function not implemented".to_owned());
+        machine.fuse = Works::Yes;
+        machine.shared_memory = Some(Space { total_bytes: 64 << 20, free_bytes: 64 << 20 });
+        let commands: Vec<String> =
+            machine.find_problems().into_iter().map(|problem| problem.command).collect();
+        for option in [
+            "--device /dev/userfaultfd",
+            "--cap-add SYS_PTRACE",
+            "--device /dev/fuse --cap-add SYS_ADMIN",
+            "--backing /dev/hugepages",
+            "--shm-size 8g",
+        ] {
+            let mended = |command: &String| command.contains("container with") && command.contains(option);
+            assert!(commands.iter().any(mended), "{option} in {commands:?}");
         }
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use self::layout as uffd;
 use crate::BASE_PAGE_BYTES;
+use crate::container;
 use crate::error::{OsError, check};
 use crate::poll;
 
@@ -600,14 +601,25 @@ fn open_descriptor() -> Result<(OwnedFd, Scope), OsError> {
         return Ok((descriptor, Scope::Full));
     }
     system_call(flags | uffd::USER_MODE_ONLY).map(|descriptor| (descriptor, Scope::UserModeOnly)).map_err(
-        |error| OsError::Unsupported {
-            operation: "serving page faults",
-            reason: error.to_string(),
-            hint: "as root: `sysctl vm.unprivileged_userfaultfd=1`, or give this user the right to open \
-                   /dev/userfaultfd"
-                .into(),
+        |error| match error {
+            OsError::System { operation, source, .. } => OsError::Unsupported {
+                operation: "serving page faults",
+                reason: format!("{operation}: {source}"),
+                hint: no_faults_hint(source.raw_os_error()).into(),
+            },
+            other => other,
         },
     )
+}
+
+fn no_faults_hint(errno: Option<libc::c_int>) -> &'static str {
+    if container::is_inside() {
+        "in a container, start it with `--device /dev/userfaultfd`, and for far memory with `--cap-add SYS_PTRACE`"
+    } else if errno == Some(libc::ENOSYS) {
+        "the kernel lacks it; a kernel from 6.8 on has everything that is used"
+    } else {
+        "as root: `sysctl vm.unprivileged_userfaultfd=1`, or give this user the right to open /dev/userfaultfd"
+    }
 }
 
 fn system_call(flags: libc::c_int) -> Result<OwnedFd, OsError> {

@@ -51,6 +51,9 @@ pub struct Arguments {
     /// Let the program make, write, rename and remove files there, as `hinterland mount --writable` does
     #[arg(long)]
     writable: bool,
+    /// Show the program nothing of the pool, which needs the right to mount; for --local and --gpu
+    #[arg(long, conflicts_with_all = ["at", "budget", "unit", "writable", "model"])]
+    no_mount: bool,
     /// Do not preload the library: mapped files are then read through the mount
     #[arg(long)]
     no_preload: bool,
@@ -103,9 +106,16 @@ fn unit(text: &str) -> Result<Size, String> {
 /// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let socket = absolute(&context.socket())?;
+    if arguments.no_mount && arguments.gpu.is_none() && !arguments.far.is_wanted() {
+        return Err(Failure::usage(
+            "with --no-mount alone the program has nothing of Hinterland",
+            "give it far memory with --local SIZE or a GPU with --gpu ADDRESS, or leave --no-mount away",
+        ));
+    }
     let libraries = arguments.gpu.is_some().then(|| libraries(arguments, context)).transpose()?;
     // Ask before anything else, so that a missing node is told first.
     let pool = match context.pool() {
+        _ if arguments.no_mount => None,
         Ok(pool) => Some(asked(pool, arguments)?),
         Err(_) if arguments.far.is_wanted() && libraries.is_none() => None,
         Err(failure) if libraries.is_some() && arguments.model.is_empty() => {

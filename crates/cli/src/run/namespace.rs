@@ -40,7 +40,9 @@ fn keep_identity(user: u32, group: u32) -> io::Result<()> {
 fn refused(as_root: bool, error: Errno) -> Failure {
     let text = format!("no mount namespace can be made: {}", error.desc());
     if as_root {
-        Failure::new(text, "in a container, start it with `--cap-add SYS_ADMIN --device /dev/fuse`")
+        let hint = "in a container, start it with `--cap-add SYS_ADMIN --device /dev/fuse`, or give `hinterland run --no-mount` to a \
+                    program that needs nothing of the pool";
+        Failure::new(text, hint)
     } else {
         Failure::new(
             text,

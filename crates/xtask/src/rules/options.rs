@@ -36,7 +36,9 @@ const FOREIGN: &[Foreign] = &[
     // How a group for a socket is made.
     Foreign { option: "--system", program: "groupadd" },
     // What containers lack for a mount.
-    Foreign { option: "--cap-add", program: "in a container" },
+    Foreign { option: "--cap-add", program: "container" },
+    Foreign { option: "--device", program: "container" },
+    Foreign { option: "--shm-size", program: "container" },
     // The kernel's swap devices.
     Foreign { option: "--show", program: "swapon" },
     // How memory of devices becomes a NUMA node, and which nodes there are.
