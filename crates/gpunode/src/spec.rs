@@ -1,6 +1,8 @@
 //! Which devices a node serves, as the command line says it.
 
 use crate::software::SoftwareOptions;
+use hinterland_os::probe::memory_total_bytes;
+use hinterland_types::size::human;
 use std::fmt;
 use std::str::FromStr;
 
@@ -23,10 +25,28 @@ impl DeviceSpec {
     /// A sentence that says why there are none, and what to do.
     pub fn memory(&self) -> Result<Vec<(String, u64)>, String> {
         match self {
-            Self::Software(options) => Ok(options.memory()),
+            Self::Software(options) => {
+                let memory = options.memory();
+                refuse_above(memory_total_bytes(), &memory)?;
+                Ok(memory)
+            }
             Self::Cuda(numbers) => crate::cuda::device_memory(numbers),
         }
     }
+}
+
+/// Refuses devices in software that have more memory together than the machine: programs would be promised what is not there.
+fn refuse_above(total: u64, devices: &[(String, u64)]) -> Result<(), String> {
+    let sum = devices.iter().fold(0u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+    if sum <= total {
+        return Ok(());
+    }
+    Err(format!(
+        "devices in software with {} are wanted, and this machine has {} of memory (hint: ask for less, as in \
+         software:memory=2G)",
+        human(sum),
+        human(total)
+    ))
 }
 
 impl FromStr for DeviceSpec {
@@ -80,5 +100,14 @@ mod tests {
         for bad in ["", "gpu", "cuda:x", "software:x", "cuda:-1"] {
             assert!(bad.parse::<DeviceSpec>().unwrap_err().contains("(hint: "), "{bad}");
         }
+    }
+
+    #[test]
+    fn more_memory_than_the_machine_has_is_refused() {
+        let large: DeviceSpec = "software:memory=200000G".parse().unwrap();
+        let refused = large.memory().unwrap_err();
+        assert!(refused.contains("195 TiB") && refused.contains("(hint: "), "{refused}");
+        let two = vec![("a".to_owned(), 3 << 30), ("b".to_owned(), 2 << 30)];
+        assert!(refuse_above(5 << 30, &two).is_ok() && refuse_above((5 << 30) - 1, &two).is_err());
     }
 }
