@@ -40,7 +40,7 @@ The mount is private to the program and its children, and goes with them. The pr
 signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is missing.")]
 pub struct Arguments {
     /// Most bytes that the host keeps of an object of another rack
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = budget)]
     budget: Option<Size>,
     /// Bytes that are fetched at once, a power of two from 64K to 64M [default: chosen from the accesses]
     #[arg(long, value_name = "SIZE", value_parser = unit)]
@@ -87,6 +87,18 @@ pub struct Become {
     open_files: Option<u64>,
     #[arg(required = true, trailing_var_arg = true)]
     program: Vec<OsString>,
+}
+
+/// The least that the host keeps of an object: below it nothing is read from other racks in a bearable time, and most likely a unit was
+/// left out.
+const BUDGET_BYTES_MIN: u64 = 1 << 20;
+
+fn budget(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
+    if size.bytes < BUDGET_BYTES_MIN {
+        return Err(format!("{size} is too little of an object (hint: at least 1M, as in --budget 2G)"));
+    }
+    Ok(size)
 }
 
 fn unit(text: &str) -> Result<Size, String> {
@@ -231,6 +243,14 @@ pub fn become_program(arguments: &Become) -> Result<ExitCode, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_without_its_unit_is_refused() {
+        assert_eq!(budget("1M").map(|size| size.bytes), Ok(1 << 20));
+        for bad in ["0", "2", "512K", "many"] {
+            assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
+        }
+    }
 
     #[test]
     fn a_unit_is_a_power_of_two_within_limits() {
