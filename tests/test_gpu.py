@@ -486,3 +486,15 @@ def test_functions_that_streams_call_are_called_in_order_beside_the_program(gpu_
     for address in (node.unix, node.tcp):
         outcome = node.run(sys.executable, TREE / "tests/programs/gpu_callbacks.py", address=address)
         assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "right\n", "")
+
+
+def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
+    node = gpu_node()
+    words = [node.binary, "run", "--gpu", node.unix, "--", "true"]
+    environment = {name: value for name, value in os.environ.items() if name != "HINTERLAND_SOCKET"}
+    environment["XDG_RUNTIME_DIR"] = str(folder / "empty")
+    told = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert told.stderr == ""
+    environment["HINTERLAND_SOCKET"] = str(folder / "nobody.sock")
+    told = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True)
+    assert "the pool is not mounted" in told.stderr

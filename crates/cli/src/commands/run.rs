@@ -1,7 +1,7 @@
 //! `hinterland run`: runs a program that sees the pool's objects as files and maps them from memory.
 
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::run::{far, gpu, model, namespace, preload, program};
 use crate::size::Size;
 use hinterland_fuse::{MountOptions, Mounted, PoolSource, ReadPreference};
@@ -131,7 +131,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         Ok(pool) => Some(asked(pool, arguments)?),
         Err(_) if arguments.far.is_wanted() && libraries.is_none() => None,
         Err(failure) if libraries.is_some() && arguments.model.is_empty() => {
-            context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
+            // A socket that was named should have a node; nobody else needs to know that there is none.
+            if context.socket.is_some() || failure.exit != Exit::Unreachable {
+                context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
+            }
             None
         }
         Err(failure) => return Err(failure),
