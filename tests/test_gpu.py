@@ -243,12 +243,22 @@ def test_what_a_kernel_prints_is_the_programs_output(gpu_node, program):
     assert outcome.stdout.splitlines() == told
 
 
-def test_a_program_without_a_node_is_told_so_and_has_no_gpu(binary, program, folder):
-    words = [binary, "--quiet", "run", "--gpu", f"unix:{folder}/nobody.sock", "--", program, "basic"]
+def test_a_program_without_a_node_is_not_started(binary, folder):
     environment = {**os.environ, "HINTERLAND_SOCKET": "/nowhere"}
-    outcome = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    for address in (f"unix:{folder}/nobody.sock", f"tcp:127.0.0.1:{free_port()}"):
+        words = [binary, "run", "--gpu", address, "--", "touch", folder / "started"]
+        outcome = subprocess.run(list(map(str, words)), env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert outcome.returncode == 3, outcome.stderr
+        assert address in outcome.stderr and outcome.stderr.count("hint:") == 1, outcome.stderr
+    assert not (folder / "started").exists()
+
+
+def test_a_program_whose_node_is_gone_when_it_asks_is_told_so_and_has_no_gpu(gpu_node, program):
+    node = gpu_node()
+    script = 'kill -9 "$0"; while [ -e "/proc/$0/exe" ]; do sleep 0.02; done; exec "$1" basic'
+    outcome = node.run("sh", "-c", script, node.process.pid, program)
     assert outcome.returncode == 1
-    assert "nobody.sock" in outcome.stderr and "hint:" in outcome.stderr
+    assert node.unix in outcome.stderr and "hint:" in outcome.stderr
     assert "no CUDA-capable device" in outcome.stderr
 
 
@@ -373,12 +383,14 @@ def test_what_killed_processes_left_is_removed_by_the_next_one_and_what_is_in_us
     after = gpu_node()
     assert not left("cuda", killed) and not left("gpu", node.process)
     assert left("cuda", living) and left("gpu", after.process)
+    last = gpu_node()
     after.process.kill()
     after.process.wait()
-    assert subprocess.run(after.program("true")[0], env=environment, check=True, timeout=60).returncode == 0
+    assert subprocess.run(last.program("true")[0], env=environment, check=True, timeout=60).returncode == 0
     assert not left("gpu", after.process) and left("cuda", living)
-    living.terminate()
-    living.wait(20)
+    for one in (living, last.process):
+        one.terminate()
+        one.wait(20)
     assert not list(temporary.iterdir())
 
 

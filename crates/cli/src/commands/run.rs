@@ -190,8 +190,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     Ok(code)
 }
 
-/// What stands in for CUDA, and a word if it cannot.
+/// What stands in for CUDA, and a word if it cannot; a node that does not answer is told before anything is made.
 fn libraries(arguments: &Arguments, context: &Context) -> Result<gpu::Libraries, Failure> {
+    arguments.gpu.as_deref().map(gpu::check).transpose()?;
     if let Some(program) = arguments.program.first() {
         super::gpu::warn_of_runtime_inside(program, context);
     }

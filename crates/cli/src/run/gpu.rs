@@ -5,6 +5,7 @@ use super::temporary::TemporaryFolder;
 use crate::failure::Failure;
 use hinterland_channel::{Address, ChannelError};
 use hinterland_cudanames::CORE_FILE;
+use hinterland_gpunode::inquiry::Inquiry;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -43,6 +44,24 @@ impl Libraries {
         }
         value
     }
+}
+
+/// The variable that names the file with the key of a node on another host.
+const KEY_FILE_VARIABLE: &str = "HINTERLAND_KEY_FILE";
+
+/// Asks a GPU node something, with the key that the program will have: a program whose node does not answer would only find that it has
+/// no device.
+///
+/// # Errors
+/// [`Failure`] with exit status 3 if no node answers.
+pub fn check(node: &str) -> Result<(), Failure> {
+    let address: Address = node.parse().map_err(|error: ChannelError| Failure::of(&error))?;
+    let key = match std::env::var_os(KEY_FILE_VARIABLE) {
+        Some(path) => Some(hinterland_node::read_key(Path::new(&path)).map_err(|error| Failure::of(&error))?),
+        None => None,
+    };
+    Inquiry::open(&address, key)?.ask()?;
+    Ok(())
 }
 
 /// What a program is told of its GPU node.
