@@ -510,3 +510,12 @@ def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
     environment["HINTERLAND_SOCKET"] = str(folder / "nobody.sock")
     told = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=SECONDS, check=True)
     assert "the pool is not mounted" in told.stderr
+
+
+def test_memory_that_the_node_has_not_is_told(gpu_node, program):
+    node = gpu_node("software:memory=64M")
+    for asked, is_told in (("64M", False), ("3G", True)):
+        words = [node.binary, "--quiet", "run", "--gpu", node.unix, "--gpu-memory", asked, "--", program, "basic"]
+        outcome = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=SECONDS, check=False)
+        assert outcome.returncode == 0, outcome.stderr
+        assert ("3.00 GiB of device memory were asked for, and device 0 of the GPU node gives 64.0 MiB" in outcome.stderr) == is_told

@@ -9,6 +9,7 @@ use hinterland_channel::{
 use hinterland_proto::gpu::{DEFAULT_STREAMS, GPU_VERSION, GpuStatus, HELLO, Hello, LIST, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, NotAKey, PoolId, Role};
 use hinterland_types::NodeId;
+use hinterland_types::size::human;
 
 use super::blas_handles::BlasHandles;
 use super::callback::Callbacks;
@@ -133,7 +134,11 @@ impl Session {
         fork::watch()?;
         let channel = connect(&node)?;
         fork::set_sockets(&channel.sockets());
-        let (welcome, sender, receiver) = greet(&node, channel, memory_wanted()?)?;
+        let wanted = memory_wanted()?;
+        let (welcome, sender, receiver) = greet(&node, channel, wanted)?;
+        if let Some(words) = cut(&welcome, wanted) {
+            eprintln!("hinterland: {words}");
+        }
         let session = Self::new(welcome, sender, receiver)?;
         session.fetch_models();
         Ok(session)
@@ -323,6 +328,16 @@ fn memory_wanted() -> Result<u64, String> {
         Ok(text) => text.parse().map_err(|_| format!("{MEMORY}={text} is no number of bytes")),
         Err(_) => Ok(0),
     }
+}
+
+/// What a node gives less than was asked for at the start, in words.
+fn cut(welcome: &Welcome, wanted: u64) -> Option<String> {
+    let (number, device) = welcome.devices.iter().enumerate().find(|(_, device)| device.grant < wanted)?;
+    Some(format!(
+        "{} of device memory were asked for, and device {number} of the GPU node gives {} (hint: ask for at most that with --gpu-memory)",
+        human(wanted),
+        human(device.grant)
+    ))
 }
 
 fn say(sender: &mut Sender, word: u32, body: &[u8]) -> Result<(), ChannelError> {
