@@ -18,6 +18,10 @@ pub enum Exit {
     Usage = 2,
     /// 3: no node answers.
     Unreachable = 3,
+    /// 126, as of a shell: the program is there and cannot be started.
+    CannotStart = 126,
+    /// 127, as of a shell: the program is not there.
+    NotFound = 127,
 }
 
 /// A failed command.

@@ -238,10 +238,10 @@ fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
 /// Never: the failure is told here, because the status is the shell's.
 pub fn become_program(arguments: &Become) -> Result<ExitCode, Failure> {
     let library = arguments.preload.as_deref();
-    let (failure, code) =
+    let failure =
         program::become_program(arguments.parent, library, arguments.open_files, &arguments.program);
     crate::output::Output { json: false, quiet: false }.fail(&failure);
-    Ok(code)
+    Ok(failure.exit_code())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::size::Size;
 use hinterland_far::store::{Packed, Stores};
 use hinterland_far::{Budget, Options, Service, TraceWriter, Watch, Written};
 use hinterland_farplan::trace::Header;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +52,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     if let Some(name) = arguments.program.first() {
         far::check(name)?;
-        check_there(name)?;
+        // A trace of before is replaced only by one of a program that can be started.
+        program::check_startable(name)?;
     }
     let (recorder, written) = begin(&arguments.output, arguments.window, arguments.unit.bytes)?;
     // Before there are other threads: they take the mask over.
@@ -71,18 +72,6 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     drop(supervised.finish(&context.output, child.try_wait().ok().flatten()));
     tell(&written, &arguments.output, &context.output)?;
     Ok(code)
-}
-
-/// Refuses a program that is not there: a trace of before is replaced only by one of a program that is.
-///
-/// # Errors
-/// [`Failure`] for a name under which nothing is found.
-pub fn check_there(name: &OsStr) -> Result<(), Failure> {
-    if hinterland_far::program::find(name).is_some_and(|file| file.exists()) {
-        return Ok(());
-    }
-    let text = format!("there is no program {}", name.display());
-    Err(Failure::new(text, "check its name and the PATH"))
 }
 
 /// Begins a trace of a program that has so much of its memory in sight.
@@ -128,6 +117,27 @@ fn window(text: &str) -> Result<Budget, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::Exit;
+
+    #[test]
+    fn a_trace_of_before_stays_when_the_program_cannot_be_started() {
+        let context = Context { output: Output { json: false, quiet: true }, socket: None };
+        let output = std::env::temp_dir().join(format!("hl-trace-{}", std::process::id()));
+        std::fs::write(&output, "of before").unwrap();
+        for (program, exit) in
+            [("/", Exit::CannotStart), ("/etc/passwd", Exit::CannotStart), ("./nope", Exit::NotFound)]
+        {
+            let arguments = Arguments {
+                output: output.clone(),
+                window: Budget::Percent(20),
+                unit: Size { bytes: 4096 },
+                program: vec![program.into()],
+            };
+            assert_eq!(run(&arguments, &context).unwrap_err().exit, exit, "{program}");
+            assert_eq!(std::fs::read_to_string(&output).unwrap(), "of before");
+        }
+        std::fs::remove_file(output).unwrap();
+    }
 
     #[test]
     fn a_window_may_be_less_than_any_budget() {

@@ -1,6 +1,7 @@
 //! Far memory of a program: what was asked for, and the supervisor while the program runs.
 
 use super::back_end::{BackEnd, back_end, same_fate, understand};
+use super::program::check_startable;
 use super::temporary::TemporaryFolder;
 use crate::commands::trace;
 use crate::context::Context;
@@ -166,7 +167,7 @@ impl Choice {
         if let Some(name) = program.first() {
             check(name)?;
             if self.record.is_some() {
-                trace::check_there(name)?;
+                check_startable(name)?;
             }
         }
         if let Some((record, report)) =

@@ -1,12 +1,12 @@
 //! Watching over a program: it gets our signals, we end with its status, and it ends if we are killed.
 
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use hinterland_far::program::{find, named_interpreter};
 use hinterland_os::limits;
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
-use nix::unistd::{Pid, getppid};
+use nix::unistd::{AccessFlags, Pid, access, getppid};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -26,10 +26,6 @@ const PASSED_ON: [Signal; 9] = [
     Signal::SIGCONT,
     Signal::SIGWINCH,
 ];
-/// Status of a shell for a program that is there and cannot be started.
-const CANNOT_START: u8 = 126;
-/// Status of a shell for a program that is not there.
-const NOT_FOUND: u8 = 127;
 /// What a shell adds to the number of a signal.
 const BY_SIGNAL: i32 = 128;
 
@@ -172,14 +168,14 @@ fn exit_code(status: ExitStatus) -> ExitCode {
 /// Turns this process into the program: it ends when the process `parent` does.
 ///
 /// # Errors
-/// [`Failure`] and the status of a shell when it cannot be started. It does not return otherwise.
+/// [`Failure`] with the status of a shell when it cannot be started. It does not return otherwise.
 pub fn become_program(
     parent: u32,
     library: Option<&OsStr>,
     open_files: Option<u64>,
     program: &[OsString],
-) -> (Failure, ExitCode) {
-    let failed = |text: String, hint: &str| (Failure::new(text, hint), ExitCode::from(CANNOT_START));
+) -> Failure {
+    let failed = |text: String, hint: &str| Failure { exit: Exit::CannotStart, ..Failure::new(text, hint) };
     // The library takes this back in a program that has far memory: it ends all its processes when their supervisor is gone, and says why.
     if let Err(error) = hinterland_os::process::signal_when_parent_dies(Signal::SIGKILL as i32) {
         return failed(error.to_string(), "try again");
@@ -214,18 +210,37 @@ pub fn become_program(
     if error.kind() == std::io::ErrorKind::NotFound {
         return not_found(name);
     }
-    failed(
-        format!("{} cannot be started: {error}", name.display()),
-        "check that it is a program that may be run",
-    )
+    cannot_start(name, &error)
+}
+
+/// Refuses a program that would not be started, for whoever does something before that.
+///
+/// # Errors
+/// [`Failure`] with the status of a shell.
+pub fn check_startable(name: &OsStr) -> Result<(), Failure> {
+    let Some(path) = find(name).filter(|path| path.exists()) else { return Err(not_found(name)) };
+    if named_interpreter(&path).is_some_and(|interpreter| !interpreter.exists()) {
+        return Err(not_found(name));
+    }
+    // By a name without a folder, the kernel is asked about each of the PATH in turn.
+    if !name.as_bytes().contains(&b'/') {
+        return Ok(());
+    }
+    let permitted = if path.is_file() { access(&path, AccessFlags::X_OK) } else { Err(Errno::EACCES) };
+    permitted.map_err(|error| cannot_start(name, &error.into()))
+}
+
+fn cannot_start(name: &OsStr, error: &std::io::Error) -> Failure {
+    let text = format!("{} cannot be started: {error}", name.display());
+    Failure { exit: Exit::CannotStart, ..Failure::new(text, "check that it is a program that may be run") }
 }
 
 /// What was not found: the program, or what the kernel needs to run it, of which it says the same.
-fn not_found(name: &OsStr) -> (Failure, ExitCode) {
+fn not_found(name: &OsStr) -> Failure {
     let shown = name.display();
     let Some(path) = find(name).filter(|path| path.exists()) else {
         let failure = Failure::new(format!("there is no program {shown}"), "check its name and the PATH");
-        return (failure, ExitCode::from(NOT_FOUND));
+        return Failure { exit: Exit::NotFound, ..failure };
     };
     let failure = match named_interpreter(&path) {
         Some(interpreter) => Failure::new(
@@ -238,7 +253,7 @@ fn not_found(name: &OsStr) -> (Failure, ExitCode) {
             "install the C library that it was built with, or build it on this machine",
         ),
     };
-    (failure, ExitCode::from(CANNOT_START))
+    Failure { exit: Exit::CannotStart, ..failure }
 }
 
 #[cfg(test)]
