@@ -9,6 +9,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -213,6 +214,20 @@ class Load:
             assert name in found, f"{name} was acknowledged and is lost"
         for name in found - set(self.there):
             assert name in self.unsure, f"{name} is there, and nobody was told so"
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_node_that_waits_for_etcd_at_its_start_says_so(binary, folder, is_silent):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if is_silent:
+            listener.listen()
+        place = f"etcd://127.0.0.1:{listener.getsockname()[1]}/pool"
+        words = [binary, "--socket", folder / "socket", "node", "--name", "a", "--state", folder / "state", "--directory", place, *ROOM]
+        outcome = subprocess.run(list(map(str, words)), capture_output=True, text=True, timeout=60, check=False)
+    assert outcome.returncode == 1 and "etcd does not answer" in outcome.stderr, outcome.stderr
+    first = outcome.stderr.splitlines()[0]
+    assert first == f"warning: waiting for etcd, which does not answer yet: {place}"
 
 
 def test_a_leader_killed_under_load_loses_nothing_and_repeats_nothing(hosts, make_file, folder):

@@ -20,6 +20,7 @@ use hinterland_proto::control::{DirectoryLeader, PeerReply, PeerRequest, SharedD
 use hinterland_types::NodeId;
 use seat::{NoAnswer, Seat};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ use store::{Fence, Store};
 const LEASE_MIN: Duration = Duration::from_secs(2);
 /// How long a start waits for an etcd that does not answer yet.
 const START_PATIENCE: Duration = Duration::from_secs(5);
+/// After this long people are told what a start waits for.
+const START_NOTICE: Duration = Duration::from_secs(1);
 /// How long a node that stops still asks.
 const LAST_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a leader is looked for that does not answer.
@@ -108,8 +111,10 @@ pub struct Opened {
 /// [`EtcdError`] if etcd does not answer for some seconds, or says no.
 pub fn open(target: Target, member_lease: Duration, fresh: Option<PoolId>) -> Result<Opened, EtcdError> {
     let lease = Duration::from_secs(member_lease.max(LEASE_MIN).as_millis().div_ceil(1000) as u64); // days at most
+    let place = target.to_string();
     let client = Client::new(target, lease / 4)?;
     let store = Arc::new(Store::new(Arc::new(client)));
+    let _notice = tell_wait(place);
     let begun = Instant::now();
     loop {
         match store.pool(fresh) {
@@ -120,6 +125,18 @@ pub fn open(target: Target, member_lease: Duration, fresh: Option<PoolId>) -> Re
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Says what a start waits for when that takes long, unless what is returned is dropped before.
+fn tell_wait(place: String) -> Sender<()> {
+    let (sender, receiver) = channel();
+    // Without a thread more, a start is as silent as it is without etcd.
+    let _ = std::thread::Builder::new().name("notice".to_owned()).spawn(move || {
+        if receiver.recv_timeout(START_NOTICE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("waiting for etcd, which does not answer yet: {place}");
+        }
+    });
+    sender
 }
 
 impl EtcdDirectory {
