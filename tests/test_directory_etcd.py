@@ -331,6 +331,8 @@ def test_an_etcd_that_is_down_is_said_and_what_is_mapped_stays(hosts, make_file,
         assert "has not answered for" not in refused.stderr or "waits for the directory" in refused.stderr, refused.stderr
         told = a.run("doctor", check=False)
         assert "etcd does not answer" in told.stdout + told.stderr
+        leader = next(line for line in a.run("status").stdout.splitlines() if line.startswith("leader"))
+        assert re.search(r"when it was last known, term 1; .*; for \d+ s, etcd does not answer", leader), leader
         # The rest comes from the other rack at this moment.
         assert bytes(memoryview(mapped)) == source.read_bytes()
     cluster.start()

@@ -70,6 +70,8 @@ struct View {
     seat: Option<Arc<Seat>>,
     leader: Option<Leader>,
     trouble: Option<String>,
+    /// When the first trouble came since the directory was seen last.
+    troubled_at: Option<Instant>,
     stopping: bool,
 }
 
@@ -197,6 +199,11 @@ impl EtcdDirectory {
     /// The same, for people.
     pub fn status(&self) -> SharedDirectory {
         let Sight { leader, trouble, .. } = self.sight();
+        let troubled_at = self.view().troubled_at;
+        let trouble = trouble.map(|trouble| match troubled_at {
+            Some(at) => format!("for {} s, {trouble}", at.elapsed().as_secs()),
+            None => trouble,
+        });
         let leader = leader.map(|Leader { node, name, address, since_ms, term, .. }| DirectoryLeader {
             node,
             name,
@@ -352,6 +359,7 @@ impl EtcdDirectory {
         }
         view.leader = leader;
         view.trouble = None;
+        view.troubled_at = None;
         drop(view);
         self.changed.notify_all();
     }
@@ -362,6 +370,7 @@ impl EtcdDirectory {
             tracing::warn!("{what}");
         }
         view.trouble = Some(what);
+        view.troubled_at.get_or_insert_with(Instant::now);
     }
 
     fn is_stopping(&self) -> bool {
@@ -489,7 +498,8 @@ impl EtcdDirectory {
         match self.store.client().keep_alive(held.lease.id) {
             Ok(true) => {
                 held.believe(sent_ms);
-                self.view().trouble = None;
+                let mut view = self.view();
+                (view.trouble, view.troubled_at) = (None, None);
                 Ok(sent_ms)
             }
             Ok(false) => Err(None),

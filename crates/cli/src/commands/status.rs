@@ -67,6 +67,10 @@ pub const fn role(status: &NodeStatus) -> &'static str {
 /// Who leads a directory that several nodes may host, since when, and what is wrong.
 pub fn leader(shared: &SharedDirectory) -> String {
     let leader = match &shared.leader {
+        // Another one may lead by now.
+        Some(leader) if shared.trouble.is_some() => {
+            format!("{} at {} when it was last known, term {}", leader.name, leader.address, leader.term)
+        }
         Some(leader) => {
             let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
             // The clocks of two hosts differ: never less than nothing.
@@ -145,6 +149,12 @@ mod tests {
         assert!(
             text.contains("\nleader   b at 127.0.0.1:7402, for 0 s, term 3; kept in etcd://h:1/p\n"),
             "{text}"
+        );
+        let trouble = Some("for 7 s, etcd is silent".to_owned());
+        let away = SharedDirectory { trouble, ..shared.clone() };
+        assert_eq!(
+            super::leader(&away),
+            "b at 127.0.0.1:7402 when it was last known, term 3; kept in etcd://h:1/p; for 7 s, etcd is silent"
         );
         let cut = SharedDirectory { leader: None, trouble: Some("etcd is silent".to_owned()), ..shared };
         assert_eq!(super::leader(&cut), "nobody; kept in etcd://h:1/p; etcd is silent");
