@@ -16,10 +16,14 @@ use crate::repair::Repairs;
 use crate::segment::Segment;
 use hinterland_fabric::Slice;
 use hinterland_kv::Namespace;
-use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo};
+use hinterland_os::clock;
+use hinterland_os::probe::space;
+use hinterland_proto::control::{Counters, NodeStatus, ObjectInfo, Problem};
 use hinterland_proto::{Features, PeerLimits, PoolId, PoolKey, RUNS_MAX, ServerIdentity};
 use hinterland_types::limits::{FRAME_BODY_BYTES_MAX, STREAMS_MAX};
+use hinterland_types::size::human;
 use hinterland_types::{ByteRange, Handle, NodeId, Rights, SessionId};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -99,6 +103,8 @@ pub struct Core {
     pub regions: Regions,
     /// Small allocations.
     pub segment: Segment,
+    /// The folder of its state.
+    pub state: PathBuf,
     /// What its memory is made of.
     pub backing: String,
     /// When it started.
@@ -242,7 +248,43 @@ impl Core {
             },
             caches: cache.caches,
             caches_left_out: cache.left_out,
-            problems: self.cache.problems(),
+            problems: self.problems(),
         }
+    }
+
+    /// What went wrong, and what is wrong at this moment.
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.cache.problems();
+        let low = space(&self.state).and_then(|space| low_space(&self.state, space.free_bytes));
+        problems.extend(low.map(|text| Problem { at_ms: clock::wall_ms(), text }));
+        problems
+    }
+}
+
+/// Where the file system of a state has less room than this, it is as good as full: the directory's database grows by some MiB at once.
+const STATE_FREE_BYTES_MIN: u64 = 64 << 20;
+
+/// What is said of a state whose file system has hardly any room.
+fn low_space(state: &Path, free_bytes: u64) -> Option<String> {
+    (free_bytes < STATE_FREE_BYTES_MIN).then(|| {
+        format!(
+            "the file system of the state in {} has {} left, and without room nothing can be put, made or removed (hint: make room \
+             there; `df -h {}` shows what it has)",
+            state.display(),
+            human(free_bytes),
+            state.display()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_whose_file_system_is_nearly_full_is_a_problem() {
+        let told = low_space(Path::new("/srv/state"), 3 << 20).unwrap();
+        assert!(told.contains("/srv/state has 3.00 MiB left") && told.contains("(hint: "), "{told}");
+        assert_eq!(low_space(Path::new("/srv/state"), STATE_FREE_BYTES_MIN), None);
     }
 }

@@ -576,8 +576,7 @@ fn build(
     let kv_racks = Arc::new(KvRacks::new(options.kv_remote, identity, Arc::clone(&directory)));
     let (kv, kept) = KvStores::start(options, kv_folders(backing, own));
     messages.extend(kept);
-    let heat = options.heat.map(HeatRules::new).transpose()?;
-    let locks = open_locks(options, own)?;
+    let (heat, locks) = (options.heat.map(HeatRules::new).transpose()?, open_locks(options, own)?);
     let core = Arc::new_cyclic(|itself| Core {
         itself: itself.clone(),
         own,
@@ -597,6 +596,7 @@ fn build(
         locks,
         regions: Regions::new(&small, heat, options.share_pages),
         segment: Segment::new(options.segment_bytes),
+        state: options.state.clone(),
         backing: backing.explanation.clone(),
         started: Instant::now(),
         sessions: AtomicU32::new(0),
