@@ -211,6 +211,7 @@ def test_a_full_pool_is_said_to_the_writer_and_nothing_leaks(start_node, folder)
         with open("/dev/zero", "rb") as zeros:
             outcome = subprocess.run(["dd", f"of={mounted / 'large'}", "bs=1M", "count=64"], stdin=zeros, capture_output=True, text=True)
         assert outcome.returncode != 0 and "No space left" in outcome.stderr
+        assert 'writing of "large" failed' in mounted.words(), mounted.words()
         wait_until(lambda: used(node) == before)
         assert names(node) == []
         (mounted / "small").write_bytes(b"x" * MEBIBYTE)

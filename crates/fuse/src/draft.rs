@@ -100,7 +100,15 @@ impl Draft {
     }
 }
 
+/// What is said in place of the name of a file that was removed, and is open still.
+const NAMELESS: &str = "a file without a name";
+
 impl Inner {
+    /// Its name, for people.
+    pub(crate) fn shown(&self) -> &str {
+        self.name.as_ref().map_or(NAMELESS, ObjectName::as_str)
+    }
+
     fn of(name: &ObjectName, contents: Contents, thread: u32) -> Self {
         let maker = Writer::of(thread);
         Self {
@@ -452,7 +460,7 @@ pub(crate) fn hidden_name() -> Result<ObjectName, SourceError> {
 }
 
 fn failed(name: Option<&ObjectName>, code: i32) -> SourceError {
-    let name = name.map_or("a file without a name", |name| name.as_str());
+    let name = name.map_or(NAMELESS, ObjectName::as_str);
     SourceError { code, text: format!("{name} was not published (hint: write it anew)") }
 }
 

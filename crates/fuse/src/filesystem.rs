@@ -294,8 +294,9 @@ impl PoolFiles {
     ) -> Result<usize, Errno> {
         if let Some(draft) = self.drafts.find(inode.0) {
             buffer.resize(buffer.len().max(size as usize), 0);
-            let read = draft.lock().read(offset, &mut buffer[..size as usize]);
-            return read.map_err(|error| logged("read", "a file that is being written", &error));
+            let inner = draft.lock();
+            let read = inner.read(offset, &mut buffer[..size as usize]);
+            return read.map_err(|error| logged("read", inner.shown(), &error));
         }
         let info = self.file(inode)?;
         let file = self.open_files.file(inode.0).ok_or(Errno::EBADF)?;

@@ -133,7 +133,7 @@ impl PoolFiles {
                     } else if truncates {
                         self.remembered.written(inode.0);
                     }
-                    return cut.map(|()| true).map_err(|error| logged("opening", "a file", &error));
+                    return cut.map(|()| true).map_err(|error| logged("opening", inner.shown(), &error));
                 }
             }
         }
@@ -181,7 +181,8 @@ impl PoolFiles {
         if let Some(thread) = thread {
             inner.written_by(thread);
         }
-        inner.write(&*self.source, offset, data).map_err(|error| logged("writing", "a file", &error))?;
+        let written = inner.write(&*self.source, offset, data);
+        written.map_err(|error| logged("writing", inner.shown(), &error))?;
         self.remembered.written(inode.0);
         Ok(())
     }
@@ -204,14 +205,14 @@ impl PoolFiles {
             outcome = inner.blank(&*self.source, offset, length);
         }
         self.remembered.written(inode.0);
-        outcome.map_err(|error| logged("allocating", "a file", &error))
+        outcome.map_err(|error| logged("allocating", inner.shown(), &error))
     }
 
     /// Whether a file that is being written can still become an object.
     pub(crate) fn check_draft(&self, inode: INodeNo) -> Result<(), Errno> {
         let Some(draft) = self.drafts.find(inode.0) else { return Ok(()) };
-        let checked = draft.lock().check();
-        checked.map_err(|error| logged("fsync", "a file", &error))
+        let inner = draft.lock();
+        inner.check().map_err(|error| logged("fsync", inner.shown(), &error))
     }
 
     /// A descriptor for writing is closed.
@@ -220,7 +221,7 @@ impl PoolFiles {
         let is_last = draft.lock().flush(thread, inode.0);
         let is_last = is_last.map_err(|error| {
             self.forget_failed(&draft);
-            logged("closing", "a file", &error)
+            logged("closing", draft.lock().shown(), &error)
         })?;
         self.forget_failed(&draft);
         if is_last { self.publish(&draft, 1) } else { Ok(()) }
@@ -257,7 +258,7 @@ impl PoolFiles {
     /// Makes a file an object, if it is to be one and has changed, unless it has been opened for writing again: it has at most
     /// `writers` handles of those, which are being closed.
     pub(crate) fn publish(&self, draft: &Draft, writers: u64) -> Result<(), Errno> {
-        let said = |error: &SourceError| logged("publishing", "a file", error);
+        let said = |error: &SourceError| logged("publishing", draft.lock().shown(), error);
         loop {
             {
                 let mut inner = draft.lock();

@@ -58,7 +58,7 @@ impl PoolFiles {
         let is_open = {
             let mut inner = draft.lock();
             let resized = inner.resize(&*self.source, bytes);
-            resized.map_err(|error| logged("resizing", "a file", &error))?;
+            resized.map_err(|error| logged("resizing", inner.shown(), &error))?;
             inner.writers > 0
         };
         self.remembered.written(inode.0);
