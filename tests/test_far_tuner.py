@@ -217,6 +217,7 @@ def test_the_balance_of_a_known_cluster(binary, tmp_path):
     assert told["at_mean"] == {"low": 55.0, "high": 55.0, "effect_percent": 35.0}
     assert told["matched"]["effect_percent"] == 35.0
     xml.etree.ElementTree.parse(picture)
+    assert ended.stderr == f"the picture is in {picture}\n"
     by_machine = hinterland(binary, "--json", "simulate", "balance", "--trace", trace, "--machine", "machine")
     assert json.loads(by_machine.stdout)["machines"] == 100
 

@@ -121,7 +121,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
             encode(&shards::try_names(arguments.shards, arguments.points, arguments.names))?
         }
         What::Balance(arguments) => {
-            let value = balance::run(arguments)?;
+            let value = balance::run(arguments, context.output)?;
             context.output.either(&value, || balance::text(&value))?;
             return Ok(ExitCode::SUCCESS);
         }

@@ -2,6 +2,7 @@
 
 use super::contour;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::size::human;
 use hinterland_farplan::balance::{Point, Utilisation};
 use serde_json::{Value, json};
@@ -62,7 +63,7 @@ struct Observed {
 ///
 /// # Errors
 /// [`Failure`] for a file that is no such trace, and for a picture that cannot be written.
-pub fn run(arguments: &Arguments) -> Result<Value, Failure> {
+pub fn run(arguments: &Arguments, output: Output) -> Result<Value, Failure> {
     let observed = read(arguments)?;
     let (machines, left_out) = (observed.machines, observed.left_out);
     let Some(utilisation) = Utilisation::of(observed.values) else {
@@ -86,6 +87,7 @@ pub fn run(arguments: &Arguments) -> Result<Value, Failure> {
         );
         std::fs::write(path, contour::svg(&title, &points, &matched, step))
             .map_err(|error| Failure::file("writing", path, &error))?;
+        output.say(format_args!("the picture is in {}", path.display()));
     }
     let told = |point: Point| json!({ "low": point.low, "high": point.high, "effect_percent": point.effect });
     let mean = Point { low: at_mean, high: at_mean, effect: utilisation.effect(at_mean, at_mean) };
