@@ -156,7 +156,7 @@ pub enum DirectoryError {
         nodes: u64,
     },
     /// Larger than every node, even empty.
-    #[error("{} is larger than the pool's largest node (hint: {room})", Size(*bytes))]
+    #[error("{} is larger than the pool's largest node (hint: start one with a larger --capacity; {room})", Size(*bytes))]
     LargerThanPool {
         /// What was asked for.
         bytes: u64,

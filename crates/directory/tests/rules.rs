@@ -150,6 +150,7 @@ fn an_object_larger_than_the_pool_is_refused_before_a_byte_moves() {
     let mut pool = Pool::with(&[("a", 64 * MIB), ("b", 128 * MIB)]);
     let error = pool.reserve("m", 200 * MIB, 1, Placement::Policy).unwrap_err();
     assert!(matches!(error, DirectoryError::LargerThanPool { .. }));
+    assert!(error.to_string().contains("(hint: start one with a larger --capacity; "), "{error}");
     let text = error.to_string();
     assert!(text.contains("128.00 MiB of 128.00 MiB free on node-2 in rack b"), "{text}");
     assert!(text.contains("200.00 MiB"), "{text}");
