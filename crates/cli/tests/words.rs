@@ -53,7 +53,7 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 27] = [
+const FAILING: [&[&str]; 28] = [
     &["ls"],
     &["ls", "--json"],
     &["stat", "models/small"],
@@ -76,6 +76,7 @@ const FAILING: [&[&str]; 27] = [
     &["gpu", "coverage", "no-such-file"],
     &["gpu", "coverage", "tests/words.rs"],
     &["gpu", "libraries"],
+    &["metrics", "--listen", "here"],
     &["region", "create", "a", "1G", "--rack", "b", "--spread"],
     &["locks", "a", "b"],
     &["node", "--name", "a b"],

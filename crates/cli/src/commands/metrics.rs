@@ -27,7 +27,7 @@ While the directory does not answer there is no `hinterland_member_up`, a commen
 is 0.")]
 pub struct Arguments {
     /// Serve them at http://ADDRESS/metrics until interrupted, in place of printing them once
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = super::node::address)]
     listen: Option<SocketAddr>,
 }
 
