@@ -133,8 +133,15 @@ pub fn parse() -> Arguments {
     Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Says what an argument is that is missing, or that has no value.
+/// Says what an argument is that is missing, or that has no value, and how the name of an object is given to `put`.
 fn with_meaning(mut error: clap::Error, command: &clap::Command, words: &[OsString]) -> clap::Error {
+    let words = words.iter().take_while(|word| *word != "--");
+    let command = words.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    if let Some(name) = name_behind_file(&error, command) {
+        let tip = StyledStr::from(format!("the object's name is an option: --name {name}"));
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        return error;
+    }
     let is_empty =
         |value: Option<&ContextValue>| matches!(value, Some(ContextValue::String(value)) if value.is_empty());
     let is_missing = error.kind() == ErrorKind::MissingRequiredArgument
@@ -144,8 +151,6 @@ fn with_meaning(mut error: clap::Error, command: &clap::Command, words: &[OsStri
         Some(ContextValue::Strings(names)) if is_missing => names.clone(),
         _ => return error,
     };
-    let words = words.iter().take_while(|word| *word != "--");
-    let command = words.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
     let meanings = names.iter().filter_map(|name| {
         let argument = command.get_arguments().find(|argument| argument.to_string() == *name)?;
         Some(StyledStr::from(format!("{name}: {}", argument.get_help()?)))
@@ -155,6 +160,18 @@ fn with_meaning(mut error: clap::Error, command: &clap::Command, words: &[OsStri
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(meanings));
     }
     error
+}
+
+/// What stands behind the file of a `put`, where other commands of this kind take a name.
+fn name_behind_file(error: &clap::Error, command: &clap::Command) -> Option<String> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word))
+            if error.kind() == ErrorKind::UnknownArgument && command.get_name() == "put" =>
+        {
+            Some(word.clone()).filter(|word| !word.starts_with('-'))
+        }
+        _ => None,
+    }
 }
 
 /// Takes `-3` behind an option for its value, and not for an option of its own: the option says what is wrong with it.
@@ -211,6 +228,7 @@ mod tests {
             ("hinterland run --local -- true", "--local <SIZE>: Most memory"),
             ("hinterland run --local", "--local <SIZE>: Most memory"),
             ("hinterland put", "<FILE>: "),
+            ("hinterland put a models/x", "tip: the object's name is an option: --name models/x"),
             ("hinterland --quiet region create", "<NAME>: "),
         ] {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();

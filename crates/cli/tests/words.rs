@@ -53,7 +53,7 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 28] = [
+const FAILING: [&[&str]; 29] = [
     &["ls"],
     &["ls", "--json"],
     &["stat", "models/small"],
@@ -63,6 +63,7 @@ const FAILING: [&[&str]; 28] = [
     &["put", "tests/words.rs"],
     &["put", "tests/words.rs", "--name", "../up"],
     &["put", "tests/words.rs", "--copies", "9"],
+    &["put", "tests/words.rs", "models/small"],
     &["get", ""],
     &["rm"],
     &["verify"],
