@@ -467,7 +467,11 @@ pub fn budget(text: &str) -> Result<Budget, String> {
     }
     let size: Size = text.parse().map_err(|error: crate::size::SizeError| error.to_string())?;
     if size.bytes < LOCAL_BYTES_MIN {
-        return Err(format!("{size} is too little for any program (hint: at least 64M)"));
+        let share = match text.trim().parse::<u8>() {
+            Ok(percent @ 1..=100) => format!(", or {percent}% of what the program uses"),
+            _ => String::new(),
+        };
+        return Err(format!("{size} is too little for any program (hint: at least 64M{share})"));
     }
     Ok(Budget::Bytes(size.bytes))
 }
@@ -505,5 +509,7 @@ mod tests {
         for bad in ["0%", "101%", "1M", "half", "%"] {
             assert!(budget(bad).unwrap_err().contains("hint:"), "{bad}");
         }
+        assert!(budget("50").unwrap_err().contains("(hint: at least 64M, or 50% of what the program uses)"));
+        assert!(budget("200").unwrap_err().contains("(hint: at least 64M)"));
     }
 }
