@@ -370,6 +370,15 @@ def test_attaching_without_the_module_says_what_is_missing(binary, folder):
     assert failed.returncode == 1 and expected in failed.stderr, failed.stderr
 
 
+def test_the_default_socket_is_where_the_help_says(binary, folder):
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "HINTERLAND_SOCKET": str(folder / "elsewhere/node.sock")}
+    with subprocess.Popen([binary, "swap", "serve", "--json", "--size", "1M"], stdout=subprocess.PIPE, text=True, env=environment) as server:
+        try:
+            assert json.loads(server.stdout.readline())["listen"] == [str(folder / "hinterland/swap.sock")]
+        finally:
+            server.terminate()
+
+
 def test_a_socket_that_cannot_be_is_refused_with_the_reason(binary, folder):
     (folder / "file").write_text("")
     words = {folder / "mistyped/x.sock": f"mkdir -p {folder}/mistyped", folder / "file": "is there already and no socket"}

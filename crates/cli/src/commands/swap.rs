@@ -11,6 +11,7 @@ use hinterland_farblock::{
     Address, BLOCK_BYTES, Blocks, DEVICE_BYTES_MAX, Server, ServerError, ServerOptions, ServerReport, Shape,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
+use hinterland_os::socket::runtime_folder;
 use hinterland_os::swap_area;
 use nix::libc;
 use serde_json::json;
@@ -98,7 +99,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
 
 /// Where a server listens, and clients look for it, unless they are told otherwise.
 fn default_address() -> Address {
-    Address::Unix(hinterland_pool::default_socket().with_file_name("swap.sock"))
+    Address::Unix(runtime_folder().join("hinterland/swap.sock"))
 }
 
 fn serve_device(serve: &Serve, context: &Context) -> Result<ExitCode, Failure> {
