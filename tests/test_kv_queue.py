@@ -121,6 +121,29 @@ def test_all_that_is_done_by_keys_is_done_by_a_queue_too(kv, node):
     assert node.json("kv", "stat")[0]["pinned_bytes"] == 0, "its pins ended with the queue"
 
 
+def test_numbers_out_of_range_are_refused_with_the_range_and_the_argument(kv, node, hinterland):
+    with hinterland.Pool(node.socket) as pool:
+        for call, name, words in (
+            (lambda: kv.queue(workers=0), "workers", "0 is out of range (hint: 1 to 64 are possible)"),
+            (lambda: kv.queue(workers=65), "workers", "65 is"),
+            (lambda: kv.queue(depth=-1), "depth", "1 to 65536"),
+            (lambda: kv.limit(-1), "quota_bytes", "-1 is out of range"),
+            (lambda: kv.limit(None, priority=256), "priority", "0 to 255"),
+            (lambda: kv.events(1 << 64), "after", "0 to 18446744073709551615"),
+            (lambda: pool.put("a", b"a", copies=0), "copies", "1 to 8"),
+            (lambda: pool.alloc(-1), "bytes", "-1 is"),
+            (lambda: pool.create_region("b", 10**60), "bytes", "1000000000000"),
+            (lambda: pool.read(-1, 8), "address", "-1 is"),
+        ):
+            with pytest.raises(ValueError) as refused:
+                call()
+            assert words in str(refused.value) and "hint:" in str(refused.value), refused.value
+            assert any(f"'{name}'" in note for note in refused.value.__notes__), (name, refused.value.__notes__)
+        with pytest.raises(TypeError):
+            kv.queue(workers="2")
+    assert kv.limit(None, 100) == 0
+
+
 def test_a_queue_finds_and_brings_blocks_of_another_rack(two_racks, hinterland):
     a, b = two_racks
     keys = keys_of(3)

@@ -2,6 +2,7 @@
 
 use crate::buffer::Bytes;
 use crate::failure::{Failure, errno};
+use crate::number::{count, whole};
 use crate::own::Own;
 use hinterland_pool::{NotUpgraded, ReadGuard, WriteGuard};
 use pyo3::exceptions::PyTypeError;
@@ -90,7 +91,12 @@ impl Guard {
     }
 
     /// Reads bytes at an offset of the range.
-    fn read<'py>(&self, py: Python<'py>, offset: u64, bytes: usize) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = count)] offset: u64,
+        #[pyo3(from_py_with = whole::<0, { isize::MAX as u64 }, usize>)] bytes: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         if offset.saturating_add(bytes as u64) > self.nbytes {
             let text =
                 format!("{bytes} bytes at {offset} lie outside of the {} bytes of the guard", self.nbytes);
@@ -101,7 +107,12 @@ impl Guard {
 
     /// Fills a writable buffer from an offset of the range on.
     #[pyo3(signature = (buffer, offset = 0))]
-    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = count)] offset: u64,
+    ) -> PyResult<usize> {
         let mut into = Bytes::writable(buffer)?;
         self.with(py, |held| {
             held.read(offset, into.as_mut_slice())?;
@@ -110,7 +121,12 @@ impl Guard {
     }
 
     /// Writes bytes at an offset of the range.
-    fn write(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] offset: u64,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let from = Bytes::of(data)?;
         self.with(py, |held| Ok(held.writer()?.write(offset, from.as_slice())?))
     }

@@ -4,9 +4,10 @@ use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
 use crate::gpu::KvGpu;
 use crate::keys::{Key, Keys};
+use crate::number::{count, count_if_any, whole, whole_if_any};
 use crate::own::Own;
 use crate::queue::KvQueue;
-use hinterland_pool::{GatheredRuns, GpuOptions, KvCache as Client, Scatter, Stored};
+use hinterland_pool::{GatheredRuns, GpuOptions, KvCache as Client, QueueOptions, Scatter, Stored};
 use hinterland_proto::control::KvEvent;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -234,13 +235,22 @@ impl KvCache {
 
     /// Sets how many bytes the namespace may take, and its priority; returns the bytes that it takes.
     #[pyo3(signature = (quota_bytes = None, priority = 100))]
-    fn limit(&self, py: Python<'_>, quota_bytes: Option<u64>, priority: u8) -> PyResult<u64> {
+    fn limit(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count_if_any)] quota_bytes: Option<u64>,
+        #[pyo3(from_py_with = whole::<0, { u8::MAX as u64 }, u8>)] priority: u8,
+    ) -> PyResult<u64> {
         self.with(py, |client| Ok(client.limit(quota_bytes, priority)?))
     }
 
     /// What came and went since a number; the next number, the events, and whether some are lost.
     #[pyo3(signature = (after = 0))]
-    fn events<'py>(&self, py: Python<'py>, after: u64) -> PyResult<(u64, Vec<Event<'py>>, bool)> {
+    fn events<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = count)] after: u64,
+    ) -> PyResult<(u64, Vec<Event<'py>>, bool)> {
         let some = self.with(py, |client| Ok(client.events(after)?))?;
         let told = some.events.into_iter().map(|event| match event {
             KvEvent::Stored { key, parent, bytes } => {
@@ -285,13 +295,23 @@ impl KvCache {
 
     /// A queue of batches of these blocks.
     #[pyo3(signature = (workers = 2, depth = 1024, wait = false))]
-    fn queue(&self, py: Python<'_>, workers: usize, depth: usize, wait: bool) -> PyResult<KvQueue> {
+    fn queue(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole::<1, { QueueOptions::WORKERS_MAX as u64 }, usize>)] workers: usize,
+        #[pyo3(from_py_with = whole::<1, { QueueOptions::DEPTH_MAX as u64 }, usize>)] depth: usize,
+        wait: bool,
+    ) -> PyResult<KvQueue> {
         self.with(py, |client| KvQueue::open(client, workers, depth, wait))
     }
 
     /// Lets a GPU reach the blocks.
     #[pyo3(signature = (device = None))]
-    fn gpu(&self, py: Python<'_>, device: Option<usize>) -> PyResult<KvGpu> {
+    fn gpu(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = whole_if_any::<0, { i32::MAX as u64 }, usize>)] device: Option<usize>,
+    ) -> PyResult<KvGpu> {
         let compiler = py.import("hinterland.nvrtc")?.getattr("path")?.call0()?.extract()?;
         self.with(py, |client| KvGpu::open(client, &GpuOptions { device, compiler, driver: None }))
     }

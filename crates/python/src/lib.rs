@@ -13,6 +13,7 @@ mod guard;
 mod keys;
 mod kv;
 mod mapping;
+mod number;
 mod object;
 mod own;
 mod pool;

@@ -1,6 +1,7 @@
 //! Objects as memory of the interpreter: the buffer protocol, without a copy.
 
 use crate::failure::Failure;
+use crate::number::{count, count_if_any};
 use hinterland_proto::control::Advice;
 use hinterland_region::Region;
 use hinterland_types::ByteRange;
@@ -64,7 +65,13 @@ impl Mapping {
 impl Mapping {
     /// Says what is expected of a range: "normal", "random", "sequential" or "willneed".
     #[pyo3(signature = (advice, offset = 0, bytes = None))]
-    fn advise(&self, py: Python<'_>, advice: &str, offset: u64, bytes: Option<u64>) -> PyResult<()> {
+    fn advise(
+        &self,
+        py: Python<'_>,
+        advice: &str,
+        #[pyo3(from_py_with = count)] offset: u64,
+        #[pyo3(from_py_with = count_if_any)] bytes: Option<u64>,
+    ) -> PyResult<()> {
         let advice = match advice {
             "normal" => Advice::Normal,
             "random" => Advice::Random,

@@ -2,6 +2,7 @@
 
 use crate::buffer::Bytes;
 use crate::failure::Failure;
+use crate::number::{count, count_if_any};
 use crate::own::Own;
 use hinterland_pool::Object as Opened;
 use hinterland_types::{ByteRange, Rights};
@@ -55,8 +56,8 @@ impl Object {
     fn read_at<'py>(
         &self,
         py: Python<'py>,
-        offset: Option<u64>,
-        bytes: Option<u64>,
+        #[pyo3(from_py_with = count_if_any)] offset: Option<u64>,
+        #[pyo3(from_py_with = count_if_any)] bytes: Option<u64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (opened, range) = (self.opened.value()?, self.range(offset, bytes)?);
         Self::check(&opened, range.offset(), range.bytes())?;
@@ -68,7 +69,12 @@ impl Object {
 
     /// Fills a writable buffer from `offset` on.
     #[pyo3(signature = (buffer, offset = None))]
-    fn read_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, offset: Option<u64>) -> PyResult<usize> {
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = count_if_any)] offset: Option<u64>,
+    ) -> PyResult<usize> {
         let opened = self.opened.value()?;
         let mut into = Bytes::writable(buffer)?;
         let offset = offset.unwrap_or(self.offset);
@@ -80,7 +86,12 @@ impl Object {
     }
 
     /// Writes bytes at `offset` of a region.
-    fn write_at(&self, py: Python<'_>, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write_at(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] offset: u64,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let opened = self.opened.value()?;
         let from = Bytes::of(data)?;
         Self::check(&opened, offset, from.len() as u64)?;
@@ -92,8 +103,8 @@ impl Object {
     fn diminish(
         &self,
         py: Python<'_>,
-        offset: Option<u64>,
-        bytes: Option<u64>,
+        #[pyo3(from_py_with = count_if_any)] offset: Option<u64>,
+        #[pyo3(from_py_with = count_if_any)] bytes: Option<u64>,
         writable: bool,
     ) -> PyResult<Self> {
         let (opened, range) = (self.opened.value()?, self.range(offset, bytes)?);

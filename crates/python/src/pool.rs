@@ -5,6 +5,7 @@ use crate::failure::{Failure, errno};
 use crate::guard::{Guard, Held, seconds};
 use crate::kv::KvCache;
 use crate::mapping::Mapping;
+use crate::number::{count, whole};
 use crate::object::Object;
 use crate::own::Own;
 use crate::records::{Member, NodeStatus, ObjectInfo, VerifiedRecord};
@@ -12,6 +13,7 @@ use crate::source::{Source, Watched};
 use hinterland_pool::{GuardOptions, Pool as Client, PutOptions};
 use hinterland_proto::control::{self, AllocationKind, LockMode, Placement};
 use hinterland_region::{Access, MapOptions, RegionError, Regions};
+use hinterland_types::limits::COPIES_MAX;
 use hinterland_types::{GlobalAddress, ObjectName, RackName, Rights};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -88,7 +90,7 @@ impl Pool {
         py: Python<'_>,
         name: &str,
         source: &Bound<'_, PyAny>,
-        copies: u8,
+        #[pyo3(from_py_with = whole::<1, { COPIES_MAX as u64 }, u8>)] copies: u8,
         rack: Option<&str>,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<ObjectInfo> {
@@ -200,7 +202,7 @@ impl Pool {
         &self,
         py: Python<'_>,
         name: &str,
-        bytes: u64,
+        #[pyo3(from_py_with = count)] bytes: u64,
         rack: Option<&str>,
         spread: bool,
     ) -> PyResult<ObjectInfo> {
@@ -219,14 +221,26 @@ impl Pool {
     }
 
     /// Locks an address for reading with others, with a range from there on.
-    fn read_guard(&self, py: Python<'_>, address: u64, bytes: u64, wait: f64) -> PyResult<Guard> {
+    fn read_guard(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] address: u64,
+        #[pyo3(from_py_with = count)] bytes: u64,
+        wait: f64,
+    ) -> PyResult<Guard> {
         let (first, options) = (global(address)?, guard_options(wait)?);
         let held = self.with(py, |connected| Ok(connected.client.rlock(first, bytes, &options)?))?;
         Ok(Guard::new(Held::Read(held), address, bytes))
     }
 
     /// Locks an address for writing, alone, with a range from there on.
-    fn write_guard(&self, py: Python<'_>, address: u64, bytes: u64, wait: f64) -> PyResult<Guard> {
+    fn write_guard(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] address: u64,
+        #[pyo3(from_py_with = count)] bytes: u64,
+        wait: f64,
+    ) -> PyResult<Guard> {
         let (first, options) = (global(address)?, guard_options(wait)?);
         let held = self.with(py, |connected| Ok(connected.client.wlock(first, bytes, &options)?))?;
         Ok(Guard::new(Held::Write(held), address, bytes))
@@ -234,20 +248,25 @@ impl Pool {
 
     /// Allocates memory of this rack; returns its address.
     #[pyo3(signature = (bytes, kept = false))]
-    fn alloc(&self, py: Python<'_>, bytes: u64, kept: bool) -> PyResult<u64> {
+    fn alloc(&self, py: Python<'_>, #[pyo3(from_py_with = count)] bytes: u64, kept: bool) -> PyResult<u64> {
         let kind = if kept { AllocationKind::Kept } else { AllocationKind::Session };
         let (address, _) = self.with(py, |connected| Ok(connected.client.allocate(bytes, kind)?))?;
         Ok(address.raw())
     }
 
     /// Frees an allocation.
-    fn free(&self, py: Python<'_>, address: u64) -> PyResult<()> {
+    fn free(&self, py: Python<'_>, #[pyo3(from_py_with = count)] address: u64) -> PyResult<()> {
         let address = global(address)?;
         self.with(py, |connected| Ok(connected.client.free(address)?))
     }
 
     /// Reads bytes at an address of any rack.
-    fn read<'py>(&self, py: Python<'py>, address: u64, bytes: usize) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = count)] address: u64,
+        #[pyo3(from_py_with = whole::<0, { isize::MAX as u64 }, usize>)] bytes: usize,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let address = global(address)?;
         PyBytes::new_with(py, bytes, |into| {
             self.with(py, |connected| Ok(connected.client.read(address, into)?))
@@ -255,7 +274,12 @@ impl Pool {
     }
 
     /// Fills a writable buffer with the bytes at an address of any rack.
-    fn read_into(&self, py: Python<'_>, address: u64, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
+    fn read_into(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] address: u64,
+        buffer: &Bound<'_, PyAny>,
+    ) -> PyResult<usize> {
         let address = global(address)?;
         let mut into = Bytes::writable(buffer)?;
         self.with(py, |connected| {
@@ -265,14 +289,25 @@ impl Pool {
     }
 
     /// Writes bytes at an address of any rack.
-    fn write(&self, py: Python<'_>, address: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] address: u64,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let address = global(address)?;
         let from = Bytes::of(data)?;
         self.with(py, |connected| Ok(connected.client.write(address, from.as_slice())?))
     }
 
     /// Takes a lock: `mode` is "read" or "write", `wait` is in seconds.
-    fn lock(&self, py: Python<'_>, address: u64, mode: &str, wait: f64) -> PyResult<()> {
+    fn lock(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = count)] address: u64,
+        mode: &str,
+        wait: f64,
+    ) -> PyResult<()> {
         let address = global(address)?;
         let mode = if mode == "read" { LockMode::Read } else { LockMode::Write };
         let wait = seconds(wait)?;
@@ -280,7 +315,7 @@ impl Pool {
     }
 
     /// Gives a lock back.
-    fn unlock(&self, py: Python<'_>, address: u64) -> PyResult<()> {
+    fn unlock(&self, py: Python<'_>, #[pyo3(from_py_with = count)] address: u64) -> PyResult<()> {
         let address = global(address)?;
         self.with(py, |connected| Ok(connected.client.unlock(address)?))
     }

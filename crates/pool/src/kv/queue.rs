@@ -15,10 +15,6 @@ use std::thread::JoinHandle;
 const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const ECANCELED: i32 = 125;
-/// Most threads of a queue: more than this copy no faster.
-const WORKERS_MAX: usize = 64;
-/// Most batches of a queue at once, whatever is asked for.
-const DEPTH_MAX: usize = 1 << 16;
 /// Most answers that wait to be drained before batches are refused: a program with more has stopped to listen.
 const ANSWERS_MAX: usize = 1 << 16;
 
@@ -42,6 +38,13 @@ pub struct QueueOptions {
     pub depth: usize,
     /// What happens to one more.
     pub when_full: WhenFull,
+}
+
+impl QueueOptions {
+    /// Most threads of a queue: more than this copy no faster.
+    pub const WORKERS_MAX: usize = 64;
+    /// Most batches of a queue at once, whatever is asked for.
+    pub const DEPTH_MAX: usize = 1 << 16;
 }
 
 impl Default for QueueOptions {
@@ -176,8 +179,8 @@ impl<K: Send + 'static> KvQueue<K> {
     /// [`PoolError`] if the node does not answer, or the system has no thread or descriptor left.
     pub fn open(cache: &KvCache, options: QueueOptions) -> Result<Self, PoolError> {
         let options = QueueOptions {
-            workers: options.workers.clamp(1, WORKERS_MAX),
-            depth: options.depth.clamp(1, DEPTH_MAX),
+            workers: options.workers.clamp(1, QueueOptions::WORKERS_MAX),
+            depth: options.depth.clamp(1, QueueOptions::DEPTH_MAX),
             ..options
         };
         let state = State { waiting: VecDeque::new(), done: Vec::new(), running: 0, next: 1, closed: false };
