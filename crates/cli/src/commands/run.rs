@@ -37,7 +37,8 @@ from the pool, and begins to at the program's first call of CUDA. Of the program
 pool:NAME, also behind a `=` of an option, become the path of the object's file.
 
 The mount is private to the program and its children, and goes with them. The program gets the \
-signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is missing.")]
+signals that `hinterland run` gets, and its status is ours. As root the folder is made if it is missing, and \
+stays, since other programs may have mounts of their own on it.")]
 pub struct Arguments {
     /// Most bytes that the host keeps of an object of another rack
     #[arg(long, value_name = "SIZE", value_parser = budget)]
