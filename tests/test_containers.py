@@ -14,6 +14,10 @@ RIGHTS = """CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGI
 NET_RAW""".split()
 # Of what the usual filters forbid, that which Hinterland would use; each is refused as there.
 FORBIDDEN = ["userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "kexec_load"]
+COUNT = """import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
+"""
 FAR = 'run --no-mount --local 64M -- python3 -c "b = bytearray(200 << 20); b[100] = 1; print(len(b))"'
 
 
@@ -112,6 +116,21 @@ def test_a_program_uses_the_node_of_the_host(containers, tmp_path):
     finally:
         node.terminate()
         node.wait(30)
+
+
+@pytest.mark.skipif(not (BINARY.parent / "libhinterland_cuda.so").exists(), reason="the library of CUDA is not built")
+def test_a_gpu_of_others_needs_no_right(containers):
+    address = f"unix:{containers.socket}/gpu.sock"
+    command = [BINARY, "--json", "gpu", "serve", "--device", "software", "--listen", address]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert json.loads(server.stdout.readline())["ready"]
+        (containers.root / "tmp/count.py").write_text(COUNT)
+        done = containers.run("hinterland run --no-mount --gpu unix:/run/hinterland/gpu.sock -- python3 count.py")
+        assert (done.returncode, done.stdout) == (0, "0 0 1\n"), done.stderr
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 def test_no_mount_alone_is_refused(tmp_path):

@@ -49,7 +49,10 @@ expect "without settings it serves" systemctl start hinterland-node
 expect "Redis clients are served" systemctl start hinterland-resp
 expect "counters are served" systemctl start hinterland-metrics
 expect "to whom asks" sh -c 'hinterland --version; {python} -c "import urllib.request as r; assert b\\"hinterland_\\" in r.urlopen(\\"http://127.0.0.1:9464/metrics\\").read()"'
-expect "and end" systemctl stop hinterland-metrics hinterland-resp hinterland-node
+echo 'OPTIONS=--listen unix:/run/hinterland/gpu.sock --device software' >/etc/hinterland/gpu.conf
+expect "a device is served" systemctl start hinterland-gpu
+expect "to whom asks for it" hinterland gpu ls unix:/run/hinterland/gpu.sock
+expect "and end" systemctl stop hinterland-gpu hinterland-metrics hinterland-resp hinterland-node
 tested
 END
 exec nsenter --target "$first" --pid --mount bash -c ". /lab/shell.sh; LAB_GOOD=$LAB_GOOD LAB_BAD=$LAB_BAD; . /tmp/inside"
@@ -64,4 +67,4 @@ def test_systemd_runs_a_node(boot, binary):
     outcomes = boot(Guest("host", SCRIPT.format(folder=binary.parent, python="python3"), memory_mib=1024), seconds=240)
     output = outcomes["host"].output
     print(output)
-    assert output.count("ok    ") == 21 and "others are not" in output, output
+    assert output.count("ok    ") == 23 and "others are not" in output, output

@@ -119,27 +119,9 @@ fn unit(text: &str) -> Result<Size, String> {
 /// [`Failure`] when the pool, the mount or the library cannot be had; the program is not started then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let socket = absolute(&context.socket())?;
-    if arguments.no_mount && arguments.gpu.is_none() && !arguments.far.is_wanted() {
-        return Err(Failure::usage(
-            "with --no-mount alone the program has nothing of Hinterland",
-            "give it far memory with --local SIZE or a GPU with --gpu ADDRESS, or leave --no-mount away",
-        ));
-    }
     let libraries = arguments.gpu.is_some().then(|| libraries(arguments, context)).transpose()?;
     // Ask before anything else, so that a missing node is told first.
-    let pool = match context.pool() {
-        _ if arguments.no_mount => None,
-        Ok(pool) => Some(asked(pool, arguments)?),
-        Err(_) if arguments.far.is_wanted() && libraries.is_none() => None,
-        Err(failure) if libraries.is_some() && arguments.model.is_empty() => {
-            // A socket that was named should have a node; nobody else needs to know that there is none.
-            if context.socket.is_some() || failure.exit != Exit::Unreachable {
-                context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
-            }
-            None
-        }
-        Err(failure) => return Err(failure),
-    };
+    let pool = if arguments.no_mount { without_pool(arguments)? } else { pool(arguments, context)? };
     let signals = program::Signals::hold()?;
     let mut preloaded = Vec::new();
     let mut variables = Vec::new();
@@ -189,6 +171,33 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         mounted.unmount()?;
     }
     Ok(code)
+}
+
+/// The pool to mount, if there is one, and if the program has no use of anything else.
+fn pool(arguments: &Arguments, context: &Context) -> Result<Option<PoolId>, Failure> {
+    match context.pool() {
+        Ok(pool) => asked(pool, arguments).map(Some),
+        Err(_) if arguments.far.is_wanted() && arguments.gpu.is_none() => Ok(None),
+        Err(failure) if arguments.gpu.is_some() && arguments.model.is_empty() => {
+            // A socket that was named should have a node; nobody else needs to know that there is none.
+            if context.socket.is_some() || failure.exit != Exit::Unreachable {
+                context.output.warn(format_args!("the pool is not mounted: {}", failure.text));
+            }
+            Ok(None)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Nothing, where that is not all that the program would have.
+fn without_pool(arguments: &Arguments) -> Result<Option<PoolId>, Failure> {
+    if arguments.gpu.is_none() && !arguments.far.is_wanted() {
+        return Err(Failure::usage(
+            "with --no-mount alone the program has nothing of Hinterland",
+            "give it far memory with --local SIZE or a GPU with --gpu ADDRESS, or leave --no-mount away",
+        ));
+    }
+    Ok(None)
 }
 
 /// What stands in for CUDA, and a word if it cannot; a node that does not answer is told before anything is made.
