@@ -10,6 +10,7 @@ use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
 use crate::tcp::{ClientOptions, Mode, TcpEndpoint};
 use hinterland_types::{ByteRange, Handle, NodeId};
+use std::fmt::Display;
 use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -53,7 +54,7 @@ impl RdmaEndpoint {
     /// # Errors
     /// As [`TcpEndpoint::connect`]. That there is no RDMA is no error: see [`why_not`](Self::why_not).
     pub fn connect(
-        address: impl ToSocketAddrs,
+        address: impl ToSocketAddrs + Display,
         mut options: ClientOptions,
         rdma: RdmaOptions,
     ) -> Result<Self, FabricError> {

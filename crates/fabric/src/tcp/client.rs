@@ -16,6 +16,7 @@ use hinterland_proto::{
 };
 use hinterland_types::limits::{CONTROL_BYTES_MAX, FRAME_BODY_BYTES_MAX, STREAMS_MAX};
 use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
+use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -109,8 +110,12 @@ impl TcpEndpoint {
     ///
     /// # Errors
     /// [`FabricError::Connect`] or [`FabricError::Handshake`], with what to try.
-    pub fn connect(address: impl ToSocketAddrs, options: ClientOptions) -> Result<Self, FabricError> {
-        let failed = |reason: String| FabricError::Connect { address: "the node".to_owned(), reason };
+    pub fn connect(
+        address: impl ToSocketAddrs + Display,
+        options: ClientOptions,
+    ) -> Result<Self, FabricError> {
+        let named = address.to_string();
+        let failed = |reason: String| FabricError::Connect { address: named.clone(), reason };
         let mut last = failed("the name has no address".to_owned());
         for address in address.to_socket_addrs().map_err(|error| failed(error.to_string()))? {
             match Self::connect_to(address, options.clone()) {
