@@ -5,6 +5,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 from faults import MEBIBYTE, sha, wait_until
@@ -239,6 +240,12 @@ def test_wrong_keys_and_addresses_name_the_option(binary, folder):
     for changes, hint in (({"key": folder / "nothing"}, "hint: --key names the file"), ({"join": "first.lan"}, "hint: write HOST:PORT")):
         status, said = start(binary, folder, **changes)
         assert status in (1, 2) and hint in said, said
+
+
+def test_a_variable_for_the_key_that_is_empty_is_as_good_as_none(node):
+    node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": ""})
+    outcome = node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": "/nowhere"}, check=False)
+    assert outcome.returncode == 1 and "/nowhere" in outcome.stderr
 
 
 def test_a_key_of_raw_bytes_is_refused_with_how_one_is_made(binary, folder):

@@ -80,8 +80,9 @@ impl Remotes {
     /// # Errors
     /// [`PoolError::Stream`] if the file holds no key.
     pub fn by(pool: PoolId, forced: Option<Way>) -> Result<Self, PoolError> {
-        let key =
-            std::env::var_os("HINTERLAND_KEY_FILE").map(|path| read_key(Path::new(&path))).transpose()?;
+        // A variable that is empty is as good as none, as a shell leaves one that is not to count.
+        let named = std::env::var_os("HINTERLAND_KEY_FILE").filter(|path| !path.is_empty());
+        let key = named.map(|path| read_key(Path::new(&path))).transpose()?;
         let polling = std::env::var_os("HINTERLAND_POLLING").is_some_and(|value| value == "1");
         let rdma = std::env::var_os("HINTERLAND_NO_RDMA").is_none_or(|value| value != "1");
         // The message cannot be too long; without one the handle would stay until the connection ends.

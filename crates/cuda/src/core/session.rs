@@ -285,12 +285,12 @@ fn greet(node: &str, channel: Channel, memory: u64) -> Result<(Welcome, Sender, 
 fn connect(node: &str) -> Result<Channel, String> {
     let address: Address = node.parse().map_err(|error: ChannelError| error.to_string())?;
     let key = match std::env::var(KEY_FILE) {
-        Ok(path) => {
+        Ok(path) if !path.is_empty() => {
             let text =
                 std::fs::read_to_string(&path).map_err(|error| format!("the key in {path}: {error}"))?;
             Some(text.parse().map_err(|error: NotAKey| format!("the key in {path}: {error}"))?)
         }
-        Err(_) => None,
+        _ => None,
     };
     let identity = ClientIdentity {
         role: Role::Client,
