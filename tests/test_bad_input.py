@@ -242,6 +242,32 @@ def test_wrong_keys_and_addresses_name_the_option(binary, folder):
         assert status in (1, 2) and hint in said, said
 
 
+def test_an_address_that_leads_others_astray_is_refused(binary, folder):
+    key = folder / "key"
+    key.write_text("0123456789abcdef" * 4)
+    for changes, words in (
+        ({"listen": "0.0.0.0:0", "key": key}, "hint: say with --advertise HOST:PORT"),
+        ({"advertise": "0.0.0.0:7401"}, "hint: say with --advertise HOST:PORT"),
+        ({"listen": "127.0.0.1:7999", "join": "127.0.0.1:7999"}, "is this node itself"),
+        ({"listen": "0.0.0.0:7999", "join": "127.0.0.1:1"}, "hint: copy the file with the pool's key from 127.0.0.1:1"),
+        ({"listen": "192.0.2.1:7401", "key": key}, "hint: no card of this host has this address"),
+        ({"join": "nowhere.invalid:7401"}, "cannot connect to nowhere.invalid:7401"),
+    ):
+        status, said = start(binary, folder, **changes)
+        assert status == 1 and words in said, said
+
+
+def test_who_does_not_find_himself_where_others_are_told_says_so(start_node):
+    a = start_node("a", options=["--capacity", "16M"])
+    assert "do not find" not in a.words()
+    for address, why in (("127.0.0.1:1", "cannot connect to 127.0.0.1:1"), (a.address, "answers there")):
+        b = start_node(options=["--capacity", "16M", "--advertise", address])
+        deadline = time.monotonic() + 30
+        while "do not find this one there" not in b.words() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert why in b.words() and "hint: give --advertise" in b.words(), b.words()
+
+
 def test_a_variable_for_the_key_that_is_empty_is_as_good_as_none(node):
     node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": ""})
     outcome = node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": "/nowhere"}, check=False)

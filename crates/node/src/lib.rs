@@ -4,6 +4,7 @@
 //! capabilities and descriptors, serves other nodes over the fabric, and caches objects of other racks.
 #![forbid(unsafe_code)]
 
+mod advertised;
 mod belonging;
 pub mod cache;
 pub mod capability;
@@ -38,6 +39,7 @@ mod verify;
 
 use hinterland_os::fault_point;
 
+pub use advertised::trouble as trouble_of_address;
 pub use cache::CacheSwitches;
 pub use directory_host::{DirectoryHost, DirectoryHostError};
 pub use heat_copies::HeatCopyOptions;

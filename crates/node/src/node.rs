@@ -1,5 +1,6 @@
 //! Starting and stopping a node.
 
+use crate::advertised;
 use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
 use crate::cache::{Cache, CacheOptions, CacheThreads, Near};
 use crate::core::{Core, RingTally};
@@ -85,6 +86,32 @@ pub enum NodeError {
         /// Where it would listen.
         address: std::net::SocketAddr,
     },
+    /// The same for a node that joins: the pool may have a key already.
+    #[error(
+        "{address} can be reached from other hosts and no key was given (hint: copy the file with the pool's key from {join}, and start with --key FILE; or listen on 127.0.0.1)"
+    )]
+    OpenJoining {
+        /// Where it would listen.
+        address: std::net::SocketAddr,
+        /// The node that it would join.
+        join: String,
+    },
+    /// Others would be told an address that leads each of them to itself.
+    #[error(
+        "other nodes cannot reach this one at {address} (hint: say with --advertise HOST:PORT where they do, with the name of this host)"
+    )]
+    Advertised {
+        /// What they would be told.
+        address: String,
+    },
+    /// It was told to join the pool through itself.
+    #[error(
+        "--join {address} is this node itself (hint: name another node that is up, or mend --advertise; the first node of a pool starts without --join)"
+    )]
+    JoinsItself {
+        /// Where.
+        address: String,
+    },
     /// RDMA devices were named and cannot be used.
     #[error("{0} (hint: `hinterland doctor` lists devices; --rdma auto uses what there is, --rdma off none)")]
     Rdma(String),
@@ -136,9 +163,7 @@ pub enum NodeError {
         asked: [u64; 3],
     },
     /// The address cannot be listened on.
-    #[error(
-        "cannot listen on {address}: {source} (hint: is another node running there? choose another --listen)"
-    )]
+    #[error("cannot listen on {address}: {source} (hint: {})", advertised::hint(.source))]
     Listen {
         /// Which.
         address: std::net::SocketAddr,
@@ -210,12 +235,10 @@ impl Node {
             return Err(NodeError::Descriptors { limit });
         }
         let key = options.key_file.as_deref().map(read_key).transpose()?;
-        if key.is_none() && !options.listen.ip().is_loopback() {
-            return Err(NodeError::Open { address: options.listen });
-        }
+        advertised::check(&options, key.is_some())?;
         let unix = UnixListener::bind(&options.socket)?;
         unix.let_in(options.socket_group)?;
-        let (listener, advertised) = listen(&options)?;
+        let (listener, advertised) = advertised::listen(&options)?;
         let (chosen, mut messages) = choose_memory(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(
@@ -349,14 +372,6 @@ fn serve(
         ..ServerOptions::default()
     };
     Ok(Server::start(listener, Arc::new(RemoteService::new(Arc::clone(core))), server_options)?)
-}
-
-/// Listens for other nodes, and says what address they are told.
-fn listen(options: &NodeOptions) -> Result<(TcpListener, String), NodeError> {
-    let failed = |source| NodeError::Listen { address: options.listen, source };
-    let listener = TcpListener::bind(options.listen).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
-    Ok((listener, options.advertise.clone().unwrap_or_else(|| address.to_string())))
 }
 
 /// What moves lines, if that is to be done by hand.

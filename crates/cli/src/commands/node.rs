@@ -6,7 +6,7 @@ use crate::service;
 use crate::size::Size;
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
-    KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice,
+    KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice, trouble_of_address,
 };
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_os::{Coherence, NumaNodes, PageKind};
@@ -345,6 +345,7 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
     // Before the node's threads, which must not be interrupted.
     let signals = SignalWatch::new()?;
     let socket = options.socket.clone();
+    let chosen = options.clone();
     let node = Node::start(options).map_err(|error: NodeError| Failure::of(&error))?;
     node.messages.iter().for_each(|message| context.output.say(message));
     // Asked over its own socket: ready is who answers.
@@ -360,6 +361,14 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
     });
     context.output.either(&ready, || node.ready_line())?;
     context.tell_ready(node.ready_line());
+    let output = context.output;
+    // It ends with the process: a name may take long to look up.
+    let looking = std::thread::Builder::new().name("address".to_owned()).spawn(move || {
+        if let Some(trouble) = trouble_of_address(&chosen, status.node, &status.address) {
+            output.warn(trouble);
+        }
+    });
+    looking.map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))?;
     advice.iter().for_each(|line| context.output.say(line));
     while !wait_readable(&signals, None)? {}
     service::tell_stopping();
