@@ -15,6 +15,7 @@ use hinterland_types::RackName;
 use hinterland_types::limits::STREAMS_MAX;
 use serde_json::json;
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -381,12 +382,16 @@ fn default_state(name: &str) -> Result<PathBuf, Failure> {
     if nix::unistd::getuid().is_root() {
         return Ok(PathBuf::from("/var/lib/hinterland").join(name));
     }
-    let home = std::env::var_os("XDG_STATE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")));
-    home.map(|home| home.join("hinterland").join(name)).ok_or_else(|| {
-        Failure::usage("there is no home folder for the node's state", "name one with --state DIR")
-    })
+    state_home(|name| std::env::var_os(name)).map(|home| home.join("hinterland").join(name)).ok_or_else(
+        || Failure::usage("there is no home folder for the node's state", "name one with --state DIR"),
+    )
+}
+
+/// Where a user's programs keep their state. What is empty or relative does not count: it would be another folder in each one that
+/// commands are typed in.
+fn state_home(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    let folder = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    folder("XDG_STATE_HOME").or_else(|| folder("HOME").map(|home| home.join(".local/state")))
 }
 
 /// The number of a group.
@@ -463,6 +468,18 @@ mod tests {
         for wrong in ["", "first.lan", ":7401", "first.lan:0", "first.lan:99999", "http://first.lan"] {
             assert!(place(wrong).unwrap_err().contains("hint: write HOST:PORT"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn state_lies_in_no_folder_that_depends_on_where_one_is() {
+        let of = |state: &'static str, home: &'static str| {
+            state_home(move |name| Some(if name == "HOME" { home } else { state }.into()))
+        };
+        assert_eq!(of("/state", "/home/x"), Some(PathBuf::from("/state")));
+        for state in ["", "state"] {
+            assert_eq!(of(state, "/home/x"), Some(PathBuf::from("/home/x/.local/state")));
+        }
+        assert_eq!(of("", ""), None);
     }
 
     #[test]
