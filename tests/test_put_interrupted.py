@@ -27,6 +27,8 @@ class Pair:
 
     def __init__(self, start_node, folder):
         self.folders = {name: folder / f"memory-{name}" for name in "ab"}
+        for path in self.folders.values():
+            path.mkdir()
         self.b = start_node("b", options=["--capacity", "64M", "--backing", self.folders["b"]])
         self.a = start_node("a", join=self.b.address, options=["--capacity", "64M", "--backing", self.folders["a"]])
 

@@ -17,7 +17,7 @@ use serde_json::json;
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::Duration;
@@ -438,13 +438,27 @@ fn rdma(text: &str) -> Result<RdmaChoice, Infallible> {
     })
 }
 
-fn backing(text: &str) -> Result<BackingChoice, Infallible> {
+fn backing(text: &str) -> Result<BackingChoice, String> {
     Ok(match text {
         "auto" => BackingChoice::Auto,
         "hugetlb" => BackingChoice::Pages(PageKind::Huge2M),
         "transparent" => BackingChoice::Pages(PageKind::TransparentHuge),
         "base" => BackingChoice::Pages(PageKind::Base4K),
-        folder => BackingChoice::Folder(PathBuf::from(folder)),
+        // A device is refused by the node, which says how it is used.
+        folder if Path::new(folder).is_file() => {
+            return Err(format!("{folder} is a file (hint: name a folder, in which the node makes its own)"));
+        }
+        folder if Path::new(folder).exists() => BackingChoice::Folder(PathBuf::from(folder)),
+        folder if folder.contains('/') => {
+            return Err(format!(
+                "there is no folder {folder} (hint: check the path, and whether its device is mounted; or `mkdir -p {folder}`)"
+            ));
+        }
+        word => {
+            return Err(format!(
+                "{word:?} is no kind of memory, and no folder here (hint: auto, hugetlb, transparent, base, or the path of a folder that is there)"
+            ));
+        }
     })
 }
 
@@ -490,8 +504,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kind_of_memory_is_a_folder() {
+    fn what_is_no_kind_of_memory_is_a_folder_that_is_there() {
         assert_eq!(backing("base"), Ok(BackingChoice::Pages(PageKind::Base4K)));
-        assert_eq!(backing("/mnt/x"), Ok(BackingChoice::Folder(PathBuf::from("/mnt/x"))));
+        assert_eq!(backing("/usr"), Ok(BackingChoice::Folder(PathBuf::from("/usr"))));
+        for (wrong, hint) in [
+            ("hugetbl", "hugetlb"),
+            ("/nowhere/x", "mkdir -p /nowhere/x"),
+            ("/etc/passwd", "hint: name a folder"),
+        ] {
+            assert!(backing(wrong).unwrap_err().contains(hint), "{wrong}");
+        }
     }
 }
