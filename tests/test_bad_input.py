@@ -268,6 +268,18 @@ def test_who_does_not_find_himself_where_others_are_told_says_so(start_node):
         assert why in b.words() and "hint: give --advertise" in b.words(), b.words()
 
 
+def test_memory_of_a_mistyped_kind_or_without_a_unit_is_refused(binary, folder):
+    for changes, words in (
+        ({"backing": "hugetbl"}, "is no kind of memory"),
+        ({"backing": folder / "none"}, f"mkdir -p {folder}/none"),
+        ({"backing": __file__}, "is a file (hint: name a folder"),
+        ({"capacity": "16"}, "16 B is too little (hint: 0 for none"),
+    ):
+        status, said = start(binary, folder, **changes)
+        assert status == 2 and words in said, said
+    assert not (folder / "none").exists()
+
+
 def test_a_variable_for_the_key_that_is_empty_is_as_good_as_none(node):
     node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": ""})
     outcome = node.run("ls", env={**os.environ, "HINTERLAND_KEY_FILE": "/nowhere"}, check=False)

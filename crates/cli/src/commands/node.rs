@@ -3,7 +3,7 @@
 use crate::context::Context;
 use crate::failure::Failure;
 use crate::service;
-use crate::size::Size;
+use crate::size::{Size, SizeError};
 use hinterland_node::{
     BackingChoice, CopySettings, EtcdTarget, EtcdTargetError, HeatCopyOptions, HeatSettings, KvDisk,
     KvWatermarks, Node, NodeError, NodeOptions, RdmaChoice, RepairOptions, ShelfChoice, trouble_of_address,
@@ -68,13 +68,13 @@ pub struct Memory {
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Memory that it lends [default: 1G, at most a quarter of the memory that it may use]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = lent)]
     pub capacity: Option<Size>,
     /// Memory for parts of other racks' objects [default: 1G, at most a quarter of the memory that it may use]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = lent)]
     pub cache_budget: Option<Size>,
     /// Memory for KV blocks of each user of this host, taken when the first one is opened [default: 256M, at most an eighth of the memory that it may use]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", value_parser = lent)]
     pub kv_capacity: Option<Size>,
     /// Whether KV blocks outlive the node, in files of memory that the next one with this state finds
     #[arg(long, default_value = "on", value_name = "WHETHER")]
@@ -438,6 +438,18 @@ fn rdma(text: &str) -> Result<RdmaChoice, Infallible> {
     })
 }
 
+/// The least that is lent: below it nobody wants memory, and most likely a unit was left out.
+const LENT_BYTES_MIN: u64 = 1 << 20;
+
+/// How much memory is lent: nothing, or enough to be of use.
+fn lent(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse().map_err(|error: SizeError| error.to_string())?;
+    if (1..LENT_BYTES_MIN).contains(&size.bytes) {
+        return Err(format!("{size} is too little (hint: 0 for none, else at least 1M, as in 2G)"));
+    }
+    Ok(size)
+}
+
 fn backing(text: &str) -> Result<BackingChoice, String> {
     Ok(match text {
         "auto" => BackingChoice::Auto,
@@ -514,5 +526,12 @@ mod tests {
         ] {
             assert!(backing(wrong).unwrap_err().contains(hint), "{wrong}");
         }
+    }
+
+    #[test]
+    fn memory_without_its_unit_is_refused() {
+        assert_eq!(lent("0").unwrap().bytes, 0);
+        assert_eq!(lent("1M").unwrap().bytes, 1 << 20);
+        assert!(lent("16").unwrap_err().contains("hint: 0 for none"));
     }
 }
