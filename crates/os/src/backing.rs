@@ -45,12 +45,23 @@ pub fn choose_backing(request: Option<PageKind>, folder: &Path, bytes: u64) -> R
         None => hugetlb(folder, bytes).or_else(|no_hugetlb| {
             huge_tmpfs(folder, bytes).map(|backing| explain_fallback(backing, &no_hugetlb, bytes)).or_else(
                 |no_tmpfs| {
-                    base_pages(folder, &format!("{no_hugetlb}; {no_tmpfs}"))
+                    if is_no_right_to_mount(&no_hugetlb) && is_no_right_to_mount(&no_tmpfs) {
+                        return base_pages(folder, NO_RIGHT_TO_MOUNT);
+                    }
+                    base_pages(folder, &no_tmpfs.to_string())
                         .map(|backing| explain_fallback(backing, &no_hugetlb, bytes))
                 },
             )
         }),
     }
+}
+
+/// What is said where nothing but the right to mount is missing: no setting of the machine would help.
+const NO_RIGHT_TO_MOUNT: &str =
+    "this user may not mount huge pages; faults are cheaper with them: start the node as root";
+
+fn is_no_right_to_mount(error: &OsError) -> bool {
+    matches!(error, OsError::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
 fn explain_fallback(mut backing: Backing, why: &OsError, bytes: u64) -> Backing {
@@ -191,7 +202,8 @@ mod tests {
         file.remove().unwrap();
         drop(file);
         if chosen.kind != PageKind::Huge2M {
-            assert!(chosen.explanation.contains("sysctl"), "{}", chosen.explanation);
+            let says = |words| chosen.explanation.contains(words);
+            assert!(says("sysctl") || says("start the node as root"), "{}", chosen.explanation);
         }
         clean(&chosen);
         let asked = choose_backing(Some(PageKind::Base4K), &folder, 8 << 20).unwrap();
