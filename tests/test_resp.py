@@ -512,6 +512,8 @@ def test_a_password_is_asked_for_and_needed_for_other_addresses(serve, redis, fo
     wire = Wire(port)
     wire.send("SET", "k", b"x" * 20_000)
     assert wire.receive() == (b"-", b"ERR Protocol error: unauthenticated bulk length") and wire.file.read() == b""
+    refused = node.run("resp", "--listen", "192.0.2.1:1", "--password-file", secret, check=False)
+    assert refused.returncode == 1 and "hint: no card of this host has this address" in refused.stderr
     secret.write_text("\n")
     refused = node.run("resp", "--password-file", secret, check=False)
     assert refused.returncode == 2 and "urandom" in refused.stderr

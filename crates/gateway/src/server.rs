@@ -51,9 +51,7 @@ pub enum ServerError {
     #[error(transparent)]
     Listen(#[from] ListenError),
     /// It cannot listen there.
-    #[error(
-        "listening at {listen} failed: {source} (hint: choose another --listen; `ss -lptn` shows who has it)"
-    )]
+    #[error("listening at {listen} failed: {source} (hint: {})", bind_hint(.listen, .source))]
     Bind {
         /// Where.
         listen: Listen,
@@ -188,6 +186,21 @@ impl Drop for Listener {
             // A path that is gone already needs no removing.
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// What to do where it cannot be listened.
+fn bind_hint(listen: &Listen, error: &io::Error) -> &'static str {
+    match (listen, error.kind()) {
+        (Listen::Tcp(_), io::ErrorKind::AddrNotAvailable) => {
+            "no card of this host has this address: `ip address` lists those there are, 0.0.0.0 stands for all"
+        }
+        (Listen::Tcp(_), io::ErrorKind::PermissionDenied) => {
+            "ports below 1024 are for root: choose another --listen"
+        }
+        (Listen::Tcp(_), _) => "choose another --listen; `ss -lptn` shows who has it",
+        (Listen::Unix(_), io::ErrorKind::AddrInUse) => "choose another --listen; `ss -lpx` shows who has it",
+        (Listen::Unix(_), _) => "name a path in a folder that this user may write",
     }
 }
 
