@@ -91,6 +91,8 @@ impl Server {
         for listen in &options.listen {
             listen.check(options.password.is_some())?;
         }
+        // Before the node makes its memory, which takes a while: who connects meanwhile waits, and an address that is taken is told at once.
+        let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         // Whether there is memory for values is better said now than to the first client.
         let pool = Pool::connect(Some(&options.socket))?;
         drop(pool.kv_values(&crate::keyspace::Keyspace::fingerprint(&options.namespace, 0))?);
@@ -98,7 +100,6 @@ impl Server {
         let descriptors = limits::raise_open_files()?.soft;
         let most = usize::try_from(descriptors.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX);
         options.clients_max = options.clients_max.min(most);
-        let listeners = options.listen.iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<Listen> = listeners.iter().map(Listener::address).collect();
         let port = addresses.iter().find_map(|listen| match listen {
             Listen::Tcp(address) => Some(address.port()),
