@@ -63,6 +63,13 @@ def views(values):
 KEYS = ["model@00000001@0@" + "ab" * 32, "short", "model@00000001@0@" + "cd" * 32 + "@salt", "large"]
 
 
+def test_settings_that_are_no_numbers_of_at_least_one_are_named(open_client):
+    for words in ({"workers": 0}, {"workers": "2"}, {"depth": -1}):
+        (name,) = words
+        with pytest.raises(ValueError, match=f"^{name} is .*hint: a whole number"):
+            open_client(**words)
+
+
 def test_values_of_any_size_under_keys_of_any_length_come_back(client, open_client):
     values = values_of(100, 4 * MEBIBYTE, 4 * MEBIBYTE, 9 * MEBIBYTE + 7)
     assert completed(client, client.submit_batch_exists(KEYS)) == (True, "", [False] * 4)

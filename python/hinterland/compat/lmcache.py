@@ -44,6 +44,9 @@ class Client:
     def __init__(
         self, socket: str | None = None, namespace: str = "lmcache", workers: int = 2, depth: int = 4096
     ) -> None:
+        for name, number in (("workers", workers), ("depth", depth)):
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} is {number!r} (hint: a whole number of at least 1, as in \"adapter_params\": {{\"{name}\": 2}})")
         self._values = Values(f"values under names, LMCache {namespace}", socket)
         self._workers, self._depth = workers, depth
         self._lock = threading.RLock()
