@@ -104,6 +104,10 @@ def test_who_serves_redis_clients_says_that_the_node_is_silent_and_that_it_answe
             assert client.recv(100) == b"+PONG\r\n"
         wait_until(lambda: "answers again" in said.read_text(encoding="utf-8"), SECONDS)
         assert said.read_text(encoding="utf-8").count("clients are not served") == 1
+        # One that has ended is told as such, and not by what became of its connection.
+        node.stop()
+        wait_until(lambda: said.read_text(encoding="utf-8").count("clients are not served") == 2, SECONDS)
+        assert "no node answers on" in said.read_text(encoding="utf-8").splitlines()[-1]
     finally:
         server.terminate()
     assert server.wait(SECONDS) == 0

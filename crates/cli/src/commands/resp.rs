@@ -129,12 +129,16 @@ fn watch(context: &Context) {
 }
 
 fn look(context: &Context, pool: &mut Option<Pool>) -> Result<(), Failure> {
-    let known = match pool.take() {
-        Some(known) => known,
-        None => context.pool_to_watch(LOOK_EVERY)?,
-    };
-    known.status()?;
-    *pool = Some(known);
+    if let Some(known) = pool.take()
+        && known.status().is_ok()
+    {
+        *pool = Some(known);
+        return Ok(());
+    }
+    // A node that has ended may be there again; else it is told that there is none, and not what became of a connection.
+    let fresh = context.pool_to_watch(LOOK_EVERY)?;
+    fresh.status()?;
+    *pool = Some(fresh);
     Ok(())
 }
 
