@@ -30,6 +30,19 @@ def test_members_of_both_racks_are_known_to_both(two_racks):
         assert all(member["up"] for member in members)
 
 
+def test_without_its_host_the_directory_is_named_with_what_to_start(two_racks, make_file):
+    a, b = two_racks
+    source = make_file("source", 1000)
+    a.run("put", source, "--name", "x", "--copies", "2")
+    b.stop()
+    for words in (("ls",), ("get", "x", "-"), ("put", a.log, "--name", "y")):
+        outcome = a.run(*words, check=False)
+        assert outcome.returncode == 1 and "the directory does not answer: cannot connect" in outcome.stderr, outcome.stderr
+        assert f"hint: start the node at {b.address} again" in outcome.stderr and "does not answer: the directory" not in a.words()
+    b.start()
+    assert a.run("get", "x", "-", text=False).stdout == source.read_bytes()
+
+
 def test_put_goes_into_the_named_rack_and_else_stays_local(two_racks, make_file):
     a, _ = two_racks
     source = make_file("source", 1000)

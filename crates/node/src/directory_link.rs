@@ -77,7 +77,8 @@ impl DirectoryLink {
             Self::Etcd(shared) => shared.ask(command),
             Self::Remote { peers, address } => {
                 let body = control::encode(command)?;
-                match call(peers, address, &PeerRequest::Directory(body))? {
+                let answer = call(peers, address, &PeerRequest::Directory(body));
+                match answer.map_err(|refused| unanswered(refused, address))? {
                     PeerReply::Directory(bytes) => Ok(control::decode(&bytes)?),
                     other => Err(Refused::new(errno::EIO, format!("the directory answered {other:?}"))),
                 }
@@ -146,6 +147,19 @@ impl DirectoryLink {
             Self::Embedded(_) | Self::Remote { .. } => None,
         }
     }
+}
+
+/// What is said where the node that hosts the directory does not answer: who reads an object next to them would not think of it.
+fn unanswered(refused: Refused, address: &str) -> Refused {
+    if refused.code != errno::EHOSTUNREACH {
+        return refused;
+    }
+    // Its own hint is for those who look for another node.
+    let why = refused.text.split(" (hint: ").next().unwrap_or_default();
+    let text = format!(
+        "the directory does not answer: {why} (hint: start the node at {address} again, on its state; meanwhile nobody finds, makes or removes a name, and what is mapped stays readable)"
+    );
+    Refused::new(errno::EHOSTUNREACH, text)
 }
 
 /// Answers a command on the host; an error of the store is an error of the way.
