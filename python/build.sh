@@ -11,6 +11,10 @@ if [ "${1:-}" = --release ]; then folder=release; fi
 # `./check` has built everything at once and says so.
 [ -n "${HINTERLAND_BUILT:-}" ] || cargo build --quiet --package hinterland-python "$@"
 built="${CARGO_TARGET_DIR:-target}/$folder/lib_native.so"
+if [ ! -f "$built" ]; then
+    echo "there is no $built (hint: cargo build --package hinterland-python $*, or leave HINTERLAND_BUILT out)" >&2
+    exit 1
+fi
 # Renamed into place: an interpreter that has the old file loaded keeps it, and of several that build each has a file of its own.
 new="$here/hinterland/_native.$$.so"
 cp "$built" "$new"

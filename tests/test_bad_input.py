@@ -286,6 +286,13 @@ def test_a_variable_for_the_key_that_is_empty_is_as_good_as_none(node):
     assert outcome.returncode == 1 and "/nowhere" in outcome.stderr
 
 
+def test_a_module_that_was_not_built_is_named_with_what_builds_it(folder):
+    environment = {**os.environ, "HINTERLAND_BUILT": "1", "CARGO_TARGET_DIR": str(folder)}
+    script = pathlib.Path(__file__).parent.parent / "python/build.sh"
+    outcome = subprocess.run([script, "--release"], env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert outcome.returncode == 1 and "cargo build --package hinterland-python --release" in outcome.stderr, outcome.stderr
+
+
 def test_a_key_of_raw_bytes_is_refused_with_how_one_is_made(binary, folder):
     (folder / "raw").write_bytes(bytes(range(224, 256)))
     status, said = start(binary, folder, key=folder / "raw")
