@@ -41,6 +41,18 @@ def test_sglangs_own_mooncake_back_end_passes_its_own_test(hinterland, node):
     assert "All tests passed" in outcome.stderr
 
 
+def test_a_mistyped_setting_is_named(hinterland, node):
+    program = """
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
+from hinterland.compat.sglang import HinterlandHiCache
+extra = {"extra_backend_tg": "x", "prefetch_threshold": 4, "interface_v1": 1}
+HinterlandHiCache(HiCacheStorageConfig(0, 1, 0, 1, 0, 1, False, False, True, "m", extra_config=extra))
+"""
+    outcome = run(node, "-c", program)
+    assert "no setting extra_backend_tg" in outcome.stderr and "is extra_backend_tag meant?" in outcome.stderr, outcome.stderr
+    assert outcome.stderr.count("there is no setting") == 1, outcome.stderr
+
+
 def test_a_node_that_goes_makes_pages_missing_and_one_that_comes_back_serves_them(hinterland, node):
     program = """
 import os, signal, sys, torch

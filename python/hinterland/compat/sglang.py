@@ -9,6 +9,7 @@ differ in anything that a page's bytes depend on have namespaces of their own. A
 
 from __future__ import annotations
 
+import difflib
 import logging
 import threading
 import time
@@ -31,6 +32,9 @@ from .values import Name, Put, Values, named
 LOG = logging.getLogger("hinterland.sglang")
 Result = TypeVar("Result")
 
+# What is used of the extra configuration; the rest is SGLang's.
+SETTINGS = ("socket", "extra_backend_tag")
+
 
 class HinterlandHiCache(HiCacheStorage):
     """Pages by their hash. Of the extra configuration `socket` (the node's, by default as everywhere) and `extra_backend_tag` (more
@@ -38,6 +42,7 @@ class HinterlandHiCache(HiCacheStorage):
 
     def __init__(self, storage_config: HiCacheStorageConfig, kwargs: Optional[dict[str, Any]] = None) -> None:
         extra = storage_config.extra_config or {}
+        _warn_of_mistyped(extra)
         self._config = storage_config
         self._socket: Optional[str] = extra.get("socket")
         self._tag = str(extra.get("extra_backend_tag", ""))
@@ -253,6 +258,13 @@ class HinterlandHiCache(HiCacheStorage):
         except OSError as error:
             LOG.error("%s", error)
             return otherwise
+
+
+def _warn_of_mistyped(extra: dict[str, Any]) -> None:
+    """Names settings that are nearly one of this back end: they are left alone, as SGLang has some of its own in the same place."""
+    for name in set(extra) - set(SETTINGS):
+        for meant in difflib.get_close_matches(str(name), SETTINGS, 1, 0.8):
+            LOG.warning("there is no setting %s, it is left alone (hint: is %s meant?)", name, meant)
 
 
 def _pieces_of_pages(pool: Any, indices: torch.Tensor, pages: int) -> list[list[Piece]] | None:
