@@ -77,7 +77,8 @@ print(backend.exists("k"), backend.set("k", page), bool((backend.get("k", torch.
         assert engine.stdout.readline() == "False False None 0\n"
         node.start()
         print(file=engine.stdin, flush=True)
-        assert engine.stdout.readline() == "False True True\n"
+        # Blocks outlive their node, also one that was killed.
+        assert engine.stdout.readline() == "True True True\n"
         assert engine.wait(timeout=60) == 0
     finally:
         engine.kill()
