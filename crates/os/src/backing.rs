@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::container;
 use crate::error::OsError;
 use crate::huge_pages::{self, HugePageCounts, OvercommitClaim};
 use crate::memory_file::{MemoryFile, PageKind};
@@ -46,7 +47,7 @@ pub fn choose_backing(request: Option<PageKind>, folder: &Path, bytes: u64) -> R
             huge_tmpfs(folder, bytes).map(|backing| explain_fallback(backing, &no_hugetlb, bytes)).or_else(
                 |no_tmpfs| {
                     if is_no_right_to_mount(&no_hugetlb) && is_no_right_to_mount(&no_tmpfs) {
-                        return base_pages(folder, NO_RIGHT_TO_MOUNT);
+                        return base_pages(folder, no_right_to_mount());
                     }
                     base_pages(folder, &no_tmpfs.to_string())
                         .map(|backing| explain_fallback(backing, &no_hugetlb, bytes))
@@ -57,8 +58,14 @@ pub fn choose_backing(request: Option<PageKind>, folder: &Path, bytes: u64) -> R
 }
 
 /// What is said where nothing but the right to mount is missing: no setting of the machine would help.
-const NO_RIGHT_TO_MOUNT: &str =
-    "this user may not mount huge pages; faults are cheaper with them: start the node as root";
+fn no_right_to_mount() -> &'static str {
+    if container::is_inside() {
+        "a container may not mount huge pages; faults are cheaper with them: start it with `-v /dev/hugepages:/dev/hugepages`, and the \
+         node with `--backing /dev/hugepages`"
+    } else {
+        "this user may not mount huge pages; faults are cheaper with them: start the node as root"
+    }
+}
 
 fn is_no_right_to_mount(error: &OsError) -> bool {
     matches!(error, OsError::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied)
@@ -203,7 +210,7 @@ mod tests {
         drop(file);
         if chosen.kind != PageKind::Huge2M {
             let says = |words| chosen.explanation.contains(words);
-            assert!(says("sysctl") || says("start the node as root"), "{}", chosen.explanation);
+            assert!(says("sysctl") || says("may not mount"), "{}", chosen.explanation);
         }
         clean(&chosen);
         let asked = choose_backing(Some(PageKind::Base4K), &folder, 8 << 20).unwrap();
