@@ -271,7 +271,7 @@ def test_who_does_not_find_himself_where_others_are_told_says_so(start_node):
 def test_memory_of_a_mistyped_kind_or_without_a_unit_is_refused(binary, folder):
     for changes, words in (
         ({"backing": "hugetbl"}, "is no kind of memory"),
-        ({"backing": folder / "none"}, f"mkdir -p {folder}/none"),
+        ({"backing": folder / "none/memory"}, f"mkdir -p {folder}/none/memory"),
         ({"backing": __file__}, "is a file (hint: name a folder"),
         ({"capacity": "16"}, "16 B is too little (hint: 0 for none"),
     ):

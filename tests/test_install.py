@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -20,15 +21,15 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place():
     """A folder that other users may enter, and what was built under the name that `./install` looks for."""
-    folder = tmp_path_factory.mktemp("install")
-    for above in [folder, folder.parent, folder.parent.parent]:
-        above.chmod(0o755)
-    (folder / "built/release").mkdir(parents=True)
-    for name in ["hinterland", *LIBRARIES]:
-        (folder / "built/release" / name).symlink_to(BUILT / name)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="hl-install-") as name:
+        folder = pathlib.Path(name)
+        folder.chmod(0o755)
+        (folder / "built/release").mkdir(parents=True)
+        for name in ["hinterland", *LIBRARIES]:
+            (folder / "built/release" / name).symlink_to(BUILT / name)
+        yield folder
 
 
 def install(place, *options, home="/nonexistent", built="built"):

@@ -460,12 +460,17 @@ fn backing(text: &str) -> Result<BackingChoice, String> {
         folder if Path::new(folder).is_file() => {
             return Err(format!("{folder} is a file (hint: name a folder, in which the node makes its own)"));
         }
+        // Its last part is made: below /dev/shm nothing outlives the machine's start, and the node starts again.
+        folder if folder.contains('/') => match Path::new(folder).parent() {
+            Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+                return Err(format!(
+                    "there is no folder {} (hint: check the path, and whether its device is mounted; or `mkdir -p {folder}`)",
+                    parent.display()
+                ));
+            }
+            _ => BackingChoice::Folder(PathBuf::from(folder)),
+        },
         folder if Path::new(folder).exists() => BackingChoice::Folder(PathBuf::from(folder)),
-        folder if folder.contains('/') => {
-            return Err(format!(
-                "there is no folder {folder} (hint: check the path, and whether its device is mounted; or `mkdir -p {folder}`)"
-            ));
-        }
         word => {
             return Err(format!(
                 "{word:?} is no kind of memory, and no folder here (hint: auto, hugetlb, transparent, base, or the path of a folder that is there)"
@@ -516,9 +521,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_kind_of_memory_is_a_folder_that_is_there() {
+    fn what_is_no_kind_of_memory_is_a_folder_that_is_there_or_can_be_made() {
         assert_eq!(backing("base"), Ok(BackingChoice::Pages(PageKind::Base4K)));
-        assert_eq!(backing("/usr"), Ok(BackingChoice::Folder(PathBuf::from("/usr"))));
+        for folder in ["/usr", "/usr/memory", "./memory"] {
+            assert_eq!(backing(folder), Ok(BackingChoice::Folder(PathBuf::from(folder))));
+        }
         for (wrong, hint) in [
             ("hugetbl", "hugetlb"),
             ("/nowhere/x", "mkdir -p /nowhere/x"),
