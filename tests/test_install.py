@@ -1,5 +1,6 @@
 """`./install`: what is copied works from there and goes again, and what it starts is a service as supervisors expect one."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -13,6 +14,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent
 BUILT = pathlib.Path(os.environ.get("HINTERLAND_BIN", ROOT / "target/debug/hinterland")).resolve().parent
+COUNT = """import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
+"""
 LIBRARIES = ["libhinterland_preload.so", "libhinterland_cuda.so", "libhinterland.so"]
 
 pytestmark = pytest.mark.skipif(
@@ -67,6 +72,22 @@ def test_everything_is_there_and_finds_itself(prefix):
     if ran.returncode != 0 and "userfaultfd" in ran.stderr:
         pytest.skip("no userfaultfd")
     assert f"{prefix}/lib/hinterland/libhinterland_preload.so" in ran.stdout, ran.stderr
+
+
+def test_a_gpu_elsewhere_is_used_from_what_is_installed(prefix, place):
+    address = f"unix:{place}/gpu.sock"
+    command = [prefix / "bin/hinterland", "--json", "gpu", "serve", "--device", "software:memory=64M", "--listen", address]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert json.loads(server.stdout.readline())["ready"]
+        command = [prefix / "bin/hinterland", "run", "--no-mount", "--gpu", address, "--", sys.executable, "-c", COUNT]
+        # An empty variable of the key is as good as none.
+        environment = dict(os.environ, HINTERLAND_KEY_FILE="")
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stdout) == (0, "0 0 1\n"), ran.stderr
+    finally:
+        server.terminate()
+        server.wait(30)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")

@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use faults::Faulted;
 use serde_json::Value;
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// The workloads.
@@ -266,6 +266,13 @@ impl Bench for Ycsb {
                 format!("there is no {}", program.display()),
                 "cargo build --release -p hinterland-table",
             ));
+        }
+        let built = |path: &Path| std::fs::metadata(path).and_then(|data| data.modified()).ok();
+        if built(&program) < built(&setting.program) {
+            // It may be as it should be: cargo makes anew what has changed.
+            (setting.say)(
+                "ycsb: hinterland-table is older than this command: `cargo build --release -p hinterland-table` makes sure",
+            );
         }
         let ground = Ground::new(setting, 2 << 30)?;
         let plan = NodePlan { capacity_bytes: NODE_BYTES, cache_bytes: 64 << 20, ..NodePlan::default() };

@@ -56,10 +56,10 @@ const KEY_FILE_VARIABLE: &str = "HINTERLAND_KEY_FILE";
 /// [`Failure`] with exit status 3 if no node answers.
 pub fn check(node: &str) -> Result<(), Failure> {
     let address: Address = node.parse().map_err(|error: ChannelError| Failure::of(&error))?;
-    let key = match std::env::var_os(KEY_FILE_VARIABLE) {
-        Some(path) => Some(hinterland_node::read_key(Path::new(&path)).map_err(|error| Failure::of(&error))?),
-        None => None,
-    };
+    // An empty variable is as good as none, as for the program.
+    let named = std::env::var_os(KEY_FILE_VARIABLE).filter(|path| !path.is_empty());
+    let key = named.map(|path| hinterland_node::read_key(Path::new(&path))).transpose();
+    let key = key.map_err(|error| Failure::of(&error))?;
     Inquiry::open(&address, key)?.ask()?;
     Ok(())
 }

@@ -56,12 +56,8 @@ pub unsafe fn store_words(source: *const u8, destination: *mut u8, bytes: usize)
 /// As [`copy_racing`].
 #[inline(always)]
 pub unsafe fn load_few_words(source: *const u8, destination: *mut u8, bytes: usize) -> bool {
-    let is_few = is_few_words(source.addr(), bytes);
-    if is_few {
-        // SAFETY: the caller's promise.
-        unsafe { copy_racing(source, destination, bytes) };
-    }
-    is_few
+    // SAFETY: the caller's promise.
+    unsafe { copy_few_words(source.addr(), source, destination, bytes) }
 }
 
 /// As [`store_words`], but only up to 128 bytes of whole words, which needs no call of another function; says whether they were
@@ -71,17 +67,20 @@ pub unsafe fn load_few_words(source: *const u8, destination: *mut u8, bytes: usi
 /// As [`copy_racing`].
 #[inline(always)]
 pub unsafe fn store_few_words(source: *const u8, destination: *mut u8, bytes: usize) -> bool {
-    let is_few = is_few_words(destination.addr(), bytes);
+    // SAFETY: the caller's promise.
+    unsafe { copy_few_words(destination.addr(), source, destination, bytes) }
+}
+
+/// # Safety
+/// As [`copy_racing`]; `shared` is where the shared side begins.
+#[inline(always)]
+unsafe fn copy_few_words(shared: usize, source: *const u8, destination: *mut u8, bytes: usize) -> bool {
+    let is_few = bytes <= INLINE_COPY_BYTES_MAX && (shared | bytes).is_multiple_of(WORD_BYTES);
     if is_few {
         // SAFETY: the caller's promise.
         unsafe { copy_racing(source, destination, bytes) };
     }
     is_few
-}
-
-#[inline(always)]
-fn is_few_words(shared: usize, bytes: usize) -> bool {
-    bytes <= INLINE_COPY_BYTES_MAX && (shared | bytes).is_multiple_of(WORD_BYTES)
 }
 
 /// Whether every move of [`copy_racing`] is made of words of the shared side. Those of short copies begin at places that count from
