@@ -132,7 +132,9 @@ def test_what_cannot_be_is_told(place):
     told = install(place, "--prefix", place / "file")
     assert told.returncode == 1 and "is not writable" in told.stderr and "sudo ./install --no-build" in told.stderr
     told = install(place, "--prefixes", "/x")
-    assert told.returncode == 2 and "usage: ./install" in told.stderr
+    assert told.returncode == 2 and "--prefixes is no option" in told.stderr and "usage: ./install" in told.stderr
+    told = install(place, "--prefix")
+    assert told.returncode == 2 and "--prefix names no folder" in told.stderr
 
 
 class Service:
