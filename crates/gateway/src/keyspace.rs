@@ -569,8 +569,10 @@ impl Keyspace {
     /// Heads of values in parts that are about to be replaced.
     fn old_parts(&self, items: &[Item<'_>], places: &[Place<'_>]) -> Result<Vec<(usize, Head)>, KeyError> {
         let mut old = Vec::new();
-        for (index, (item, place)) in items.iter().zip(places).enumerate() {
-            let Some(found) = self.values.find(place.block_key())? else { continue };
+        let keys: Vec<&[u8]> = places.iter().map(Place::block_key).collect();
+        let found = self.values.find_many(&keys)?;
+        for (index, ((item, place), found)) in items.iter().zip(places).zip(found).enumerate() {
+            let Some(found) = found else { continue };
             // Only an empty value has a block as short.
             if found.bytes() as usize == HEAD_BYTES + place.kept()
                 && let State::There(entry) | State::Ended(entry) = self.state(item.key, 0)?

@@ -1,6 +1,6 @@
 //! The blocks file, cut into chunks, and chunks into slots of one size.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 /// Smallest chunk: two huge pages.
 pub const CHUNK_BYTES_MIN: u64 = 4 << 20;
@@ -85,9 +85,9 @@ impl<T> Chunks<T> {
             chunk_bytes,
             chunks: (0..count).map(|_| Chunk::unused()).collect(),
             unused: (0..count).rev().collect(),
-            open: HashMap::new(),
-            guests: HashMap::new(),
-            guest_bytes: HashMap::new(),
+            open: HashMap::default(),
+            guests: HashMap::default(),
+            guest_bytes: HashMap::default(),
         }
     }
 

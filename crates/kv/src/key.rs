@@ -50,7 +50,7 @@ impl BlockKey {
         self.bytes as usize
     }
 
-    /// Never: a key has a byte at least.
+    /// That of a slot which has none yet; a block's key has a byte at least.
     pub const fn is_empty(&self) -> bool {
         self.bytes == 0
     }

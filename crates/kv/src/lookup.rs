@@ -41,22 +41,34 @@ pub fn lookup_many(
     mut take: impl FnMut(Option<Block>) -> bool,
 ) {
     for keys in keys.chunks(LOOKUPS_AT_ONCE) {
-        let mut hashes = [0; LOOKUPS_AT_ONCE];
-        for (hash, key) in hashes.iter_mut().zip(keys) {
-            *hash = key.hash(namespace);
-            index::prefetch(words, geometry, *hash);
-        }
-        for &hash in &hashes[..keys.len()] {
-            if let Some(slot) = index::guess(words, geometry, hash) {
-                header::prefetch(words, geometry, slot);
-            }
-        }
+        let hashes = prefetch(words, geometry, namespace, keys);
         for (key, hash) in keys.iter().zip(hashes) {
             if !take(lookup_hashed(words, geometry, namespace, key, hash)) {
                 return;
             }
         }
     }
+}
+
+/// Asks for the buckets and headers of the first [`LOOKUPS_AT_ONCE`] keys; their hashes.
+#[inline]
+pub fn prefetch(
+    words: &impl Words,
+    geometry: &Geometry,
+    namespace: Namespace,
+    keys: &[BlockKey],
+) -> [u64; LOOKUPS_AT_ONCE] {
+    let mut hashes = [0; LOOKUPS_AT_ONCE];
+    for (hash, key) in hashes.iter_mut().zip(keys) {
+        *hash = key.hash(namespace);
+        index::prefetch(words, geometry, *hash);
+    }
+    for (&hash, _) in hashes.iter().zip(keys) {
+        if let Some(slot) = index::guess(words, geometry, hash) {
+            header::prefetch(words, geometry, slot);
+        }
+    }
+    hashes
 }
 
 #[inline]

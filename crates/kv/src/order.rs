@@ -4,9 +4,10 @@
 //! all namespaces of one priority, or one namespace that has a quota. Orders know blocks by the hash of their key, not by
 //! their slot: a ghost list must know a block that comes back, wherever it lies then.
 
+use foldhash::HashMap;
 use hinterland_policy::eviction::UnitKey;
 use hinterland_policy::{Eviction, EvictionKind};
-use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Namespaces that share an order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -40,24 +41,35 @@ pub(crate) struct Orders {
 
 impl Orders {
     pub(crate) fn new(kind: EvictionKind) -> Self {
-        Self { kind, groups: HashMap::new() }
+        Self { kind, groups: HashMap::default() }
     }
 
     /// Adds a block that has no child. False if another one of the group has its hash: then it cannot leave, so it must
     /// not stay.
     #[must_use]
     pub(crate) fn insert(&mut self, group: Group, hash: u64, slot: u32, bytes: u64) -> bool {
+        self.put(group, hash, slot, bytes, None)
+    }
+
+    /// The same for a block that comes in place of `old`, which has its hash and leaves the order if it is in it.
+    #[must_use]
+    pub(crate) fn put(&mut self, group: Group, hash: u64, slot: u32, bytes: u64, old: Option<u32>) -> bool {
         let kind = self.kind;
         let order = self.groups.entry(group).or_insert_with(|| Order {
             policy: kind.build(),
-            slots: HashMap::new(),
+            slots: HashMap::default(),
             next: None,
         });
         let unit = unit(hash);
-        if order.slots.get(&unit).is_some_and(|&other| other != slot) {
-            return false;
+        match order.slots.entry(unit) {
+            Entry::Vacant(place) => _ = place.insert(slot),
+            Entry::Occupied(mut place) if Some(*place.get()) == old => {
+                place.insert(slot);
+                order.policy.remove(unit);
+            }
+            Entry::Occupied(place) if *place.get() == slot => {}
+            Entry::Occupied(_) => return false,
         }
-        order.slots.insert(unit, slot);
         order.policy.insert(unit, bytes);
         true
     }
@@ -127,4 +139,28 @@ impl Orders {
 const fn unit(hash: u64) -> UnitKey {
     // The two halves.
     UnitKey { object: (hash >> 32) as u32, unit: hash as u32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_that_comes_in_place_of_another_is_the_youngest_and_leaves_once() {
+        for kind in EvictionKind::ALL {
+            let group = Group::Own(1, 7);
+            let mut orders = Orders::new(kind);
+            for (hash, slot) in [(1, 10), (2, 20)] {
+                assert!(orders.insert(group, hash, slot, 64), "{kind}");
+            }
+            assert!(orders.put(group, 1, 11, 128, Some(10)), "{kind}: in place of its own");
+            assert!(!orders.insert(group, 1, 12, 64), "{kind}: of the same hash");
+            assert!(!orders.put(group, 1, 12, 64, Some(10)), "{kind}: in place of one that is gone");
+            orders.remove(group, 1, 10);
+            assert_eq!(orders.groups[&group].policy.bytes(), 192, "{kind}");
+            let left: Vec<u32> = std::iter::from_fn(|| orders.victim(group, &mut |_| true)).collect();
+            assert_eq!(left, [20, 11], "{kind}");
+            assert!(orders.put(group, 3, 30, 64, Some(31)), "{kind}: in place of one that is in no order");
+        }
+    }
 }

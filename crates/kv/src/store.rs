@@ -19,9 +19,10 @@ use crate::key::{BlockKey, Namespace};
 use crate::layout::Geometry;
 use crate::order::{Group, Orders};
 use crate::words::Words;
+use foldhash::HashMap;
 use hinterland_os::fault_point::reach;
 use hinterland_policy::EvictionKind;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Writers from this number on are threads of the node: they end with it.
 pub const NODE_WRITER_FIRST: u64 = 1 << 62;
@@ -266,9 +267,9 @@ impl<W: Words> Store<W> {
             geometry,
             chunks: Chunks::new(geometry.blocks_bytes()),
             orders: Orders::new(order),
-            spaces: HashMap::new(),
+            spaces: HashMap::default(),
             status,
-            pins: HashMap::new(),
+            pins: HashMap::default(),
             journal: Journal::of_life(life),
             keeper: None,
             life,
@@ -276,12 +277,12 @@ impl<W: Words> Store<W> {
             summer: None,
             to_sum: VecDeque::new(),
             summing: 0,
-            unchecked: HashMap::new(),
+            unchecked: HashMap::default(),
             to_check: Vec::new(),
             abandoned: Vec::new(),
-            departing: HashMap::new(),
-            writing: HashMap::new(),
-            writers: HashMap::new(),
+            departing: HashMap::default(),
+            writing: HashMap::default(),
+            writers: HashMap::default(),
             serial: 0,
         }
     }
@@ -608,7 +609,9 @@ impl<W: Words> Store<W> {
         let used = its.ok_or(StoreError::NotReserved(slot))?;
         used.writer = None;
         let used = *used;
-        self.writing.remove(&(used.namespace, used.key));
+        if !used.key.is_empty() {
+            self.writing.remove(&(used.namespace, used.key));
+        }
         if let Some(count) = self.writers.get_mut(&writer) {
             *count -= 1;
         }

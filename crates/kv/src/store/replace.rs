@@ -7,6 +7,7 @@ use crate::family::Family;
 use crate::header;
 use crate::index;
 use crate::key::{BlockKey, Namespace};
+use crate::lookup;
 use crate::words::Words;
 use hinterland_os::fault_point::reach;
 
@@ -124,6 +125,11 @@ impl<W: Words> Store<W> {
         Ok(Swapped::Done)
     }
 
+    /// Asks for the lines of the books that swaps of these keys are going to look at, so that they wait for memory once.
+    pub fn prefetch(&self, namespace: Namespace, keys: &[BlockKey]) {
+        lookup::prefetch(&self.words, &self.geometry, namespace, keys);
+    }
+
     /// Whether a swap that expects this would find it so.
     pub fn is_as_expected(&self, namespace: Namespace, key: &BlockKey, expects: Expects) -> bool {
         self.is_so(self.find(namespace, key), expects)
@@ -148,11 +154,7 @@ impl<W: Words> Store<W> {
             old = None;
         }
         let (group, class) = (self.group(used.namespace), self.chunks.class(slot));
-        if let Some(old) = old {
-            // It has the same hash, and an order knows blocks by it.
-            self.orders.remove(group, used.hash, old);
-        }
-        if !self.orders.insert(group, used.hash, slot, class) {
+        if !self.orders.put(group, used.hash, slot, class, old) {
             return false;
         }
         let content = self.content(slot, &used);

@@ -2,7 +2,7 @@
 
 use super::{State, UserStore, key, refused};
 use crate::refused::Refused;
-use hinterland_kv::{BlockKey, Expects, Namespace, Seen, Swapped};
+use hinterland_kv::{BlockKey, Expects, LOOKUPS_AT_ONCE, Namespace, Seen, Swapped};
 use hinterland_proto::control::{KvExpects, KvKey, KvSeen, KvSlot, KvSwap, KvSwapped};
 use hinterland_types::SessionId;
 
@@ -31,7 +31,10 @@ impl UserStore {
             self.keep_in_memory(&mut state, namespace.0);
         }
         let mut outcomes = Vec::with_capacity(blocks.len());
-        for (key, block) in keys.into_iter().zip(blocks) {
+        for (index, (&key, block)) in keys.iter().zip(blocks).enumerate() {
+            if index.is_multiple_of(LOOKUPS_AT_ONCE) {
+                state.store.prefetch(namespace, &keys[index..]);
+            }
             let swapped = swap_in(&mut state, session, (namespace, key), block)?;
             if let Some(disk) = self.disk.as_ref().filter(|_| on_disk && swapped == Swapped::Done) {
                 // Who is reading the old one there puts it nowhere: it looks for removals with both locks held.

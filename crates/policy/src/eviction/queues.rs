@@ -1,15 +1,14 @@
 //! Doubly linked queues that share one slab and one index: every step costs the same for any length.
 
 use super::UnitKey;
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use foldhash::HashMap;
 
 /// `N` queues of units; a unit is in at most one of them. Youngest at the front, oldest at the back.
 #[derive(Debug)]
 pub(crate) struct Queues<const N: usize> {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    index: HashMap<UnitKey, u32, BuildHasherDefault<KeyHasher>>,
+    index: HashMap<UnitKey, u32>,
     queues: [Queue; N],
 }
 
@@ -124,26 +123,5 @@ impl<const N: usize> Queues<N> {
         self.slots.push(fresh);
         // A host would need 4 billion resident units, 256 TiB, to pass 32 bits.
         (self.slots.len() - 1) as u32
-    }
-}
-
-/// Mixes the two small numbers of a key; keys are the host's own, so no one picks them to collide.
-#[derive(Default, Debug)]
-pub(crate) struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u32(u32::from(byte));
-        }
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The odd constant is 2^64 divided by the golden ratio: consecutive numbers land far apart.
-        self.0 = (self.0.rotate_left(32) ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ (self.0 >> 32)
     }
 }

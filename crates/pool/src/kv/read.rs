@@ -161,7 +161,7 @@ impl KvCache {
                 }
             }
             let mut goes_on = true;
-            self.view.find_many(self.namespace, &group, |found| {
+            self.find_many(&group, |found| {
                 goes_on = take(found.is_some());
                 goes_on
             });
@@ -177,6 +177,11 @@ impl KvCache {
     #[inline]
     pub(super) fn find(&self, key: &BlockKey) -> Option<Found> {
         self.view.find(self.namespace, key)
+    }
+
+    #[inline]
+    pub(super) fn find_many(&self, keys: &[BlockKey], take: impl FnMut(Option<Found>) -> bool) {
+        self.view.find_many(self.namespace, keys, take);
     }
 
     /// Copies a block into runs of fragments; `streams` if it is one of a large batch.

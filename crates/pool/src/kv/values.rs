@@ -11,7 +11,7 @@ use hinterland_proto::control::{
 };
 
 /// Slots that are kept for the next blocks, so that a write costs one message and not two.
-const STOCK_MAX: usize = 64;
+const STOCK_MAX: usize = TOGETHER_MAX;
 /// Bytes of slots that are kept: what is kept serves nobody else.
 const STOCK_BYTES_MAX: u64 = 4 << 20;
 /// Sizes of slots that are kept: each may hold a chunk that blocks of other sizes would need.
@@ -86,6 +86,20 @@ impl KvValues {
     #[inline]
     pub fn find(&self, key: &[u8]) -> Result<Option<Found>, PoolError> {
         Ok(self.cache.find(&block_key(key)?))
+    }
+
+    /// The blocks of many keys, in their order, with less waiting for memory than one by one. No message to anybody.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Found>>, PoolError> {
+        let keys = keys.iter().map(|key| block_key(key)).collect::<Result<Vec<_>, _>>()?;
+        let mut all = Vec::with_capacity(keys.len());
+        self.cache.find_many(&keys, |found| {
+            all.push(found);
+            true
+        });
+        Ok(all)
     }
 
     /// Copies a block that was found into pieces, in their order, as much as they hold; false if it is not there any more:
