@@ -2,6 +2,7 @@
 //! `tend_copies` of `regions/copies.rs` at the reader, one message at a time.
 
 use super::BrokenMoveRule;
+use super::home::FREEZE_WAIT_MS;
 use super::node::{Content, Letter, Word, sum_of};
 use super::world::{CALL_MS, WORDS, World};
 use hinterland_types::NodeId;
@@ -25,7 +26,17 @@ pub(super) struct Copies {
     /// As a reader: the homes, and the pages.
     sources: BTreeMap<NodeId, Source>,
     pages: BTreeMap<usize, PageCopy>,
+    /// Copies that are wanted back and that a thread is in.
+    wanted: Vec<WantedBack>,
     kept_ms: u64,
+}
+
+/// A home that waits for a copy.
+struct WantedBack {
+    home: NodeId,
+    call: u64,
+    page: usize,
+    until_ms: u64,
 }
 
 /// A node that has copies of pages of this one.
@@ -410,9 +421,21 @@ impl World {
 
     /// The home wants a copy back.
     pub(super) fn unshare(&mut self, id: NodeId, from: NodeId, call: u64, page: usize) {
-        let is_gone = self.give_back(id, page);
-        let letter = if is_gone { Letter::Unshared { call } } else { Letter::Refused { call } };
-        self.post(id, from, letter);
+        let until_ms = self.clock_ms(id) + FREEZE_WAIT_MS;
+        self.give_wanted_back(id, WantedBack { home: from, call, page, until_ms });
+    }
+
+    /// Gives a copy back, or waits for who is in it, but not for ever.
+    fn give_wanted_back(&mut self, id: NodeId, wanted: WantedBack) {
+        let letter = if self.give_back(id, wanted.page) {
+            Letter::Unshared { call: wanted.call }
+        } else if self.clock_ms(id) >= wanted.until_ms {
+            Letter::Refused { call: wanted.call }
+        } else {
+            // Who has died meanwhile waits for nobody.
+            return self.copies(id).map_or((), |copies| copies.wanted.push(wanted));
+        };
+        self.post(id, wanted.home, letter);
     }
 
     /// Lets nobody read a copy any more; whether nobody does.
@@ -477,6 +500,9 @@ impl World {
     pub(super) fn wake_copies(&mut self, id: NodeId) {
         let clock_ms = self.clock_ms(id);
         self.end_recalls(id);
+        for wanted in self.copies(id).map(|copies| std::mem::take(&mut copies.wanted)).unwrap_or_default() {
+            self.give_wanted_back(id, wanted);
+        }
         let Some(copies) = self.copies(id) else { return };
         copies.pages.retain(|_, copy| {
             !matches!(copy.stage, Stage::Coming | Stage::Void) || clock_ms <= copy.until_ms

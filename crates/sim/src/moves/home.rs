@@ -9,7 +9,7 @@ use hinterland_policy::heat::{Heat, Room};
 use hinterland_types::{Epoch, NodeId};
 
 /// How long a home waits for those who are in a page, in milliseconds.
-const FREEZE_WAIT_MS: u64 = 50;
+pub(super) const FREEZE_WAIT_MS: u64 = 50;
 /// How long a frozen page waits to hear from its mover before the directory is asked.
 const SILENCE_MS: u64 = 1500;
 
