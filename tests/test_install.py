@@ -122,6 +122,21 @@ def test_packages_and_removal(place):
     assert install(place, *options, "--remove").returncode == 0, "a second time"
 
 
+def test_services_below_another_prefix_are_linked_to_where_systemd_looks(place):
+    home = place / "home"
+    done = install(place, "--prefix", home / "apart", home=str(home))
+    assert done.returncode == 0, done.stderr
+    line = done.stdout.splitlines()[-1]
+    links = line.removeprefix("a node as a service:   ").split(" && systemctl")[0]
+    subprocess.run(["sh", "-c", links], check=True)
+    units = home / ".config/systemd/user"
+    assert "ExecStart=" in (units / "hinterland-node.service").read_text(), line
+    assert install(place, "--prefix", home / "apart", "--remove", home=str(home)).returncode == 0
+    assert list(units.iterdir()) == []
+    done = install(place, "--prefix", home / ".local", home=str(home))
+    assert "ln -s" not in done.stdout, done.stdout
+
+
 def test_what_cannot_be_is_told(place):
     told = install(place, "--prefix", "here")
     assert told.returncode == 1 and "hint: give a path from the root" in told.stderr
