@@ -349,3 +349,16 @@ def test_threads_share_a_store(store):
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_a_value_that_is_no_bytes_is_refused_with_what_to_pass(store):
+    with pytest.raises(TypeError, match=r"not a str \(hint: pass value.encode\(\)\)"):
+        store.put("k", "text")
+    with pytest.raises(TypeError, match=r"not of type int \(hint: pass bytes"):
+        store.upsert_parts("k", b"a", 3)
+    numpy = pytest.importorskip("numpy")
+    # Its bytes are addresses of this process.
+    with pytest.raises(TypeError, match="objects of Python"):
+        store.put_batch(["k", "l"], [b"a", numpy.array([None, "x"], dtype=object)])
+    assert store.get_batch(["k", "l"]) == [b"", b""]
+    assert store.put("k", numpy.arange(3, dtype="u1")) == 0 and store.get("k") == bytes([0, 1, 2])

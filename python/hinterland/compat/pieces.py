@@ -11,8 +11,15 @@ Piece = Union[memoryview, tuple[int, int]]
 
 
 def view(value: object) -> memoryview:
-    """The bytes of an object with a buffer."""
-    seen = memoryview(value)  # type: ignore[arg-type]
+    """The bytes of an object with a buffer. TypeError for what is none, and for an array of objects, whose bytes are addresses."""
+    if isinstance(value, str):
+        raise TypeError("a value is bytes, not a str (hint: pass value.encode())")
+    try:
+        seen = memoryview(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"a value is bytes, not of type {type(value).__name__} (hint: pass bytes, an array, or a tensor to put_tensor)") from None
+    if "O" in seen.format:
+        raise TypeError("the array has objects of Python in it, not their bytes (hint: pass an array of numbers, or bytes)")
     return seen if seen.format == "B" and seen.ndim == 1 and seen.contiguous else memoryview(seen.tobytes())
 
 
