@@ -171,3 +171,13 @@ def test_kv_top_goes_on_when_its_node_is_stopped_and_started_again(node, hinterl
     until(shows_blocks)
     top.send_signal(signal.SIGINT)
     assert top.wait(20) == 0
+
+
+def test_python_says_what_it_waits_for_while_the_memory_of_kv_blocks_is_made(hinterland, node, caplog):
+    """A node that is stopped is as silent as one that makes many GiB."""
+    with hinterland.Pool(node.socket) as pool, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        with stopped(node):
+            opening = threads.submit(pool.kv, "slow")
+            wait_until(lambda: "makes its memory for KV blocks" in caplog.text, why="it is said meanwhile")
+            assert not opening.done()
+        assert opening.result(SECONDS) is not None

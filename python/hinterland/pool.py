@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 import sys
+import threading
 from types import TracebackType
 from typing import BinaryIO, Callable, Optional, Union
 
@@ -17,6 +19,9 @@ if sys.version_info >= (3, 12):
 else:
     from typing import Any as Buffer
 
+logger = logging.getLogger("hinterland")
+# Seconds after which it is said what is waited for.
+NOTICE = 2.0
 Source = Union[Buffer, str, "os.PathLike[str]", BinaryIO]
 Progress = Callable[[int, Optional[int]], object]
 
@@ -72,6 +77,21 @@ class Pool(_native.Pool):
         after any failure nothing is left behind.
         """
         return object_info(super().put(name, source, copies, rack, progress))
+
+    def kv(self, fingerprint: str) -> _native.KvCache:
+        """Opens the KV blocks of engines that agree on a fingerprint: model, revision, type, layout, tokens of a block, rank.
+
+        At its first use the node makes its memory for blocks, which takes a second and more for each GiB.
+        """
+        notice = threading.Timer(NOTICE, logger.warning, [
+            "waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB"
+        ])
+        notice.daemon = True
+        notice.start()
+        try:
+            return super().kv(fingerprint)
+        finally:
+            notice.cancel()
 
     def stat(self, name: str) -> ObjectInfo:
         """What is known of an object."""
