@@ -160,7 +160,7 @@ def test_a_first_pool(follow, folder):
         text = text.replace(before, f"--listen 127.0.0.1:{ports[name]} --socket /tmp/{name}.sock --state /tmp/{name}")
         # A node runs on in a terminal of its own.
         nodes.append((language, re.sub(r"^(hinterland node .*)$", r"\1 &\nsleep 2", text, flags=re.MULTILINE)))
-    there = ("sh", "export HINTERLAND_SOCKET=/tmp/small.sock HINTERLAND_KEY_FILE=$PWD/pool.key\n")
+    there = ("sh", "export HINTERLAND_SOCKET=/tmp/small.sock\n")
     changes = {"big.lan:7401": f"127.0.0.1:{ports['big']}", "--capacity 48G": "--capacity 64M", "--cache-budget 8G": "--capacity 64M --cache-budget 64M"}
     words = follow([key, there, *nodes, copies], {**READS_LARGE, **changes})
     assert words.count(" ready: ") == 2 and re.search(r"^models/safe: 2 right copies", words, re.MULTILINE), words
