@@ -133,3 +133,25 @@ def test_memory_comes_from_the_numa_nodes_that_are_named(start_node, make_file, 
 def test_a_device_is_no_folder_of_memory_and_it_is_said_how_it_is_used(start_node):
     with pytest.raises(AssertionError, match="is a device and no folder.*--numa"):
         start_node("a", options=["--capacity", "64M", "--backing", "/dev/zero"])
+
+
+def test_nodes_with_one_folder_for_memory_keep_their_own_objects(start_node, make_file, folder):
+    """As a folder of huge pages that several containers have: each node removes files of memory that it does not know."""
+    memory = folder / "memory"
+    memory.mkdir()
+    options = ["--capacity", "64M", "--backing", memory]
+    source = make_file("source", 3_000_001)
+    one = start_node("one", options=options)
+    one.run("put", source, "--name", "x")
+    other = start_node("other", options=options)
+    other.run("put", make_file("another", 3_000_001, seed=2), "--name", "x")
+    one.stop()
+    one.start()
+    for node in (one, other):
+        assert "1 right copy" in node.run("verify", "x").stdout
+    one.run("get", "x", folder / "got")
+    assert (folder / "got").read_bytes() == source.read_bytes()
+    for node in (one, other):
+        node.run("rm", "x")
+        node.stop()
+    assert list(memory.iterdir()) == [], "nothing is left of nodes without objects"

@@ -34,7 +34,7 @@ class Pair:
 
     def files(self, rack):
         """The files of the memory that a node lends."""
-        return list(self.folders[rack].glob("*.bytes"))
+        return list(self.folders[rack].rglob("*.bytes"))
 
     def holds(self, racks, start, end):
         """Whether these nodes have these bytes of the object, the only one that there is."""

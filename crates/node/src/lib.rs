@@ -23,6 +23,7 @@ mod mend;
 mod node;
 mod notices;
 mod options;
+mod own_folder;
 mod peer_service;
 mod peers;
 mod put;

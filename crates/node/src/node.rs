@@ -15,6 +15,7 @@ use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Incarnation, Membership};
 use crate::options::{BackingChoice, NodeOptions};
+use crate::own_folder::{own_folder, refuse_folder};
 use crate::peers::{PeerIdentity, Peers, pool_of};
 use crate::put::Puts;
 use crate::refused::Refused;
@@ -33,8 +34,8 @@ use hinterland_os::huge_pages::HugePageCounts;
 use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
-    Backing, Coherence, DEVICE_HINT, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing,
-    control_groups, huge_pages, limits, process,
+    Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing, control_groups,
+    huge_pages, limits, process,
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
@@ -43,7 +44,6 @@ use hinterland_types::NodeId;
 use hinterland_types::size::human;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -346,6 +346,10 @@ impl Node {
         {
             tracing::warn!(%error, "the memory folder stays mounted");
         }
+        // Its own in a folder that somebody named, and empty.
+        if self.folders.is_empty() {
+            let _ = fs::remove_dir(&self.backing.folder);
+        }
         self.folders.into_iter().for_each(Marked::leave_if_empty);
     }
 }
@@ -517,12 +521,13 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
         BackingChoice::Auto => choose_backing(None, &folder, wanted)?,
         BackingChoice::Pages(kind) => choose_backing(Some(*kind), &folder, wanted)?,
         BackingChoice::Folder(path) => {
-            refuse_device(path)?;
-            make_folder(path)?;
+            refuse_folder(path)?;
+            let folder = own_folder(path, NodeId(own), &options.state.join("objects"))
+                .map_err(|source| NodeError::State { path: path.clone(), source })?;
             Backing {
                 kind: PageKind::Base4K,
-                folder: path.clone(),
-                explanation: format!("files in {}", path.display()),
+                explanation: format!("files in {}", folder.display()),
+                folder,
                 mounted: false,
                 overcommit_before: None,
             }
@@ -536,20 +541,6 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
     let from = options.numa.as_ref().map_or_else(String::new, |nodes| format!(", of NUMA nodes {nodes}"));
     let messages = vec![format!("memory: {}{from}", backing.explanation)];
     Ok((backing, messages))
-}
-
-/// A device is no folder, and has its own ways.
-fn refuse_device(path: &Path) -> Result<(), OsError> {
-    let is_device = fs::metadata(path)
-        .is_ok_and(|found| found.file_type().is_char_device() || found.file_type().is_block_device());
-    if !is_device {
-        return Ok(());
-    }
-    Err(OsError::Refused {
-        operation: "choosing memory",
-        reason: format!("{} is a device and no folder", path.display()),
-        hint: DEVICE_HINT.into(),
-    })
 }
 
 fn build(

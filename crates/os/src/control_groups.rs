@@ -69,7 +69,7 @@ fn hierarchy(mount: &str, is_second: bool) -> Option<(PathBuf, PathBuf)> {
 }
 
 /// Blanks and the like stand as three octal digits in `mountinfo`.
-fn unescaped(text: &str) -> PathBuf {
+pub(crate) fn unescaped(text: &str) -> PathBuf {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     escapes.iter().fold(text.to_owned(), |text, (escape, meant)| text.replace(escape, meant)).into()
 }

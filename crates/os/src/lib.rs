@@ -12,6 +12,7 @@
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
+//! | [`fstab`] | mounts that the machine is to have and has not |
 //! | [`transparent_huge`] | huge pages of another process's private memory |
 //! | [`userfault`] | faults of a range served from outside the program |
 //! | [`direct_file`] | files of a disk past the page cache, many transfers at once |
@@ -49,6 +50,7 @@ pub mod fault_point;
 pub mod file_lock;
 pub mod filler;
 pub mod fork_mark;
+pub mod fstab;
 pub mod futex;
 mod guard;
 pub mod huge_pages;
