@@ -14,6 +14,7 @@ mod removals;
 mod replace;
 mod spaces;
 mod start;
+mod users;
 
 pub use behind::KvWatermarks;
 pub use disk::KvDisk;
@@ -44,6 +45,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use users::Users;
 
 /// Longest label that is kept.
 const LABEL_CHARS_MAX: usize = 200;
@@ -53,7 +55,7 @@ pub struct KvStores {
     plan: Plan,
     /// Where files with names lie, also those of a node that kept some.
     folders: KvFolders,
-    by_user: Mutex<HashMap<u32, Arc<UserStore>>>,
+    users: Users<UserStore>,
     /// The node is about to end, and ends its sessions.
     is_ending: AtomicBool,
 }
@@ -101,9 +103,7 @@ impl KvStores {
 
     /// Writes to the disk what is in memory, finishes checksums, and ends what goes on behind. Files of stores without blocks go.
     pub fn stop(&self) {
-        let stores: Vec<Arc<UserStore>> =
-            self.by_user.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        for store in stores {
+        for store in self.users.all_settled() {
             store.behind.stop();
             if let Some(disk) = &store.disk {
                 let mut blocks = Vec::new();
@@ -118,36 +118,54 @@ impl KvStores {
 
     /// Whether there are blocks that the next node will find.
     pub fn keeps_blocks(&self) -> bool {
-        let stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        stores.values().any(|store| store.files.are_kept && store.lock().store.status().blocks > 0)
+        self.users
+            .all_settled()
+            .iter()
+            .any(|store| store.files.are_kept && store.lock().store.status().blocks > 0)
     }
 
-    /// The store of a user, made if there is none.
+    /// The store of a user, made if there is none. Who looks at stores or needs another one does not wait for it.
     ///
     /// # Errors
     /// [`Refused`] if the node lends no memory for blocks, or has none.
     pub fn of_user(&self, user: u32) -> Result<Arc<UserStore>, Refused> {
-        let mut stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(store) = stores.get(&user).filter(|store| !store.is_lost() && store.files.are_whole()) {
-            return Ok(Arc::clone(store));
-        }
-        if stores.remove(&user).is_some() {
-            tracing::error!(user, "a program has cut off the files of KV blocks: they are made anew");
-            self.folders.remove(user);
-        }
-        let (store, messages) = UserStore::new(user, &self.plan)?;
-        for message in messages {
-            tracing::warn!(user, "{message}");
-        }
-        let store = Arc::new(store);
-        store.start_behind();
-        stores.insert(user, Arc::clone(&store));
-        Ok(store)
+        self.users.find_or_make(user, UserStore::is_good, |was_there| {
+            if was_there {
+                tracing::error!(user, "a program has cut off the files of KV blocks: they are made anew");
+                self.folders.remove(user);
+            }
+            let (store, messages) = UserStore::new(user, &self.plan)?;
+            for message in messages {
+                tracing::warn!(user, "{message}");
+            }
+            let store = Arc::new(store);
+            store.start_behind();
+            Ok(store)
+        })
     }
 
-    /// The store of a user, if there is one.
+    /// The store of a user, in which a namespace was opened before, and that namespace as [`namespace`](UserStore::namespace) tells it. No
+    /// memory is taken for one that was not.
+    ///
+    /// # Errors
+    /// [`Refused`] if the user has no such namespace.
+    pub fn known(&self, user: u32, number: u64) -> Result<(Arc<UserStore>, (Namespace, u32)), Refused> {
+        let store = self.users.find_settled(user).filter(|store| store.is_good());
+        let known = store.and_then(|store| {
+            let counters = store.lock().namespaces.get(&number)?.counters;
+            Some((store, (Namespace(number), counters)))
+        });
+        known.ok_or_else(|| {
+            let text = format!(
+                "user {user} has no namespace {number:016x} of KV blocks (hint: `hinterland kv stat` lists those of each user; be the user whose it is)"
+            );
+            Refused::new(errno::ENOENT, text)
+        })
+    }
+
+    /// The store of a user, if there is one; none while it is being made.
     pub fn existing(&self, user: u32) -> Option<Arc<UserStore>> {
-        self.by_user.lock().unwrap_or_else(PoisonError::into_inner).get(&user).cloned()
+        self.users.find(user)
     }
 
     /// Gives back what a session of a user has reserved; it has ended.
@@ -161,8 +179,7 @@ impl KvStores {
 
     /// What all stores hold.
     pub fn status(&self) -> Vec<KvStatus> {
-        let stores = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<KvStatus> = stores.values().map(|store| store.status()).collect();
+        let mut all: Vec<KvStatus> = self.users.all().iter().map(|store| store.status()).collect();
         all.sort_by_key(|status| status.user);
         all
     }
@@ -197,19 +214,6 @@ impl UserStore {
         let text =
             format!("namespace {number:016x} has another fingerprint (hint: add anything to the name)");
         Err(Refused::new(errno::EEXIST, text))
-    }
-
-    /// A namespace that was opened before, by its number.
-    ///
-    /// # Errors
-    /// [`Refused`] if there is none.
-    pub fn known_namespace(&self, number: u64) -> Result<(Namespace, u32), Refused> {
-        let known = self.lock().namespaces.get(&number).map(|known| (Namespace(number), known.counters));
-        known.ok_or_else(|| {
-            let text =
-                format!("nobody has opened namespace {number:016x} (hint: `hinterland kv stat` lists them)");
-            Refused::new(errno::ENOENT, text)
-        })
     }
 
     /// The fingerprint of a namespace that was opened.
@@ -247,6 +251,11 @@ impl UserStore {
             disk.forbid(number);
         }
         self.save_spaces(&state.namespaces);
+    }
+
+    /// Whether nobody has cut off the files, in memory or by their names.
+    fn is_good(&self) -> bool {
+        !self.is_lost() && self.files.are_whole()
     }
 
     /// Whether somebody has cut off the files: nothing in them counts any more.

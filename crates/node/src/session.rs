@@ -611,8 +611,7 @@ impl Session {
                 return self.kv_open(core, store, known);
             }
             KvRequest::OpenKnown { namespace } => {
-                let store = core.kv.of_user(self.user)?;
-                let known = store.known_namespace(namespace)?;
+                let (store, known) = core.kv.known(self.user, namespace)?;
                 return self.kv_open(core, store, known);
             }
             KvRequest::Reserve { handle, blocks } => {

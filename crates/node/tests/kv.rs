@@ -61,6 +61,15 @@ fn code(error: &PoolError) -> i32 {
 }
 
 #[test]
+fn asking_for_a_namespace_that_nobody_opened_takes_no_memory_for_blocks() {
+    let ground = Ground::new("unopened", 16 << 20);
+    let pool = ground.pool();
+    let refused = pool.kv_known(7).err().unwrap();
+    assert!(refused.to_string().contains("has no namespace 0000000000000007"), "{refused}");
+    assert!(pool.kv_status().unwrap().is_empty(), "a store was made only to be asked");
+}
+
+#[test]
 fn what_one_session_puts_another_finds_in_pieces_of_any_length() {
     let ground = Ground::new("share", 16 << 20);
     let (one, other) = (ground.pool().kv("model").unwrap(), ground.pool().kv("model").unwrap());

@@ -12,6 +12,7 @@ use crate::table::{Align, Table};
 use hinterland_pool::KvCache;
 use hinterland_proto::control::{KvDiskStatus, KvKeptStatus, KvNamespaceStatus, KvStatus};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 /// What to do.
@@ -68,19 +69,16 @@ fn stat(context: &Context) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The namespace that a word names: its number, or the start of one label.
+/// The namespace that a word names: its number, or the start of one label. Those of the own user go first: others may have the same ones.
 fn open(word: &str, context: &Context) -> Result<KvCache, Failure> {
     let pool = context.pool()?;
-    let number = u64::from_str_radix(word, 16).ok().filter(|_| word.len() == 16);
-    let namespaces: Vec<KvNamespaceStatus> =
-        pool.kv_status()?.into_iter().flat_map(|store| store.namespaces).collect();
-    let is_meant = |space: &&KvNamespaceStatus| match number {
-        Some(number) => space.namespace == number,
-        None => space.label.starts_with(word),
-    };
-    let meant: Vec<&KvNamespaceStatus> = namespaces.iter().filter(is_meant).collect();
+    let stores = pool.kv_status()?;
+    let spaces = stores.iter().flat_map(|store| {
+        store.namespaces.iter().map(|space| (store.user, space.namespace, space.label.as_str()))
+    });
+    let meant = meant(word, &spaces.collect::<Vec<_>>(), nix::unistd::getuid().as_raw());
     match meant.as_slice() {
-        [space] => Ok(pool.kv_known(space.namespace)?),
+        [namespace] => Ok(pool.kv_known(*namespace)?),
         [] => {
             let text = format!("no namespace of KV blocks is called {word:?}");
             Err(Failure::usage(text, "`hinterland kv stat` lists them"))
@@ -90,6 +88,21 @@ fn open(word: &str, context: &Context) -> Result<KvCache, Failure> {
             Err(Failure::usage(text, "give the number that `hinterland kv stat` shows"))
         }
     }
+}
+
+/// The numbers of the namespaces, given as user, number and label, that a word names: those of one user, or if that one has none, of others.
+fn meant(word: &str, spaces: &[(u32, u64, &str)], user: u32) -> Vec<u64> {
+    let number = u64::from_str_radix(word, 16).ok().filter(|_| word.len() == 16);
+    let is_meant =
+        |space: u64, label: &str| number.map_or_else(|| label.starts_with(word), |number| number == space);
+    let of = |is_own: bool| {
+        let found = spaces
+            .iter()
+            .filter(|(owner, space, label)| (*owner == user) == is_own && is_meant(*space, label));
+        found.map(|(_, space, _)| *space).collect::<BTreeSet<u64>>().into_iter().collect()
+    };
+    let own: Vec<u64> = of(true);
+    if own.is_empty() { of(false) } else { own }
 }
 
 /// Percent of the keys that were asked for and there.
@@ -276,4 +289,27 @@ fn words(status: &KvStatus) -> String {
     lines.extend(status.disk.as_ref().map(disk_words));
     lines.extend([String::new(), table.text()]);
     lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_that_two_users_have_is_that_of_the_user_who_asks() {
+        let spaces = [
+            (0, 7, "llama a"),
+            (0, 8, "llama b"),
+            (1000, 7, "llama a"),
+            (1000, 9, "qwen"),
+            (1001, 9, "qwen"),
+        ];
+        assert_eq!(meant("llama a", &spaces, 1000), [7]);
+        assert_eq!(meant("0000000000000007", &spaces, 0), [7]);
+        assert_eq!(meant("llama", &spaces, 1000), [7]);
+        assert_eq!(meant("llama", &spaces, 0), [7, 8]);
+        // Of others: the node says whose it is.
+        assert_eq!(meant("qwen", &spaces, 0), [9]);
+        assert_eq!(meant("nothing", &spaces, 0), [0; 0]);
+    }
 }

@@ -160,7 +160,7 @@ impl KvStores {
     /// [`Refused`] if the disk cannot be told.
     pub fn clear_for_all(&self, user: u32, fingerprint: &[u8; 32]) -> Result<(u64, u64), Refused> {
         let has_file = || self.plan.disk.as_ref().is_some_and(|disk| disk.file(user).exists());
-        match self.existing(user) {
+        match self.users.find_settled(user) {
             Some(store) => store.clear_for_all(fingerprint),
             None if has_file() => self.of_user(user)?.clear_for_all(fingerprint),
             None => Ok((0, 0)),
@@ -182,7 +182,7 @@ impl KvStores {
         let keys = keys.iter().map(|bytes| key(bytes)).collect::<Result<Vec<_>, _>>()?;
         let namespace = Namespace(racks::number_of(fingerprint));
         let has_file = || self.plan.disk.as_ref().is_some_and(|disk| disk.file(user).exists());
-        let store = match self.existing(user) {
+        let store = match self.users.find_settled(user) {
             Some(store) => store,
             None if has_file() => self.of_user(user)?,
             None => return Ok((0, 0)),

@@ -5,6 +5,7 @@ use super::disk::{DiskTier, KvDisk};
 use super::files::{Files, KvFolders, Left, mapped};
 use super::removals::Removals;
 use super::spaces::{self, Spaces};
+use super::users::Users;
 use super::{KvStores, State, UserStore, racks};
 use crate::options::NodeOptions;
 use crate::refused::{Refused, errno};
@@ -13,7 +14,7 @@ use hinterland_os::Coherence;
 use hinterland_policy::EvictionKind;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// How stores are made.
 #[derive(Clone)]
@@ -53,7 +54,7 @@ impl KvStores {
             writers_sum: options.kv_writers_sum,
             watermarks: options.kv_watermarks.filter(|_| options.kv_disk.is_some()),
         };
-        let stores = Self { plan, folders, by_user: Mutex::default(), is_ending: AtomicBool::new(false) };
+        let stores = Self { plan, folders, users: Users::default(), is_ending: AtomicBool::new(false) };
         let mut messages = Vec::new();
         for user in stores.folders.users() {
             stores.start_user(user, &mut messages);
@@ -72,7 +73,7 @@ impl KvStores {
                 messages.extend(words);
                 let store = Arc::new(store);
                 store.start_behind();
-                self.by_user.lock().unwrap_or_else(PoisonError::into_inner).insert(user, store);
+                self.users.insert(user, store);
             }
             Err(refused) => {
                 messages.push(format!("KV blocks of user {user} are dropped: {refused}"));
