@@ -11,13 +11,15 @@ use hinterland_proto::{PoolId, PoolKey, Role};
 use hinterland_types::{Handle, NodeId, ObjectId};
 use std::collections::HashMap;
 use std::net::{TcpStream, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Longest wait for an answer that needs a disk at the other side.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest wait for a home to drop an object that has no name any more: one that hangs must not hold up who removed it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a home that did not answer to that is not asked again: about a lease, after which the directory has it for down.
+const SILENT_REST: Duration = Duration::from_secs(10);
 /// Bytes of memory that a node goes through in a second at the least, whatever else it does: one busy processor checks and
 /// zeroes some ten times as many.
 const SLOWEST_BYTES_PER_SECOND: u64 = 100_000_000;
@@ -63,6 +65,8 @@ impl Way {
 pub struct Peers {
     identity: PeerIdentity,
     endpoints: Mutex<HashMap<(Way, String), Arc<RdmaEndpoint>>>,
+    /// When homes were last waited for in vain when they were to drop an object.
+    silent: Mutex<HashMap<String, Instant>>,
     closer: Arc<Closer>,
 }
 
@@ -71,7 +75,7 @@ impl Peers {
     pub fn new(identity: PeerIdentity) -> Self {
         // The message cannot be too long; without one the handle would stay until the connection ends.
         let closer = Closer::new(|handle| encode(&PeerRequest::Detach { handle }).unwrap_or_default());
-        Self { identity, endpoints: Mutex::default(), closer }
+        Self { identity, endpoints: Mutex::default(), silent: Mutex::default(), closer }
     }
 
     /// Makes a handle that a node has given with `Attach` one that is given back when nobody needs it any more.
@@ -113,7 +117,28 @@ impl Peers {
     /// # Errors
     /// As [`call`](Self::call).
     pub fn drop_at_home(&self, address: &str, object: ObjectId) -> Result<(), Refused> {
-        self.call_within(address, &PeerRequest::HomeDrop { object }, DROP_TIMEOUT).map(drop)
+        self.drop_within(address, object, DROP_TIMEOUT)
+    }
+
+    /// Who removes many objects waits for a silent home once, not for each of them.
+    fn drop_within(&self, address: &str, object: ObjectId, within: Duration) -> Result<(), Refused> {
+        let is_silent = |since: &Instant| since.elapsed() < SILENT_REST;
+        if self.lock_silent().get(address).is_some_and(is_silent) {
+            let text = format!("{address} has not answered a moment ago");
+            return Err(Refused::new(errno::EHOSTUNREACH, text));
+        }
+        let begun = Instant::now();
+        let answer = self.call_within(address, &PeerRequest::HomeDrop { object }, within);
+        if answer.is_err() && begun.elapsed() >= within {
+            let mut silent = self.lock_silent();
+            silent.retain(|_, since| is_silent(since));
+            silent.insert(address.to_owned(), Instant::now());
+        }
+        answer.map(drop)
+    }
+
+    fn lock_silent(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// As [`call`](Self::call), waiting no longer than this for an answer.
@@ -311,7 +336,7 @@ mod tests {
     use std::sync::Condvar;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-    /// A directory that answers commands when it is let go, as one with a slow disk, and heartbeats at once.
+    /// A directory that answers commands when it is let go, as one with a slow disk, and heartbeats at once; as a home it drops objects then.
     #[derive(Default)]
     struct Slow {
         sessions: AtomicU64,
@@ -332,7 +357,9 @@ mod tests {
         }
 
         fn call(&self, _: SessionId, body: &[u8]) -> Result<Vec<u8>, RemoteError> {
-            if matches!(decode(body), Ok(PeerRequest::Directory(command)) if command == b"slow") {
+            let request = decode(body);
+            let is_slow = matches!(&request, Ok(PeerRequest::Directory(command)) if command == b"slow");
+            if is_slow || matches!(request, Ok(PeerRequest::HomeDrop { .. })) {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
                 let is_let_go = self.is_let_go.lock().unwrap();
                 drop(self.changed.wait_while(is_let_go, |is_let_go| !*is_let_go).unwrap());
@@ -380,6 +407,33 @@ mod tests {
             service.changed.notify_all();
             assert!(is_answered);
         });
+    }
+
+    #[test]
+    fn a_home_that_is_silent_is_waited_for_once_when_many_objects_are_removed() {
+        let (service, pool) = (Arc::new(Slow::default()), PoolId(7));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
+        let server = Server::start(listener, service.clone(), options).unwrap();
+        let address = server.address().to_string();
+        let peers = Peers::new(PeerIdentity {
+            node: NodeId(2),
+            pool,
+            key: None,
+            streams: 1,
+            timeout: Duration::from_secs(60),
+            rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
+        });
+        let within = Duration::from_millis(50);
+        assert!(peers.drop_within(&address, ObjectId(1), within).is_err());
+        let asked = service.waiting.load(Ordering::SeqCst);
+        assert!(asked > 0, "or this shows nothing");
+        for object in 2..10 {
+            assert!(peers.drop_within(&address, ObjectId(object), within).is_err());
+        }
+        assert_eq!(service.waiting.load(Ordering::SeqCst), asked);
+        *service.is_let_go.lock().unwrap() = true;
+        service.changed.notify_all();
     }
 
     #[test]
