@@ -7,6 +7,11 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 
+/// Memory of a run without a program; a third of it is usual.
+const RUN_BYTES: u64 = 32 << 20;
+/// And a thirty-second of the program's; a half of that was seen with units of 64 KiB.
+const RUN_PART: u64 = 32;
+
 /// Schedulers that files can be written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Scheduler {
@@ -50,6 +55,12 @@ pub fn write(
     Ok(())
 }
 
+/// What a job needs of a scheduler that ends who takes more: beside the program and what compressed back ends keep, `hinterland run` itself, with
+/// its tables, and the page tables of both.
+fn limit_bytes(job: &Job, setting: &Setting) -> u64 {
+    setting.demand.memory_bytes + RUN_BYTES + job.memory.0 / RUN_PART
+}
+
 /// The words of the command that runs a job.
 fn command(job: &Job, setting: &Setting) -> Vec<String> {
     let mut words: Vec<String> = ["hinterland", "run", "--local"].map(str::to_owned).to_vec();
@@ -70,7 +81,7 @@ fn command(job: &Job, setting: &Setting) -> Vec<String> {
 fn slurm(job: &Job, setting: &Setting) -> String {
     let mut text = format!("#!/bin/sh\n#SBATCH --job-name={}\n", job.name);
     // Writing to a string does not fail.
-    let _ = writeln!(text, "#SBATCH --mem={}M", setting.demand.memory_bytes.div_ceil(1 << 20));
+    let _ = writeln!(text, "#SBATCH --mem={}M", limit_bytes(job, setting).div_ceil(1 << 20));
     if let Some(deadline) = job.deadline {
         let _ = writeln!(text, "#SBATCH --time={}", (deadline / 60.0).ceil().max(1.0) as u64);
     }
@@ -89,7 +100,7 @@ fn quoted(word: &str) -> String {
 }
 
 fn kubernetes(image: &str, job: &Job, setting: &Setting) -> Value {
-    let memory = setting.demand.memory_bytes.to_string();
+    let memory = limit_bytes(job, setting).to_string();
     let mut spec = json!({
         "backoffLimit": 0,
         "template": { "spec": {
@@ -112,6 +123,34 @@ fn kubernetes(image: &str, job: &Job, setting: &Setting) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::batch::jobs::Bytes;
+    use hinterland_farplan::dispatch::Demand;
+
+    #[test]
+    fn a_job_on_a_disk_is_not_ended_for_the_memory_of_its_run() {
+        let local_bytes = 142 << 20;
+        let far = vec!["ssd:far@1G".to_owned()];
+        let demand = Demand { back_ends: far.clone(), memory_bytes: local_bytes };
+        let setting =
+            Setting { far, local_bytes, unit_bytes: 65536, ahead: true, demand, why: String::new() };
+        let job = Job {
+            name: "on-disk".to_owned(),
+            program: vec!["true".to_owned()],
+            memory: Bytes(220 << 20),
+            seconds: None,
+            slowdown: None,
+            deadline: None,
+            trace: None,
+            local: None,
+            far: None,
+            share: None,
+        };
+        // With 163 MiB such a job ran, with 158 MiB it was ended.
+        assert!(slurm(&job, &setting).contains("\n#SBATCH --mem=181M\n"));
+        let kubernetes = kubernetes("image", &job, &setting);
+        let limit = &kubernetes["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"];
+        assert_eq!(limit, &json!((181_u64 << 20).saturating_sub(128 << 10).to_string()));
+    }
 
     #[test]
     fn words_stay_words_for_a_shell() {
