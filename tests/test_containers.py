@@ -13,7 +13,7 @@ BINARY = pathlib.Path(os.environ.get("HINTERLAND_BIN", pathlib.Path(__file__).pa
 RIGHTS = """CHOWN DAC_OVERRIDE FOWNER FSETID KILL NET_BIND_SERVICE SETFCAP SETGID SETPCAP SETUID SYS_CHROOT MKNOD AUDIT_WRITE
 NET_RAW""".split()
 # Of what the usual filters forbid, that which Hinterland would use; each is refused as there.
-FORBIDDEN = ["userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "kexec_load"]
+FORBIDDEN = ["mbind", "set_mempolicy", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register", "bpf", "perf_event_open", "kexec_load"]
 COUNT = """import ctypes
 cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 print(cuda.cuInit(0), cuda.cuDeviceGetCount(ctypes.byref(count)), count.value)
@@ -77,6 +77,8 @@ def test_the_doctor_says_how_to_start_it(containers):
     told = containers.run("hinterland doctor")
     for option in ["--device /dev/userfaultfd", "--cap-add SYS_PTRACE", "--device /dev/fuse --cap-add SYS_ADMIN", "--shm-size"]:
         assert f"start the container with `{option}" in told.stdout, told.stdout
+    # What is set for the whole machine is set outside.
+    assert all("on the host" in line for line in told.stdout.splitlines() if "echo " in line), told.stdout
     assert "sysctl vm." not in told.stdout and "modprobe" not in told.stdout, told.stdout
 
 
@@ -87,6 +89,11 @@ def test_a_node_in_a_container_and_its_objects(containers):
         kill $node; wait $node"""
     done = containers.run(line)
     assert done.stdout == "same\n", done.stderr
+
+
+def test_a_node_that_is_to_choose_numa_nodes_needs_a_right(containers):
+    told = containers.run("hinterland node --name a --numa 0 --capacity 32M --kv-capacity 16M --cache-budget 16M")
+    assert told.returncode == 1 and "--cap-add SYS_NICE" in told.stderr and told.stderr.count("hint:") == 1, told.stderr
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/userfaultfd"), reason="no /dev/userfaultfd")

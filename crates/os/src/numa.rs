@@ -100,7 +100,17 @@ impl NumaNodes {
             libc::syscall(libc::SYS_set_mempolicy, mode, mask.as_ptr(), NODES_MAX as libc::c_ulong)
         };
         // The call returns 0 or -1.
-        check(result as libc::c_int, "set_mempolicy", || format!("NUMA nodes {self}")).map(drop)
+        check(result as libc::c_int, "set_mempolicy", || format!("NUMA nodes {self}")).map(drop).map_err(
+            |error| {
+                // The kernel itself refuses nobody: a filter of system calls does.
+                match error.errno() {
+                    Some(libc::EPERM) => error.with_hint(
+                        "a container may not choose NUMA nodes: start it with `--cap-add SYS_NICE`",
+                    ),
+                    _ => error,
+                }
+            },
+        )
     }
 }
 

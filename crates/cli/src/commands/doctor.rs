@@ -7,6 +7,7 @@ use crate::size::human;
 use hinterland_fabric::rdma;
 use hinterland_gpu::{Compiler, Gpu, GpuError};
 use hinterland_os::NumaNodes;
+use hinterland_os::container;
 use hinterland_os::control_groups;
 use hinterland_os::idle;
 use hinterland_os::probe::{FaultService, Machine, Works};
@@ -151,10 +152,13 @@ fn idle_check(time: Duration) -> Check {
     if time >= LOOK_TIME_MIN {
         return Check::good(text);
     }
-    Check::warning(
-        format!("{text}: programs wait longer for far memory"),
-        "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns, or `hinterland run --local SIZE --awake`",
-    )
+    let mend = if container::is_inside() {
+        "on the host: `echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns`; or start the container with \
+         `--device /dev/cpu_dma_latency`, for `hinterland run --local SIZE --awake`"
+    } else {
+        "echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns, or `hinterland run --local SIZE --awake`"
+    };
+    Check::warning(format!("{text}: programs wait longer for far memory"), mend)
 }
 
 /// Memory of devices, which a node uses when it is told to.
