@@ -174,6 +174,11 @@ def test_what_the_kernel_alone_copes_with_is_never_far(binary, library, tmp_path
     assert " 0 MiB far" not in ended.stderr, ended.stderr
 
 
+def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled")])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
 def test_a_program_that_its_own_filter_ends_is_told_why(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_filter")])
     assert ended.returncode == 128 + 31, ended

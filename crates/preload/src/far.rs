@@ -33,6 +33,7 @@ mod thread;
 pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{attach, control, lock_all};
 
+use crate::cancel::Uncancelled;
 use hinterland_region::system::say;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -141,6 +142,10 @@ unsafe extern "C" fn child() {
     if !has_begun() {
         return;
     }
+    // The thread that forked may have been cancelled, and errno is the program's.
+    let _uncancelled = Uncancelled::hold();
+    // SAFETY: the C library gives every thread an errno.
+    let errno = unsafe { *libc::__errno_location() };
     // Its parent may have as many files open as it may: that is no reason for a child to end.
     let room = room::make();
     let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
@@ -153,4 +158,6 @@ unsafe extern "C" fn child() {
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(125) };
     }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }

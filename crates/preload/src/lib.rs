@@ -25,6 +25,7 @@
 //! | `HINTERLAND_FAR_EAGER` | `1`: far memory begins as the library is loaded, not with the first memory that is worth it |
 //! | `HINTERLAND_VERBOSE` | `1`: say of every mapping what became of it |
 
+mod cancel;
 mod far;
 mod mounts;
 mod speech;

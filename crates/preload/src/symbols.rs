@@ -3,6 +3,7 @@
 //! Each first finds out, without a lock, whether the call can have to do with the pool. All system calls are made
 //! directly, so that nothing comes back here; `errno` is as the program left it unless a call fails.
 
+use crate::cancel::Uncancelled;
 use crate::upgrade::{kernel_map, upgrade, will_need};
 use crate::{far, mounts};
 use hinterland_proto::control::Advice;
@@ -143,7 +144,7 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: size_t, advi
 /// As `ioctl`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    keep_errno(|| far::control(descriptor, request, number(argument))).unwrap_or(-1)
+    keep_errno_alone(|| far::control(descriptor, request, number(argument))).unwrap_or(-1)
 }
 
 /// `shmat(2)`.
@@ -232,6 +233,12 @@ fn shrink(address: u64, bytes: u64, new_bytes: u64, flags: c_int) -> io::Result<
 /// Leaves `errno` as it was if the call succeeds, and sets it if not. A defect of ours is a call that failed: a panic must
 /// not end the program.
 fn keep_errno<T>(call: impl FnOnce() -> io::Result<T>) -> Option<T> {
+    let _uncancelled = Uncancelled::hold();
+    keep_errno_alone(call)
+}
+
+/// The same of a call that may take long, in which a thread is cancelled as without us.
+fn keep_errno_alone<T>(call: impl FnOnce() -> io::Result<T>) -> Option<T> {
     let before = errno();
     let result = catch_unwind(AssertUnwindSafe(call));
     match result.unwrap_or_else(|_| Err(io::Error::from_raw_os_error(libc::ENOMEM))) {

@@ -8,6 +8,7 @@
 use super::layout::{self, Signals, acquire, release};
 use super::link::{self, Begin};
 use super::{activate, calls, heap, is_active, mover, quiet};
+use crate::cancel::Uncancelled;
 use hinterland_os::OsError;
 use hinterland_region::system::say;
 use libc::c_int;
@@ -15,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 
 /// What a process may ask for without being known, its writable data included: a shell has half of it.
 const UNTOLD_BYTES_MAX: u64 = 1 << 20;
-const CANCEL_DISABLE: c_int = 1;
 /// What a process ends with that must not go on, as one that was not started.
 const CODE: c_int = 125;
 
@@ -40,7 +40,6 @@ pub(super) enum Otherwise {
 }
 
 unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
     /// Whether this process has one thread that the C library made: the C library's own, which it writes.
     safe static __libc_single_threaded: AtomicU8;
 }
@@ -118,16 +117,13 @@ pub(super) fn begin(otherwise: Otherwise) -> bool {
     let errno = unsafe { *libc::__errno_location() };
     // A handler of a signal that asks for memory would wait for the thread that it interrupts; one that is cancelled would leave the lock.
     let held = Signals::hold();
-    let mut before = 0;
-    // SAFETY: a known state, and a place for the one before.
-    unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+    let uncancelled = Uncancelled::hold();
     acquire(&LOCK);
     HOLDER.store(own, Ordering::Relaxed); // Relaxed: as above.
     let is_on = is_active() || may_begin() && try_to_begin(otherwise);
     HOLDER.store(0, Ordering::Relaxed); // Relaxed: as above.
     release(&LOCK);
-    // SAFETY: as above.
-    unsafe { pthread_setcancelstate(before, std::ptr::null_mut()) };
+    drop(uncancelled);
     drop(held);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

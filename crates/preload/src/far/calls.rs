@@ -2,6 +2,7 @@
 
 use super::arming::Otherwise;
 use super::{arming, heap, is_active, layout, link, reserved};
+use crate::cancel::Uncancelled;
 use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
 use libc::{c_int, c_void, off_t, size_t};
@@ -238,16 +239,19 @@ pub(super) unsafe extern "C" fn c_mremap(
     answer(remap(address, bytes as u64, new_bytes as u64, flags, target))
 }
 
+    let _uncancelled = Uncancelled::hold();
 fn answer(result: io::Result<u64>) -> *mut c_void {
     match result {
         Ok(address) => std::ptr::with_exposed_provenance_mut(address as usize),
         Err(error) => {
             set_errno(&error);
+    let _uncancelled = Uncancelled::hold();
             libc::MAP_FAILED
         }
     }
 }
 
+    let _uncancelled = Uncancelled::hold();
 fn status(result: &io::Result<()>) -> c_int {
     result.as_ref().map_or_else(
         |error| {
@@ -260,5 +264,6 @@ fn status(result: &io::Result<()>) -> c_int {
 
 fn set_errno(error: &io::Error) {
     // SAFETY: the C library gives every thread an errno.
+    let _uncancelled = Uncancelled::hold();
     unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::ENOMEM) };
 }

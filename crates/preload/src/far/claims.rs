@@ -3,6 +3,7 @@
 use super::arming::{self, Otherwise};
 use super::rights::Next;
 use super::{calls, is_active, link, mover, reserved};
+use crate::cancel::Uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_ulong, pthread_mutex_t, pthread_mutexattr_t};
 use std::io;
@@ -27,6 +28,7 @@ pub(crate) fn control(descriptor: c_int, request: c_ulong, argument: u64) -> io:
     {
         // SAFETY: the kernel has read these words.
         let [address, bytes] = unsafe { *std::ptr::with_exposed_provenance::<[u64; 2]>(argument as usize) };
+        let _uncancelled = Uncancelled::hold();
         link::release(address, bytes);
         drop_first_zeros(address, bytes);
         return kernel();
@@ -135,6 +137,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
     if !attributes.is_null() && unsafe { is_robust(attributes) } {
         // SAFETY: the C library gives every thread an errno.
         let errno = unsafe { *libc::__errno_location() };
+        let _uncancelled = Uncancelled::hold();
         leave_to_the_kernel(mutex.expose_provenance() as u64, size_of::<pthread_mutex_t>() as u64);
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = errno };

@@ -4,6 +4,7 @@
 //! C library hears only of what it asked for, and finds the rest the next time without a call of the kernel.
 
 use super::{arming, is_active, layout, link};
+use crate::cancel::Uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -56,6 +57,7 @@ pub(super) fn note(address: u64, bytes: u64) {
 /// What the C library's `brk` becomes. Its callers in there read the end of the heap from a variable, which is kept.
 pub(super) unsafe extern "C" fn c_brk(end: *mut c_void) -> c_int {
     let wanted = end.expose_provenance() as u64;
+    let _uncancelled = Uncancelled::hold();
     let now = change(wanted);
     super::patch::set_current_break(now);
     if now < wanted {

@@ -7,6 +7,7 @@
 //! a small stack: nothing is kept here, and little is put on the stack.
 
 use super::{link, rights};
+use crate::cancel::Uncancelled;
 use hinterland_farplan::plain;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
@@ -22,11 +23,12 @@ pub(super) unsafe extern "C" fn c_execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
+    let uncancelled = Uncancelled::hold();
     // SAFETY: the caller's promise.
-    unsafe {
-        tell(path, environment);
-        libc::syscall(libc::SYS_execve, path, arguments, environment) as c_int
-    }
+    unsafe { tell(path, environment) };
+    drop(uncancelled);
+    // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_execve, path, arguments, environment) as c_int }
 }
 
 /// # Safety
