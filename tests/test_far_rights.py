@@ -174,6 +174,14 @@ def test_what_the_kernel_alone_copes_with_is_never_far(binary, library, tmp_path
     assert " 0 MiB far" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize("kind", ["in_parts", "low", "hidden", "hidden_alone"])
+def test_memory_is_far_whatever_way_a_program_asks_for_it(binary, library, tmp_path, kind):
+    """In parts of 32 KiB as Ruby, below 4 GiB as Chez Scheme, hidden from children as V8."""
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_asked"), kind])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert "left the budget no room" not in ended.stderr, ended.stderr
+
+
 def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled")])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

@@ -1,4 +1,4 @@
-/* Memory that is taken out of far memory (MADV_DONTFORK) while threads wait for room in it: what they wrote stays. */
+/* Memory that is taken out of far memory (MADV_WIPEONFORK) while threads wait for room in it: what they wrote stays. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdatomic.h>
@@ -55,7 +55,7 @@ int main(int count, char **words) {
         pthread_create(&crowding, NULL, press_on, NULL);
         for (long first = 0; first < WRITERS; first++) pthread_create(&writers[first], NULL, write_part, (void *)first);
         while (written < PAGES * (1 + round % 7) / 8) usleep(100);
-        if (madvise(part, PAGES * PAGE, MADV_DONTFORK) != 0) return 2;
+        if (madvise(part, PAGES * PAGE, MADV_WIPEONFORK) != 0) return 2;
         for (long first = 0; first < WRITERS; first++) pthread_join(writers[first], NULL);
         over = 1;
         pthread_join(crowding, NULL);

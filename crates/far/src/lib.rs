@@ -6,6 +6,7 @@
 //! memory (docs/decisions).
 
 mod ahead;
+mod apart;
 mod board;
 pub mod control;
 mod engine;

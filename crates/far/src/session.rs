@@ -1,5 +1,6 @@
 //! Sessions of programs: they greet, hand over descriptors, tell of memory, and end.
 
+use crate::apart::There;
 use crate::board::{self, Board};
 use crate::control::runs;
 use crate::engine::{Engine, Known, Mover, Options, Space};
@@ -506,8 +507,8 @@ impl Serving {
         connection.is_new &= matches!(message, Some(Message { kind: Kind::Hello, .. }));
         let process = connection.process;
         let stays = match message {
-            Some(Message { kind: Kind::Hello, words: [_, probe, is_first] }) if is_usable(probe, PAGE) => {
-                self.greet(&mut connection, probe, is_first != 0, descriptors).is_ok()
+            Some(Message { kind: Kind::Hello, words: [_, probe, how] }) if is_usable(probe, PAGE) => {
+                self.greet(&mut connection, probe, how, descriptors).is_ok()
             }
             Some(Message { kind: Kind::Register, words: [address, bytes, _] }) => {
                 let is_served = is_usable(address, bytes) && self.register(process, address, bytes);
@@ -581,7 +582,7 @@ impl Serving {
         &self,
         connection: &mut Connection,
         probe: u64,
-        is_first: bool,
+        how: u64,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(), OsError> {
         let process = connection.process;
@@ -593,6 +594,8 @@ impl Serving {
             connection.page = Some(shared_page(page)?);
         }
         let page = connection.page.clone();
+        let is_first = how & wire::HELLO_FIRST != 0;
+        let there = if how & wire::HELLO_APART != 0 { Some(There::of(process)?) } else { None };
         let mut known = self.engine.lock();
         if let Some(descriptor) = descriptors.next() {
             let faults = Userfault::from_descriptor(descriptor, Scope::Full);
@@ -623,6 +626,9 @@ impl Serving {
         };
         space.page = page;
         space.is_unattended = true;
+        if let Some(there) = there {
+            there.cut(space, ADDRESS_MAX);
+        }
         drop(known);
         answer(&connection.stream, false, &[])
     }

@@ -33,9 +33,19 @@ impl Loose {
     /// Adds a range. What it overlaps was replaced.
     pub fn add(&mut self, start: u64, end: u64) {
         drop(self.cut(start, end));
-        if start < end {
-            self.ranges.push((start, end));
+        if start >= end {
+            return;
         }
+        // What lies beside each other is one range: a program may ask for its memory in many small parts.
+        let (mut first, mut last) = (start, end);
+        self.ranges.retain(|(from, to)| {
+            let is_beside = *to == first || *from == last;
+            if is_beside {
+                (first, last) = (first.min(*from), last.max(*to));
+            }
+            !is_beside
+        });
+        self.ranges.push((first, last));
     }
 
     /// A range is the kernel's alone from here on.

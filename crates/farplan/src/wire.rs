@@ -2,7 +2,7 @@
 //!
 //! | words | from | meaning |
 //! | --- | --- | --- |
-//! | `HELLO`, 0, probe address, 1 or 0 | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork`. 1 if it has not touched its probe; said again with 0, and without descriptors, once it has |
+//! | `HELLO`, 0, probe address, `HELLO_` bits | program | a process begins; descriptors: the shared page, and its userfaultfd unless it is a child of `fork`. Said again without `HELLO_FIRST`, and without descriptors, once it has touched its probe |
 //! | `MOVER`, 0, staging address, staging bytes | program | this connection takes orders; the answer brings the userfaultfd that the supervisor serves, which the program keeps open |
 //! | `REGISTER`, address, bytes, 0 | program | new anonymous memory that may be far |
 //! | `LIFT`, address, bytes, 0 | program | what was told of here is about to be unmapped, replaced or moved; no answer |
@@ -40,6 +40,10 @@ pub const BEGINS_CUT_OFF: u64 = 2;
 pub const BEGINS_WITHOUT_RIGHT: u64 = 3;
 /// See [`BEGINS_WHOLE`].
 pub const BEGINS_FILTERED: u64 = 4;
+/// Of a greeting: the process has not touched its probe.
+pub const HELLO_FIRST: u64 = 1;
+/// Of a greeting: some memory of the program is hidden from its children, and a child must not be taken to have it.
+pub const HELLO_APART: u64 = 2;
 /// Orders in one run.
 pub const ORDERS_MAX: usize = 512;
 

@@ -10,6 +10,7 @@
 //! | [`coherence`] | cache lines moved by hand, where caches do not see each other |
 //! | [`barrier`] | memory barriers that one side of a hand-off makes for both |
 //! | [`mapping`] | address ranges mapped from files or made anonymous, guarded against files that are cut off |
+//! | [`mappings`] | what another process has mapped, and how |
 //! | [`memory_file`] | files whose pages are the memory of the pool |
 //! | [`huge_pages`], [`backing`] | huge page counts and mounts, and the choice of what memory to use |
 //! | [`fstab`] | mounts that the machine is to have and has not |
@@ -57,6 +58,7 @@ pub mod huge_pages;
 pub mod idle;
 pub mod limits;
 pub mod mapping;
+pub mod mappings;
 pub mod memory_file;
 pub mod nbd_device;
 pub mod numa;

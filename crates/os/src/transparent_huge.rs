@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 
 use crate::error::{OsError, check};
+use crate::mappings;
 use crate::process::ProcessHandle;
 
 const ENABLED: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -45,35 +46,16 @@ impl Wanted {
         if self == Self::Never {
             return Ok(Vec::new());
         }
-        let path = format!("/proc/{process}/smaps");
-        let text = std::fs::read_to_string(&path).map_err(|error| OsError::system("reading", path, error))?;
-        Ok(self.ranges(&text))
+        mappings::flags_of_process(process, |range, flags| self.is_wanted(flags).then_some(range))
     }
 
-    fn ranges(self, smaps: &str) -> Vec<Range<u64>> {
-        let mut ranges = Vec::new();
-        let mut current = None;
-        for line in smaps.lines() {
-            if let Some(flags) = line.strip_prefix("VmFlags:") {
-                let has = |flag: &str| flags.split_ascii_whitespace().any(|other| other == flag);
-                let is_wanted = match self {
-                    Self::Always => !has("nh"),
-                    Self::Asked => has("hg"),
-                    Self::Never => false,
-                };
-                ranges.extend(current.take().filter(|_| is_wanted));
-            } else if let Some(range) = range(line) {
-                current = Some(range);
-            }
+    fn is_wanted(self, flags: &str) -> bool {
+        match self {
+            Self::Always => !mappings::has_flag(flags, "nh"),
+            Self::Asked => mappings::has_flag(flags, "hg"),
+            Self::Never => false,
         }
-        ranges
     }
-}
-
-/// The range at the start of the first line of a mapping.
-fn range(line: &str) -> Option<Range<u64>> {
-    let (start, end) = line.split_once(' ')?.0.split_once('-')?;
-    Some(u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?)
 }
 
 /// Has the kernel make one huge page of the 2 MiB at an address of a process, at once. Refuses, and changes nothing, where a page is missing or protected
@@ -123,12 +105,15 @@ VmFlags: rd wr mr nh
         assert_eq!(Wanted::parse("[always] madvise never\n"), Wanted::Always);
         assert_eq!(Wanted::parse("always madvise [never]\n"), Wanted::Never);
         assert_eq!(Wanted::parse(""), Wanted::Never);
-        assert_eq!(Wanted::Asked.ranges(SMAPS), Wanted::Always.ranges(SMAPS)[..1]);
+        let ranges = |wanted: Wanted| {
+            mappings::parse(SMAPS, &mut |range, flags| wanted.is_wanted(flags).then_some(range))
+        };
+        assert_eq!(ranges(Wanted::Asked), ranges(Wanted::Always)[..1]);
         assert_eq!(
-            Wanted::Always.ranges(SMAPS),
+            ranges(Wanted::Always),
             [0x7f00_0000_0000..0x7f00_0040_0000, 0x7f00_0040_0000..0x7f00_0060_0000]
         );
-        assert_eq!(Wanted::Never.ranges(SMAPS), []);
+        assert_eq!(ranges(Wanted::Never), []);
     }
 
     #[test]

@@ -7,17 +7,23 @@ use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
 use libc::{c_int, c_void, off_t, size_t};
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Smaller memory stays where it is: telling costs 30 us. Engines of languages ask for so much at once.
+/// Smaller memory stays where it is at first: telling costs 30 us. Most engines of languages ask for so much at once.
 pub(super) const REGION_BYTES_MIN: u64 = 256 << 10;
+/// Some ask for all of it in smaller parts, Ruby for 32 KiB and LuaJIT for 128 KiB: what comes behind so much in such parts is told of, too.
+const PARTS_BYTES_MAX: u64 = 4 << 20;
+/// Parts that are smaller cost more than they are worth.
+const PART_BYTES_MIN: u64 = 16 << 10;
 /// Writable memory beyond this is no program's to use up: the shadow of a sanitizer.
 const REGION_BYTES_MAX: u64 = 4 << 40;
 /// Pages become guards: empty, and whoever touches one gets SIGSEGV (Linux 6.13).
 const MADV_GUARD_INSTALL: c_int = 102;
 /// What only the kernel copes with.
-const FLAGS_LEFT_ALONE: c_int =
-    libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED | libc::MAP_32BIT;
+const FLAGS_LEFT_ALONE: c_int = libc::MAP_GROWSDOWN | libc::MAP_STACK | libc::MAP_HUGETLB | libc::MAP_LOCKED;
+
+/// Bytes that the program has in small parts.
+static PARTS_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// `mmap`.
 pub(crate) fn map(call: MapCall) -> io::Result<u64> {
@@ -56,11 +62,26 @@ pub(crate) fn map(call: MapCall) -> io::Result<u64> {
 }
 
 fn may_be_far(call: &MapCall) -> bool {
-    call.bytes >= REGION_BYTES_MIN
-        && call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+    call.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
         && call.flags & libc::MAP_ANONYMOUS != 0
         && call.flags & FLAGS_LEFT_ALONE == 0
         && call.protection & libc::PROT_EXEC == 0
+        && (call.bytes >= REGION_BYTES_MIN || is_one_of_many(call.bytes))
+}
+
+/// Counts a small part, and says whether there are so many that it is to be told of.
+fn is_one_of_many(bytes: u64) -> bool {
+    // Relaxed: a count of its own.
+    bytes >= PART_BYTES_MIN && PARTS_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes > PARTS_BYTES_MAX
+}
+
+/// Takes a small part off the count.
+fn forget_part(bytes: u64) {
+    if (PART_BYTES_MIN..REGION_BYTES_MIN).contains(&bytes) {
+        // Relaxed: as above. Parts of what was large are taken off, too, and the count must not wrap.
+        let less = |before: u64| Some(before.saturating_sub(bytes));
+        let _ = PARTS_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
 }
 
 /// Whether far memory begins with a mapping, which is to be made behind that. Memory that cannot be far counts, too, once it may be written:
@@ -93,6 +114,7 @@ pub(super) fn note_change(address: u64, bytes: u64) {
 pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::unmap(address, bytes) };
+    forget_part(bytes);
     if !is_active() {
         note_change(address, bytes);
         return kernel();
@@ -156,9 +178,12 @@ pub(crate) fn remap(address: u64, bytes: u64, new_bytes: u64, flags: c_int, targ
 pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
     let kernel = || unsafe { system::advise(address, bytes, advice) };
-    // A child would have a table of memory that it does not have, or that is to be zeros. And no event tells of guards, which drop content and
-    // are overwritten by whoever fills a page.
-    let is_kernels = matches!(advice, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
+    if advice == libc::MADV_DONTFORK {
+        link::note_apart();
+    }
+    // A child would have a table of memory that is to be zeros. And no event tells of guards, which drop content and are overwritten by whoever
+    // fills a page.
+    let is_kernels = matches!(advice, libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL);
     if is_kernels {
         // The same of what is only reserved, if it may be written later.
         reserved::cut(address & !(PAGE - 1), address.saturating_add(bytes));
@@ -214,16 +239,19 @@ pub(super) unsafe extern "C" fn c_mmap(
         descriptor,
         offset: offset as u64,
     };
+    let _uncancelled = Uncancelled::hold();
     answer(map(call))
 }
 
 /// What the C library's `munmap` becomes.
 pub(super) unsafe extern "C" fn c_munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    let _uncancelled = Uncancelled::hold();
     status(&unmap(address.expose_provenance() as u64, bytes as u64))
 }
 
 /// What the C library's `madvise` becomes.
 pub(super) unsafe extern "C" fn c_madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+    let _uncancelled = Uncancelled::hold();
     status(&advise(address.expose_provenance() as u64, bytes as u64, advice))
 }
 
@@ -236,22 +264,20 @@ pub(super) unsafe extern "C" fn c_mremap(
     target: *mut c_void,
 ) -> *mut c_void {
     let (address, target) = (address.expose_provenance() as u64, target.expose_provenance() as u64);
+    let _uncancelled = Uncancelled::hold();
     answer(remap(address, bytes as u64, new_bytes as u64, flags, target))
 }
 
-    let _uncancelled = Uncancelled::hold();
 fn answer(result: io::Result<u64>) -> *mut c_void {
     match result {
         Ok(address) => std::ptr::with_exposed_provenance_mut(address as usize),
         Err(error) => {
             set_errno(&error);
-    let _uncancelled = Uncancelled::hold();
             libc::MAP_FAILED
         }
     }
 }
 
-    let _uncancelled = Uncancelled::hold();
 fn status(result: &io::Result<()>) -> c_int {
     result.as_ref().map_or_else(
         |error| {
@@ -264,6 +290,5 @@ fn status(result: &io::Result<()>) -> c_int {
 
 fn set_errno(error: &io::Error) {
     // SAFETY: the C library gives every thread an errno.
-    let _uncancelled = Uncancelled::hold();
     unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(libc::ENOMEM) };
 }

@@ -42,6 +42,8 @@ static PROBE: AtomicU64 = AtomicU64::new(0);
 static TOLD: AtomicBool = AtomicBool::new(false);
 /// Whether the supervisor has said that memory is under service.
 static SERVED: AtomicBool = AtomicBool::new(false);
+/// Whether some memory was ever hidden from children.
+static IS_APART: AtomicBool = AtomicBool::new(false);
 /// Where the supervisor listens: a copy, since programs write over their environment.
 static SOCKET: OnceLock<Path> = OnceLock::new();
 
@@ -161,18 +163,19 @@ fn touch_probe() {
 
 fn greet(stream: UnixStream, faults: Option<Userfault>, page: OwnedFd) -> Result<(), OsError> {
     // Relaxed: as above.
-    let hello =
-        |is_first: bool| Message::new(Kind::Hello, [0, PROBE.load(Ordering::Relaxed), u64::from(is_first)]);
+    let probe = PROBE.load(Ordering::Relaxed);
+    let apart = if IS_APART.load(Ordering::Relaxed) { wire::HELLO_APART } else { 0 }; // Relaxed: as above.
+    let hello = |how: u64| Message::new(Kind::Hello, [0, probe, how | apart]);
     let mut handed = vec![page.as_fd()];
     if let Some(faults) = &faults {
         handed.push(faults.as_fd());
     }
-    stream.send_all(&hello(true).to_bytes(), &handed)?;
+    stream.send_all(&hello(wire::HELLO_FIRST).to_bytes(), &handed)?;
     let mut bytes = [0; wire::BYTES];
     stream.receive_exact(&mut bytes, &mut Vec::new())?;
     if Message::parse(&bytes).is_some_and(|answer| answer.words[1] != 0) {
         touch_probe();
-        stream.send_all(&hello(false).to_bytes(), &[])?;
+        stream.send_all(&hello(0).to_bytes(), &[])?;
         stream.receive_exact(&mut bytes, &mut Vec::new())?;
     }
     let raised = raise(stream);
@@ -227,6 +230,11 @@ pub(super) fn lift(address: u64, bytes: u64) {
 /// Tells that memory has moved, or is where it was but longer or shorter. The caller has the layout lock.
 pub(super) fn land(before: u64, address: u64, bytes: u64) {
     let _ = tell(Message::new(Kind::Land, [before, address, bytes]), true);
+}
+
+/// Some memory is about to be hidden from children: one that is made from here on says so.
+pub(super) fn note_apart() {
+    IS_APART.store(true, Ordering::Relaxed); // Relaxed: a fork behind the call that hides it finds it.
 }
 
 /// Whether the supervisor must be told what becomes of memory: some was told of, and none is under service as far as is known.
