@@ -2,6 +2,7 @@
    checks every byte, and prints "right". */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,6 +11,7 @@
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -157,11 +159,29 @@ static void robust(void) {
     check(memory, BYTES / 2 - 16, 1);
 }
 
+/* The kernel looks at a lock in memory that is far, of which the holder gets the priority of who waits. */
+static void inherits(void) {
+    pthread_mutexattr_t attributes;
+    must(pthread_mutexattr_init(&attributes) == 0 && pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) == 0);
+    char *memory = map(NULL, BYTES, PROT_READ | PROT_WRITE);
+    fill(memory, BYTES, 1);
+    pthread_mutex_t *mutex = (pthread_mutex_t *)(memory + BYTES / 2);
+    must(pthread_mutex_init(mutex, &attributes) == 0);
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, hold, mutex) == 0);
+    while (stage == 0) usleep(1000);
+    press();
+    must(syscall(SYS_futex, mutex, FUTEX_TRYLOCK_PI_PRIVATE, 0, NULL, NULL, 0) == -1 && errno == EAGAIN);
+    stage = 2;
+    must(pthread_join(thread, NULL) == 0);
+    check(memory, BYTES / 2, 1);
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } KINDS[] = {{"wiped", wiped}, {"kept", kept}, {"replaced", replaced}, {"robust", robust}};
+    } KINDS[] = {{"wiped", wiped}, {"kept", kept}, {"replaced", replaced}, {"robust", robust}, {"inherits", inherits}};
     for (size_t at = 0; count > 1 && at < sizeof KINDS / sizeof *KINDS; at++)
         if (!strcmp(words[1], KINDS[at].name)) {
             KINDS[at].run();

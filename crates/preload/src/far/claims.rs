@@ -123,7 +123,7 @@ fn leave_to_the_kernel(address: u64, bytes: u64) {
 }
 
 /// `pthread_mutex_init(3)`. A robust mutex is one that the kernel gives up for a thread that ends with it. Then it does not wait for a page that is not there, and
-/// whoever wants the mutex would wait for ever.
+/// whoever wants the mutex would wait for ever. Nor does it wait where it hands its holder the priority of who waits for it: the C library would end the process.
 ///
 /// # Safety
 /// As `pthread_mutex_init`.
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn pthread_mutex_init(
 ) -> c_int {
     static NEXT: Next = Next::new(c"pthread_mutex_init");
     // SAFETY: the caller's promise: attributes or null.
-    if !attributes.is_null() && unsafe { is_robust(attributes) } {
+    if !attributes.is_null() && unsafe { is_kernels(attributes) } {
         // SAFETY: the C library gives every thread an errno.
         let errno = unsafe { *libc::__errno_location() };
         let _uncancelled = Uncancelled::hold();
@@ -156,11 +156,14 @@ pub unsafe extern "C" fn pthread_mutex_init(
 
 /// # Safety
 /// The attributes are whole.
-unsafe fn is_robust(attributes: *const pthread_mutexattr_t) -> bool {
-    let mut robust = libc::PTHREAD_MUTEX_STALLED;
-    // SAFETY: the caller's promise, and a place for the answer.
-    let known = unsafe { libc::pthread_mutexattr_getrobust(attributes, &raw mut robust) } == 0;
-    known && robust == libc::PTHREAD_MUTEX_ROBUST
+unsafe fn is_kernels(attributes: *const pthread_mutexattr_t) -> bool {
+    let (mut robust, mut protocol) = (libc::PTHREAD_MUTEX_STALLED, libc::PTHREAD_PRIO_NONE);
+    // SAFETY: the caller's promise, and places for the answers, which stay as they are where there is none.
+    unsafe {
+        libc::pthread_mutexattr_getrobust(attributes, &raw mut robust);
+        libc::pthread_mutexattr_getprotocol(attributes, &raw mut protocol);
+    }
+    robust == libc::PTHREAD_MUTEX_ROBUST || protocol == libc::PTHREAD_PRIO_INHERIT
 }
 
 /// The addresses of a line of `maps`, unless the kernel itself put something there.
