@@ -3,6 +3,7 @@
 import ast
 import copy
 import errno
+import functools
 import gc
 import hashlib
 import importlib
@@ -316,6 +317,42 @@ def test_a_forked_child_reads_the_mappings_and_opens_its_own_pool(hinterland, tw
         assert process.exitcode == 0
         assert pool.get("near") == data, "the parent's session is whole"
         assert bytes(memoryview(mappings[1])) == data
+
+
+def use_region(pipe, own_pool, name):
+    """What a forked child does with a region, by every way, through a pool of its own."""
+    with own_pool() as own:
+        address = own.stat(name).address
+        answers = [own.read(address, 5)]
+        own.write(address, b"child")
+        with own.open(name, writable=True) as region, own.write_guard(address, 16) as guard:
+            answers += [region.read_at(0, 5), guard.read(0, 5)]
+            guard.write(8, b"guard")
+        pipe.send(answers)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("rack", ["a", "b"])
+@pytest.mark.parametrize("is_open", [True, False])
+def test_a_forked_child_reads_and_writes_regions_through_its_own_pool(hinterland, two_racks, rack, is_open):
+    own_pool = functools.partial(hinterland.Pool, two_racks[0].socket)
+    pool = own_pool()
+    address = pool.create_region("shared", 4096, rack=rack).address
+    pool.write(address, b"mine!")
+    if not is_open:
+        pool.close()
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=use_region, args=(theirs, own_pool, "shared"))
+    process.start()
+    theirs.close()
+    assert mine.poll(60), "the child hangs"
+    assert mine.recv() == [b"mine!", b"child", b"child"]
+    process.join(30)
+    assert process.exitcode == 0
+    with pool if is_open else own_pool() as again:
+        assert again.read(address, 13) == b"child\0\0\0guard"
+        again.write(address, b"after")
 
 
 def test_threads_read_at_once(near):
