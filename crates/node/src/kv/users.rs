@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_cannot_be_made_is_tried_again_and_what_is_not_good_is_made_anew() {
         let users = Users::default();
-        assert_eq!(users.find_or_make(1, GOOD, |was_there| Err::<Arc<u32>, _>(was_there)), Err(false));
+        assert_eq!(users.find_or_make(1, GOOD, Err::<Arc<u32>, _>), Err(false));
         assert_eq!(users.find_or_make(1, GOOD, made(100)).as_deref(), Ok(&100));
         let anew = users.find_or_make(1, GOOD, |was_there| {
             assert!(was_there && users.find(1).is_none());
