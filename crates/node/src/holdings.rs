@@ -83,8 +83,8 @@ pub enum HoldingError {
     /// The operating system said no.
     #[error(transparent)]
     Os(#[from] OsError),
-    /// The header could not be written.
-    #[error("object header {path}: {source} (hint: {})", crate::state::hint(.source))]
+    /// A header, or the note of the machine's start, cannot be read or written.
+    #[error("{path}: {source} (hint: {})", crate::state::hint(.source))]
     Header {
         /// Which file.
         path: PathBuf,
@@ -133,6 +133,20 @@ struct Memory {
     mapping: Arc<Mapping>,
     /// Bytes of the node's room that it takes.
     room: u64,
+}
+
+/// Why a header of before is no object now.
+enum Unfit {
+    /// It never will be, for this reason.
+    Useless(String),
+    /// Nobody knows: the system does not show it.
+    Unseen(HoldingError),
+}
+
+impl Unfit {
+    fn useless(reason: &str) -> Self {
+        Self::Useless(reason.to_owned())
+    }
 }
 
 /// All objects of this node.
@@ -656,10 +670,11 @@ impl Holdings {
         })
     }
 
-    /// Reads every header, opens its bytes, and drops what does not fit together.
+    /// Reads every header, opens its bytes, and drops what does not fit together. Where something cannot be looked at, as without
+    /// descriptors, nothing is dropped at all.
     fn recover(&self, is_another_boot: bool) -> Result<Vec<String>, HoldingError> {
         let listing = |source| HoldingError::Header { path: self.headers.clone(), source };
-        let mut dropped = Vec::new();
+        let mut unfit = Vec::new();
         for entry in fs::read_dir(&self.headers).map_err(listing)? {
             let path = entry.map_err(listing)?.path();
             match self.recover_one(&path, is_another_boot) {
@@ -668,36 +683,41 @@ impl Holdings {
                     let mut objects = self.objects.write().unwrap_or_else(PoisonError::into_inner);
                     objects.insert(holding.object, Arc::new(holding));
                 }
-                Err(reason) => {
-                    dropped.push(format!("{}: {reason}", path.display()));
-                    fs::remove_file(&path).map_err(listing)?;
-                }
+                Err(Unfit::Useless(reason)) => unfit.push((path, reason)),
+                Err(Unfit::Unseen(error)) => return Err(error),
             }
+        }
+        let mut dropped = Vec::new();
+        for (path, reason) in unfit {
+            dropped.push(format!("{}: {reason}", path.display()));
+            fs::remove_file(&path).map_err(listing)?;
         }
         self.remove_strays(&mut dropped);
         Ok(dropped)
     }
 
-    fn recover_one(&self, path: &Path, is_another_boot: bool) -> Result<Holding, String> {
+    fn recover_one(&self, path: &Path, is_another_boot: bool) -> Result<Holding, Unfit> {
         if path.extension().is_none_or(|extension| extension != "object") {
-            return Err("a header that was never finished".to_owned());
+            return Err(Unfit::useless("a header that was never finished"));
         }
-        let bytes = fs::read(path).map_err(|error| error.to_string())?;
-        let header = ObjectHeader::parse(&bytes).map_err(|error: HeaderError| error.to_string())?;
-        let name = format!("{:016x}.bytes", header.object.0);
-        let file = [Some(&self.folder), self.fallback.as_ref()]
-            .into_iter()
-            .flatten()
-            .find_map(|folder| MemoryFile::open(&folder.join(&name), true).ok())
-            .ok_or("its bytes are gone, as after a restart of the machine")?;
+        let bytes = fs::read(path)
+            .map_err(|source| Unfit::Unseen(HoldingError::Header { path: path.to_path_buf(), source }))?;
+        let header =
+            ObjectHeader::parse(&bytes).map_err(|error: HeaderError| Unfit::Useless(error.to_string()))?;
+        let file = self
+            .found_bytes(&format!("{:016x}.bytes", header.object.0))?
+            .ok_or_else(|| Unfit::useless("its bytes are gone, as after a restart of the machine"))?;
         if file.len() < header.bytes {
-            return Err(format!("its bytes are {} long, not {}", file.len(), header.bytes));
+            let words = format!("its bytes are {} long, not {}", file.len(), header.bytes);
+            return Err(Unfit::Useless(words));
         }
-        let mapping = Arc::new(map_whole(&file).map_err(|error| error.to_string())?);
+        let mapping = Arc::new(map_whole(&file).map_err(|error| Unfit::Unseen(error.into()))?);
         let (state, blocks) = match header.content {
             HeaderContent::Sealed { blocks } => (State::Sealed, blocks),
             HeaderContent::Region if is_another_boot => {
-                return Err("a region whose bytes may be older than what was written last, as the machine was started anew".to_owned());
+                return Err(Unfit::useless(
+                    "a region whose bytes may be older than what was written last, as the machine was started anew",
+                ));
             }
             HeaderContent::Region => (State::Region, Vec::new()),
         };
@@ -718,6 +738,18 @@ impl Holdings {
             is_let_go: AtomicBool::new(false),
             is_wrong: AtomicBool::new(false),
         })
+    }
+
+    /// The file of an object's bytes, if there is one.
+    fn found_bytes(&self, name: &str) -> Result<Option<MemoryFile>, Unfit> {
+        for folder in [Some(&self.folder), self.fallback.as_ref()].into_iter().flatten() {
+            match MemoryFile::open(&folder.join(name), true) {
+                Ok(file) => return Ok(Some(file)),
+                Err(OsError::System { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(Unfit::Unseen(error.into())),
+            }
+        }
+        Ok(None)
     }
 
     /// Removes files of bytes that no header names: puts that were cut short.

@@ -106,6 +106,30 @@ fn a_stream_grows_and_keeps_its_bytes() {
 }
 
 #[test]
+fn a_header_or_bytes_that_cannot_be_looked_at_drop_nothing() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(100 * MIB);
+    for object in [ObjectId(1), ObjectId(2)] {
+        holdings.create(object, Epoch(5), name(), MIB, [0; 16]).unwrap();
+        holdings.seal(object, MIB).unwrap();
+    }
+    drop(holdings);
+    for path in ["state/objects/0000000000000001.object", "bytes/0000000000000001.bytes"] {
+        let (path, kept) = (folders.root.join(path), folders.root.join("kept"));
+        fs::rename(&path, &kept).unwrap();
+        // A link to itself is there and cannot be opened, as any file without descriptors.
+        std::os::unix::fs::symlink(&path, &path).unwrap();
+        let opened =
+            Holdings::open(&folders.root.join("bytes"), None, &folders.root.join("state"), 100 * MIB);
+        assert!(opened.is_err());
+        fs::rename(&kept, &path).unwrap();
+    }
+    let (holdings, dropped) = folders.open(100 * MIB);
+    assert!(dropped.is_empty(), "{dropped:?}");
+    assert!([ObjectId(1), ObjectId(2)].iter().all(|object| holdings.find(*object).is_ok()));
+}
+
+#[test]
 fn a_damaged_header_drops_the_object_and_says_so() {
     let folders = Folders::new();
     let (holdings, _) = folders.open(100 * MIB);
