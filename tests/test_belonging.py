@@ -64,6 +64,32 @@ def test_a_directory_whose_file_is_gone_is_not_begun_anew(held, folder):
     still_there(b, folder, expected)
 
 
+def test_a_directory_whose_file_is_empty_is_not_begun_anew(held, folder):
+    a, b, expected = held
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "kept.redb")
+    (a.state / "directory.redb").write_bytes(b"")
+    refused(a, "no directory.redb")
+    shutil.copy(folder / "kept.redb", a.state / "directory.redb")
+    a.start()
+    still_there(b, folder, expected)
+
+
+def test_a_directory_whose_file_is_damaged_is_told_and_loses_nothing(held, folder):
+    a, b, expected = held
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "kept.redb")
+    whole = (folder / "kept.redb").read_bytes()
+    (a.state / "directory.redb").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(AssertionError, match="did not become ready"):
+        a.start()
+    assert a.process.wait(timeout=10) == 1
+    assert "is damaged" in a.words() and "put the file back from a copy" in a.words(), a.words()
+    shutil.copy(folder / "kept.redb", a.state / "directory.redb")
+    a.start()
+    still_there(b, folder, expected)
+
+
 def test_a_directory_that_lost_its_whole_state_does_not_have_others_delete_theirs(held, folder):
     a, b, expected = held
     a.stop()

@@ -77,7 +77,7 @@ pub enum BelongingError {
     },
     /// The directory that was here has gone.
     #[error(
-        "{state} has no directory.redb any more, which knew all objects of {own}; an empty one would have all nodes delete theirs: nothing was changed (hint: put the file back from a copy; if the objects of all nodes may go, start with an empty --state)"
+        "{state} has no directory.redb any more that knows the objects of {own}; an empty one would have all nodes delete theirs: nothing was changed (hint: put the file back from a copy; if the objects of all nodes may go, start with an empty --state)"
     )]
     DirectoryLost {
         /// The folder of the state.
@@ -162,7 +162,9 @@ pub fn check_pool(
         let directory = join.map_or_else(|| "without --join it is".to_owned(), |at| format!("{at} is of"));
         return Err(BelongingError::Elsewhere { state, own, directory, found });
     }
-    if own == found && join.is_none() && directory == OWN_DIRECTORY && !state.join(OWN_DIRECTORY).exists() {
+    // One of no bytes would be filled as a new one is.
+    let is_there = || fs::metadata(state.join(OWN_DIRECTORY)).is_ok_and(|file| file.len() > 0);
+    if own == found && join.is_none() && directory == OWN_DIRECTORY && !is_there() {
         return Err(BelongingError::DirectoryLost { state, own });
     }
     Ok(())
@@ -220,6 +222,8 @@ mod tests {
         note_pool(&state, None, own).unwrap();
         assert!(matches!(check(None, own, false), Err(BelongingError::DirectoryLost { .. })));
         fs::write(state.join(OWN_DIRECTORY), "").unwrap();
+        assert!(matches!(check(None, own, true), Err(BelongingError::DirectoryLost { .. })));
+        fs::write(state.join(OWN_DIRECTORY), "what it knows").unwrap();
         check(None, own, true).expect("as it was");
         fs::remove_dir_all(state).unwrap();
     }

@@ -8,6 +8,8 @@ use hinterland_directory::{
 };
 use hinterland_os::clock;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -26,6 +28,16 @@ pub enum DirectoryHostError {
         path: PathBuf,
         /// What the store said.
         source: Box<redb::Error>,
+    },
+    /// The store is not as it was written.
+    #[error(
+        "directory store {path} is damaged: {reason} (hint: put the file back from a copy, without the objects that were made since; if the objects of all nodes may go, start with an empty --state)"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// What the store holds is not a directory.
     #[error("directory store {path}: {source}")]
@@ -111,13 +123,36 @@ impl DirectoryHost {
 }
 
 fn failed(path: &Path, source: redb::Error) -> DirectoryHostError {
-    DirectoryHostError::Store { path: path.to_path_buf(), source: Box::new(source) }
+    let path = path.to_path_buf();
+    match source {
+        redb::Error::Corrupted(reason) => DirectoryHostError::Damaged { path, reason },
+        redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            DirectoryHostError::Damaged { path, reason: error.to_string() }
+        }
+        source => DirectoryHostError::Store { path, source: Box::new(source) },
+    }
 }
 
+/// Opens the store and reads all of it, after a look at the checksums of all its pages: the store itself believes those that were
+/// closed in good order, and a changed bit would be another name, home or digest.
 fn load(path: &Path) -> Result<(Database, Vec<Record>), DirectoryHostError> {
-    let database = Database::create(path).map_err(|error| failed(path, error.into()))?;
-    let records = read_all(&database).map_err(|error| failed(path, error))?;
-    Ok((database, records))
+    let opened = without_panic(|| {
+        let mut database = Database::create(path)?;
+        database.check_integrity()?;
+        let records = read_all(&database)?;
+        Ok((database, records))
+    });
+    opened.map_err(|error| failed(path, error))
+}
+
+/// The store stumbles over some damage in place of telling of it.
+fn without_panic<T>(open: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    let before = std::panic::take_hook();
+    // What it would print is about its own lines.
+    std::panic::set_hook(Box::new(|_| {}));
+    let opened = catch_unwind(AssertUnwindSafe(open));
+    std::panic::set_hook(before);
+    opened.unwrap_or_else(|_| Err(redb::Error::Corrupted("its pages contradict each other".to_owned())))
 }
 
 fn recover(path: &Path, settings: Settings, records: Vec<Record>) -> Result<Directory, DirectoryHostError> {
@@ -217,6 +252,37 @@ mod tests {
         let host = DirectoryHost::open(&path, Settings::default()).unwrap();
         let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
         assert_eq!(members.len(), 1);
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    /// Bits that are flipped, one in each copy of a store that was closed in good order.
+    const FLIPS: usize = 200;
+
+    #[test]
+    fn a_bit_that_was_changed_in_a_closed_store_is_told_and_never_believed() {
+        let folder = std::env::temp_dir().join(format!("hinterland-flipped-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("directory.redb");
+        let members = |host: &DirectoryHost| host.apply(&Command::Members).unwrap();
+        let host = DirectoryHost::open(&path, Settings::default()).unwrap();
+        host.apply(&join()).unwrap();
+        drop(host);
+        let whole = std::fs::read(&path).unwrap();
+        let expected = members(&DirectoryHost::open(&path, Settings::default()).unwrap());
+        let written: Vec<usize> = (0..whole.len()).filter(|&at| whole[at] != 0).collect();
+        let mut refused = 0;
+        for at in written.iter().step_by(written.len().div_ceil(FLIPS)) {
+            let mut damaged = whole.clone();
+            damaged[*at] ^= 1 << (at % 8);
+            std::fs::write(&path, damaged).unwrap();
+            match DirectoryHost::open(&path, Settings::default()) {
+                // What nobody uses any more.
+                Ok(host) => assert_eq!(members(&host), expected, "byte {at}"),
+                Err(DirectoryHostError::Damaged { .. }) => refused += 1,
+                Err(other) => panic!("byte {at}: {other}"),
+            }
+        }
+        assert!(refused > 0);
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
