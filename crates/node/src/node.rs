@@ -25,7 +25,7 @@ use crate::repair::Repairs;
 use crate::ring_server;
 use crate::segment::Segment;
 use crate::shelf::NodeShelf;
-use crate::state::{self, HeldState, kept_number};
+use crate::state::{self, HeldState, kept_number, memory_name, own_number};
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
@@ -43,6 +43,7 @@ use hinterland_proto::{PoolId, PoolKey};
 use hinterland_types::NodeId;
 use hinterland_types::size::human;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -77,6 +78,27 @@ pub enum NodeError {
     StateInUse {
         /// The folder.
         state: PathBuf,
+    },
+    /// The state does not say whose it is.
+    #[error(
+        "{path} does not hold the number of the node whose objects are here: nothing was changed (hint: {})",
+        state::hint_for_number(path, *.owner)
+    )]
+    NumberLost {
+        /// The file.
+        path: PathBuf,
+        /// The node that has left memory here, if it is one.
+        owner: Option<u64>,
+    },
+    /// The state does not say which fences were given.
+    #[error(
+        "{path}: {source} (hint: put it back from a copy; once no program of the pool uses a lock of this node any more, remove it)"
+    )]
+    LocksLost {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: std::io::Error,
     },
     /// Others could reach the node without a key.
     #[error(
@@ -512,10 +534,9 @@ fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeErr
     if let Some(nodes) = &options.numa {
         nodes.clone().choose()?;
     }
-    let own = kept_number(&options.state.join("node.id"))?;
+    let own = own_number(&options.state)?;
     return_claim_of_before(&shared_folder(NodeId(own)));
-    // The name is the node's own, because 4 KiB pages lie in a folder of this name that all nodes of a host share.
-    let folder = options.state.join(format!("memory-{own:016x}"));
+    let folder = options.state.join(memory_name(own));
     let wanted = options.capacity_bytes + options.cache_budget_bytes;
     let backing = match &options.backing {
         BackingChoice::Auto => choose_backing(None, &folder, wanted)?,
@@ -550,7 +571,7 @@ fn build(
     backing: &Backing,
     messages: &mut Vec<String>,
 ) -> Result<(Arc<Core>, CacheThreads), NodeError> {
-    let own = NodeId(kept_number(&options.state.join("node.id"))?);
+    let own = NodeId(own_number(&options.state)?);
     let (etcd, pool) = find_pool(options, key.clone())?;
     let identity = PeerIdentity {
         node: own,
@@ -696,9 +717,12 @@ fn cache_options(options: &NodeOptions, backing: &Backing) -> CacheOptions {
 
 /// Locks of this node, whose fences go on above those of the life before.
 fn open_locks(options: &NodeOptions, own: NodeId) -> Result<Locks, NodeError> {
-    KeptFences::open(&options.state)
-        .and_then(|kept| Locks::new(own, options.lease, kept))
-        .map_err(|source| NodeError::State { path: options.state.join("locks"), source })
+    KeptFences::open(&options.state).and_then(|kept| Locks::new(own, options.lease, kept)).map_err(|source| {
+        match (options.state.join("locks"), source.kind()) {
+            (path, ErrorKind::InvalidData) => NodeError::LocksLost { path, source },
+            (path, _) => NodeError::State { path, source },
+        }
+    })
 }
 
 /// The way to the directory: to etcd and who leads, to another node, or to this one; the state says from then on to which pool it belongs.
@@ -732,7 +756,7 @@ fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<Vec<Marked>,
     if matches!(options.backing, BackingChoice::Folder(_)) {
         return Ok(Vec::new());
     }
-    let own = NodeId(kept_number(&options.state.join("node.id"))?);
+    let own = NodeId(own_number(&options.state)?);
     let mark = |folder: PathBuf| {
         Marked::new(&folder, &options.state).map_err(|source| NodeError::State { path: folder, source })
     };

@@ -25,13 +25,9 @@ impl KeptFences {
         let path = state.join("locks");
         match fs::read_to_string(&path) {
             Ok(text) => {
-                let (life, given, lease_before_ms) = parse(&text).ok_or_else(|| {
-                    let text = format!(
-                        "{} does not hold the life and the fence of this node's locks (hint: if the pool has no locks of this node any more, remove it)",
-                        path.display()
-                    );
-                    Error::new(ErrorKind::InvalidData, text)
-                })?;
+                let words = "it does not hold the life and the fence of this node's locks";
+                let (life, given, lease_before_ms) =
+                    parse(&text).ok_or_else(|| Error::new(ErrorKind::InvalidData, words))?;
                 Ok(Self { path, life: life + 1, given: Some(Fence(given)), lease_before_ms })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -74,7 +70,8 @@ impl KeptFences {
 }
 
 fn parse(text: &str) -> Option<(u64, u64, u64)> {
-    let (life, rest) = text.trim_end().split_once(' ')?;
+    // Without the end of its line it was cut off, and what is left of a fence is a lower one.
+    let (life, rest) = text.strip_suffix('\n')?.split_once(' ')?;
     let (given, lease_ms) = match rest.split_once(' ') {
         Some((given, lease_ms)) => (given, lease_ms.parse().ok()?),
         None => (rest, LEASE_BEFORE_MS),
@@ -98,9 +95,9 @@ mod tests {
         fs::write(folder.join("locks"), "5 800\n").unwrap();
         let third = KeptFences::open(&folder).unwrap();
         assert_eq!((third.life(), third.given(), third.lease_before_ms()), (6, Some(Fence(800)), 3000));
-        for wrong in ["2 x", "2", "2 3 x", "2 3 4 5", ""] {
+        for wrong in ["2 x\n", "2\n", "2 3 x\n", "2 3 4 5\n", "", "2 3 4", "2 3"] {
             fs::write(folder.join("locks"), wrong).unwrap();
-            assert!(KeptFences::open(&folder).err().unwrap().to_string().contains("hint"), "{wrong}");
+            assert_eq!(KeptFences::open(&folder).err().unwrap().kind(), ErrorKind::InvalidData, "{wrong}");
         }
         fs::remove_dir_all(&folder).unwrap();
     }
