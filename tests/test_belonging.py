@@ -90,6 +90,20 @@ def test_a_directory_whose_file_is_damaged_is_told_and_loses_nothing(held, folde
     still_there(b, folder, expected)
 
 
+def test_a_copy_of_a_state_is_refused_while_its_node_runs_and_nothing_is_lost(held, start_node, folder):
+    a, b, expected = held
+    copy = folder / "copied"
+    shutil.copytree(b.state, copy, ignore=shutil.ignore_patterns("memory-*"))
+    with pytest.raises(AssertionError, match="is a copy of the state of node-"):
+        start_node("twin", rack="b", join=a.address, state=copy, options=["--capacity", "64M"])
+    assert b.address in (folder / "twin.log").read_text()
+    still_there(a, folder, expected)
+    b.kill()
+    b.address = f"{b.address.rsplit(':', 1)[0]}:0"
+    b.start()  # At another address, while the directory still counts on the one of before.
+    still_there(a, folder, expected)
+
+
 def test_a_directory_that_lost_its_whole_state_does_not_have_others_delete_theirs(held, folder):
     a, b, expected = held
     a.stop()

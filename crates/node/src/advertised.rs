@@ -1,7 +1,9 @@
 //! The address that other nodes are told: chosen at the start, and whether it leads here.
 
+use crate::core::Core;
 use crate::node::{NodeError, read_key};
 use crate::options::NodeOptions;
+use hinterland_directory::{Command, Reply};
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
 use hinterland_proto::{PoolId, Role};
 use hinterland_types::NodeId;
@@ -11,6 +13,8 @@ use std::time::Duration;
 
 /// How long the node waits for an answer of its own.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long for one of a node that is perhaps not there any more.
+const TWIN_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Refuses options with which others could reach the node without a key, could not reach it at all, or it would wait for itself.
 pub fn check(options: &NodeOptions, has_key: bool) -> Result<(), NodeError> {
@@ -62,7 +66,7 @@ pub fn trouble(options: &NodeOptions, own: NodeId, told: &str) -> Option<String>
         ));
     }
     options.advertise.as_ref()?;
-    let why = match who_answers(options, told) {
+    let why = match who_answers(options, told, PATIENCE) {
         Ok(node) if node == own => return None,
         Ok(node) => format!("{node} answers there"),
         // Its own hint is for those who look for another node.
@@ -73,14 +77,28 @@ pub fn trouble(options: &NodeOptions, own: NodeId, told: &str) -> Option<String>
     ))
 }
 
-fn who_answers(options: &NodeOptions, told: &str) -> Result<NodeId, String> {
+/// Refuses to start while a node of this number answers where the directory knows it, as the one does from whose state a copy was
+/// made: the directory would take each for the other and have both drop what only the other holds. This node answers nobody yet.
+pub fn refuse_twin(options: &NodeOptions, core: &Core) -> Result<(), NodeError> {
+    let Reply::Members(members) = core.directory.apply(&Command::Members)? else { return Ok(()) };
+    let known = members.into_iter().find(|member| member.node == core.own);
+    let Some(known) = known.filter(|known| known.address != core.membership.address) else { return Ok(()) };
+    match who_answers(options, &known.address, TWIN_PATIENCE) {
+        Ok(node) if node == core.own => {
+            Err(NodeError::Twin { state: options.state.clone(), node, address: known.address })
+        }
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn who_answers(options: &NodeOptions, told: &str, within: Duration) -> Result<NodeId, String> {
     let key = options.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
     let asking = ClientOptions {
         streams: 1,
         role: Role::Client,
         key,
         pool: PoolId::ANY,
-        timeout: PATIENCE,
+        timeout: within,
         ..ClientOptions::default()
     };
     TcpEndpoint::connect(told, asking).map(|endpoint| endpoint.node()).map_err(|error| error.to_string())

@@ -79,6 +79,18 @@ pub enum NodeError {
         /// The folder.
         state: PathBuf,
     },
+    /// The node of this state runs already, with the state that this one was copied from.
+    #[error(
+        "{state} is a copy of the state of {node}, which runs at {address}: two would have each other's objects dropped (hint: start this one with an empty --state, or stop the other first and start it no more)"
+    )]
+    Twin {
+        /// The folder.
+        state: PathBuf,
+        /// The node of both.
+        node: NodeId,
+        /// Where the other is.
+        address: String,
+    },
     /// The state does not say whose it is.
     #[error(
         "{path} does not hold the number of the node whose objects are here: nothing was changed (hint: {})",
@@ -271,10 +283,11 @@ impl Node {
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;
-        let server = serve(&options, &core, listener, key, &mut messages)?;
         if let Some(shared) = core.directory.shared() {
             shared.begin()?;
         }
+        advertised::refuse_twin(&options, &core)?;
+        let server = serve(&options, &core, listener, key, &mut messages)?;
         // Others may ask as soon as the directory knows the address, so joining comes last.
         let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
         core.regions.joined(&core);
