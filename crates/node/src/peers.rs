@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Longest wait for an answer that needs a disk at the other side.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for the directory: shorter than people at a command line have, who are told then that it is the directory, and not
+/// their node, that does not answer.
+const DIRECTORY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest wait for a home to drop an object that has no name any more: one that hangs must not hold up who removed it.
 const DROP_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a home that did not answer to that is not asked again: about a lease, after which the directory has it for down.
@@ -101,7 +104,11 @@ impl Peers {
     /// # Errors
     /// [`Refused`] with the node's words, or that it cannot be reached.
     pub fn call(&self, address: &str, request: &PeerRequest) -> Result<PeerReply, Refused> {
-        self.call_within(address, request, patience(bytes_gone_through(request)))
+        let within = match request {
+            PeerRequest::Directory(_) => DIRECTORY_TIMEOUT,
+            _ => patience(bytes_gone_through(request)),
+        };
+        self.call_within(address, request, within)
     }
 
     /// The same for a heartbeat, which waits behind nothing else that this node asks.

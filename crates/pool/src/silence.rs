@@ -29,7 +29,7 @@ impl Silence {
         if self.is_stopped {
             format!("`kill -CONT {}` lets it go on", self.process)
         } else {
-            "it is very busy, waits for the directory, or hangs: see its log; killed and started again it finds its objects".to_owned()
+            "it is very busy, waits for the directory or another node, or hangs: see its log; killed and started again it finds its objects".to_owned()
         }
     }
 }

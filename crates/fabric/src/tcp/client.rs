@@ -93,6 +93,9 @@ pub struct TcpEndpoint {
     urgent: Option<Mutex<Option<Channel>>>,
     /// Where the next thread starts to look for a free stream.
     next: AtomicUsize,
+    /// When a stream could not be opened last, and why. Threads that waited for one meanwhile are told the same: each would wait for
+    /// as long again, one after the other, for a peer that does not answer.
+    unopened: Mutex<Option<(Instant, FabricError)>>,
 }
 
 /// What it takes to open a further stream.
@@ -153,7 +156,8 @@ impl TcpEndpoint {
         streams.resize_with(count, || Mutex::new(None));
         let may_have_more = count < established.limits.streams_max as usize;
         let urgent = (connector.options.urgent && may_have_more).then(Mutex::default);
-        Ok(Self { connector, established, streams, urgent, next: AtomicUsize::new(0) })
+        let (next, unopened) = (AtomicUsize::new(0), Mutex::default());
+        Ok(Self { connector, established, streams, urgent, next, unopened })
     }
 
     /// The node at the other end.
@@ -252,7 +256,10 @@ impl TcpEndpoint {
                 after: within,
             });
         }
-        let channel = self.connector.ready(&mut guard)?;
+        let channel = match &mut *guard {
+            Some(channel) => channel,
+            None => guard.insert(self.open_unless_failed(started)?),
+        };
         // SAFETY: the memory of the request is borrowed by our caller; the channel is dropped below unless the
         // answer was received.
         unsafe { channel.begin(request) };
@@ -261,6 +268,16 @@ impl TcpEndpoint {
             *guard = None;
         }
         result
+    }
+
+    /// Opens a stream, unless somebody could not since `started`.
+    fn open_unless_failed(&self, started: Instant) -> Result<Channel, FabricError> {
+        let unopened = || self.unopened.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*unopened() {
+            Some((at, error)) if *at > started => return Err(error.clone()),
+            _ => {}
+        }
+        self.connector.join().inspect_err(|error| *unopened() = Some((Instant::now(), error.clone())))
     }
 
     fn finish_exchange(
@@ -338,7 +355,12 @@ impl TcpEndpoint {
             return self.connector.done(answer);
         }
         let chunks = usize::try_from(bytes.div_ceil(u64::from(frame_bytes_max))).unwrap_or(usize::MAX);
-        let mut lanes = vec![self.any_stream()];
+        let started = Instant::now();
+        let mut first = self.any_stream();
+        if first.is_none() {
+            *first = Some(self.open_unless_failed(started)?);
+        }
+        let mut lanes = vec![first];
         for mut lane in self.streams.iter().filter_map(try_lock).take(chunks - 1) {
             // A stream that cannot be opened is one stream less, not a failure.
             if self.connector.ready(&mut lane).is_ok() {
