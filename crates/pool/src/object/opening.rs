@@ -292,6 +292,9 @@ impl Opening {
                 }
             }
         }
+        if reasons.is_empty() {
+            reasons.push("no node has a copy any more".to_owned());
+        }
         Err(PoolError::Unreachable { name: self.info().name.to_string(), reasons: reasons.join("; ") })
     }
 
