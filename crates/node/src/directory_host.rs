@@ -208,6 +208,7 @@ fn write_all(database: &Database, mutations: &[Mutation]) -> Result<(), redb::Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hinterland_directory::MemberInfo;
     use hinterland_types::{NodeId, RackName};
 
     fn join() -> Command {
@@ -263,7 +264,15 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("hinterland-flipped-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("directory.redb");
-        let members = |host: &DirectoryHost| host.apply(&Command::Members).unwrap();
+        let members = |host: &DirectoryHost| -> Vec<MemberInfo> {
+            match host.apply(&Command::Members).unwrap() {
+                // What is left of a lease depends on when it is asked.
+                Reply::Members(all) => {
+                    all.into_iter().map(|member| MemberInfo { lease_left_ms: None, ..member }).collect()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
         let host = DirectoryHost::open(&path, Settings::default()).unwrap();
         host.apply(&join()).unwrap();
         drop(host);
