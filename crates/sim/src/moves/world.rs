@@ -43,7 +43,7 @@ pub(super) struct Times {
     end_ms: u64,
 }
 
-const LONG: Times = Times { calm_ms: 45_000, quiet_ms: 51_000, last_ms: 54_500, end_ms: 60_000 };
+const LONG: Times = Times { calm_ms: 45_000, quiet_ms: 54_000, last_ms: 57_500, end_ms: 63_000 };
 const SHORT: Times = Times { calm_ms: 6000, quiet_ms: 14_500, last_ms: 19_000, end_ms: 26_500 };
 
 pub(super) enum Step {
