@@ -1,7 +1,7 @@
 //! Plain writes of all connections, gathered for one message to the node.
 
 use crate::commands::Context;
-use crate::connection::Connection;
+use crate::connection::{Connection, Silence};
 use crate::head::{BLOCK_BYTES_MAX, HEAD_BYTES};
 use crate::keyspace::{Item, KeyError};
 use hinterland_pool::{Expects, Replaced};
@@ -38,6 +38,10 @@ impl Batch {
         let words = connection.words();
         let caller = &connection.caller;
         if words.len() < 3 || !caller.is_known || caller.pending.transaction.is_some() {
+            return false;
+        }
+        // Whose reply is left out is known when it is run.
+        if matches!(caller.silence, Silence::Next | Silence::This) {
             return false;
         }
         let (value, ends_ms) = match command::find(words.get(0)).map(|spec| spec.command) {
@@ -94,7 +98,11 @@ impl Batch {
             for write in writes {
                 let Some(Some(connection)) = connections.get_mut(write.connection) else { continue };
                 connection.pending -= 1;
-                match (&outcome, outcomes.next()) {
+                let outcome_of_it = outcomes.next();
+                if connection.caller.silence == Silence::All {
+                    continue;
+                }
+                match (&outcome, outcome_of_it) {
                     (Err(error), _) => connection.replies.error(&error.to_string()),
                     (Ok(_), Some(Replaced::Done)) => connection.replies.simple("OK"),
                     (Ok(_), _) => connection.replies.error(&KeyError::NoRoom.to_string()),

@@ -15,6 +15,7 @@ use hinterland_os::socket::UnixStream;
 use hinterland_pool::Pool;
 use hinterland_resp::command::{self, Command, Spec};
 use hinterland_resp::options::OptionError;
+use hinterland_resp::subcommand::{self, SubcommandError};
 use hinterland_resp::{Arguments, Replies, number};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,6 +32,9 @@ pub enum Refusal {
     /// Options.
     #[error(transparent)]
     Option(#[from] OptionError),
+    /// The second word.
+    #[error(transparent)]
+    Subcommand(#[from] SubcommandError),
     /// Anything else, in words.
     #[error("{0}")]
     Text(String),
@@ -142,13 +146,16 @@ pub fn run(context: &mut Context, caller: &mut Caller, words: Arguments<'_>, rep
     context.count_command();
     let mark = replies.mark();
     let database = caller.database;
+    caller.silence.begin();
     let mut call = Call { context, caller, words, replies };
-    let Err(refusal) = call.dispatch() else { return };
-    call.replies.back_to(mark);
-    call.replies.error(&refusal.to_string());
-    if let Refusal::Key(KeyError::Pool(_)) = refusal {
-        call.context.lose(database);
+    if let Err(refusal) = call.dispatch() {
+        call.replies.back_to(mark);
+        call.replies.error(&refusal.to_string());
+        if let Refusal::Key(KeyError::Pool(_)) = refusal {
+            call.context.lose(database);
+        }
     }
+    caller.silence.end(replies, mark);
 }
 
 impl Call<'_> {
@@ -157,6 +164,7 @@ impl Call<'_> {
         if !spec.takes(self.words.len()) {
             return Err(self.arity_of(spec));
         }
+        subcommand::check(spec, self.words)?;
         if !self.caller.is_known && !spec.flags.ends_with("no_auth") {
             return Err(Refusal::text("NOAUTH Authentication required."));
         }
@@ -257,11 +265,6 @@ impl Call<'_> {
             words.push_str(&format!("'{}' ", shown(word)));
         }
         Err(Refusal::Text(format!("ERR unknown command '{name}', with args beginning with: {words}")))
-    }
-
-    fn unknown_subcommand(&self, command: &str) -> Refusal {
-        let name = String::from_utf8_lossy(self.words.get(1)).into_owned();
-        Refusal::Text(format!("ERR unknown subcommand '{name}'. Try {command} HELP."))
     }
 
     /// The second word in capitals.

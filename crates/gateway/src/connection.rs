@@ -2,6 +2,7 @@
 
 use crate::shared::Shared;
 use crate::transaction::Pending;
+use hinterland_resp::reply::Mark;
 use hinterland_resp::{Arguments, Limits, Parsed, ProtocolError, Replies, RequestParser};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -108,7 +109,10 @@ impl Input {
                 let doubled = (self.bytes.len() * 2).max(READ_BYTES_MIN);
                 // The last doubling stops at what is needed.
                 let enough = wanted.max(self.end) + READ_BYTES_MIN;
-                self.bytes.resize(doubled.min(enough).max(self.end + READ_BYTES_MIN), 0);
+                let bytes = doubled.min(enough).max(self.end + READ_BYTES_MIN);
+                // Else it would be doubled once more for the few bytes behind a power of two.
+                self.bytes.reserve_exact(bytes - self.bytes.len());
+                self.bytes.resize(bytes, 0);
             }
         }
         &mut self.bytes[self.end..]
@@ -124,6 +128,39 @@ pub enum End {
     Now,
 }
 
+/// Which replies a client does not want (`CLIENT REPLY`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Silence {
+    /// It wants all.
+    #[default]
+    None,
+    /// Not the one to the next command.
+    Next,
+    /// Not the one to the command that runs.
+    This,
+    /// None.
+    All,
+}
+
+impl Silence {
+    /// A command begins.
+    pub fn begin(&mut self) {
+        if *self == Self::Next {
+            *self = Self::This;
+        }
+    }
+
+    /// It has ended: what it has appended behind `mark` is taken back if it is not wanted.
+    pub fn end(&mut self, replies: &mut Replies, mark: Mark) {
+        if matches!(self, Self::This | Self::All) {
+            replies.back_to(mark);
+        }
+        if *self == Self::This {
+            *self = Self::None;
+        }
+    }
+}
+
 /// What commands of a connection know of it and may change.
 #[derive(Clone, Debug)]
 pub struct Caller {
@@ -137,6 +174,8 @@ pub struct Caller {
     pub end: Option<End>,
     /// What waits for `EXEC`.
     pub pending: Pending,
+    /// Which replies are not wanted.
+    pub silence: Silence,
 }
 
 /// A connection.
@@ -181,6 +220,7 @@ impl Connection {
                 is_known: shared.password.is_none(),
                 end: None,
                 pending: Pending::default(),
+                silence: Silence::None,
             },
             stream,
             input: Input::default(),

@@ -9,7 +9,7 @@ use crate::connection::{Caller, Connection};
 use crate::keyspace::{KeyError, State};
 use hinterland_pool::Expects;
 use hinterland_resp::command::{self, Command};
-use hinterland_resp::{Limits, Parsed, Replies, RequestParser};
+use hinterland_resp::{Limits, Parsed, Replies, RequestParser, subcommand};
 
 /// Commands that wait for `EXEC`, as they came.
 #[derive(Clone, Debug, Default)]
@@ -96,23 +96,40 @@ pub fn queues(connection: &mut Connection, bytes: usize) -> bool {
         use Command::{Discard, Exec, Multi, Quit, Reset, Watch};
         matches!(spec.command, Discard | Exec | Multi | Quit | Reset | Watch)
     });
+    let is_fit = spec.is_some_and(|spec| {
+        let is_reply = spec.command == Command::Client && words.get(1).eq_ignore_ascii_case(b"reply");
+        !is_reply && subcommand::check(spec, words).is_ok()
+    });
     let request = connection.input.unread().get(..bytes).unwrap_or_default();
     let Some(queued) = &mut connection.caller.pending.transaction else { return false };
-    if spec.is_none() {
+    if !is_fit {
         queued.is_refused = true;
     }
-    if spec.is_none() || is_about_it {
+    if !is_fit || is_about_it {
         return false;
     }
     queued.requests.extend_from_slice(request);
     queued.ends.push(queued.requests.len());
+    let mark = connection.replies.mark();
+    connection.caller.silence.begin();
     connection.replies.simple("QUEUED");
+    connection.caller.silence.end(&mut connection.replies, mark);
     true
 }
 
 /// Runs what is queued, and answers with all replies in one, or with none if a watched key has changed. The caller sees to
 /// it that no other connection is served meanwhile.
 pub fn execute(context: &mut Context, caller: &mut Caller, replies: &mut Replies) {
+    let mark = replies.mark();
+    caller.silence.begin();
+    // All answer into one reply, which is wanted or not.
+    let silence = std::mem::take(&mut caller.silence);
+    run_queued(context, caller, replies);
+    caller.silence = silence;
+    caller.silence.end(replies, mark);
+}
+
+fn run_queued(context: &mut Context, caller: &mut Caller, replies: &mut Replies) {
     context.count_command();
     let pending = std::mem::take(&mut caller.pending);
     let queued = pending.transaction.unwrap_or_default();

@@ -6,6 +6,7 @@
 //! | [`reply`] | replies into a buffer that is sent in pieces |
 //! | [`value`] | replies out of bytes, for clients |
 //! | [`command`] | the commands: names, arity, keys |
+//! | [`subcommand`] | their second words, where they have some |
 //! | [`options`] | options of commands that set and expire |
 //! | [`bits`], [`lcs`] | single bits of a value, and what two values have in common |
 //! | [`glob`], [`number`], [`float`] | patterns, integers and numbers with a fraction as Redis understands them |
@@ -24,6 +25,7 @@ pub mod number;
 pub mod options;
 pub mod reply;
 pub mod request;
+pub mod subcommand;
 pub mod value;
 
 pub use command::{Command, Spec};

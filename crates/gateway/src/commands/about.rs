@@ -103,16 +103,14 @@ impl Call<'_> {
 
     pub(super) fn config(&mut self) -> Outcome {
         match self.subcommand().as_slice() {
-            b"GET" if self.words.len() >= 3 => {}
-            b"GET" => return Err(Refusal::arity("config|get")),
+            b"GET" => {}
             b"RESETSTAT" => return self.ok(),
             b"SET" | b"REWRITE" => {
                 return Err(Refusal::text(
                     "ERR the server is configured by the command that starts it (hint: hinterland resp --help)",
                 ));
             }
-            b"HELP" => return self.help(&["CONFIG <subcommand>.", "GET <pattern>, RESETSTAT"]),
-            _ => return Err(self.unknown_subcommand("CONFIG")),
+            _ => return self.help(&["CONFIG <subcommand>.", "GET <pattern>, RESETSTAT"]),
         }
         let store = self.keyspace()?.store();
         let capacity = store.capacity_bytes();
@@ -149,8 +147,9 @@ impl Call<'_> {
             }
             b"COUNT" => self.replies.integer(COMMANDS.len() as i64),
             b"LIST" => {
-                self.replies.array(COMMANDS.len());
-                COMMANDS.iter().for_each(|spec| self.replies.bulk(spec.name.as_bytes()));
+                let listed = self.listed()?;
+                self.replies.array(listed.len());
+                listed.into_iter().for_each(|spec| self.replies.bulk(spec.name.as_bytes()));
             }
             b"INFO" => {
                 let named = if named.is_empty() { COMMANDS.iter().map(Some).collect() } else { named };
@@ -171,10 +170,23 @@ impl Call<'_> {
                 self.replies.map(named.len());
                 named.into_iter().for_each(|spec| self.document(spec));
             }
-            b"HELP" => return self.help(&["COMMAND <subcommand>.", "COUNT, DOCS, INFO, LIST"]),
-            _ => return Err(self.unknown_subcommand("COMMAND")),
+            _ => return self.help(&["COMMAND <subcommand>.", "COUNT, DOCS, INFO, LIST"]),
         }
         Ok(())
+    }
+
+    /// What `COMMAND LIST` names: all, or those of a pattern or a group. No module brings any.
+    fn listed(&self) -> Result<Vec<&'static Spec>, Refusal> {
+        let is = |index: usize, name: &str| self.words.get(index).eq_ignore_ascii_case(name.as_bytes());
+        let sought = self.words.get(4).to_ascii_lowercase();
+        let fits: &dyn Fn(&Spec) -> bool = match self.words.len() {
+            2 => &|_| true,
+            5 if is(2, "FILTERBY") && is(3, "PATTERN") => &|spec| glob::fits(&sought, spec.name.as_bytes()),
+            5 if is(2, "FILTERBY") && is(3, "ACLCAT") => &|spec| spec.group.as_bytes() == sought,
+            5 if is(2, "FILTERBY") && is(3, "MODULE") => &|_| false,
+            _ => return Err(Refusal::syntax()),
+        };
+        Ok(COMMANDS.iter().filter(|spec| fits(spec)).collect())
     }
 
     fn describe(&mut self, spec: &Spec) {

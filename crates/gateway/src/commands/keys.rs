@@ -181,15 +181,6 @@ impl Call<'_> {
         if subcommand == b"HELP" {
             return self.help(&["OBJECT <subcommand> KEY.", "ENCODING, FREQ, IDLETIME, REFCOUNT"]);
         }
-        if ![&b"ENCODING"[..], b"FREQ", b"IDLETIME", b"REFCOUNT"].contains(&&subcommand[..]) {
-            return Err(self.unknown_subcommand("OBJECT"));
-        }
-        if self.words.len() != 3 {
-            return Err(Refusal::arity(&format!(
-                "object|{}",
-                String::from_utf8_lossy(&subcommand).to_lowercase()
-            )));
-        }
         let (key, now_ms) = (self.words.get(2), self.now_ms());
         let Some(entry) = self.keyspace()?.entry_of(key, now_ms)? else {
             self.replies.nil();
@@ -217,14 +208,16 @@ impl Call<'_> {
     }
 
     pub(super) fn memory(&mut self) -> Outcome {
-        match self.subcommand().as_slice() {
-            b"USAGE" if self.words.len() == 3 || self.words.len() == 5 => {}
-            b"USAGE" => return Err(Refusal::arity("memory|usage")),
-            b"HELP" => {
-                return self
-                    .help(&["MEMORY USAGE <key>", "    Bytes that a key takes in the node's memory."]);
+        if self.subcommand() == b"HELP" {
+            return self.help(&["MEMORY USAGE <key>", "    Bytes that a key takes in the node's memory."]);
+        }
+        // A value is counted whole, so how many samples are wanted changes nothing.
+        let mut options = self.words.from(3);
+        while let Some(word) = options.next() {
+            let samples = options.next().filter(|_| word.eq_ignore_ascii_case(b"SAMPLES"));
+            if number::parse(samples.ok_or_else(Refusal::syntax)?).ok_or_else(Refusal::integer)? < 0 {
+                return Err(Refusal::syntax());
             }
-            _ => return Err(self.unknown_subcommand("MEMORY")),
         }
         let (key, now_ms) = (self.words.get(2), self.now_ms());
         match self.keyspace()?.entry_of(key, now_ms)? {

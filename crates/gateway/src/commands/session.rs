@@ -1,7 +1,7 @@
 //! Commands about the connection itself.
 
 use super::{Call, Outcome, REDIS_VERSION, Refusal};
-use crate::connection::End;
+use crate::connection::{End, Silence};
 use crate::transaction::{Pending, Transaction};
 use hinterland_resp::{Version, number, options};
 
@@ -61,6 +61,7 @@ impl Call<'_> {
 
     pub(super) fn reset(&mut self) -> Outcome {
         self.caller.pending = Pending::default();
+        self.caller.silence = Silence::None;
         self.caller.database = 0;
         self.caller.is_known = self.context.shared.password.is_none();
         self.replies.version = Version::Two;
@@ -167,61 +168,84 @@ impl Call<'_> {
     }
 
     pub(super) fn client(&mut self) -> Outcome {
-        let subcommand = self.subcommand();
-        let words = self.words.len();
-        let takes = |count: usize| {
-            let name = String::from_utf8_lossy(&subcommand).to_lowercase();
-            if words == count { Ok(()) } else { Err(Refusal::arity(&format!("client|{name}"))) }
-        };
         let id = self.caller.id;
-        match subcommand.as_slice() {
-            b"ID" => {
-                takes(2)?;
-                self.replies.integer(i64::try_from(id).unwrap_or(i64::MAX));
-            }
+        match self.subcommand().as_slice() {
+            b"ID" => self.replies.integer(i64::try_from(id).unwrap_or(i64::MAX)),
             b"SETNAME" => {
-                takes(3)?;
                 let name = printable(self.words.get(2))?;
                 self.context.shared.update(id, |client| client.name = name);
                 return self.ok();
             }
             b"GETNAME" => {
-                takes(2)?;
                 let name = self.context.shared.clients().get(&id).map(|client| client.name.clone());
                 match name.filter(|name| !name.is_empty()) {
                     Some(name) => self.replies.bulk(name.as_bytes()),
                     None => self.replies.nil(),
                 }
             }
-            b"SETINFO" => {
-                takes(4)?;
-                return self.set_library();
-            }
+            b"SETINFO" => return self.set_library(),
             b"INFO" => {
-                takes(2)?;
                 let line = self.context.shared.clients().get(&id).map(|client| client.line(id));
                 self.replies.text(&line.unwrap_or_default());
             }
-            b"LIST" => {
-                let clients = self.context.shared.clients();
-                let lines: String = clients.iter().map(|(id, client)| client.line(*id)).collect();
-                drop(clients);
-                self.replies.text(&lines);
-            }
+            b"LIST" => return self.list_clients(),
             // There is nothing to evict or touch differently for one client.
-            b"NO-EVICT" | b"NO-TOUCH" => {
-                takes(3)?;
-                return self.on_or_off();
-            }
-            b"REPLY" if self.words.get(2).eq_ignore_ascii_case(b"ON") => return self.ok(),
-            b"HELP" => {
+            b"NO-EVICT" | b"NO-TOUCH" => return self.on_or_off(),
+            b"REPLY" => return self.reply(),
+            _ => {
                 return self.help(&[
                     "CLIENT <subcommand>.",
-                    "GETNAME, ID, INFO, LIST, NO-EVICT, NO-TOUCH, SETINFO, SETNAME",
+                    "GETNAME, ID, INFO, LIST, NO-EVICT, NO-TOUCH, REPLY, SETINFO, SETNAME",
                 ]);
             }
-            _ => return Err(self.unknown_subcommand("CLIENT")),
         }
+        Ok(())
+    }
+
+    /// Says which replies the client wants.
+    fn reply(&mut self) -> Outcome {
+        if self.caller.pending.transaction.is_some() {
+            // EXEC would answer with fewer replies than it says.
+            return Err(Refusal::text("ERR CLIENT REPLY inside MULTI is not allowed (hint: say it before)"));
+        }
+        match self.words.get(2).to_ascii_uppercase().as_slice() {
+            b"ON" => {
+                self.caller.silence = Silence::None;
+                return self.ok();
+            }
+            b"OFF" => self.caller.silence = Silence::All,
+            b"SKIP" if self.caller.silence == Silence::All => {}
+            b"SKIP" => self.caller.silence = Silence::Next,
+            _ => return Err(Refusal::syntax()),
+        }
+        Ok(())
+    }
+
+    /// All clients, or those of a kind, or some by their numbers.
+    fn list_clients(&mut self) -> Outcome {
+        let is = |index: usize, name: &str| self.words.get(index).eq_ignore_ascii_case(name.as_bytes());
+        let kinds = ["normal", "master", "replica", "slave", "pubsub"];
+        let mut wanted = None;
+        if self.words.len() == 4 && is(2, "TYPE") {
+            if !kinds.iter().any(|kind| is(3, kind)) {
+                let kind = String::from_utf8_lossy(self.words.get(3)).into_owned();
+                return Err(Refusal::text(format!("ERR Unknown client type '{kind}'")));
+            }
+            // There are none of another kind.
+            wanted = Some(Vec::new()).filter(|_| !is(3, "normal"));
+        } else if self.words.len() >= 4 && is(2, "ID") {
+            let numbers =
+                self.words.from(3).map(|word| number::parse(word).and_then(|id| u64::try_from(id).ok()));
+            let numbers: Option<Vec<u64>> = numbers.collect();
+            wanted = Some(numbers.ok_or_else(|| Refusal::text("ERR Invalid client ID"))?);
+        } else if self.words.len() != 2 {
+            return Err(Refusal::syntax());
+        }
+        let clients = self.context.shared.clients();
+        let shown = clients.iter().filter(|(id, _)| wanted.as_ref().is_none_or(|wanted| wanted.contains(id)));
+        let lines: String = shown.map(|(id, client)| client.line(*id)).collect();
+        drop(clients);
+        self.replies.text(&lines);
         Ok(())
     }
 
@@ -237,8 +261,8 @@ impl Call<'_> {
         let is_version = match self.words.get(2).to_ascii_uppercase().as_slice() {
             b"LIB-NAME" => false,
             b"LIB-VER" => true,
-            other => {
-                let other = String::from_utf8_lossy(other).into_owned();
+            _ => {
+                let other = String::from_utf8_lossy(self.words.get(2)).into_owned();
                 return Err(Refusal::text(format!("ERR Unrecognized option '{other}'")));
             }
         };
