@@ -417,7 +417,7 @@ mod tests {
                 assert_eq!(stock[0], class);
             }
         }
-        assert_eq!(wanted(&[1; 100], &mut recent, 1 << 20), [1; STOCK_MAX]);
+        assert_eq!(wanted(&[1; STOCK_MAX + 1], &mut recent, 1 << 20), [1; STOCK_MAX]);
         assert_eq!(wanted(&[2, 2, 3, 4, 5, 6], &mut recent, 1 << 20), [2, 2, 3, 4, 5], "of so many sizes");
         assert_eq!(wanted(&[7], &mut recent, 1 << 20), [7, 2, 3, 4]);
         assert_eq!(wanted(&[900, 900], &mut recent, 1000), [900, 7, 2, 3], "of so many bytes");
