@@ -54,23 +54,15 @@ def test_a_node_that_joins_another_pool_refuses_and_keeps_its_objects(held, star
     still_there(a, folder, expected)
 
 
-def test_a_directory_whose_file_is_gone_is_not_begun_anew(held, folder):
+@pytest.mark.parametrize("state", ["gone", "empty"])
+def test_a_directory_whose_file_is_gone_or_empty_is_not_begun_anew(held, folder, state):
     a, b, expected = held
     a.stop()
     (a.state / "directory.redb").rename(folder / "kept.redb")
+    if state == "empty":
+        (a.state / "directory.redb").touch()
     refused(a, "no directory.redb")
     (folder / "kept.redb").rename(a.state / "directory.redb")
-    a.start()
-    still_there(b, folder, expected)
-
-
-def test_a_directory_whose_file_is_empty_is_not_begun_anew(held, folder):
-    a, b, expected = held
-    a.stop()
-    shutil.copy(a.state / "directory.redb", folder / "kept.redb")
-    (a.state / "directory.redb").write_bytes(b"")
-    refused(a, "no directory.redb")
-    shutil.copy(folder / "kept.redb", a.state / "directory.redb")
     a.start()
     still_there(b, folder, expected)
 

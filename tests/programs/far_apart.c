@@ -1,47 +1,28 @@
 /* Memory that only the kernel copes with, and of which it tells nobody or for which it does not wait: `far_apart NAME` has some, presses everything out that can be,
    checks every byte, and prints "right". */
 #define _GNU_SOURCE
-#include <errno.h>
+#include "far_check.h"
 #include <linux/futex.h>
 #include <pthread.h>
-#include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define MIB (1L << 20)
 #define BYTES (40 * MIB)
 #define RESERVED (2048 * MIB)
 #define PIECE (64L << 10)
 #define SECONDS_MAX 20
-#define must(condition)                                                                                        \
-    do {                                                                                                       \
-        if (!(condition)) {                                                                                    \
-            fprintf(stderr, "FAILED line %d: %s: %s\n", __LINE__, #condition, strerror(errno));                \
-            _exit(1);                                                                                          \
-        }                                                                                                      \
-    } while (0)
 
 static char *map(char *at, long bytes, int protection) {
     int where = at ? MAP_FIXED : 0;
     char *memory = mmap(at, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | where, -1, 0);
     must(memory != MAP_FAILED);
     return memory;
-}
-
-static void fill(char *memory, long bytes, uint64_t seed) {
-    for (long at = 0; at < bytes; at += 8) *(uint64_t *)(memory + at) = (at + seed) * 0x9E3779B97F4A7C15u | 1;
-}
-
-static void check(const char *memory, long bytes, uint64_t seed) {
-    for (long at = 0; at < bytes; at += 8) must(*(const uint64_t *)(memory + at) == ((at + seed) * 0x9E3779B97F4A7C15u | 1));
 }
 
 static void check_zeros(const char *memory, long bytes) {

@@ -1,39 +1,20 @@
 /* Memory that programs ask for in ways of their own and that is far all the same: `far_asked NAME` has more than the budget of it, checks every byte, and
    prints "right". */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <stdint.h>
-#include <stdio.h>
+#include "far_check.h"
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
 #define KIB (1L << 10)
 #define MIB (1L << 20)
 #define BYTES (160 * MIB)
 #define PARTS_MAX 8192
-#define must(condition)                                                                                        \
-    do {                                                                                                       \
-        if (!(condition)) {                                                                                    \
-            fprintf(stderr, "FAILED line %d: %s: %s\n", __LINE__, #condition, strerror(errno));                \
-            _exit(1);                                                                                          \
-        }                                                                                                      \
-    } while (0)
 
 static char *map(long bytes, int protection, int flags) {
     char *memory = mmap(NULL, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
     must(memory != MAP_FAILED);
     return memory;
-}
-
-static void fill(char *memory, long bytes, uint64_t seed) {
-    for (long at = 0; at < bytes; at += 8) *(uint64_t *)(memory + at) = (at + seed) * 0x9E3779B97F4A7C15u | 1;
-}
-
-static void check(const char *memory, long bytes, uint64_t seed) {
-    for (long at = 0; at < bytes; at += 8) must(*(const uint64_t *)(memory + at) == ((at + seed) * 0x9E3779B97F4A7C15u | 1));
 }
 
 static char *parts[PARTS_MAX];
@@ -55,6 +36,19 @@ static void check_parts(void) {
         if (parts[part]) check(parts[part], part_bytes, part);
 }
 
+/* A child does this, and leaves the parts of its parent as they are. */
+static void in_child(void (*run)(void)) {
+    pid_t child = fork();
+    must(child >= 0);
+    if (child == 0) {
+        run();
+        _exit(0);
+    }
+    int status;
+    must(waitpid(child, &status, 0) == child && status == 0);
+    check_parts();
+}
+
 static void in_parts(void) {
     ask(BYTES, 32 * KIB, 0);
     check_parts();
@@ -63,15 +57,7 @@ static void in_parts(void) {
         parts[part] = NULL;
     }
     check_parts();
-    pid_t child = fork();
-    must(child >= 0);
-    if (child == 0) {
-        check_parts();
-        _exit(0);
-    }
-    int status;
-    must(waitpid(child, &status, 0) == child && status == 0);
-    check_parts();
+    in_child(check_parts);
 }
 
 /* Addresses below 4 GiB, as Chez Scheme asks for. */
@@ -110,27 +96,9 @@ static void use_place(void) {
 static void hidden(void) {
     hide();
     check_parts();
-    for (int round = 0; round < 2; round++) {
-        pid_t child = fork();
-        must(child >= 0);
-        if (child == 0) {
-            use_place();
-            _exit(0);
-        }
-        int status;
-        must(waitpid(child, &status, 0) == child && status == 0);
-        check_parts();
-    }
+    for (int round = 0; round < 2; round++) in_child(use_place);
     for (long part = 0; part < part_count; part++) must(madvise(parts[part], part_bytes, MADV_DOFORK) == 0);
-    pid_t child = fork();
-    must(child >= 0);
-    if (child == 0) {
-        check_parts();
-        _exit(0);
-    }
-    int status;
-    must(waitpid(child, &status, 0) == child && status == 0);
-    check_parts();
+    in_child(check_parts);
 }
 
 /* The same without children, whose own memory of this kind may be beside the budget. */

@@ -375,22 +375,28 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_heartbeat_does_not_wait_behind_commands_that_take_all_streams() {
-        const STREAMS: usize = 2;
+    /// A server that answers when it is let go, and who asks it over so many streams.
+    fn slow_peer(streams: usize) -> (Arc<Slow>, Server, Peers) {
         let (service, pool) = (Arc::new(Slow::default()), PoolId(7));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
         let server = Server::start(listener, service.clone(), options).unwrap();
-        let address = server.address().to_string();
         let peers = Peers::new(PeerIdentity {
             node: NodeId(2),
             pool,
             key: None,
-            streams: STREAMS,
+            streams,
             timeout: Duration::from_secs(60),
             rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
         });
+        (service, server, peers)
+    }
+
+    #[test]
+    fn a_heartbeat_does_not_wait_behind_commands_that_take_all_streams() {
+        const STREAMS: usize = 2;
+        let (service, server, peers) = slow_peer(STREAMS);
+        let address = server.address().to_string();
         let slow = PeerRequest::Directory(b"slow".to_vec());
         std::thread::scope(|scope| {
             // One for each stream, and one for that which is kept for what is urgent.
@@ -418,19 +424,8 @@ mod tests {
 
     #[test]
     fn a_home_that_is_silent_is_waited_for_once_when_many_objects_are_removed() {
-        let (service, pool) = (Arc::new(Slow::default()), PoolId(7));
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let options = ServerOptions { node: NodeId(1), pool, ..ServerOptions::default() };
-        let server = Server::start(listener, service.clone(), options).unwrap();
+        let (service, server, peers) = slow_peer(1);
         let address = server.address().to_string();
-        let peers = Peers::new(PeerIdentity {
-            node: NodeId(2),
-            pool,
-            key: None,
-            streams: 1,
-            timeout: Duration::from_secs(60),
-            rdma: RdmaOptions { enabled: false, ..RdmaOptions::default() },
-        });
         let within = Duration::from_millis(50);
         assert!(peers.drop_within(&address, ObjectId(1), within).is_err());
         let asked = service.waiting.load(Ordering::SeqCst);

@@ -43,6 +43,7 @@ pub(super) struct Times {
     end_ms: u64,
 }
 
+/// Threads stay in pages for up to 3 s until all is quiet, also when faults are over: a lock may be that long in coming, and again.
 const LONG: Times = Times { calm_ms: 45_000, quiet_ms: 54_000, last_ms: 57_500, end_ms: 63_000 };
 const SHORT: Times = Times { calm_ms: 6000, quiet_ms: 14_500, last_ms: 19_000, end_ms: 26_500 };
 

@@ -170,18 +170,7 @@ mod tests {
     }
 
     fn job(memory: u64) -> Job {
-        Job {
-            name: "job".to_owned(),
-            program: vec!["true".to_owned()],
-            memory: Bytes(memory),
-            seconds: None,
-            slowdown: None,
-            deadline: None,
-            trace: None,
-            local: None,
-            far: None,
-            share: None,
-        }
+        Job::of_memory("job", memory)
     }
 
     #[test]

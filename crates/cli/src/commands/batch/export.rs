@@ -123,7 +123,6 @@ fn kubernetes(image: &str, job: &Job, setting: &Setting) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::batch::jobs::Bytes;
     use hinterland_farplan::dispatch::Demand;
 
     #[test]
@@ -133,18 +132,7 @@ mod tests {
         let demand = Demand { back_ends: far.clone(), memory_bytes: local_bytes };
         let setting =
             Setting { far, local_bytes, unit_bytes: 65536, ahead: true, demand, why: String::new() };
-        let job = Job {
-            name: "on-disk".to_owned(),
-            program: vec!["true".to_owned()],
-            memory: Bytes(220 << 20),
-            seconds: None,
-            slowdown: None,
-            deadline: None,
-            trace: None,
-            local: None,
-            far: None,
-            share: None,
-        };
+        let job = Job::of_memory("on-disk", 220 << 20);
         // With 163 MiB such a job ran, with 158 MiB it was ended.
         assert!(slurm(&job, &setting).contains("\n#SBATCH --mem=181M\n"));
         let kubernetes = kubernetes("image", &job, &setting);

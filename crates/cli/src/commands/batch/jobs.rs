@@ -133,6 +133,23 @@ impl Batch {
 }
 
 impl Job {
+    /// One that says its memory alone.
+    #[cfg(test)]
+    pub(super) fn of_memory(name: &str, memory: u64) -> Self {
+        Self {
+            name: name.to_owned(),
+            program: vec!["true".to_owned()],
+            memory: Bytes(memory),
+            seconds: None,
+            slowdown: None,
+            deadline: None,
+            trace: None,
+            local: None,
+            far: None,
+            share: None,
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let is_fine = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         if self.name.is_empty()
