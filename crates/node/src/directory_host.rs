@@ -147,6 +147,9 @@ fn load(path: &Path) -> Result<(Database, Vec<Record>), DirectoryHostError> {
 
 /// The store stumbles over some damage in place of telling of it.
 fn without_panic<T>(open: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    // Two that take the hook at once would leave the silent one behind.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = std::panic::take_hook();
     // What it would print is about its own lines.
     std::panic::set_hook(Box::new(|_| {}));
