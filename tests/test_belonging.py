@@ -109,3 +109,104 @@ def test_a_directory_that_lost_its_whole_state_does_not_have_others_delete_their
     a.start()
     b.start()
     still_there(b, folder, expected)
+
+
+def start_adopting(node):
+    node.options.append("--adopt")
+    node.start()
+    node.options.remove("--adopt")
+
+
+def put_here(node, make_file, name, size):
+    path = make_file(name.replace("/", "-"), size)
+    node.run("put", path, "--name", name, "--rack", node.rack)
+    return sha(path)
+
+
+def is_whole(node, name, folder, expected):
+    target = folder / "read"
+    node.run("get", name, target)
+    assert sha(target) == expected, name
+
+
+def test_a_directory_that_is_put_back_from_an_older_copy_gets_newer_objects_again(held, folder, make_file):
+    a, b, expected = held
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    sums = {"kept": expected}
+    for node, name, size in [(a, "a/new", 5000), (b, "b/new", 3 * MEBIBYTE), (b, "b/small", 17)]:
+        wait_until(lambda: "joining" not in a.run("status", "--json").stdout.lower(), why=a.words)
+        sums[name] = put_here(node, make_file, name, size)
+    b.run("region", "create", "scratch", "2M")
+    a.stop()
+    b.stop()
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="such as a/new; nothing was deleted.*put the newest store back"):
+            a.start()
+    start_adopting(a)
+    assert "adopted a/new" in a.words(), a.words()
+    with pytest.raises(AssertionError, match="does not know 3 of them"):
+        b.start()
+    a.run("put", make_file("later", 99), "--name", "later")
+    start_adopting(b)
+    assert "adopted b/new" in b.words() and "adopted b/small" in b.words(), b.words()
+    assert "rescued/" in b.words() and "of scratch, which the directory cannot take in: it is a region" in b.words()
+    assert [file.stat().st_size for file in (b.state / "rescued").iterdir()] == [2 * MEBIBYTE]
+    for node in (a, b):
+        node.stop()
+        node.start()
+    for name, expected in sums.items():
+        is_whole(a, name, folder, expected)
+
+
+def test_a_node_that_runs_while_an_older_directory_comes_back_deletes_nothing(held, folder, make_file):
+    a, b, expected = held
+    a.stop()
+    shutil.copy(a.state / "directory.redb", folder / "old.redb")
+    a.start()
+    wait_until(lambda: "joining" not in a.run("status", "--json").stdout.lower(), why=a.words)
+    new = put_here(b, make_file, "new", MEBIBYTE)
+    a.kill()
+    shutil.copy(folder / "old.redb", a.state / "directory.redb")
+    a.start()
+    wait_until(lambda: "older than this node's objects" in b.words(), why=b.words)
+    b.stop()
+    start_adopting(b)
+    is_whole(a, "new", folder, new)
+    is_whole(a, "kept", folder, expected)
+
+
+def test_a_directory_that_is_lost_with_its_machine_is_made_anew_of_what_the_nodes_hold(held, folder, make_file):
+    a, b, expected = held
+    a.stop()
+    shutil.rmtree(a.state)
+    a.start()
+    taken = put_here(a, make_file, "put since", MEBIBYTE)
+    b.stop()
+    refused(b, f"{a.address} is of pool-", "--adopt")
+    start_adopting(b)
+    # Its number is that of the new pool's first object.
+    assert "of kept, which the directory cannot take in: another object has its number now" in b.words()
+    (saved,) = (b.state / "rescued").iterdir()
+    assert sha(saved) == expected
+    b.run("put", saved, "--name", "kept")
+    is_whole(a, "kept", folder, expected)
+    is_whole(b, "put since", folder, taken)
+    b.stop()
+    b.start()
+    is_whole(a, "kept", folder, expected)
+
+
+def test_a_directory_whose_file_is_lost_is_made_anew_of_what_the_nodes_hold(held, folder, make_file):
+    a, b, expected = held
+    own = put_here(a, make_file, "own", MEBIBYTE)
+    a.stop()
+    b.stop()
+    (a.state / "directory.redb").unlink()
+    refused(a, "no directory.redb", "--adopt")
+    start_adopting(a)
+    start_adopting(b)
+    is_whole(b, "own", folder, own)
+    is_whole(a, "kept", folder, expected)

@@ -75,6 +75,21 @@ pub struct Held {
     pub digest: Option<ContentDigest>,
 }
 
+/// A copy that a node offers because the directory may not know it, as its object header says.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Found {
+    /// The object.
+    pub object: ObjectId,
+    /// The epoch under which the copy was placed on this node.
+    pub epoch: Epoch,
+    /// The name that it was put under; it may have been renamed since.
+    pub name: ObjectName,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Digest of the copy if it is sealed, `None` for a region.
+    pub digest: Option<ContentDigest>,
+}
+
 /// A request to the directory. Everything that changes state may be sent twice: the second gets the same
 /// answer as the first, or an error, and changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -101,7 +116,8 @@ pub enum Command {
         /// Bytes in use there, as the node itself counts them (shown to people, not used to place).
         used_bytes: u64,
     },
-    /// What a node holds, in parts of ascending object ids. Answer: [`Reply::Reconciled`](crate::Reply::Reconciled).
+    /// What a node holds, in parts of ascending object ids. Answer: [`Reply::Reconciled`](crate::Reply::Reconciled), or
+    /// [`Reply::KnowsLess`](crate::Reply::KnowsLess), where nothing of the list is dealt with and nothing may be deleted.
     ///
     /// While the member is `Joining` the parts must follow one another, and a recorded copy that is
     /// missing in its part is lost. While it is `Up`, the command only asks which of these to delete.
@@ -379,5 +395,15 @@ pub enum Command {
     HeatHomes {
         /// The objects.
         objects: Vec<ObjectId>,
+    },
+    /// A member offers what it holds, before [`Command::NodeObjects`], because the directory's store may be older than that: at most
+    /// [`FOUND_MAX`](crate::FOUND_MAX) copies. Answer: [`Reply::Adopted`](crate::Reply::Adopted).
+    Adopt {
+        /// The member.
+        node: NodeId,
+        /// Its incarnation.
+        incarnation: u64,
+        /// The copies; those that are recorded already are passed over.
+        found: Vec<Found>,
     },
 }

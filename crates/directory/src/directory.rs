@@ -222,6 +222,7 @@ impl Draft<'_> {
             Command::NodeObjects { node, incarnation, after, objects, more } => {
                 self.node_objects(*node, *incarnation, *after, objects, *more)
             }
+            Command::Adopt { node, incarnation, found } => self.adopt(*node, *incarnation, found),
             Command::Leave { node, incarnation, departure } => self.leave(*node, *incarnation, *departure),
             Command::Reserve { name, size, copies, placement, writer } => {
                 self.reserve(name, *size, *copies, placement, *writer)

@@ -3,8 +3,8 @@
 use crate::directory::{Lease, Settings};
 use crate::error::DirectoryError;
 use crate::record::{
-    Change, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord,
-    RegionRecord, Stage,
+    Change, Doubted, MemberRecord, MemberState, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
+    PageRecord, RegionRecord, Stage,
 };
 use crate::reply::HomeInfo;
 use crate::state::State;
@@ -18,6 +18,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) now_ms: u64,
     leases: &'a BTreeMap<NodeId, Lease>,
     meta: MetaRecord,
+    doubted: Option<Doubted>,
     members: BTreeMap<NodeId, Option<MemberRecord>>,
     objects: BTreeMap<ObjectId, Option<ObjectRecord>>,
     regions: BTreeMap<ObjectId, Option<RegionRecord>>,
@@ -39,6 +40,7 @@ impl<'a> Draft<'a> {
             now_ms,
             leases,
             meta: state.meta,
+            doubted: state.doubted,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
             regions: BTreeMap::new(),
@@ -167,6 +169,24 @@ impl<'a> Draft<'a> {
         epoch
     }
 
+    /// Whether the number was not given yet.
+    pub(crate) fn is_ungiven(&self, object: ObjectId, epoch: Epoch) -> bool {
+        object.0 >= self.meta.next_object || epoch.0 >= self.meta.next_epoch
+    }
+
+    pub(crate) const fn doubted(&self) -> Option<Doubted> {
+        self.doubted
+    }
+
+    /// Puts an object in doubt, with all numbers that were not given before it: none of them is given again, and neither is the epoch.
+    pub(crate) fn doubt(&mut self, object: ObjectId, epoch: Epoch) {
+        let end = ObjectId(object.0.saturating_add(1));
+        let passed = Doubted { first: object.min(ObjectId(self.meta.next_object)), end };
+        self.doubted = Some(self.doubted.map_or(passed, |doubted| doubted.with(passed)));
+        self.meta.next_object = self.meta.next_object.max(end.0);
+        self.meta.next_epoch = self.meta.next_epoch.max(epoch.0.saturating_add(1));
+    }
+
     /// How to reach the homes of an object for which the condition holds.
     pub(crate) fn home_infos(
         &self,
@@ -254,6 +274,9 @@ impl<'a> Draft<'a> {
             }
         }
         gone.append(&mut come);
+        if self.doubted != self.state.doubted {
+            gone.extend(self.doubted.map(Change::Doubted));
+        }
         if self.meta != self.state.meta || (!gone.is_empty() && !self.state.stored) {
             gone.push(Change::Meta(self.meta));
         }

@@ -32,6 +32,7 @@
 //! said with [`Command::Forget`] that it has let go.
 #![forbid(unsafe_code)]
 
+mod adopt;
 mod command;
 mod directory;
 mod draft;
@@ -53,14 +54,16 @@ mod reply;
 mod request;
 mod state;
 
-pub use command::{Command, ContentDigest, Departure, Held, OnTarget, Placement, Writer};
+pub use command::{Command, ContentDigest, Departure, Found, Held, OnTarget, Placement, Writer};
 pub use directory::{Directory, Lease, Plan, Settings};
 pub use error::{Contradiction, DirectoryError, RecoverError, Room};
 pub use extent::PageRun;
 pub use record::{Home, MemberState, Mutation, Record, Stage, Table, charged_bytes, spread};
 pub use reign::{Batch, Ended, Judged, Reign, Standing, believed_until};
 pub use rename::RENAMES_MAX;
-pub use reply::{HomeInfo, MemberInfo, MovedPage, ObjectInfo, ObjectState, PageHome, Repair, Reply};
+pub use reply::{
+    HomeInfo, MemberInfo, MovedPage, NotAdopted, ObjectInfo, ObjectState, PageHome, Repair, Reply,
+};
 pub use request::{RequestId, SLOTS};
 
 /// Most entries of one [`Command::List`] answer: a screen is smaller, and the caller can go on.
@@ -75,6 +78,8 @@ pub const HEAT_HOMES_MAX: usize = HOMES_MAX - hinterland_types::limits::COPIES_M
 pub const HEAT_LIST_MAX: usize = LIST_MAX as usize;
 /// Most objects in one part of a [`Command::NodeObjects`]: 16384 entries of 52 bytes fit in a control message.
 pub const HELD_MAX: usize = 16 << 10;
+/// Most objects in one [`Command::Adopt`]: that many names of the greatest length fit in a control message.
+pub const FOUND_MAX: usize = 512;
 /// Most pages of one [`Command::PageHomes`] answer: three numbers of at most ten bytes each fit in a control message.
 pub const PAGES_MAX: usize = 16 << 10;
 /// Most entries of one [`Command::RepairList`] answer: copying that many objects takes longer than asking again.

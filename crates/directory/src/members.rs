@@ -138,6 +138,10 @@ impl Draft<'_> {
         if after != expected || !ascending || objects.len() > HELD_MAX || (more && objects.is_empty()) {
             return Err(DirectoryError::ListOutOfOrder { node, expected });
         }
+        let newer = self.of_a_newer_store(node, objects);
+        if !newer.is_empty() {
+            return Ok(self.know_less(newer, objects));
+        }
         if state == MemberState::Up {
             return Ok(Reply::Reconciled { delete: self.unwanted(node, objects), up: true });
         }

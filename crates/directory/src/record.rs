@@ -6,6 +6,7 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `meta` | the four bytes `meta` | format (first, so that any version can read it), next object id, next epoch |
+//! | `meta` | the seven bytes `doubted` | first object id and the one behind the last: numbers that a store gave of which nothing is known here |
 //! | `members` | node id, 8 bytes | rack, address, capacity in bytes, incarnation, state |
 //! | `objects` | object id, 8 bytes | name, copies, bytes, homes (node, epoch, a byte: see [`Home`]), stage with what belongs to it |
 //! | `names` | the name, UTF-8 | object id |
@@ -33,11 +34,13 @@ pub(crate) const FORMAT_OLDEST: u32 = 1;
 const OBJECT_FIRST: u64 = 16;
 /// Key of the only record in [`Table::Meta`].
 pub(crate) const META_KEY: &[u8] = b"meta";
+/// Key of [`Doubted`] in [`Table::Meta`]; most stores have none.
+pub(crate) const DOUBTED_KEY: &[u8] = b"doubted";
 
 /// A table of the store.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Table {
-    /// Format and counters: one record.
+    /// Format and counters, and the numbers in doubt: a record each.
     Meta,
     /// Node to member.
     Members,
@@ -349,10 +352,30 @@ impl Default for MetaRecord {
     }
 }
 
+/// Numbers of objects that this store has not given, and that a node has seen: an earlier store gave them, which knew more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Doubted {
+    pub(crate) first: ObjectId,
+    /// The one behind the last.
+    pub(crate) end: ObjectId,
+}
+
+impl Doubted {
+    pub(crate) fn contains(&self, object: ObjectId) -> bool {
+        (self.first..self.end).contains(&object)
+    }
+
+    /// The smallest run that holds both.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), end: self.end.max(other.end) }
+    }
+}
+
 /// A typed change, of which [`Mutation`] is the stored form.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Change {
     Meta(MetaRecord),
+    Doubted(Doubted),
     Member(NodeId, Option<MemberRecord>),
     Object(ObjectId, Option<ObjectRecord>),
     Name(ObjectName, Option<ObjectId>),
@@ -367,6 +390,7 @@ impl Change {
     pub(crate) fn mutation(&self) -> Mutation {
         let (table, key, value) = match self {
             Self::Meta(meta) => (Table::Meta, META_KEY.to_vec(), Some(encode(meta))),
+            Self::Doubted(doubted) => (Table::Meta, DOUBTED_KEY.to_vec(), Some(encode(doubted))),
             Self::Member(node, member) => {
                 (Table::Members, node.0.to_be_bytes().to_vec(), member.as_ref().map(encode))
             }

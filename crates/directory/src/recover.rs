@@ -1,7 +1,7 @@
 //! Rebuilds the state from the records of the store, and refuses records that contradict each other.
 
 use crate::error::{Contradiction, RecoverError};
-use crate::record::{FORMAT, FORMAT_OLDEST, META_KEY, MetaRecord, Record, Table};
+use crate::record::{DOUBTED_KEY, Doubted, FORMAT, FORMAT_OLDEST, META_KEY, MetaRecord, Record, Table};
 use crate::state::State;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
 use hinterland_types::{NodeId, ObjectId, ObjectName, PageNumber};
@@ -16,6 +16,7 @@ use crate::record::{
 #[derive(Default)]
 struct Tables {
     meta: Option<MetaRecord>,
+    doubted: Option<Doubted>,
     members: BTreeMap<NodeId, MemberRecord>,
     objects: BTreeMap<ObjectId, ObjectRecord>,
     names: BTreeMap<ObjectName, ObjectId>,
@@ -40,6 +41,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
         None => return Ok(state),
         Some(meta) => state.meta = meta,
     }
+    state.doubted = tables.doubted;
     // A meta record of an older format is written anew with the first change.
     state.stored = state.meta.format == FORMAT;
     state.meta.format = FORMAT;
@@ -60,6 +62,7 @@ pub(crate) fn recover(records: impl IntoIterator<Item = Record>) -> Result<State
 fn read(tables: &mut Tables, record: &Record) -> Result<(), RecoverError> {
     let unreadable = || RecoverError::Unreadable { table: record.table, key: record.key.clone() };
     match record.table {
+        Table::Meta if record.key == DOUBTED_KEY => tables.doubted = Some(value(record)?),
         Table::Meta => {
             if record.key != META_KEY {
                 return Err(unreadable());

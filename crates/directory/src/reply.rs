@@ -119,6 +119,26 @@ pub struct Repair {
     pub target: Option<NodeId>,
 }
 
+/// Why a copy that a node holds is not taken into the directory again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+pub enum NotAdopted {
+    /// A region: where its parts were is not known any more.
+    #[error("it is a region, and where its other parts were is not known any more")]
+    Region,
+    /// The number stands for other bytes now.
+    #[error("another object has its number now")]
+    NumberTaken,
+    /// There are homes enough.
+    #[error("there are enough copies of it")]
+    TooManyCopies,
+    /// No run of addresses is long enough.
+    #[error("no addresses are left for it")]
+    NoAddresses,
+    /// Its name is taken, and so is the one that it would have had in place of it.
+    #[error("its name is taken")]
+    NoName,
+}
+
 /// An answer; which one belongs to which command stands at [`Command`](crate::Command).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
@@ -262,4 +282,16 @@ pub enum Reply {
     },
     /// Objects with the nodes that have heat copies of them.
     HeatHomes(Vec<(ObjectId, NodeId)>),
+    /// Nothing of a node's list is dealt with: an earlier store of this directory, which knew more, must have placed these copies.
+    KnowsLess {
+        /// The objects, ascending.
+        objects: Vec<ObjectId>,
+    },
+    /// What was found is dealt with.
+    Adopted {
+        /// Objects that are in the pool again, or have another copy, with their names.
+        taken: Vec<(ObjectId, ObjectName)>,
+        /// Those that are not, and why.
+        refused: Vec<(ObjectId, NotAdopted)>,
+    },
 }

@@ -3,8 +3,8 @@
 use crate::error::Contradiction;
 use crate::extent::{FreePages, pages_for};
 use crate::record::{
-    AnswerRecord, Change, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord, PageRecord,
-    RegionRecord, Stage,
+    AnswerRecord, Change, Doubted, MemberRecord, MetaRecord, ObjectRecord, PageHomeRecord, PageMoveRecord,
+    PageRecord, RegionRecord, Stage,
 };
 use crate::{PageRun, charged_bytes};
 use hinterland_types::limits::PAGE_BYTES;
@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct State {
     pub(crate) meta: MetaRecord,
+    /// Numbers that an earlier, newer store gave.
+    pub(crate) doubted: Option<Doubted>,
     /// Whether the meta record stands in the store.
     pub(crate) stored: bool,
     pub(crate) members: BTreeMap<NodeId, MemberRecord>,
@@ -46,6 +48,7 @@ impl State {
     pub(crate) fn empty() -> Self {
         Self {
             meta: MetaRecord::default(),
+            doubted: None,
             stored: false,
             members: BTreeMap::new(),
             objects: BTreeMap::new(),
@@ -112,6 +115,7 @@ impl State {
                     self.meta = meta;
                     self.stored = true;
                 }
+                Change::Doubted(doubted) => self.doubted = Some(doubted),
                 Change::Member(node, Some(member)) => {
                     self.members.insert(node, member);
                 }

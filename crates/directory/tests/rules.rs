@@ -233,11 +233,14 @@ fn a_restarted_node_serves_again_only_what_it_still_holds() {
     let (lost, _) = pool.put("lost", MIB, 2);
     let held = pool.held(kept, 1);
     let damaged = Held { digest: Some(ContentDigest([9; 32])), ..pool.held(lost, 1) };
-    let orphan = Held { object: ObjectId(77), epoch: Epoch(3), digest: None };
+    let (gone, _) = pool.put("gone", MIB, 1);
+    let orphan = pool.held(gone, 1);
+    pool.ask(Command::Remove { name: name("gone"), object: None }).unwrap();
+    pool.ask(Command::Forget { object: gone, node: NodeId(1), incarnation: 1, epoch: orphan.epoch }).unwrap();
     pool.join(1, "a", 64 * MIB, 2).unwrap();
     assert_eq!(pool.look(kept).homes.len(), 1, "not before it has said what it holds");
     let reply = pool.report(1, 2, vec![held, damaged, orphan]).unwrap();
-    let delete = vec![(lost, damaged.epoch), (ObjectId(77), Epoch(3))];
+    let delete = vec![(lost, damaged.epoch), (gone, orphan.epoch)];
     assert_eq!(reply, Reply::Reconciled { delete, up: true });
     assert_eq!(pool.look(kept).homes.len(), 2);
     assert_eq!(pool.look(lost).homes.iter().map(|home| home.node.0).collect::<Vec<_>>(), [2]);

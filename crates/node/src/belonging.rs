@@ -63,7 +63,7 @@ pub enum BelongingError {
     },
     /// Another pool, whose directory is no etcd.
     #[error(
-        "{state} holds objects of {own}, and {directory} {found}, which would have them deleted: nothing was changed (hint: start as before, with the same --join or without one; if the directory has lost its state, put that back; if the objects here may go, start with an empty --state)"
+        "{state} holds objects of {own}, and {directory} {found}, which would have them deleted: nothing was changed (hint: start as before, with the same --join or without one; if the directory has lost its state, put that back, or start with --adopt, which puts the objects here into the new one; if they may go, start with an empty --state)"
     )]
     Elsewhere {
         /// The folder of the state.
@@ -77,7 +77,7 @@ pub enum BelongingError {
     },
     /// The directory that was here has gone.
     #[error(
-        "{state} has no directory.redb any more that knows the objects of {own}; an empty one would have all nodes delete theirs: nothing was changed (hint: put the file back from a copy; if the objects of all nodes may go, start with an empty --state)"
+        "{state} has no directory.redb any more that knows the objects of {own}; an empty one would have all nodes delete theirs: nothing was changed (hint: put the file back from a copy; if there is none, start this node and then all others with --adopt, which puts their objects into a new directory)"
     )]
     DirectoryLost {
         /// The folder of the state.
@@ -170,7 +170,7 @@ pub fn check_pool(
     Ok(())
 }
 
-/// Notes for the next start to which pool a state belongs. The node's own directory is there by now.
+/// Notes for the next start to which pool a state belongs. The node's own directory is there by now, and knows what the node holds.
 ///
 /// # Errors
 /// [`BelongingError::File`].

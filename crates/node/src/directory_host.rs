@@ -31,7 +31,7 @@ pub enum DirectoryHostError {
     },
     /// The store is not as it was written.
     #[error(
-        "directory store {path} is damaged: {reason} (hint: put the file back from a copy, without the objects that were made since; if the objects of all nodes may go, start with an empty --state)"
+        "directory store {path} is damaged: {reason} (hint: put the file back from a copy, or move it away, and start this node and then all others with --adopt: objects that it does not know are put into it again)"
     )]
     Damaged {
         /// The file.

@@ -516,6 +516,18 @@ impl Holdings {
         objects.get(&object).cloned().ok_or(HoldingError::Absent(object))
     }
 
+    /// The objects with the largest number and the largest epoch, ascending; of those that are being put none.
+    pub fn newest(&self) -> Vec<Arc<Holding>> {
+        let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);
+        let there = || objects.values().filter(|holding| !holding.is_writing());
+        let last = there().max_by_key(|holding| holding.object);
+        let latest = there().max_by_key(|holding| holding.epoch());
+        let mut newest: Vec<_> = last.into_iter().chain(latest).cloned().collect();
+        newest.sort_unstable_by_key(|holding| holding.object);
+        newest.dedup_by_key(|holding| holding.object);
+        newest
+    }
+
     /// Everything that is held, ascending by identifier.
     pub fn all(&self) -> Vec<Arc<Holding>> {
         let objects = self.objects.read().unwrap_or_else(PoisonError::into_inner);

@@ -31,6 +31,7 @@ mod refused;
 mod regions;
 mod remote_service;
 mod repair;
+mod rescue;
 mod ring_server;
 mod segment;
 mod session;

@@ -2,13 +2,18 @@
 
 use crate::directory_link::DirectoryLink;
 use crate::fault_point;
-use crate::holdings::Holdings;
+use crate::holdings::{Holding, Holdings};
+use crate::options::NodeOptions;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};
 use crate::repair::Repairs;
-use hinterland_directory::{Command, ContentDigest, Departure, DirectoryError, HELD_MAX, Held, Reply};
+use crate::rescue::rescue;
+use hinterland_directory::{
+    Command, ContentDigest, Departure, DirectoryError, FOUND_MAX, Found, HELD_MAX, Held, NotAdopted, Reply,
+};
 use hinterland_os::clock;
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -45,6 +50,30 @@ pub struct Membership {
     pub incarnation: Incarnation,
     /// Until when the lease counts.
     pub lease: LeaseClock,
+    /// What is put into the directory again that it does not know.
+    pub adoption: Adoption,
+    /// Folder of the node's state.
+    pub state: PathBuf,
+}
+
+/// Which objects a node puts into a directory again that does not know them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Adoption {
+    /// None: the node does not come up.
+    Refused,
+    /// Those of a time after the directory's store.
+    Newer,
+    /// All: they are of another pool.
+    All,
+}
+
+/// A node has joined.
+#[derive(Debug)]
+pub struct Joined {
+    /// The lease in milliseconds.
+    pub lease_ms: u64,
+    /// What has become of objects that the directory did not know, in words.
+    pub words: Vec<String>,
 }
 
 /// Until when the directory keeps this node's place, by the own clock.
@@ -65,15 +94,22 @@ impl LeaseClock {
 
 impl Membership {
     /// A node that the directory has not heard of in this life.
-    pub fn new(node: NodeId, rack: RackName, address: String, incarnation: Incarnation) -> Self {
-        Self { node, rack, address, incarnation, lease: LeaseClock::default() }
+    pub fn new(
+        options: &NodeOptions,
+        node: NodeId,
+        address: String,
+        incarnation: Incarnation,
+        adoption: Adoption,
+    ) -> Self {
+        let (rack, state) = (options.rack.clone(), options.state.clone());
+        Self { node, rack, address, incarnation, lease: LeaseClock::default(), adoption, state }
     }
 
-    /// Joins, says what is held, and drops what the directory does not want; returns the lease in milliseconds.
+    /// Joins, says what is held, and drops what the directory does not want.
     ///
     /// # Errors
     /// [`Refused`] if the directory cannot be reached or does not take the node.
-    pub fn join(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<u64, Refused> {
+    pub fn join(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<Joined, Refused> {
         let lease_ms = loop {
             let sent_ms = clock::monotonic_ns() / 1_000_000;
             let command = Command::Join {
@@ -96,8 +132,8 @@ impl Membership {
             }
         };
         fault_point::reach("joined");
-        self.report(directory, holdings)?;
-        Ok(lease_ms)
+        let words = self.report(directory, holdings)?;
+        Ok(Joined { lease_ms, words })
     }
 
     /// Renews the lease; joins again if it had run out. Returns the lease in milliseconds.
@@ -140,9 +176,24 @@ impl Membership {
                 | DirectoryError::StaleIncarnation { .. },
             ) => {
                 self.incarnation.raise_above(self.incarnation.get());
-                self.join(directory, holdings)
+                let joined = self.join(directory, holdings)?;
+                joined.words.iter().for_each(|words| tracing::warn!("{words}"));
+                Ok(joined.lease_ms)
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Shows the directory the newest of what is held, so that one whose store was put back from an older copy while this node was up
+    /// notices before it gives the same numbers again. What there is to say if it is older.
+    pub fn show_newest(&self, directory: &DirectoryLink, holdings: &Holdings) -> Option<Refused> {
+        let objects = holdings.newest().into_iter().map(|holding| held(&holding)).collect();
+        let (node, incarnation) = (self.node, self.incarnation.get());
+        let command = Command::NodeObjects { node, incarnation, after: ObjectId(0), objects, more: false };
+        match directory.ask(&command) {
+            Ok(Ok(Reply::KnowsLess { objects })) => Some(knows_less(holdings, &objects)),
+            // What is to be deleted the heartbeats say, and they join again where that is needed.
+            Ok(_) | Err(_) => None,
         }
     }
 
@@ -158,40 +209,81 @@ impl Membership {
         }
     }
 
-    fn report(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
-        let held: Vec<Held> = holdings
+    /// Says what is held and drops what the directory does not want. Nothing is dropped, and all is put into the directory again if this
+    /// node adopts, where that must come from a store that knew more.
+    fn report(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<Vec<String>, Refused> {
+        let mut held: Vec<Held> = holdings
             .all()
             .into_iter()
             .filter(|holding| !holding.is_writing())
-            .map(|holding| Held {
-                object: holding.object,
-                epoch: holding.epoch(),
-                digest: holding.is_sealed().then(|| ContentDigest(holding.digest())),
-            })
+            .map(|holding| held(&holding))
             .collect();
-        let mut after = ObjectId(0);
-        let mut rest = held.as_slice();
+        let mut newer = Vec::new();
+        if self.adoption == Adoption::All {
+            newer.extend(held.drain(..).map(|held| held.object));
+        }
+        let (mut after, mut told) = (ObjectId(0), 0);
         loop {
-            let (part, later) = rest.split_at(rest.len().min(HELD_MAX));
+            let end = held.len().min(told + HELD_MAX);
             let command = Command::NodeObjects {
                 node: self.node,
                 incarnation: self.incarnation.get(),
                 after,
-                objects: part.to_vec(),
-                more: !later.is_empty(),
+                objects: held[told..end].to_vec(),
+                more: end < held.len(),
             };
-            let Reply::Reconciled { delete, .. } = directory.apply(&command)? else {
-                return Err(Refused::new(errno::EIO, "the directory did not say what to delete"));
-            };
-            for (object, epoch) in delete {
-                self.let_go(directory, holdings, object, epoch);
+            match directory.apply(&command)? {
+                Reply::Reconciled { delete, .. } => {
+                    for (object, epoch) in delete {
+                        self.let_go(directory, holdings, object, epoch);
+                    }
+                }
+                Reply::KnowsLess { objects } if self.adoption != Adoption::Refused && !objects.is_empty() => {
+                    held.retain(|held| objects.binary_search(&held.object).is_err());
+                    newer.extend(objects);
+                    continue;
+                }
+                Reply::KnowsLess { objects } => return Err(knows_less(holdings, &objects)),
+                _ => return Err(Refused::new(errno::EIO, "the directory did not say what to delete")),
             }
-            if later.is_empty() {
-                return Ok(());
+            if end == held.len() {
+                return self.adopt(directory, holdings, &newer);
             }
-            after = part.last().map_or(after, |held| held.object);
-            rest = later;
+            after = held[end - 1].object;
+            told = end;
         }
+    }
+
+    /// Puts objects into the directory again.
+    fn adopt(
+        &self,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+        objects: &[ObjectId],
+    ) -> Result<Vec<String>, Refused> {
+        let mut words = Vec::new();
+        for part in objects.chunks(FOUND_MAX) {
+            let holdings_of = part.iter().filter_map(|object| holdings.find(*object).ok());
+            let found = holdings_of.map(|holding| found(&holding)).collect();
+            let command = Command::Adopt { node: self.node, incarnation: self.incarnation.get(), found };
+            let Reply::Adopted { taken, refused } = directory.apply(&command)? else {
+                return Err(Refused::new(errno::EIO, "the directory did not say what it adopts"));
+            };
+            words.extend(taken.into_iter().map(|(_, name)| format!("adopted {name}")));
+            for (object, why) in refused {
+                let Ok(holding) = holdings.find(object) else { continue };
+                let words_of = match why {
+                    NotAdopted::TooManyCopies => "dropped a copy".to_owned(),
+                    _ => format!("saved {}", rescue(&holding, &self.state)?.display()),
+                };
+                words.push(format!(
+                    "{words_of} of {}, which the directory cannot take in: {why}",
+                    holding.name
+                ));
+                self.let_go(directory, holdings, object, holding.epoch());
+            }
+        }
+        Ok(words)
     }
 
     fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {
@@ -205,4 +297,33 @@ impl Membership {
             tracing::debug!(%refused, "the directory asks again with the next heartbeat");
         }
     }
+}
+
+fn held(holding: &Holding) -> Held {
+    Held { object: holding.object, epoch: holding.epoch(), digest: sealed_digest(holding) }
+}
+
+fn sealed_digest(holding: &Holding) -> Option<ContentDigest> {
+    holding.is_sealed().then(|| ContentDigest(holding.digest()))
+}
+
+fn found(holding: &Holding) -> Found {
+    Found {
+        object: holding.object,
+        epoch: holding.epoch(),
+        name: holding.name.clone(),
+        bytes: holding.bytes(),
+        digest: sealed_digest(holding),
+    }
+}
+
+/// What is said where the directory's store is older than objects.
+fn knows_less(holdings: &Holdings, objects: &[ObjectId]) -> Refused {
+    let first = objects.first().and_then(|object| holdings.find(*object).ok());
+    let first = first.map_or_else(String::new, |holding| format!(", such as {}", holding.name));
+    let text = format!(
+        "the directory's store is older than this node's objects: it does not know {} of them{first}; nothing was deleted (hint: put the newest store back, or start this node and then all others with --adopt, which puts them into the directory again)",
+        objects.len()
+    );
+    Refused::new(errno::ESTALE, text)
 }

@@ -13,7 +13,7 @@ use crate::kv::{KvDisk, KvElsewhere, KvFolders, KvRacks, KvStores};
 use crate::leftovers::{Marked, SHARED_MEMORY, return_claim_of_before, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
-use crate::membership::{Incarnation, Membership};
+use crate::membership::{Adoption, Incarnation, Membership};
 use crate::options::{BackingChoice, NodeOptions};
 use crate::own_folder::{own_folder, refuse_folder};
 use crate::peers::{PeerIdentity, Peers, pool_of};
@@ -289,7 +289,13 @@ impl Node {
         advertised::refuse_twin(&options, &core)?;
         let server = serve(&options, &core, listener, key, &mut messages)?;
         // Others may ask as soon as the directory knows the address, so joining comes last.
-        let lease_ms = core.membership.join(&core.directory, &core.holdings)?;
+        // Another directory is noted only when it has said what it takes in.
+        let joined = core.membership.join(&core.directory, &core.holdings)?;
+        let lease_ms = joined.lease_ms;
+        messages.extend(joined.words);
+        if options.etcd.is_none() {
+            note_pool(&options.state, options.join.as_deref(), core.pool)?;
+        }
         core.regions.joined(&core);
         let (local, accepting) = LocalServer::start(Arc::clone(&core), unix)?;
         let bell = Arc::new(Bell::default());
@@ -599,7 +605,7 @@ fn build(
     let (holdings, dropped) =
         Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
     messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
-    check_state(options, pool, &holdings)?;
+    let adoption = check_state(options, pool, &holdings)?;
     let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
     let itself = OwnIdentity {
         node: own,
@@ -607,8 +613,8 @@ fn build(
         address: address.clone(),
         incarnation: incarnation.clone(),
     };
-    let directory = Arc::new(directory_link(options, etcd, itself, &peers, pool)?);
-    let membership = Membership::new(own, options.rack.clone(), address, incarnation.clone());
+    let directory = Arc::new(directory_link(options, etcd, itself, &peers)?);
+    let membership = Membership::new(options, own, address, incarnation.clone(), adoption);
     let (repairs, heat_copies, near) = copiers(options, own, &incarnation, (&directory, &peers, &holdings));
     let puts = Puts::new(own, incarnation, Arc::clone(&directory), Arc::clone(&peers), Arc::clone(&holdings));
     let cache = cache_options(options, backing);
@@ -699,16 +705,18 @@ fn find_pool(
     Ok((None, pool))
 }
 
-/// Refuses a state that belongs to another directory, before anything in it is touched.
-fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Result<(), BelongingError> {
-    match &options.etcd {
-        Some(target) => {
-            check_belonging(&options.state, &target.to_string(), pool, !holdings.all().is_empty())
-        }
-        None => {
-            let holds_objects = holdings.all().iter().any(|holding| !holding.is_writing());
-            check_pool(&options.state, options.join.as_deref(), pool, holds_objects)
-        }
+/// Refuses a state that belongs to another directory, before anything in it is touched, unless its objects shall go there.
+fn check_state(options: &NodeOptions, pool: PoolId, holdings: &Holdings) -> Result<Adoption, BelongingError> {
+    let usual = if options.adopt { Adoption::Newer } else { Adoption::Refused };
+    if let Some(target) = &options.etcd {
+        let checked = check_belonging(&options.state, &target.to_string(), pool, !holdings.all().is_empty());
+        return checked.map(|()| usual);
+    }
+    let holds_objects = holdings.all().iter().any(|holding| !holding.is_writing());
+    match check_pool(&options.state, options.join.as_deref(), pool, holds_objects) {
+        Err(BelongingError::DirectoryLost { .. }) if options.adopt => Ok(usual),
+        Err(BelongingError::Elsewhere { .. }) if options.adopt => Ok(Adoption::All),
+        checked => checked.map(|()| usual),
     }
 }
 
@@ -738,13 +746,12 @@ fn open_locks(options: &NodeOptions, own: NodeId) -> Result<Locks, NodeError> {
     })
 }
 
-/// The way to the directory: to etcd and who leads, to another node, or to this one; the state says from then on to which pool it belongs.
+/// The way to the directory: to etcd and who leads, to another node, or to this one.
 fn directory_link(
     options: &NodeOptions,
     etcd: Option<directory_etcd::Opened>,
     itself: OwnIdentity,
     peers: &Arc<Peers>,
-    pool: PoolId,
 ) -> Result<DirectoryLink, NodeError> {
     // A lease of days is the longest that anybody sets: the cast loses nothing.
     let settings = Settings { lease_ms: options.lease.as_millis() as u64 };
@@ -753,15 +760,13 @@ fn directory_link(
         let shared = EtcdDirectory::new(etcd, itself, settings, hosts, Arc::clone(peers));
         return Ok(DirectoryLink::Etcd(Arc::new(shared)));
     }
-    let link = match &options.join {
+    Ok(match &options.join {
         Some(address) => DirectoryLink::Remote { peers: Arc::clone(peers), address: address.clone() },
         None => {
             let path = options.state.join(OWN_DIRECTORY);
             DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
         }
-    };
-    note_pool(&options.state, options.join.as_deref(), pool)?;
-    Ok(link)
+    })
 }
 
 /// Marks the node's folders in shared memory, where nothing else tells whose they are.
@@ -893,13 +898,16 @@ fn spawn_deciding(core: Arc<Core>, bell: Arc<Bell>) -> Result<JoinHandle<()>, No
     Ok(thread.map_err(|error| Refused::new(crate::refused::errno::EIO, error.to_string()))?)
 }
 
+/// Heartbeats in the time of a lease.
+const BEATS_PER_LEASE: u64 = 4;
+
 /// Renews the lease, and tells the directory that time passes. Nothing else may wait here: the lease would run out.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
     process::name_thread("heartbeat");
-    let mut was_lost = false;
-    loop {
+    let (mut was_lost, mut was_older) = (false, false);
+    for beat in 1_u64.. {
         let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
-        let pause = Duration::from_millis((lease_ms / 4).max(10));
+        let pause = Duration::from_millis((lease_ms / BEATS_PER_LEASE).max(10));
         let (stopping, _) = bell
             .changed
             .wait_timeout_while(stopping, pause, |stopping| !*stopping)
@@ -925,13 +933,22 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
         {
             core.cache.problem(&format!("the directory cannot go on: {refused}"));
         }
+        if beat.is_multiple_of(BEATS_PER_LEASE) {
+            let older = core.membership.show_newest(&core.directory, &core.holdings);
+            if let Some(refused) = older.as_ref().filter(|_| !was_older) {
+                core.cache.problem(&refused.to_string());
+            }
+            was_older = older.is_some();
+        }
     }
 }
 
 /// What is said of a heartbeat that failed; a directory in etcd says the half of it itself.
 fn unanswered(refused: &Refused) -> String {
     const WORDS: &str = "the directory does not answer";
-    if refused.text.starts_with(WORDS) { refused.to_string() } else { format!("{WORDS}: {refused}") }
+    // One that is too old for this node's objects does answer.
+    let says_it = refused.text.starts_with("the directory");
+    if says_it { refused.to_string() } else { format!("{WORDS}: {refused}") }
 }
 
 fn make_folder(path: &Path) -> Result<(), NodeError> {

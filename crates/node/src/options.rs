@@ -73,6 +73,8 @@ pub struct NodeOptions {
     pub etcd: Option<EtcdTarget>,
     /// Whether this node may lead a directory in etcd.
     pub hosts_directory: bool,
+    /// Whether objects that the directory's store is too old to know are put into it again, in place of refusing to start.
+    pub adopt: bool,
     /// Memory that it lends.
     pub capacity_bytes: u64,
     /// Memory for caches of other racks' objects.
@@ -147,6 +149,7 @@ impl NodeOptions {
             join: None,
             etcd: None,
             hosts_directory: true,
+            adopt: false,
             capacity_bytes: at_most(1 << 30, usable / 4),
             cache_budget_bytes: at_most(1 << 30, usable / 4),
             idle_caches_max: crate::cache::idle_files_max(),

@@ -67,6 +67,9 @@ pub struct Memory {
     /// Folder of its state [default: NAME in /var/lib/hinterland, or in hinterland below $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
+    /// Put objects that the directory does not know, because it lost or got back an older store, into it again
+    #[arg(long)]
+    pub adopt: bool,
     /// Memory that it lends [default: 1G, at most a quarter of the memory that it may use]
     #[arg(long, value_name = "SIZE", value_parser = lent)]
     pub capacity: Option<Size>,
@@ -278,6 +281,7 @@ pub fn options(
 ) -> Result<NodeOptions, Failure> {
     let state = memory.state.clone().map_or_else(|| default_state(name), Ok)?;
     let mut options = NodeOptions::new(name, rack, context.socket(), state, listen);
+    options.adopt = memory.adopt;
     let chosen = |size: Option<Size>, usual: u64| size.map_or(usual, |size| size.bytes);
     options.capacity_bytes = chosen(memory.capacity, options.capacity_bytes);
     options.cache_budget_bytes = chosen(memory.cache_budget, options.cache_budget_bytes);

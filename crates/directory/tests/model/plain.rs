@@ -65,6 +65,11 @@ impl Plain {
         ids.get(usize::from(number) % ids.len().max(1)).map_or(ObjectId(99), |id| **id)
     }
 
+    /// An object that was there once.
+    pub fn gone(&self) -> Option<ObjectId> {
+        self.given.iter().rev().find(|id| !self.objects.contains_key(id)).copied()
+    }
+
     pub fn visible(&self, name: &ObjectName) -> Option<(ObjectId, &Object)> {
         self.owner(name).filter(|(_, object)| object.writer.is_none())
     }

@@ -236,7 +236,8 @@ fn report(plain: &Plain, node: NodeId, keep: u8, cut: bool, old: bool) -> Comman
         })
         .collect();
     if keep.is_multiple_of(5) {
-        objects.push(Held { object: ObjectId(1 << 40), epoch: Epoch(1), digest: None });
+        objects.extend(plain.gone().map(|object| Held { object, epoch: Epoch(1), digest: None }));
+        objects.sort_unstable_by_key(|held| held.object);
     }
     let after = plain.members.get(&node).map_or(ObjectId(0), |member| member.through);
     objects.retain(|held| held.object > after);

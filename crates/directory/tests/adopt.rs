@@ -1,0 +1,265 @@
+//! A store that is put back from an older copy: no object that a node holds is deleted for it, in whatever order the nodes come.
+#![allow(clippy::unwrap_used)] // a test says by its panic where it failed
+
+use hinterland_directory::{
+    Command, ContentDigest, Directory, Found, Held, NotAdopted, Placement, Record, Reply, Settings, Writer,
+};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+const NODES: u64 = 3;
+
+/// A directory, its store, and what is really on each node.
+struct World {
+    directory: Directory,
+    store: Vec<Record>,
+    nodes: BTreeMap<NodeId, BTreeMap<ObjectId, Found>>,
+    incarnation: u64,
+    puts: u64,
+}
+
+impl World {
+    fn new() -> Self {
+        let directory = Directory::recover(Settings::default(), 0, Vec::new()).unwrap();
+        let nodes = (1..=NODES).map(|node| (NodeId(node), BTreeMap::new())).collect();
+        let mut world = Self { directory, store: Vec::new(), nodes, incarnation: 1, puts: 0 };
+        for node in 1..=NODES {
+            assert_eq!(world.come(NodeId(node), false), Come::Up);
+        }
+        world
+    }
+
+    fn ask(&mut self, command: &Command) -> Result<Reply, hinterland_directory::DirectoryError> {
+        let (reply, mutations) = self.directory.apply(0, command)?;
+        self.directory.check().unwrap();
+        for mutation in mutations {
+            self.store.retain(|record| (record.table, &record.key) != (mutation.table, &mutation.key));
+            let value = mutation.value;
+            self.store.extend(value.map(|value| Record { table: mutation.table, key: mutation.key, value }));
+        }
+        let again = Directory::recover(Settings::default(), 0, self.store.clone()).unwrap();
+        assert!(again.same_records(&self.directory), "what is stored is what is known");
+        Ok(reply)
+    }
+
+    /// Puts an object whose digest says which put it was.
+    fn put(&mut self, name: &ObjectName, copies: u8) {
+        self.puts += 1;
+        let writer = Writer { node: NodeId(1), incarnation: self.incarnation, token: self.puts };
+        let (size, placement) = (Some(MIB), Placement::Policy);
+        let command = Command::Reserve { name: name.clone(), size, copies, placement, writer };
+        let Ok(Reply::Reserved { object, homes }) = self.ask(&command) else { return };
+        let mut digest = ContentDigest::default();
+        digest.0[..8].copy_from_slice(&self.puts.to_le_bytes());
+        let nodes = homes.iter().map(|home| home.node).collect();
+        self.ask(&Command::Seal { object, size: MIB, digest, homes: nodes }).unwrap();
+        for home in homes {
+            let found =
+                Found { object, epoch: home.epoch, name: name.clone(), bytes: MIB, digest: Some(digest) };
+            self.nodes.get_mut(&home.node).unwrap().insert(object, found);
+        }
+    }
+
+    fn remove(&mut self, name: &ObjectName) {
+        let Ok(Reply::Removed { object, homes }) =
+            self.ask(&Command::Remove { name: name.clone(), object: None })
+        else {
+            return;
+        };
+        for home in homes {
+            self.forget(home.node, object, home.epoch);
+        }
+    }
+
+    fn forget(&mut self, node: NodeId, object: ObjectId, epoch: Epoch) {
+        self.nodes.get_mut(&node).unwrap().remove(&object);
+        let incarnation = self.incarnation;
+        self.ask(&Command::Forget { object, node, incarnation, epoch }).unwrap();
+    }
+
+    /// All members come again in the next life, with what they hold.
+    fn put_back(&mut self, store: Vec<Record>) {
+        self.directory = Directory::recover(Settings::default(), 0, store.clone()).unwrap();
+        self.store = store;
+        self.incarnation += 1;
+    }
+
+    /// A node joins and says what it holds, as `hinterland node` does.
+    fn come(&mut self, node: NodeId, adopt: bool) -> Come {
+        let rack = RackName::parse("a").unwrap();
+        let (address, incarnation) = (format!("h:{}", node.0), self.incarnation);
+        self.ask(&Command::Join { node, rack, address, capacity_bytes: 1 << 30, incarnation }).unwrap();
+        let mut found: Vec<Found> = self.nodes[&node].values().cloned().collect();
+        let mut newer = Vec::new();
+        loop {
+            let objects = found.iter().map(held).collect();
+            let after = ObjectId(0);
+            match self.ask(&Command::NodeObjects { node, incarnation, after, objects, more: false }).unwrap()
+            {
+                Reply::Reconciled { delete, up } => {
+                    assert!(up);
+                    for (object, epoch) in delete {
+                        self.forget(node, object, epoch);
+                    }
+                    break;
+                }
+                Reply::KnowsLess { .. } if !adopt => return Come::Refused,
+                Reply::KnowsLess { objects } => {
+                    assert!(!objects.is_empty());
+                    newer.extend(found.extract_if(.., |found| objects.binary_search(&found.object).is_ok()));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        if newer.is_empty() {
+            return Come::Up;
+        }
+        let Reply::Adopted { refused, .. } =
+            self.ask(&Command::Adopt { node, incarnation, found: newer }).unwrap()
+        else {
+            panic!("not adopted")
+        };
+        for (object, _) in &refused {
+            self.nodes.get_mut(&node).unwrap().remove(object);
+        }
+        Come::Adopted(refused)
+    }
+
+    /// The put of each object of which some node has the bytes.
+    fn bytes(&self) -> BTreeMap<ObjectId, ContentDigest> {
+        let copies = self.nodes.values().flat_map(BTreeMap::values);
+        copies.filter_map(|found| Some((found.object, found.digest?))).collect()
+    }
+
+    fn digest_of(&mut self, object: ObjectId) -> Option<ContentDigest> {
+        match self.ask(&Command::LookupObject { object }) {
+            Ok(Reply::Object(info)) if !info.homes.is_empty() => info.digest,
+            _ => None,
+        }
+    }
+}
+
+#[derive(PartialEq, Debug)]
+enum Come {
+    Up,
+    Refused,
+    Adopted(Vec<(ObjectId, NotAdopted)>),
+}
+
+fn held(found: &Found) -> Held {
+    Held { object: found.object, epoch: found.epoch, digest: found.digest }
+}
+
+fn name(number: u8) -> ObjectName {
+    ObjectName::parse(["a", "a/b", "c", "d", "recovered"][usize::from(number) % 5]).unwrap()
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Put(u8, u8),
+    Remove(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let put = (any::<u8>(), 1..=2u8).prop_map(|(name, copies)| Step::Put(name, copies));
+    let remove = any::<u8>().prop_map(Step::Remove);
+    prop::collection::vec(prop_oneof![3 => put, 2 => remove], 0..10)
+}
+
+fn run(world: &mut World, steps: &[Step]) {
+    for step in steps {
+        match step {
+            Step::Put(number, copies) => world.put(&name(*number), *copies),
+            Step::Remove(number) => world.remove(&name(*number)),
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_store_that_is_put_back_loses_nothing_that_a_node_holds(
+        before in steps(),
+        after in steps(),
+        order in Just(vec![1, 2, 3]).prop_shuffle(),
+        tried in prop::collection::vec(1..=NODES, 0..4),
+        lost in any::<bool>(),
+    ) {
+        let mut world = World::new();
+        run(&mut world, &before);
+        let old = if lost { Vec::new() } else { world.store.clone() };
+        run(&mut world, &after);
+        let there = world.bytes();
+        world.put_back(old);
+        // Some are started as ever first, which deletes nothing of what the directory does not know.
+        for node in tried {
+            world.come(NodeId(node), false);
+            world.incarnation += 1;
+        }
+        for node in order {
+            prop_assert_ne!(world.come(NodeId(node), true), Come::Refused);
+        }
+        prop_assert_eq!(world.bytes(), there.clone());
+        for (object, digest) in there {
+            prop_assert_eq!(world.digest_of(object), Some(digest), "{}", object);
+        }
+        // And it goes on as ever: numbers are not given twice, and a further start adopts nothing.
+        world.put(&ObjectName::parse("later").unwrap(), 1);
+        world.incarnation += 1;
+        for node in 1..=NODES {
+            prop_assert_eq!(world.come(NodeId(node), false), Come::Up);
+        }
+    }
+}
+
+#[test]
+fn an_object_whose_name_is_taken_comes_back_beside_it() {
+    let mut world = World::new();
+    world.put(&name(2), 1);
+    let old = world.store.clone();
+    // The older one goes to another name, and a newer one has its name.
+    let kept = *world.bytes().keys().next().unwrap();
+    let moved = ObjectName::parse("moved").unwrap();
+    let target = hinterland_directory::OnTarget::Refuse;
+    world.ask(&Command::Rename { from: name(2), to: moved, object: kept, target }).unwrap();
+    world.put(&name(2), 1);
+    let newer = *world.bytes().keys().next_back().unwrap();
+    world.put_back(old);
+    for node in 1..=NODES {
+        assert_ne!(world.come(NodeId(node), true), Come::Refused);
+    }
+    let mut name_of = |object| match world.ask(&Command::LookupObject { object }) {
+        Ok(Reply::Object(info)) => info.name.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(name_of(kept), "c", "as the older store has it");
+    assert_eq!(name_of(newer), format!("recovered/{}", newer.0));
+}
+
+#[test]
+fn regions_and_numbers_that_were_given_twice_are_refused_by_name() {
+    let mut world = World::new();
+    let old = world.store.clone();
+    world.put(&name(0), 1);
+    let (object, node) = (ObjectId(16), NodeId(1));
+    let found = world.nodes[&node][&object].clone();
+    world.put_back(old);
+    // Nobody with evidence has come, so the number is given to another object.
+    world.nodes.get_mut(&node).unwrap().clear();
+    for node in 1..=NODES {
+        assert_eq!(world.come(NodeId(node), false), Come::Up);
+    }
+    world.put(&name(3), 1);
+    assert_eq!(world.nodes[&node].keys().next(), Some(&object), "the same number");
+    let region = Found { object: ObjectId(90), epoch: Epoch(90), digest: None, ..found.clone() };
+    let there = NodeId(2);
+    world.nodes.get_mut(&there).unwrap().extend([(object, found), (region.object, region)]);
+    world.incarnation += 1;
+    assert_eq!(world.come(there, false), Come::Refused);
+    let refused = vec![(object, NotAdopted::NumberTaken), (ObjectId(90), NotAdopted::Region)];
+    world.incarnation += 1;
+    assert_eq!(world.come(there, true), Come::Adopted(refused));
+}
