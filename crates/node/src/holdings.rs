@@ -388,7 +388,13 @@ impl Holdings {
         holding.require(State::Writing)?;
         let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
         let before = memory.room;
-        let after = rounded(bytes, PageKind::Huge2M);
+        // As much as the directory charges for it, in the pages that the file has.
+        let after = match memory.file.kind() {
+            PageKind::Base4K | PageKind::TransparentHuge if bytes < PAGE_BYTES => {
+                rounded(bytes, PageKind::Base4K)
+            }
+            _ => rounded(bytes, PageKind::Huge2M),
+        };
         if after > before {
             self.take_room(after - before)?;
             fault_point::reach("object-grow-counted");

@@ -10,8 +10,12 @@ use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Handle, ObjectId, ObjectName};
 use std::io::Read;
 
+/// `errno` of a pool without room.
+const ENOSPC: i32 = 28;
 /// Bytes that are read and sent at once.
 const CHUNK_BYTES: usize = 4 << 20;
+/// Room that a stream of unknown size begins with: most files are no larger, and need not ask for any more.
+const FIRST_ROOM_BYTES: u64 = 64 << 10;
 /// Most room that a stream of unknown size asks for beyond what it needs.
 const GROW_BYTES_MAX: u64 = 256 << 20;
 
@@ -59,7 +63,7 @@ impl Pool {
         }
     }
 
-    /// Takes a name and, if the size is known, room; the bytes are then handed over by [`PutWriter::write`].
+    /// Takes a name and room, for all bytes if their number is known; the bytes are then handed over by [`PutWriter::write`].
     ///
     /// # Errors
     /// [`PoolError::Refused`] if the name is taken or there is no room.
@@ -78,22 +82,21 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_writer(&self, name: &ObjectName, options: &PutOptions) -> Result<PutWriter, PoolError> {
-        let request = Request::PutBegin {
-            name: name.clone(),
-            bytes: options.bytes,
-            copies: options.copies,
-            placement: options.placement.clone(),
+        let mut room = options.bytes.unwrap_or(FIRST_ROOM_BYTES);
+        let started = match self.begin_put(name, options, Some(room)) {
+            Err(PoolError::Refused { code: ENOSPC, .. }) if options.bytes.is_none() => {
+                room = 0;
+                self.begin_put(name, options, None)
+            }
+            started => started,
         };
-        let PutStarted { object, targets } = match self.session().call(&request)? {
-            Reply::PutStarted(started) => started,
-            other => return Err(unexpected("PutStarted", &other)),
-        };
+        let PutStarted { object, targets } = started?;
         let mut writer = PutWriter {
             pool: self.clone(),
             object,
             targets: Vec::new(),
             announced: options.bytes,
-            room: options.bytes.unwrap_or(0),
+            room,
             checksums: BlockChecksums::default(),
             written: 0,
             sealed: false,
@@ -111,6 +114,24 @@ impl Pool {
             writer.targets.push(reached);
         }
         Ok(writer)
+    }
+
+    fn begin_put(
+        &self,
+        name: &ObjectName,
+        options: &PutOptions,
+        room: Option<u64>,
+    ) -> Result<PutStarted, PoolError> {
+        let request = Request::PutBegin {
+            name: name.clone(),
+            bytes: room,
+            copies: options.copies,
+            placement: options.placement.clone(),
+        };
+        match self.session().call(&request)? {
+            Reply::PutStarted(started) => Ok(started),
+            other => Err(unexpected("PutStarted", &other)),
+        }
     }
 }
 
