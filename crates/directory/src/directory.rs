@@ -180,6 +180,29 @@ impl Directory {
         Ok((self.commit(plan), mutations))
     }
 
+    /// How many members there are, whatever their state.
+    pub fn member_count(&self) -> usize {
+        self.state.members.len()
+    }
+
+    /// Goes on with the leases of another one that was stopped on the way, in place of whole ones: its clock was the same.
+    #[must_use]
+    pub fn with_leases_of(mut self, other: Self) -> Self {
+        self.leases = other.leases;
+        // Who is down in the store has no lease, and who is not has one.
+        let until_ms = other.last_ms.saturating_add(self.settings.lease_ms);
+        self.leases.retain(|node, _| {
+            self.state.members.get(node).is_some_and(|member| member.state != MemberState::Down)
+        });
+        for (node, member) in &self.state.members {
+            if member.state != MemberState::Down {
+                self.leases.entry(*node).or_insert(Lease { until_ms, used_bytes: 0 });
+            }
+        }
+        self.last_ms = other.last_ms;
+        self
+    }
+
     /// Checks every rule between records, sums and indexes; costs as much as a recovery.
     ///
     /// # Errors

@@ -30,6 +30,13 @@ pub struct Judged {
     proves: bool,
 }
 
+impl Judged {
+    /// Whether it changes what is stored.
+    pub const fn changes(&self) -> bool {
+        self.proves
+    }
+}
+
 /// What becomes of an answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Standing {
@@ -105,6 +112,11 @@ impl Reign {
     /// The state, with what is not durable yet.
     pub const fn directory(&self) -> &Directory {
         &self.directory
+    }
+
+    /// What is left of it.
+    pub fn into_directory(self) -> Directory {
+        self.directory
     }
 
     /// Judges a command and takes its changes into the next batch. `None` if this host may not lead any more.

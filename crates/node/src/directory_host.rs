@@ -1,17 +1,20 @@
 //! The embedded directory: the pure state machine with its store on disk (redb) and its clock.
 //!
-//! A command is planned, its mutations are made durable in one transaction, and only then is it visible.
+//! Commands are judged one after another, their changes gather while those before are being written, and an answer is given when all that
+//! it has seen is durable: [decision](../../../docs/decisions/2026-11-28-commands-written-together.md).
 
 use crate::fault_point;
 use hinterland_directory::{
-    Command, Directory, DirectoryError, Mutation, Record, RecoverError, Reply, Settings, Table,
+    Command, Directory, DirectoryError, Ended, Mutation, Record, RecoverError, Reign, Reply, Settings,
+    Standing, Table,
 };
 use hinterland_os::clock;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Why the directory cannot start or answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,13 +24,13 @@ pub enum DirectoryHostError {
     Refused(#[from] DirectoryError),
     /// The store could not be opened, read or written.
     #[error(
-        "directory store {path}: {source} (hint: is its disk full or failing? Nothing was acknowledged that is not on it)"
+        "directory store {path}: {reason} (hint: is its disk full or failing? Nothing was acknowledged that is not on it)"
     )]
     Store {
         /// The file.
         path: PathBuf,
         /// What the store said.
-        source: Box<redb::Error>,
+        reason: String,
     },
     /// The store is not as it was written.
     #[error(
@@ -49,26 +52,30 @@ pub enum DirectoryHostError {
     },
 }
 
+/// What the store means where it panics.
+const STUMBLED: &str = "its pages contradict each other";
+
 /// The directory of a pool and its store.
 pub struct DirectoryHost {
     path: PathBuf,
-    /// Whose turn it is among all that may wait: hundreds of sessions may want the state at once, each until its command is on the
-    /// disk, and who renews a lease must not be one of them.
-    turn: Mutex<()>,
-    state: Mutex<State>,
     settings: Settings,
+    state: Mutex<State>,
+    /// A batch was written, or was not.
+    written: Condvar,
+    /// Held for all of a command where each has a transaction of its own; else nobody takes it.
+    turn: Option<Mutex<()>>,
+    batches: AtomicU64,
 }
 
 struct State {
-    directory: Directory,
-    store: Store,
-}
-
-/// A store that failed once, as on a full disk, takes nothing more until it is opened again.
-enum Store {
-    Open(Database),
-    /// It failed while it wrote this, of which nobody knows whether it is on the disk.
-    Failed(Vec<Mutation>),
+    /// Nobody else leads, so it never ends but by a batch that was not written; then another one begins.
+    reign: Reign,
+    /// How many there were before. An answer that waits in one of them is never given.
+    ended: u64,
+    /// Why the last of them ended.
+    reason: String,
+    /// Away while somebody writes to it, and after it has failed once, as on a full disk, until it is opened again.
+    store: Option<Database>,
 }
 
 impl DirectoryHost {
@@ -79,8 +86,32 @@ impl DirectoryHost {
     pub fn open(path: &Path, settings: Settings) -> Result<Self, DirectoryHostError> {
         let (database, records) = load(path)?;
         let directory = recover(path, settings, records)?;
-        let state = State { directory, store: Store::Open(database) };
-        Ok(Self { path: path.to_path_buf(), turn: Mutex::default(), state: Mutex::new(state), settings })
+        let state = State {
+            reign: Reign::new(directory, u64::MAX),
+            ended: 0,
+            reason: String::new(),
+            store: Some(database),
+        };
+        Ok(Self {
+            path: path.to_path_buf(),
+            settings,
+            state: Mutex::new(state),
+            written: Condvar::new(),
+            turn: None,
+            batches: AtomicU64::new(0),
+        })
+    }
+
+    /// Writes each command by itself, as an optimisation that is switched off.
+    #[must_use]
+    pub fn one_by_one(self) -> Self {
+        Self { turn: Some(Mutex::default()), ..self }
+    }
+
+    /// Transactions that were written.
+    pub fn batches(&self) -> u64 {
+        // Relaxed: a figure for people.
+        self.batches.load(Ordering::Relaxed)
     }
 
     /// Answers a command; when it returns, the answer is durable.
@@ -88,37 +119,94 @@ impl DirectoryHost {
     /// # Errors
     /// [`DirectoryHostError`]; nothing has changed.
     pub fn apply(&self, command: &Command) -> Result<Reply, DirectoryHostError> {
-        let may_wait = !matches!(command, Command::Heartbeat { .. } | Command::Tick);
-        let _turn = may_wait.then(|| self.turn.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut plan = state.directory.plan(now_ms(), command)?;
-        if plan.is_volatile() {
-            return Ok(state.directory.commit(plan));
+        let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut state = self.lock();
+        if state.reign.ended().is_some() {
+            state = self.open_again(state)?;
         }
-        fault_point::reach("directory-planned");
-        if let Store::Failed(doubtful) = &state.store {
-            let (database, records) = load(&self.path)?;
-            if doubtful.iter().all(|mutation| is_in(&records, mutation)) {
-                // It had reached the disk although the store said no: what is on the disk counts.
-                state.directory = recover(&self.path, self.settings, records)?;
+        let reign = state.ended;
+        let Some(judged) = state.reign.judge(now_ms(), None, command) else {
+            return Err(self.not_written("it was given up"));
+        };
+        if judged.changes() {
+            fault_point::reach("directory-planned");
+        }
+        loop {
+            if state.ended != reign {
+                return Err(self.not_written(&state.reason));
             }
-            state.store = Store::Open(database);
-            plan = state.directory.plan(now_ms(), command)?;
+            match state.reign.standing(now_ms(), &judged) {
+                Standing::Answer => return Ok(judged.outcome?),
+                Standing::Wait => state = self.write_or_wait(state),
+                Standing::CutOff => return Err(self.not_written("it was given up")),
+                Standing::Ended(Ended::NotWritten(reason) | Ended::Over(reason)) => {
+                    return Err(self.not_written(&reason));
+                }
+            }
         }
-        let mutations = plan.mutations();
-        if let Store::Open(database) = &state.store
-            && let Err(source) = write_all(database, &mutations)
-        {
-            state.store = Store::Failed(mutations);
-            return Err(failed(&self.path, source));
-        }
-        fault_point::reach("directory-durable");
-        Ok(state.directory.commit(plan))
     }
 
     /// How often time must be told to it.
     pub const fn tick_ms(&self) -> u64 {
         self.settings.tick_ms()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what has gathered, if nobody is writing; else waits until a batch is written.
+    fn write_or_wait<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let Some(database) = state.store.take() else {
+            return self.written.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        let Some(batch) = state.reign.begin_write() else {
+            state.store = Some(database);
+            return state;
+        };
+        drop(state);
+        let outcome = catch_unwind(AssertUnwindSafe(|| write_all(&database, &batch.mutations)));
+        // It stumbles over some damage; those who wait must hear of it all the same.
+        let outcome = outcome.unwrap_or_else(|_| Err(redb::Error::Corrupted(STUMBLED.to_owned())));
+        let mut state = self.lock();
+        match outcome {
+            Ok(()) => {
+                fault_point::reach("directory-durable");
+                self.batches.fetch_add(1, Ordering::Relaxed); // a figure for people
+                state.store = Some(database);
+                state.reign.written();
+            }
+            // Whether the batch is on the disk nobody knows before it is read.
+            Err(source) => {
+                drop(database);
+                state.reign.end(Ended::NotWritten(source.to_string()));
+            }
+        }
+        self.written.notify_all();
+        state
+    }
+
+    /// Goes on with what is on the disk, after a batch that was not written.
+    fn open_again<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+    ) -> Result<MutexGuard<'a, State>, DirectoryHostError> {
+        let (database, records) = load(&self.path)?;
+        let stored = recover(&self.path, self.settings, records)?;
+        let empty = Directory::recover(self.settings, 0, Vec::new())
+            .map_err(|source| DirectoryHostError::Recover { path: self.path.clone(), source })?;
+        let before = std::mem::replace(&mut state.reign, Reign::new(empty, u64::MAX));
+        if let Some(Ended::NotWritten(reason) | Ended::Over(reason)) = before.ended() {
+            state.reason.clone_from(reason);
+        }
+        state.ended += 1;
+        state.reign = Reign::new(stored.with_leases_of(before.into_directory()), u64::MAX);
+        state.store = Some(database);
+        Ok(state)
+    }
+
+    fn not_written(&self, reason: &str) -> DirectoryHostError {
+        DirectoryHostError::Store { path: self.path.clone(), reason: reason.to_owned() }
     }
 }
 
@@ -129,7 +217,7 @@ fn failed(path: &Path, source: redb::Error) -> DirectoryHostError {
         redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
             DirectoryHostError::Damaged { path, reason: error.to_string() }
         }
-        source => DirectoryHostError::Store { path, source: Box::new(source) },
+        source => DirectoryHostError::Store { path, reason: source.to_string() },
     }
 }
 
@@ -155,18 +243,12 @@ fn without_panic<T>(open: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, 
     std::panic::set_hook(Box::new(|_| {}));
     let opened = catch_unwind(AssertUnwindSafe(open));
     std::panic::set_hook(before);
-    opened.unwrap_or_else(|_| Err(redb::Error::Corrupted("its pages contradict each other".to_owned())))
+    opened.unwrap_or_else(|_| Err(redb::Error::Corrupted(STUMBLED.to_owned())))
 }
 
 fn recover(path: &Path, settings: Settings, records: Vec<Record>) -> Result<Directory, DirectoryHostError> {
     Directory::recover(settings, now_ms(), records)
         .map_err(|source| DirectoryHostError::Recover { path: path.to_path_buf(), source })
-}
-
-/// Whether records are as a mutation leaves them.
-fn is_in(records: &[Record], mutation: &Mutation) -> bool {
-    let found = records.iter().find(|record| record.table == mutation.table && record.key == mutation.key);
-    found.map(|record| &record.value) == mutation.value.as_ref()
 }
 
 fn now_ms() -> u64 {
@@ -224,23 +306,86 @@ mod tests {
         }
     }
 
-    #[test]
-    fn heartbeats_and_ticks_do_not_wait_for_a_turn() {
-        let folder = std::env::temp_dir().join(format!("hinterland-turn-{}", std::process::id()));
+    /// Members that come at the same time, and how often each says so.
+    const WRITERS: u64 = 16;
+    const LIVES: u64 = 20;
+
+    fn come(node: u64, incarnation: u64) -> Command {
+        let Command::Join { rack, address, capacity_bytes, .. } = join() else { unreachable!() };
+        Command::Join { node: NodeId(node), rack, address, capacity_bytes, incarnation }
+    }
+
+    /// All join in life after life at once; how many transactions that took. What was answered is there.
+    fn transactions_of_many(name: &str, open: impl Fn(&Path) -> DirectoryHost) -> u64 {
+        let folder = std::env::temp_dir().join(format!("hinterland-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let host = DirectoryHost::open(&folder.join("directory.redb"), Settings::default()).unwrap();
-        host.apply(&join()).unwrap();
-        let beat = Command::Heartbeat { node: NodeId(1), incarnation: 1, used_bytes: 0 };
+        let path = folder.join("directory.redb");
+        let host = open(&path);
         std::thread::scope(|scope| {
-            let turn = host.turn.lock().unwrap();
-            let waits = scope.spawn(|| host.apply(&Command::Members).unwrap());
-            // It would not return if it waited, and neither would the tick.
-            assert!(host.apply(&beat).is_ok_and(|reply| matches!(reply, Reply::Beat { .. })));
-            host.apply(&Command::Tick).unwrap();
-            assert!(!waits.is_finished());
-            drop(turn);
+            for node in 1..=WRITERS {
+                let host = &host;
+                scope.spawn(move || {
+                    for incarnation in 1..=LIVES {
+                        let reply = host.apply(&come(node, incarnation)).unwrap();
+                        assert!(matches!(reply, Reply::Joined { .. }));
+                        let beat = Command::Heartbeat { node: NodeId(node), incarnation, used_bytes: 0 };
+                        assert!(matches!(host.apply(&beat), Ok(Reply::Beat { .. })));
+                    }
+                });
+            }
         });
+        let batches = host.batches();
         drop(host);
+        let host = DirectoryHost::open(&path, Settings::default()).unwrap();
+        let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
+        assert_eq!(members.len() as u64, WRITERS);
+        assert!(members.iter().all(|member| member.incarnation == LIVES));
+        std::fs::remove_dir_all(&folder).unwrap();
+        batches
+    }
+
+    #[test]
+    fn commands_that_come_together_are_written_together() {
+        let open = |path: &Path| DirectoryHost::open(path, Settings::default()).unwrap();
+        let together = transactions_of_many("together", open);
+        assert!(together < WRITERS * LIVES, "{together} transactions");
+        let apart = transactions_of_many("apart", |path| open(path).one_by_one());
+        assert_eq!(apart, WRITERS * LIVES);
+    }
+
+    #[test]
+    fn a_batch_that_was_not_written_is_told_to_all_and_leases_go_on() {
+        let folder = std::env::temp_dir().join(format!("hinterland-not-written-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("directory.redb");
+        let host = DirectoryHost::open(&path, Settings::default()).unwrap();
+        host.apply(&join()).unwrap();
+        // A batch as of a disk that is full: it is known to those who wait, and nowhere else.
+        let waiting = std::thread::scope(|scope| {
+            let store = host.lock().store.take();
+            let waits: Vec<_> = (2..6)
+                .map(|node| {
+                    scope.spawn({
+                        let host = &host;
+                        move || host.apply(&come(node, 1))
+                    })
+                })
+                .collect();
+            while host.lock().reign.directory().member_count() < 5 {
+                std::thread::yield_now();
+            }
+            drop(store);
+            host.lock().reign.end(Ended::NotWritten("no space".to_owned()));
+            host.written.notify_all();
+            waits.into_iter().map(|wait| wait.join().unwrap()).collect::<Vec<_>>()
+        });
+        for answer in waiting {
+            let refused = answer.unwrap_err().to_string();
+            assert!(refused.contains("no space") && refused.contains(path.to_str().unwrap()), "{refused}");
+        }
+        let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
+        assert_eq!(members.iter().map(|member| member.node).collect::<Vec<_>>(), [NodeId(1)]);
+        assert!(matches!(host.apply(&come(7, 1)), Ok(Reply::Joined { .. })));
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -764,7 +764,8 @@ fn directory_link(
         Some(address) => DirectoryLink::Remote { peers: Arc::clone(peers), address: address.clone() },
         None => {
             let path = options.state.join(OWN_DIRECTORY);
-            DirectoryLink::Embedded(Arc::new(DirectoryHost::open(&path, settings)?))
+            let host = DirectoryHost::open(&path, settings)?;
+            DirectoryLink::Embedded(Arc::new(if options.group_commit { host } else { host.one_by_one() }))
         }
     })
 }

@@ -75,6 +75,8 @@ pub struct NodeOptions {
     pub hosts_directory: bool,
     /// Whether objects that the directory's store is too old to know are put into it again, in place of refusing to start.
     pub adopt: bool,
+    /// Whether commands of its own directory that come at the same time are written in one transaction.
+    pub group_commit: bool,
     /// Memory that it lends.
     pub capacity_bytes: u64,
     /// Memory for caches of other racks' objects.
@@ -150,6 +152,7 @@ impl NodeOptions {
             etcd: None,
             hosts_directory: true,
             adopt: false,
+            group_commit: true,
             capacity_bytes: at_most(1 << 30, usable / 4),
             cache_budget_bytes: at_most(1 << 30, usable / 4),
             idle_caches_max: crate::cache::idle_files_max(),

@@ -220,7 +220,47 @@ fn durable(folder: &Path, rounds: usize, count: u64) -> Result<Vec<Row>, Failure
         Ok(spent * 1e6 / count as f64)
     })
     .limit("4 KiB written and fdatasync", || synced(&folder.join("synced"), count));
-    Ok(vec![put.measure(rounds)])
+    let together = |host: &DirectoryHost| -> Result<f64, Failure> { at_once(host, count / WRITERS + 1) };
+    let apart = DirectoryHost::open(&folder.join("apart.redb"), Settings::default())
+        .map_err(|error| Failure::of(&error))?
+        .one_by_one();
+    for command in (1..=16).map(|id| arrival(id, 16)).collect::<Result<Vec<_>, _>>()?.into_iter().flatten() {
+        apart.apply(&command).map_err(|error| Failure::of(&error))?;
+    }
+    let many = Case::new("reserve-durable-16-at-once", "1/s", Better::Higher, || together(&host))
+        .limit("4 KiB written and fdatasync, one after the other", || {
+            Ok(1e6 / synced(&folder.join("synced"), count)?)
+        })
+        .peer("one transaction for each", || together(&apart));
+    Ok(vec![put.measure(rounds), many.measure(rounds)])
+}
+
+/// Writers at the same time.
+const WRITERS: u64 = 16;
+
+/// Durable commands in a second of that many writers, each of which reserves and gives up `count` objects.
+fn at_once(host: &DirectoryHost, count: u64) -> Result<f64, Failure> {
+    for id in 1..=16 {
+        let beat = Command::Heartbeat { node: NodeId(id), incarnation: 1, used_bytes: 0 };
+        host.apply(&beat).map_err(|error| Failure::of(&error))?;
+    }
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                scope.spawn(move || {
+                    (0..count).try_for_each(|turn| {
+                        let reserve = reserve((writer + 1) << 32 | turn, 16, 1)?;
+                        let reply = host.apply(&reserve).map_err(|error| Failure::of(&error))?;
+                        let Reply::Reserved { object, .. } = reply else { return Err(confused()) };
+                        host.apply(&Command::Abort { object }).map_err(|error| Failure::of(&error)).map(drop)
+                    })
+                })
+            })
+            .collect();
+        writers.into_iter().try_for_each(|writer| writer.join().map_err(|_| confused())?)
+    })?;
+    Ok((2 * WRITERS * count) as f64 / begin.elapsed().as_secs_f64())
 }
 
 /// Microseconds of writing 4 KiB in place and making them durable.

@@ -243,6 +243,8 @@ pub enum Switch {
     Loops,
     /// Using the first bytes of a part while the next ones are on their way
     Pipeline,
+    /// Writing commands of the directory together that come at the same time
+    GroupCommit,
 }
 
 impl Switch {
@@ -329,6 +331,7 @@ pub fn options(
     for switch in &memory.without {
         let switches = &mut options.switches;
         match switch {
+            Switch::GroupCommit => options.group_commit = false,
             Switch::HugePages => switches.huge = false,
             Switch::ExpertPrefetch => switches.prefetch.group = false,
             Switch::SequentialPrefetch => switches.prefetch.sequential = false,
