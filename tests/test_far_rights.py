@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from test_far import SECONDS_MAX, compiled, far, library, pytestmark  # noqa: F401
+from test_far import KERNEL, SECONDS_MAX, compiled, far, library, pytestmark  # noqa: F401
 
 NOBODY = 65534
 # Programs of the system, which another user may run.
@@ -180,6 +180,14 @@ def test_memory_is_far_whatever_way_a_program_asks_for_it(binary, library, tmp_p
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_asked"), kind])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert "left the budget no room" not in ended.stderr, ended.stderr
+
+
+@pytest.mark.skipif(KERNEL < (6, 11), reason="before Linux 6.11 the kernel does not tell which mapping an address lies in")
+@pytest.mark.parametrize("kind", ["closed", "barrier"])
+def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, library, tmp_path, kind):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_protected"), kind])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+    assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
 
 
 def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path):

@@ -27,6 +27,8 @@ pub const BYTES: usize = 32;
 pub const EPOCH_AT: usize = 0;
 /// Offset of the layout lock (4 bytes) in the shared page.
 pub const LOCK_AT: usize = 8;
+/// Offset of the number of threads that are in `fork` (4 bytes) in the shared page.
+pub const FORKS_AT: usize = 16;
 /// Error number of an order that was not tried because the layout changed.
 pub const STALE: u64 = 4095;
 /// How a program begins: as the library finds it, without the library or the socket in its environment, where the socket cannot be reached, without

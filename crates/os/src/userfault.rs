@@ -433,6 +433,14 @@ impl Userfault {
         }
     }
 
+    /// Protects the pages that are there from writing, by a descriptor that is known to be one; `false` if that cannot be now. Allocates nothing.
+    pub fn protect_by(descriptor: BorrowedFd<'_>, address: u64, bytes: u64) -> bool {
+        let range = uffd::Range { start: address, bytes };
+        let mut arguments = uffd::WriteProtectArguments { range, mode: uffd::WRITE_PROTECT_ON };
+        // SAFETY: the structure that this number is defined for; the kernel checks the addresses in it.
+        unsafe { libc::ioctl(descriptor.as_raw_fd(), uffd::WRITE_PROTECT, &raw mut arguments) == 0 }
+    }
+
     /// Protects pages from writing, or allows it again and wakes who waits.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ mod link;
 mod mover;
 mod patch;
 mod programs;
+mod protected;
 mod quiet;
 mod reserved;
 mod rights;

@@ -203,10 +203,17 @@ pub(super) unsafe extern "C" fn before_fork() {
         HOLDER.store(quiet::thread(), Ordering::Relaxed); // Relaxed: only this thread finds itself there.
         drop(held);
     }
+    // Behind the lock: it is on at the end if it is on here.
+    if is_active() {
+        layout::before_fork();
+    }
 }
 
 /// In the parent, whether there is a child or not.
 pub(super) unsafe extern "C" fn after_fork() {
+    if is_active() {
+        layout::after_fork();
+    }
     // Relaxed: as above.
     if HOLDER.load(Ordering::Relaxed) == quiet::thread() {
         let held = Signals::hold();

@@ -129,7 +129,9 @@ pub(crate) fn unmap(address: u64, bytes: u64) -> io::Result<()> {
 /// `mprotect`.
 pub(crate) fn protect(address: u64, bytes: u64, protection: c_int) -> io::Result<()> {
     // SAFETY: the program asked for exactly this.
-    unsafe { system::protect(address, bytes, protection) }?;
+    let kernel = || unsafe { system::protect(address, bytes, protection) };
+    // Not while the reclaim thread has put another protection there.
+    if is_active() { layout::drop_content(kernel) } else { kernel() }?;
     if (is_active() || arming::is_waiting())
         && protection & libc::PROT_WRITE != 0
         && protection & libc::PROT_EXEC == 0
@@ -247,6 +249,12 @@ pub(super) unsafe extern "C" fn c_mmap(
 pub(super) unsafe extern "C" fn c_munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let _uncancelled = Uncancelled::hold();
     status(&unmap(address.expose_provenance() as u64, bytes as u64))
+}
+
+/// What the C library's `mprotect` becomes.
+pub(super) unsafe extern "C" fn c_mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+    let _uncancelled = Uncancelled::hold();
+    status(&protect(address.expose_provenance() as u64, bytes as u64, protection))
 }
 
 /// What the C library's `madvise` becomes.

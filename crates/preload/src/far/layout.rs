@@ -16,6 +16,7 @@ const LOOKS_MAX: u32 = 200;
 /// The words of the page: outside of all memory that may be far, because the reclaim thread reads them.
 static EPOCH: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LOCK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static FORKS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Makes the shared page of this process, and returns a descriptor of it, to be handed over. It is never unmapped: another thread may be in it.
 pub(super) fn prepare() -> Result<OwnedFd, OsError> {
@@ -27,9 +28,11 @@ pub(super) fn prepare() -> Result<OwnedFd, OsError> {
     let slice = Box::leak(Box::new(Arc::new(mapping).slice()));
     let epoch = std::ptr::from_ref(slice.atomic_u64(wire::EPOCH_AT)?);
     let lock = std::ptr::from_ref(slice.atomic_u32(wire::LOCK_AT)?);
+    let forks = std::ptr::from_ref(slice.atomic_u32(wire::FORKS_AT)?);
     // Relaxed: published by `activate`, before which nobody looks; a child of fork has one thread.
     EPOCH.store(epoch.cast_mut(), Ordering::Relaxed);
     LOCK.store(lock.cast_mut(), Ordering::Relaxed);
+    FORKS.store(forks.cast_mut(), Ordering::Relaxed);
     Ok(descriptor)
 }
 
@@ -82,6 +85,32 @@ pub(super) fn drop_content<T>(call: impl FnOnce() -> T) -> T {
     release(lock);
     drop(held);
     result
+}
+
+/// This thread is about to fork: from here to [`after_fork`] all memory has the protection that the program gave it. No lock is held between, since the
+/// C library takes its own there, with which others wait for this one.
+pub(super) fn before_fork() {
+    // SAFETY: as in `words`. Relaxed: as there.
+    let Some(forks) = (unsafe { FORKS.load(Ordering::Relaxed).as_ref() }) else { return };
+    // Relaxed: the lock, which is taken behind it, orders it for the reclaim thread. Not in the memory of the program, where it would cost parent and child a
+    // copy of the page.
+    forks.fetch_add(1, Ordering::Relaxed);
+    drop_content(|| ());
+}
+
+/// In the parent, whether there is a child or not.
+pub(super) fn after_fork() {
+    // SAFETY: as above. Relaxed: as above.
+    if let Some(forks) = unsafe { FORKS.load(Ordering::Relaxed).as_ref() } {
+        // Relaxed: who learns of it late leaves memory where it is. A handler of a signal may have begun in between, in a page of its own.
+        let _ = forks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
+    }
+}
+
+/// Whether a thread forks. The caller has the lock.
+pub(super) fn is_forking() -> bool {
+    // SAFETY: as above. Relaxed: as above.
+    unsafe { FORKS.load(Ordering::Relaxed).as_ref() }.is_some_and(|forks| forks.load(Ordering::Relaxed) != 0)
 }
 
 /// Does something while the layout is as it was in `epoch`; `None` if it is another, or if somebody changes it and takes long:

@@ -11,6 +11,7 @@
 //! The thread must never wait for far memory, which it alone can make room for: it has its orders on its stack, which no table knows, and
 //! allocates nothing. The C library does not know of it ([`thread`]).
 
+use super::protected::Protected;
 use super::{layout, link, thread};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
@@ -70,6 +71,8 @@ struct Mover {
     faults: Own<Userfault>,
     /// Whether no other thread has these descriptors.
     is_alone: bool,
+    /// For what the program may not write; only with descriptors that the program does not have.
+    protected: Option<Protected>,
     staging: u64,
     orders: [[u64; 3]; wire::ORDERS_MAX],
     count: usize,
@@ -143,7 +146,7 @@ fn raise(stream: UnixStream, faults: Userfault) -> (UnixStream, Userfault) {
 }
 
 /// Says something on the program's stderr, which this thread need not have.
-fn say(text: &[u8]) {
+pub(super) fn say(text: &[u8]) {
     // SAFETY: plain values; what is opened is this thread's, which is about to end with its process.
     let descriptor = unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
@@ -208,6 +211,7 @@ impl Mover {
             stream: given.stream,
             faults: given.faults,
             is_alone: false,
+            protected: None,
             staging: given.staging,
             orders: [[0; 3]; wire::ORDERS_MAX],
             count: 0,
@@ -231,9 +235,13 @@ impl Mover {
         let Some(kept) = self.send(&hello.to_bytes()).then(|| self.receive_kept()).flatten() else {
             return false;
         };
-        // Where the program has this table, too, far from its numbers. It is closed by the end of the process.
-        let raised = if self.is_alone { None } else { try_raised(kept.as_fd()) };
-        std::mem::forget(raised.unwrap_or(kept));
+        // It is closed by the end of the process.
+        if self.is_alone {
+            self.protected = Some(Protected::new(kept));
+        } else {
+            // The program has this table, too: far from its numbers.
+            std::mem::forget(try_raised(kept.as_fd()).unwrap_or(kept));
+        }
         // Release: pairs with the Acquire in `start`.
         STAGE.store(if self.is_alone { ALONE } else { SHARED }, Ordering::Release);
         futex::wake(&STAGE, 1);
@@ -377,6 +385,36 @@ impl Mover {
 
     /// Moves pages, as many from the start of the range as will go; returns their bytes and why not more.
     fn take(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
+        let (mut done, error) = self.take_at_once(address, bytes, target);
+        if done == bytes || !matches!(error, ENOENT | EINVAL) {
+            return (done, error);
+        }
+        // A range over several mappings goes mapping by mapping, at worst page by page.
+        while done < bytes {
+            let (at, rest, to) = (address + done, bytes - done, target + done);
+            let known =
+                self.protected.as_ref().and_then(|protected| Some((protected, protected.mapping(at)?)));
+            let Some((protected, mapping)) = known else {
+                let (some, refused) = self.take_pages(at, rest, to);
+                return (done + some, refused);
+            };
+            let part = rest.min(mapping.end - at);
+            let take = || self.take_at_once(at, part, to);
+            let (some, refused) = if mapping.write {
+                take()
+            } else {
+                protected.while_open(mapping, (at, part), take).unwrap_or((0, EBUSY))
+            };
+            done += some;
+            if some < part {
+                return (done, refused);
+            }
+        }
+        (done, 0)
+    }
+
+    /// As [`take`](Self::take), of one mapping that may be written.
+    fn take_at_once(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
         let mut done = 0;
         let mut tried_alone = u64::MAX;
         let mut idle = 0;
@@ -390,11 +428,6 @@ impl Mover {
                     if idle > IDLE_MAX {
                         return (done, EBUSY);
                     }
-                }
-                // A range over several mappings goes mapping by mapping, at worst page by page.
-                ENOENT | EINVAL => {
-                    let (some, refused) = self.take_pages(address + done, bytes - done, target + done);
-                    return (done + some, refused);
                 }
                 // Shared with a child of fork, or pinned. Reading it makes it this process's own if it was shared.
                 EBUSY if tried_alone != done => {

@@ -44,16 +44,17 @@ pub(super) fn turn_to_us() -> Result<(), String> {
     let current = found(c"__curbrk")?;
     // Relaxed: there is one thread.
     CURRENT_BREAK.store(current.cast(), Ordering::Relaxed);
-    let targets: [(&CStr, usize); 7] = [
+    let targets: [(&CStr, usize); 8] = [
         (c"mmap", calls::c_mmap as *const () as usize),
         (c"mmap64", calls::c_mmap as *const () as usize),
         (c"munmap", calls::c_munmap as *const () as usize),
+        (c"mprotect", calls::c_mprotect as *const () as usize),
         (c"mremap", calls::c_mremap as *const () as usize),
         (c"madvise", calls::c_madvise as *const () as usize),
         (c"brk", heap::c_brk as *const () as usize),
         (c"execve", programs::c_execve as *const () as usize),
     ];
-    let mut places = [(std::ptr::null_mut(), 0); 7];
+    let mut places = [(std::ptr::null_mut(), 0); 8];
     for (place, (name, target)) in places.iter_mut().zip(targets) {
         *place = (found(name)?, target);
     }
