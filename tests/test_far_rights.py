@@ -182,6 +182,12 @@ def test_memory_is_far_whatever_way_a_program_asks_for_it(binary, library, tmp_p
     assert "left the budget no room" not in ended.stderr, ended.stderr
 
 
+def test_a_word_that_threads_wait_on_may_be_far(binary, library, tmp_path):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_words")])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert " 0 MiB far" not in ended.stderr, ended.stderr
+
+
 @pytest.mark.skipif(KERNEL < (6, 11), reason="before Linux 6.11 the kernel does not tell which mapping an address lies in")
 @pytest.mark.parametrize("kind", ["closed", "barrier"])
 def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, library, tmp_path, kind):

@@ -30,6 +30,7 @@ mod rights;
 mod room;
 mod simulated;
 mod thread;
+mod words;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{attach, control, lock_all};
