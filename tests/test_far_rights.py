@@ -196,8 +196,9 @@ def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, libra
     assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
 
 
-def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path):
-    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled")])
+@pytest.mark.parametrize("where", [[], ["anywhere"]], ids=["at a point", "anywhere"])
+def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path, where):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled"), *where])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
 
 

@@ -33,9 +33,9 @@ mod thread;
 mod words;
 
 pub(crate) use calls::{advise, map, protect, remap, unmap};
-pub(crate) use claims::{attach, control, lock_all};
+pub(crate) use claims::{attach, lock_all, make_way};
 
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_region::system::say;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -144,8 +144,12 @@ unsafe extern "C" fn child() {
     if !has_begun() {
         return;
     }
-    // The thread that forked may have been cancelled, and errno is the program's.
-    let _uncancelled = Uncancelled::hold();
+    // The thread that forked may have been cancelled.
+    uncancelled(greet);
+}
+
+fn greet() {
+    // It is the program's.
     // SAFETY: the C library gives every thread an errno.
     let errno = unsafe { *libc::__errno_location() };
     // Its parent may have as many files open as it may: that is no reason for a child to end.

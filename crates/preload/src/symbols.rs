@@ -3,7 +3,7 @@
 //! Each first finds out, without a lock, whether the call can have to do with the pool. All system calls are made
 //! directly, so that nothing comes back here; `errno` is as the program left it unless a call fails.
 
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use crate::upgrade::{kernel_map, upgrade, will_need};
 use crate::{far, mounts};
 use hinterland_proto::control::Advice;
@@ -19,7 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// # Safety
 /// As `mmap`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap(
+pub unsafe extern "C-unwind" fn mmap(
     address: *mut c_void,
     bytes: size_t,
     protection: c_int,
@@ -36,10 +36,12 @@ pub unsafe extern "C" fn mmap(
         // A negative offset stays wrong, as a number that is too large.
         offset: offset as u64,
     };
-    let object = if flags & libc::MAP_ANONYMOUS == 0 { mounts::object_of(descriptor) } else { None };
-    let result = keep_errno(|| match object.and_then(|object| upgrade(&call, object)) {
-        Some(mapped) => Ok(mapped),
-        None => kernel_map(call),
+    let result = keep_errno(|| {
+        let object = if flags & libc::MAP_ANONYMOUS == 0 { mounts::object_of(descriptor) } else { None };
+        match object.and_then(|object| upgrade(&call, object)) {
+            Some(mapped) => Ok(mapped),
+            None => kernel_map(call),
+        }
     });
     result.map_or(libc::MAP_FAILED, pointer)
 }
@@ -49,7 +51,7 @@ pub unsafe extern "C" fn mmap(
 /// # Safety
 /// As `mmap`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mmap64(
+pub unsafe extern "C-unwind" fn mmap64(
     address: *mut c_void,
     bytes: size_t,
     protection: c_int,
@@ -66,7 +68,7 @@ pub unsafe extern "C" fn mmap64(
 /// # Safety
 /// As `munmap`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
+pub unsafe extern "C-unwind" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     let (address, bytes) = (number(address), bytes as u64);
     status(keep_errno(|| process::unmap(address, bytes).unwrap_or_else(|| far::unmap(address, bytes))))
 }
@@ -76,7 +78,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
 /// # Safety
 /// As `mprotect`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
     let (address, bytes) = (number(address), bytes as u64);
     status(keep_errno(|| {
         process::protect(address, bytes, protection)
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protectio
 /// # Safety
 /// As `mremap`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
+pub unsafe extern "C-unwind" fn mremap(
     address: *mut c_void,
     bytes: size_t,
     new_bytes: size_t,
@@ -115,7 +117,7 @@ pub unsafe extern "C" fn mremap(
 /// # Safety
 /// As `madvise`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
     let (address, bytes) = (number(address), bytes as u64);
     status(keep_errno(|| advise(address, bytes, advice)))
 }
@@ -125,7 +127,7 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_
 /// # Safety
 /// As `posix_madvise`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn posix_madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
     if advice == libc::POSIX_MADV_DONTNEED {
         // The C library does nothing either: dropping contents is more than this advice allows.
         return 0;
@@ -143,8 +145,20 @@ pub unsafe extern "C" fn posix_madvise(address: *mut c_void, bytes: size_t, advi
 /// # Safety
 /// As `ioctl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    keep_errno_alone(|| far::control(descriptor, request, number(argument))).unwrap_or(-1)
+pub unsafe extern "C-unwind" fn ioctl(descriptor: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: the program asked for exactly this.
+    let kernel = || unsafe { libc::syscall(libc::SYS_ioctl, descriptor, request, argument) as c_int };
+    // It may take long, and a thread is cancelled in it as without us.
+    let before = errno();
+    let result = kernel();
+    if result != -1 || errno() != libc::EBUSY {
+        return result;
+    }
+    if keep_errno(|| Ok(far::make_way(request, number(argument)))) != Some(true) {
+        return result;
+    }
+    set_errno(before);
+    kernel()
 }
 
 /// `shmat(2)`.
@@ -152,7 +166,7 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: *m
 /// # Safety
 /// As `shmat`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
+pub unsafe extern "C-unwind" fn shmat(segment: c_int, address: *const c_void, flags: c_int) -> *mut c_void {
     let address = number(address.cast_mut());
     keep_errno(|| far::attach(segment, address, flags)).map_or(libc::MAP_FAILED, pointer)
 }
@@ -162,7 +176,7 @@ pub unsafe extern "C" fn shmat(segment: c_int, address: *const c_void, flags: c_
 /// # Safety
 /// As `mlockall`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
     status(keep_errno(|| far::lock_all(flags)))
 }
 
@@ -232,12 +246,10 @@ fn shrink(address: u64, bytes: u64, new_bytes: u64, flags: c_int) -> io::Result<
 
 /// Leaves `errno` as it was if the call succeeds, and sets it if not. A defect of ours is a call that failed: a panic must
 /// not end the program.
-fn keep_errno<T>(call: impl FnOnce() -> io::Result<T>) -> Option<T> {
-    let _uncancelled = Uncancelled::hold();
-    keep_errno_alone(call)
+fn keep_errno<T: Copy>(call: impl FnOnce() -> io::Result<T>) -> Option<T> {
+    uncancelled(|| keep_errno_alone(call))
 }
 
-/// The same of a call that may take long, in which a thread is cancelled as without us.
 fn keep_errno_alone<T>(call: impl FnOnce() -> io::Result<T>) -> Option<T> {
     let before = errno();
     let result = catch_unwind(AssertUnwindSafe(call));

@@ -8,7 +8,7 @@
 use super::layout::{self, Signals, acquire, release};
 use super::link::{self, Begin};
 use super::{activate, calls, heap, is_active, mover, quiet};
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_os::OsError;
 use hinterland_region::system::say;
 use libc::c_int;
@@ -115,19 +115,20 @@ pub(super) fn begin(otherwise: Otherwise) -> bool {
     }
     // SAFETY: the C library gives every thread an errno.
     let errno = unsafe { *libc::__errno_location() };
-    // A handler of a signal that asks for memory would wait for the thread that it interrupts; one that is cancelled would leave the lock.
-    let held = Signals::hold();
-    let uncancelled = Uncancelled::hold();
-    acquire(&LOCK);
-    HOLDER.store(own, Ordering::Relaxed); // Relaxed: as above.
-    let is_on = is_active() || may_begin() && try_to_begin(otherwise);
-    HOLDER.store(0, Ordering::Relaxed); // Relaxed: as above.
-    release(&LOCK);
-    drop(uncancelled);
-    drop(held);
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
-    is_on
+    // A thread that is cancelled would leave the lock.
+    uncancelled(|| {
+        // A handler of a signal that asks for memory would wait for the thread that it interrupts.
+        let held = Signals::hold();
+        acquire(&LOCK);
+        HOLDER.store(own, Ordering::Relaxed); // Relaxed: as above.
+        let is_on = is_active() || may_begin() && try_to_begin(otherwise);
+        HOLDER.store(0, Ordering::Relaxed); // Relaxed: as above.
+        release(&LOCK);
+        drop(held);
+        // SAFETY: as above.
+        unsafe { *libc::__errno_location() = errno };
+        is_on
+    })
 }
 
 fn try_to_begin(otherwise: Otherwise) -> bool {

@@ -2,7 +2,7 @@
 
 use super::arming::Otherwise;
 use super::{arming, heap, is_active, layout, link, reserved};
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use hinterland_region::system::{self, MapCall};
 use libc::{c_int, c_void, off_t, size_t};
@@ -225,7 +225,7 @@ fn say_of_huge_memory(bytes: u64) {
 }
 
 /// What the C library's `mmap` becomes.
-pub(super) unsafe extern "C" fn c_mmap(
+pub(super) unsafe extern "C-unwind" fn c_mmap(
     address: *mut c_void,
     bytes: size_t,
     protection: c_int,
@@ -241,30 +241,34 @@ pub(super) unsafe extern "C" fn c_mmap(
         descriptor,
         offset: offset as u64,
     };
-    let _uncancelled = Uncancelled::hold();
-    answer(map(call))
+    uncancelled(|| answer(map(call)))
 }
 
 /// What the C library's `munmap` becomes.
-pub(super) unsafe extern "C" fn c_munmap(address: *mut c_void, bytes: size_t) -> c_int {
-    let _uncancelled = Uncancelled::hold();
-    status(&unmap(address.expose_provenance() as u64, bytes as u64))
+pub(super) unsafe extern "C-unwind" fn c_munmap(address: *mut c_void, bytes: size_t) -> c_int {
+    uncancelled(|| status(&unmap(address.expose_provenance() as u64, bytes as u64)))
 }
 
 /// What the C library's `mprotect` becomes.
-pub(super) unsafe extern "C" fn c_mprotect(address: *mut c_void, bytes: size_t, protection: c_int) -> c_int {
-    let _uncancelled = Uncancelled::hold();
-    status(&protect(address.expose_provenance() as u64, bytes as u64, protection))
+pub(super) unsafe extern "C-unwind" fn c_mprotect(
+    address: *mut c_void,
+    bytes: size_t,
+    protection: c_int,
+) -> c_int {
+    uncancelled(|| status(&protect(address.expose_provenance() as u64, bytes as u64, protection)))
 }
 
 /// What the C library's `madvise` becomes.
-pub(super) unsafe extern "C" fn c_madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    let _uncancelled = Uncancelled::hold();
-    status(&advise(address.expose_provenance() as u64, bytes as u64, advice))
+pub(super) unsafe extern "C-unwind" fn c_madvise(
+    address: *mut c_void,
+    bytes: size_t,
+    advice: c_int,
+) -> c_int {
+    uncancelled(|| status(&advise(address.expose_provenance() as u64, bytes as u64, advice)))
 }
 
 /// What the C library's `mremap` becomes.
-pub(super) unsafe extern "C" fn c_mremap(
+pub(super) unsafe extern "C-unwind" fn c_mremap(
     address: *mut c_void,
     bytes: size_t,
     new_bytes: size_t,
@@ -272,8 +276,7 @@ pub(super) unsafe extern "C" fn c_mremap(
     target: *mut c_void,
 ) -> *mut c_void {
     let (address, target) = (address.expose_provenance() as u64, target.expose_provenance() as u64);
-    let _uncancelled = Uncancelled::hold();
-    answer(remap(address, bytes as u64, new_bytes as u64, flags, target))
+    uncancelled(|| answer(remap(address, bytes as u64, new_bytes as u64, flags, target)))
 }
 
 fn answer(result: io::Result<u64>) -> *mut c_void {

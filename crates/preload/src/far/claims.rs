@@ -3,37 +3,25 @@
 use super::arming::{self, Otherwise};
 use super::rights::Next;
 use super::{calls, is_active, link, mover, reserved};
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_ulong, pthread_mutex_t, pthread_mutexattr_t};
 use std::io;
 
 /// `UFFDIO_REGISTER`: a range and how its faults are to be served.
 const REGISTER_FAULTS: c_ulong = 0xC020_AA00;
-/// A range is served by somebody else.
-const EBUSY: i32 = 16;
 
-/// `ioctl`.
-pub(crate) fn control(descriptor: c_int, request: c_ulong, argument: u64) -> io::Result<c_int> {
-    let kernel = || {
-        // SAFETY: the program asked for exactly this.
-        let result = unsafe { libc::syscall(libc::SYS_ioctl, descriptor, request, argument) };
-        if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result as c_int) }
-    };
-    let result = kernel();
+/// The kernel has refused an `ioctl` because somebody else is there: if that is us, it is the kernel's from here on, and the program may ask again.
+pub(crate) fn make_way(request: c_ulong, argument: u64) -> bool {
     // Two cannot serve the same memory, and the program knows what it wants of it.
-    if request == REGISTER_FAULTS
-        && is_active()
-        && result.as_ref().is_err_and(|error| error.raw_os_error() == Some(EBUSY))
-    {
-        // SAFETY: the kernel has read these words.
-        let [address, bytes] = unsafe { *std::ptr::with_exposed_provenance::<[u64; 2]>(argument as usize) };
-        let _uncancelled = Uncancelled::hold();
-        link::release(address, bytes);
-        drop_first_zeros(address, bytes);
-        return kernel();
+    if request != REGISTER_FAULTS || !is_active() {
+        return false;
     }
-    result
+    // SAFETY: the kernel has read these words.
+    let [address, bytes] = unsafe { *std::ptr::with_exposed_provenance::<[u64; 2]>(argument as usize) };
+    link::release(address, bytes);
+    drop_first_zeros(address, bytes);
+    true
 }
 
 /// A mapping under service begins with a page of zeros that the program has not touched: its own service is to see it missing.
@@ -128,7 +116,7 @@ fn leave_to_the_kernel(address: u64, bytes: u64) {
 /// # Safety
 /// As `pthread_mutex_init`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pthread_mutex_init(
+pub unsafe extern "C-unwind" fn pthread_mutex_init(
     mutex: *mut pthread_mutex_t,
     attributes: *const pthread_mutexattr_t,
 ) -> c_int {
@@ -137,8 +125,8 @@ pub unsafe extern "C" fn pthread_mutex_init(
     if !attributes.is_null() && unsafe { is_kernels(attributes) } {
         // SAFETY: the C library gives every thread an errno.
         let errno = unsafe { *libc::__errno_location() };
-        let _uncancelled = Uncancelled::hold();
-        leave_to_the_kernel(mutex.expose_provenance() as u64, size_of::<pthread_mutex_t>() as u64);
+        let address = mutex.expose_provenance() as u64;
+        uncancelled(|| leave_to_the_kernel(address, size_of::<pthread_mutex_t>() as u64));
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = errno };
     }

@@ -4,7 +4,7 @@
 //! C library hears only of what it asked for, and finds the rest the next time without a call of the kernel.
 
 use super::{arming, is_active, layout, link};
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,17 +55,18 @@ pub(super) fn note(address: u64, bytes: u64) {
 }
 
 /// What the C library's `brk` becomes. Its callers in there read the end of the heap from a variable, which is kept.
-pub(super) unsafe extern "C" fn c_brk(end: *mut c_void) -> c_int {
+pub(super) unsafe extern "C-unwind" fn c_brk(end: *mut c_void) -> c_int {
     let wanted = end.expose_provenance() as u64;
-    let _uncancelled = Uncancelled::hold();
-    let now = change(wanted);
-    super::patch::set_current_break(now);
-    if now < wanted {
-        // SAFETY: the C library gives every thread an errno.
-        unsafe { *libc::__errno_location() = libc::ENOMEM };
-        return -1;
-    }
-    0
+    uncancelled(|| {
+        let now = change(wanted);
+        super::patch::set_current_break(now);
+        if now < wanted {
+            // SAFETY: the C library gives every thread an errno.
+            unsafe { *libc::__errno_location() = libc::ENOMEM };
+            return -1;
+        }
+        0
+    })
 }
 
 /// `brk`, as the kernel has it: returns the end of the heap as the program is to know it.

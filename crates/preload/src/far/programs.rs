@@ -7,7 +7,7 @@
 //! a small stack: nothing is kept here, and little is put on the stack.
 
 use super::{link, rights};
-use crate::cancel::Uncancelled;
+use crate::cancel::uncancelled;
 use hinterland_farplan::plain;
 use libc::{c_char, c_int};
 use std::ffi::CStr;
@@ -18,15 +18,13 @@ use std::sync::OnceLock;
 ///
 /// # Safety
 /// As `execve`.
-pub(super) unsafe extern "C" fn c_execve(
+pub(super) unsafe extern "C-unwind" fn c_execve(
     path: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    let uncancelled = Uncancelled::hold();
     // SAFETY: the caller's promise.
-    unsafe { tell(path, environment) };
-    drop(uncancelled);
+    uncancelled(|| unsafe { tell(path, environment) });
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_execve, path, arguments, environment) as c_int }
 }

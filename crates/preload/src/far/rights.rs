@@ -67,7 +67,7 @@ macro_rules! before_the_c_library {
         /// # Safety
         /// As the call itself.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
             static NEXT: Next = Next::new(
                 // A literal with one NUL, at its end.
                 match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
@@ -82,7 +82,7 @@ macro_rules! before_the_c_library {
             }
             // SAFETY: the C library's function of this name, which has this shape.
             unsafe {
-                let next: unsafe extern "C" fn($($kind),*) -> c_int = std::mem::transmute(next);
+                let next: unsafe extern "C-unwind" fn($($kind),*) -> c_int = std::mem::transmute(next);
                 next($($argument),*)
             }
         }
@@ -104,7 +104,7 @@ macro_rules! before_the_kernel {
         /// # Safety
         /// As the call itself.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $kind),*) -> c_int {
+        pub unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> c_int {
             give_up();
             // SAFETY: the program asked for exactly this.
             unsafe { libc::syscall(libc::$number, $($argument),*) as c_int }
@@ -125,7 +125,7 @@ before_the_kernel! {
 /// # Safety
 /// As the call itself.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
     leave(what);
     // SAFETY: the program asked for exactly this.
     unsafe { libc::syscall(libc::SYS_unshare, what) as c_int }
@@ -136,7 +136,7 @@ pub unsafe extern "C" fn unshare(what: c_int) -> c_int {
 /// # Safety
 /// As the call itself.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setns(descriptor: c_int, what: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn setns(descriptor: c_int, what: c_int) -> c_int {
     leave(what);
     // SAFETY: the program asked for exactly this.
     unsafe { libc::syscall(libc::SYS_setns, descriptor, what) as c_int }
@@ -157,7 +157,7 @@ fn leave(what: c_int) {
 /// # Safety
 /// As `prctl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+pub unsafe extern "C-unwind" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
     // A filter may come without this library's knowledge behind PR_SET_NO_NEW_PRIVS.
     if matches!(what, libc::PR_SET_SECCOMP | libc::PR_SET_NO_NEW_PRIVS) {
         give_up();
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn prctl(what: c_int, a: c_ulong, b: c_ulong, c: c_ulong, 
 /// # Safety
 /// As `setrlimit`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit(what: c_uint, limit: *const rlimit) -> c_int {
+pub unsafe extern "C-unwind" fn setrlimit(what: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { prlimit(0, what, limit, std::ptr::null_mut()) }
 }
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn setrlimit(what: c_uint, limit: *const rlimit) -> c_int 
 /// # Safety
 /// As `setrlimit`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn setrlimit64(what: c_uint, limit: *const rlimit) -> c_int {
+pub unsafe extern "C-unwind" fn setrlimit64(what: c_uint, limit: *const rlimit) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { prlimit(0, what, limit, std::ptr::null_mut()) }
 }
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn setrlimit64(what: c_uint, limit: *const rlimit) -> c_in
 /// # Safety
 /// As `prlimit`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit(
+pub unsafe extern "C-unwind" fn prlimit(
     process: libc::pid_t,
     what: c_uint,
     new: *const rlimit,
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn prlimit(
 /// # Safety
 /// As `prlimit`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn prlimit64(
+pub unsafe extern "C-unwind" fn prlimit64(
     process: libc::pid_t,
     what: c_uint,
     new: *const rlimit,
