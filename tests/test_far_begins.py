@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from test_far import SECONDS_MAX, TREE, far, is_alive, library, pytestmark, resident_bytes  # noqa: F401
+from test_far import SECONDS_MAX, TREE, compiled, far, is_alive, library, pytestmark, resident_bytes  # noqa: F401
 from test_far_live import runtime  # noqa: F401
 
 MEBIBYTE = 1 << 20
@@ -177,3 +177,19 @@ def test_a_program_without_far_memory_ends_by_the_signal_that_it_would(binary, l
     os.kill(program, signal.SIGTERM)
     running.communicate(timeout=SECONDS_MAX)
     assert running.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("kind", ["stays", "ends", "late"])
+def test_what_a_program_leaves_behind_has_its_bytes_until_it_ends_and_is_told_of(binary, library, tmp_path, kind):
+    """Its first process ends as it forks: the run is about to end while the other one is on its way."""
+    program = compiled(tmp_path, "far_daemon")
+    for number in range(8):
+        file = tmp_path / f"said{number}"
+        ended = far(binary, ["--local", "64M"], [program, file, kind])
+        deadline = time.monotonic() + SECONDS_MAX
+        # One that begins when the run is over has the kernel's memory, and goes on.
+        while kind == "late" and not (file.exists() and file.read_text()) and "far_daemon (" not in ended.stderr and time.monotonic() < deadline:
+            time.sleep(0.02)
+        is_told = "left a process behind, which is ended" in ended.stderr and "far_daemon (" in ended.stderr
+        assert ended.returncode == 0 and (kind == "late" or is_told == (kind == "stays")), ended.stderr
+        assert is_told and kind == "late" or file.read_text() == "right", ended.stderr

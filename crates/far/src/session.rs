@@ -5,6 +5,7 @@ use crate::board::{self, Board};
 use crate::control::runs;
 use crate::engine::{Engine, Known, Mover, Options, Space};
 use crate::follow::Follow;
+use crate::left;
 use crate::order::ANSWER_PATIENCE;
 use crate::outside::Started;
 use crate::peer::{self, Peer};
@@ -22,7 +23,7 @@ use hinterland_os::userfault::{EVENTS_PER_READ, Event, Features, Scope};
 use hinterland_os::{MapOptions, MemoryFile, OsError, SharedSlice, Userfault, affinity};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
@@ -110,6 +111,7 @@ fn check_descriptors() -> Result<(), FarError> {
 /// The supervisor of one run: two threads, until [`finish`](Self::finish).
 pub struct Supervisor {
     engine: Arc<Engine>,
+    socket: PathBuf,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -204,17 +206,18 @@ impl Supervisor {
             let serve = move || writing.settling.serve(|copies| writing.settle(copies));
             threads.push(spawn("far-write", board(), serve)?);
         }
-        Ok(Self { engine, threads })
+        Ok(Self { engine, socket: socket.to_owned(), threads })
     }
 
     pub(crate) fn engine(&self) -> Arc<Engine> {
         Arc::clone(&self.engine)
     }
 
-    /// Ends the service and tells what it did. Programs that are still there lose their memory, and are ended by their
-    /// reclaim threads.
+    /// Ends what is left of the program, then the service, and tells what it did.
     pub fn finish(self) -> Report {
-        self.engine.lock().is_over = true;
+        // Who begins from here on finds no run any more, and has memory of the kernel's.
+        let _ = std::fs::remove_file(&self.socket);
+        left::end(&self.engine);
         self.engine.pressure.notify_all();
         self.engine.over.notify_all();
         self.engine.bell.raise();
@@ -598,6 +601,9 @@ impl Serving {
         let there = if how & wire::HELLO_APART != 0 { Some(There::of(process)?) } else { None };
         let mut known = self.engine.lock();
         if let Some(descriptor) = descriptors.next() {
+            if known.is_over {
+                return Err(over());
+            }
             let faults = Userfault::from_descriptor(descriptor, Scope::Full);
             let mut space = Space::new(process, faults, self.engine.unit_bytes, self.engine.part_bytes());
             space.page = page;
@@ -696,6 +702,15 @@ impl Serving {
                 Some(Mover { stream: Arc::new(stream), pages: Arc::new(pages), staging, staging_bytes });
         }
         self.engine.pressure.notify_all();
+    }
+}
+
+/// Of a process that begins when the run is over: it has the kernel's memory.
+fn over() -> OsError {
+    OsError::Refused {
+        operation: "greeting",
+        reason: "the run is over".into(),
+        hint: "wait for what the program starts".into(),
     }
 }
 

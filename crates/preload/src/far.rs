@@ -36,6 +36,7 @@ pub(crate) use calls::{advise, map, protect, remap, unmap};
 pub(crate) use claims::{attach, lock_all, make_way};
 
 use crate::cancel::uncancelled;
+use hinterland_os::OsError;
 use hinterland_region::system::say;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -148,22 +149,37 @@ unsafe extern "C" fn child() {
     uncancelled(greet);
 }
 
+/// Allocates nothing of the program: its heap may be far, and is zeros until the supervisor has answered if that is gone.
 fn greet() {
     // It is the program's.
     // SAFETY: the C library gives every thread an errno.
     let errno = unsafe { *libc::__errno_location() };
-    // Its parent may have as many files open as it may: that is no reason for a child to end.
-    let room = room::make();
-    let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
-        activate();
-        mover::start()
+    quiet::quietly(|| {
+        // Its parent may have as many files open as it may: that is no reason for a child to end.
+        let room = room::make();
+        let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
+            activate();
+            mover::start()
+        });
+        drop(room);
+        if let Err(error) = result {
+            end(&error);
+        }
     });
-    drop(room);
-    if let Err(error) = result {
-        say(&format!("a child of fork cannot have far memory, and is ended: {error}"));
-        // SAFETY: ends the child at once.
-        unsafe { libc::_exit(125) };
-    }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// Ends a child that cannot have its memory, at once.
+fn end(error: &OsError) -> ! {
+    let why = "a child of fork cannot have far memory, and is ended";
+    if matches!(error.errno(), Some(libc::EPIPE | libc::ECONNRESET | libc::ECONNREFUSED | libc::ENOENT)) {
+        say(&format!(
+            "{why}: the run that it belongs to is over (hint: have the program wait for what it forks)"
+        ));
+    } else {
+        say(&format!("{why}: {error}"));
+    }
+    // SAFETY: plain values.
+    unsafe { libc::_exit(125) }
 }

@@ -92,7 +92,18 @@ pub(super) fn connect(prepare: impl FnOnce() -> Result<OwnedFd, OsError>) -> Res
     let page = prepare().map_err(|error| outside_if_filtered(&stream, error))?;
     // Relaxed: published by `activate`.
     PROBE.store(probe_page().map_err(unless_short)?, Ordering::Relaxed);
-    greet(stream, Some(faults), page).map_err(Begin::Failed)
+    greet(stream, Some(faults), page).map_err(unless_over)
+}
+
+/// The run may have ended in good order, and its socket is gone, while this process greets.
+fn unless_over(error: OsError) -> Begin {
+    if !matches!(error.errno(), Some(libc::EPIPE | libc::ECONNRESET)) {
+        return Begin::Failed(error);
+    }
+    match socket().map(|socket| UnixStream::connect(socket, PATIENCE)) {
+        Some(Err(gone)) if gone.errno() == Some(libc::ENOENT) => Begin::Outside(Some(gone)),
+        _ => Begin::Failed(error),
+    }
 }
 
 /// Why a program has no far memory.
