@@ -39,7 +39,33 @@ def test_commands_that_find_a_stopped_node_say_so_and_end(node):
         assert f"process {node.process.pid} is stopped" in said and f"kill -CONT {node.process.pid}" in said, (words, outcome)
         if words != ["doctor"]:
             assert (outcome.returncode, outcome.stdout) == (UNREACHABLE, ""), (words, outcome)
-    assert node.run("ls").stdout == ""
+    for words, outcome in zip(lines, outcomes, strict=True):
+        if words not in (["doctor"], ["metrics"]):
+            # Whoever waits is told of it before, once, and what is asked for as JSON is JSON still.
+            assert outcome.stderr.count("waiting for the node") == 1, (words, outcome)
+            assert outcome.stderr.index("waiting for the node") < outcome.stderr.index("error:")
+    assert (node.run("ls").stdout, node.run("ls").stderr.count("waiting")) == ("", 0)
+
+
+def unaccepted(address):
+    """Connections to a listening address that nobody has taken."""
+    place = f"{int(address.rsplit(':', 1)[1]):04X}"
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table][1:]
+    # State 0A is that of the listener; what was not taken belongs to no file.
+    return [row for row in rows if row[1].endswith(f":{place}") and row[3] != "0A" and row[9] == "0"]
+
+
+def test_a_get_of_what_a_stopped_home_holds_says_what_it_waits_for_and_waits_once(two_racks, make_file, folder):
+    home, asked = two_racks
+    asked.run("put", make_file("source", 3 * MEBIBYTE), "--name", "held", "--rack", home.rack)
+    with stopped(home):
+        outcome = asked.run("get", "held", folder / "got", check=False, timeout=SECONDS)
+        assert outcome.returncode == 1 and outcome.stdout == "" and not (folder / "got").exists()
+        assert f"waiting for the bytes of held from {home.address} in rack {home.rack}" in outcome.stderr
+        assert outcome.stderr.count("waiting for") == 1 and outcome.stderr.count("no answer to the handshake") == 1
+        assert len(unaccepted(home.address)) == 1, "it tries the home once"
+    wait_until(lambda: asked.run("get", "held", folder / "got", check=False).returncode == 0)
 
 
 def test_a_put_whose_node_is_stopped_meanwhile_says_so_and_goes_on(node):

@@ -3,13 +3,18 @@
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::service;
-use hinterland_pool::{Pool, RingChoice};
+use hinterland_os::notice::Notice;
+use hinterland_pool::{Patience, Pool, RingChoice, Silence};
 use std::fmt::Display;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often somebody who waits is told that the node is silent.
-const NOTICE: Duration = Duration::from_secs(5);
+/// After this long somebody who waits for the node is told so.
+const NOTICE: Duration = Duration::from_secs(1);
+/// The same for other nodes: later, since the own one knows more of itself, and is to speak first.
+const NOTICE_OF_OTHERS: Duration = Duration::from_millis(1500);
 /// How long a command that only looks waits for an answer.
 const LOOK_WITHIN: Duration = Duration::from_secs(30);
 
@@ -20,9 +25,16 @@ pub struct Context {
     pub output: Output,
     /// The node's socket, if one was named.
     pub socket: Option<PathBuf>,
+    /// Whether people were told that something is waited for.
+    is_told: Arc<AtomicBool>,
 }
 
 impl Context {
+    /// What all commands share, nothing of it told.
+    pub fn new(output: Output, socket: Option<PathBuf>) -> Self {
+        Self { output, socket, is_told: Arc::default() }
+    }
+
     /// The socket that is meant.
     pub fn socket(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(hinterland_pool::default_socket)
@@ -64,17 +76,39 @@ impl Context {
     }
 
     fn connect(&self, limit: Option<Duration>) -> Result<Pool, Failure> {
-        // A command is one thread, and over the socket it hears how long the node is silent.
-        let pool = Pool::connect_over(Some(&self.socket()), RingChoice::Socket)?;
-        let output = self.output;
-        pool.session().on_silence(NOTICE, move |silence| {
+        let (context, mut is_said) = (self.clone(), false);
+        let patience = Patience::new(NOTICE, move |silence| {
             let goes_on = limit.is_none_or(|limit| silence.waited < limit);
             // Whoever gives up says it as an error.
-            if goes_on && silence.waited == NOTICE {
-                output.warn(format!("{silence} (hint: {})", silence.hint()));
+            if goes_on {
+                // A word about others is no reason for silence on the own node: it is what the others were waited for.
+                context.is_told.store(true, Ordering::Relaxed); // Relaxed: a flag that orders nothing.
+                if !std::mem::replace(&mut is_said, true) {
+                    context.output.say(format_args!("waiting for {}", wait(silence)));
+                }
             }
             goes_on
-        })?;
-        Ok(pool)
+        });
+        Ok(Pool::connect_patiently(Some(&self.socket()), patience)?)
+    }
+
+    /// A wait for nodes that this command talks to past its own begins: people are told of it, and of each that comes behind, if it lasts.
+    pub fn notice(&self, words: impl Display + Send + 'static) -> Notice {
+        let context = self.clone();
+        Notice::begin(NOTICE_OF_OTHERS, move || {
+            // Relaxed: as where the own node is told of.
+            if !context.is_told.swap(true, Ordering::Relaxed) {
+                context.output.say(format_args!("waiting for {words}"));
+            }
+        })
+    }
+}
+
+/// What is waited for while the own node is silent.
+fn wait(silence: &Silence) -> String {
+    if silence.is_stopped {
+        format!("the node, whose process {} is stopped (hint: {})", silence.process, silence.hint())
+    } else {
+        "the node, which has much to do, or waits for the directory or another node".to_owned()
     }
 }

@@ -30,7 +30,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let arguments = arguments::parse();
     let output = Output { json: arguments.global.json, quiet: arguments.global.quiet };
-    let context = Context { output, socket: arguments.global.socket };
+    let context = Context::new(output, arguments.global.socket);
     log::install();
     process::survive_file_size_limit();
     match perform(arguments.command, &context) {

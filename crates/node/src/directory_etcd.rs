@@ -14,13 +14,13 @@ use crate::peers::{Peers, Way};
 use crate::refused::{Refused, errno};
 use hinterland_directory::{Command, Directory, Ended, RequestId, SLOTS, Settings};
 use hinterland_etcd::{Client, EtcdError, Lease, Target};
+use hinterland_os::notice::Notice;
 use hinterland_os::{clock, process};
 use hinterland_proto::PoolId;
 use hinterland_proto::control::{DirectoryLeader, PeerReply, PeerRequest, SharedDirectory, decode, encode};
 use hinterland_types::NodeId;
 use seat::{NoAnswer, Seat};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -116,7 +116,9 @@ pub fn open(target: Target, member_lease: Duration, fresh: Option<PoolId>) -> Re
     let place = target.to_string();
     let client = Client::new(target, lease / 4)?;
     let store = Arc::new(Store::new(Arc::new(client)));
-    let _notice = tell_wait(place);
+    let _notice = Notice::begin(START_NOTICE, move || {
+        tracing::warn!("waiting for etcd, which does not answer yet: {place}");
+    });
     let begun = Instant::now();
     loop {
         match store.pool(fresh) {
@@ -127,18 +129,6 @@ pub fn open(target: Target, member_lease: Duration, fresh: Option<PoolId>) -> Re
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Says what a start waits for when that takes long, unless what is returned is dropped before.
-fn tell_wait(place: String) -> Sender<()> {
-    let (sender, receiver) = channel();
-    // Without a thread more, a start is as silent as it is without etcd.
-    let _ = std::thread::Builder::new().name("notice".to_owned()).spawn(move || {
-        if receiver.recv_timeout(START_NOTICE) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("waiting for etcd, which does not answer yet: {place}");
-        }
-    });
-    sender
 }
 
 impl EtcdDirectory {

@@ -29,6 +29,7 @@
 //! | [`fork_mark`] | a word that a child of `fork` finds zero |
 //! | [`futex`], [`SpinBudget`] | waiting on a word of shared memory, and how long to spin before |
 //! | [`affinity`], [`clock`], [`limits`], [`process`] | cores, time, resource limits, processes |
+//! | [`notice`] | a word for people who wait long |
 //! | [`idle`] | how many threads want a processor, and keeping idle ones from sleep |
 //! | [`probe`] | what this machine offers and the command that mends what is missing |
 
@@ -61,6 +62,7 @@ pub mod mapping;
 pub mod mappings;
 pub mod memory_file;
 pub mod nbd_device;
+pub mod notice;
 pub mod numa;
 pub mod own_files;
 pub mod pagemap;

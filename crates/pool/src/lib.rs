@@ -51,4 +51,4 @@ pub use put::PutWriter;
 pub use rings::{RingChoice, Rings};
 pub use scratch::Scratch;
 pub use session::{Line, Session, default_socket};
-pub use silence::Silence;
+pub use silence::{Patience, Silence};

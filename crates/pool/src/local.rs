@@ -4,7 +4,7 @@
 //! header.
 
 use crate::PoolError;
-use crate::silence::Silence;
+use crate::silence::{Patience, Silence};
 use hinterland_os::affinity::online_core_count;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::{OsError, SpinBudget};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 /// Most descriptors that may wait for their frame; a peer that sends more is cut off.
 const DESCRIPTORS_WAITING_MAX: usize = 16;
 
+/// How long one that is stopped is waited for by those who have the patience: who has stopped it may let it go on.
+const STOPPED_WITHIN: Duration = Duration::from_secs(5);
 /// How long a node that is not stopped, but very busy, may take to open a session.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
 
@@ -33,12 +35,6 @@ pub struct LocalStream {
     patience: Option<Patience>,
 }
 
-/// What is done while nothing comes: how often, and what, with whether to go on waiting.
-struct Patience {
-    every: Duration,
-    then: Box<dyn FnMut(&Silence) -> bool + Send>,
-}
-
 /// What a node says of one who asks to be let in: the session and its secret, or a refusal.
 pub type Admission = Result<(SessionId, [u8; 32]), Refusal>;
 
@@ -50,6 +46,33 @@ impl LocalStream {
     /// and the node is stopped, or when half a minute is;
     /// [`PoolError::Os`].
     pub fn open(stream: UnixStream, identity: ClientIdentity) -> Result<(Self, Established), PoolError> {
+        Self::shake_hands(stream, identity, |silence| !silence.is_stopped)
+    }
+
+    /// The same with patience from the first word on.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); of a node that is stopped after some seconds, and whenever the patience ends.
+    pub fn open_patiently(
+        stream: UnixStream,
+        identity: ClientIdentity,
+        mut patience: Patience,
+    ) -> Result<(Self, Established), PoolError> {
+        stream.set_receive_timeout(Some(patience.every))?;
+        stream.set_send_timeout(Some(patience.every))?;
+        let (stream, established) = Self::shake_hands(stream, identity, |silence| {
+            (patience.then)(silence) && !(silence.is_stopped && silence.waited >= STOPPED_WITHIN)
+        })?;
+        stream.socket().set_receive_timeout(None)?;
+        Ok((Self { patience: Some(patience), ..stream }, established))
+    }
+
+    /// `goes_on` says whether a node that has been silent for the time limit of the stream, or once more so, is waited for.
+    fn shake_hands(
+        stream: UnixStream,
+        identity: ClientIdentity,
+        mut goes_on: impl FnMut(&Silence) -> bool,
+    ) -> Result<(Self, Established), PoolError> {
         let (mut handshake, hello) = ClientHandshake::new(identity, random()?);
         stream.send_all(&hello, &[])?;
         let (mut input, begun) = (Vec::new(), Instant::now());
@@ -57,7 +80,7 @@ impl LocalStream {
             match receive_more(&stream, &mut input) {
                 Err(PoolError::Os(error)) if error.is_would_block() => {
                     let silence = Silence::of(&stream, begun.elapsed());
-                    if silence.is_stopped || silence.waited >= OPEN_WITHIN {
+                    if !goes_on(&silence) || silence.waited >= OPEN_WITHIN {
                         return Err(PoolError::Silent(silence));
                     }
                 }
@@ -204,13 +227,9 @@ impl LocalStream {
     ///
     /// # Errors
     /// [`PoolError::Os`] for a time of no length.
-    pub fn on_silence(
-        &mut self,
-        every: Duration,
-        then: impl FnMut(&Silence) -> bool + Send + 'static,
-    ) -> Result<(), PoolError> {
-        self.stream.set_send_timeout(Some(every))?;
-        self.patience = Some(Patience { every, then: Box::new(then) });
+    pub fn on_silence(&mut self, patience: Patience) -> Result<(), PoolError> {
+        self.stream.set_send_timeout(Some(patience.every))?;
+        self.patience = Some(patience);
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use crate::remote::Remotes;
 use crate::rings::{RingChoice, Rings, open_near};
 use crate::session::unexpected;
 use crate::slots::{Slots, SlotsOfPool};
-use crate::{PoolError, Session};
+use crate::{Patience, PoolError, Session};
 use hinterland_fabric::adaptive::{Counts, Way};
 use hinterland_fabric::shm::ShmEndpoint;
 use hinterland_proto::control::{
@@ -79,7 +79,19 @@ impl Pool {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn connect_over(socket: Option<&Path>, rings: RingChoice) -> Result<Self, PoolError> {
-        let session = Arc::new(Session::connect_shared(socket, rings)?);
+        Self::over(Session::connect_shared(socket, rings)?)
+    }
+
+    /// Connects for one thread that wants to hear of it when the node is silent, from the first word on.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect); [`PoolError::Silent`] when the patience ends.
+    pub fn connect_patiently(socket: Option<&Path>, patience: Patience) -> Result<Self, PoolError> {
+        Self::over(Session::connect_patiently(socket, patience)?)
+    }
+
+    fn over(session: Session) -> Result<Self, PoolError> {
+        let session = Arc::new(session);
         let remotes = Arc::new(Remotes::new(session.pool())?);
         let guards = Arc::new(Guards::new(session.socket()));
         let (addresses, slots) = (Arc::default(), Arc::default());

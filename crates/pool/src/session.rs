@@ -3,7 +3,7 @@
 use crate::PoolError;
 use crate::local::LocalStream;
 use crate::rings::{LazyRings, RingChoice, Rings};
-use crate::silence::Silence;
+use crate::silence::{Patience, Silence};
 use hinterland_os::fault_point;
 use hinterland_os::poll::wait_readable;
 use hinterland_os::socket::{UnixStream, runtime_folder};
@@ -48,6 +48,26 @@ impl Session {
     /// # Errors
     /// [`PoolError::NoNode`] if nobody listens; [`PoolError::Handshake`] if the node refuses; [`PoolError::Silent`] if it says nothing.
     pub fn connect(socket: Option<&Path>) -> Result<Self, PoolError> {
+        Self::open(socket, |stream, identity| {
+            stream.set_receive_timeout(Some(HANDSHAKE_TIMEOUT))?;
+            let (stream, established) = LocalStream::open(stream, identity)?;
+            stream.socket().set_receive_timeout(None)?;
+            Ok((stream, established))
+        })
+    }
+
+    /// The same with patience from the first word on, over the socket alone: so nobody is silent unheard.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect), and when the patience ends.
+    pub fn connect_patiently(socket: Option<&Path>, patience: Patience) -> Result<Self, PoolError> {
+        Self::open(socket, |stream, identity| LocalStream::open_patiently(stream, identity, patience))
+    }
+
+    fn open(
+        socket: Option<&Path>,
+        shake_hands: impl FnOnce(UnixStream, ClientIdentity) -> Result<(LocalStream, Established), PoolError>,
+    ) -> Result<Self, PoolError> {
         let socket = socket.map_or_else(default_socket, Path::to_path_buf);
         let stream = UnixStream::connect(&socket, CONNECT_TIMEOUT).map_err(|error| PoolError::NoNode {
             socket: socket.clone(),
@@ -63,9 +83,7 @@ impl Session {
             features: Features(0),
             join: None,
         };
-        stream.set_receive_timeout(Some(HANDSHAKE_TIMEOUT))?;
-        let (stream, established) = LocalStream::open(stream, identity)?;
-        stream.socket().set_receive_timeout(None)?;
+        let (stream, established) = shake_hands(stream, identity)?;
         Ok(Self { stream: Mutex::new(stream), established, socket, rings: None })
     }
 
@@ -126,7 +144,7 @@ impl Session {
         if let Some(rings) = &self.rings {
             rings.forgo();
         }
-        self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(every, then)
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner).on_silence(Patience::new(every, then))
     }
 
     /// Asks, and waits for the answer; over the session's rings if it has some and the request may go over them.

@@ -4,6 +4,19 @@ use hinterland_os::socket::UnixStream;
 use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
 
+/// What is done while a node is silent: how often, and what, with whether to go on waiting.
+pub struct Patience {
+    pub(crate) every: Duration,
+    pub(crate) then: Box<dyn FnMut(&Silence) -> bool + Send>,
+}
+
+impl Patience {
+    /// Has `then` called again and again, each time when the node has been silent for so long once more.
+    pub fn new(every: Duration, then: impl FnMut(&Silence) -> bool + Send + 'static) -> Self {
+        Self { every, then: Box::new(then) }
+    }
+}
+
 /// How long a node has been silent, and what is known of its process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Silence {

@@ -6,7 +6,9 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::{Progress, summary};
 use crate::shapes;
+use hinterland_os::notice::Notice;
 use hinterland_pool::Object;
+use hinterland_proto::control::ObjectInfo;
 use hinterland_types::ObjectName;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -43,18 +45,20 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     let pool = context.pool()?;
     let object = pool.open_object(&arguments.name)?;
     let mut progress = Progress::new(context.output, arguments.name.as_str(), Some(object.info().bytes));
+    // What lies here comes from memory.
+    let notice = (!object.is_local()).then(|| context.notice(homes(object.info())));
     if is_stdout {
         if context.output.json {
             let hint = "write to a file, or leave --json out";
             return Err(Failure::usage("standard output cannot have both the bytes and JSON", hint));
         }
         let stdout = &mut io::stdout().lock();
-        let replaced = copy(&object, stdout, &mut progress, |error| Failure::output(&error))?;
+        let replaced = copy(&object, stdout, &mut progress, notice, |error| Failure::output(&error))?;
         progress.finish();
         warn(context, &arguments.name, replaced);
         return Ok(ExitCode::SUCCESS);
     }
-    let replaced = write_file(&object, &path, target, &mut progress)?;
+    let replaced = write_file(&object, &path, target, &mut progress, notice)?;
     progress.finish();
     warn(context, &arguments.name, replaced);
     let info = object.info();
@@ -77,6 +81,16 @@ fn warn(context: &Context, name: &ObjectName, replaced: u64) {
     }
 }
 
+/// Where the bytes come from, in words.
+fn homes(info: &ObjectInfo) -> String {
+    let up = info.homes.iter().filter(|home| home.up);
+    let places: Vec<String> = up.map(|home| format!("{} in rack {}", home.address, home.rack)).collect();
+    match places.is_empty() {
+        true => format!("the bytes of {}, no home of which is up", info.name),
+        false => format!("the bytes of {} from {}", info.name, places.join(" or ")),
+    }
+}
+
 fn last_part(name: &ObjectName) -> &str {
     name.as_str().rsplit('/').next().unwrap_or(name.as_str())
 }
@@ -91,13 +105,14 @@ fn write_file(
     path: &Path,
     target: Option<Target>,
     progress: &mut Progress,
+    notice: Option<Notice>,
 ) -> Result<u64, Failure> {
     let failed = |error: io::Error| Failure::file("writing", path, &error);
     let Some(mut target) = target else {
         let mut file = File::options().write(true).open(path).map_err(failed)?;
-        return copy(object, &mut file, progress, failed);
+        return copy(object, &mut file, progress, notice, failed);
     };
-    let replaced = copy(object, target.file(), progress, failed)?;
+    let replaced = copy(object, target.file(), progress, notice, failed)?;
     target.finish().map_err(failed)?;
     Ok(replaced)
 }
@@ -108,6 +123,7 @@ fn copy(
     object: &Object,
     target: &mut dyn Write,
     progress: &mut Progress,
+    notice: Option<Notice>,
     failed: impl Fn(io::Error) -> Failure,
 ) -> Result<u64, Failure> {
     let bytes = object.info().bytes;
@@ -117,7 +133,10 @@ fn copy(
     let mut offset = 0;
     while offset < bytes {
         let piece = &mut buffer[..(bytes - offset).min(PIECE_BYTES) as usize];
+        notice.iter().for_each(Notice::wait);
         reader.read_at(offset, piece)?;
+        // Whoever takes the bytes may take as long as they like.
+        notice.iter().for_each(Notice::go);
         target.write_all(piece).map_err(&failed)?;
         offset += piece.len() as u64;
         progress.moved(offset);

@@ -4,6 +4,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::progress::{Progress, summary};
 use crate::shapes;
+use hinterland_os::notice::Notice;
 use hinterland_pool::PutOptions;
 use hinterland_proto::control::Placement;
 use hinterland_types::limits::COPIES_MAX;
@@ -43,7 +44,7 @@ pub struct Arguments {
 /// [`Failure`]; nothing is left in the pool then.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let name = name(arguments)?;
-    let (mut input, bytes) = open(&arguments.file)?;
+    let (input, bytes) = open(&arguments.file)?;
     let options = PutOptions {
         bytes,
         copies: arguments.copies,
@@ -51,7 +52,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     };
     let pool = context.pool()?;
     let mut progress = Progress::new(context.output, name.as_str(), bytes);
+    let notice = context.notice(format!("the homes of {name}, which take its bytes"));
+    let mut input = Heard { input, notice: &notice };
     let put = pool.put(&mut input, &name, &options, &mut |moved| progress.moved(moved));
+    drop(notice);
     progress.finish();
     let info = put?;
     if context.output.json {
@@ -62,6 +66,21 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         context.output.say(format_args!("put {name}: {moved}, in rack {}", racks.join(" and ")));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// An input, which may be waited for without a word: whoever gives it knows how long it takes.
+struct Heard<'notice> {
+    input: Box<dyn Read>,
+    notice: &'notice Notice,
+}
+
+impl Read for Heard<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.notice.go();
+        let bytes = self.input.read(into);
+        self.notice.wait();
+        bytes
+    }
 }
 
 fn name(arguments: &Arguments) -> Result<ObjectName, Failure> {

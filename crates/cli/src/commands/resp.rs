@@ -6,13 +6,13 @@ use crate::input;
 use crate::service;
 use crate::size::Size;
 use hinterland_gateway::{Listen, ListenError, Server, ServerError, ServerOptions};
+use hinterland_os::notice::Notice;
 use hinterland_os::poll::{SignalWatch, wait_readable};
 use hinterland_pool::Pool;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
-use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 /// How often the node is looked at, and how long it may take to answer.
@@ -71,15 +71,10 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
             std::thread::available_parallelism().map_or(1, |count| (count.get() / PROCESSORS_A_THREAD).max(1))
         }
     };
-    let (served, waiting) = std::sync::mpsc::channel::<()>();
     let output = context.output;
-    // It ends when the server is there, or could not be.
-    let noticing = std::thread::Builder::new().name("notice".to_owned()).spawn(move || {
-        if waiting.recv_timeout(NOTICE) == Err(RecvTimeoutError::Timeout) {
-            output.say("waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB");
-        }
+    let notice = Notice::begin(NOTICE, move || {
+        output.say("waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB");
     });
-    noticing.map_err(|error| Failure::new(format!("starting a thread: {error}"), "raise `ulimit -u`"))?;
     let server = Server::start(ServerOptions {
         listen: arguments.listen.clone(),
         socket: context.socket(),
@@ -90,7 +85,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         clients_max: arguments.clients as usize,
         buffers_bytes: usize::try_from(arguments.buffers.bytes).unwrap_or(usize::MAX),
     })?;
-    drop(served);
+    drop(notice);
     let addresses: Vec<String> = server.addresses().iter().map(Listen::to_string).collect();
     if context.output.json {
         let value = json!({ "ready": true, "listen": addresses, "namespace": arguments.namespace, "threads": threads });

@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_trace_of_before_stays_when_the_program_cannot_be_started() {
-        let context = Context { output: Output { json: false, quiet: true }, socket: None };
+        let context = Context::new(Output { json: false, quiet: true }, None);
         let output = std::env::temp_dir().join(format!("hl-trace-{}", std::process::id()));
         std::fs::write(&output, "of before").unwrap();
         for (program, exit) in

@@ -43,7 +43,7 @@ enum First {
     /// It is not the first, or only the handle came.
     Other,
     /// The home at this address did not do it.
-    Failed(String),
+    Failed(String, PoolError),
 }
 
 impl Opening {
@@ -115,15 +115,15 @@ impl Opening {
             ObjectState::Sealed => self.fetch_first(run, into),
             _ => First::Other,
         };
-        let avoid = match first {
+        let failed = match first {
             First::Done => {
                 self.count_fetched(into.len() as u64);
                 return Ok(());
             }
-            First::Failed(address) => Some(address),
+            First::Failed(address, error) => Some((address, error)),
             First::Other => None,
         };
-        self.on_a_home(avoid.as_deref(), |attached| {
+        self.on_a_home(failed, |attached| {
             self.pool.remotes().tallies.read();
             Ok(attached.endpoint.read(attached.handle, &[run], into)?)
         })?;
@@ -165,9 +165,9 @@ impl Opening {
                     return First::Done;
                 }
                 Err(error) if is_answer(&error) => remotes.forget_handle(self.info().object, &known),
-                Err(_) => {
+                Err(error) => {
                     remotes.forget(&known.address);
-                    return First::Failed(known.address);
+                    return First::Failed(known.address, error.into());
                 }
             }
         }
@@ -182,9 +182,9 @@ impl Opening {
             }
             // It answered, if with a refusal: attaching tells why, in words.
             Err(PoolError::Fabric(error)) if is_answer(&error) => First::Other,
-            Err(_) => {
+            Err(error) => {
                 remotes.forget(&home.address);
-                First::Failed(home.address.clone())
+                First::Failed(home.address.clone(), error)
             }
         }
     }
@@ -254,13 +254,21 @@ impl Opening {
             .and_then(|run| range(run.offset(), run.bytes()))
     }
 
-    /// Tries the connection in use, then every home, the one at the address `last` after the others.
+    /// Tries the connection in use, then every home, the one that has failed after the others. One that was waited for in vain is not waited for
+    /// again.
     fn on_a_home(
         &self,
-        last: Option<&str>,
+        failed: Option<(String, PoolError)>,
         mut operation: impl FnMut(&Attached) -> Result<(), PoolError>,
     ) -> Result<(), PoolError> {
-        let mut reasons = Vec::new();
+        let (mut reasons, mut silent) = (Vec::new(), None);
+        let last = failed.map(|(address, error)| {
+            if is_silence(&error) {
+                reasons.push(format!("{address}: {error}"));
+                silent = Some(address.clone());
+            }
+            address
+        });
         let current = self.remote.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(attached) = current {
             match operation(&attached) {
@@ -268,12 +276,16 @@ impl Opening {
                 Err(error) => {
                     self.failed(&attached, &error);
                     reasons.push(format!("{}: {error}", attached.address));
+                    silent = is_silence(&error).then_some(attached.address).or(silent);
                 }
             }
         }
-        let is_last = |home: &&Home| Some(home.address.as_str()) == last;
+        let is_last = |home: &&Home| Some(&home.address) == last.as_ref();
         let (later, sooner): (Vec<_>, Vec<_>) = self.info().homes.iter().partition(is_last);
         for home in sooner.into_iter().chain(later) {
+            if silent.as_ref() == Some(&home.address) {
+                continue;
+            }
             let tried = self.attach(&home.address).and_then(|attached| {
                 operation(&attached)?;
                 Ok(attached)
@@ -310,6 +322,12 @@ impl Opening {
 /// Whether the peer is there and said no.
 const fn is_answer(error: &FabricError) -> bool {
     matches!(error, FabricError::Remote { .. })
+}
+
+/// Whether the peer was waited for in vain, over a connection or for one. A connection that broke may have been of before it was started again.
+fn is_silence(error: &PoolError) -> bool {
+    let PoolError::Fabric(error) = error else { return false };
+    matches!(**error, FabricError::Timeout { .. } | FabricError::Connect { .. })
 }
 
 impl Drop for Opening {
