@@ -1,5 +1,6 @@
 """A writable mount of a real pool: what programs write becomes objects, whole or not at all."""
 
+import concurrent.futures
 import errno
 import json
 import os
@@ -535,6 +536,35 @@ def test_a_read_waits_for_a_node_that_is_started_again(start_node, make_file, fo
     finally:
         mounted.stop()
         node.start()
+
+
+def test_whoever_uses_files_waits_for_a_node_that_is_started_again(node, folder, monkeypatch):
+    monkeypatch.setenv("HINTERLAND_GRACE_S", "20")
+    mounted = Mount(node, folder)
+    uses = {
+        "open": lambda: (mounted / "kept").read_bytes(),
+        "write": lambda: (mounted / "new").write_bytes(b"new"),
+        "rewrite": lambda: (mounted / "other").write_bytes(b"anew"),
+        "stat": lambda: (mounted / "kept").stat().st_size,
+        "list": lambda: {"kept", "other"} <= set(os.listdir(mounted.folder)),
+        "rename": lambda: os.rename(mounted / "moved", mounted / "there"),
+        "remove": lambda: os.unlink(mounted / "gone"),
+        "room": lambda: os.statvfs(mounted.folder).f_blocks > 0,
+    }
+    try:
+        for name in ("kept", "other", "moved", "gone"):
+            node.run("put", "-", "--name", name, input="bytes")
+        node.kill()
+        with concurrent.futures.ThreadPoolExecutor(len(uses)) as threads:
+            begun = {what: threads.submit(use) for what, use in uses.items()}
+            wait_until(lambda: "waits up to 20 s for the node" in mounted.words())
+            node.start()
+            outcomes = {what: use.result(60) for what, use in begun.items()}
+        assert outcomes == {"open": b"bytes", "write": 3, "rewrite": 4, "stat": 5, "list": True, "rename": None, "remove": None, "room": True}
+        assert sorted(os.listdir(mounted.folder)) == ["kept", "new", "other", "there"]
+        assert mounted.words().count("waits up to") == 1 and "the node answers again" in mounted.words()
+    finally:
+        mounted.stop()
 
 
 def test_a_program_that_is_killed_while_it_opens_a_file_leaves_nothing(mount, node):

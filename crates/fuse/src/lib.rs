@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`source`] | what the file system needs of a pool |
 //! | `pool_source` | the pool of the local node as that |
+//! | `absence` | a node that is away, for all who wait for it |
 //! | `tree` | inode numbers: files by object, folders by path |
 //! | `listing` | one folder's entries out of sorted object names |
 //! | `attributes` | what `stat` and extended attributes say |
@@ -40,6 +41,7 @@
 //! classic `/dev/fuse` protocol only (`docs/decisions/2026-11-25-io-uring.md`).
 #![forbid(unsafe_code)]
 
+mod absence;
 mod attributes;
 mod contents;
 mod draft;

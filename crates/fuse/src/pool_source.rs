@@ -1,5 +1,6 @@
 //! The pool of the local node as what the file system needs.
 
+use crate::absence::{Absence, is_lost};
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference};
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
@@ -8,7 +9,6 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 const ENOENT: i32 = 2;
 const EIO: i32 = 5;
@@ -17,16 +17,15 @@ const EINVAL: i32 = 22;
 
 /// Connections that bytes are read over, apart from the one that names are asked over: a read may wait for a home.
 const LANES: usize = 4;
-/// Pause between attempts to reach a node that died: short against the time that it takes to start.
-const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
-/// A pool, asked through the node at a socket. A node that was restarted is connected to again.
+/// A pool, asked through the node at a socket. A node that is away is waited for, and connected to again.
 pub struct PoolSource {
     socket: PathBuf,
     pool: Mutex<Option<Pool>>,
     writing: [Mutex<Option<Pool>>; LANES],
     lanes: [Arc<Lane>; LANES],
     opened: AtomicUsize,
+    absence: Arc<Absence>,
 }
 
 impl PoolSource {
@@ -50,10 +49,11 @@ impl PoolSource {
             writing: Default::default(),
             lanes: std::array::from_fn(|_| lane()),
             opened: AtomicUsize::new(0),
+            absence: Arc::new(Absence::new(preference.grace)),
         })
     }
 
-    /// Asks the node; if it cannot be heard, once more over a new connection.
+    /// Asks the node; while it cannot be heard, again over a new connection.
     fn ask<T>(&self, question: impl Fn(&Pool) -> Result<T, PoolError>) -> Result<T, PoolError> {
         self.ask_over(&self.pool, question)
     }
@@ -70,6 +70,14 @@ impl PoolSource {
         connection: &Mutex<Option<Pool>>,
         question: impl Fn(&Pool) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
+        self.absence.outlast(|| self.ask_once(connection, &question))
+    }
+
+    fn ask_once<T>(
+        &self,
+        connection: &Mutex<Option<Pool>>,
+        question: impl Fn(&Pool) -> Result<T, PoolError>,
+    ) -> Result<T, PoolError> {
         let known = connection.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pool) = known {
             match question(&pool) {
@@ -80,6 +88,21 @@ impl PoolSource {
         let pool = Pool::connect(Some(&self.socket))?;
         *connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
         question(&pool)
+    }
+
+    fn open_once(&self, lane: &Arc<Lane>, object: ObjectId) -> Result<Contents, PoolError> {
+        let object = lane.open(object)?;
+        if object.is_local() {
+            let (mapped, descriptor) = object.file()?;
+            // An armed file is a cache file, which loses pages; a local object has one only while it moves.
+            if !mapped.armed {
+                return Ok(Contents::OwnFile(File::from(descriptor)));
+            }
+        }
+        // Its home keeps the bytes from here on, also if it is removed or replaced. `ENOENT` if that has just happened.
+        object.hold()?;
+        let (lane, absence) = (Arc::clone(lane), Arc::clone(&self.absence));
+        Ok(Contents::Remote(Box::new(Reader { lane, absence, read: Mutex::new(Arc::new(object)) })))
     }
 }
 
@@ -109,19 +132,8 @@ impl Source for PoolSource {
     fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
         // Relaxed: it only spreads files over lanes.
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
-        let lane = Arc::clone(&self.lanes[turn % LANES]);
-        let object = lane.open(info.object)?;
-        if object.is_local() {
-            let (mapped, descriptor) = object.file()?;
-            // An armed file is a cache file, which loses pages; a local object has one only while it moves.
-            if !mapped.armed {
-                return Ok(Contents::OwnFile(File::from(descriptor)));
-            }
-        }
-        // Its home keeps the bytes from here on, also if it is removed or replaced. `ENOENT` if that has just happened.
-        object.hold()?;
-        let read = Mutex::new(Arc::new(object));
-        Ok(Contents::Remote(Box::new(Reader { lane, read })))
+        let lane = &self.lanes[turn % LANES];
+        Ok(self.absence.outlast(|| self.open_once(lane, info.object))?)
     }
 
     fn space(&self) -> Result<Space, SourceError> {
@@ -225,6 +237,7 @@ impl Lane {
 /// Reads an object through the cache of this host; it stays open as long as this lives.
 struct Reader {
     lane: Arc<Lane>,
+    absence: Arc<Absence>,
     read: Mutex<Arc<Object>>,
 }
 
@@ -248,15 +261,7 @@ impl ReadAt for Reader {
             Err(error) if is_lost(&error) => {}
             answered => return Ok(answered?),
         }
-        let deadline = Instant::now() + self.lane.preference.grace;
-        loop {
-            match self.read_anew(object.info().object, offset, buffer) {
-                Err(error) if is_away(&error) && Instant::now() < deadline => {
-                    std::thread::sleep(RETRY_PAUSE);
-                }
-                answered => return Ok(answered?),
-            }
-        }
+        Ok(self.absence.outlast(|| self.read_anew(object.info().object, offset, buffer))?)
     }
 }
 
@@ -264,16 +269,6 @@ impl From<PoolError> for SourceError {
     fn from(error: PoolError) -> Self {
         Self { code: error.code(), text: error.to_string() }
     }
-}
-
-/// Whether the connection is at fault and not the question.
-fn is_lost(error: &PoolError) -> bool {
-    matches!(error, PoolError::Closed | PoolError::Os(_))
-}
-
-/// Whether the node is dead, and may be started again.
-fn is_away(error: &PoolError) -> bool {
-    is_lost(error) || matches!(error, PoolError::NoNode { .. } | PoolError::Silent(_))
 }
 
 fn unexpected(expected: &'static str, answer: &Reply) -> PoolError {
