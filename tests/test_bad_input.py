@@ -1,6 +1,7 @@
 """Inputs that make no sense or change under our hands, and machines that lack something: refused in words, nothing left."""
 
 import contextlib
+import json
 import os
 import pathlib
 import subprocess
@@ -18,6 +19,11 @@ NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 def used_bytes(node):
     """Bytes that the node's objects hold or have reserved."""
     return node.json("status")["used_bytes"]
+
+
+def without_output(how, *words):
+    """Words of a command whose standard output takes nothing."""
+    return ["sh", "-c", f'exec "$@" {how}', "sh", *map(str, words)]
 
 
 def without(device, stand_in, *words):
@@ -435,3 +441,33 @@ def test_a_script_without_its_interpreter_says_what_is_missing(node, folder):
         script.chmod(0o755)
         outcome = node.run("run", "--", script, check=False)
         assert outcome.returncode == 126 and f'{name}", which is not there' in outcome.stderr, outcome.stderr
+
+
+@pytest.mark.parametrize("how,reason", [(">&-", "Bad file descriptor"), ("> /dev/full", "No space left")])
+def test_what_cannot_be_written_to_standard_output_is_told(node, how, reason):
+    node.run("put", "-", "--name", "small", input="bytes")
+    lines = [["ls"], ["ls", "--json"], ["stat", "small"], ["get", "small", "-"], ["get", "small", "/dev/stdout"], ["status"], ["--help"], ["ls", "--help"], ["--version"]]
+    for words in lines:
+        outcome = subprocess.run(without_output(how, *node.command(*words)), stderr=subprocess.PIPE, text=True)
+        assert outcome.returncode == 1 and reason in outcome.stderr and "hint" in outcome.stderr, (words, outcome)
+    # Whoever has nothing to write needs nobody who takes it.
+    for words in (["rm", "small"], ["ls"]):
+        outcome = subprocess.run(without_output(how, *node.command(*words)), stderr=subprocess.PIPE, text=True)
+        assert outcome.returncode == 0, outcome
+
+
+def test_errors_are_json_where_that_is_asked_for(node):
+    for words, status, what in [
+        (["ls", "--nothing"], 2, "unexpected argument"),
+        (["put", "/dev/null", "--copies", "9"], 2, "not in 1..=8"),
+        (["rm"], 2, "required arguments"),
+        (["stat", "missing"], 1, "missing"),
+        (["run", "--no-preload", "--", "/nofile"], 127, "/nofile"),
+        (["run", "--no-preload", "--", "/etc/passwd"], 126, "/etc/passwd"),
+    ]:
+        if words[0] == "run" and not os.path.exists("/dev/fuse"):
+            continue
+        outcome = node.run("--json", *words, check=False)
+        said = json.loads(outcome.stderr)
+        assert (outcome.returncode, said["exit"], outcome.stdout) == (status, status, ""), (words, outcome)
+        assert what in said["error"] and said["hint"], said

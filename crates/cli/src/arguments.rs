@@ -4,11 +4,14 @@ use crate::commands::{
     advise, batch, bench, completions, doctor, far, forget, generate, get, gpu, kv, locks, ls, metrics,
     mount, node, put, region, resp, rm, run, simulate, stat, status, swap, switch, top, trace, up, verify,
 };
+use crate::failure::Failure;
+use crate::output::Output;
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// What stands below every help text.
 const EXIT_STATUS: &str = "\
@@ -47,7 +50,7 @@ pub struct Global {
     #[arg(long, global = true, env = "HINTERLAND_SOCKET", hide_env = true, value_name = "PATH")]
     #[arg(help_heading = "Everywhere")]
     pub socket: Option<PathBuf>,
-    /// Print JSON on standard output
+    /// Print JSON on standard output, and errors as JSON on standard error
     #[arg(long, global = true, help_heading = "Everywhere")]
     pub json: bool,
     /// Print no words but errors
@@ -123,20 +126,95 @@ pub enum Command {
     Become(run::Become),
 }
 
-/// What the command line says. Ends the process where it makes no sense, or asks for help.
-pub fn parse() -> Arguments {
+/// What the command line says.
+///
+/// # Errors
+/// The status that the process ends with: it makes no sense, or asks for help, and that was said.
+pub fn parse() -> Result<Arguments, ExitCode> {
     let words: Vec<OsString> = std::env::args_os().collect();
     let mut command = with_negative_numbers(Arguments::command());
-    let matches = command
-        .try_get_matches_from_mut(&words)
-        .unwrap_or_else(|error| with_meaning(error, &command, &words).exit());
-    Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    let matches = command.try_get_matches_from_mut(&words);
+    let matches = matches.map_err(|error| with_meaning(error, &words));
+    matches.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(|error| answer(&error, &words))
+}
+
+/// Says what is wrong with the command line, or shows the help that was asked for; the status to end with.
+fn answer(error: &clap::Error, words: &[OsString]) -> ExitCode {
+    let output = Output { json: asks_for_json(words), quiet: false };
+    let failure = if !error.use_stderr() {
+        match output.data(error.render().ansi().to_string().trim_end_matches('\n')) {
+            Ok(()) => return ExitCode::SUCCESS,
+            Err(failure) => failure,
+        }
+    } else if output.json && error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        Failure::usage("a command is missing", "the same with -h names them")
+    } else if output.json {
+        misuse(&error.render().to_string())
+    } else {
+        error.exit()
+    };
+    output.fail(&failure);
+    failure.exit_code()
+}
+
+/// Whether a command line that makes no sense has `--json` among words of our own: those of a program that is to be started are its.
+fn asks_for_json(words: &[OsString]) -> bool {
+    let whole = whole();
+    let mut command = &whole;
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy()).take_while(|word| word != "--");
+    while let Some(word) = words.next() {
+        let argument = match word.strip_prefix("--") {
+            Some("json") => return true,
+            Some(long) => command.get_arguments().find(|argument| argument.get_long() == Some(long)),
+            None if word.starts_with('-') => {
+                command.get_arguments().find(|argument| argument.get_short() == word.chars().nth(1))
+            }
+            None => match command.find_subcommand(word.as_ref()) {
+                Some(inner) => {
+                    command = inner;
+                    continue;
+                }
+                None if command.get_positionals().any(clap::Arg::is_trailing_var_arg_set) => return false,
+                None => continue,
+            },
+        };
+        if argument.is_some_and(|argument| argument.get_action().takes_values()) {
+            words.next();
+        }
+    }
+    false
+}
+
+/// Every command with all that is derived of it: of one that was parsed, those parts alone are there that the words had reached.
+fn whole() -> clap::Command {
+    let mut command = Arguments::command();
+    command.build();
+    command
+}
+
+/// What clap says in paragraphs, as a sentence and the next step.
+fn misuse(text: &str) -> Failure {
+    let mut paragraphs = text.trim().split("\n\n").map(|paragraph| {
+        let lines: Vec<&str> = paragraph.lines().map(str::trim).collect();
+        lines.join(" ")
+    });
+    let what = paragraphs.next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(&what);
+    let mut hints: Vec<String> = paragraphs.collect();
+    hints.retain(|hint| !hint.starts_with("For more information"));
+    let (what, hint) = match what.strip_suffix(')').and_then(|what| what.rsplit_once(" (hint: ")) {
+        Some((what, hint)) => (what, hint.to_owned()),
+        None if hints.is_empty() => (what, "the same with -h says what is possible".to_owned()),
+        None => (what, hints.join("; ").replacen("tip: ", "", 1)),
+    };
+    Failure::usage(what, hint)
 }
 
 /// Says what an argument is that is missing, or that has no value, and how the name of an object is given to `put`.
-fn with_meaning(mut error: clap::Error, command: &clap::Command, words: &[OsString]) -> clap::Error {
+fn with_meaning(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let words = words.iter().take_while(|word| *word != "--");
-    let command = words.fold(command, |command, word| command.find_subcommand(word).unwrap_or(command));
+    let whole = whole();
+    let command = words.fold(&whole, |command, word| command.find_subcommand(word).unwrap_or(command));
     if let Some(name) = name_behind_file(&error, command) {
         let tip = StyledStr::from(format!("the object's name is an option: --name {name}"));
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
@@ -234,8 +312,53 @@ mod tests {
             let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
             let mut command = with_negative_numbers(Arguments::command());
             let error = command.try_get_matches_from_mut(&words).unwrap_err();
-            let error = with_meaning(error, &command, &words).to_string();
+            let error = with_meaning(error, &words).to_string();
             assert!(error.contains(meaning), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_command_line_that_makes_no_sense_is_told_as_json_where_that_is_asked_for() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (line, is_asked, text, hint) in [
+            (
+                "hinterland put a --copies 9 --json",
+                true,
+                "invalid value '9' for '--copies <N>': 9 is not in 1..=8",
+                "the same with -h says what is possible",
+            ),
+            (
+                "hinterland --json run --budget 2GB -- true",
+                true,
+                "is no size: its unit is not known",
+                "write 2G, 512M",
+            ),
+            (
+                "hinterland rm --json",
+                true,
+                "were not provided: <NAME>...",
+                "<NAME>...: The objects' names; Usage: ",
+            ),
+            ("hinterland --json nothing", true, "unrecognized subcommand 'nothing'", "Usage: "),
+            ("hinterland ls --nothing --json", true, "unexpected argument '--nothing' found", "Usage: "),
+            ("hinterland run --budget 2GB -- ls --json", false, "", ""),
+            ("hinterland run --budget 2GB ls --json", false, "", ""),
+            ("hinterland run --budget 2GB --json ls", true, "", ""),
+            ("hinterland --socket --json ls --nothing", false, "", ""),
+            ("hinterland put a --copies 9", false, "", ""),
+        ] {
+            let words = words(line);
+            let mut command = with_negative_numbers(Arguments::command());
+            let error = command.try_get_matches_from_mut(&words).unwrap_err();
+            let failure = misuse(&with_meaning(error, &words).to_string());
+            assert_eq!(asks_for_json(&words), is_asked, "{line}");
+            assert!(failure.text.contains(text) && failure.hint.contains(hint), "{line}: {failure:?}");
+            assert!(
+                !failure.text.contains("error:")
+                    && !failure.text.contains("hint:")
+                    && !failure.hint.contains("tip:"),
+                "{failure:?}"
+            );
         }
     }
 

@@ -28,7 +28,10 @@ use output::Output;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = arguments::parse();
+    let arguments = match arguments::parse() {
+        Ok(arguments) => arguments,
+        Err(code) => return code,
+    };
     let output = Output { json: arguments.global.json, quiet: arguments.global.quiet };
     let context = Context::new(output, arguments.global.socket);
     log::install();
@@ -74,6 +77,6 @@ fn perform(command: Command, context: &Context) -> Result<ExitCode, Failure> {
         Command::Simulate(arguments) => command::simulate::run(&arguments, context),
         Command::Completions(arguments) => command::completions::run(&arguments, context),
         Command::Generate(arguments) => command::generate::run(&arguments, context),
-        Command::Become(arguments) => command::run::become_program(&arguments),
+        Command::Become(arguments) => command::run::become_program(&arguments, context),
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use anstream::stream::IsTerminal;
+use hinterland_os::process;
 use serde_json::Value;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -26,6 +27,7 @@ impl Output {
     /// # Errors
     /// [`Failure`] when standard output is closed or full.
     pub fn data(self, text: impl Display) -> Result<(), Failure> {
+        check_stdout()?;
         let mut stdout = anstream::stdout().lock();
         writeln!(stdout, "{text}").and_then(|()| stdout.flush()).map_err(|error| Failure::output(&error))
     }
@@ -76,6 +78,19 @@ impl Output {
     /// Whether a moving picture can be shown on standard error.
     pub fn may_animate(self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal()
+    }
+}
+
+/// Nobody takes what is written to standard output that was closed, although it looks as if.
+///
+/// # Errors
+/// [`Failure`] if it is so.
+pub fn check_stdout() -> Result<(), Failure> {
+    const EBADF: i32 = 9;
+    if process::was_output_closed() {
+        Err(Failure::output(&io::Error::from_raw_os_error(EBADF)))
+    } else {
+        Ok(())
     }
 }
 

@@ -53,9 +53,12 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 29] = [
+const FAILING: [&[&str]; 32] = [
     &["ls"],
     &["ls", "--json"],
+    &["ls", "--nothing", "--json"],
+    &["put", "tests/words.rs", "--copies", "9", "--json"],
+    &["--socket", "--json", "ls"],
     &["stat", "models/small"],
     &["put", "no-such-file"],
     &["put", "/"],

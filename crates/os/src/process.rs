@@ -1,6 +1,7 @@
 //! Processes and threads: names, the fate of children, and being told when another process ends.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{OsError, check};
@@ -71,6 +72,28 @@ pub fn survive_file_size_limit() {
         // SAFETY: the handler does nothing.
         unsafe { libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut()) };
     }
+}
+
+/// Set when the process begins, before anything stands in the place of a closed descriptor.
+static WAS_OUTPUT_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Called by the loader before `main`: Rust's runtime opens `/dev/null` where standard output is closed, and then nothing tells it from what was asked for.
+#[used]
+// SAFETY: the section is a list of functions that are called once at the start; this one asks the kernel and stores a flag.
+#[unsafe(link_section = ".init_array")]
+static LOOK_AT_OUTPUT: extern "C" fn() = look_at_output;
+
+extern "C" fn look_at_output() {
+    // SAFETY: asks only.
+    let flags = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) };
+    // Relaxed: no other thread exists.
+    WAS_OUTPUT_CLOSED.store(flags < 0, Ordering::Relaxed);
+}
+
+/// Whether standard output was closed when the process began: what is written to it goes nowhere, without an error.
+pub fn was_output_closed() -> bool {
+    // Relaxed: it was written before any thread was made.
+    WAS_OUTPUT_CLOSED.load(Ordering::Relaxed)
 }
 
 /// The user that this process acts as.

@@ -4,6 +4,7 @@ mod target;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::output::check_stdout;
 use crate::progress::{Progress, summary};
 use crate::shapes;
 use hinterland_os::notice::Notice;
@@ -40,6 +41,9 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let path = arguments.file.clone().unwrap_or_else(|| PathBuf::from(last_part(&arguments.name)));
     let is_stdout = STANDARD_OUTPUT.iter().any(|name| path == Path::new(name));
+    if is_stdout {
+        check_stdout()?;
+    }
     // Before the pool, which has threads.
     let target = if is_stdout || is_stream(&path) { None } else { Some(Target::create(&path)?) };
     let pool = context.pool()?;

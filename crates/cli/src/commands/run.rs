@@ -161,7 +161,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         variables.push((far::SOCKET_VARIABLE, supervised.socket()));
     }
     let words = model::with_paths(&arguments.program, &arguments.model, &arguments.at);
-    let mut child = program::start(&words, &preloaded, &variables)?;
+    let mut child = program::start(&words, &preloaded, &variables, context.output)?;
     let code = program::watch(&signals, &mut child)?;
     if let Some(supervised) = supervised {
         drop(supervised.finish(&context.output, child.try_wait().ok().flatten()));
@@ -246,11 +246,11 @@ fn absolute(path: &std::path::Path) -> Result<PathBuf, Failure> {
 ///
 /// # Errors
 /// Never: the failure is told here, because the status is the shell's.
-pub fn become_program(arguments: &Become) -> Result<ExitCode, Failure> {
+pub fn become_program(arguments: &Become, context: &Context) -> Result<ExitCode, Failure> {
     let library = arguments.preload.as_deref();
     let failure =
         program::become_program(arguments.parent, library, arguments.open_files, &arguments.program);
-    crate::output::Output { json: false, quiet: false }.fail(&failure);
+    context.output.fail(&failure);
     Ok(failure.exit_code())
 }
 

@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         watch: Watch::Record(recorder),
     })?;
     let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
-    let mut child = program::start(&arguments.program, &[preload::find()?], &variables)?;
+    let mut child = program::start(&arguments.program, &[preload::find()?], &variables, context.output)?;
     let code = program::watch(&signals, &mut child)?;
     drop(supervised.finish(&context.output, child.try_wait().ok().flatten()));
     tell(&written, &arguments.output, &context.output)?;

@@ -1,6 +1,7 @@
 //! Watching over a program: it gets our signals, we end with its status, and it ends if we are killed.
 
 use crate::failure::{Exit, Failure};
+use crate::output::Output;
 use hinterland_far::program::{find, named_interpreter};
 use hinterland_os::limits;
 use nix::errno::Errno;
@@ -73,8 +74,9 @@ pub fn start(
     program: &[OsString],
     preloaded: &[PathBuf],
     variables: &[(&str, OsString)],
+    output: Output,
 ) -> Result<Child, Failure> {
-    command(program, preloaded, variables)?.spawn().map_err(|error| not_started(&error))
+    command(program, preloaded, variables, output)?.spawn().map_err(|error| not_started(&error))
 }
 
 /// What [`start`] starts. The thread that spawns it must live as long as the program.
@@ -85,9 +87,13 @@ pub fn command(
     program: &[OsString],
     preloaded: &[PathBuf],
     variables: &[(&str, OsString)],
+    output: Output,
 ) -> Result<Command, Failure> {
     let mut command = Command::new(std::env::current_exe().map_err(|error| not_started(&error))?);
     command.args(["become", "--parent", &std::process::id().to_string()]);
+    if output.json {
+        command.arg("--json");
+    }
     if variables.iter().any(|(name, _)| *name == super::far::SOCKET_VARIABLE)
         && let Some(limit) = raise_open_files()
     {

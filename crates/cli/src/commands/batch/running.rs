@@ -156,7 +156,7 @@ impl Runner<'_> {
         let options = Options { budget, unit_bytes, stores, ahead, service, watch };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
-        let mut command = program::command(&words, &[preload::find()?], &variables)?;
+        let mut command = program::command(&words, &[preload::find()?], &variables, self.context.output)?;
         command.stdin(Stdio::null());
         if let Some(folder) = self.logs {
             let file = |end: &str| {
