@@ -169,7 +169,7 @@ def random_command(chance):
         lambda: ("MSET", key(), value(), key()),
         lambda: ("GETSET", key(), value()),
         lambda: ("GETDEL", key()),
-        lambda: ("GETEX", key(), *chance.choice([(), ("PERSIST",), ("EX", far), ("PXAT", past), ("EX",), ("KEEPTTL",)])),
+        lambda: ("GETEX", key(), *chance.choice([(), ("PERSIST",), ("EX", far), ("PXAT", past), ("EX",), ("EX", -1), ("PX", "soon"), ("KEEPTTL",)])),
         lambda: ("STRLEN", key()),
         lambda: ("APPEND", key(), value()),
         lambda: ("GETRANGE", key(), number(), number()),

@@ -73,6 +73,17 @@ def test_no_word_of_a_request_is_ignored_that_redis_looks_at(serve, peer):
         assert mine == right or mine[0] == right[0] == b"-" and mine[1][:4] == right[1][:4], (words, mine, right)
 
 
+@needs_redis
+def test_the_end_that_getex_gives_is_looked_at_for_a_key_that_is_there(serve, peer):
+    ours, theirs = Wire(serve().port), Wire(peer)
+    ends = [("EX", -1), ("EX", 0), ("PX", "soon"), ("EXAT", -5), ("EX", 2**63 - 1), ("EX",), ("EX", 1, 2), ("KEEPTTL",), ("PERSIST",), ()]
+    for key, has in (("there", True), ("absent", False)):
+        if has:
+            assert ours.ask("SET", key, 1) == theirs.ask("SET", key, 1)
+        for end in ends:
+            assert ours.ask("GETEX", key, *end) == theirs.ask("GETEX", key, *end), (key, end)
+
+
 @pytest.mark.parametrize("mebibytes", [16, 32])
 def test_buffers_need_no_more_room_than_a_value_has(serve, mebibytes):
     port = serve("--buffers", f"{mebibytes + 4}M", kv="128M").port

@@ -8,7 +8,7 @@ use hinterland_pool::{Expects, Replaced};
 use hinterland_resp::command::{Command, Spec};
 use hinterland_resp::float::Float;
 use hinterland_resp::number;
-use hinterland_resp::options::{Condition, Ends, SetOptions, Unit, getex};
+use hinterland_resp::options::{Condition, Ends, OptionError, SetOptions, Unit, getex};
 
 /// How often a conditional write is tried again that another client came before.
 const TRIES_MAX: usize = 1000;
@@ -170,8 +170,17 @@ impl Call<'_> {
 
     pub(super) fn get_ex(&mut self) -> Outcome {
         let now_ms = self.now_ms();
-        let ends = getex(self.words.from(2), now_ms)?;
         let key = self.words.get(1);
+        let ends = match getex(self.words.from(2), now_ms) {
+            // A time is looked at for a key that is there.
+            Err(error)
+                if error != OptionError::Syntax && self.keyspace()?.entry_of(key, now_ms)?.is_none() =>
+            {
+                self.bulk_or_nil(None);
+                return Ok(());
+            }
+            ends => ends?,
+        };
         if ends == Ends::Kept {
             return self.get();
         }
