@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::shapes;
 use crate::size::human;
 use crate::table::{Align, Table};
-use hinterland_proto::control::ObjectInfo;
+use hinterland_proto::control::{ObjectInfo, ObjectState};
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -35,6 +35,13 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
+/// In place of the racks of an object of which no node has a copy any more.
+const LOST: &str = "none: it is lost";
+
+fn is_lost(info: &ObjectInfo) -> bool {
+    info.state == ObjectState::Sealed && info.homes.is_empty()
+}
+
 fn table(objects: &[ObjectInfo]) -> String {
     let mut table = Table::new(&[
         ("NAME", Align::Left),
@@ -56,7 +63,7 @@ fn table(objects: &[ObjectInfo]) -> String {
             info.name.to_string(),
             human(info.bytes),
             shapes::state(info.state).to_owned(),
-            racks.join(", "),
+            if is_lost(info) { LOST.to_owned() } else { racks.join(", ") },
         ]);
     }
     table.text()
@@ -75,6 +82,15 @@ mod tests {
             table(&[info]),
             "NAME                  SIZE  STATE   RACKS\nmodels/small.gguf  145 MiB  sealed  b (down)"
         );
+    }
+
+    #[test]
+    fn an_object_without_a_home_is_lost() {
+        let mut info = sealed();
+        info.homes.clear();
+        assert!(table(&[info.clone()]).ends_with("sealed  none: it is lost"));
+        info.state = ObjectState::Writing;
+        assert!(!table(&[info]).contains("lost"), "it has none yet");
     }
 
     #[test]

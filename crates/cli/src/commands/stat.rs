@@ -54,6 +54,12 @@ fn words(info: &ObjectInfo) -> String {
         let why = if home.heat { ", for heat: its rack reads it a lot" } else { "" };
         lines.push(format!("home     {} in rack {} at {}, {state}{why}", home.node, home.rack, home.address));
     }
+    if info.homes.is_empty() && info.state == ObjectState::Sealed {
+        lines.push(
+            "home     none: it is lost, unless a node that had it comes back (`hinterland rm` forgets it)"
+                .to_owned(),
+        );
+    }
     lines.join("\n")
 }
 
@@ -75,6 +81,17 @@ mod tests {
         let text = words(&sealed());
         assert!(text.contains("size     145 MiB (152043520 bytes)"), "{text}");
         assert!(text.ends_with("home     node-7 in rack b at 127.0.0.1:7401, up"), "{text}");
+    }
+
+    #[test]
+    fn an_object_without_a_home_is_lost() {
+        let mut info = sealed();
+        info.homes.clear();
+        let text = words(&info);
+        assert!(
+            text.contains("copies   1 wanted, 0 held") && text.contains("home     none: it is lost"),
+            "{text}"
+        );
     }
 
     #[test]
