@@ -52,4 +52,9 @@ def test_a_node_stops_in_order_with_its_terminal(node):
     node.run("put", "-", "--name", "kept", input="bytes")
     node.process.send_signal(signal.SIGHUP)
     assert node.process.wait(SECONDS) == 0
-    assert "stopping" in node.words()
+    assert "stopping; objects stay in memory for the next start" in node.words()
+
+
+def test_a_node_without_objects_does_not_speak_of_them(node):
+    assert node.stop() == 0
+    assert "stopping" in node.words() and "objects stay" not in node.words()

@@ -345,6 +345,9 @@ pub fn options(
     Ok(options)
 }
 
+/// How long a node that ends is asked what it holds.
+const LAST_LOOK: Duration = Duration::from_secs(1);
+
 /// Runs a node until SIGINT or SIGTERM. `advice` is said once it is ready.
 ///
 /// # Errors
@@ -380,7 +383,13 @@ pub fn serve(options: NodeOptions, context: &Context, advice: &[String]) -> Resu
     advice.iter().for_each(|line| context.output.say(line));
     while !wait_readable(&signals, None)? {}
     service::tell_stopping();
-    context.output.say("stopping; objects stay in memory for the next start");
+    let status = context.pool_to_watch(LAST_LOOK).and_then(|pool| Ok(pool.status()?));
+    let stays = status.map_or(true, |status| status.used_bytes > 0);
+    context.output.say(if stays {
+        "stopping; objects stay in memory for the next start"
+    } else {
+        "stopping"
+    });
     node.stop();
     Ok(ExitCode::SUCCESS)
 }
