@@ -471,3 +471,20 @@ def test_errors_are_json_where_that_is_asked_for(node):
         said = json.loads(outcome.stderr)
         assert (outcome.returncode, said["exit"], outcome.stdout) == (status, status, ""), (words, outcome)
         assert what in said["error"] and said["hint"], said
+
+
+def test_a_key_file_that_all_can_read_is_warned_of_and_one_that_is_none_is_told(start_node, folder):
+    key = folder / "pool.key"
+    key.write_text("5a" * 32)
+    key.chmod(0o644)
+    node = start_node("keyed", options=["--key", key])
+    warning = f"all users of this host can read the pool's key in {key}"
+    assert node.words().count(warning) == 1 and f"chmod 600 {key}" in node.words()
+    environment = {**os.environ, "HINTERLAND_KEY_FILE": str(key)}
+    assert node.run("ls", env=environment).stderr.count(warning) == 1
+    key.chmod(0o640)
+    assert warning not in node.run("ls", env=environment).stderr
+    for path in (folder / "missing", "/dev/null"):
+        outcome = node.run("ls", env={**environment, "HINTERLAND_KEY_FILE": str(path)}, check=False)
+        assert outcome.returncode == 1 and f"{path}" in outcome.stderr and "HINTERLAND_KEY_FILE" in outcome.stderr, outcome
+        assert "hint: name the file that the nodes have with --key" in outcome.stderr, outcome

@@ -6,7 +6,8 @@ use crate::service;
 use hinterland_os::notice::Notice;
 use hinterland_pool::{Patience, Pool, RingChoice, Silence};
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -89,7 +90,25 @@ impl Context {
             }
             goes_on
         });
+        if let Some(path) = std::env::var_os("HINTERLAND_KEY_FILE").filter(|path| !path.is_empty()) {
+            self.warn_of_key(Path::new(&path));
+        }
         Ok(Pool::connect_patiently(Some(&self.socket()), patience)?)
+    }
+
+    /// Says, once, that others can read the file with the pool's key.
+    pub fn warn_of_key(&self, path: &Path) {
+        const OTHERS_READ: u32 = 0o004;
+        static IS_SAID: AtomicBool = AtomicBool::new(false);
+        let is_open = std::fs::metadata(path)
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & OTHERS_READ != 0);
+        // Relaxed: a flag that orders nothing.
+        if is_open && !IS_SAID.swap(true, Ordering::Relaxed) {
+            self.output.warn(format_args!(
+                "all users of this host can read the pool's key in {path}, and so use the pool (hint: chmod 600 {path})",
+                path = path.display()
+            ));
+        }
     }
 
     /// A wait for nodes that this command talks to past its own begins: people are told of it, and of each that comes behind, if it lasts.

@@ -109,7 +109,7 @@ impl Pool {
     /// one way, or in the one that is chosen for each.
     ///
     /// # Errors
-    /// [`PoolError::Stream`] if the file with the pool's key cannot be read.
+    /// [`PoolError::Refused`] if the file with the pool's key cannot be read.
     pub fn reading_by(&self, way: Option<Way>) -> Result<Self, PoolError> {
         let remotes = Arc::new(Remotes::by(self.session.pool(), way)?);
         Ok(Self { remotes, ..self.clone() })

@@ -11,6 +11,7 @@ use hinterland_proto::{NotAKey, PoolId, PoolKey, Role};
 use hinterland_types::limits::FRAME_BODY_BYTES_MAX;
 use hinterland_types::{Handle, ObjectId};
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Remotes {
     /// which first reads go.
     ///
     /// # Errors
-    /// [`PoolError::Stream`] if the file holds no key; [`PoolError::Refused`] if there is no such way.
+    /// [`PoolError::Refused`] if the file holds no key, or there is no such way.
     pub fn new(pool: PoolId) -> Result<Self, PoolError> {
         let forced = match std::env::var_os("HINTERLAND_RPC") {
             Some(name) => parse_way(&name.to_string_lossy())?,
@@ -78,7 +79,7 @@ impl Remotes {
     /// The same, with this way, or a choice for each read.
     ///
     /// # Errors
-    /// [`PoolError::Stream`] if the file holds no key.
+    /// [`PoolError::Refused`] if the file holds no key.
     pub fn by(pool: PoolId, forced: Option<Way>) -> Result<Self, PoolError> {
         // A variable that is empty is as good as none, as a shell leaves one that is not to count.
         let named = std::env::var_os("HINTERLAND_KEY_FILE").filter(|path| !path.is_empty());
@@ -263,10 +264,26 @@ pub fn call_for_handle(endpoint: &RdmaEndpoint, request: &Request) -> Result<Han
 }
 
 fn read_key(path: &Path) -> Result<PoolKey, PoolError> {
-    let failed =
-        |source| PoolError::Stream { what: format!("reading the pool key {}", path.display()), source };
-    let text = std::fs::read_to_string(path).map_err(failed)?;
-    text.parse().map_err(|error: NotAKey| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, error)))
+    const EINVAL: i32 = 22;
+    const EIO: i32 = 5;
+    let bytes = std::fs::read(path).map_err(|error| {
+        let hint = match error.kind() {
+            ErrorKind::PermissionDenied => "be a user who may read it",
+            _ => "name the file that the nodes have with --key, or unset the variable where they have none",
+        };
+        let text = format!(
+            "the pool's key, which HINTERLAND_KEY_FILE names, is not in {}: {error} (hint: {hint})",
+            path.display()
+        );
+        PoolError::Refused { code: error.raw_os_error().unwrap_or(EIO), text }
+    })?;
+    String::from_utf8_lossy(&bytes).parse().map_err(|_: NotAKey| {
+        let text = format!(
+            "{}, which HINTERLAND_KEY_FILE names, holds no pool key (hint: name the file that the nodes have with --key: 64 hexadecimal digits)",
+            path.display()
+        );
+        PoolError::Refused { code: EINVAL, text }
+    })
 }
 
 impl From<FabricError> for PoolError {
@@ -278,6 +295,17 @@ impl From<FabricError> for PoolError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_is_not_there_is_told_with_the_variable_that_named_it() {
+        for path in ["/no/such/key", "/dev/null", "/"] {
+            let said = read_key(Path::new(path)).unwrap_err().to_string();
+            assert!(
+                said.contains(path) && said.contains("HINTERLAND_KEY_FILE") && said.contains("--key"),
+                "{said}"
+            );
+        }
+    }
 
     #[test]
     fn a_way_has_one_of_four_names_or_none_and_no_other() {

@@ -302,6 +302,7 @@ pub fn options(
     options.numa.clone_from(&memory.numa);
     options.socket_group = memory.socket_group;
     options.key_file.clone_from(&memory.key);
+    memory.key.iter().for_each(|path| context.warn_of_key(path));
     options.streams = usize::from(memory.streams);
     options.rdma = memory.rdma.clone();
     options.eviction = memory.eviction;

@@ -61,6 +61,7 @@ pub struct Arguments {
 /// [`Failure`] with what is in the way.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
+    arguments.key.iter().for_each(|path| context.warn_of_key(path));
     let key = match &arguments.key {
         Some(path) => Some(hinterland_node::read_key(path).map_err(|error| Failure::of(&error))?),
         None => None,
