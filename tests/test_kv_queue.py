@@ -10,12 +10,14 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 
 import numpy
 import pytest
 from conftest import TREE
+from faults import wait_until
 
 # Leaves the interpreter while batches are on their way.
 LEAVER = """
@@ -246,10 +248,22 @@ def test_a_full_queue_refuses_or_waits(kv, node, hinterland):
                                   str(node.process.pid)])
         assert [waiting.submit_put([b"w%d" % number], [b"x"]) for number in range(5)] == [1, 2, 3, 4, 5]
         waker.wait()
+        node.process.send_signal(signal.SIGSTOP)
+        # The two that fit, and one that waits until the program is interrupted.
+        interrupter = threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+        interrupter.start()
+        with pytest.raises(KeyboardInterrupt):
+            for number in range(5, 10):
+                waiting.submit_put([b"w%d" % number], [b"x"])
+        interrupter.join()
     finally:
         node.process.send_signal(signal.SIGCONT)
     assert [answer[1] for answer in answered(refusing, 2)] == [True] * 2
-    assert [answer[1] for answer in answered(waiting, 5)] == [True] * 5
+    waiting.submit_put([b"last"], [b"x"])
+    wait_until(lambda: kv.exists([b"last"]) == [True])
+    # No batch of those that were interrupted comes later.
+    answers = waiting.drain()
+    assert [answer[0] for answer in sorted(answers)] == list(range(1, len(answers) + 1)) and all(answer[1] for answer in answers)
     refusing.close(), waiting.close()
 
 

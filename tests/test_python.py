@@ -1,6 +1,7 @@
 """The Python package: objects by every way in and out, buffers without copies, errors, locks, forks."""
 
 import ast
+import contextlib
 import copy
 import errno
 import functools
@@ -502,6 +503,37 @@ def test_locks_exclude_pools_and_waiting_lets_threads_run(hinterland, node):
         with pytest.raises(hinterland.HinterlandError) as failure:
             one.free(address)
         assert failure.value.errno == errno.EINVAL
+
+
+@contextlib.contextmanager
+def interrupt(seconds=0.3):
+    """Ctrl-C comes soon, and ends what is done."""
+    timer = threading.Timer(seconds, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        yield
+    timer.join()
+
+
+def test_an_interrupt_ends_a_wait_for_a_lock_and_leaves_the_queue(hinterland, node):
+    with hinterland.Pool(node.socket) as one, hinterland.Pool(node.socket) as other:
+        address = one.alloc(64)
+        # Far longer than the test may take.
+        for wait in (lambda: other.wlock(address, wait=86400), lambda: other.rlock(address, wait=86400),
+                     lambda: other.write_guard(address, 64, wait=86400), lambda: other.read_guard(address, 64, wait=86400)):
+            with one.wlock(address), interrupt():
+                wait()
+            # Nobody stands in the queue, or has the lock without knowing.
+            with one.wlock(address, wait=0):
+                pass
+        reading, another = one.read_guard(address, 64), other.read_guard(address, 64)
+        with interrupt():
+            reading.upgrade(wait=86400)
+        another.unlock()
+        reading.upgrade(wait=30)
+        reading.write(0, b"written")
+        reading.unlock()
+        assert one.read(address, 7) == b"written"
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

@@ -227,7 +227,8 @@ impl Pool {
         wait: Duration,
     ) -> Result<(), PoolError> {
         let ask = |queue, wait_ms| Request::LockWait { address, mode, upgrade: false, queue, wait_ms };
-        take_lock(self.session(), wait, ask).map(drop)
+        let give_back = || drop(self.unlock(address));
+        take_lock(self.session(), wait, ask, give_back).map(drop)
     }
 
     /// Forgets an object, so that the next use of its addresses asks the node.

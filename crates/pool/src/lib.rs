@@ -52,3 +52,4 @@ pub use rings::{RingChoice, Rings};
 pub use scratch::Scratch;
 pub use session::{Line, Session, default_socket};
 pub use silence::{Patience, Silence};
+pub use waiting::end_waits_when;

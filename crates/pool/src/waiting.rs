@@ -1,8 +1,11 @@
-//! Waiting for a lock: the node waits in short slices, so that other threads may use the session in between.
+//! Waiting for a lock, or for room in a queue: in short slices, so that other threads may use the session in between, and that a program that
+//! is interrupted waits no longer.
 
 use crate::session::unexpected;
 use crate::{PoolError, Session};
 use hinterland_proto::control::{Reply, Request};
+use std::io;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// How long the node waits for a lock before the session is let go for a moment.
@@ -10,20 +13,51 @@ const LOCK_SLICE: Duration = Duration::from_millis(20);
 /// How long the session is let go.
 const LOCK_PAUSE: Duration = Duration::from_micros(200);
 
+/// How often a wait asks whether the program was interrupted.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 const ETIMEDOUT: i32 = 110;
 
-/// Takes a lock within so long; gives its fence and until when that counts. `ask` makes the question, from whether to stand in the queue
-/// and for how many milliseconds.
+static LOOK: OnceLock<fn() -> io::Result<()>> = OnceLock::new();
+
+/// Has all waits of this process for locks, and for room in a queue, end with the error that `look` gives: for interpreters, which note a signal
+/// and raise it when they go on. It is called about ten times a second by each thread that waits. The first that is set stays.
+pub fn end_waits_when(look: fn() -> io::Result<()>) {
+    let _ = LOOK.set(look);
+}
+
+/// Whether the program was interrupted: then with its error.
 ///
 /// # Errors
-/// [`PoolError::Refused`] with `ETIMEDOUT`, or what the node says.
+/// [`PoolError::Stream`] with it.
+pub(crate) fn look(what: &str) -> Result<(), PoolError> {
+    let looked = LOOK.get().map_or(Ok(()), |look| look());
+    looked.map_err(|source| PoolError::Stream { what: what.to_owned(), source })
+}
+
+/// Takes a lock within so long; gives its fence and until when that counts. `ask` makes the question, from whether to stand in the queue
+/// and for how many milliseconds; `give_back` unlocks what was granted to a program that was interrupted.
+///
+/// # Errors
+/// [`PoolError::Refused`] with `ETIMEDOUT`, or what the node says; [`PoolError::Stream`] with why the program wants to wait no longer.
 pub(crate) fn take_lock(
     session: &Session,
     wait: Duration,
     ask: impl Fn(bool, u32) -> Request,
+    give_back: impl Fn(),
 ) -> Result<(u64, u64), PoolError> {
     let start = Instant::now();
+    let mut looked = start;
     loop {
+        if looked.elapsed() >= LOOK_EVERY {
+            looked = Instant::now();
+            if let Err(interrupted) = look("waiting for a lock") {
+                if leave_queue(session, wait, &ask(false, 0)).is_ok() {
+                    give_back();
+                }
+                return Err(interrupted);
+            }
+        }
         let left = wait.saturating_sub(start.elapsed());
         // At most 20: the cast loses nothing.
         let wait_ms = left.min(LOCK_SLICE).as_millis() as u32;

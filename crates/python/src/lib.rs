@@ -27,6 +27,8 @@ use pyo3::prelude::*;
 /// The compiled part of `hinterland`.
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::blocks::Fragments;
     #[pymodule_export]
@@ -45,6 +47,15 @@ mod _native {
     use super::pool::Pool;
     #[pymodule_export]
     use super::queue::KvQueue;
+
+    /// Waits end when a handler of a signal raises, as for ctrl-C.
+    #[pymodule_init]
+    fn begin(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        hinterland_pool::end_waits_when(|| {
+            Python::attach(|py| py.check_signals()).map_err(std::io::Error::other)
+        });
+        Ok(())
+    }
 
     /// Version of the library.
     #[pymodule_export]

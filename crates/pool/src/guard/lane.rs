@@ -176,7 +176,14 @@ impl Taking {
     ) -> Result<(u64, u64), PoolError> {
         let address = self.lock;
         let ask = |queue, wait_ms| Request::GuardLock { address, bytes, mode, upgrade, queue, wait_ms };
-        let taken = take_lock(&self.lane.session, wait, ask)?;
+        // Of a guard for reading that was to be one for writing, nothing is given back: whoever has it unlocks it.
+        let lane = Arc::clone(&self.lane);
+        let give_back = || {
+            if !upgrade {
+                drop(lane.unlock(address, true))
+            }
+        };
+        let taken = take_lock(&self.lane.session, wait, ask, give_back)?;
         fault_point::reach("lock-taken");
         self.is_done = true;
         Ok(taken)

@@ -3,6 +3,7 @@
 use super::read::streams;
 use super::runs::{Gather, Run, Scatter};
 use super::{EINVAL, KvCache, block_key};
+use crate::waiting::{LOOK_EVERY, look};
 use crate::{PoolError, Stored};
 use hinterland_kv::BlockKey;
 use hinterland_os::poll::EventCounter;
@@ -300,7 +301,17 @@ impl<K: Send + 'static> KvQueue<K> {
                 );
                 return Err(Box::new(Refusal { error: refused(EAGAIN, text), kept }));
             }
-            state = self.shared.room.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (woken, waited) =
+                self.shared.room.wait_timeout(state, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner);
+            state = woken;
+            if waited.timed_out() {
+                // Whoever drains may hold what it takes to look.
+                drop(state);
+                if let Err(error) = look("waiting for room in a queue") {
+                    return Err(Box::new(Refusal { error, kept }));
+                }
+                state = self.shared.lock();
+            }
         }
         let id = state.next;
         state.next += 1;
