@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import copy
+import ctypes
 import errno
 import functools
 import gc
@@ -536,6 +537,52 @@ def test_an_interrupt_ends_a_wait_for_a_lock_and_leaves_the_queue(hinterland, no
         assert one.read(address, 7) == b"written"
 
 
+def test_a_lock_is_for_reading_or_for_writing(hinterland, node):
+    with hinterland.Pool(node.socket) as pool:
+        with pytest.raises(ValueError, match='"read" or "write"'):
+            hinterland._native.Pool.lock(pool, pool.alloc(64), "Read", 0.0)
+
+
+@pytest.mark.parametrize("memory,right", [
+    (ctypes.create_string_buffer(b"some bytes", 10), b"some bytes"),
+    ((ctypes.c_int32 * 3)(1, 2, 3), b"\1\0\0\0\2\0\0\0\3\0\0\0"),
+    (ctypes.c_uint16(258), b"\2\1"),
+    (numpy.array(258, "<u4"), b"\2\1\0\0"),
+])
+def test_memory_without_dimensions_goes_in_and_out(hinterland, near, memory, right):
+    near.put("shapeless", memory)
+    assert near.get("shapeless") == right
+    near.create_region("filled", 4096)
+    address = memory.ctypes.data if isinstance(memory, numpy.ndarray) else ctypes.addressof(memory)
+    with near.open("filled", writable=True) as region, near.kv("shapeless") as kv:
+        region.write_at(0, memory)
+        assert kv.put([b"key"], [memory]) == [True]
+        ctypes.memset(address, 0, len(right))
+        assert region.read_into(memory) == len(right) and memoryview(memory).tobytes() == right
+        ctypes.memset(address, 0, len(right))
+        assert kv.read_into([b"key"], [memory]) == [len(right)] and memoryview(memory).tobytes() == right
+    with pytest.raises(TypeError, match="cannot be written"):
+        near.open("shapeless").read_into(numpy.broadcast_to(numpy.array(1), ()))
+    with pytest.raises(TypeError, match="objects of Python"):
+        near.open("filled", writable=True).write_at(0, ctypes.py_object(right))
+
+
+def test_fragments_fit_memory_and_numbers_of_lists_are_refused_with_their_range(hinterland, near):
+    with pytest.raises(hinterland.HinterlandError, match="longer than all memory") as failure:
+        hinterland.Fragments([1, 1], [2**63, 2**63])
+    assert failure.value.errno == errno.EINVAL
+    with near.kv("numbers") as kv:
+        for call, argument in [(lambda: hinterland.Fragments([-1], [1]), "addresses"), (lambda: hinterland.Fragments([1], [2**64]), "sizes"),
+                               (lambda: kv.read_into([b"a"], [bytearray(1)], offsets=[2**32]), "offsets"),
+                               (lambda: kv.read_into([b"a"], [bytearray(1)], offsets=[-1]), "offsets"),
+                               (lambda: kv.read_ranges([b"a"], [[bytearray(1)]], [[2**70]]), "offsets")]:
+            with pytest.raises(ValueError, match="out of range .hint: 0 to ") as failure:
+                call()
+            assert argument in str(failure.value.__notes__)
+        with pytest.raises(TypeError):
+            kv.read_into([b"a"], [bytearray(1)], offsets=["1"])
+
+
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
@@ -573,6 +620,12 @@ def test_what_is_closed_says_so(hinterland, node):
     pool.put("one", b"1")
     opened = pool.open("one")
     opened.close()
+    with pool.map("one") as mapped:
+        assert bytes(mapped) == b"1" and is_mapped(mapped.pointer)
+    # An address that may be another's by now is not given away.
+    with pytest.raises(ValueError, match="closed"):
+        print(mapped.pointer)
+    assert "closed" in repr(mapped)
     pool.close()
     pool.close()
     for wrong in (pool.members, opened.read_at, lambda: pool.socket):

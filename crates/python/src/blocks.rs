@@ -1,9 +1,10 @@
 //! The memory of a batch of blocks: buffers, lists of buffers, or fragments by their address.
 
+use crate::buffer::Memory;
 use crate::failure::Failure;
+use crate::number::all_whole;
 use crate::strided::{readable, writable};
 use hinterland_pool::{Batch, Gather, PoolError, Run, Scatter};
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -21,8 +22,8 @@ impl Fragments {
     #[new]
     #[pyo3(signature = (addresses, sizes, owner = None, writable = true))]
     fn new(
-        addresses: Vec<usize>,
-        sizes: Vec<usize>,
+        #[pyo3(from_py_with = all_whole)] addresses: Vec<usize>,
+        #[pyo3(from_py_with = all_whole)] sizes: Vec<usize>,
         owner: Option<Py<PyAny>>,
         writable: bool,
     ) -> PyResult<Self> {
@@ -38,6 +39,11 @@ impl Fragments {
             return Err(
                 Failure::argument("a fragment at address 0 (hint: pass the address of memory)").into()
             );
+        }
+        let total = sizes.iter().try_fold(0_usize, |total, &bytes| total.checked_add(bytes));
+        if total.is_none_or(|total| isize::try_from(total).is_err()) {
+            let text = "the fragments are longer than all memory (hint: sizes are in bytes)";
+            return Err(Failure::argument(text).into());
         }
         let runs = addresses.into_iter().zip(sizes).map(|(start, bytes)| Run::single(start, bytes)).collect();
         Ok(Self { runs, writable, _owner: owner })
@@ -80,7 +86,7 @@ pub(crate) enum Direction {
 /// Keeps the memory of a batch in place.
 #[derive(Default)]
 pub(crate) struct Kept {
-    _buffers: Vec<PyUntypedBuffer>,
+    _buffers: Vec<Memory>,
     _fragments: Vec<Py<Fragments>>,
 }
 

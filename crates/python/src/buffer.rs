@@ -2,27 +2,120 @@
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use std::io::{self, Read};
 
 /// The memory of an object, kept alive and in place.
+pub(crate) enum Memory {
+    /// Elements in some order.
+    Shaped(PyUntypedBuffer),
+    /// Bytes in a row of which the object says no more, as those of `ctypes` and arrays without dimensions.
+    Plain(Plain),
+}
+
+/// A view that has no shape.
+pub(crate) struct Plain(Box<ffi::Py_buffer>);
+
+// SAFETY: the exporter keeps the memory in place, whichever thread has the view; it is released by one that is attached to the interpreter.
+unsafe impl Send for Plain {}
+// SAFETY: as above; the view does not change.
+unsafe impl Sync for Plain {}
+
+impl Plain {
+    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the object is alive, and the view is filled in or an exception is set.
+        let got = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FORMAT) };
+        if got == 0 { Ok(Self(view)) } else { Err(PyErr::fetch(object.py())) }
+    }
+
+    fn format(&self) -> &[u8] {
+        if self.0.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: the exporter keeps the string as long as the view.
+        unsafe { std::ffi::CStr::from_ptr(self.0.format) }.to_bytes()
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // SAFETY: the view was filled in, and is released once.
+        Python::attach(|_| unsafe { ffi::PyBuffer_Release(&raw mut *self.0) });
+    }
+}
+
+impl Memory {
+    /// Length in bytes.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Shaped(buffer) => buffer.len_bytes(),
+            // A length is not negative.
+            Self::Plain(plain) => plain.0.len as usize,
+        }
+    }
+
+    /// The first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.pointer().expose_provenance()
+    }
+
+    /// Whether it cannot be written.
+    pub(crate) fn is_readonly(&self) -> bool {
+        match self {
+            Self::Shaped(buffer) => buffer.readonly(),
+            Self::Plain(plain) => plain.0.readonly != 0,
+        }
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        match self {
+            Self::Shaped(buffer) => buffer.buf_ptr().cast(),
+            Self::Plain(plain) => plain.0.buf.cast(),
+        }
+    }
+
+    fn is_contiguous(&self) -> bool {
+        match self {
+            Self::Shaped(buffer) => buffer.is_c_contiguous(),
+            Self::Plain(_) => true,
+        }
+    }
+
+    fn format(&self) -> &[u8] {
+        match self {
+            Self::Shaped(buffer) => buffer.format().to_bytes(),
+            Self::Plain(plain) => plain.format(),
+        }
+    }
+}
+
+/// The memory of an object.
 ///
 /// # Errors
 /// `TypeError` for an object without a buffer, and for an array of objects, whose memory has pointers: they mean nothing to another
 /// process, and bytes in their place end the interpreter.
-pub(crate) fn buffer_of(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
-    let buffer = PyUntypedBuffer::get(object)?;
+pub(crate) fn buffer_of(object: &Bound<'_, PyAny>) -> PyResult<Memory> {
+    let memory = match PyUntypedBuffer::get(object) {
+        Ok(buffer) => Memory::Shaped(buffer),
+        // No shape, or no distances: then it is in a row, or the object says why not.
+        Err(error) if error.is_instance_of::<PyBufferError>(object.py()) => {
+            Memory::Plain(Plain::of(object).map_err(|_| error)?)
+        }
+        Err(error) => return Err(error),
+    };
     // Names of fields stand between colons; outside of them an O is a pointer to an object.
-    if buffer.format().to_bytes().split(|&byte| byte == b':').step_by(2).any(|codes| codes.contains(&b'O')) {
+    if memory.format().split(|&byte| byte == b':').step_by(2).any(|codes| codes.contains(&b'O')) {
         let text = "the buffer has objects of Python in it, not their bytes (hint: pass an array of numbers)";
         return Err(PyTypeError::new_err(text));
     }
-    Ok(buffer)
+    Ok(memory)
 }
 
 /// Contiguous memory of an object, kept alive and in place as long as this value.
 pub(crate) struct Bytes {
-    buffer: PyUntypedBuffer,
+    memory: Memory,
 }
 
 impl Bytes {
@@ -31,11 +124,11 @@ impl Bytes {
     /// # Errors
     /// Those of [`buffer_of`]; `BufferError` for an object that is not contiguous.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = buffer_of(object)?;
-        if !buffer.is_c_contiguous() {
+        let memory = buffer_of(object)?;
+        if !memory.is_contiguous() {
             return Err(PyBufferError::new_err("the bytes are not contiguous (hint: copy them first)"));
         }
-        Ok(Self { buffer })
+        Ok(Self { memory })
     }
 
     /// The memory of an object, to be filled.
@@ -44,7 +137,7 @@ impl Bytes {
     /// As [`of`](Self::of), and `TypeError` for memory that cannot be written.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let bytes = Self::of(object)?;
-        if bytes.buffer.readonly() {
+        if bytes.memory.is_readonly() {
             let text = "the buffer cannot be written (hint: pass a bytearray or a writable array)";
             return Err(PyTypeError::new_err(text));
         }
@@ -53,7 +146,7 @@ impl Bytes {
 
     /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
-        self.buffer.len_bytes()
+        self.memory.len()
     }
 
     /// The bytes. A program that changes them at the same time in another thread gets some mixture, as from any file.
@@ -62,7 +155,7 @@ impl Bytes {
             return &[];
         }
         // SAFETY: the exporter keeps the memory in place while the buffer is held; it is contiguous and not empty.
-        unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts(self.memory.pointer(), self.len()) }
     }
 
     /// The bytes, to be filled.
@@ -71,7 +164,7 @@ impl Bytes {
             return &mut [];
         }
         // SAFETY: as in `as_slice`; only what `writable` made is filled.
-        unsafe { std::slice::from_raw_parts_mut(self.buffer.buf_ptr().cast(), self.len()) }
+        unsafe { std::slice::from_raw_parts_mut(self.memory.pointer(), self.len()) }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::blocks::{Blocks, Direction};
 use crate::failure::Failure;
 use crate::gpu::KvGpu;
 use crate::keys::{Key, Keys};
-use crate::number::{count, count_if_any, whole, whole_if_any};
+use crate::number::{all_whole_if_any, count, count_if_any, lists_of_whole, whole, whole_if_any};
 use crate::own::Own;
 use crate::queue::KvQueue;
 use hinterland_pool::{GatheredRuns, GpuOptions, KvCache as Client, QueueOptions, Scatter, Stored};
@@ -118,7 +118,7 @@ impl KvCache {
         py: Python<'_>,
         keys: Keys,
         buffers: Vec<Bound<'_, PyAny>>,
-        offsets: Option<Vec<u32>>,
+        #[pyo3(from_py_with = all_whole_if_any)] offsets: Option<Vec<u32>>,
         remote: bool,
     ) -> PyResult<Vec<Option<u32>>> {
         let offsets = offsets.unwrap_or_else(|| vec![0; keys.len()]);
@@ -153,7 +153,7 @@ impl KvCache {
         py: Python<'_>,
         keys: Keys,
         buffers: Vec<Vec<Bound<'_, PyAny>>>,
-        offsets: Vec<Vec<u32>>,
+        #[pyo3(from_py_with = lists_of_whole)] offsets: Vec<Vec<u32>>,
     ) -> PyResult<Vec<Option<u32>>> {
         let counts: Vec<usize> = offsets.iter().map(Vec::len).collect();
         if keys.len() != counts.len() || buffers.iter().map(Vec::len).ne(counts.iter().copied()) {

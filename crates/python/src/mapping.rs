@@ -30,7 +30,6 @@ pub(crate) struct Mapping {
     is_remote: bool,
     #[pyo3(get)]
     is_symmetric: bool,
-    #[pyo3(get)]
     pointer: usize,
 }
 
@@ -93,6 +92,13 @@ impl Mapping {
         Ok(advised?)
     }
 
+    /// Where the memory is, for programs that pass addresses; nothing tells them of the end of the mapping.
+    #[getter]
+    fn pointer(&self) -> PyResult<usize> {
+        self.shown()?;
+        Ok(self.pointer)
+    }
+
     /// Ends the mapping, or leaves it to the last view of its memory.
     fn close(&self, py: Python<'_>) {
         let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -119,6 +125,9 @@ impl Mapping {
     }
 
     fn __repr__(&self) -> String {
+        if self.closed() {
+            return format!("<hinterland.Mapping of {:?}, closed>", self.name);
+        }
         let place = if self.is_remote { "from another rack" } else { "of this rack" };
         format!(
             "<hinterland.Mapping of {:?}, {} bytes {place} at {:#x}>",

@@ -32,6 +32,37 @@ pub(crate) fn whole_if_any<const MIN: u64, const MAX: u64, T: TryFrom<u64>>(
     if object.is_none() { Ok(None) } else { whole::<MIN, MAX, T>(object).map(Some) }
 }
 
+/// A list of numbers, each of which fits.
+///
+/// # Errors
+/// As [`whole`].
+pub(crate) fn all_whole<T: TryFrom<u64>>(object: &Bound<'_, PyAny>) -> PyResult<Vec<T>> {
+    let refused = || {
+        let most = if size_of::<T>() < size_of::<u64>() { u64::from(u32::MAX) } else { u64::MAX };
+        PyValueError::new_err(format!("a number of a list is out of range (hint: 0 to {most} are possible)"))
+    };
+    let numbers = object.extract::<Vec<u64>>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(object.py()) { refused() } else { error }
+    })?;
+    numbers.into_iter().map(|number| T::try_from(number).map_err(|_| refused())).collect()
+}
+
+/// The same, or `None`.
+///
+/// # Errors
+/// As [`whole`].
+pub(crate) fn all_whole_if_any<T: TryFrom<u64>>(object: &Bound<'_, PyAny>) -> PyResult<Option<Vec<T>>> {
+    if object.is_none() { Ok(None) } else { all_whole(object).map(Some) }
+}
+
+/// A list of such lists.
+///
+/// # Errors
+/// As [`whole`].
+pub(crate) fn lists_of_whole<T: TryFrom<u64>>(object: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<T>>> {
+    object.extract::<Vec<Bound<'_, PyAny>>>()?.iter().map(all_whole).collect()
+}
+
 /// Any number of bytes, and any place among them.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use hinterland_proto::control::{self, AllocationKind, LockMode, Placement};
 use hinterland_region::{Access, MapOptions, RegionError, Regions};
 use hinterland_types::limits::COPIES_MAX;
 use hinterland_types::{GlobalAddress, ObjectName, RackName, Rights};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::path::PathBuf;
@@ -309,7 +309,14 @@ impl Pool {
         wait: f64,
     ) -> PyResult<()> {
         let address = global(address)?;
-        let mode = if mode == "read" { LockMode::Read } else { LockMode::Write };
+        let mode = match mode {
+            "read" => LockMode::Read,
+            "write" => LockMode::Write,
+            other => {
+                let text = format!("{other:?} is no way to lock (hint: \"read\" or \"write\")");
+                return Err(PyValueError::new_err(text));
+            }
+        };
         let wait = seconds(wait)?;
         self.with(py, |connected| Ok(connected.client.lock_within(address, mode, wait)?))
     }

@@ -1,8 +1,7 @@
 //! Memory of Python objects that need not be contiguous: a view of one block in a larger array.
 
-use crate::buffer::buffer_of;
+use crate::buffer::{Memory, buffer_of};
 use hinterland_pool::Run;
-use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::prelude::*;
 
@@ -10,24 +9,28 @@ use pyo3::prelude::*;
 ///
 /// # Errors
 /// Those of [`buffer_of`]; `BufferError` for an object that reaches its rows by pointers.
-pub(crate) fn readable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResult<PyUntypedBuffer> {
-    let buffer = buffer_of(object)?;
+pub(crate) fn readable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResult<Memory> {
+    let memory = buffer_of(object)?;
+    let Memory::Shaped(buffer) = &memory else {
+        add_runs(memory.start(), &[], &[], memory.len(), runs);
+        return Ok(memory);
+    };
     if buffer.suboffsets().is_some_and(|offsets| offsets.iter().any(|&offset| offset >= 0)) {
         return Err(PyBufferError::new_err("the buffer reaches its rows by pointers (hint: copy it first)"));
     }
     let start = buffer.buf_ptr().expose_provenance();
     add_runs(start, buffer.shape(), buffer.strides(), buffer.item_size(), runs);
-    Ok(buffer)
+    Ok(memory)
 }
 
 /// Adds the memory of an object, to be filled, to `runs`; what is returned keeps it alive and in place.
 ///
 /// # Errors
 /// As [`readable`], `TypeError` for memory that cannot be written, `BufferError` for elements that share memory.
-pub(crate) fn writable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResult<PyUntypedBuffer> {
+pub(crate) fn writable(object: &Bound<'_, PyAny>, runs: &mut Vec<Run>) -> PyResult<Memory> {
     let first = runs.len();
     let buffer = readable(object, runs)?;
-    if buffer.readonly() {
+    if buffer.is_readonly() {
         let text = "the buffer cannot be written (hint: pass a bytearray or a writable array)";
         return Err(PyTypeError::new_err(text));
     }
