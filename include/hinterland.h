@@ -203,10 +203,10 @@ int hl_handle_close(hl_handle *handle);
 
 /* Maps an object for reading: of this rack its own memory, of another rack a cache that is filled when it is touched. It
  * lies at the same pointer in every process where that is free. If all its nodes die, a touch of bytes that are not on
- * this host is SIGBUS, and the reason is on stderr. */
+ * this host is SIGBUS, and the reason is on stderr. -EINVAL: it has no bytes, which is no memory: hl_stat tells before. */
 int hl_map(hl_pool *pool, const char *name, const void **pointer, uint64_t *bytes);
 
-/* Maps a region of this rack for reading and writing. -EACCES: it is a sealed object. */
+/* Maps a region of this rack for reading and writing. -EACCES: it is a sealed object, which hl_map maps. -ENOTSUP: it lies in another rack. */
 int hl_map_region(hl_pool *pool, const char *name, void **pointer, uint64_t *bytes);
 
 /* Unmaps what one of the two returned. */
@@ -281,7 +281,8 @@ typedef struct hl_completion {
     uint32_t reserved; /* 0 */
 } hl_completion;
 
-/* Opens a queue: `workers` threads with a session each, at most `depth` batches that wait or are seen to. 0: 2 and 1024. */
+/* Opens a queue: `workers` threads with a session each, 1 to 64, and at most `depth` batches that wait or are seen to, 1 to 65536. 0: 2 and
+ * 1024. -EINVAL: more of either. */
 int hl_kv_queue_open(hl_kv *kv, uint32_t workers, uint32_t depth, hl_kv_queue **queue);
 
 /* The descriptor that is readable while completions wait, for poll and event loops. It is the queue's: nobody reads from it or

@@ -66,6 +66,10 @@ unsafe fn map(
             RegionError::Range(_) => {
                 Failure::argument(format!("{name} has no bytes (hint: hl_stat tells the size before)"))
             }
+            other if access == Access::SharedWrite && other.code() == libc::EACCES => {
+                let text = "it can be read and nothing else (hint: map it with hl_map)";
+                Failure::new(libc::EACCES, format!("{name} is sealed: {text}"))
+            }
             other => other.into(),
         })?;
         let first = region.pointer().as_ptr();

@@ -163,6 +163,14 @@ fn a_region_is_shared_by_address_and_by_pointer() {
         assert_eq!(hl_read(other.0, address, found.as_mut_ptr().cast(), found.len()), 0);
         assert_eq!(found, text);
         refused(hl_map_region(one.0, far, &mut memory, &mut bytes), libc_errno::ENOTSUP, "another rack");
+        let sealed = c"sealed".as_ptr();
+        assert_eq!(hl_put_buffer(one.0, sealed, text.as_ptr().cast(), text.len(), null()), 0, "{}", words());
+        refused(
+            hl_map_region(one.0, sealed, &mut memory, &mut bytes),
+            libc_errno::EACCES,
+            "sealed is sealed",
+        );
+        assert!(words().contains("hint: map it with hl_map"), "{}", words());
     }
 }
 

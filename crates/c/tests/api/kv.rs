@@ -124,6 +124,13 @@ fn null_and_nonsense_about_blocks_are_refused_with_words() {
         refused(hl_kv_match_prefix(kv, right.as_ptr(), 1, null_mut()), EINVAL, "NULL");
         assert_eq!(hl_kv_put(kv, null(), 0, null_mut()), 0);
         let mut queue = null_mut();
+        refused(hl_kv_queue_open(kv, 65, 0, &mut queue), EINVAL, "65 workers (hint: 1 to 64");
+        refused(
+            hl_kv_queue_open(kv, 0, u32::MAX, &mut queue),
+            EINVAL,
+            "4294967295 batches at once (hint: 1 to 65536",
+        );
+        assert!(queue.is_null());
         assert_eq!(hl_kv_queue_open(kv, 0, 0, &mut queue), 0, "{}", words());
         refused(hl_kv_submit(queue, 11, right.as_ptr(), 1, null_mut(), &mut number), EINVAL, "HL_KV_");
         refused(hl_kv_submit(queue, 1, right.as_ptr(), 1, null_mut(), null_mut()), EINVAL, "NULL");

@@ -44,7 +44,7 @@ pub struct QueueOptions {
 impl QueueOptions {
     /// Most threads of a queue: more than this copy no faster.
     pub const WORKERS_MAX: usize = 64;
-    /// Most batches of a queue at once, whatever is asked for.
+    /// Most batches of a queue at once.
     pub const DEPTH_MAX: usize = 1 << 16;
 }
 
@@ -177,13 +177,17 @@ impl<K: Send + 'static> KvQueue<K> {
     /// A queue over the namespace of `cache`, with sessions of its own.
     ///
     /// # Errors
-    /// [`PoolError`] if the node does not answer, or the system has no thread or descriptor left.
+    /// [`PoolError::Refused`] with `EINVAL` for options out of range; [`PoolError`] if the node does not answer, or the system has no thread or descriptor left.
     pub fn open(cache: &KvCache, options: QueueOptions) -> Result<Self, PoolError> {
-        let options = QueueOptions {
-            workers: options.workers.clamp(1, QueueOptions::WORKERS_MAX),
-            depth: options.depth.clamp(1, QueueOptions::DEPTH_MAX),
-            ..options
-        };
+        for (what, number, most) in [
+            ("workers", options.workers, QueueOptions::WORKERS_MAX),
+            ("batches at once", options.depth, QueueOptions::DEPTH_MAX),
+        ] {
+            if !(1..=most).contains(&number) {
+                let text = format!("a queue of {number} {what} (hint: 1 to {most} are possible)");
+                return Err(refused(EINVAL, text));
+            }
+        }
         let state = State { waiting: VecDeque::new(), done: Vec::new(), running: 0, next: 1, closed: false };
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
