@@ -506,6 +506,22 @@ def test_writers_at_once_get_what_each_has_written(mount):
         assert (mount / f"w{number}").read_bytes() == f"{number:04}".encode() * 700_000
 
 
+def test_programs_that_rewrite_a_file_at_once_find_it_each_time(mount, node):
+    """None of them makes it; each opens what others have just written and closed."""
+    (mount / "shared").write_bytes(bytes(4096))
+    script = (
+        "import os, sys\n"
+        "for number in range(250):\n"
+        "    with open(sys.argv[1], 'r+b', buffering=0) as file: os.pwrite(file.fileno(), sys.argv[2].encode() * 1024, 1024 * int(sys.argv[2]))\n"
+        "    if number % 25 == 0: os.truncate(sys.argv[1], 4096)\n"
+    )
+    writers = [subprocess.Popen([sys.executable, "-c", script, mount / "shared", str(number)], stderr=subprocess.PIPE, text=True) for number in range(4)]
+    assert [(writer.communicate(timeout=120)[1], writer.returncode) for writer in writers] == [("", 0)] * 4
+    whole = b"".join(str(number).encode() * 1024 for number in range(4))
+    assert (mount / "shared").read_bytes() == whole
+    wait_until(lambda: content(node, "shared") == whole)
+
+
 def test_read_only_is_the_default(node, folder):
     mounted = Mount(node, folder, options=())
     try:

@@ -14,6 +14,10 @@ use std::time::{Duration, Instant};
 /// How long a draft waits for the program that it was made for to open it.
 const UNCLAIMED_MAX: Duration = Duration::from_secs(5);
 
+/// How long it is not published for somebody who was told to look its name up again: far longer than the kernel takes for that. A program that is killed
+/// meanwhile never comes.
+const COMES_WITHIN: Duration = Duration::from_secs(1);
+
 /// What is to become of a file.
 pub(crate) enum Fate {
     /// It is being written.
@@ -45,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) handles: u64,
     pub(crate) writers: u64,
     /// Threads that are to open it for writing: it was made of an object for them.
-    awaited: u32,
+    awaited: Vec<(u32, Instant)>,
     /// Whether a descriptor of it was ever closed. The kernel says so before it says that a handle is used no longer, unless the program
     /// was killed while it was opening the file.
     was_closed: bool,
@@ -124,7 +128,7 @@ impl Inner {
             writer: maker,
             handles: 0,
             writers: 0,
-            awaited: 0,
+            awaited: Vec::new(),
             was_closed: false,
             has_ended: false,
             made: Instant::now(),
@@ -170,14 +174,27 @@ impl Inner {
     }
 
     /// A thread was told to look the name up once more, to find this and write it. Until then it does not end when others close it.
-    pub(crate) fn expect(&mut self) {
-        self.awaited += 1;
+    pub(crate) fn expect(&mut self, thread: u32) {
         self.made = Instant::now();
+        // Whoever never came is forgotten here: a file has few writers.
+        self.awaited.retain(|(other, told)| *other != thread && told.elapsed() < UNCLAIMED_MAX);
+        self.awaited.push((thread, self.made));
+    }
+
+    /// Whether somebody who is to write it has not come yet. It is not published before: they would find an object once more, and the kernel looks
+    /// a name up again only once.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.awaited.iter().any(|(_, told)| told.elapsed() < COMES_WITHIN)
+    }
+
+    /// A thread has come that may have been told to look the name up again.
+    pub(crate) fn has_come(&mut self, thread: u32) {
+        self.awaited.retain(|(other, _)| *other != thread);
     }
 
     /// Whether it ends as nobody has it open any more: it is an object, or to be none.
     pub(crate) fn is_to_end(&self) -> bool {
-        let is_awaited = self.awaited > 0 && self.made.elapsed() < UNCLAIMED_MAX;
+        let is_awaited = self.awaited.iter().any(|(_, told)| told.elapsed() < UNCLAIMED_MAX);
         self.handles == 0 && (self.is_over() || self.name.is_none() || !(self.changed || is_awaited))
     }
 
@@ -185,7 +202,9 @@ impl Inner {
     pub(crate) fn open(&mut self, thread: u32, writes: bool) {
         self.handles += 1;
         self.writers += u64::from(writes);
-        self.awaited = self.awaited.saturating_sub(u32::from(writes));
+        if writes {
+            self.has_come(thread);
+        }
         if writes && self.writers == 1 && !self.changed {
             self.maker = Writer::of(thread);
             self.writer = self.maker;

@@ -12,12 +12,15 @@ use hinterland_types::ObjectName;
 use nix::libc;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// The handle of a file that is being written, for writing.
 pub(crate) const DRAFT_WRITING: u64 = 1;
 /// The same for reading. Handles of objects are 0.
 pub(crate) const DRAFT_READING: u64 = 2;
+
+/// Pause until it is looked again whether somebody has opened a file that they were told of: the kernel needs two requests for that.
+const COMING_PAUSE: Duration = Duration::from_micros(200);
 
 /// Who makes or opens something, and how.
 pub(crate) struct Opening<'request> {
@@ -122,6 +125,8 @@ impl PoolFiles {
             match inner.fate {
                 Fate::Failed(_) => return Err(Errno::ESTALE),
                 Fate::Published(_) if writes || inner.has_ended => {}
+                // What has its name becomes a file at once: the kernel looks it up again, but only once.
+                _ if inner.has_ended && writes => {}
                 // It has no name any more, or is the object that it was: the kernel looks.
                 _ if inner.has_ended => return Err(Errno::ESTALE),
                 _ => {
@@ -152,7 +157,7 @@ impl PoolFiles {
         if let Some(draft) = self.drafts.at(path) {
             let mut inner = draft.lock();
             if !inner.is_over() && !inner.has_ended {
-                inner.expect();
+                inner.expect(thread);
                 return Ok(());
             }
         }
@@ -163,7 +168,7 @@ impl PoolFiles {
         let info = Arc::new(info);
         self.remembered.goes_on(info.object.0, number);
         let draft = Draft::reopened(number, info.clone(), OpenFile::plain(contents), thread);
-        draft.lock().expect();
+        draft.lock().expect(thread);
         self.drafts.insert(path, None, Arc::new(draft));
         Ok(())
     }
@@ -265,6 +270,11 @@ impl PoolFiles {
                 if inner.is_over() || inner.name.is_none() || !inner.changed || inner.writers > writers {
                     return Ok(());
                 }
+                if inner.is_awaited() {
+                    drop(inner);
+                    std::thread::sleep(COMING_PAUSE);
+                    continue;
+                }
                 let pushed = inner.push(&*self.source);
                 if let Err(error) = pushed {
                     drop(inner);
@@ -274,8 +284,8 @@ impl PoolFiles {
             }
             let _names = self.names();
             let mut inner = draft.lock();
-            if !inner.is_pushed() || inner.writers > writers || inner.name.is_none() {
-                // Somebody has written or opened it meanwhile, or removed it.
+            if !inner.is_pushed() || inner.writers > writers || inner.name.is_none() || inner.is_awaited() {
+                // Somebody has written or opened it meanwhile, or removed it, or is to open it.
                 continue;
             }
             let name = inner.name.clone();
@@ -318,7 +328,7 @@ impl PoolFiles {
     }
 
     /// Nobody has the file open any more. If the kernel still knows its number, that is the object's, or one that it was.
-    fn end_draft(&self, draft: &Draft) {
+    pub(crate) fn end_draft(&self, draft: &Draft) {
         let before = {
             let inner = draft.lock();
             match &inner.fate {

@@ -59,14 +59,22 @@ impl PoolFiles {
             let mut inner = draft.lock();
             let resized = inner.resize(&*self.source, bytes);
             resized.map_err(|error| logged("resizing", inner.shown(), &error))?;
+            // `truncate` opens nothing.
+            inner.has_come(thread);
             inner.writers > 0
         };
         self.remembered.written(inode.0);
         if !is_open {
             // Nobody is going to close it.
             self.publish(&draft, 0)?;
-            if draft.lock().handles == 0 {
-                self.drafts.remove(&draft);
+            let is_over = {
+                let mut inner = draft.lock();
+                let is_over = inner.is_to_end();
+                inner.has_ended |= is_over;
+                is_over
+            };
+            if is_over {
+                self.end_draft(&draft);
             }
         }
         Ok(())
