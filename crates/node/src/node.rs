@@ -114,7 +114,7 @@ pub enum NodeError {
     },
     /// Others could reach the node without a key.
     #[error(
-        "{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)"
+        "{address} can be reached from other hosts and the pool has no key (hint: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key && chmod 600 pool.key`, copy it to every node and client, and start with --key pool.key; or listen on 127.0.0.1)"
     )]
     Open {
         /// Where it would listen.
@@ -167,7 +167,7 @@ pub enum NodeError {
     },
     /// The key file holds no key.
     #[error(
-        "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key` makes a file of them)"
+        "{path} holds no pool key (hint: 64 hexadecimal digits: `head -c32 /dev/urandom | od -An -tx1 | tr -d ' \\n' > pool.key && chmod 600 pool.key` makes a file of them)"
     )]
     Key {
         /// Which.

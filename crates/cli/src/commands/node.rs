@@ -329,7 +329,13 @@ pub fn options(
     options.share_pages = memory.hot_share == OnOff::On;
     options.lease = Duration::from_secs_f64(memory.lease);
     options.spin = Duration::from_micros(u64::from(memory.spin));
-    for switch in &memory.without {
+    switch_off(&memory.without, &mut options);
+    Ok(options)
+}
+
+/// Leaves optimisations out.
+fn switch_off(without: &[Switch], options: &mut NodeOptions) {
+    for switch in without {
         let switches = &mut options.switches;
         match switch {
             Switch::GroupCommit => options.group_commit = false,
@@ -343,7 +349,6 @@ pub fn options(
             Switch::Pipeline => switches.pipeline = false,
         }
     }
-    Ok(options)
 }
 
 /// How long a node that ends is asked what it holds.
