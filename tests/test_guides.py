@@ -219,4 +219,4 @@ def test_the_readme(follow, folder):
     ports = {"7401": str(free_port()), "7402": str(free_port()), "hinterland top ": "timeout 2 hinterland top || [ $? = 124 ] "}
     block = block.replace(".sock &\n", ".sock --capacity 64M &\nsleep 2\n").replace("7401 &\n", "7401 --capacity 64M &\nsleep 2\n")
     words = follow([("sh", block)], ports)
-    assert words.count(" ready: ") == 2 and "models/small" in words and "b'" in words, words
+    assert words.count(" ready: ") == 2 and "models/small" in words and ('b"' in words or "b'" in words), words
