@@ -20,10 +20,14 @@ pub(super) const CHUNK_BYTES: usize = 64 << 10;
 pub(super) const CHUNKS: usize = 16;
 /// Runs that are posted with one ring of the doorbell, all into one chunk.
 pub(super) const RUNS_MAX: usize = 16;
+/// Requests of one chunk: a run may need [two](Order::by_words).
+const REQUESTS_MAX: usize = 2 * RUNS_MAX;
 /// Requests that a pair may have under way: all chunks, and a call.
-pub(super) const SENDS: u32 = (CHUNKS * RUNS_MAX + 8) as u32;
+pub(super) const SENDS: u32 = (CHUNKS * REQUESTS_MAX + 8) as u32;
 /// Completions that a pair may have under way: after a failure each request has one.
-pub(super) const COMPLETIONS: i32 = (CHUNKS * RUNS_MAX + 8 + super::RECEIVES) as i32;
+pub(super) const COMPLETIONS: i32 = (CHUNKS * REQUESTS_MAX + 8 + super::RECEIVES) as i32;
+/// Bytes of the smallest packet that two ports may agree on.
+const PACKET_BYTES_MIN: usize = 256;
 /// The tag of a call's message.
 const CALL: u64 = u64::MAX;
 
@@ -39,6 +43,21 @@ pub(super) struct Order {
     pub bytes: usize,
     /// Of a swap or an addition.
     pub operands: [u64; 2],
+}
+
+impl Order {
+    /// The same as one request, or as two: a device reads and writes memory packet by packet, and all packets but the last hold whole
+    /// words. If the first begins with one, no word of 8 bytes is in two packets.
+    fn by_words(self) -> [Option<Self>; 2] {
+        let head = self.remote.wrapping_neg() as usize % size_of::<u64>();
+        let is_moved = matches!(self.operation, abi::RDMA_READ | abi::RDMA_WRITE);
+        if head == 0 || self.bytes <= PACKET_BYTES_MIN || !is_moved {
+            return [Some(self), None];
+        }
+        // The address was granted as far as the order goes.
+        let (remote, offset) = (self.remote + head as u64, self.offset + head);
+        [Some(Self { bytes: head, ..self }), Some(Self { remote, offset, bytes: self.bytes - head, ..self })]
+    }
 }
 
 /// What became of a chunk's orders.
@@ -163,10 +182,12 @@ impl Link {
 
     /// Posts the orders of a reserved chunk with one ring of the doorbell; `take` tells when they are over.
     pub fn begin(&self, chunk: usize, orders: &[Order]) {
-        let mut pieces = [Piece::default(); RUNS_MAX];
-        let mut requests = [SendRequest::new(chunk as u64, 0); RUNS_MAX];
-        let count = orders.len().min(RUNS_MAX);
-        for ((order, piece), request) in orders.iter().zip(&mut pieces).zip(&mut requests) {
+        let mut pieces = [Piece::default(); REQUESTS_MAX];
+        let mut requests = [SendRequest::new(chunk as u64, 0); REQUESTS_MAX];
+        let mut count = 0;
+        let orders = orders.iter().take(RUNS_MAX).flat_map(|order| order.by_words()).flatten();
+        for ((order, piece), request) in orders.zip(&mut pieces).zip(&mut requests) {
+            count += 1;
             *piece = Piece {
                 address: self.memory.address() + (chunk * CHUNK_BYTES + order.offset) as u64,
                 // A chunk is far below 4 GiB.
@@ -319,5 +340,35 @@ fn read_answer(state: &mut State, head: &[u8; HEADER_BYTES], bytes: usize) -> Re
         FrameKind::Reply => Ok(Answer::Reply(body)),
         FrameKind::Error => Ok(Answer::Error(RemoteError::from_body(&body))),
         _ => Err("it is an answer to something else"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_requests_begin_with_a_word_and_lose_no_byte() {
+        for (remote, bytes, operation) in (4096..4104)
+            .flat_map(|remote| {
+                [8, PACKET_BYTES_MIN, PACKET_BYTES_MIN + 1, CHUNK_BYTES].map(|bytes| (remote, bytes))
+            })
+            .flat_map(|(remote, bytes)| {
+                [abi::RDMA_READ, abi::RDMA_WRITE].map(|operation| (remote, bytes, operation))
+            })
+        {
+            let order = Order { operation, remote, key: 7, offset: 100, bytes, operands: [0; 2] };
+            let (mut at, mut offset) = (remote, 100);
+            for request in order.by_words().into_iter().flatten() {
+                assert_eq!((request.remote, request.offset, request.key), (at, offset, 7));
+                assert!(request.bytes <= PACKET_BYTES_MIN || at.is_multiple_of(8), "{remote} {bytes}");
+                assert!(request.bytes > 0 && request.operation == operation);
+                (at, offset) = (at + request.bytes as u64, offset + request.bytes);
+            }
+            assert_eq!((at, offset), (remote + bytes as u64, 100 + bytes));
+        }
+        let swap =
+            Order { operation: abi::SEND, remote: 4, key: 7, offset: 0, bytes: 1000, operands: [0; 2] };
+        assert!(swap.by_words()[1].is_none());
     }
 }

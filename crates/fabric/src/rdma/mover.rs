@@ -3,7 +3,7 @@
 use super::abi;
 use super::link::{CHUNK_BYTES, Fate, Link, Order, RUNS_MAX};
 use super::links::{Granted, Links};
-use crate::part::Part;
+use crate::part::{Part, whole_words};
 use hinterland_types::{ByteRange, Handle};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -61,12 +61,12 @@ impl Job {
             while offset < run.end() {
                 let room = chunks.last().filter(|chunk| chunk.runs.len() < RUNS_MAX);
                 let room = room.map_or(0, |chunk| CHUNK_BYTES - chunk.bytes);
-                if room == 0 {
+                // At most a chunk, of which something is always a whole word.
+                let bytes = whole_words(offset, run.end(), room as u64) as usize;
+                if bytes == 0 {
                     chunks.push(Chunk { runs: Vec::new(), at, bytes: 0 });
                     continue;
                 }
-                // At most a chunk.
-                let bytes = (run.end() - offset).min(room as u64) as usize;
                 let range = ByteRange::new(offset, bytes as u64).ok()?;
                 let granted = links.grant(handle, range, write)?;
                 if let Some(chunk) = chunks.last_mut() {

@@ -2,7 +2,7 @@
 
 use super::PARTS_MAX;
 use crate::error::FabricError;
-use crate::part::Part;
+use crate::part::{Part, whole_words};
 use hinterland_types::ByteRange;
 
 /// Pieces of one frame: a system call also carries the header, the run table and what comes behind.
@@ -61,10 +61,10 @@ impl<'a> Cutter<'a> {
                 self.run_done = 0;
                 continue;
             }
-            let room = run_left.min(self.frame_bytes_max - frame_bytes);
-            let wanted = match self.whole_words(run, room) {
+            let room = self.frame_bytes_max - frame_bytes;
+            let wanted = match whole_words(run.offset() + self.run_done, run.end(), room) {
                 0 if frame_bytes > 0 => break,
-                0 => room,
+                0 => run_left.min(room),
                 some => some,
             };
             let taken = self.take_parts(wanted, frame_parts);
@@ -76,14 +76,6 @@ impl<'a> Cutter<'a> {
         }
         // At most `frame_bytes_max`, which came from a u32.
         frame_bytes as usize
-    }
-
-    /// At most `bytes` of what is left of a run: a cut between two frames is none through a word of 8 bytes.
-    fn whole_words(&self, run: &ByteRange, bytes: u64) -> u64 {
-        let start = run.offset() + self.run_done;
-        let is_last = self.run_done + bytes == run.bytes();
-        let too_many = (start + bytes) % 8;
-        if is_last { bytes } else { bytes.saturating_sub(too_many) }
     }
 
     /// Takes up to `wanted` bytes of pieces, as long as there is room for pieces; returns how many.
