@@ -1,6 +1,7 @@
 //! Who writes a file: a process, and whether a signal is ending it.
 
 use std::fs;
+use std::path::PathBuf;
 
 /// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
 const EXIT_CODE_FIELD: usize = 52 - 3;
@@ -65,16 +66,17 @@ impl Writer {
 /// The children of a process that has no descriptor or mapping of a file with this inode number. Nothing if it has one, or it cannot
 /// be told.
 fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
-    let tasks = entries(&format!("/proc/{process}/task"));
+    let threads = threads_of(process);
     let status = fs::read_to_string(format!("/proc/{process}/status"));
-    match (&tasks, &status) {
+    match (&threads, &status) {
         // It has ended since its parent named it.
-        (None, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Some(Vec::new()),
+        (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Some(Vec::new()),
         // It has ended and is only waited for: the kernel has closed its files. With threads left they could be theirs.
-        (Some(tasks), Ok(status)) if tasks.len() == 1 && has_ended(status) => return Some(Vec::new()),
+        (Some(threads), Ok(status)) if threads.len() == 1 && has_ended(status) => return Some(Vec::new()),
         _ => {}
     }
-    let open = entries(&format!("/proc/{process}/fdinfo"))?;
+    let open = entries(format!("/proc/{process}/fdinfo"))?;
+    let open = open.into_iter().map(text_of).collect::<Option<Vec<_>>>()?;
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
     let has_one = open.iter().any(|text| inode_of(text) == Some(inode))
         || maps.lines().any(|line| mapped_inode(line) == Some(inode));
@@ -82,22 +84,37 @@ fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
     if has_one || open.is_empty() {
         return None;
     }
-    tasks?.iter().flat_map(|task| task.split_whitespace()).map(|child| child.parse().ok()).collect()
+    let children = |thread: &u32| text_of(format!("/proc/{process}/task/{thread}/children").into());
+    let children = threads.as_ref()?.iter().map(children).collect::<Option<String>>()?;
+    // The children of a thread that ends become those of another one.
+    if threads_of(process) != threads {
+        return None;
+    }
+    children.split_whitespace().map(|child| child.parse().ok()).collect()
 }
 
-/// What the files of a folder of descriptors say, or those of a folder of threads about their children. Nothing if one cannot
-/// be read.
-fn entries(folder: &str) -> Option<Vec<String>> {
-    let read = |entry: std::io::Result<fs::DirEntry>| {
-        let path = entry.ok()?.path();
-        let path = if folder.ends_with("/task") { path.join("children") } else { path };
-        match fs::read_to_string(path) {
-            // A descriptor that another thread has closed meanwhile.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
-            text => text.ok(),
-        }
-    };
-    fs::read_dir(folder).ok()?.map(read).collect()
+/// All threads of a process. Nothing if they cannot be told: the kernel ends the list early when a thread ends meanwhile.
+fn threads_of(process: u32) -> Option<Vec<u32>> {
+    let paths = entries(format!("/proc/{process}/task"))?;
+    let threads = paths.iter().map(|path| path.file_name()?.to_str()?.parse().ok());
+    let threads = threads.collect::<Option<Vec<u32>>>()?;
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let count = status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok();
+    (count == Some(threads.len())).then_some(threads)
+}
+
+/// What is in a folder. Nothing if it cannot be read to its end.
+fn entries(folder: String) -> Option<Vec<PathBuf>> {
+    fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// What a file says that tells of a descriptor or a thread. Nothing if it cannot be read.
+fn text_of(path: PathBuf) -> Option<String> {
+    match fs::read_to_string(path) {
+        // A descriptor that another thread has closed meanwhile.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
+        text => text.ok(),
+    }
 }
 
 fn has_ended(status: &str) -> bool {
@@ -198,8 +215,44 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_child_is_seen_while_threads_end() {
+        use std::os::unix::fs::MetadataExt;
+        use std::sync::Barrier;
+        const THREADS: usize = 100;
+        let own = Writer::of(std::process::id());
+        let mut times_alone = 0;
+        for round in 0..40 {
+            let file = tempfile();
+            let inode = file.metadata().unwrap().ino();
+            let (ready, over) = (&Barrier::new(THREADS + 1), &Barrier::new(2));
+            std::thread::scope(|scope| {
+                // The thread that starts the child stands behind those that end in the kernel's list.
+                let others: Vec<_> = (0..THREADS).map(|_| scope.spawn(move || ready.wait())).collect();
+                let parent = scope.spawn(move || {
+                    let mut child =
+                        std::process::Command::new("sleep").arg("60").stdin(file).spawn().unwrap();
+                    over.wait();
+                    over.wait();
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                });
+                over.wait();
+                ready.wait();
+                while others.iter().any(|thread| !thread.is_finished()) {
+                    times_alone += usize::from(own.is_alone_without(inode));
+                }
+                assert!(!own.is_alone_without(inode), "round {round}");
+                over.wait();
+                parent.join().unwrap();
+            });
+        }
+        assert_eq!(times_alone, 0);
+    }
+
     fn tempfile() -> fs::File {
-        let path = std::env::temp_dir().join(format!("hinterland-writer-{}", std::process::id()));
+        let thread = nix::unistd::gettid();
+        let path = std::env::temp_dir().join(format!("hinterland-writer-{thread}"));
         let file = fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
         fs::remove_file(path).unwrap();
         file
