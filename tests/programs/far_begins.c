@@ -31,7 +31,7 @@ enum { KIB = 1 << 10, MIB = 1 << 20, PAGE = 4096, THREADS = 8 };
 static volatile char data[2 * MIB];
 #endif
 
-/* Whether this process has a reclaim thread. Allocates nothing itself. */
+/* Whether this process has a reclaim thread. Allocates nothing itself. No thread may end meanwhile: the kernel's list then ends early. */
 static int has_begun(void) {
     int folder = open("/proc/self/task", O_RDONLY | O_DIRECTORY), found = 0;
     must(folder >= 0);
@@ -191,6 +191,7 @@ static void *asks(void *seed) {
     fill(memory, BYTES, (uintptr_t)seed);
     must(has_begun() == 1);
     check(memory, BYTES, (uintptr_t)seed);
+    pthread_barrier_wait(&barrier);
     return NULL;
 }
 
@@ -252,7 +253,7 @@ static void forks(void) {
             for (int spin = 0; spin < round * 2000; spin++) __asm__ volatile("");
             char *memory = mapped(MIB);
             fill(memory, MIB, 6);
-            must(has_begun() == 1 && pthread_join(handle, NULL) == 0);
+            must(pthread_join(handle, NULL) == 0 && has_begun() == 1);
             check(memory, MIB, 6);
             _exit(0);
         }
