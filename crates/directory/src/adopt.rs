@@ -6,14 +6,34 @@
 use crate::draft::Draft;
 use crate::error::DirectoryError;
 use crate::extent::{FreePages, pages_for};
-use crate::record::{Home, ObjectRecord, Stage};
+use crate::record::{Home, OBJECT_FIRST, ObjectRecord, Stage};
 use crate::reply::{NotAdopted, Reply};
 use crate::{ContentDigest, FOUND_MAX, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
-use hinterland_types::{NodeId, ObjectId, ObjectName};
+use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName};
 use std::collections::BTreeSet;
 
+/// Numbers from here on are not believed of what was not given: no directory comes so far, half of those that inodes leave to objects
+/// are still to be given, and a peer that names the last one would have the next put find none.
+const NUMBER_END: u64 = 1 << 61;
+
 impl Draft<'_> {
+    /// Refuses numbers that no store can have given.
+    pub(crate) fn check_numbers(
+        &self,
+        node: NodeId,
+        mut numbers: impl Iterator<Item = (ObjectId, Epoch)>,
+    ) -> Result<(), DirectoryError> {
+        let is_bad = |(object, epoch): &(ObjectId, Epoch)| {
+            let is_beyond = object.0.max(epoch.0) >= NUMBER_END && self.is_ungiven(*object, *epoch);
+            object.0 < OBJECT_FIRST || is_beyond
+        };
+        match numbers.find(is_bad) {
+            Some((object, epoch)) => Err(DirectoryError::BadNumber { node, object, epoch }),
+            None => Ok(()),
+        }
+    }
+
     /// Copies in the list that an earlier store must have placed there.
     pub(crate) fn of_a_newer_store(&self, node: NodeId, objects: &[Held]) -> Vec<ObjectId> {
         let newer = objects.iter().filter(|held| self.is_of_a_newer_store(node, held));
@@ -54,6 +74,7 @@ impl Draft<'_> {
         if found.len() > FOUND_MAX {
             return Err(DirectoryError::ListOutOfOrder { node, expected: ObjectId(0) });
         }
+        self.check_numbers(node, found.iter().map(|found| (found.object, found.epoch)))?;
         let (mut taken, mut refused) = (Vec::new(), Vec::new());
         let mut room = Room { free: self.state.free.clone(), names: BTreeSet::new() };
         for found in found {

@@ -383,6 +383,16 @@ pub enum DirectoryError {
         /// The node that has it.
         node: NodeId,
     },
+    /// A copy whose numbers would use up those that are left.
+    #[error("{node} says that it holds {object} of epoch {}, numbers that no directory gives (hint: its memory is damaged, or it is no node of Hinterland: start it with an empty --state)", epoch.0)]
+    BadNumber {
+        /// The node.
+        node: NodeId,
+        /// The object.
+        object: ObjectId,
+        /// Its epoch there.
+        epoch: Epoch,
+    },
 }
 
 /// Records that contradict each other: a broken store or a bug, never a consequence of a crash.

@@ -138,6 +138,7 @@ impl Draft<'_> {
         if after != expected || !ascending || objects.len() > HELD_MAX || (more && objects.is_empty()) {
             return Err(DirectoryError::ListOutOfOrder { node, expected });
         }
+        self.check_numbers(node, objects.iter().map(|held| (held.object, held.epoch)))?;
         let newer = self.of_a_newer_store(node, objects);
         if !newer.is_empty() {
             return Ok(self.know_less(newer, objects));

@@ -31,7 +31,7 @@ pub(crate) const FORMAT: u32 = 3;
 /// Oldest version that can be read; what is older or newer is refused at recovery.
 pub(crate) const FORMAT_OLDEST: u32 = 1;
 /// First object identifier: identifiers are inode numbers in mounts, where 1 is the root.
-const OBJECT_FIRST: u64 = 16;
+pub(crate) const OBJECT_FIRST: u64 = 16;
 /// Key of the only record in [`Table::Meta`].
 pub(crate) const META_KEY: &[u8] = b"meta";
 /// Key of [`Doubted`] in [`Table::Meta`]; most stores have none.

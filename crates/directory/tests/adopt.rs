@@ -2,7 +2,8 @@
 #![allow(clippy::unwrap_used)] // a test says by its panic where it failed
 
 use hinterland_directory::{
-    Command, ContentDigest, Directory, Found, Held, NotAdopted, Placement, Record, Reply, Settings, Writer,
+    Command, ContentDigest, Directory, DirectoryError, Found, Held, NotAdopted, Placement, Record, Reply,
+    Settings, Writer,
 };
 use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName, RackName};
 use proptest::prelude::*;
@@ -31,7 +32,7 @@ impl World {
         world
     }
 
-    fn ask(&mut self, command: &Command) -> Result<Reply, hinterland_directory::DirectoryError> {
+    fn ask(&mut self, command: &Command) -> Result<Reply, DirectoryError> {
         let (reply, mutations) = self.directory.apply(0, command)?;
         self.directory.check().unwrap();
         for mutation in mutations {
@@ -262,4 +263,34 @@ fn regions_and_numbers_that_were_given_twice_are_refused_by_name() {
     let refused = vec![(object, NotAdopted::NumberTaken), (ObjectId(90), NotAdopted::Region)];
     world.incarnation += 1;
     assert_eq!(world.come(there, true), Come::Adopted(refused));
+}
+
+#[test]
+fn numbers_that_no_directory_has_given_are_refused_and_use_up_nothing() {
+    let mut world = World::new();
+    let (node, incarnation) = (NodeId(1), world.incarnation);
+    let digest = Some(ContentDigest::default());
+    let good = Found { object: ObjectId(16), epoch: Epoch(1), name: name(0), bytes: MIB, digest };
+    let numbers = [(0, 1), (1, 1), (15, 1), (1 << 61, 1), (u64::MAX, 1), (16, 1 << 61), (16, u64::MAX)];
+    for (object, epoch) in numbers {
+        let found = Found { object: ObjectId(object), epoch: Epoch(epoch), ..good.clone() };
+        let refused = DirectoryError::BadNumber { node, object: found.object, epoch: found.epoch };
+        let command = Command::Adopt { node, incarnation, found: vec![found.clone()] };
+        assert_eq!(world.ask(&command), Err(refused.clone()), "{object} {epoch}");
+        if object > 0 {
+            let (after, objects) = (ObjectId(0), vec![held(&found)]);
+            let command = Command::NodeObjects { node, incarnation, after, objects, more: false };
+            assert_eq!(world.ask(&command), Err(refused), "{object} {epoch}");
+        }
+    }
+    // The largest that is believed leaves more numbers than anybody can use.
+    let last = Found { object: ObjectId((1 << 61) - 1), epoch: Epoch((1 << 61) - 1), ..good };
+    let Ok(Reply::Adopted { taken, .. }) =
+        world.ask(&Command::Adopt { node, incarnation, found: vec![last] })
+    else {
+        panic!("not adopted")
+    };
+    assert_eq!(taken.len(), 1);
+    world.put(&name(2), 2);
+    world.put(&name(3), 1);
 }
