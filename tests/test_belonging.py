@@ -1,6 +1,7 @@
 """A node that is started with another directory than before: it refuses, and loses nothing."""
 
 import shutil
+import signal
 
 import pytest
 
@@ -209,4 +210,24 @@ def test_a_directory_whose_file_is_lost_is_made_anew_of_what_the_nodes_hold(held
     start_adopting(a)
     start_adopting(b)
     is_whole(b, "own", folder, own)
+    is_whole(a, "kept", folder, expected)
+
+
+def test_what_is_made_after_adopting_stays_when_the_node_was_cut_off(start_node, folder, make_file):
+    room = ["--capacity", "64M", "--lease", "1"]
+    a = start_node("a", options=room)
+    b = start_node("b", join=a.address, options=room)
+    expected = put_here(b, make_file, "kept", MEBIBYTE)
+    a.stop()
+    shutil.rmtree(a.state)
+    a.start()
+    b.stop()
+    start_adopting(b)
+    b.run("region", "create", "scratch", "2M", "--rack", "b")
+    b.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: not all(member["up"] for member in a.json("status")["members"]), why=a.words)
+    b.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: all(member["up"] for member in a.json("status")["members"]), why=b.words)
+    assert [home["rack"] for home in b.json("stat", "scratch")["homes"]] == ["b"], b.words()
+    assert not (b.state / "rescued").exists()
     is_whole(a, "kept", folder, expected)

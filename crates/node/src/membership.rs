@@ -67,6 +67,16 @@ pub enum Adoption {
     All,
 }
 
+impl Adoption {
+    /// What a node adopts that has been a member: what it holds by then is of this pool.
+    const fn of_a_member(self) -> Self {
+        match self {
+            Self::All => Self::Newer,
+            usual => usual,
+        }
+    }
+}
+
 /// A node has joined.
 #[derive(Debug)]
 pub struct Joined {
@@ -110,6 +120,15 @@ impl Membership {
     /// # Errors
     /// [`Refused`] if the directory cannot be reached or does not take the node.
     pub fn join(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<Joined, Refused> {
+        self.join_and(self.adoption, directory, holdings)
+    }
+
+    fn join_and(
+        &self,
+        adoption: Adoption,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+    ) -> Result<Joined, Refused> {
         let lease_ms = loop {
             let sent_ms = clock::monotonic_ns() / 1_000_000;
             let command = Command::Join {
@@ -132,7 +151,7 @@ impl Membership {
             }
         };
         fault_point::reach("joined");
-        let words = self.report(directory, holdings)?;
+        let words = self.report(adoption, directory, holdings)?;
         Ok(Joined { lease_ms, words })
     }
 
@@ -176,7 +195,7 @@ impl Membership {
                 | DirectoryError::StaleIncarnation { .. },
             ) => {
                 self.incarnation.raise_above(self.incarnation.get());
-                let joined = self.join(directory, holdings)?;
+                let joined = self.join_and(self.adoption.of_a_member(), directory, holdings)?;
                 joined.words.iter().for_each(|words| tracing::warn!("{words}"));
                 Ok(joined.lease_ms)
             }
@@ -211,7 +230,12 @@ impl Membership {
 
     /// Says what is held and drops what the directory does not want. Nothing is dropped, and all is put into the directory again if this
     /// node adopts, where that must come from a store that knew more.
-    fn report(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<Vec<String>, Refused> {
+    fn report(
+        &self,
+        adoption: Adoption,
+        directory: &DirectoryLink,
+        holdings: &Holdings,
+    ) -> Result<Vec<String>, Refused> {
         let mut held: Vec<Held> = holdings
             .all()
             .into_iter()
@@ -219,7 +243,7 @@ impl Membership {
             .map(|holding| held(&holding))
             .collect();
         let mut newer = Vec::new();
-        if self.adoption == Adoption::All {
+        if adoption == Adoption::All {
             newer.extend(held.drain(..).map(|held| held.object));
         }
         let (mut after, mut told) = (ObjectId(0), 0);
@@ -238,7 +262,7 @@ impl Membership {
                         self.let_go(directory, holdings, object, epoch);
                     }
                 }
-                Reply::KnowsLess { objects } if self.adoption != Adoption::Refused && !objects.is_empty() => {
+                Reply::KnowsLess { objects } if adoption != Adoption::Refused && !objects.is_empty() => {
                     held.retain(|held| objects.binary_search(&held.object).is_err());
                     newer.extend(objects);
                     continue;
