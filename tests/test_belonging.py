@@ -1,7 +1,9 @@
 """A node that is started with another directory than before: it refuses, and loses nothing."""
 
+import concurrent.futures
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -231,3 +233,24 @@ def test_what_is_made_after_adopting_stays_when_the_node_was_cut_off(start_node,
     assert [home["rack"] for home in b.json("stat", "scratch")["homes"]] == ["b"], b.words()
     assert not (b.state / "rescued").exists()
     is_whole(a, "kept", folder, expected)
+
+
+# More than are adopted with one question.
+MANY = 520
+
+
+def test_a_node_adopts_all_however_long_it_saves_what_cannot_be_taken_in(start_node, folder):
+    a = start_node("a", options=["--capacity", "64M"])
+    b = start_node("b", join=a.address, options=["--capacity", "1G"])
+    b.run("region", "create", "scratch", "600M", "--rack", "b")
+    tasks = [b.command("put", "-", "--name", f"many/{number}") for number in range(MANY)]
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda task: subprocess.run(task, check=True, input=b"bytes", capture_output=True), tasks))
+    b.stop()
+    a.stop()
+    shutil.rmtree(a.state)
+    a.options += ["--lease", "0.3"]
+    a.start()
+    start_adopting(b)
+    assert "rescued/16-scratch.bytes of scratch" in b.words()
+    assert len(a.json("ls")) == MANY

@@ -285,7 +285,7 @@ impl Membership {
         holdings: &Holdings,
         objects: &[ObjectId],
     ) -> Result<Vec<String>, Refused> {
-        let mut words = Vec::new();
+        let (mut words, mut left) = (Vec::new(), Vec::new());
         for part in objects.chunks(FOUND_MAX) {
             let holdings_of = part.iter().filter_map(|object| holdings.find(*object).ok());
             let found = holdings_of.map(|holding| found(&holding)).collect();
@@ -294,20 +294,43 @@ impl Membership {
                 return Err(Refused::new(errno::EIO, "the directory did not say what it adopts"));
             };
             words.extend(taken.into_iter().map(|(_, name)| format!("adopted {name}")));
-            for (object, why) in refused {
-                let Ok(holding) = holdings.find(object) else { continue };
-                let words_of = match why {
-                    NotAdopted::TooManyCopies => "dropped a copy".to_owned(),
-                    _ => format!("saved {}", rescue(&holding, &self.state)?.display()),
-                };
-                words.push(format!(
-                    "{words_of} of {}, which the directory cannot take in: {why}",
-                    holding.name
-                ));
-                self.let_go(directory, holdings, object, holding.epoch());
+            left.extend(refused);
+            self.renew(directory, holdings)?;
+        }
+        // Only now: writing takes its time, the lease may run out over it, and who joins again for that adopts no more.
+        for (object, why) in left {
+            let Ok(holding) = holdings.find(object) else { continue };
+            match self.save(&holding, why) {
+                Ok(saved) => words.push(saved),
+                Err(refused) => {
+                    // Where the others are nobody says again.
+                    words.iter().for_each(|words| tracing::warn!("{words}"));
+                    return Err(refused);
+                }
             }
+            self.let_go(directory, holdings, object, holding.epoch());
         }
         Ok(words)
+    }
+
+    /// Keeps the lease while there are no heartbeats yet.
+    fn renew(&self, directory: &DirectoryLink, holdings: &Holdings) -> Result<(), Refused> {
+        let sent_ms = clock::monotonic_ns() / 1_000_000;
+        let (node, incarnation) = (self.node, self.incarnation.get());
+        let command = Command::Heartbeat { node, incarnation, used_bytes: holdings.used_bytes() };
+        if let Reply::Beat { lease_ms, .. } = directory.apply(&command)? {
+            self.lease.renewed(sent_ms, lease_ms);
+        }
+        Ok(())
+    }
+
+    /// Keeps the bytes of what the directory cannot take in; says where.
+    fn save(&self, holding: &Holding, why: NotAdopted) -> Result<String, Refused> {
+        let words = match why {
+            NotAdopted::TooManyCopies => "dropped a copy".to_owned(),
+            _ => format!("saved {}", rescue(holding, &self.state)?.display()),
+        };
+        Ok(format!("{words} of {}, which the directory cannot take in: {why}", holding.name))
     }
 
     fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {
