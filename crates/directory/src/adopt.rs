@@ -10,7 +10,7 @@ use crate::record::{Home, OBJECT_FIRST, ObjectRecord, Stage};
 use crate::reply::{NotAdopted, Reply};
 use crate::{ContentDigest, FOUND_MAX, Found, HOMES_MAX, Held};
 use hinterland_types::limits::{COPIES_MAX, OBJECT_BYTES_MAX};
-use hinterland_types::{Epoch, NodeId, ObjectId, ObjectName};
+use hinterland_types::{DRAFTS_FOLDER, Epoch, NodeId, ObjectId, ObjectName};
 use std::collections::BTreeSet;
 
 /// Numbers from here on are not believed of what was not given: no directory comes so far, half of those that inodes leave to objects
@@ -157,7 +157,7 @@ impl Draft<'_> {
             self.retire(owner);
         }
         let number = found.object.0;
-        let is_draft = found.name.as_str().starts_with(DRAFTS);
+        let is_draft = found.name.as_str().starts_with(DRAFTS_FOLDER);
         let own = (!is_draft).then(|| found.name.clone());
         let others = [format!("recovered/{number}"), format!("recovered-{number}")];
         let others = others.iter().filter_map(|name| ObjectName::parse(name).ok());
@@ -185,6 +185,3 @@ impl Room {
         })
     }
 }
-
-/// Where files lie that are written through a mount until they have their name: nobody lists that folder.
-const DRAFTS: &str = ".hinterland-drafts/";

@@ -6,7 +6,7 @@ use crate::source::{NewObject, Placing, Source, SourceError};
 use crate::writer::Writer;
 use hinterland_proto::control::ObjectInfo;
 use hinterland_types::limits::OBJECT_BYTES_MAX;
-use hinterland_types::{ObjectId, ObjectName};
+use hinterland_types::{DRAFTS_FOLDER, ObjectId, ObjectName};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
@@ -474,7 +474,7 @@ pub(crate) fn hidden_name() -> Result<ObjectName, SourceError> {
     let random = hinterland_pool::local::random()
         .map_err(|error| SourceError { code: nix::libc::EIO, text: error.to_string() })?;
     let random = u128::from_le_bytes(random);
-    ObjectName::parse(&format!(".hinterland-drafts/{random:032x}-{count}"))
+    ObjectName::parse(&format!("{DRAFTS_FOLDER}{random:032x}-{count}"))
         .map_err(|error| SourceError { code: nix::libc::EIO, text: error.to_string() })
 }
 

@@ -15,6 +15,9 @@ use std::fmt;
 #[serde(try_from = "String", into = "String")]
 pub struct ObjectName(String);
 
+/// The folder of names that puts have whose object gets another one: those of files that are written through a mount. Nobody lists it.
+pub const DRAFTS_FOLDER: &str = ".hinterland-drafts/";
+
 /// The name of a rack: letters, digits, `-`, `_` and `.`, at most 64 bytes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Debug)]
 #[serde(try_from = "String", into = "String")]
