@@ -187,8 +187,8 @@ impl Directory {
 
     /// Goes on with the leases of another one that was stopped on the way, in place of whole ones: its clock was the same.
     #[must_use]
-    pub fn with_leases_of(mut self, other: Self) -> Self {
-        self.leases = other.leases;
+    pub fn with_leases_of(mut self, other: &Self) -> Self {
+        self.leases.clone_from(&other.leases);
         // Who is down in the store has no lease, and who is not has one.
         let until_ms = other.last_ms.saturating_add(self.settings.lease_ms);
         self.leases.retain(|node, _| {

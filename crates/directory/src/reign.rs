@@ -114,11 +114,6 @@ impl Reign {
         &self.directory
     }
 
-    /// What is left of it.
-    pub fn into_directory(self) -> Directory {
-        self.directory
-    }
-
     /// Judges a command and takes its changes into the next batch. `None` if this host may not lead any more.
     pub fn judge(&mut self, now_ms: u64, id: Option<RequestId>, command: &Command) -> Option<Judged> {
         if !self.is_believed(now_ms) || self.ended.is_some() {

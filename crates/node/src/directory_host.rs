@@ -193,14 +193,12 @@ impl DirectoryHost {
     ) -> Result<MutexGuard<'a, State>, DirectoryHostError> {
         let (database, records) = load(&self.path)?;
         let stored = recover(&self.path, self.settings, records)?;
-        let empty = Directory::recover(self.settings, 0, Vec::new())
-            .map_err(|source| DirectoryHostError::Recover { path: self.path.clone(), source })?;
-        let before = std::mem::replace(&mut state.reign, Reign::new(empty, u64::MAX));
+        let stored = stored.with_leases_of(state.reign.directory());
+        let before = std::mem::replace(&mut state.reign, Reign::new(stored, u64::MAX));
         if let Some(Ended::NotWritten(reason) | Ended::Over(reason)) = before.ended() {
             state.reason.clone_from(reason);
         }
         state.ended += 1;
-        state.reign = Reign::new(stored.with_leases_of(before.into_directory()), u64::MAX);
         state.store = Some(database);
         Ok(state)
     }
