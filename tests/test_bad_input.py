@@ -217,6 +217,14 @@ def test_a_second_node_on_the_same_state_is_refused_and_the_first_goes_on(binary
     a.run("verify", "data")
 
 
+def test_a_node_whose_socket_is_taken_leaves_no_state_behind(binary, node, folder):
+    status, said = start(binary, folder, socket=node.socket)
+    assert status == 1 and "hint:" in said, said
+    assert not (folder / "second").exists()
+    status, said = start(binary, folder, socket=node.socket, state=node.folder)
+    assert status == 1 and node.folder.exists() and node.state.exists(), said
+
+
 def test_a_file_that_is_no_socket_stays(binary, folder, make_file):
     path = make_file("precious", 1000)
     before = path.read_bytes()

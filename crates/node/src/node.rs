@@ -247,6 +247,29 @@ pub struct Node {
     pub messages: Vec<String>,
 }
 
+/// Where others reach it, and with which key.
+struct Faces {
+    key: Option<PoolKey>,
+    unix: UnixListener,
+    listener: TcpListener,
+    advertised: String,
+}
+
+impl Faces {
+    fn open(options: &NodeOptions) -> Result<Self, NodeError> {
+        let limit = limits::raise_open_files()?.soft;
+        if limit < DESCRIPTORS_MIN {
+            return Err(NodeError::Descriptors { limit });
+        }
+        let key = options.key_file.as_deref().map(read_key).transpose()?;
+        advertised::check(options, key.is_some())?;
+        let unix = UnixListener::bind(&options.socket)?;
+        unix.let_in(options.socket_group)?;
+        let (listener, advertised) = advertised::listen(options)?;
+        Ok(Self { key, unix, listener, advertised })
+    }
+}
+
 /// Wakes the heartbeat thread when the node stops.
 #[derive(Default)]
 struct Bell {
@@ -262,17 +285,15 @@ impl Node {
     pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         check_memory(&options)?;
         let mover = find_mover(&options)?;
+        let is_new = !options.state.exists();
         make_folder(&options.state)?;
         let state = state::hold(&options.state)?;
-        let limit = limits::raise_open_files()?.soft;
-        if limit < DESCRIPTORS_MIN {
-            return Err(NodeError::Descriptors { limit });
-        }
-        let key = options.key_file.as_deref().map(read_key).transpose()?;
-        advertised::check(&options, key.is_some())?;
-        let unix = UnixListener::bind(&options.socket)?;
-        unix.let_in(options.socket_group)?;
-        let (listener, advertised) = advertised::listen(&options)?;
+        let faces = Faces::open(&options).inspect_err(|_| {
+            if is_new {
+                state.leave()
+            }
+        })?;
+        let Faces { key, unix, listener, advertised } = faces;
         let (chosen, mut messages) = choose_memory(&options)?;
         if let Some((write_back, drop)) = mover.map(LineMover::names) {
             messages.push(format!(

@@ -22,8 +22,17 @@ const NUMBER_DIGITS: usize = 16;
 
 /// A state that no other node can have meanwhile.
 pub struct HeldState {
+    folder: PathBuf,
     /// Its lock ends when the file is closed.
     _file: File,
+}
+
+impl HeldState {
+    /// Takes the folder back, of a node that has put nothing there.
+    pub fn leave(&self) {
+        // Whoever has put something there meanwhile keeps it.
+        let _ = fs::remove_file(self.folder.join(LOCK)).and_then(|()| fs::remove_dir(&self.folder));
+    }
 }
 
 /// Takes the state for this node.
@@ -35,7 +44,7 @@ pub fn hold(state: &Path) -> Result<HeldState, NodeError> {
     let opened = File::options().write(true).create(true).truncate(false).open(&path);
     let file = opened.map_err(|source| NodeError::State { path, source })?;
     match lock_byte(&file, 0, ByteLock::Alone)? {
-        true => Ok(HeldState { _file: file }),
+        true => Ok(HeldState { folder: state.to_path_buf(), _file: file }),
         false => Err(NodeError::StateInUse { state: state.to_path_buf() }),
     }
 }
