@@ -225,6 +225,18 @@ def test_a_node_whose_socket_is_taken_leaves_no_state_behind(binary, node, folde
     assert status == 1 and node.folder.exists() and node.state.exists(), said
 
 
+def test_a_capacity_below_what_the_objects_use_is_told(start_node, make_file):
+    node = start_node("a", options=["--capacity", "64M"])
+    node.run("put", make_file("data", 9 * MEBIBYTE), "--name", "data")
+    node.stop()
+    assert "--capacity is" not in node.words()
+    node.options = ["--capacity", "8M"]
+    node.start()
+    assert "objects here use 10.0 MiB, and --capacity is 8.00 MiB" in node.words(), node.words()
+    node.run("verify", "data")
+    assert "no room" in node.run("put", make_file("more", 9), "--name", "more", check=False).stderr
+
+
 def test_a_file_that_is_no_socket_stays(binary, folder, make_file):
     path = make_file("precious", 1000)
     before = path.read_bytes()

@@ -24,6 +24,7 @@ use hinterland_os::{MapOptions, Mapping, MemoryFile, OsError, PageKind, SharedSl
 use hinterland_proto::checksum::digest;
 use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
 use hinterland_types::limits::{CHECKSUM_BLOCK_BYTES, PAGE_BYTES};
+use hinterland_types::size::human;
 use hinterland_types::{Epoch, ObjectId, ObjectName};
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -540,6 +541,17 @@ impl Holdings {
         let mut all: Vec<_> = objects.values().cloned().collect();
         all.sort_by_key(|holding| holding.object);
         all
+    }
+
+    /// What there is to say where more is held than may be.
+    pub fn above_capacity(&self) -> Option<String> {
+        let (used, capacity) = (self.used_bytes(), self.capacity_bytes);
+        (used > capacity).then(|| {
+            format!(
+                "objects here use {}, and --capacity is {}: no other comes here before so much was removed (hint: start with a larger --capacity)",
+                human(used), human(capacity)
+            )
+        })
     }
 
     /// Bytes that this node lends.

@@ -626,6 +626,7 @@ fn build(
     let (holdings, dropped) =
         Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
     messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
+    messages.extend(holdings.above_capacity());
     let adoption = check_state(options, pool, &holdings)?;
     let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
     let itself = OwnIdentity {
