@@ -9,7 +9,8 @@ use hinterland_directory::{
     Standing, Table,
 };
 use hinterland_os::clock;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::backends::InMemoryBackend;
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Why the directory cannot start or answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum DirectoryHostError {
     /// The command was refused; nothing has changed.
     #[error(transparent)]
@@ -76,6 +77,10 @@ struct State {
     reason: String,
     /// Away while somebody writes to it, and after it has failed once, as on a full disk, until it is opened again.
     store: Option<Database>,
+    /// What is on the disk, for questions, while nothing can be written there.
+    readable: Option<Directory>,
+    /// Why the store was not opened again, and until when that is believed: a look takes as long as the store is large.
+    refused: Option<(u64, DirectoryHostError)>,
 }
 
 impl DirectoryHost {
@@ -84,13 +89,15 @@ impl DirectoryHost {
     /// # Errors
     /// [`DirectoryHostError`] if the store cannot be used.
     pub fn open(path: &Path, settings: Settings) -> Result<Self, DirectoryHostError> {
-        let (database, records) = load(path)?;
+        let (database, records) = load(path, || Ok(Database::create(path)?))?;
         let directory = recover(path, settings, records)?;
         let state = State {
             reign: Reign::new(directory, u64::MAX),
             ended: 0,
             reason: String::new(),
             store: Some(database),
+            readable: None,
+            refused: None,
         };
         Ok(Self {
             path: path.to_path_buf(),
@@ -121,8 +128,10 @@ impl DirectoryHost {
     pub fn apply(&self, command: &Command) -> Result<Reply, DirectoryHostError> {
         let _turn = self.turn.as_ref().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner));
         let mut state = self.lock();
-        if state.reign.ended().is_some() {
-            state = self.open_again(state)?;
+        if state.reign.ended().is_some()
+            && let Err(error) = self.open_again(&mut state)
+        {
+            return self.answer_from_disk(&mut state, command, error);
         }
         let reign = state.ended;
         let Some(judged) = state.reign.judge(now_ms(), None, command) else {
@@ -187,20 +196,65 @@ impl DirectoryHost {
     }
 
     /// Goes on with what is on the disk, after a batch that was not written.
-    fn open_again<'a>(
-        &self,
-        mut state: MutexGuard<'a, State>,
-    ) -> Result<MutexGuard<'a, State>, DirectoryHostError> {
-        let (database, records) = load(&self.path)?;
-        let stored = recover(&self.path, self.settings, records)?;
-        let stored = stored.with_leases_of(state.reign.directory());
+    fn open_again(&self, state: &mut State) -> Result<(), DirectoryHostError> {
+        if let Some((until_ms, error)) = &state.refused
+            && now_ms() < *until_ms
+        {
+            return Err(error.clone());
+        }
+        // A file that is gone is no reason to begin a new one.
+        let loaded = load(&self.path, || Ok(Database::open(&self.path)?))
+            .and_then(|(database, records)| Ok((database, recover(&self.path, self.settings, records)?)));
+        let (database, stored) = match loaded {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                state.refused = Some((now_ms() + self.tick_ms(), error.clone()));
+                return Err(error);
+            }
+        };
+        let last = state.readable.take();
+        let stored = stored.with_leases_of(last.as_ref().unwrap_or(state.reign.directory()));
         let before = std::mem::replace(&mut state.reign, Reign::new(stored, u64::MAX));
         if let Some(Ended::NotWritten(reason) | Ended::Over(reason)) = before.ended() {
             state.reason.clone_from(reason);
         }
         state.ended += 1;
-        state.store = Some(database);
-        Ok(state)
+        (state.store, state.refused) = (Some(database), None);
+        Ok(())
+    }
+
+    /// Answers a question while nothing can be written, so that a full disk here keeps nobody in the pool from reading.
+    fn answer_from_disk(
+        &self,
+        state: &mut State,
+        command: &Command,
+        error: DirectoryHostError,
+    ) -> Result<Reply, DirectoryHostError> {
+        if !only_asks(command) {
+            return Err(error);
+        }
+        let stored = match state.readable.take() {
+            Some(stored) => stored,
+            None => {
+                let Ok((_, records)) = load(&self.path, || copy_in_memory(&self.path)) else {
+                    return Err(error);
+                };
+                recover(&self.path, self.settings, records)?.with_leases_of(state.reign.directory())
+            }
+        };
+        let stored = state.readable.insert(stored);
+        // Time stands still for it: that a lease has run out would have to be written.
+        let plan = stored.plan(0, command)?;
+        if !plan.is_volatile() {
+            return Err(error);
+        }
+        Ok(match stored.commit(plan) {
+            // What a node would drop for it must be on the disk for sure.
+            Reply::Beat { lease_ms, copying, .. } => {
+                Reply::Beat { lease_ms, forget: Vec::new(), copying, writing: Vec::new() }
+            }
+            reply => reply,
+        })
     }
 
     fn not_written(&self, reason: &str) -> DirectoryHostError {
@@ -221,14 +275,42 @@ fn failed(path: &Path, source: redb::Error) -> DirectoryHostError {
 
 /// Opens the store and reads all of it, after a look at the checksums of all its pages: the store itself believes those that were
 /// closed in good order, and a changed bit would be another name, home or digest.
-fn load(path: &Path) -> Result<(Database, Vec<Record>), DirectoryHostError> {
+fn load(
+    path: &Path,
+    open: impl FnOnce() -> Result<Database, redb::Error>,
+) -> Result<(Database, Vec<Record>), DirectoryHostError> {
     let opened = without_panic(|| {
-        let mut database = Database::create(path)?;
+        let mut database = open()?;
         database.check_integrity()?;
         let records = read_all(&database)?;
         Ok((database, records))
     });
     opened.map_err(|error| failed(path, error))
+}
+
+/// The store as it is on the disk. What it mends of itself as it is opened is not written there.
+fn copy_in_memory(path: &Path) -> Result<Database, redb::Error> {
+    let bytes = std::fs::read(path)?;
+    let memory = InMemoryBackend::new();
+    memory.set_len(bytes.len() as u64)?;
+    memory.write(0, &bytes)?;
+    Ok(Database::builder().create_with_backend(memory)?)
+}
+
+/// Whether a command is a question, or says no more than that a node is there.
+const fn only_asks(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Heartbeat { .. }
+            | Command::Lookup { .. }
+            | Command::LookupObject { .. }
+            | Command::LookupPage { .. }
+            | Command::LookupHome { .. }
+            | Command::PageHomes { .. }
+            | Command::List { .. }
+            | Command::HeatHomes { .. }
+            | Command::Members
+    )
 }
 
 /// The store stumbles over some damage in place of telling of it.
@@ -384,6 +466,39 @@ mod tests {
         let Reply::Members(members) = host.apply(&Command::Members).unwrap() else { panic!() };
         assert_eq!(members.iter().map(|member| member.node).collect::<Vec<_>>(), [NodeId(1)]);
         assert!(matches!(host.apply(&come(7, 1)), Ok(Reply::Joined { .. })));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_is_on_the_disk_is_answered_while_nothing_can_be_written() {
+        let folder = std::env::temp_dir().join(format!("hinterland-unwritable-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("directory.redb");
+        let settings = Settings { lease_ms: 200 };
+        let host = DirectoryHost::open(&path, settings).unwrap();
+        host.apply(&join()).unwrap();
+        // As on a failing disk, it cannot be opened: another has it.
+        let store = host.lock().store.take();
+        host.lock().reign.end(Ended::NotWritten("no space".to_owned()));
+        let beat = Command::Heartbeat { node: NodeId(1), incarnation: 1, used_bytes: 0 };
+        for _ in 0..4 {
+            let Ok(Reply::Members(members)) = host.apply(&Command::Members) else { panic!("not answered") };
+            assert_eq!(members.len(), 1);
+            assert!(matches!(host.apply(&beat), Ok(Reply::Beat { .. })), "no lease runs out");
+            let refused = host.apply(&come(2, 1)).unwrap_err();
+            assert!(matches!(refused, DirectoryHostError::Store { .. }), "{refused}");
+            std::thread::sleep(std::time::Duration::from_millis(settings.lease_ms / 2));
+        }
+        drop(store);
+        std::thread::sleep(std::time::Duration::from_millis(settings.tick_ms()));
+        assert!(matches!(host.apply(&beat), Ok(Reply::Beat { .. })));
+        assert!(matches!(host.apply(&come(2, 1)), Ok(Reply::Joined { .. })));
+        // No new store is begun in place of one that is gone.
+        host.lock().store.take();
+        host.lock().reign.end(Ended::NotWritten("gone".to_owned()));
+        std::fs::remove_file(&path).unwrap();
+        assert!(host.apply(&Command::Members).is_err());
+        assert!(!path.exists());
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

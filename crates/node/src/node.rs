@@ -927,7 +927,7 @@ const BEATS_PER_LEASE: u64 = 4;
 /// Renews the lease, and tells the directory that time passes. Nothing else may wait here: the lease would run out.
 fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
     process::name_thread("heartbeat");
-    let (mut was_lost, mut was_older) = (false, false);
+    let (mut was_lost, mut was_older, mut stuck) = (false, false, None);
     for beat in 1_u64.. {
         let stopping = bell.stopping.lock().unwrap_or_else(PoisonError::into_inner);
         let pause = Duration::from_millis((lease_ms / BEATS_PER_LEASE).max(10));
@@ -951,10 +951,12 @@ fn keep_alive(core: &Core, bell: &Bell, mut lease_ms: u64) {
                 was_lost = true;
             }
         }
-        if core.directory.answers_here()
-            && let Err(refused) = core.directory.apply(&Command::Tick)
-        {
-            core.cache.problem(&format!("the directory cannot go on: {refused}"));
+        if core.directory.answers_here() {
+            let why = core.directory.apply(&Command::Tick).err().map(|refused| refused.to_string());
+            if let Some(why) = why.as_ref().filter(|_| stuck != why) {
+                core.cache.problem(&format!("the directory cannot go on: {why}"));
+            }
+            stuck = why;
         }
         if beat.is_multiple_of(BEATS_PER_LEASE) {
             let older = core.membership.show_newest(&core.directory, &core.holdings);
