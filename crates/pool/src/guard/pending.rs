@@ -51,12 +51,14 @@ impl Pending {
         }
         self.cut(start, from.len());
         self.bytes += from.len();
-        if let Some((before, bytes)) = self.ranges.range_mut(..start).next_back()
-            && before + bytes.len() as u64 == start
-        {
-            bytes.extend_from_slice(from);
-        } else {
-            self.ranges.insert(start, from.to_vec());
+        // What follows goes with it: others may read between two ranges, and an earlier write may have covered a word of both.
+        let behind = self.ranges.remove(&(start + from.len() as u64)).unwrap_or_default();
+        let before = self.ranges.range_mut(..start).next_back();
+        match before.filter(|(before, bytes)| **before + bytes.len() as u64 == start) {
+            Some((_, bytes)) => bytes.extend([from, &behind].into_iter().flatten()),
+            None => {
+                self.ranges.insert(start, [from, &behind].concat());
+            }
         }
     }
 
@@ -149,7 +151,9 @@ mod tests {
             }
             let mut last_end = 0;
             for (start, bytes) in pending.ranges() {
-                assert!(start >= last_end && !bytes.is_empty(), "ranges overlap or are empty");
+                assert!(!bytes.is_empty(), "an empty range");
+                // What touches is one range, so that no word is written in two.
+                assert!(start > last_end || start == 0, "ranges overlap or touch");
                 last_end = start + bytes.len() as u64;
             }
             assert_eq!(pending.bytes(), plain.0.len());

@@ -10,6 +10,7 @@ use hinterland_proto::control::{Opened, Reply, Request};
 use hinterland_types::limits::PAGE_SHIFT;
 use hinterland_types::{ByteRange, GlobalAddress, Handle};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::Instant;
 
 /// Most bytes of one message: a control message has 1 MiB.
@@ -60,10 +61,10 @@ impl RegionPages {
         for (offset, bytes) in writes {
             for piece in pieces(*offset, bytes.len()) {
                 let from = &bytes[piece.done..piece.done + piece.bytes];
-                for (number, part) in from.chunks(MESSAGE_BYTES_MAX).enumerate() {
-                    let offset = piece.offset + (number * MESSAGE_BYTES_MAX) as u64;
-                    left.push((Piece { offset, bytes: part.len(), ..piece }, part));
-                }
+                left.extend(messages(piece.offset, piece.bytes).map(|part| {
+                    let offset = piece.offset + part.start as u64;
+                    (Piece { offset, bytes: part.len(), ..piece }, &from[part])
+                }));
             }
         }
         let started = Instant::now();
@@ -249,14 +250,48 @@ fn fetch(
     into: &mut [u8],
     ask: impl Fn(&Request) -> Result<Reply, PoolError>,
 ) -> Result<(), PoolError> {
-    let mut at = offset;
-    for part in into.chunks_mut(MESSAGE_BYTES_MAX) {
-        let range = crate::session::range(at, part.len() as u64)?;
+    for part in messages(offset, into.len()) {
+        let range = crate::session::range(offset + part.start as u64, part.len() as u64)?;
+        let part = &mut into[part];
         match ask(&Request::ReadLocked { handle, lock: under.lock, fence: under.fence, range })? {
             Reply::Bytes(bytes) if bytes.len() == part.len() => part.copy_from_slice(&bytes),
             other => return Err(unexpected("as many bytes as were asked for", &other)),
         }
-        at += part.len() as u64;
     }
     Ok(())
+}
+
+/// Cuts what begins at an offset into parts that fit into a message each, and through no word of 8 bytes: others may read or write it
+/// between two of them.
+fn messages(offset: u64, bytes: usize) -> impl Iterator<Item = Range<usize>> {
+    const WORD_BYTES: u64 = 8;
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let start = done;
+        // Less than a word.
+        let odd = ((offset + start as u64) % WORD_BYTES) as usize;
+        done += (bytes - start).min(MESSAGE_BYTES_MAX - odd);
+        (done > start).then_some(start..done)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_access_is_cut_between_words_only_and_whole() {
+        for offset in 0..9 {
+            for bytes in [0, 1, 7, MESSAGE_BYTES_MAX - 1, MESSAGE_BYTES_MAX, 3 * MESSAGE_BYTES_MAX + 5] {
+                let mut done = 0;
+                for part in messages(offset, bytes) {
+                    let is_last = part.end == bytes;
+                    assert!(part.start == done && (1..=MESSAGE_BYTES_MAX).contains(&part.len()));
+                    assert!(is_last || (offset + part.end as u64).is_multiple_of(8), "{offset} {bytes}");
+                    done = part.end;
+                }
+                assert_eq!(done, bytes);
+            }
+        }
+    }
 }
