@@ -140,6 +140,37 @@ def test_who_serves_redis_clients_says_that_the_node_is_silent_and_that_it_answe
     server.stdout.close()
 
 
+def test_redis_clients_of_a_stopped_node_are_told_so_and_hang_no_longer_than_their_own_patience(node):
+    server = subprocess.Popen(node.command("--json", "resp", "--listen", "127.0.0.1:0", "--threads", "1"), stdout=subprocess.PIPE, text=True)
+    try:
+        port = int(json.loads(server.stdout.readline())["listen"][0].rsplit(":", 1)[1])
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=SECONDS) for _ in range(8)]
+        clients[0].sendall(b"SET key before\r\n")
+        assert clients[0].recv(1000) == b"+OK\r\n"
+        begun = time.monotonic()
+        with stopped(node):
+            for number, client in enumerate(clients):
+                client.sendall((b"SET key %d\r\n", b"INCR counter-%d\r\n", b"DEL key-%d\r\n")[number % 3] % number)
+                time.sleep(0.2)
+            answers = [client.recv(1000) for client in clients]
+        # They wait together, and not one after the other.
+        assert time.monotonic() - begun < 40
+        for answer in answers:
+            assert answer.startswith(b"-ERR the node has not answered for") and b"kill -CONT" in answer, answers
+        for client in clients:
+            client.sendall(b"SET key after\r\nGET key\r\n")
+        for client in clients:
+            answer = b""
+            while not answer.endswith(b"after\r\n"):
+                answer += client.recv(1000)
+            assert answer == b"+OK\r\n$5\r\nafter\r\n"
+            client.close()
+    finally:
+        server.terminate()
+    assert server.wait(SECONDS) == 0
+    server.stdout.close()
+
+
 @pytest.fixture
 def metrics(node):
     """The address of a server of the node's metrics."""

@@ -91,8 +91,8 @@ impl Batch {
             let items: Vec<Item<'_>> = writes.iter().filter_map(|write| item(write, connections)).collect();
             let database = writes.first().map_or(0, |write| write.database);
             let outcome = context.keyspace(database).and_then(|keyspace| keyspace.set(&items));
-            if let Err(KeyError::Pool(_)) = &outcome {
-                context.lose(database);
+            if let Err(error) = &outcome {
+                context.fail(database, error);
             }
             let mut outcomes = outcome.as_deref().unwrap_or_default().iter();
             for write in writes {

@@ -12,7 +12,7 @@ use crate::keyspace::{KeyError, Keyspace};
 use crate::shared::{Counters, Shared};
 use crate::transaction::Pending;
 use hinterland_os::socket::UnixStream;
-use hinterland_pool::Pool;
+use hinterland_pool::{Pool, PoolError, Silence};
 use hinterland_resp::command::{self, Command, Spec};
 use hinterland_resp::options::OptionError;
 use hinterland_resp::subcommand::{self, SubcommandError};
@@ -66,19 +66,22 @@ pub struct Context {
     now_ms: u64,
     keyspaces: Vec<Option<Keyspace>>,
     opened: Vec<(usize, UnixStream)>,
+    /// The node was waited for in this turn, in vain: who waited meanwhile is told the same, and does not wait for as long once more.
+    silent: Option<Silence>,
 }
 
 impl Context {
     /// Nothing is opened yet.
     pub fn new(shared: Arc<Shared>) -> Self {
         let keyspaces = (0..shared.options.databases).map(|_| None).collect();
-        let mut context = Self { shared, now_ms: 0, keyspaces, opened: Vec::new() };
+        let mut context = Self { shared, now_ms: 0, keyspaces, opened: Vec::new(), silent: None };
         context.look_at_clock();
         context
     }
 
-    /// Takes the time, once for a turn.
+    /// Begins a turn: takes the time.
     pub fn look_at_clock(&mut self) {
+        self.silent = None;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.now_ms = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
     }
@@ -98,6 +101,9 @@ impl Context {
     /// # Errors
     /// [`KeyError::Pool`].
     pub fn keyspace(&mut self, database: usize) -> Result<&mut Keyspace, KeyError> {
+        if let Some(silence) = self.silent {
+            return Err(PoolError::Silent(silence).into());
+        }
         let place = &mut self.keyspaces[database];
         match place {
             Some(keyspace) => Ok(keyspace),
@@ -115,6 +121,16 @@ impl Context {
         self.keyspaces[database] = None;
     }
 
+    /// Closes a database after a failure of the node.
+    pub fn fail(&mut self, database: usize, error: &KeyError) {
+        match error {
+            KeyError::Pool(PoolError::Silent(silence)) => self.silent = Some(*silence),
+            KeyError::Pool(_) => {}
+            _ => return,
+        }
+        self.lose(database);
+    }
+
     /// Sockets of sessions that were opened since this was asked last, by database.
     pub fn take_opened(&mut self) -> Vec<(usize, UnixStream)> {
         std::mem::take(&mut self.opened)
@@ -122,9 +138,12 @@ impl Context {
 
     /// Gives back what is kept for the next writes.
     pub fn rest(&mut self) {
-        for place in &mut self.keyspaces {
-            if place.as_mut().is_some_and(|keyspace| keyspace.rest().is_err()) {
-                *place = None;
+        for database in 0..self.keyspaces.len() {
+            let Some(Err(error)) = self.keyspaces[database].as_mut().map(Keyspace::rest) else { continue };
+            self.fail(database, &error);
+            if self.silent.is_some() {
+                // The others are looked at when it answers again.
+                return;
             }
         }
     }
@@ -151,8 +170,8 @@ pub fn run(context: &mut Context, caller: &mut Caller, words: Arguments<'_>, rep
     if let Err(refusal) = call.dispatch() {
         call.replies.back_to(mark);
         call.replies.error(&refusal.to_string());
-        if let Refusal::Key(KeyError::Pool(_)) = refusal {
-            call.context.lose(database);
+        if let Refusal::Key(error) = &refusal {
+            call.context.fail(database, error);
         }
     }
     caller.silence.end(replies, mark);

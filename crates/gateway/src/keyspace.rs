@@ -16,9 +16,12 @@ use hinterland_proto::control::KvKey;
 use hinterland_resp::Replies;
 use parts::Parts;
 use place::Place;
+use std::time::Duration;
 
 pub use together::{Moved, Transfer};
 
+/// How long the node may take for an answer: as long as one of another rack. Clients are told then, and hang no longer.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How often a value is read again that was replaced while it was copied.
 const READS_MAX: usize = 64;
 /// How often a change is tried again that another client came before.
@@ -134,8 +137,8 @@ impl Keyspace {
     /// [`KeyError::Pool`].
     pub fn open(pool: &Pool, name: &str, database: usize) -> Result<Self, KeyError> {
         let fingerprint = Self::fingerprint(name, database);
-        let values = pool.kv_values(&fingerprint)?;
-        let parts = Parts::new(pool.kv_values(&format!("{fingerprint}, parts"))?)?;
+        let values = pool.kv_values_within(&fingerprint, SILENCE_MAX)?;
+        let parts = Parts::new(pool.kv_values_within(&format!("{fingerprint}, parts"), SILENCE_MAX)?)?;
         Ok(Self { values, parts })
     }
 

@@ -141,9 +141,7 @@ fn run_queued(context: &mut Context, caller: &mut Caller, replies: &mut Replies)
             Ok(now) if now == watched.seen => {}
             Ok(_) => return replies.nil_array(),
             Err(error) => {
-                if let KeyError::Pool(_) = error {
-                    context.lose(watched.database);
-                }
+                context.fail(watched.database, &error);
                 return replies.error(&error.to_string());
             }
         }

@@ -69,9 +69,7 @@ impl Pool {
     /// # Ok::<(), hinterland_pool::PoolError>(())
     /// ```
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
-        let label = fingerprint.chars().take(200).collect();
-        let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
-        KvCache::open(self.session().socket(), Request::Kv(KvRequest::Open { fingerprint, label }))
+        KvCache::open(self.session().socket(), opening(fingerprint))
     }
 
     /// Opens a namespace that an engine has opened before, by its number as [`kv_status`](Self::kv_status) tells it.
@@ -97,7 +95,10 @@ impl Pool {
 impl KvCache {
     fn open(socket: &Path, request: Request) -> Result<Self, PoolError> {
         // One of its own: a put has it to itself while it copies.
-        let session = Session::connect(Some(socket))?;
+        Self::over(Session::connect(Some(socket))?, request)
+    }
+
+    fn over(session: Session, request: Request) -> Result<Self, PoolError> {
         let (reply, descriptors) = session.call_with(&request, &[])?;
         let files =
             descriptors.into_iter().map(MemoryFile::from_descriptor).collect::<Result<Vec<_>, _>>()?;
@@ -175,6 +176,13 @@ impl KvCache {
             other => Err(unexpected("Kv", &other)),
         }
     }
+}
+
+/// How the namespace of a fingerprint is opened.
+fn opening(fingerprint: &str) -> Request {
+    let label = fingerprint.chars().take(200).collect();
+    let fingerprint = *blake3::hash(fingerprint.as_bytes()).as_bytes();
+    Request::Kv(KvRequest::Open { fingerprint, label })
 }
 
 fn block_key(bytes: &[u8]) -> Result<BlockKey, PoolError> {

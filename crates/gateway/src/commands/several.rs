@@ -52,12 +52,8 @@ impl Call<'_> {
         let database = options.database.unwrap_or(own);
         let transfer = Transfer { is_move: false, replaces: options.replaces };
         let moved = if database != own {
-            self.copy_to(database, transfer).inspect_err(|error| {
-                // It may be the other session that is of no use any more.
-                if let KeyError::Pool(_) = error {
-                    self.context.lose(database);
-                }
-            })?
+            // It may be the other session that is of no use any more.
+            self.copy_to(database, transfer).inspect_err(|error| self.context.fail(database, error))?
         } else if from == to {
             return Err(Refusal::text("ERR source and destination objects are the same"));
         } else {

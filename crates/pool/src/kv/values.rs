@@ -1,14 +1,15 @@
 //! Values: KV blocks that are replaced, removed if they are still those that were read, and listed.
 
 use super::replace::{Outcomes, TOGETHER_BYTES_MAX, TOGETHER_MAX, batches, check};
-use super::{EINVAL, KvCache, block_key, broken};
+use super::{EINVAL, KvCache, block_key, broken, opening};
 use crate::session::unexpected;
-use crate::{Pool, PoolError};
+use crate::{Pool, PoolError, Session};
 use hinterland_kv::{Found, class_bytes};
 use hinterland_os::socket::UnixStream;
 use hinterland_proto::control::{
     KvExpects, KvKey, KvReply, KvRequest, KvSeen, KvSlot, KvStatus, KvSwap, KvSwapped,
 };
+use std::time::Duration;
 
 /// Slots that are kept for the next blocks, so that a write costs one message and not two.
 const STOCK_MAX: usize = TOGETHER_MAX;
@@ -74,11 +75,26 @@ impl Pool {
     /// # Errors
     /// As [`kv`](Self::kv).
     pub fn kv_values(&self, fingerprint: &str) -> Result<KvValues, PoolError> {
-        Ok(KvValues { cache: self.kv(fingerprint)?, stock: Vec::new(), recent: Vec::new() })
+        Ok(KvValues::of(self.kv(fingerprint)?))
+    }
+
+    /// The same for those who must not be kept waiting: what the node does not answer within so long, this among it, ends with
+    /// [`PoolError::Silent`], and the namespace is to be opened again. What was asked last may still be done then.
+    ///
+    /// # Errors
+    /// As [`kv`](Self::kv).
+    pub fn kv_values_within(&self, fingerprint: &str, within: Duration) -> Result<KvValues, PoolError> {
+        let session = Session::connect(Some(self.session().socket()))?;
+        session.on_silence(within, |_| false)?;
+        Ok(KvValues::of(KvCache::over(session, opening(fingerprint))?))
     }
 }
 
 impl KvValues {
+    const fn of(cache: KvCache) -> Self {
+        Self { cache, stock: Vec::new(), recent: Vec::new() }
+    }
+
     /// The block of a key, if there is one now. No message to anybody.
     ///
     /// # Errors
