@@ -1,5 +1,6 @@
 """Batches of programs with far memory: in turn, within one memory, and nothing left behind."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -214,6 +215,35 @@ def is_alive(process):
         return False
 
 
+TOUCH = """
+import random
+memory = bytearray(160 << 20)
+for at in range(0, len(memory), 4096): memory[at] = 1
+while True: memory[random.randrange(len(memory) >> 12) << 12] = 1
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--awake"]])
+@pytest.mark.skipif(not os.access("/dev/cpu_dma_latency", os.W_OK), reason="no processor can be kept from sleep without /dev/cpu_dma_latency")
+def test_processors_are_kept_awake_for_the_jobs_of_a_batch_that_asks_for_it(ground, options):
+    (ground.folder / "touch.py").write_text(TOUCH, encoding="utf-8")
+    ground.write([{"name": "touch", "program": [sys.executable, "touch.py"], "memory": "180M", "local": "80M"}])
+    running = subprocess.Popen([ground.binary, "batch", "jobs.toml", *options], stderr=subprocess.PIPE, **ground.settings())
+    try:
+        links = pathlib.Path(f"/proc/{running.pid}/fd")
+        # Without it there is nothing to wait for: as long as it takes with it, and longer.
+        deadline = time.monotonic() + (30 if options else 8)
+        is_awake = False
+        while not is_awake and time.monotonic() < deadline:
+            time.sleep(0.02)
+            with contextlib.suppress(FileNotFoundError):
+                is_awake = any(os.readlink(link) == "/dev/cpu_dma_latency" for link in links.iterdir())
+        assert is_awake == bool(options)
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=SECONDS_MAX)
+
+
 def test_plans_are_shown_and_exported_without_running_anything(ground):
     words = ["sh", "-c", "echo \"it's\" $HOME > ran"]
     ground.write([{"name": "quoted", "program": words, "memory": "400M", "deadline": 90}], memory="1G", image="example/image:1")
@@ -235,6 +265,11 @@ def test_plans_are_shown_and_exported_without_running_anything(ground):
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     assert container["command"][-3:] == words and container["image"] == "example/image:1"
     assert manifest["kind"] == "Job" and manifest["spec"]["activeDeadlineSeconds"] == 90
+    assert "--awake" not in text and "--awake" not in container["command"]
+    for scheduler in ("slurm", "kubernetes"):
+        assert ground.batch("--export", scheduler, "--into", "awake", "--awake").returncode == 0
+    assert " --awake --name quoted -- " in (ground.folder / "awake/quoted.sbatch").read_text(encoding="utf-8")
+    assert '"--awake"' in (ground.folder / "awake/quoted.json").read_text(encoding="utf-8")
 
 
 def test_batches_that_make_no_sense_are_refused_before_anything_starts(ground):

@@ -7,6 +7,7 @@ mod running;
 
 use crate::context::Context;
 use crate::failure::Failure;
+use crate::run::far;
 use crate::size::human;
 use crate::table::{Align, Table};
 use advice::{Advisor, ByTrace, Setting};
@@ -44,6 +45,9 @@ pub struct Arguments {
     /// The folder for what jobs write, NAME.out and NAME.err [default: where this command writes]
     #[arg(long, value_name = "DIR")]
     logs: Option<PathBuf>,
+    /// Keep idle processors of this machine from sleep while faults of a job come quickly, as `hinterland run --awake` does
+    #[arg(long)]
+    awake: bool,
 }
 
 /// Runs, shows or exports a batch. The status is 1 if a job failed or missed what it asked for.
@@ -76,7 +80,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         }
     }
     if let (Some(scheduler), Some(folder)) = (arguments.export, &arguments.into) {
-        export::write(scheduler, folder, &batch.host, &plan)?;
+        export::write(scheduler, folder, &batch.host, &plan, arguments.awake)?;
         context.output.say(format!("{} files are in {}", plan.len(), folder.display()));
         return Ok(ExitCode::SUCCESS);
     }
@@ -87,7 +91,9 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         context.output.either(&json!({ "jobs": value }), || table(&plan, &ways))?;
         return Ok(ExitCode::SUCCESS);
     }
-    let ended = running::run(&plan, &batch.host, dispatcher, arguments.logs.as_deref(), context)?;
+    far::check_awake(arguments.awake)?;
+    let (logs, awake) = (arguments.logs.as_deref(), arguments.awake);
+    let ended = running::run(&plan, &batch.host, dispatcher, running::Setup { logs, awake }, context)?;
     let values: Vec<Value> = ended.iter().map(running::Ended::value).collect();
     context.output.either(&json!({ "jobs": values }), || running::table(&ended))?;
     Ok(if ended.iter().all(running::Ended::is_well) { ExitCode::SUCCESS } else { ExitCode::FAILURE })

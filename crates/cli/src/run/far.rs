@@ -182,7 +182,7 @@ impl Choice {
                 "give each a file of its own",
             ));
         }
-        self.check_awake()?;
+        check_awake(self.awake)?;
         let default = default_unit(&self.far);
         let unit_bytes = self.far_unit.map_or(default.bytes(), |unit| unit.bytes);
         let far: Vec<BackEnd> = self.far.iter().map(BackEnd::sparing).collect();
@@ -212,17 +212,6 @@ impl Choice {
         Ok(Some(supervised))
     }
 
-    /// Refuses `--awake` where processors cannot be kept from sleep.
-    fn check_awake(&self) -> Result<(), Failure> {
-        if !self.awake {
-            return Ok(());
-        }
-        Wakefulness::begin().map(drop).map_err(|error| {
-            let hint = "run it as root, and in a container with that device, or leave --awake away";
-            Failure::new(format!("--awake: {error}"), hint)
-        })
-    }
-
     /// What is done with the faults of the run, and where a trace of them goes.
     fn watch(&self, local: Budget, unit_bytes: u64) -> Result<(Watch, Option<(Written, PathBuf)>), Failure> {
         if self.tune {
@@ -238,6 +227,20 @@ impl Choice {
         let file = program.first().map(Path::new).and_then(Path::file_name).unwrap_or_default();
         about(self.name.clone().unwrap_or_else(|| file.to_string_lossy().into_owned()), program)
     }
+}
+
+/// Refuses `--awake` where processors cannot be kept from sleep.
+///
+/// # Errors
+/// [`Failure`] that says why.
+pub fn check_awake(is_asked: bool) -> Result<(), Failure> {
+    if !is_asked {
+        return Ok(());
+    }
+    Wakefulness::begin().map(drop).map_err(|error| {
+        let hint = "run it as root, and in a container with that device, or leave --awake away";
+        Failure::new(format!("--awake: {error}"), hint)
+    })
 }
 
 /// Says which back ends fail together although each byte is to be in several.

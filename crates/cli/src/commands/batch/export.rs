@@ -30,11 +30,12 @@ pub fn write(
     folder: &Path,
     host: &Host,
     plan: &[(&Job, Setting)],
+    awake: bool,
 ) -> Result<(), Failure> {
     let mut files = Vec::with_capacity(plan.len());
     for (job, setting) in plan {
         let (end, text) = match scheduler {
-            Scheduler::Slurm => ("sbatch", slurm(job, setting)),
+            Scheduler::Slurm => ("sbatch", slurm(job, setting, awake)),
             Scheduler::Kubernetes => {
                 let image = host.image.as_deref().ok_or_else(|| {
                     Failure::new(
@@ -42,7 +43,7 @@ pub fn write(
                         "write image = \"REGISTRY/NAME:TAG\" with hinterland in it below [host]",
                     )
                 })?;
-                ("json", format!("{:#}\n", kubernetes(image, job, setting)))
+                ("json", format!("{:#}\n", kubernetes(image, job, setting, awake)))
             }
         };
         files.push((folder.join(format!("{}.{end}", job.name)), text));
@@ -62,7 +63,7 @@ fn limit_bytes(job: &Job, setting: &Setting) -> u64 {
 }
 
 /// The words of the command that runs a job.
-fn command(job: &Job, setting: &Setting) -> Vec<String> {
+fn command(job: &Job, setting: &Setting, awake: bool) -> Vec<String> {
     let mut words: Vec<String> = ["hinterland", "run", "--local"].map(str::to_owned).to_vec();
     words.push(setting.local_bytes.to_string());
     words.extend(["--far".to_owned(), setting.far.join(",")]);
@@ -73,19 +74,20 @@ fn command(job: &Job, setting: &Setting) -> Vec<String> {
     if let Some(share) = job.share {
         words.extend(["--share".to_owned(), share.to_string()]);
     }
+    words.extend(awake.then(|| "--awake".to_owned()));
     words.extend(["--name".to_owned(), job.name.clone(), "--".to_owned()]);
     words.extend(job.program.iter().cloned());
     words
 }
 
-fn slurm(job: &Job, setting: &Setting) -> String {
+fn slurm(job: &Job, setting: &Setting, awake: bool) -> String {
     let mut text = format!("#!/bin/sh\n#SBATCH --job-name={}\n", job.name);
     // Writing to a string does not fail.
     let _ = writeln!(text, "#SBATCH --mem={}M", limit_bytes(job, setting).div_ceil(1 << 20));
     if let Some(deadline) = job.deadline {
         let _ = writeln!(text, "#SBATCH --time={}", (deadline / 60.0).ceil().max(1.0) as u64);
     }
-    let words: Vec<String> = command(job, setting).iter().map(|word| quoted(word)).collect();
+    let words: Vec<String> = command(job, setting, awake).iter().map(|word| quoted(word)).collect();
     let _ = writeln!(text, "# {}\nexec {}", setting.why, words.join(" "));
     text
 }
@@ -99,7 +101,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-fn kubernetes(image: &str, job: &Job, setting: &Setting) -> Value {
+fn kubernetes(image: &str, job: &Job, setting: &Setting, awake: bool) -> Value {
     let memory = limit_bytes(job, setting).to_string();
     let mut spec = json!({
         "backoffLimit": 0,
@@ -108,7 +110,7 @@ fn kubernetes(image: &str, job: &Job, setting: &Setting) -> Value {
             "containers": [{
                 "name": job.name,
                 "image": image,
-                "command": command(job, setting),
+                "command": command(job, setting, awake),
                 "resources": { "requests": { "memory": memory }, "limits": { "memory": memory } },
                 "securityContext": { "runAsUser": 0, "capabilities": { "add": ["SYS_PTRACE"] } },
             }],
@@ -134,8 +136,8 @@ mod tests {
             Setting { far, local_bytes, unit_bytes: 65536, ahead: true, demand, why: String::new() };
         let job = Job::of_memory("on-disk", 220 << 20);
         // With 163 MiB such a job ran, with 158 MiB it was ended.
-        assert!(slurm(&job, &setting).contains("\n#SBATCH --mem=181M\n"));
-        let kubernetes = kubernetes("image", &job, &setting);
+        assert!(slurm(&job, &setting, false).contains("\n#SBATCH --mem=181M\n"));
+        let kubernetes = kubernetes("image", &job, &setting, false);
         let limit = &kubernetes["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"];
         assert_eq!(limit, &json!((181_u64 << 20).saturating_sub(128 << 10).to_string()));
     }

@@ -59,12 +59,21 @@ pub struct Ended {
     objective: String,
 }
 
+/// What all jobs have in common.
+#[derive(Clone, Copy)]
+pub struct Setup<'a> {
+    /// The folder for what they write.
+    pub logs: Option<&'a Path>,
+    /// Whether processors are kept from sleep while their faults come quickly.
+    pub awake: bool,
+}
+
 struct Runner<'a> {
     plan: &'a [(&'a Job, Setting)],
     host: &'a Host,
     dispatcher: Dispatcher,
     instances: BTreeMap<usize, Instance>,
-    logs: Option<&'a Path>,
+    setup: Setup<'a>,
     context: &'a Context,
     begun: Instant,
 }
@@ -77,16 +86,16 @@ pub fn run(
     plan: &[(&Job, Setting)],
     host: &Host,
     dispatcher: Dispatcher,
-    logs: Option<&Path>,
+    setup: Setup<'_>,
     context: &Context,
 ) -> Result<Vec<Ended>, Failure> {
     let signals = SignalWatch::new()?;
     preload::find()?;
-    if let Some(folder) = logs {
+    if let Some(folder) = setup.logs {
         std::fs::create_dir_all(folder).map_err(|error| Failure::file("making", folder, &error))?;
     }
     let begun = Instant::now();
-    let mut runner = Runner { plan, host, dispatcher, instances: BTreeMap::new(), logs, context, begun };
+    let mut runner = Runner { plan, host, dispatcher, instances: BTreeMap::new(), setup, context, begun };
     let mut queue: VecDeque<usize> = (0..plan.len()).collect();
     let mut running: Vec<Running> = Vec::new();
     let mut ended: Vec<Ended> = Vec::new();
@@ -152,13 +161,13 @@ impl Runner<'_> {
         let (service, watch) = (far::service(WIDTH)?, Watch::Nothing);
         // Without shares at all, nobody has one.
         let share = if service.share > 0 { job.share.unwrap_or(service.share) } else { 0 };
-        let service = Service { fit: false, share, ..service };
+        let service = Service { fit: false, share, awake: self.setup.awake, ..service };
         let options = Options { budget, unit_bytes, stores, ahead, service, watch };
         let supervised = far::Supervised::of_job(&job.name, &words, options, &self.context.output)?;
         let variables = [(far::SOCKET_VARIABLE, supervised.socket())];
         let mut command = program::command(&words, &[preload::find()?], &variables, self.context.output)?;
         command.stdin(Stdio::null());
-        if let Some(folder) = self.logs {
+        if let Some(folder) = self.setup.logs {
             let file = |end: &str| {
                 let path = folder.join(format!("{}.{end}", job.name));
                 File::create(&path).map_err(|error| Failure::file("making", &path, &error))
