@@ -241,7 +241,9 @@ typedef struct hl_block {
 } hl_block;
 
 /* Opens the blocks of engines that agree on everything in `fingerprint` (UTF-8): model, revision, type, layout, tokens of a
- * block, rank. Who has another text never sees them. The namespace may be used by many threads, and outlives the pool. */
+ * block, rank. Who has another text never sees them. The namespace may be used by many threads, and outlives the pool.
+ *
+ * At its first use the node makes its memory for blocks, which takes a second and more for each GiB: standard error says so. */
 int hl_kv_open(hl_pool *pool, const char *fingerprint, hl_kv **kv);
 
 /* Gives a namespace back; the blocks stay. NULL is allowed. No other thread may be using it; its queues may go on. */

@@ -2,7 +2,9 @@
 
 import os
 import pathlib
+import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -59,3 +61,30 @@ def test_blocks_that_one_process_puts_another_finds_and_loads(node, examples):
 def test_an_error_has_a_sentence_and_a_hint(node, examples, folder):
     outcome = run(node, examples / "map_object", folder / "none", "x", check=False)
     assert outcome.returncode == 1 and "none" in outcome.stderr
+
+
+OPEN = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+pool, kv = ctypes.c_void_p(), ctypes.c_void_p()
+assert library.hl_open(None, ctypes.byref(pool)) == 0
+print("open", flush=True)
+sys.stdin.readline()
+print(library.hl_kv_open(pool, b"slow", ctypes.byref(kv)))
+"""
+
+
+def test_who_waits_while_the_memory_of_kv_blocks_is_made_is_told(node):
+    # A node that is stopped is as silent as one that makes many GiB.
+    library = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", TREE / "target")) / "debug/libhinterland.so"
+    opening = subprocess.Popen([sys.executable, "-c", OPEN, library], env={**os.environ, "HINTERLAND_SOCKET": str(node.socket)},
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert opening.stdout.readline() == "open\n"
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        opening.stdin.write("\n")
+        opening.stdin.flush()
+        assert "waiting for the node: it makes its memory for KV blocks" in opening.stderr.readline()
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert opening.communicate(timeout=60) == ("0\n", "")

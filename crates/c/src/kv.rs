@@ -3,13 +3,19 @@
 use crate::failure::{Failure, guarded};
 use crate::pool::PoolHandle;
 use crate::text::{fingerprint, place, values};
+use hinterland_os::notice::Notice;
 use hinterland_pool::{
     Batch, Completion, Gather, KeyOperation, KvCache, KvQueue, QueueOptions, Refusal, Run, Scatter, Stored,
     WhenFull,
 };
 use std::ffi::{c_char, c_int, c_void};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long the first use of a node may take until people are told why.
+const NOTICE: Duration = Duration::from_secs(2);
 
 /// Copies blocks out.
 pub const HL_KV_GET: c_int = 1;
@@ -205,7 +211,16 @@ pub unsafe extern "C" fn hl_kv_open(
         // SAFETY: the caller promises all.
         let (handle, place) = unsafe { (PoolHandle::of(pool)?, place("the namespace", kv)?) };
         // SAFETY: as above.
-        let cache = handle.pool().kv(unsafe { fingerprint(fingerprint_text) }?)?;
+        let name = unsafe { fingerprint(fingerprint_text) }?;
+        let notice = Notice::begin(NOTICE, || {
+            // Nothing else is there to say it with, and without it the wait is the same.
+            let _ = writeln!(
+                std::io::stderr().lock(),
+                "hinterland: waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB"
+            );
+        });
+        let cache = handle.pool().kv(name)?;
+        drop(notice);
         place.fill(Box::into_raw(Box::new(KvHandle { cache, owner: Owner(std::process::id()) })));
         Ok(())
     })
