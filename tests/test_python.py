@@ -15,6 +15,7 @@ import os
 import pathlib
 import pickle
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -613,6 +614,18 @@ def test_errors_are_those_of_python_with_an_errno_and_a_hint(hinterland, pool, f
         assert failure.value.errno == errno.EINVAL, failure.value
     with pytest.raises(FileNotFoundError):
         pool.read(1 << 45, 1)
+
+
+def test_a_length_beyond_all_that_is_there_is_refused_before_memory_is_made_for_it(pool):
+    address = pool.create_region("short", 4 * MEBIBYTE).address
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # What an object ends behind, and what nobody has.
+    for start in (address, 1 << 45):
+        with pytest.raises(OSError):
+            pool.read(start, 2048 * MEBIBYTE)
+    # In KiB.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512 << 10
+    assert pool.read(address, 4 * MEBIBYTE) == bytes(4 * MEBIBYTE)
 
 
 def test_what_is_closed_says_so(hinterland, node):

@@ -156,6 +156,14 @@ impl Pool {
         self.read_longer(address, into)
     }
 
+    /// Finds out whether every byte of a range belongs to an object, as [`read`](Self::read) does before it reads.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn check_range(&self, address: GlobalAddress, bytes: usize) -> Result<(), PoolError> {
+        self.each_part(address.raw(), bytes, Rights::READ, |_, _, _, _| Ok(()))
+    }
+
     #[inline(never)]
     fn read_longer(&self, address: GlobalAddress, into: &mut [u8]) -> Result<(), PoolError> {
         if self.read_at_once(address, into) { Ok(()) } else { self.read_elsewhere(address.raw(), into) }

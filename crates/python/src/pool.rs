@@ -21,6 +21,9 @@ use pyo3::types::PyBytes;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+/// Reads by address from this size on look whether they can be before memory is made for them, all of which the interpreter touches.
+const CHECKED_BYTES_MIN: usize = 1 << 20;
+
 /// A connection to the pool; `python/hinterland` gives it its records.
 #[pyclass(frozen, subclass, module = "hinterland")]
 pub(crate) struct Pool {
@@ -268,6 +271,9 @@ impl Pool {
         #[pyo3(from_py_with = whole::<0, { isize::MAX as u64 }, usize>)] bytes: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let address = global(address)?;
+        if bytes > CHECKED_BYTES_MIN {
+            self.with(py, |connected| Ok(connected.client.check_range(address, bytes)?))?;
+        }
         PyBytes::new_with(py, bytes, |into| {
             self.with(py, |connected| Ok(connected.client.read(address, into)?))
         })
