@@ -276,6 +276,29 @@ def test_a_region_is_written_in_place(hinterland, two_racks):
 # --- processes and threads --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("way", ["pool", "object", "guard"])
+@pytest.mark.parametrize("shift", [-4096, -8, -1, 1, 8, 4096])
+def test_memory_of_a_mapping_is_moved_within_its_region_whole(pool, way, shift):
+    address = pool.create_region("moved", 4 * MEBIBYTE).address
+    first, second = 8192, 8192 + shift
+    with pool.map("moved", writable=True) as mapping, pool.open("moved", writable=True) as opened:
+        assert mapping.is_symmetric
+        view = memoryview(mapping)
+        for size in (100, 3000, 600_000):
+            data = pattern(size, size)
+            with pool.write_guard(address, 4 * MEBIBYTE) as guard:
+                write = {"pool": lambda at, bytes: pool.write(address + at, bytes), "object": opened.write_at, "guard": guard.write}[way]
+                read_into = {"pool": lambda bytes, at: pool.read_into(address + at, bytes), "object": opened.read_into,
+                             "guard": guard.read_into}[way]
+                write(first, data)
+                write(second, view[first : first + size])
+                assert view[second : second + size] == data, f"{size} bytes written"
+                write(first, data)
+                assert read_into(view[second : second + size], first) == size
+                assert view[second : second + size] == data, f"{size} bytes read"
+        view.release()
+
+
 def test_pickling_is_refused_with_a_way_out(hinterland, pool):
     pool.put("one", b"x" * 5000)
     for thing in (pool, pool.map("one"), pool.open("one")):

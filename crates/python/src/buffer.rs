@@ -1,9 +1,11 @@
 //! Memory of Python objects: contiguous bytes that a call reads or fills while other threads of the interpreter run.
 
+use hinterland_types::WINDOW_BASE;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use std::borrow::Cow;
 use std::io::{self, Read};
 
 /// The memory of an object, kept alive and in place.
@@ -147,6 +149,36 @@ impl Bytes {
     /// Length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.memory.len()
+    }
+
+    /// The bytes to write from `address` of the pool on: a copy where the buffer is of a mapping of the same memory, since copies by words
+    /// are for memory that is apart.
+    pub(crate) fn apart_from(&self, address: u64) -> Cow<'_, [u8]> {
+        let bytes = self.as_slice();
+        if self.is_at(address) { Cow::Owned(bytes.to_vec()) } else { Cow::Borrowed(bytes) }
+    }
+
+    /// Has the bytes filled with those from `address` of the pool on, by way of a copy where the buffer is of a mapping of the same
+    /// memory; gives their number.
+    pub(crate) fn fill_from<E>(
+        &mut self,
+        address: u64,
+        read: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        if self.is_at(address) {
+            let mut copy = vec![0; self.len()];
+            read(&mut copy)?;
+            self.as_mut_slice().copy_from_slice(&copy);
+        } else {
+            read(self.as_mut_slice())?;
+        }
+        Ok(self.len())
+    }
+
+    /// Whether as many bytes from `address` of the pool on, mapped where every process has them, share some with this memory.
+    fn is_at(&self, address: u64) -> bool {
+        let start = WINDOW_BASE.saturating_add(address);
+        start.abs_diff(self.memory.start() as u64) < self.len() as u64
     }
 
     /// The bytes. A program that changes them at the same time in another thread gets some mixture, as from any file.

@@ -114,10 +114,8 @@ impl Guard {
         #[pyo3(from_py_with = count)] offset: u64,
     ) -> PyResult<usize> {
         let mut into = Bytes::writable(buffer)?;
-        self.with(py, |held| {
-            held.read(offset, into.as_mut_slice())?;
-            Ok(into.len())
-        })
+        let address = self.address.saturating_add(offset);
+        self.with(py, |held| into.fill_from(address, |into| held.read(offset, into)))
     }
 
     /// Writes bytes at an offset of the range.
@@ -128,7 +126,8 @@ impl Guard {
         data: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let from = Bytes::of(data)?;
-        self.with(py, |held| Ok(held.writer()?.write(offset, from.as_slice())?))
+        let address = self.address.saturating_add(offset);
+        self.with(py, |held| Ok(held.writer()?.write(offset, &from.apart_from(address))?))
     }
 
     /// Returns when all that was written has arrived.

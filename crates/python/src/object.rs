@@ -80,8 +80,8 @@ impl Object {
         let offset = offset.unwrap_or(self.offset);
         Self::check(&opened, offset, into.len() as u64)?;
         Ok(py.detach(|| {
-            opened.read_at(offset, into.as_mut_slice()).map_err(Failure::from)?;
-            Ok::<_, Failure>(into.len())
+            let address = address_of(&opened, offset);
+            into.fill_from(address, |into| opened.read_at(offset, into)).map_err(Failure::from)
         })?)
     }
 
@@ -95,7 +95,8 @@ impl Object {
         let opened = self.opened.value()?;
         let from = Bytes::of(data)?;
         Self::check(&opened, offset, from.len() as u64)?;
-        Ok(py.detach(|| opened.write_at(offset, from.as_slice()).map_err(Failure::from))?)
+        let from = from.apart_from(address_of(&opened, offset));
+        Ok(py.detach(|| opened.write_at(offset, &from).map_err(Failure::from))?)
     }
 
     /// Makes a weaker handle of this one.
@@ -149,4 +150,9 @@ impl Object {
         );
         Err(PyTypeError::new_err(text))
     }
+}
+
+/// The address of a byte of an object; one that nothing has, for an object without.
+fn address_of(opened: &Opened, offset: u64) -> u64 {
+    opened.info().address.map_or(u64::MAX, |first| first.raw().saturating_add(offset))
 }

@@ -289,8 +289,7 @@ impl Pool {
         let address = global(address)?;
         let mut into = Bytes::writable(buffer)?;
         self.with(py, |connected| {
-            connected.client.read(address, into.as_mut_slice())?;
-            Ok(into.len())
+            Ok(into.fill_from(address.raw(), |into| connected.client.read(address, into))?)
         })
     }
 
@@ -303,7 +302,7 @@ impl Pool {
     ) -> PyResult<()> {
         let address = global(address)?;
         let from = Bytes::of(data)?;
-        self.with(py, |connected| Ok(connected.client.write(address, from.as_slice())?))
+        self.with(py, |connected| Ok(connected.client.write(address, &from.apart_from(address.raw()))?))
     }
 
     /// Takes a lock: `mode` is "read" or "write", `wait` is in seconds.
