@@ -196,6 +196,15 @@ def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, libra
     assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize("kind", ["half", "more"])
+def test_what_a_program_locks_stays_and_the_rest_is_far_without_a_wait_for_it(binary, library, tmp_path, kind):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_locked"), kind])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+    assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
+    # What is locked counts, and is named where it leaves no room.
+    assert ("is shared, locked, mapped" in ended.stderr) == (kind == "more"), ended.stderr
+
+
 @pytest.mark.parametrize("where", [[], ["anywhere"]], ids=["at a point", "anywhere"])
 def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path, where):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled"), *where])

@@ -247,7 +247,7 @@ impl Engine {
         {
             let mib = |bytes: u64| bytes.div_ceil(1 << 20);
             return Err(format!(
-                "the program has {} MiB that cannot leave (its libraries, stacks and small memory), so {} MiB are \
+                "the program has {} MiB that cannot leave (its libraries, stacks, small memory and what it locks), so {} MiB are \
                  the least (hint: give it at least {}M)",
                 mib(other),
                 mib(least),

@@ -130,6 +130,8 @@ pub(crate) struct Space {
     pub bare: Vec<u64>,
     /// Which units leave next.
     pub hand: Hand,
+    /// The last ticket when what the kernel had refused to move was asked for again.
+    pub refused_at: u64,
     /// Resident bytes of the process that no table counts.
     pub other_bytes: u64,
     /// Made by `fork`, and its memory is shared with the parent's as long as neither writes.
@@ -288,12 +290,10 @@ impl Engine {
         match known.budget {
             Budget::Bytes(bytes) => room::room_bytes(bytes, other),
             Budget::Percent(percent) => {
-                let used: u64 = known
-                    .spaces
-                    .values()
-                    .map(|space| space.table.resident_bytes() + space.table.far_bytes())
-                    .sum();
-                (used / 100 * u64::from(percent)).max(ROOM_BYTES_MIN)
+                let refused: u64 = known.spaces.values().map(|space| space.table.refused_bytes()).sum();
+                let movable = |space: &Space| space.table.resident_bytes() + space.table.far_bytes();
+                let used = refused + known.spaces.values().map(movable).sum::<u64>();
+                (used / 100 * u64::from(percent)).saturating_sub(refused).max(ROOM_BYTES_MIN)
             }
         }
     }
@@ -440,6 +440,7 @@ impl Space {
             is_armed: false,
             bare: Vec::new(),
             hand: Hand::default(),
+            refused_at: 0,
             other_bytes: 0,
             is_child: false,
             family: 0,
@@ -475,6 +476,7 @@ impl Space {
             is_armed: self.is_armed,
             bare: Vec::new(),
             hand: Hand::default(),
+            refused_at: 0,
             other_bytes: 0,
             is_child: true,
             family: if self.is_child { self.family } else { id },

@@ -12,9 +12,10 @@ use crate::store::Copy;
 use hinterland_farplan::grain::Part;
 use hinterland_farplan::room::{BATCH_BYTES, BATCH_UNITS, budget_bytes_min};
 use hinterland_farplan::wire::{self, Kind, Message};
-use hinterland_farplan::{Outcome, PAGE, State};
+use hinterland_farplan::{Outcome, PAGE, REFUSED, State};
 use hinterland_os::{OsError, Userfault};
 use std::collections::BTreeSet;
+use std::iter::{repeat, repeat_n};
 use std::ops::Range;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,10 @@ const YIELD_BYTES: u64 = 32 << 10;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// How often a space is asked whether it still exists.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(300);
+/// How often a batch of what the kernel has refused to move is asked for again.
+const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
+/// The kernel refuses what is locked, or has other rights than the staging area: until the program changes that.
+const EINVAL: u64 = 22;
 /// An address that is valid and that no program has: above what the kernel keeps free, below where programs begin.
 const NOWHERE: u64 = 1 << 20;
 /// How long nothing may leave before faults go on without room. Shorter than it takes a busy machine to let a thread of the program
@@ -41,12 +46,21 @@ static ZEROS: [u8; 4096] = [0; 4096];
 impl Engine {
     /// Keeps room until the run is over.
     pub(crate) fn evict_until(&self, is_over: impl Fn(&Known) -> bool) {
-        let (mut looked, mut swept) = (Instant::now(), Instant::now());
+        let (mut looked, mut swept, mut refused) = (Instant::now(), Instant::now(), Instant::now());
         let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
         let (mut is_evicting, mut was_full, mut staged) = (false, false, Staged::default());
         let mut late = Vec::new();
         loop {
             let mut moved = self.ask_again(&mut late, &mut staged);
+            if refused.elapsed() >= REFUSED_INTERVAL {
+                let batch = self.choose_refused(&mut self.lock(), &late);
+                let gone = batch.map_or(0, |batch| self.take_out(batch, &mut staged, &mut late));
+                // What follows may have been let go with it.
+                if gone == 0 {
+                    refused = Instant::now();
+                }
+                moved += gone;
+            }
             let batch = {
                 let mut known = self.lock();
                 if is_over(&known) {
@@ -163,7 +177,43 @@ impl Engine {
             .filter(|(_, space)| space.process != 0 && space.mover.as_ref().is_some_and(can_be_asked))
             .max_by_key(|(_, space)| space.table.resident_bytes())
             .map(|(id, _)| *id)?;
-        let (now, mut ticket) = (known.clock, known.ticket);
+        let now = known.clock;
+        self.gather(known, id, |space, most, block| {
+            let bytes = wanted.max(self.unit_bytes).min(most);
+            space.hand.next(&space.table, now, bytes, block)
+        })
+    }
+
+    /// As [`choose`](Self::choose), units that the kernel has refused to move, of each space in its turn.
+    fn choose_refused(&self, known: &mut Known, late: &[Order]) -> Option<Batch> {
+        let can_be_asked = |mover: &Mover| !late.iter().any(|order| order.is_with(mover));
+        let id = known
+            .spaces
+            .iter()
+            .filter(|(_, space)| space.table.refused_bytes() > 0)
+            .filter(|(_, space)| space.process != 0 && space.mover.as_ref().is_some_and(can_be_asked))
+            .min_by_key(|(_, space)| space.refused_at)
+            .map(|(id, _)| *id)?;
+        let ticket = known.ticket;
+        self.gather(known, id, |space, most, block| {
+            space.refused_at = ticket;
+            let found = space.hand.refused(&space.table, most, block);
+            // They count in the table as long as they leave.
+            let bytes: u64 = found.iter().map(|(start, end)| end - start).sum();
+            space.other_bytes = space.other_bytes.saturating_sub(bytes);
+            found
+        })
+        .map(|batch| Batch { was_refused: true, ..batch })
+    }
+
+    /// What of a space leaves together, at most so many bytes and whole blocks, marked as leaving.
+    fn gather(
+        &self,
+        known: &mut Known,
+        id: u64,
+        find: impl FnOnce(&mut Space, u64, u64) -> Vec<(u64, u64)>,
+    ) -> Option<Batch> {
+        let mut ticket = known.ticket;
         let space = known.spaces.get_mut(&id)?;
         let mover = space.mover.clone()?;
         // Odd: a call that takes memory away is under way, and orders would be refused.
@@ -175,8 +225,7 @@ impl Engine {
         // Whole blocks, for which there has to be place.
         let (most, block) =
             if self.service.fit { (most - self.unit_bytes, self.unit_bytes) } else { (most, PAGE) };
-        let bytes = wanted.max(self.unit_bytes).min(most);
-        let found = space.hand.next(&space.table, now, bytes, block);
+        let found = find(space, most, block);
         let mut victims = Vec::with_capacity(found.len());
         for Part { start, end, clean } in self.parts(space, &found) {
             ticket += 1;
@@ -185,7 +234,7 @@ impl Engine {
         }
         let process = space.process;
         known.ticket = ticket;
-        (!victims.is_empty()).then_some(Batch { process, mover, epoch, victims })
+        (!victims.is_empty()).then_some(Batch { process, mover, epoch, victims, was_refused: false })
     }
 
     /// What leaves together of resident units.
@@ -226,7 +275,7 @@ impl Engine {
         bytes
     }
 
-    /// Keeps the content of what has moved, and says so in the tables. Returns the bytes that went.
+    /// Keeps the content of what has moved, and says so in the tables. Returns the bytes that the tables have resident no longer.
     fn took_out(&self, Order { batch, runs, .. }: &Order, answer: Answer, staged: &mut Staged) -> u64 {
         let moved = if let Answer::Moved(moved) = answer {
             Some(moved)
@@ -244,7 +293,9 @@ impl Engine {
         let mut known = self.lock();
         let stamp = known.clock;
         let room = self.room_bytes(&known);
-        for (victim, outcome) in batch.victims.iter().zip(&outcomes) {
+        let mut refused_bytes = 0;
+        for ((victim, outcome), error) in batch.victims.iter().zip(&outcomes).zip(errors(runs, &moved)) {
+            let is_refused = error == EINVAL && matches!(outcome, Outcome::Kept);
             match outcome {
                 Outcome::Kept => known.counters.busy_bytes += victim.end - victim.start,
                 Outcome::Zero => known.counters.zero_evicted_bytes += victim.end - victim.start,
@@ -261,7 +312,13 @@ impl Engine {
             }
             // A child that was forked meanwhile has the unit in the same state.
             for space in known.spaces.values_mut() {
+                let before = space.table.refused_bytes();
+                let stamp = if is_refused { REFUSED } else { stamp };
                 space.table.finish(victim.ticket, (victim.start, victim.end), outcome, stamp);
+                // It counts as all that cannot be far, before the next look.
+                let refused = space.table.refused_bytes() - before;
+                space.other_bytes += refused;
+                refused_bytes += refused;
             }
         }
         // Half of what leaves may be filled again while a lowered budget is reached.
@@ -271,7 +328,9 @@ impl Engine {
         }
         let is_stale = |(_, error): &(u64, u64)| *error == wire::STALE;
         known.counters.stale += u64::from(moved.is_some_and(|moved| moved.iter().any(is_stale)));
-        known.is_stuck &= bytes == 0;
+        // What was refused before is no news.
+        let progress = bytes + if batch.was_refused { 0 } else { refused_bytes };
+        known.is_stuck &= progress == 0;
         // For room, and for units that were leaving and came back.
         let is_awaited = !known.waiting.is_empty();
         drop(known);
@@ -284,7 +343,7 @@ impl Engine {
             _ => None,
         });
         self.settling.add(copies, |copies| self.settle(copies));
-        bytes
+        progress
     }
 
     /// What became of each unit, in their order, and how many bytes went. Content that must be kept is in this process then, and
@@ -382,6 +441,12 @@ impl Engine {
         let few = (YIELD_BYTES / self.unit_bytes.max(1)).max(1) as usize; // at most YIELD_BYTES
         if is_crowded { few.min(count.max(1)) } else { count.max(1) }
     }
+}
+
+/// The error number of each unit's run, in their order.
+fn errors<'a>(runs: &'a [Run], moved: &'a Option<Vec<(u64, u64)>>) -> impl Iterator<Item = u64> + 'a {
+    let each = runs.iter().zip(moved.iter().flatten());
+    each.flat_map(|(run, (_, error))| repeat_n(*error, run.victims.len())).chain(repeat(0))
 }
 
 /// Where in the staging area what has no copy goes, neighbours as one.

@@ -32,6 +32,8 @@ pub(crate) struct Batch {
     pub mover: Mover,
     pub epoch: u64,
     pub victims: Vec<Victim>,
+    /// The kernel has refused to move them before.
+    pub was_refused: bool,
 }
 
 /// Neighbours that are moved by one order.
@@ -157,7 +159,7 @@ mod tests {
         let mover = Mover { stream: Arc::new(here), pages, staging: 0, staging_bytes: 4 << 20 };
         let victim = |start: u64| Victim { start, end: start + PAGE, ticket: 1, clean: None };
         let victims = vec![victim(8 * PAGE), victim(9 * PAGE), victim(20 * PAGE)];
-        let batch = Batch { process: program.id() as i32, mover, epoch: 2, victims };
+        let batch = Batch { process: program.id() as i32, mover, epoch: 2, victims, was_refused: false };
         (Order::give(batch), there, program)
     }
 

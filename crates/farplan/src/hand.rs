@@ -12,6 +12,8 @@ pub struct Hand {
     at: u64,
     /// How far beyond `now` what is to stay longer leaves all the same, because nothing else was left.
     reach: Clock,
+    /// Where to go on with what the kernel has refused to move.
+    refused_at: u64,
 }
 
 impl Hand {
@@ -46,6 +48,13 @@ impl Hand {
             // Whatever stays longer than that was to stay in a larger room than there is now.
             self.reach = if self.reach > far { Clock::MAX } else { (self.reach * 2).max(resident / 2 + 1) };
         }
+    }
+
+    /// As [`next`](Self::next), of what the kernel has refused to move, each in its turn: it may let it go by now.
+    pub fn refused<C: Shared>(&mut self, table: &Table<C>, bytes: u64, block_bytes: u64) -> Vec<(u64, u64)> {
+        let (found, next) = table.refused(self.refused_at, bytes, block_bytes);
+        self.refused_at = next.unwrap_or(0);
+        found
     }
 }
 

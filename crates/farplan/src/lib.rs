@@ -45,7 +45,7 @@ pub mod trend;
 pub mod width;
 pub mod wire;
 
-pub use table::{Outcome, Piece, Shared, State, Table};
+pub use table::{Outcome, Piece, REFUSED, Shared, State, Table};
 
 /// Bytes of the smallest page that the processor maps.
 pub const PAGE: u64 = 4096;

@@ -106,22 +106,28 @@ impl<C: Shared> State<C> {
 enum Kind {
     Untouched,
     Resident,
+    Refused,
     Leaving,
     Far,
 }
 
-const KINDS: [Kind; 4] = [Kind::Untouched, Kind::Resident, Kind::Leaving, Kind::Far];
+const KINDS: [Kind; 5] = [Kind::Untouched, Kind::Resident, Kind::Refused, Kind::Leaving, Kind::Far];
 
 impl Kind {
     const fn of<C>(state: &State<C>) -> Self {
         match state {
             State::Untouched => Self::Untouched,
+            State::Resident { stamp: REFUSED, .. } => Self::Refused,
             State::Resident { .. } => Self::Resident,
             State::Leaving { .. } => Self::Leaving,
             State::Far(_) => Self::Far,
         }
     }
 }
+
+/// The stamp of a resident unit that the kernel has refused to move, as what a program has locked: it is neither counted as resident nor a victim, until
+/// [`Table::refused`] has it asked for again.
+pub const REFUSED: u64 = u64::MAX;
 
 /// What became of an attempt to take a unit out.
 #[derive(Clone, Debug)]
@@ -150,6 +156,7 @@ pub struct Table<C> {
     unit_bytes: u64,
     regions: BTreeMap<u64, Region<C>>,
     resident_bytes: u64,
+    refused_bytes: u64,
     far_bytes: u64,
     /// Part of `resident_bytes`.
     leaving_bytes: u64,
@@ -159,12 +166,24 @@ impl<C: Shared> Table<C> {
     /// An empty table with units of this size, a power of two of at least a page.
     pub fn new(unit_bytes: u64) -> Self {
         let unit_bytes = unit_bytes.max(PAGE).next_power_of_two();
-        Self { unit_bytes, regions: BTreeMap::new(), resident_bytes: 0, far_bytes: 0, leaving_bytes: 0 }
+        Self {
+            unit_bytes,
+            regions: BTreeMap::new(),
+            resident_bytes: 0,
+            refused_bytes: 0,
+            far_bytes: 0,
+            leaving_bytes: 0,
+        }
     }
 
-    /// Bytes of units that are resident or leaving.
+    /// Bytes of units that are resident or leaving, without those that the kernel refuses to move.
     pub const fn resident_bytes(&self) -> u64 {
         self.resident_bytes
+    }
+
+    /// Bytes of units that the kernel refuses to move.
+    pub const fn refused_bytes(&self) -> u64 {
+        self.refused_bytes
     }
 
     /// Bytes of units that are far.
@@ -361,13 +380,28 @@ impl<C: Shared> Table<C> {
         block_bytes: u64,
         before: u64,
     ) -> (Vec<(u64, u64)>, Option<u64>) {
+        self.stamped(hand, bytes_max, block_bytes, |stamp| stamp <= before && stamp != REFUSED)
+    }
+
+    /// As [`victims`](Self::victims), of what the kernel has refused to move.
+    pub fn refused(&self, hand: u64, bytes_max: u64, block_bytes: u64) -> (Vec<(u64, u64)>, Option<u64>) {
+        self.stamped(hand, bytes_max, block_bytes, |stamp| stamp == REFUSED)
+    }
+
+    fn stamped(
+        &self,
+        hand: u64,
+        bytes_max: u64,
+        block_bytes: u64,
+        is_wanted: impl Fn(u64) -> bool,
+    ) -> (Vec<(u64, u64)>, Option<u64>) {
         let mut found = Vec::new();
         let mut bytes = 0;
         let first = self.region(hand).map_or(hand, |(start, _)| start);
         for (start, region) in self.regions.range(first..) {
             let skip = if hand > *start { self.index(*start, region, hand) } else { 0 };
             for (index, unit) in region.units.touched(skip) {
-                if !matches!(unit, State::Resident { stamp, .. } if *stamp <= before) {
+                if !matches!(unit, State::Resident { stamp, .. } if is_wanted(*stamp)) {
                     continue;
                 }
                 let (from, to) = self.span(*start, region, index);
@@ -474,6 +508,7 @@ impl<C: Shared> Table<C> {
             Kind::Untouched => {}
             Kind::Far => change(&mut self.far_bytes),
             Kind::Resident => change(&mut self.resident_bytes),
+            Kind::Refused => change(&mut self.refused_bytes),
             Kind::Leaving => {
                 change(&mut self.resident_bytes);
                 change(&mut self.leaving_bytes);

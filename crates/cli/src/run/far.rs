@@ -445,7 +445,7 @@ fn tell(report: &Report, output: &Output) {
         .say(format_args!("hinterland: the largest process had at most {} resident; {report}", human(peak)));
     if report.outside_bytes_max > 0 {
         output.say(format_args!(
-            "hinterland: {} of it alone left the budget no room: memory that is shared, mapped from files or asked for in small parts \
+            "hinterland: {} of it alone left the budget no room: memory that is shared, locked, mapped from files or asked for in small parts \
              cannot be far (hint: raise --local; Java: another collector than ZGC, as -XX:+UseG1GC)",
             human(report.outside_bytes_max)
         ));

@@ -26,7 +26,7 @@ pub struct Status {
     pub budget_bytes: u64,
     /// Bytes that it has resident, all of its memory included.
     pub resident_bytes: u64,
-    /// Of these, bytes that cannot leave: libraries, stacks, small memory.
+    /// Of these, bytes that cannot leave: libraries, stacks, small memory, what is locked.
     pub fixed_bytes: u64,
     /// Bytes that are far.
     pub far_bytes: u64,

@@ -121,16 +121,18 @@ impl Program {
     }
 
     fn check_counts(&self) {
-        let (mut resident, mut far, mut at) = (0, 0, 0);
+        let (mut resident, mut refused, mut far, mut at) = (0, 0, 0, 0);
         while at < (AREA_PAGES + 20) * PAGE {
             match self.table.state(at) {
                 Some(State::Far(_)) => far += PAGE,
+                Some(State::Resident { stamp: REFUSED, .. }) => refused += PAGE,
                 Some(State::Resident { .. } | State::Leaving { .. }) => resident += PAGE,
                 _ => {}
             }
             at += PAGE;
         }
-        assert_eq!((self.table.resident_bytes(), self.table.far_bytes()), (resident, far));
+        let counted = (self.table.resident_bytes(), self.table.refused_bytes(), self.table.far_bytes());
+        assert_eq!(counted, (resident, refused, far));
     }
 }
 
@@ -237,7 +239,10 @@ impl World {
         }
         let program = &mut self.programs[0];
         let block = program.block_bytes;
-        let (victims, _) = program.table.victims(hand, 3 * 4 * PAGE, block, u64::MAX);
+        let (mut victims, _) = program.table.refused(hand, 3 * 4 * PAGE, block);
+        if victims.is_empty() {
+            (victims, _) = program.table.victims(hand, 3 * 4 * PAGE, block, u64::MAX);
+        }
         let mut units = Vec::new();
         let mut at = 0;
         for (start, end) in victims {
@@ -293,7 +298,8 @@ impl World {
                 .step_by(PAGE as usize)
                 .map(|at| staged.get(&at).copied().unwrap_or(0))
                 .collect();
-            let outcome = if content.is_empty() {
+            let is_kept = content.is_empty();
+            let outcome = if is_kept {
                 Outcome::Kept
             } else if is_clean {
                 Outcome::Clean
@@ -303,7 +309,10 @@ impl World {
                 Outcome::Stored(Rc::new(content))
             };
             for program in &mut self.programs {
-                program.table.finish(ticket, (start, end), &outcome, self.stamp);
+                // Now and then it stays because the kernel has refused to move it.
+                let is_refused = is_kept && ticket.is_multiple_of(2);
+                let stamp = if is_refused { REFUSED } else { self.stamp };
+                program.table.finish(ticket, (start, end), &outcome, stamp);
             }
         }
     }
@@ -348,4 +357,26 @@ fn what_is_there_already_is_not_added_again() {
     assert_eq!(table.add(0, 8 * PAGE), [(0, 2 * PAGE), (6 * PAGE, 8 * PAGE)]);
     assert_eq!(table.add(0, 8 * PAGE), []);
     assert_eq!((table.bytes(), table.unit(3 * PAGE)), (8 * PAGE, Some((2 * PAGE, 4 * PAGE))));
+}
+
+#[test]
+fn what_the_kernel_refuses_to_move_is_no_victim_until_it_is_asked_for_again() {
+    let mut table: Table<()> = Table::new(PAGE);
+    table.add(0, 4 * PAGE);
+    table.update(0..4 * PAGE, |unit| *unit = State::Resident { clean: None, stamp: 3 });
+    table.leave(PAGE..3 * PAGE, 1, false);
+    assert!(table.finish(1, (PAGE, 3 * PAGE), &Outcome::Kept, REFUSED));
+    assert_eq!((table.resident_bytes(), table.refused_bytes()), (2 * PAGE, 2 * PAGE));
+    let (victims, _) = table.victims(0, 9 * PAGE, PAGE, u64::MAX);
+    assert_eq!(victims, [(0, PAGE), (3 * PAGE, 4 * PAGE)]);
+    // In its turn, again and again.
+    let mut hand = crate::hand::Hand::default();
+    let mut next = || hand.refused(&table, PAGE, PAGE);
+    assert_eq!(next(), [(PAGE, 2 * PAGE)]);
+    assert_eq!(next(), [(2 * PAGE, 3 * PAGE)]);
+    assert_eq!(next(), [(PAGE, 2 * PAGE)]);
+    table.leave(PAGE..3 * PAGE, 2, false);
+    table.finish(2, (PAGE, 3 * PAGE), &Outcome::Zero, 9);
+    assert_eq!((table.resident_bytes(), table.refused_bytes()), (2 * PAGE, 0));
+    assert!(table.refused(0, PAGE, PAGE).0.is_empty());
 }

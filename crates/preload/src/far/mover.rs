@@ -389,28 +389,34 @@ impl Mover {
         if done == bytes || !matches!(error, ENOENT | EINVAL) {
             return (done, error);
         }
-        // A range over several mappings goes mapping by mapping, at worst page by page.
+        // A range over several mappings goes mapping by mapping, at worst page by page. One that the kernel refuses to move is passed over; who asked
+        // sees in the staging area what lies behind it.
+        let mut first = None;
         while done < bytes {
             let (at, rest, to) = (address + done, bytes - done, target + done);
             let known =
                 self.protected.as_ref().and_then(|protected| Some((protected, protected.mapping(at)?)));
             let Some((protected, mapping)) = known else {
                 let (some, refused) = self.take_pages(at, rest, to);
-                return (done + some, refused);
+                return first.unwrap_or((done + some, refused));
             };
             let part = rest.min(mapping.end - at);
             let take = || self.take_at_once(at, part, to);
             let (some, refused) = if mapping.write {
                 take()
             } else {
-                protected.while_open(mapping, (at, part), take).unwrap_or((0, EBUSY))
+                let refused = if mapping.execute || !mapping.is_private { EINVAL } else { EBUSY };
+                protected.while_open(mapping, (at, part), take).unwrap_or((0, refused))
             };
-            done += some;
             if some < part {
-                return (done, refused);
+                first = first.or(Some((done + some, refused)));
+                if refused != EINVAL {
+                    break;
+                }
             }
+            done += part;
         }
-        (done, 0)
+        first.unwrap_or((done, 0))
     }
 
     /// As [`take`](Self::take), of one mapping that may be written.
@@ -442,16 +448,17 @@ impl Mover {
         (done, 0)
     }
 
+    /// As [`take`](Self::take), page by page.
     fn take_pages(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
-        let mut done = 0;
-        while done < bytes {
-            let (moved, error) = self.faults.try_move(target + done, address + done, PAGE);
-            if moved == 0 {
-                return (done, if error == 0 { EINVAL } else { error });
+        let mut first = None;
+        for at in (0..bytes).step_by(PAGE as usize) {
+            match self.faults.try_move(target + at, address + at, PAGE) {
+                (PAGE, _) => {}
+                (_, EINVAL) => first = first.or(Some((at, EINVAL))),
+                (_, error) => return first.unwrap_or((at, if error == 0 { EBUSY } else { error })),
             }
-            done += moved;
         }
-        (done, 0)
+        first.unwrap_or((bytes, 0))
     }
 }
 
