@@ -2,12 +2,15 @@
 
    half  it locks half of the budget, and single pages of what is far otherwise
    more  it locks more than the budget, and lets it go again: then it leaves
+   pinned  it has the kernel pin half of the budget, and pages between others
 
    Prints "right". */
 #include "far_check.h"
 
-#include <stdlib.h>
+#include <linux/io_uring.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #define MIB (1L << 20)
@@ -73,8 +76,28 @@ static int more(void) {
     return 0;
 }
 
+/* Where nobody may have such a queue, nothing is pinned. */
+static int pinned(void) {
+    struct io_uring_params parameters = {0};
+    struct iovec parts[512];
+    char *held = mapped(28 * MIB), *rest = mapped(100 * MIB);
+    parts[0] = (struct iovec){held, 28 * MIB};
+    for (int part = 1; part < 512; part++) parts[part] = (struct iovec){rest + part * 9 * PAGE, PAGE};
+    fill(held, 28 * MIB, 1);
+    fill(rest, 20 * MIB, 2);
+    long queue = syscall(SYS_io_uring_setup, 1, &parameters);
+    must(queue < 0 || syscall(SYS_io_uring_register, queue, IORING_REGISTER_BUFFERS, parts, 512) == 0);
+    for (int round = 2; round < 6; round++) {
+        fill(rest, 100 * MIB, round);
+        check(rest, 100 * MIB, round);
+    }
+    check(held, 28 * MIB, 1);
+    return 0;
+}
+
 int main(int count, char **words) {
     must(count == 2);
-    if ((strcmp(words[1], "half") ? more : half)() == 0) puts("right");
+    int (*kind)(void) = !strcmp(words[1], "half") ? half : !strcmp(words[1], "more") ? more : pinned;
+    if (kind() == 0) puts("right");
     return 0;
 }

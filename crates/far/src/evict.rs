@@ -30,8 +30,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 const SWEEP_INTERVAL: Duration = Duration::from_millis(300);
 /// How often a batch of what the kernel has refused to move is asked for again.
 const REFUSED_INTERVAL: Duration = Duration::from_millis(100);
-/// The kernel refuses what is locked, or has other rights than the staging area: until the program changes that.
-const EINVAL: u64 = 22;
+/// The kernel refuses what is locked, or has other rights than the staging area, and what is pinned: until the program changes that.
+const REFUSALS: [u64; 2] = [22, 16]; // EINVAL, EBUSY
 /// An address that is valid and that no program has: above what the kernel keeps free, below where programs begin.
 const NOWHERE: u64 = 1 << 20;
 /// How long nothing may leave before faults go on without room. Shorter than it takes a busy machine to let a thread of the program
@@ -295,7 +295,7 @@ impl Engine {
         let room = self.room_bytes(&known);
         let mut refused_bytes = 0;
         for ((victim, outcome), error) in batch.victims.iter().zip(&outcomes).zip(errors(runs, &moved)) {
-            let is_refused = error == EINVAL && matches!(outcome, Outcome::Kept);
+            let is_refused = REFUSALS.contains(&error) && matches!(outcome, Outcome::Kept);
             match outcome {
                 Outcome::Kept => known.counters.busy_bytes += victim.end - victim.start,
                 Outcome::Zero => known.counters.zero_evicted_bytes += victim.end - victim.start,

@@ -39,6 +39,7 @@ ended (hint: let it close only what it opened, or allow the system call close_ra
 const HUGE: u64 = 2 << 20;
 /// Calls without progress before a page is left.
 const IDLE_MAX: u32 = 1000;
+const EAGAIN: i32 = 11;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
 const ENOENT: i32 = 2;
@@ -405,12 +406,12 @@ impl Mover {
             let (some, refused) = if mapping.write {
                 take()
             } else {
-                let refused = if mapping.execute || !mapping.is_private { EINVAL } else { EBUSY };
+                let refused = if mapping.execute || !mapping.is_private { EINVAL } else { EAGAIN };
                 protected.while_open(mapping, (at, part), take).unwrap_or((0, refused))
             };
             if some < part {
                 first = first.or(Some((done + some, refused)));
-                if refused != EINVAL {
+                if !matches!(refused, EINVAL | EBUSY) {
                     break;
                 }
             }
@@ -421,7 +422,7 @@ impl Mover {
 
     /// As [`take`](Self::take), of one mapping that may be written.
     fn take_at_once(&self, address: u64, bytes: u64, target: u64) -> (u64, i32) {
-        let mut done = 0;
+        let (mut done, mut first) = (0, None);
         let mut tried_alone = u64::MAX;
         let mut idle = 0;
         while done < bytes {
@@ -432,20 +433,25 @@ impl Mover {
                     // The kernel wants the call again, as long as somebody else is at the page.
                     idle = if moved > 0 { 0 } else { idle + 1 };
                     if idle > IDLE_MAX {
-                        return (done, EBUSY);
+                        return first.unwrap_or((done, EAGAIN));
                     }
                 }
                 // Shared with a child of fork, or pinned. Reading it makes it this process's own if it was shared.
                 EBUSY if tried_alone != done => {
                     tried_alone = done;
                     if !read_one(address + done) {
-                        return (done, error);
+                        return first.unwrap_or((done, EAGAIN));
                     }
                 }
-                _ => return (done, error),
+                // Pinned: passed over, as a mapping that is refused.
+                EBUSY => {
+                    first = first.or(Some((done, EBUSY)));
+                    done += PAGE;
+                }
+                _ => return first.unwrap_or((done, error)),
             }
         }
-        (done, 0)
+        first.unwrap_or((done, 0))
     }
 
     /// As [`take`](Self::take), page by page.
@@ -455,7 +461,7 @@ impl Mover {
             match self.faults.try_move(target + at, address + at, PAGE) {
                 (PAGE, _) => {}
                 (_, EINVAL) => first = first.or(Some((at, EINVAL))),
-                (_, error) => return first.unwrap_or((at, if error == 0 { EBUSY } else { error })),
+                (_, error) => return first.unwrap_or((at, if error == 0 { EAGAIN } else { error })),
             }
         }
         first.unwrap_or((bytes, 0))
