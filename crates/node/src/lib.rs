@@ -26,6 +26,7 @@ mod options;
 mod own_folder;
 mod peer_service;
 mod peers;
+mod places;
 mod put;
 mod refused;
 mod regions;

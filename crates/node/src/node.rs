@@ -9,14 +9,14 @@ use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::heat_copies::{Fetches, HeatCopies};
 use crate::holdings::{HoldingError, Holdings};
-use crate::kv::{KvDisk, KvElsewhere, KvFolders, KvRacks, KvStores};
-use crate::leftovers::{Marked, SHARED_MEMORY, return_claim_of_before, take_back};
+use crate::kv::{KvDisk, KvElsewhere, KvRacks, KvStores};
+use crate::leftovers::{Marked, SHARED_MEMORY, take_back};
 use crate::local_server::LocalServer;
 use crate::locks::{KeptFences, Locks};
 use crate::membership::{Adoption, Incarnation, Membership};
 use crate::options::{BackingChoice, NodeOptions};
-use crate::own_folder::{own_folder, refuse_folder};
 use crate::peers::{PeerIdentity, Peers, pool_of};
+use crate::places::{kv_folders, make_folder, mark_folders, open_backing, small_folder};
 use crate::put::Puts;
 use crate::refused::Refused;
 use crate::regions::{IDLE_PACE, PACE, Regions};
@@ -25,7 +25,7 @@ use crate::repair::Repairs;
 use crate::ring_server;
 use crate::segment::Segment;
 use crate::shelf::NodeShelf;
-use crate::state::{self, HeldState, kept_number, memory_name, own_number};
+use crate::state::{self, HeldState, kept_number, own_number};
 use hinterland_directory::{Command, Settings};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::rdma::{self, Host, HostOptions, RdmaOptions};
@@ -34,8 +34,8 @@ use hinterland_os::huge_pages::HugePageCounts;
 use hinterland_os::probe::memory_total_bytes;
 use hinterland_os::socket::UnixListener;
 use hinterland_os::{
-    Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, choose_backing, control_groups,
-    huge_pages, limits, process,
+    Backing, Coherence, HUGE_PAGE_BYTES, LineMover, OsError, PageKind, control_groups, huge_pages, limits,
+    process,
 };
 use hinterland_policy::heat::{HeatRules, HeatSettingsError};
 use hinterland_pool::local::random;
@@ -570,40 +570,6 @@ fn reading_by_rdma(options: &NodeOptions) -> RdmaOptions {
     }
 }
 
-fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String>), NodeError> {
-    if let Some(nodes) = &options.numa {
-        nodes.clone().choose()?;
-    }
-    let own = own_number(&options.state)?;
-    return_claim_of_before(&shared_folder(NodeId(own)));
-    let folder = options.state.join(memory_name(own));
-    let wanted = options.capacity_bytes + options.cache_budget_bytes;
-    let backing = match &options.backing {
-        BackingChoice::Auto => choose_backing(None, &folder, wanted)?,
-        BackingChoice::Pages(kind) => choose_backing(Some(*kind), &folder, wanted)?,
-        BackingChoice::Folder(path) => {
-            refuse_folder(path)?;
-            let folder = own_folder(path, NodeId(own), &options.state.join("objects"))
-                .map_err(|source| NodeError::State { path: path.clone(), source })?;
-            Backing {
-                kind: PageKind::Base4K,
-                explanation: format!("files in {}", folder.display()),
-                folder,
-                mounted: false,
-                overcommit_before: None,
-            }
-        }
-    };
-    if backing.kind == PageKind::TransparentHuge && options.kv_keep {
-        let bytes = wanted + options.kv_capacity_bytes;
-        // Room for the files and for a partial page of each. Without it KV blocks lie elsewhere.
-        let _ = huge_pages::resize_huge_tmpfs(&backing.folder, bytes + bytes / 8 + (64 << 20));
-    }
-    let from = options.numa.as_ref().map_or_else(String::new, |nodes| format!(", of NUMA nodes {nodes}"));
-    let messages = vec![format!("memory: {}{from}", backing.explanation)];
-    Ok((backing, messages))
-}
-
 fn build(
     options: &NodeOptions,
     key: Option<PoolKey>,
@@ -623,10 +589,7 @@ fn build(
     };
     let peers = Arc::new(Peers::new(identity.clone()));
     let small = small_folder(options, backing, own)?;
-    let (holdings, dropped) =
-        Holdings::open(&backing.folder, Some(&small), &options.state, options.capacity_bytes)?;
-    messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
-    messages.extend(holdings.above_capacity());
+    let holdings = open_holdings(options, backing, &small, messages)?;
     let adoption = check_state(options, pool, &holdings)?;
     let (holdings, incarnation) = (Arc::new(holdings), Incarnation::fresh());
     let itself = OwnIdentity {
@@ -674,6 +637,20 @@ fn build(
     });
     tell_regions(&core);
     Ok((core, threads))
+}
+
+/// Takes in what a node of this state folder had before.
+fn open_holdings(
+    options: &NodeOptions,
+    backing: &Backing,
+    small: &Path,
+    messages: &mut Vec<String>,
+) -> Result<Holdings, NodeError> {
+    let (holdings, dropped) =
+        Holdings::open(&backing.folder, Some(small), &options.state, options.capacity_bytes)?;
+    messages.extend(dropped.into_iter().map(|text| format!("dropped {text}")));
+    messages.extend(holdings.above_capacity());
+    Ok(holdings)
 }
 
 /// Has what is kept of regions forgotten with their parts, however those go.
@@ -790,48 +767,6 @@ fn directory_link(
             DirectoryLink::Embedded(Arc::new(if options.group_commit { host } else { host.one_by_one() }))
         }
     })
-}
-
-/// Marks the node's folders in shared memory, where nothing else tells whose they are.
-fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<Vec<Marked>, NodeError> {
-    if matches!(options.backing, BackingChoice::Folder(_)) {
-        return Ok(Vec::new());
-    }
-    let own = NodeId(own_number(&options.state)?);
-    let mark = |folder: PathBuf| {
-        Marked::new(&folder, &options.state).map_err(|source| NodeError::State { path: folder, source })
-    };
-    let folders = [backing.folder.clone(), small_folder(options, backing, own)?];
-    let shared = folders.into_iter().filter(|folder| folder.starts_with(SHARED_MEMORY));
-    let marked = shared.map(mark).collect::<Result<Vec<_>, _>>()?;
-    if let (Some(claim), Some(folder)) = (backing.overcommit_before, marked.last()) {
-        // Without the note the limit stays higher after a node that was killed: harmless.
-        let _ = folder.note_claim(claim);
-    }
-    Ok(marked)
-}
-
-/// Where objects below a page lie: 4 KiB pages, so that they do not take 2 MiB each.
-fn small_folder(options: &NodeOptions, backing: &Backing, own: NodeId) -> Result<PathBuf, NodeError> {
-    if matches!(options.backing, BackingChoice::Folder(_)) {
-        return Ok(backing.folder.clone());
-    }
-    let folder = shared_folder(own);
-    make_folder(&folder)?;
-    Ok(folder)
-}
-
-/// The node's own folder in shared memory.
-fn shared_folder(own: NodeId) -> PathBuf {
-    Path::new(SHARED_MEMORY).join(format!("hinterland-{:016x}", own.0))
-}
-
-/// Where KV blocks lie that outlive the node: in its memory, unless that is of small pages or somebody's folder.
-fn kv_folders(backing: &Backing, own: NodeId) -> KvFolders {
-    let books = shared_folder(own);
-    let is_huge = matches!(backing.kind, PageKind::Huge2M | PageKind::TransparentHuge);
-    let blocks = is_huge.then(|| backing.folder.clone()).into_iter().chain([books.clone()]).collect();
-    KvFolders { blocks, books }
 }
 
 fn spawn_heartbeat(core: Arc<Core>, bell: Arc<Bell>, lease_ms: u64) -> Result<JoinHandle<()>, NodeError> {
@@ -974,10 +909,6 @@ fn unanswered(refused: &Refused) -> String {
     // One that is too old for this node's objects does answer.
     let says_it = refused.text.starts_with("the directory");
     if says_it { refused.to_string() } else { format!("{WORDS}: {refused}") }
-}
-
-fn make_folder(path: &Path) -> Result<(), NodeError> {
-    fs::create_dir_all(path).map_err(|source| NodeError::State { path: path.to_path_buf(), source })
 }
 
 /// Reads a pool key: 64 hexadecimal digits.
