@@ -131,7 +131,7 @@ def test_a_reservation_of_many_gibibytes_costs_what_is_used_of_it(binary, calls)
 
 def test_who_locks_all_memory_gets_it_and_is_told(binary, calls):
     ended = far(binary, ["--local", "96M"], [calls, "lock_all"])
-    assert is_right(ended) and "more than the local budget stays resident" in ended.stderr, ended.stderr
+    assert is_right(ended) and "of it alone left the budget no room: memory that is shared, locked" in ended.stderr, ended.stderr
 
 
 def test_a_working_set_far_larger_than_the_budget_makes_progress(binary, calls):

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -20,10 +21,18 @@ SECONDS = 60
 UNREACHABLE = 3
 
 
+def state(task):
+    """What a thread does, as a letter of its `stat`."""
+    return (task / "stat").read_text(encoding="utf-8").rpartition(") ")[2][0]
+
+
 @contextlib.contextmanager
 def stopped(node):
     """The node is stopped meanwhile."""
     node.process.send_signal(signal.SIGSTOP)
+    # A thread that runs stands still a little later.
+    while any(state(task) not in "TZX" for task in pathlib.Path(f"/proc/{node.process.pid}/task").iterdir()):
+        time.sleep(0.01)
     try:
         yield
     finally:
