@@ -100,8 +100,9 @@ class GpuNode:
         self.log = open(folder / "gpu.log", "w", encoding="utf-8")
         self.process = subprocess.Popen([binary, *map(str, words)], stdout=self.log, stderr=self.log)
         end = time.monotonic() + 20
-        while not self.path.exists():
-            assert self.process.poll() is None and time.monotonic() < end, (folder / "gpu.log").read_text()
+        # A socket has its path a moment before it can be connected to, and the port comes after it.
+        while "are served at" not in (folder / "gpu.log").read_text(encoding="utf-8"):
+            assert self.process.poll() is None and time.monotonic() < end, (folder / "gpu.log").read_text(encoding="utf-8")
             time.sleep(0.02)
 
     def program(self, *words, address=None, **environment):
