@@ -136,13 +136,6 @@ fn total(parts: &[Part]) -> u64 {
     parts.iter().map(|part| part.bytes() as u64).sum()
 }
 
-/// How many of at most `bytes` bytes go first of those that are left of a run, from its byte `start` to its end: between two requests
-/// there is no cut through a word of 8 bytes. None if they all lie in one word that does not end there.
-pub(crate) fn whole_words(start: u64, end: u64, bytes: u64) -> u64 {
-    const WORD_BYTES: u64 = 8;
-    if end - start <= bytes { end - start } else { bytes.saturating_sub((start + bytes) % WORD_BYTES) }
-}
-
 /// A way to copy as many bytes as the last number says from the first place to the second.
 pub(crate) type Copy = unsafe fn(*const u8, *mut u8, usize);
 
@@ -170,27 +163,5 @@ pub(crate) unsafe fn copy_parts(from: &[Part], into: &[Part], mut most: u64, cop
         most -= bytes as u64;
         source = if bytes == here.bytes() { from.next() } else { Some(here.skip(bytes)) };
         target = if bytes == there.bytes() { into.next() } else { Some(there.skip(bytes)) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::whole_words;
-
-    #[test]
-    fn a_run_is_cut_between_words_only_and_whole() {
-        for (start, end) in (0..20).flat_map(|start| (start..start + 100).map(move |end| (start, end))) {
-            for most in 8..40 {
-                let mut at = start;
-                while at < end {
-                    let bytes = whole_words(at, end, most);
-                    assert!((1..=most).contains(&bytes), "{start} {end} {most}");
-                    at += bytes;
-                    assert!(at == end || at.is_multiple_of(8), "{start} {end} {most}");
-                }
-                assert_eq!(at, end);
-            }
-        }
-        assert_eq!((whole_words(3, 9, 4), whole_words(3, 7, 4), whole_words(3, 9, 0)), (0, 4, 0));
     }
 }

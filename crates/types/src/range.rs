@@ -82,6 +82,14 @@ impl ByteRange {
     }
 }
 
+/// How many of at most `bytes` bytes go first of those that are left of an access, from its byte `start` to its end: between two
+/// messages there is no cut through a word of 8 bytes, which others may read or write between them. None if they all lie in one word
+/// that does not end there.
+pub const fn whole_words(start: u64, end: u64, bytes: u64) -> u64 {
+    const WORD_BYTES: u64 = 8;
+    if end - start <= bytes { end - start } else { bytes.saturating_sub((start + bytes) % WORD_BYTES) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +115,22 @@ mod tests {
         assert!(a.overlaps(ByteRange::new(9, 1).unwrap()));
         assert!(a.contains(ByteRange::new(2, 8).unwrap()));
         assert!(!a.contains(ByteRange::new(2, 9).unwrap()));
+    }
+
+    #[test]
+    fn an_access_is_cut_between_words_only_and_whole() {
+        for (start, end) in (0..20).flat_map(|start| (start..start + 100).map(move |end| (start, end))) {
+            for most in 8..40 {
+                let mut at = start;
+                while at < end {
+                    let bytes = whole_words(at, end, most);
+                    assert!((1..=most).contains(&bytes), "{start} {end} {most}");
+                    at += bytes;
+                    assert!(at == end || at.is_multiple_of(8), "{start} {end} {most}");
+                }
+                assert_eq!(at, end);
+            }
+        }
+        assert_eq!((whole_words(3, 9, 4), whole_words(3, 7, 4), whole_words(3, 9, 0)), (0, 4, 0));
     }
 }

@@ -3,8 +3,8 @@
 use super::abi;
 use super::link::{CHUNK_BYTES, Fate, Link, Order, RUNS_MAX};
 use super::links::{Granted, Links};
-use crate::part::{Part, whole_words};
-use hinterland_types::{ByteRange, Handle};
+use crate::part::Part;
+use hinterland_types::{ByteRange, Handle, whole_words};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

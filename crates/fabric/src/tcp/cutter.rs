@@ -2,8 +2,8 @@
 
 use super::PARTS_MAX;
 use crate::error::FabricError;
-use crate::part::{Part, whole_words};
-use hinterland_types::ByteRange;
+use crate::part::Part;
+use hinterland_types::{ByteRange, whole_words};
 
 /// Pieces of one frame: a system call also carries the header, the run table and what comes behind.
 const FRAME_PARTS_MAX: usize = PARTS_MAX - 8;

@@ -8,7 +8,7 @@ use crate::{Pool, PoolError};
 use hinterland_fabric::FabricError;
 use hinterland_proto::control::{Opened, Reply, Request};
 use hinterland_types::limits::PAGE_SHIFT;
-use hinterland_types::{ByteRange, GlobalAddress, Handle};
+use hinterland_types::{ByteRange, GlobalAddress, Handle, whole_words};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Instant;
@@ -261,17 +261,15 @@ fn fetch(
     Ok(())
 }
 
-/// Cuts what begins at an offset into parts that fit into a message each, and through no word of 8 bytes: others may read or write it
-/// between two of them.
+/// Cuts what begins at an offset into parts that fit into a message each, and through no word.
 fn messages(offset: u64, bytes: usize) -> impl Iterator<Item = Range<usize>> {
-    const WORD_BYTES: u64 = 8;
     let mut done = 0;
     std::iter::from_fn(move || {
-        let start = done;
-        // Less than a word.
-        let odd = ((offset + start as u64) % WORD_BYTES) as usize;
-        done += (bytes - start).min(MESSAGE_BYTES_MAX - odd);
-        (done > start).then_some(start..done)
+        let (start, end) = (offset + done as u64, offset + bytes as u64);
+        // A message has room for more than a word, so that something is left.
+        let part = whole_words(start, end, MESSAGE_BYTES_MAX as u64) as usize;
+        done += part;
+        (part > 0).then_some(done - part..done)
     })
 }
 
