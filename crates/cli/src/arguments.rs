@@ -28,6 +28,9 @@ Variables:
   HINTERLAND_LOG       how much is reported on standard error: error, warn, info, debug, trace
   NO_COLOR             no colours";
 
+/// Commands that are named of those that have an option which is asked of another.
+const OWNERS_MAX: usize = 4;
+
 /// Memory of other machines, lent to programs that do not know of it.
 ///
 /// A pool is made of nodes. Each lends memory; objects are put into it under names, and programs read or map them from
@@ -220,6 +223,16 @@ fn with_meaning(mut error: clap::Error, words: &[OsString]) -> clap::Error {
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
         return error;
     }
+    // That a word can be given behind `--` helps nobody who looks for an option.
+    if let Some(option) = unknown_option(&error) {
+        let owners: Vec<String> = owners(&whole, &option, "").into_iter().take(OWNERS_MAX).collect();
+        error.remove(ContextKind::Suggested);
+        if !owners.is_empty() {
+            let tip = StyledStr::from(format!("{option} is an option of {}", owners.join(", ")));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
+        return error;
+    }
     let is_empty =
         |value: Option<&ContextValue>| matches!(value, Some(ContextValue::String(value)) if value.is_empty());
     let is_missing = error.kind() == ErrorKind::MissingRequiredArgument
@@ -250,6 +263,31 @@ fn name_behind_file(error: &clap::Error, command: &clap::Command) -> Option<Stri
         }
         _ => None,
     }
+}
+
+/// An option that the command does not have, and none of its own is much like.
+fn unknown_option(error: &clap::Error) -> Option<String> {
+    match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word))
+            if error.kind() == ErrorKind::UnknownArgument
+                && error.get(ContextKind::SuggestedArg).is_none() =>
+        {
+            Some(word.clone()).filter(|word| word.starts_with("--"))
+        }
+        _ => None,
+    }
+}
+
+/// The commands below one that have an option, with the words in front of them.
+fn owners(command: &clap::Command, option: &str, words: &str) -> Vec<String> {
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+    let owners_of = |below: &clap::Command| {
+        let name = format!("{words}{}", below.get_name());
+        let has = |argument: &clap::Arg| !argument.is_hide_set() && argument.get_long() == option.get(2..);
+        let own = below.get_arguments().any(has).then(|| name.clone());
+        own.into_iter().chain(owners(below, option, &format!("{name} "))).collect::<Vec<_>>()
+    };
+    below.flat_map(owners_of).collect()
 }
 
 /// Takes `-3` behind an option for its value, and not for an option of its own: the option says what is wrong with it.

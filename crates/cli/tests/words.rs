@@ -53,10 +53,11 @@ const COMMANDS: [&str; 42] = [
 ];
 
 /// Command lines that fail, each in its own way and without a node.
-const FAILING: [&[&str]; 32] = [
+const FAILING: [&[&str]; 33] = [
     &["ls"],
     &["ls", "--json"],
     &["ls", "--nothing", "--json"],
+    &["get", "--rack", "b", "notes/today"],
     &["put", "tests/words.rs", "--copies", "9", "--json"],
     &["--socket", "--json", "ls"],
     &["stat", "models/small"],
