@@ -244,6 +244,19 @@ def test_processors_are_kept_awake_for_the_jobs_of_a_batch_that_asks_for_it(grou
         running.communicate(timeout=SECONDS_MAX)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to take the device away")
+def test_a_batch_that_cannot_keep_processors_awake_says_so_before_anything_starts(ground):
+    ground.write([{"name": "ran", "program": ["touch", "ran"], "memory": "10M"}])
+    device = "/dev/cpu_dma_latency"
+    without = f'touch device; mount --bind device {device} && mount -o remount,bind,ro {device} && exec "$@"'
+    words = ["unshare", "--mount", "sh", "-c", without, "sh", ground.binary, "batch", "jobs.toml", "--awake"]
+    if not os.path.exists(device):
+        words = words[6:]
+    done = subprocess.run(words, capture_output=True, timeout=SECONDS_MAX, check=False, **ground.settings())
+    assert done.returncode == 1 and "--awake" in done.stderr and "leave --awake away" in done.stderr, done.stderr
+    assert not (ground.folder / "ran").exists()
+
+
 def test_plans_are_shown_and_exported_without_running_anything(ground):
     words = ["sh", "-c", "echo \"it's\" $HOME > ran"]
     ground.write([{"name": "quoted", "program": words, "memory": "400M", "deadline": 90}], memory="1G", image="example/image:1")
