@@ -20,6 +20,8 @@ HOST_PROGRAMS = {
     "ibv_devinfo": "ibverbs-utils",
     "ib_read_lat": "perftest",
     "ndctl": "ndctl",
+    "dmsetup": "dmsetup",
+    "mkfs.ext4": "e2fsprogs",
 }
 # Not programs: what libibverbs loads for soft-RoCE, and the connection manager.
 HOST_FILES = {
