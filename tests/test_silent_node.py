@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,6 +20,48 @@ from faults import MEBIBYTE, wait_until
 # Longer than any of them waits, and far shorter than for ever.
 SECONDS = 60
 UNREACHABLE = 3
+
+
+# Does one thing after the other while a node is stopped, and is interrupted in each; says what became of it.
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import hinterland
+
+socket, node = sys.argv[1], int(sys.argv[2])
+if sys.argv[3] == "threads":
+    # With them it asks over rings.
+    threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
+with hinterland.Pool(socket) as pool:
+    pool.put("there", bytes(100_000))
+    address = pool.alloc(4096)
+    pool.kv("prints")
+calls = {
+    "stat": lambda pool, blocks, opened: pool.stat("there"),
+    "get": lambda pool, blocks, opened: pool.get("there"),
+    "put": lambda pool, blocks, opened: pool.put("large", bytes(5_000_000)),
+    "list": lambda pool, blocks, opened: pool.list(""),
+    "read": lambda pool, blocks, opened: opened.read_at(0, 100),
+    "lock": lambda pool, blocks, opened: pool.lock(address, "write", 100.0),
+    "blocks": lambda pool, blocks, opened: blocks.put([b"k" * 16], [bytes(100_000)]),
+}
+for name, call in calls.items():
+    pool = hinterland.Pool(socket)
+    blocks, opened = pool.kv("prints"), pool.open("there")
+    os.kill(node, signal.SIGSTOP)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    # In case that nothing ends it.
+    saved = threading.Timer(30, os.kill, (node, signal.SIGCONT))
+    saved.start()
+    try:
+        told = call(pool, blocks, opened)
+    except KeyboardInterrupt:
+        told = "interrupted"
+    print(name, told, saved.is_alive(), flush=True)
+    saved.cancel()
+    os.kill(node, signal.SIGCONT)
+    with hinterland.Pool(socket) as other:
+        assert other.stat("there").bytes == 100_000
+"""
 
 
 def state(task):
@@ -247,3 +290,14 @@ def test_python_says_what_it_waits_for_while_the_memory_of_kv_blocks_is_made(hin
             wait_until(lambda: "makes its memory for KV blocks" in caplog.text, why="it is said meanwhile")
             assert not opening.done()
         assert opening.result(SECONDS) is not None
+
+
+@pytest.mark.parametrize("threads", ["alone", "threads"])
+def test_ctrl_c_ends_what_python_waits_for_at_a_stopped_node(hinterland, start_node, threads):
+    node = start_node("a", options=["--capacity", "256M"])
+    words = [sys.executable, "-c", INTERRUPTED, node.socket, str(node.process.pid), threads]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(hinterland.__file__).parent.parent)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=5 * SECONDS, check=False)
+    names = ["stat", "get", "put", "list", "read", "lock", "blocks"]
+    assert done.stdout.splitlines() == [f"{name} interrupted True" for name in names], done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr

@@ -52,6 +52,9 @@ class Pool(_native.Pool):
 
     Any thread may use it. When it is closed, or the program ends in whatever way, the node takes back its locks,
     allocations and unfinished puts; what is mapped stays mapped. A forked child opens a pool of its own.
+
+    Ctrl-C ends a call that waits for a node which does not answer, after a second, and the pool is closed by that:
+    open another one.
     """
 
     def __enter__(self) -> Pool:

@@ -5,6 +5,7 @@
 
 use crate::PoolError;
 use crate::silence::{Patience, Silence};
+use crate::waiting::{INTERRUPTED_AFTER, LOOK_EVERY, is_looked, look};
 use hinterland_os::affinity::online_core_count;
 use hinterland_os::socket::UnixStream;
 use hinterland_os::{OsError, SpinBudget};
@@ -33,6 +34,8 @@ pub struct LocalStream {
     descriptors: Vec<OwnedFd>,
     spin: SpinBudget,
     patience: Option<Patience>,
+    /// Whether it is asked while it waits if the program was interrupted.
+    is_looked: bool,
 }
 
 /// What a node says of one who asks to be let in: the session and its secret, or a refusal.
@@ -219,6 +222,7 @@ impl LocalStream {
             descriptors: Vec::new(),
             spin: SpinBudget::new(if may_spin() { online_core_count() } else { 1 }),
             patience: None,
+            is_looked: false,
         }
     }
 
@@ -233,18 +237,40 @@ impl LocalStream {
         Ok(())
     }
 
+    /// Has waits end for a program that is interrupted, if it has said how that is seen; the session ends with them.
+    ///
+    /// # Errors
+    /// [`PoolError::Os`].
+    pub fn end_when_interrupted(&mut self) -> Result<(), PoolError> {
+        self.is_looked = is_looked();
+        if self.is_looked {
+            self.stream.set_send_timeout(Some(LOOK_EVERY))?;
+        }
+        Ok(())
+    }
+
+    /// After how long [`be_patient`](Self::be_patient) is asked; none if it waits until something happens.
+    fn every(&self) -> Option<Duration> {
+        let patience = self.patience.as_ref().map(|patience| patience.every);
+        patience.or_else(|| self.is_looked.then_some(LOOK_EVERY))
+    }
+
     /// One more time has passed in which nothing happened.
     fn be_patient(&mut self, waited: &mut Duration) -> Result<(), PoolError> {
-        // Without patience it waits until something happens.
-        let Some(patience) = &mut self.patience else { return Ok(()) };
-        *waited += patience.every;
-        let silence = Silence::of(&self.stream, *waited);
-        if (patience.then)(&silence) {
-            return Ok(());
+        *waited += self.every().unwrap_or_default();
+        let mut goes_on = Ok(());
+        if self.is_looked && *waited >= INTERRUPTED_AFTER {
+            goes_on = look("waiting for the node");
         }
-        // An answer that comes later must not be taken for that to another question.
-        self.stream.shutdown();
-        Err(PoolError::Silent(silence))
+        if let Some(patience) = self.patience.as_mut().filter(|_| goes_on.is_ok()) {
+            let silence = Silence::of(&self.stream, *waited);
+            goes_on = if (patience.then)(&silence) { Ok(()) } else { Err(PoolError::Silent(silence)) };
+        }
+        if goes_on.is_err() {
+            // An answer that comes later must not be taken for that to another question.
+            self.stream.shutdown();
+        }
+        goes_on
     }
 
     fn push(&mut self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), PoolError> {
@@ -253,7 +279,7 @@ impl LocalStream {
             let descriptors = if done == 0 { descriptors } else { &[] };
             match self.stream.send(&bytes[done..], descriptors) {
                 Ok(sent) => (done, waited) = (done + sent, Duration::ZERO),
-                Err(error) if error.is_would_block() && self.patience.is_some() => {
+                Err(error) if error.is_would_block() && self.every().is_some() => {
                     self.be_patient(&mut waited)?
                 }
                 Err(error) => return Err(error.into()),
@@ -266,7 +292,7 @@ impl LocalStream {
     fn fill_start(&mut self, buffer: &mut [u8]) -> Result<(), PoolError> {
         let mut waited = Duration::ZERO;
         let received = loop {
-            let every = self.patience.as_ref().map(|patience| patience.every);
+            let every = self.every();
             let got = self.stream.receive_spinning(buffer, &mut self.descriptors, &mut self.spin, every);
             match got {
                 Ok(Some(bytes)) => break Ok(bytes),

@@ -5,6 +5,7 @@
 //! node ask another rack, or wait for somebody, holds up nobody but who made it.
 
 use crate::session::unexpected;
+use crate::waiting::{INTERRUPTED_AFTER, look};
 use crate::{Pool, PoolError, Session};
 use hinterland_fabric::FabricError;
 use hinterland_fabric::shm::{FarEndpoint, SLOTS, ShmEndpoint};
@@ -14,9 +15,11 @@ use hinterland_os::socket::UnixStream;
 use hinterland_os::{fault_point, fork_mark};
 use hinterland_proto::ErrorCode;
 use hinterland_proto::control::{Reply, Request, decode, encode};
+use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
 
 /// Room for an answer with nothing or a few words in it. As many as the far ring has slots fit into its data.
 const ROOM_BYTES: usize = 4096;
@@ -84,14 +87,25 @@ impl Rings {
     /// [`PoolError::Fabric`] if the ring is too small for the answer, or broken.
     pub fn call(&self, request: &Request) -> Result<Reply, PoolError> {
         let body = encode(request)?;
-        // What cannot be looked at is taken to be there; the socket will say otherwise.
-        let is_there = || !has_hung_up(&self.watch).unwrap_or(false);
+        let (begun, interrupted) = (Instant::now(), Cell::new(None));
+        let is_there = || {
+            if begun.elapsed() >= INTERRUPTED_AFTER
+                && let Err(error) = look("waiting for the node")
+            {
+                // The node takes back what it grants to nobody.
+                self.watch.shutdown();
+                interrupted.set(Some(error));
+                return false;
+            }
+            // What cannot be looked at is taken to be there; the socket will say otherwise.
+            !has_hung_up(&self.watch).unwrap_or(false)
+        };
         let answer = match &self.far {
             Some(far) if request.may_take_long() => far.call_while(&body, room(request), &is_there),
             _ => self.near.call_while(&body, &is_there),
         };
         let answer = answer.map_err(|error| match error {
-            FabricError::Closed { .. } => PoolError::Closed,
+            FabricError::Closed { .. } => interrupted.take().unwrap_or(PoolError::Closed),
             error => error.into(),
         })?;
         match decode(&answer)? {
@@ -170,7 +184,10 @@ impl LazyRings {
         if opens && self.are_objects_long.load(Ordering::Relaxed) {
             return None;
         }
-        let rings = self.rings(session, request.may_take_long())?;
+        let rings = match self.rings(session, request.may_take_long()) {
+            Ok(rings) => rings?,
+            Err(error) => return Some(Err(error)),
+        };
         fault_point::reach("client-asks");
         let answer = rings.call(request);
         fault_point::reach("client-answered");
@@ -190,15 +207,27 @@ impl LazyRings {
     /// The rings if they are of use. A program with one thread has nobody who could wait behind its requests; it is spared
     /// the 2 MiB and the two threads of its node. One with several gets them before the first request that may take long, not behind
     /// it: the request that opens them goes over the socket. Whoever was held up there all the same wants them too.
-    fn rings(&self, session: &Session, is_long: bool) -> Option<&Rings> {
+    ///
+    /// # Errors
+    /// Only of a program that was interrupted meanwhile; without rings all goes over the socket.
+    fn rings(&self, session: &Session, is_long: bool) -> Result<Option<&Rings>, PoolError> {
         if let Some(rings) = self.rings.get() {
-            return rings.as_ref();
+            return Ok(rings.as_ref());
         }
         // Relaxed: a hint that orders nothing.
-        if self.was_busy.load(Ordering::Relaxed) || (is_long && has_threads()) {
-            return self.rings.get_or_init(|| Rings::open(session, self.choice).ok()).as_ref();
+        let is_of_use = self.was_busy.load(Ordering::Relaxed) || (is_long && has_threads());
+        if !is_of_use {
+            return Ok(None);
         }
-        None
+        let mut interrupted = None;
+        let rings = self.rings.get_or_init(|| match Rings::open(session, self.choice) {
+            Ok(rings) => Some(rings),
+            Err(error) => {
+                interrupted = matches!(error, PoolError::Stream { .. }).then_some(error);
+                None
+            }
+        });
+        interrupted.map_or_else(|| Ok(rings.as_ref()), Err)
     }
 
     fn is_forked(&self) -> bool {

@@ -83,7 +83,8 @@ impl Session {
             features: Features(0),
             join: None,
         };
-        let (stream, established) = shake_hands(stream, identity)?;
+        let (mut stream, established) = shake_hands(stream, identity)?;
+        stream.end_when_interrupted()?;
         Ok(Self { stream: Mutex::new(stream), established, socket, rings: None })
     }
 

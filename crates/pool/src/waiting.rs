@@ -1,5 +1,5 @@
 //! Waiting for a lock, or for room in a queue: in short slices, so that other threads may use the session in between, and that a program that
-//! is interrupted waits no longer.
+//! is interrupted waits no longer. A node that does not answer is waited for no longer then, either.
 
 use crate::session::unexpected;
 use crate::{PoolError, Session};
@@ -13,6 +13,9 @@ const LOCK_SLICE: Duration = Duration::from_millis(20);
 /// How long the session is let go.
 const LOCK_PAUSE: Duration = Duration::from_micros(200);
 
+/// For how long a node must not have answered before that ends: with it ends the session, and with an answer that comes soon nothing has to.
+pub(crate) const INTERRUPTED_AFTER: Duration = Duration::from_secs(1);
+
 /// How often a wait asks whether the program was interrupted.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
 
@@ -20,10 +23,16 @@ const ETIMEDOUT: i32 = 110;
 
 static LOOK: OnceLock<fn() -> io::Result<()>> = OnceLock::new();
 
-/// Has all waits of this process for locks, and for room in a queue, end with the error that `look` gives: for interpreters, which note a signal
-/// and raise it when they go on. It is called about ten times a second by each thread that waits. The first that is set stays.
+/// Has all waits of this process for locks, for room in a queue, and for a node that does not answer, end with the error that `look` gives: for
+/// interpreters, which note a signal and raise it when they go on. It is called about ten times a second by each thread that waits. The first
+/// that is set stays, for sessions that are opened after it. One whose node was waited for is over then.
 pub fn end_waits_when(look: fn() -> io::Result<()>) {
     let _ = LOOK.set(look);
+}
+
+/// Whether anybody has said how an interrupt is seen.
+pub(crate) fn is_looked() -> bool {
+    LOOK.get().is_some()
 }
 
 /// Whether the program was interrupted: then with its error.

@@ -1,17 +1,18 @@
 //! What belongs to this process: after a fork the child neither uses it nor gives it back.
 
 use crate::failure::{Failure, errno};
+use pyo3::Python;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A value that may be closed, and that a forked child leaves alone: its session is the parent's.
-pub(crate) struct Own<T> {
+pub(crate) struct Own<T: Send + Sync> {
     what: &'static str,
     process: u32,
     value: ManuallyDrop<Mutex<Option<Arc<T>>>>,
 }
 
-impl<T> Own<T> {
+impl<T: Send + Sync> Own<T> {
     /// A value of this process, with the word for it in messages.
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         let value = ManuallyDrop::new(Mutex::new(Some(Arc::new(value))));
@@ -44,11 +45,16 @@ impl<T> Own<T> {
     }
 }
 
-impl<T> Drop for Own<T> {
+impl<T: Send + Sync> Drop for Own<T> {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
-            // SAFETY: the value is dropped here and nowhere else.
-            unsafe { ManuallyDrop::drop(&mut self.value) };
+        if self.process != std::process::id() {
+            return;
         }
+        // SAFETY: the value is dropped here and nowhere else.
+        let value = unsafe { ManuallyDrop::take(&mut self.value) };
+        // It may have to wait for the node: other threads of the interpreter go on meanwhile.
+        let mut value = Some(value);
+        // Without an interpreter it is dropped where it stands.
+        Python::try_attach(|py| py.detach(|| drop(value.take())));
     }
 }
