@@ -283,18 +283,26 @@ fn a_flush_sends_quiet_frames_as_one_message_and_wakes_nobody() {
 
 #[test]
 fn the_first_frames_after_a_pause_are_sent_at_once_and_more_by_a_thread() {
-    let ((mut sender, _hear), (_answer, mut receiver)) = network(ChannelOptions::default());
-    std::thread::sleep(Duration::from_millis(50));
-    let mut seen = Vec::new();
-    for number in 0..3 {
-        sender.room(number, 8).unwrap().unwrap().commit();
-        let counters = sender.counters();
-        seen.push((counters.transfers.min(2), counters.wakes));
+    // On a busy machine the thread may not have fallen asleep yet, or a pause may have come between two frames.
+    let mut told = Vec::new();
+    for _ in 0..50 {
+        let ((mut sender, _hear), (_answer, mut receiver)) = network(ChannelOptions::default());
+        std::thread::sleep(Duration::from_millis(50));
+        let mut seen = Vec::new();
+        for number in 0..3 {
+            sender.room(number, 8).unwrap().unwrap().commit();
+            let counters = sender.counters();
+            seen.push((counters.transfers.min(2), counters.wakes));
+        }
+        for number in 0..3 {
+            assert_eq!(take(&mut receiver).unwrap().0, number);
+        }
+        if seen == [(1, 0), (2, 0), (2, 1)] {
+            return;
+        }
+        told.push(seen);
     }
-    assert_eq!(seen, [(1, 0), (2, 0), (2, 1)]);
-    for number in 0..3 {
-        assert_eq!(take(&mut receiver).unwrap().0, number);
-    }
+    panic!("never, but {told:?}");
 }
 
 /// Frames with pauses of any length between them, so that the reader falls asleep at any moment of the writer's.
@@ -359,7 +367,9 @@ fn a_delay_is_kept_by_each_direction_and_holds_no_frame_back_for_another() {
     for number in 0..200 {
         send(&mut ask, number, &body(number, 100)).unwrap();
     }
-    assert!(!listen.wait(Some(Duration::from_millis(5))).unwrap(), "seen before its time");
+    let is_there = listen.wait(Some(Duration::from_millis(5))).unwrap();
+    // On a busy machine the time may be over by now.
+    assert!(!is_there || start.elapsed() >= delay, "seen before its time");
     for number in 0..200 {
         assert_eq!(take(&mut listen).unwrap().0, number);
     }
