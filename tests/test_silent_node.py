@@ -301,3 +301,19 @@ def test_ctrl_c_ends_what_python_waits_for_at_a_stopped_node(hinterland, start_n
     names = ["stat", "get", "put", "list", "read", "lock", "blocks"]
     assert done.stdout.splitlines() == [f"{name} interrupted True" for name in names], done.stdout + done.stderr
     assert done.returncode == 0, done.stderr
+
+
+def test_a_program_that_maps_an_object_is_told_that_its_node_is_stopped_and_goes_on_with_it(hinterland, node, make_file):
+    node.run("put", make_file("bytes", MEBIBYTE, 3), "--name", "x")
+    script = "import hinterland, sys; pool = hinterland.Pool(sys.argv[1]); print(pool.map('x').nbytes, flush=True); input(); print(pool.map('x').nbytes)"
+    words = [sys.executable, "-c", script, node.socket]
+    environment = {**os.environ, "PYTHONPATH": str(pathlib.Path(hinterland.__file__).parent.parent)}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(words, env=environment, text=True, **pipes) as program:
+        assert program.stdout.readline() == f"{MEBIBYTE}\n"
+        with stopped(node):
+            program.stdin.write("\n")
+            program.stdin.flush()
+            said = program.stderr.readline()
+        assert said.startswith("hinterland: waiting: the node has not answered for 5 s") and f"kill -CONT {node.process.pid}" in said
+        assert program.communicate(timeout=SECONDS) == (f"{MEBIBYTE}\n", "")

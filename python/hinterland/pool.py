@@ -54,7 +54,7 @@ class Pool(_native.Pool):
     allocations and unfinished puts; what is mapped stays mapped. A forked child opens a pool of its own.
 
     Ctrl-C ends a call that waits for a node which does not answer, after a second, and the pool is closed by that:
-    open another one.
+    open another one. Only `map` waits on, since all that is mapped would be lost with it.
     """
 
     def __enter__(self) -> Pool:

@@ -1,13 +1,14 @@
-//! The session with the node that mappings live by: calls with a time limit, on a descriptor that can be told apart.
+//! The session with the node that mappings live by, on a descriptor that can be told apart.
 //!
 //! It is a session of its own beside those that the program opens: it is made anew after a restart of the node and in a
-//! forked child, and it must never wait for ever, since a thread of the program waits with it.
+//! forked child. A node that is stopped is waited for, and the program is told so: what is mapped would be lost with the session.
 
 use crate::descriptor::{Own, raised};
+use crate::system::say;
 use hinterland_os::fault_point;
 use hinterland_os::socket::UnixStream;
-use hinterland_pool::PoolError;
 use hinterland_pool::local::LocalStream;
+use hinterland_pool::{Patience, PoolError};
 use hinterland_proto::control::{Reply, Request, decode, encode};
 use hinterland_proto::{ClientIdentity, Features, FrameHeader, FrameKind, PoolId, RemoteError, Role};
 use hinterland_types::NodeId;
@@ -19,8 +20,10 @@ use std::time::Duration;
 
 /// How long a node may take to accept.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a node may take to answer: longer than it may take itself to ask every replica of an object.
-const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a node may take for each word of the handshake, and for the rest of an answer that it has begun.
+const WORD_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a node may take to answer before the program is told what it waits for.
+const NOTICE_AFTER: Duration = Duration::from_secs(5);
 
 /// A connection to the node.
 pub(crate) struct Channel {
@@ -43,8 +46,7 @@ impl Channel {
             _ => error.into(),
         })?;
         let stream = UnixStream::from_descriptor(raised(stream.as_fd())?);
-        stream.set_receive_timeout(Some(CALL_TIMEOUT))?;
-        stream.set_send_timeout(Some(CALL_TIMEOUT))?;
+        stream.set_receive_timeout(Some(WORD_TIMEOUT))?;
         let descriptor = stream.as_fd().as_raw_fd();
         let role = ClientIdentity {
             role: Role::Client,
@@ -54,7 +56,13 @@ impl Channel {
             features: Features(0),
             join: None,
         };
-        let (stream, _) = LocalStream::open(stream, role)?;
+        let (mut stream, _) = LocalStream::open(stream, role)?;
+        stream.on_silence(Patience::new(NOTICE_AFTER, |silence| {
+            if silence.waited <= NOTICE_AFTER {
+                say(&format!("waiting: {silence} (hint: {})", silence.hint()));
+            }
+            true
+        }))?;
         Ok(Self { stream: Own::new(Mutex::new(stream), descriptor), broken: AtomicBool::new(false) })
     }
 
