@@ -240,10 +240,25 @@ def test_a_command_is_changed_only_where_it_listens_and_saves(parts, tmp_path):
 
 @pytest.mark.parametrize("words,environment", [
     (["--context-shift"], {}), (["--cache-reuse", "256"], {}), (["--lora", "x"], {}), ([], {"LLAMA_ARG_CACHE_REUSE": "1"}),
+    # llama-server reads dashes for underscores, and takes the last of several.
+    (["--cache_reuse", "256"], {}), (["--lora_scaled", "x:0.5"], {}), (["--context_shift"], {}),
+    (["--cache-reuse", "0", "--cache-reuse", "256"], {}),
 ])
 def test_what_makes_keys_depend_on_more_than_the_prompt_turns_sharing_off(parts, words, environment):
     assert parts.command.take_apart(["llama-server", *words], environment).unshared
     assert parts.command.take_apart(["llama-server", "--cache-reuse", "0"], {}).unshared is None
+
+
+@pytest.mark.parametrize("words,environment", [
+    (["--api-prefix", "/x"], {}), (["--api_prefix", "/x"], {}), (["--slot_save_path", "/tmp"], {}),
+    ([], {"LLAMA_ARG_API_PREFIX": "/x"}), ([], {"LLAMA_ARG_SSL_KEY_FILE": "key.pem"}), ([], {"LLAMA_ARG_MODELS_DIR": "/x"}),
+])
+def test_what_cannot_be_had_together_with_the_program_is_refused_however_it_is_said(parts, words, environment):
+    with pytest.raises(parts.command.CommandError, match="cannot be had together .*hint"):
+        parts.command.take_apart(["llama-server", *words], environment)
+    taken = parts.command.take_apart(["llama-server", "--cache_ram", "0", "--api_key", "k"], {"LLAMA_ARG_API_PREFIX": ""})
+    assert taken.words[1:] == ["--cache_ram", "0", "--api_key", "k"]
+    assert (taken.has_cache_ram, taken.authorization) == (True, "Bearer k")
 
 
 def test_a_digest_is_remembered_until_the_file_changes(parts, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import shutil
 from typing import Mapping, NamedTuple, Sequence
@@ -90,13 +91,21 @@ def take_apart(words: Sequence[str], environment: Mapping[str, str]) -> Command:
         raise CommandError(f"{port!r} is no port (hint: --port 8080)")
     if host.endswith(".sock") or "," in host:
         raise CommandError(f"clients cannot be served at {host} (hint: --host 0.0.0.0 is every address)")
+    options = [spelled(word) for word in rest]
     for word, hint in REFUSED.items():
-        if word in rest:
-            raise CommandError(f"{word} cannot be had together with this program (hint: {hint})")
+        variable = "LLAMA_ARG_" + word.removeprefix("--").replace("-", "_").upper()
+        for name, is_there in ((word, word in options), (variable, bool(environment.get(variable)))):
+            if is_there:
+                raise CommandError(f"{name} cannot be had together with this program (hint: {hint})")
     return Command(
-        rest, host, int(port), facts(rest[1:], environment), unshared(rest, environment), authorization(rest, environment),
-        any(word in rest for word in CACHE_RAM) or "LLAMA_ARG_CACHE_RAM" in environment,
+        rest, host, int(port), facts(options[1:], environment), unshared(options, environment), authorization(options, environment),
+        any(word in options for word in CACHE_RAM) or "LLAMA_ARG_CACHE_RAM" in environment,
     )
+
+
+def spelled(word: str) -> str:
+    """An option as llama-server reads it, which takes `--cache_reuse` for `--cache-reuse`."""
+    return word.replace("_", "-") if word.startswith("--") else word
 
 
 def program_digest(words: Sequence[str]) -> str:
@@ -137,7 +146,8 @@ def facts(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
 def unshared(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
     """Why nothing can be shared, if an option says so."""
     for name, why in UNSHARED.items():
-        if name in words and words[words.index(name) + 1:][:1] != ["0"]:
+        # Of an option that is there more than once the last one counts; any of them is taken at its word here.
+        if any(word == name and after != "0" for word, after in itertools.zip_longest(words, words[1:])):
             return why
     for variable, name in UNSHARED_VARIABLES.items():
         if environment.get(variable, "0").lower() not in ("0", "false", "off", "disabled"):
