@@ -351,6 +351,31 @@ def test_threads_share_a_store(store):
     assert failures == []
 
 
+def test_no_thread_loses_the_memory_that_another_registers(hinterland):
+    from hinterland.compat.mooncake.memory import Registered
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(100):
+            registered, barrier = Registered(), threading.Barrier(8)
+
+            def work(number, registered=registered, barrier=barrier):
+                barrier.wait()
+                for index in range(20):
+                    assert registered.add((number + 1 << 20) + 100 * index, 100)
+
+            threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            starts = [(number + 1 << 20) + 100 * index for number in range(8) for index in range(20)]
+            assert registered.covers_all(starts, [100] * len(starts))
+    finally:
+        sys.setswitchinterval(before)
+
+
 def test_a_value_that_is_no_bytes_is_refused_with_what_to_pass(store):
     with pytest.raises(TypeError, match=r"not a str \(hint: pass value.encode\(\)\)"):
         store.put("k", "text")

@@ -6,6 +6,7 @@ import bisect
 import contextlib
 import ctypes
 import os
+import threading
 from typing import Iterator, Sequence
 
 MAPPINGS = "/proc/self/maps"
@@ -53,27 +54,30 @@ class Registered:
     """Ranges of addresses that the program has promised to be memory."""
 
     def __init__(self) -> None:
-        # Replaced and never changed, so that readers in other threads see one state.
+        # Replaced and never changed, so that readers in other threads see one state; one thread at a time replaces it.
         self._ranges: list[tuple[int, int]] = []
+        self._lock = threading.Lock()
 
     def add(self, start: int, size: int) -> bool:
         """Adds a range; false for none, and for one that shares memory with another."""
         if start <= 0 or size <= 0:
             return False
-        place = bisect.bisect_left(self._ranges, (start, 0))
-        if place < len(self._ranges) and self._ranges[place][0] < start + size:
-            return False
-        if place > 0 and sum(self._ranges[place - 1]) > start:
-            return False
-        self._ranges = [*self._ranges[:place], (start, size), *self._ranges[place:]]
-        return True
+        with self._lock:
+            place = bisect.bisect_left(self._ranges, (start, 0))
+            if place < len(self._ranges) and self._ranges[place][0] < start + size:
+                return False
+            if place > 0 and sum(self._ranges[place - 1]) > start:
+                return False
+            self._ranges = [*self._ranges[:place], (start, size), *self._ranges[place:]]
+            return True
 
     def remove(self, start: int) -> bool:
         """Takes the range away that starts there; false if there is none."""
-        left = [place for place in self._ranges if place[0] != start]
-        was_there = len(left) < len(self._ranges)
-        self._ranges = left
-        return was_there
+        with self._lock:
+            left = [place for place in self._ranges if place[0] != start]
+            was_there = len(left) < len(self._ranges)
+            self._ranges = left
+            return was_there
 
     def covers(self, start: int, size: int) -> bool:
         """Whether one range holds all of it."""
