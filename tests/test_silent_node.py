@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import json
+import logging
 import os
 import pathlib
 import re
@@ -317,3 +318,34 @@ def test_a_program_that_maps_an_object_is_told_that_its_node_is_stopped_and_goes
             said = program.stderr.readline()
         assert said.startswith("hinterland: waiting: the node has not answered for 5 s") and f"kill -CONT {node.process.pid}" in said
         assert program.communicate(timeout=SECONDS) == (f"{MEBIBYTE}\n", "")
+
+
+def test_who_wants_only_a_cache_finds_less_while_the_node_is_stopped_and_hangs_no_longer(hinterland, node, monkeypatch):
+    from hinterland import Pool, link
+    from hinterland.compat import values
+
+    monkeypatch.setattr(link, "SILENCE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(values, "SILENCE_SECONDS_MAX", 1.0)
+    logger = logging.getLogger("test")
+    engine = link.Link(str(node.socket), "blocks of an engine", 0.0, logger, "the engine goes on without it")
+    assert engine.ask(lambda kv: kv.put([b"here"], [b"block"]), None) == [True]
+    store, here, missing = values.Values("values of a program", str(node.socket)), values.named("here"), values.named("missing")
+    # The question opens the session that waits for other racks: it may be the only one to hear of the silence.
+    assert store.put([here], [[memoryview(b"value")]]) == [values.Put.THERE] and store.sizes([here, missing]) == [5, None]
+    with Pool(str(node.socket)) as pool, pool.kv("blocks of a program", within=1) as kv, stopped(node):
+        begun = time.monotonic()
+        assert store.sizes_here([here]) == [5] and engine.ask(lambda kv: kv.exists([b"here"]), None) == [True]
+        for wait in (lambda: store.sizes([missing]), lambda: kv.put([b"key"], [b"block"])):
+            with pytest.raises(TimeoutError, match="is stopped"):
+                wait()
+        assert kv.is_lost()
+        assert engine.ask(lambda kv: kv.put([b"new"], [b"block"]), "computed") == "computed"
+        # Whoever tries to reach a silent node gives it long pauses.
+        assert [engine.ask(lambda kv: kv.exists([b"here"]), "computed") for _ in range(20)] == ["computed"] * 20
+        assert time.monotonic() - begun < SECONDS
+    assert store.sizes([here, missing]) == [5, None]
+    engine.close()
+    again = link.Link(str(node.socket), "blocks of an engine", 0.0, logger, "the engine goes on without it")
+    assert again.ask(lambda kv: kv.exists([b"here"]), None) == [True]
+    again.close()
+    store.close()

@@ -37,7 +37,7 @@ class Pool:
         """Opens an object for reads at any offset, or a region also for writes."""
     def map(self, name: str, writable: bool = False) -> Mapping:
         """Maps an object for reading, or a region of this rack also for writing."""
-    def kv(self, fingerprint: str) -> KvCache:
+    def kv(self, fingerprint: str, within: float | None = None) -> KvCache:
         """Opens the KV blocks of engines that agree on everything in the fingerprint: model, revision, type, layout,
         tokens of a block, rank. Engines that disagree never meet."""
     def stat(self, name: str) -> Any: ...

@@ -10,6 +10,10 @@ from typing import Callable, TypeVar
 from . import KvCache, Pool
 
 Answer = TypeVar("Answer")
+# How long the node may take for an answer: as long as one of another rack. Who only wants a cache hangs no longer.
+SILENCE_SECONDS_MAX = 10.0
+# A node that does not answer is tried again after a pause of this many times what the last attempt took.
+PAUSE_ATTEMPTS = 10
 
 
 class Link:
@@ -60,10 +64,8 @@ class Link:
             now = time.monotonic()
             if self._pool is not None and now >= self._next_check:
                 self._next_check = now + self._check_seconds
-                try:
-                    self._pool.status()
-                except OSError as error:
-                    self._say_lost(error)
+                if self._kv is not None and self._kv.is_lost():
+                    self._say_lost("the node has ended the session (hint: its log says why)")
             if self._kv is None and now >= self._next_connect:
                 self._connect(now)
             return self._kv
@@ -71,9 +73,10 @@ class Link:
     def _connect(self, now: float) -> None:
         try:
             self._pool = Pool(self._socket)
-            self._kv = self._pool.kv(self.fingerprint)
+            self._kv = self._pool.kv(self.fingerprint, SILENCE_SECONDS_MAX)
         except OSError as error:
             self._say_lost(error)
+            self._next_connect += (time.monotonic() - now) * PAUSE_ATTEMPTS
             return
         self._next_check = now + self._check_seconds
         if self._warned:
@@ -86,7 +89,7 @@ class Link:
             if kv is self._kv:
                 self._say_lost(error)
 
-    def _say_lost(self, error: Exception) -> None:
+    def _say_lost(self, error: Exception | str) -> None:
         self._drop()
         self._next_connect = time.monotonic() + self._check_seconds
         if not self._warned:

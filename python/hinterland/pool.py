@@ -81,10 +81,12 @@ class Pool(_native.Pool):
         """
         return object_info(super().put(name, source, copies, rack, progress))
 
-    def kv(self, fingerprint: str) -> _native.KvCache:
+    def kv(self, fingerprint: str, within: float | None = None) -> _native.KvCache:
         """Opens the KV blocks of engines that agree on a fingerprint: model, revision, type, layout, tokens of a block, rank.
 
-        At its first use the node makes its memory for blocks, which takes a second and more for each GiB.
+        At its first use the node makes its memory for blocks, which takes a second and more for each GiB. What the node does
+        not answer `within` seconds then is a TimeoutError, and the blocks are lost (`is_lost`), to be opened again; without, it
+        is waited for as long as the node lives. What is found and read in the memory of this host asks the node for nothing.
         """
         notice = threading.Timer(NOTICE, logger.warning, [
             "waiting for the node: it makes its memory for KV blocks at their first use, up to some seconds for each GiB"
@@ -92,7 +94,7 @@ class Pool(_native.Pool):
         notice.daemon = True
         notice.start()
         try:
-            return super().kv(fingerprint)
+            return super().kv(fingerprint, within)
         finally:
             notice.cancel()
 

@@ -8,6 +8,7 @@ use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, KvStatus, Reply
 use hinterland_types::Handle;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 mod gpu;
 mod keeping;
@@ -31,6 +32,8 @@ pub use runs::{Gather, Run, Scatter};
 pub use values::{Expects, KvValues, Listed, Replaced, Replacement};
 
 const EINVAL: i32 = 22;
+/// How long who must not be kept waiting waits while the node makes its memory: a second and more for each of hundreds of GiB.
+const OPENING_MAX: Duration = Duration::from_secs(600);
 /// Most keys of a message of 1 MiB.
 const KEYS_MAX: usize = KV_KEYS_MAX;
 
@@ -46,6 +49,8 @@ pub struct KvCache {
     looks_ahead: bool,
     /// How the namespace is opened again.
     request: Request,
+    /// How long an answer of the node is waited for, if not for ever.
+    within: Option<Duration>,
     /// For requests that wait for other nodes.
     racks: OnceLock<racks::Waiting>,
 }
@@ -69,7 +74,17 @@ impl Pool {
     /// # Ok::<(), hinterland_pool::PoolError>(())
     /// ```
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
-        KvCache::open(self.session().socket(), opening(fingerprint))
+        KvCache::open(self.session().socket(), opening(fingerprint), None)
+    }
+
+    /// The same for those who must not be kept waiting: what the node does not answer within so long ends with [`PoolError::Silent`],
+    /// and the namespace is lost, to be opened again; what was asked last may still be done then. Opening it, when the node may make its
+    /// memory for blocks, is waited for longer.
+    ///
+    /// # Errors
+    /// As [`kv`](Self::kv), and of a node that is stopped.
+    pub fn kv_within(&self, fingerprint: &str, within: Duration) -> Result<KvCache, PoolError> {
+        KvCache::open(self.session().socket(), opening(fingerprint), Some(within))
     }
 
     /// Opens a namespace that an engine has opened before, by its number as [`kv_status`](Self::kv_status) tells it.
@@ -77,7 +92,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is none.
     pub fn kv_known(&self, namespace: u64) -> Result<KvCache, PoolError> {
-        KvCache::open(self.session().socket(), Request::Kv(KvRequest::OpenKnown { namespace }))
+        KvCache::open(self.session().socket(), Request::Kv(KvRequest::OpenKnown { namespace }), None)
     }
 
     /// What the stores of the local node hold.
@@ -93,9 +108,17 @@ impl Pool {
 }
 
 impl KvCache {
-    fn open(socket: &Path, request: Request) -> Result<Self, PoolError> {
+    fn open(socket: &Path, request: Request, within: Option<Duration>) -> Result<Self, PoolError> {
         // One of its own: a put has it to itself while it copies.
-        Self::over(Session::connect(Some(socket))?, request)
+        let session = Session::connect(Some(socket))?;
+        if let Some(within) = within {
+            session.on_silence(within, |silence| !silence.is_stopped && silence.waited < OPENING_MAX)?;
+        }
+        let cache = Self::over(session, request)?;
+        if let Some(within) = within {
+            cache.session.on_silence(within, |_| false)?;
+        }
+        Ok(Self { within, ..cache })
     }
 
     fn over(session: Session, request: Request) -> Result<Self, PoolError> {
@@ -112,6 +135,7 @@ impl KvCache {
                     counters,
                     looks_ahead: std::env::var_os("HINTERLAND_NO_LOOKAHEAD").is_none_or(|value| value != "1"),
                     request,
+                    within: None,
                     racks: OnceLock::new(),
                 })
             }
@@ -124,12 +148,18 @@ impl KvCache {
     /// # Errors
     /// [`PoolError`] if the node does not answer.
     pub fn again(&self) -> Result<Self, PoolError> {
-        Self::open(self.session.socket(), self.request.clone())
+        Self::open(self.session.socket(), self.request.clone(), self.within)
     }
 
-    /// Whether the node has ended the session: what is found then is what there was, and others see none of it.
+    /// The same, but the node may take as long as it likes.
+    fn again_patiently(&self) -> Result<Self, PoolError> {
+        Self::open(self.session.socket(), self.request.clone(), None)
+    }
+
+    /// Whether the node, or a silence of it that was too long, has ended the session: what is found then is what there was, and others see
+    /// none of it.
     pub fn is_lost(&self) -> bool {
-        self.session.is_lost()
+        self.session.is_lost() || self.racks.get().is_some_and(racks::Waiting::is_lost)
     }
 
     /// Removes blocks; returns how many were there.

@@ -157,8 +157,15 @@ impl Pool {
     }
 
     /// Opens the KV blocks of engines that agree on a fingerprint.
-    fn kv(&self, py: Python<'_>, fingerprint: &str) -> PyResult<KvCache> {
-        let client = self.with(py, |connected| Ok(connected.client.kv(fingerprint)?))?;
+    #[pyo3(signature = (fingerprint, within = None))]
+    fn kv(&self, py: Python<'_>, fingerprint: &str, within: Option<f64>) -> PyResult<KvCache> {
+        let within = within.map(seconds).transpose()?;
+        let client = self.with(py, |connected| {
+            Ok(match within {
+                Some(within) => connected.client.kv_within(fingerprint, within)?,
+                None => connected.client.kv(fingerprint)?,
+            })
+        })?;
         Ok(KvCache::new(client, fingerprint))
     }
 

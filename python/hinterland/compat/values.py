@@ -18,6 +18,7 @@ import threading
 from typing import Callable, Iterator, NamedTuple, Sequence
 
 from .. import Fragments, KvCache, Pool
+from ..link import SILENCE_SECONDS_MAX
 from .pieces import Piece, block, length, part
 
 BLOCK_BYTES_MAX = 4 << 20
@@ -426,7 +427,7 @@ class Values:
     def _open(self) -> tuple[Pool, KvCache]:
         pool = Pool(self._socket)
         try:
-            return pool, pool.kv(self._fingerprint)
+            return pool, pool.kv(self._fingerprint, SILENCE_SECONDS_MAX)
         except BaseException:
             pool.close()
             raise

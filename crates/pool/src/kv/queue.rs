@@ -195,12 +195,13 @@ impl<K: Send + 'static> KvQueue<K> {
             room: Condvar::new(),
             event: EventCounter::new()?,
             options,
-            pins: cache.again()?,
+            // Who asks a queue waits for answers in its own way.
+            pins: cache.again_patiently()?,
         });
         // Dropped at the first failure, it ends the workers that there are.
         let mut queue = Self { shared, workers: Vec::with_capacity(options.workers) };
         for _ in 0..options.workers {
-            let (cache, shared) = (cache.again()?, Arc::clone(&queue.shared));
+            let (cache, shared) = (cache.again_patiently()?, Arc::clone(&queue.shared));
             let worker = std::thread::Builder::new()
                 .name("hinterland-kv".to_owned())
                 .spawn(move || shared.serve(&cache))

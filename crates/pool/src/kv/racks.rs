@@ -20,6 +20,13 @@ pub(super) struct Waiting {
     handle: Handle,
 }
 
+impl Waiting {
+    /// Whether it has ended, as after a silence that was too long: it may be alone in that.
+    pub(super) fn is_lost(&self) -> bool {
+        self.session.is_lost()
+    }
+}
+
 impl KvCache {
     /// How many of the keys, from the first on, are here or at other nodes. One message to the node of this host for those
     /// that are not here, and none if all are.
@@ -224,6 +231,9 @@ impl KvCache {
             return Ok(waiting);
         }
         let session = Session::connect(Some(self.session.socket()))?;
+        if let Some(within) = self.within {
+            session.on_silence(within, |_| false)?;
+        }
         // The files are mapped already: their descriptors close again here.
         match session.call(&self.request)? {
             Reply::Kv(KvReply::Opened { handle, .. }) => {
