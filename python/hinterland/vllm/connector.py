@@ -14,7 +14,7 @@ from .copy import Copier
 from .events import Record
 from .fingerprint import fingerprint
 from .link import Link
-from .paged import NotShareable, groups, shape, slices_of
+from .paged import NotShareable, check_ranks, groups, shape, slices_of
 from .plan import Planner, Step
 from .settings import Settings
 
@@ -34,7 +34,9 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         transfer.kv_load_failure_policy = "recompute"
         self.planner = self.copier = self.record = None
         self.block_count = kv_cache_config.num_blocks
+        parallel = vllm_config.parallel_config
         try:
+            check_ranks(parallel)
             self.groups = groups(kv_cache_config)
         except NotShareable as reason:
             logger.warning(STANDS_ASIDE, reason)
@@ -42,7 +44,6 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
         if len(self.groups) > 1 and self.settings.load == "layers":
             raise ValueError("hinterland: load=layers needs a model whose layers are all alike (hint: load=beside)")
         where = f"{vllm_config.device_config.device_type} {shape(kv_cache_config)}"
-        parallel = vllm_config.parallel_config
         ranks = range(parallel.world_size) if role == KVConnectorRole.SCHEDULER else [parallel.rank]
         links = []
         for rank in ranks:

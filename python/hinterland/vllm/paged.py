@@ -38,17 +38,30 @@ def groups(kv_cache_config):
         spec = group.kv_cache_spec
         if not group.enable_kv_transfer or not spec.prefix_cacheable:
             raise NotShareable(f"group {index} of its cache cannot be shared")
-        specs = list(getattr(spec, "kv_cache_specs", {"": spec}).values())
-        if any("Mamba" in type(one).__name__ or "Cross" in type(one).__name__ for one in specs):
+        if hasattr(spec, "kv_cache_specs"):
+            # The scheduler is told the size of one of them, and would look for blocks that no worker has.
+            raise NotShareable(f"the layers of group {index} of its cache have blocks of different sizes")
+        if "Mamba" in type(spec).__name__ or "Cross" in type(spec).__name__:
             raise NotShareable(f"group {index} of its cache holds a state, not keys and values ({type(spec).__name__})")
-        page_bytes = max(one.page_size_bytes for one in specs)
+        page_bytes = spec.page_size_bytes
         if page_bytes > BLOCK_BYTES_MAX:
             raise NotShareable(f"one block of one layer has {page_bytes} bytes: choose a smaller --block-size")
         window = getattr(spec, "sliding_window", None) or getattr(spec, "attention_chunk_size", None)
         found.append(Group(index, spec.block_size, window, cut(group.layer_names, page_bytes)))
     if len({group.block_tokens for group in found}) != 1:
         raise NotShareable("its groups of layers have blocks of different sizes")
+    if kv_cache_config.hash_block_size not in (None, found[0].block_tokens):
+        raise NotShareable(f"a hash stands for {kv_cache_config.hash_block_size} tokens, and a block for {found[0].block_tokens}")
     return found
+
+
+def check_ranks(parallel):
+    """NotShareable for engines whose ranks differ in more than which heads they have."""
+    if parallel.pipeline_parallel_size > 1:
+        # The scheduler is told the layers of the first rank, and would look for blocks that the others do not have.
+        raise NotShareable("each of its ranks has layers of its own (pipeline parallelism)")
+    if parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1:
+        raise NotShareable("the tokens of a block lie on several of its ranks (context parallelism)")
 
 
 def cut(layers, page_bytes):

@@ -1,0 +1,109 @@
+"""The vLLM connector's scheduler and workers agree on what they share, or say that they share nothing. vLLM and PyTorch are not needed:
+what is used of them stands in this file."""
+
+import importlib
+import logging
+import sys
+import types
+
+import pytest
+from conftest import TREE
+
+BASE = "vllm.distributed.kv_transfer.kv_connector.v1.base"
+BLOCK = 16
+
+
+class Spec:
+    """The cache of layers that are all alike."""
+
+    prefix_cacheable, block_size, page_size_bytes = True, BLOCK, 4096
+
+    def __repr__(self):
+        return f"Spec({self.page_size_bytes})"
+
+
+class ConnectorBase:
+    def __init__(self, vllm_config, role, kv_cache_config):
+        pass
+
+
+@pytest.fixture
+def vllm(hinterland, monkeypatch):
+    """The connector's module, over stand-ins of vLLM's and PyTorch's."""
+
+    def module(name, **names):
+        made = types.ModuleType(name)
+        vars(made).update(names)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    module("torch")
+    for count in range(1, BASE.count(".") + 1):
+        module(".".join(BASE.split(".")[:count]), __version__="0")
+    roles = types.SimpleNamespace(SCHEDULER="scheduler", WORKER="worker")
+    module(BASE, KVConnectorBase_V1=ConnectorBase, KVConnectorRole=roles, KVConnectorTransferResults=None, SupportsHMA=object,
+           KVConnectorMetadata=object)
+    module("vllm.logger", init_logger=logging.getLogger)
+    module("vllm.distributed.kv_events", MEDIUM_CPU="CPU", AllBlocksCleared=None, BlockRemoved=None, BlockStored=None)
+    for name in ("vllm.v1", "vllm.v1.core"):
+        module(name)
+    module("vllm.v1.core.kv_cache_utils", maybe_convert_block_hash=None)
+    monkeypatch.setattr(sys.modules["hinterland"], "__path__", [str(TREE / "python/hinterland")])
+    yield importlib.import_module("hinterland.vllm.connector")
+    for name in [name for name in sys.modules if name.startswith("hinterland.vllm")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def connect(vllm, node):
+    """A function that makes one side of a connector."""
+    made = []
+
+    def connect(role="scheduler", rank=0, layers=("layer.0", "layer.1"), spec=None, hashed=BLOCK, device="cpu", **parallel):
+        parallel = {"world_size": 2, "rank": rank, "tensor_parallel_size": 2, "pipeline_parallel_size": 1,
+                    "decode_context_parallel_size": 1, "prefill_context_parallel_size": 1, **parallel}
+        transfer = types.SimpleNamespace(kv_connector_extra_config={"socket": str(node.socket)}, is_kv_consumer=True, is_kv_producer=True)
+        config = types.SimpleNamespace(
+            kv_transfer_config=transfer, parallel_config=types.SimpleNamespace(**parallel), speculative_config=None, kv_events_config=None,
+            device_config=types.SimpleNamespace(device_type=device),
+            model_config=types.SimpleNamespace(dtype="bfloat16", quantization=None, seed=0, model="a/model", revision=None,
+                                               hf_config=types.SimpleNamespace(to_json_string=str)),
+            cache_config=types.SimpleNamespace(cache_dtype="auto", prefix_caching_hash_algo="sha256"),
+            load_config=types.SimpleNamespace(load_format="auto"),
+        )
+        group = types.SimpleNamespace(layer_names=list(layers), kv_cache_spec=spec or Spec(), enable_kv_transfer=True)
+        cache = types.SimpleNamespace(num_blocks=64, kv_cache_groups=[group], kv_cache_layout="NHD", hash_block_size=hashed)
+        made.append(vllm.HinterlandConnector(config, role, cache))
+        return made[-1]
+
+    yield connect
+    for connector in made:
+        connector.shutdown()
+
+
+def namespaces(*connectors):
+    """The fingerprints that schedulers look in, or that workers have."""
+    return [link.fingerprint for side in connectors for link in (side.planner.links if side.planner else [side.copier.link])]
+
+
+def test_a_scheduler_looks_where_its_workers_store(connect):
+    assert namespaces(connect()) == namespaces(connect("worker", 0), connect("worker", 1))
+
+
+@pytest.mark.parametrize("choices,why", [
+    ({"pipeline_parallel_size": 2, "tensor_parallel_size": 1}, "layers of its own"),
+    ({"decode_context_parallel_size": 2, "hashed": 2 * BLOCK}, "on several of its ranks"),
+    ({"prefill_context_parallel_size": 2}, "on several of its ranks"),
+    # Blocks of groups that are hashed in smaller parts.
+    ({"hashed": BLOCK // 2}, "a hash stands for 8 tokens"),
+])
+def test_an_engine_whose_ranks_or_hashes_are_not_understood_stands_aside(connect, caplog, choices, why):
+    scheduler, worker = connect(**choices), connect("worker", 1, layers=("layer.2", "layer.3"), **choices)
+    assert scheduler.planner is None and worker.copier is None and why in caplog.text
+    request = types.SimpleNamespace(request_id="r", num_tokens=100, block_hashes=[], lora_request=None)
+    assert scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
+
+
+def test_a_worker_whose_layers_differ_in_size_stores_nothing_that_its_scheduler_would_not_find(connect, caplog):
+    several = Spec()
+    several.kv_cache_specs = {"layer.0": Spec(), "layer.1": Spec()}
+    assert connect("worker", spec=several).copier is None and "different sizes" in caplog.text
