@@ -1,5 +1,5 @@
-"""The vLLM connector's scheduler and workers agree on what they share, or say that they share nothing. vLLM and PyTorch are not needed:
-what is used of them stands in this file."""
+"""The vLLM connector's scheduler and workers, and those of other hosts, agree on what they share, or say that they share nothing. vLLM
+and PyTorch are not needed: what is used of them stands in this file."""
 
 import importlib
 import logging
@@ -107,3 +107,17 @@ def test_a_worker_whose_layers_differ_in_size_stores_nothing_that_its_scheduler_
     several = Spec()
     several.kv_cache_specs = {"layer.0": Spec(), "layer.1": Spec()}
     assert connect("worker", spec=several).copier is None and "different sizes" in caplog.text
+
+
+def test_hosts_whose_processors_pack_keys_in_different_ways_do_not_share(connect, monkeypatch, tmp_path):
+    from hinterland.vllm import fingerprint
+
+    def of(*flags, device="cpu"):
+        (tmp_path / "cpuinfo").write_text(f"processor: 0\nflags\t\t: fpu {' '.join(flags)}\n")
+        monkeypatch.setattr(fingerprint, "CPUINFO", tmp_path / "cpuinfo")
+        (name,) = namespaces(connect("worker", device=device))
+        return name
+
+    assert len({of(), of("avx512f"), of("avx512f", "amx_tile")}) == 3
+    assert of("avx512f") == of("avx512f", "avx512_vp2intersect")
+    assert of(device="cuda") == of("amx_tile", device="cuda")

@@ -12,7 +12,7 @@ from vllm.logger import init_logger
 
 from .copy import Copier
 from .events import Record
-from .fingerprint import fingerprint
+from .fingerprint import device, fingerprint
 from .link import Link
 from .paged import NotShareable, check_ranks, groups, shape, slices_of
 from .plan import Planner, Step
@@ -43,7 +43,7 @@ class HinterlandConnector(KVConnectorBase_V1, SupportsHMA):
             return
         if len(self.groups) > 1 and self.settings.load == "layers":
             raise ValueError("hinterland: load=layers needs a model whose layers are all alike (hint: load=beside)")
-        where = f"{vllm_config.device_config.device_type} {shape(kv_cache_config)}"
+        where = f"{device(vllm_config.device_config.device_type)} {shape(kv_cache_config)}"
         ranks = range(parallel.world_size) if role == KVConnectorRole.SCHEDULER else [parallel.rank]
         links = []
         for rank in ranks:

@@ -3,12 +3,16 @@
 import hashlib
 import os
 import pathlib
+import platform
 
 import vllm
 
 # Hash algorithms whose seed is drawn anew in each process unless PYTHONHASHSEED is set.
 SEEDED_AT_RANDOM = ("xxhash", "xxhash_cbor")
 WEIGHT_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json")
+CPUINFO = pathlib.Path("/proc/cpuinfo")
+# What vLLM's attention on processors lays keys out for, beside the kind of the processor.
+LAID_OUT_FOR = {"amx_tile", "avx512f"}
 
 
 def fingerprint(vllm_config, shape, namespace, rank):
@@ -48,6 +52,16 @@ def fingerprint(vllm_config, shape, namespace, rank):
     # One folder has several names.
     name = pathlib.Path(model.model).resolve() if pathlib.Path(model.model).exists() else model.model
     return f"vLLM {name} {model.revision or ''}, rank {rank}; {words}"
+
+
+def device(kind):
+    """What of a device decides how attention lays keys and values out within a block: of a processor, the instructions that it has, for
+    which keys are packed."""
+    if kind != "cpu":
+        return kind
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return " ".join([kind, platform.machine(), *sorted(LAID_OUT_FOR.intersection(flags))])
 
 
 def weights(model):
