@@ -131,6 +131,28 @@ def test_a_node_that_goes_fails_batches_and_one_that_comes_back_serves_them(clie
     assert client.event_fd() == fd
 
 
+def test_a_node_that_goes_once_more_while_the_queue_is_opened_again_fails_one_batch(client, monkeypatch):
+    class Opened:
+        """Blocks that were opened anew, and whose node is gone again when the queue is to be opened."""
+
+        def __init__(self, kv):
+            self.kv, self.failures = kv, [OSError("no node answers")]
+
+        def queue(self, *words, **choices):
+            if self.failures:
+                raise self.failures.pop()
+            return self.kv.queue(*words, **choices)
+
+        def __getattr__(self, name):
+            return getattr(self.kv, name)
+
+    opened = Opened(client._values.kv)
+    monkeypatch.setattr(type(client._values), "kv", property(lambda _: opened))
+    assert completed(client, client.submit_batch_set(["k"], views(values_of(10)))) == (False, "no node answers", [False])
+    assert completed(client, client.submit_batch_set(["k"], views(values_of(10)))) == (True, "", [True])
+    assert completed(client, client.submit_batch_exists(["k"])) == (True, "", [True])
+
+
 def test_wrong_arguments_and_closed_clients_are_refused(client):
     with pytest.raises(ValueError, match="hint:"):
         client.submit_batch_get(["k"], [])

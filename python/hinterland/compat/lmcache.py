@@ -58,7 +58,7 @@ class Client:
         self._tasks: dict[int, Task] = {}
         self._numbers = 0
         self._closed = False
-        self._queue = self._open_queue()
+        self._open_queue()
         self._helpers = concurrent.futures.ThreadPoolExecutor(workers, "hinterland-lmcache")
 
     def event_fd(self) -> int:
@@ -277,23 +277,24 @@ class Client:
         self._done.append(completion)
         os.eventfd_write(self._wake, 1)
 
-    def _open_queue(self) -> KvQueue:
-        """A queue that waits when it is full: LMCache has nowhere to put a batch that is refused."""
-        self._kv = self._values.kv
-        queue = self._kv.queue(self._workers, self._depth, wait=True)
+    def _open_queue(self) -> None:
+        """Opens a queue that waits when it is full: LMCache has nowhere to put a batch that is refused. OSError leaves all as it is."""
+        kv = self._values.kv
+        queue = kv.queue(self._workers, self._depth, wait=True)
         self._events.register(queue.fileno(), select.EPOLLIN)
-        return queue
+        self._kv, self._queue = kv, queue
 
     def _mend(self) -> None:
         """Opens the queue again if the node has gone and come back; what it had is answered as failed."""
         if self._values.kv is self._kv:
             return
-        old, tasks, self._tasks = self._queue, self._tasks, {}
+        old = self._queue
+        self._open_queue()
         self._events.unregister(old.fileno())
         old.close()
+        tasks, self._tasks = self._tasks, {}
         for task in tasks.values():
             self._fail(task, "the node has gone (hint: the batch may be submitted again)")
-        self._queue = self._open_queue()
 
 
 class _Job:
