@@ -10,6 +10,7 @@ differ in anything that a page's bytes depend on have namespaces of their own. A
 from __future__ import annotations
 
 import difflib
+import hashlib
 import logging
 import threading
 import time
@@ -34,6 +35,10 @@ Result = TypeVar("Result")
 
 # What is used of the extra configuration; the rest is SGLang's.
 SETTINGS = ("socket", "extra_backend_tag")
+# What the bytes of a page depend on but its tokens, as attributes of the pool; and of pools beside the first.
+FORM = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
+        "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
+FORM_BESIDE = (*FORM, "num_mamba_layers", "conv_dtype", "conv_state_shapes", "temporal_dtype", "temporal_state_shape")
 
 
 class HinterlandHiCache(HiCacheStorage):
@@ -49,6 +54,8 @@ class HinterlandHiCache(HiCacheStorage):
         self._lock = threading.Lock()
         # Pages, bytes and seconds of what was read and written since the last report.
         self._counts = {"get": [0, 0, 0.0], "set": [0, 0, 0.0]}
+        # What the names of pages have in them for the form of their pool.
+        self._forms: dict[str, str] = {}
         self._values = Values(self._fingerprint(None), self._socket)
 
     # --- the pool whose pages these are ---
@@ -59,6 +66,12 @@ class HinterlandHiCache(HiCacheStorage):
         values = Values(self._fingerprint(mem_pool_host), self._socket)
         old, self._values = self._values, values
         old.close()
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: str) -> None:
+        """Takes a pool beside the first; engines share its pages when their pools of this name are of the same form."""
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        form = hashlib.blake2b(_form(host_pool, FORM_BESIDE).encode(), digest_size=16).hexdigest()
+        self._forms[PoolName(host_pool_name).value] = f".{form}"
 
     def batch_get_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
@@ -185,9 +198,7 @@ class HinterlandHiCache(HiCacheStorage):
         # What MLA keeps is the same in every rank of a group.
         parts.append(f"tp */{config.tp_size}" if config.is_mla_model else f"tp {config.tp_rank}/{config.tp_size}")
         if pool is not None:
-            names = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank",
-                     "qk_rope_head_dim", "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
-            parts += [f"{type(pool).__name__}"] + [f"{name} {getattr(pool, name, None)}" for name in names]
+            parts.append(_form(pool, FORM))
         return ", ".join(parts)
 
     def _name(self, key: str, pool: str) -> Name:
@@ -195,7 +206,8 @@ class HinterlandHiCache(HiCacheStorage):
             return named(key)
         # States are split over the ranks also where the KV cache is not.
         rank = f".{self._config.tp_rank}" if pool == PoolName.MAMBA else ""
-        return named(f"{key}.{PoolName(pool).value}{rank}")
+        kind = PoolName(pool).value
+        return named(f"{key}.{kind}{rank}{self._forms.get(kind, '')}")
 
     def _there(self, keys: Sequence[str], pool: str) -> list[bool]:
         names = [self._name(key, pool) for key in keys]
@@ -265,6 +277,10 @@ def _warn_of_mistyped(extra: dict[str, Any]) -> None:
     for name in set(extra) - set(SETTINGS):
         for meant in difflib.get_close_matches(str(name), SETTINGS, 1, 0.8):
             LOG.warning("there is no setting %s, it is left alone (hint: is %s meant?)", name, meant)
+
+
+def _form(pool: Any, names: Sequence[str]) -> str:
+    return ", ".join([type(pool).__name__] + [f"{name} {getattr(pool, name, None)}" for name in names])
 
 
 def _pieces_of_pages(pool: Any, indices: torch.Tensor, pages: int) -> list[list[Piece]] | None:

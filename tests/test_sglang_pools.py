@@ -1,0 +1,95 @@
+"""The back end for SGLang's HiCache tells pools of different forms apart. SGLang and PyTorch are not needed: what is used of them stands in
+this file."""
+
+import ctypes
+import enum
+import importlib
+import sys
+import types
+
+import pytest
+
+STORAGE = "sglang.srt.mem_cache.hicache_storage"
+
+
+class PoolName(str, enum.Enum):
+    KV, MAMBA = "kv", "mamba"
+
+
+class Storage:
+    """The class that back ends are made of."""
+
+    def register_mem_pool_host(self, pool):
+        self.mem_pool_host = pool
+
+    def register_mem_host_pool_v2(self, pool, name):
+        self.registered_pools = {**getattr(self, "registered_pools", {}), name: pool}
+
+
+class Indices(list):
+    def numel(self):
+        return len(self)
+
+
+class Pool:
+    """A pool of states of 64 bytes, one a page."""
+
+    page_size = 1
+
+    def __init__(self, fill, **form):
+        vars(self).update(form)
+        self.memory = bytearray([fill]) * 256
+        self.start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
+    def get_page_buffer_meta(self, indices):
+        return [self.start + 64 * index for index in indices], [64] * len(indices)
+
+
+@pytest.fixture
+def connect(hinterland, monkeypatch, node):
+    """A function that makes a back end with a pool of keys and values and one of states."""
+
+    def module(name, **names):
+        made = types.ModuleType(name)
+        vars(made).update(names)
+        monkeypatch.setitem(sys.modules, name, made)
+
+    module("torch", Tensor=type("Tensor", (), {}))
+    for count in range(1, STORAGE.count(".") + 1):
+        module(".".join(STORAGE.split(".")[:count]))
+    module(STORAGE, HiCacheStorage=Storage, PoolName=PoolName, HiCacheStorageConfig=None, HiCacheStorageExtraInfo=None, PoolHitPolicy=None,
+           PoolTransfer=None, PoolTransferResult=None)
+    backend = importlib.import_module("hinterland.compat.sglang")
+    made = []
+
+    def connect(states):
+        config = types.SimpleNamespace(
+            extra_config={"socket": str(node.socket)}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
+            dcp_size=1, logical_page_size=1, tp_rank=0, tp_size=1, is_mla_model=False)
+        made.append(backend.HinterlandHiCache(config))
+        made[-1].register_mem_pool_host(Pool(0, dtype="float8"))
+        made[-1].register_mem_host_pool_v2(states, PoolName.MAMBA)
+        return made[-1]
+
+    yield connect
+    for each in made:
+        each.close()
+    del sys.modules["hinterland.compat.sglang"]
+
+
+def transfer():
+    return types.SimpleNamespace(name=PoolName.MAMBA, keys=["page"], host_indices=Indices([1]))
+
+
+@pytest.mark.parametrize("other", [
+    {"temporal_dtype": "float16"}, {"conv_dtype": "float16"}, {"conv_state_shapes": [(8, 4)]}, {"temporal_state_shape": (8, 4)},
+    {"layout": "page_first"},
+])
+def test_states_of_another_form_are_not_taken_for_ones_own(connect, other):
+    form = {"temporal_dtype": "bfloat16", "conv_dtype": "bfloat16", "conv_state_shapes": [(4, 8)], "temporal_state_shape": (4, 8),
+            "layout": "page_first_direct"}
+    writer = connect(Pool(7, **form))
+    assert writer.batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]}
+    same, different = Pool(1, **form), Pool(1, **{**form, **other})
+    assert connect(same).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]} and same.memory[64:128] == bytes([7]) * 64
+    assert connect(different).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and different.memory == bytes([1]) * 256
