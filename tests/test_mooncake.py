@@ -351,6 +351,13 @@ def test_threads_share_a_store(store):
     assert failures == []
 
 
+@pytest.mark.parametrize("size", [1 << 60, 1 << 70])
+def test_memory_that_there_is_not_is_a_code_and_no_exception(store, size):
+    assert store.alloc_from_mem_pool(size) == 0
+    assert store.batch_put_session_start(["a", "b"], [size, 10]) == [-200, 0]
+    assert store.batch_put_session_end(["a", "b"]) == [-600, 0]
+
+
 def test_no_thread_loses_the_memory_that_another_registers(hinterland):
     from hinterland.compat.mooncake.memory import Registered
 

@@ -35,11 +35,14 @@ class Sessions:
                 self._taken.pop(key, None)
 
     def begin(self, key: str, size: int) -> int:
-        """Begins a value of zeros; 0, or a code for one that was begun before, or without a byte."""
+        """Begins a value of zeros; 0, or a code for one that was begun before, without a byte, or with more than there is memory."""
         with self._lock:
             if key in self._begun or size <= 0:
                 return codes.INVALID_PARAMETERS
-            self._begun[key] = bytearray(size)
+            try:
+                self._begun[key] = bytearray(size)
+            except (MemoryError, OverflowError):
+                return codes.NO_ROOM
         return 0
 
     def take(self, key: str) -> bytearray | None:

@@ -99,7 +99,11 @@ class MooncakeDistributedStore:
         """The address of fresh registered memory that lives as long as the store; 0 for none."""
         if size <= 0:
             return 0
-        arena = mmap.mmap(-1, size)
+        try:
+            arena = mmap.mmap(-1, size)
+        except (OSError, OverflowError) as error:
+            LOG.error("alloc_from_mem_pool: no %d bytes (%s)", size, error)
+            return 0
         start = ctypes.addressof(ctypes.c_char.from_buffer(arena))
         self._arenas[start] = arena
         self._registered.add(start, size)
