@@ -227,6 +227,12 @@ def test_options_that_may_change_keys_and_values_separate_servers_and_others_do_
     adapter.write_bytes(b"other!")
     different.append(facts("--control-vector", str(adapter)))
     assert len({repr(found) for found in [plain, *different]}) == 6
+    scaled = ["--control-vector-scaled", f"{adapter}:0.5,{model}:1"]
+    assert facts(*scaled) == facts(*scaled) != facts(*scaled[:1], f"{adapter}:0.6,{model}:1")
+    before = [facts(*scaled), facts("--control-vector", f"{model},{adapter}")]
+    adapter.write_bytes(b"third")
+    assert facts(*scaled) != before[0] and facts("--control-vector", f"{model},{adapter}") != before[1]
+    assert facts("--tensor-split", "3,1", "--override-kv", "a=int:1")[-3:] == ["3,1", "--override-kv", "a=int:1"]
 
 
 def test_a_command_is_changed_only_where_it_listens_and_saves(parts, tmp_path):

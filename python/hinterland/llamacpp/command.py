@@ -133,14 +133,24 @@ def facts(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
         if words[at] in HARMLESS:
             at += 1 + HARMLESS[words[at]]
             continue
-        path = pathlib.Path(words[at])
-        found.append(f"file {file_digest(path)}" if path.is_file() else words[at])
+        found.append(content(words[at]))
         at += 1
     for name in sorted(environment):
         # What an option is called in the environment.
         if name.startswith("LLAMA_ARG_") and name not in HARMLESS_VARIABLES:
             found.append(f"{name}={environment[name]}")
     return found
+
+
+def content(word: str) -> str:
+    """A word with the digests of the files that it names: one, several with commas between them, and each with how much of it counts
+    (`vector.gguf:0.5`)."""
+    if pathlib.Path(word).is_file():
+        return f"file {file_digest(pathlib.Path(word))}"
+    if "," in word:
+        return ",".join(map(content, word.split(",")))
+    name, colon, scale = word.rpartition(":")
+    return f"{content(name)}{colon}{scale}" if name and pathlib.Path(name).is_file() else word
 
 
 def unshared(words: Sequence[str], environment: Mapping[str, str]) -> str | None:
