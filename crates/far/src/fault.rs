@@ -259,21 +259,21 @@ impl Engine {
         let Some(space) = known.spaces.get_mut(&id) else { return };
         let is_on = self.service.refaults;
         let bytes = end - start;
+        let away = space.refaults.away(start, clock);
         let stay = if is_on {
             space.refaults.came((start, bytes), clock, room, want.waits)
         } else {
             Stay::default()
         };
-        if self.service.fit
-            && let Some(other) = Grains::other_half(start, bytes)
-        {
+        if self.service.fit {
             let copy_at = |address: u64| match space.table.state(address) {
                 Some(State::Far(piece)) => Some(piece.copy.key()),
                 _ => None,
             };
-            let is_other_far = copy_at(other).is_some_and(|copy| copy_at(start) != Some(copy));
+            let is_other_far = Grains::other_half(start, bytes)
+                .is_some_and(|other| copy_at(other).is_some_and(|copy| copy_at(start) != Some(copy)));
             let is_wanted = want.waits || want.foretold;
-            space.grains.came(Return { start, bytes, is_wanted, is_other_far }, clock, room);
+            space.grains.came(Return { start, bytes, is_wanted, is_other_far, away }, clock, room);
         }
         let stamp = clock + stay.longer;
         space.table.update(start..end, |unit| *unit = State::Resident { clean: clean.clone(), stamp });

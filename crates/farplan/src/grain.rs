@@ -5,6 +5,10 @@
 //! grain that left one by one. Where the second comes back within the time in which the room is filled anew, one content would have done for both; where it does
 //! not, one of both would have brought the other for nothing. Neighbourhoods whose grain is larger than a page let some of it leave in halves, to learn
 //! whether less would do: few where halves are known to be used together, many where they seem not to be.
+//!
+//! Where a program touches at random a memory that is not much larger than the room, the second half comes back in that time as well, by chance, and
+//! whatever else might have stayed in its place would have been wanted as likely. So what a pair says is lessened by what chance explains: by how
+//! long the second half was here for nothing, times how often content of its size is wanted.
 
 use crate::PAGE;
 use crate::refault::Clock;
@@ -36,6 +40,11 @@ const SILENT_MAX: u8 = 32;
 const SPOKEN: u8 = 4;
 /// Pairs of which one half is awaited, at most.
 const PAIRS_MAX: usize = 1 << 14;
+/// How often any half is wanted while the room is filled anew, at most: from there on chance explains all.
+const CHANCE_MAX: f32 = 4.0;
+/// Returns by which a neighbourhood knows how long its content is away, and the most rooms that one counts: what was not in use says nothing.
+const RETURNS: f32 = 64.0;
+const AWAY_ROOMS_MAX: f32 = 8.0;
 
 /// What is known of a neighbourhood.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +53,9 @@ struct Near {
     /// By the size of the halves: above 0, they are used together.
     scores: [i16; LEVELS - 1],
     silent: u8,
+    /// Of what was wanted of late: its pages, each counted with the rooms that were filled meanwhile; and how much that was.
+    away: f32,
+    returns: f32,
 }
 
 /// The first half of a pair, which has come back.
@@ -51,6 +63,8 @@ struct Near {
 struct First {
     start: u64,
     came: Clock,
+    /// How often any content of its size is wanted while the room is filled anew.
+    chance: f32,
 }
 
 /// A content that comes back.
@@ -64,6 +78,8 @@ pub struct Return {
     pub is_wanted: bool,
     /// The other half of its pair is far, as a content of its own.
     pub is_other_far: bool,
+    /// What was filled since it left, if that is known.
+    pub away: Option<Clock>,
 }
 
 /// Units that leave as one content.
@@ -92,7 +108,8 @@ pub struct Grains {
 
 impl Default for Grains {
     fn default() -> Self {
-        let near = Near { level: LEVELS as u8 - 1, scores: [0; LEVELS - 1], silent: 0 };
+        let level = LEVELS as u8 - 1;
+        let near = Near { level, scores: [0; LEVELS - 1], silent: 0, away: 0.0, returns: 0.0 };
         Self {
             near: vec![near; NEIGHBOURHOODS],
             all: [0; LEVELS - 1],
@@ -131,11 +148,14 @@ impl Grains {
     /// Content has come back, where there is so much room.
     pub fn came(
         &mut self,
-        Return { start, bytes, is_wanted, is_other_far }: Return,
+        Return { start, bytes, is_wanted, is_other_far, away }: Return,
         now: Clock,
         room_bytes: u64,
     ) {
         self.expire(now, room_bytes);
+        if let Some(away) = away.filter(|_| is_wanted) {
+            self.near[near(start)].count(bytes, rooms(away, room_bytes));
+        }
         if Self::other_half(start, bytes).is_none() {
             return;
         }
@@ -151,13 +171,15 @@ impl Grains {
             Some(first) if first.start != start => {
                 self.pairs.remove(&pair);
                 if is_wanted {
-                    self.learn(start, half, TOGETHER[half as usize]);
+                    let away = rooms(now.saturating_sub(first.came), room_bytes);
+                    self.learn(start, half, TOGETHER[half as usize] - by_chance(half, first.chance * away));
                 }
             }
             Some(_) => {}
             // Where the other half never left, it says nothing that it does not come.
             None if is_wanted && is_other_far && self.queue.len() < PAIRS_MAX => {
-                self.pairs.insert(pair, First { start, came: now });
+                let chance = self.near[near(start)].chance(bytes);
+                self.pairs.insert(pair, First { start, came: now, chance });
                 self.queue.push_back((now, pair.0, pair.1));
             }
             None => {}
@@ -175,7 +197,7 @@ impl Grains {
                 && first.came == came
             {
                 self.pairs.remove(&pair);
-                self.learn(first.start, half, -1);
+                self.learn(first.start, half, -1 - by_chance(half, first.chance));
             }
         }
     }
@@ -234,6 +256,35 @@ impl Grains {
         }
         parts
     }
+}
+
+impl Near {
+    /// So many bytes were wanted, after so many rooms had been filled.
+    fn count(&mut self, bytes: u64, rooms: f32) {
+        self.away += (bytes / PAGE) as f32 * rooms.min(AWAY_ROOMS_MAX);
+        self.returns += 1.0;
+        if self.returns > RETURNS {
+            self.away -= self.away / self.returns;
+            self.returns -= 1.0;
+        }
+    }
+
+    /// How often content of so many bytes is wanted while the room is filled anew, where each page is as likely to be: what is in use is away the
+    /// shorter, the more often it is wanted (Little's law).
+    fn chance(&self, bytes: u64) -> f32 {
+        if self.away > 0.0 { ((bytes / PAGE) as f32 * self.returns / self.away).min(CHANCE_MAX) } else { 0.0 }
+    }
+}
+
+/// How often the room has been filled.
+fn rooms(filled: Clock, room_bytes: u64) -> f32 {
+    filled as f32 / room_bytes.max(1) as f32
+}
+
+/// What a pair with halves of some size would have counted by chance, where any content is wanted so many times meanwhile.
+fn by_chance(half: u8, times: f32) -> i16 {
+    // At most a few dozen: chances have a limit.
+    (f32::from(TOGETHER[half as usize]) * times).round() as i16
 }
 
 const fn near(address: u64) -> usize {

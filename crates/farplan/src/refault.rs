@@ -95,6 +95,13 @@ impl Refaults {
         }
     }
 
+    /// What has been filled since the unit at an address left, if that is known.
+    pub fn away(&self, address: u64, now: Clock) -> Option<Clock> {
+        let unit = self.number(address);
+        let entry = self.entries.get(self.index(unit)?).filter(|entry| entry.unit == unit)?;
+        Some(now.saturating_sub(entry.left))
+    }
+
     /// A unit comes back, or so many bytes of it that left together. `is_wanted`: somebody waits for it; else it is filled because what lies before it was, and that it comes at once says
     /// nothing.
     pub fn came(
@@ -174,10 +181,15 @@ impl Refaults {
     }
 
     fn place(&mut self, unit: u64) -> Option<&mut Entry> {
+        let index = self.index(unit)?;
+        self.entries.get_mut(index)
+    }
+
+    fn index(&self, unit: u64) -> Option<usize> {
         let bits = self.entries.len().checked_ilog2()?;
         // Fibonacci hashing: neighbours and strides are spread alike, by the highest bits and by no others.
         let hash = unit.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - bits);
-        self.entries.get_mut(hash as usize)
+        Some(hash as usize)
     }
 
     /// Makes place for as many units as there is room for.
@@ -304,6 +316,15 @@ mod tests {
                 .push(refaults.came((7 * UNIT + 5, UNIT), round * ROOM + ROOM / 2, ROOM, true).longer / ROOM);
         }
         assert_eq!(stays, [1, 3, 7, 15, 15, 15]);
+    }
+
+    #[test]
+    fn what_left_last_at_a_place_tells_how_long_it_is_away() {
+        let mut refaults = Refaults::new(UNIT, UNIT);
+        assert_eq!(refaults.away(7 * UNIT, ROOM), None, "nothing has left");
+        refaults.left(7 * UNIT, ROOM, ROOM);
+        assert_eq!(refaults.away(7 * UNIT + 5, 3 * ROOM), Some(2 * ROOM));
+        assert_eq!(refaults.away(8 * UNIT, 3 * ROOM), None);
     }
 
     #[test]

@@ -20,7 +20,8 @@ fn pass(grains: &mut Grains, now: &mut Clock, uses: &[u64]) -> u64 {
             }
             let other = Grains::other_half(start, part);
             let is_other_far = other.is_some_and(|other| !back.contains(&other));
-            grains.came(Return { start, bytes: part, is_wanted: true, is_other_far }, *now, ROOM);
+            let away = Some(ROOM);
+            grains.came(Return { start, bytes: part, is_wanted: true, is_other_far, away }, *now, ROOM);
             back.push(start);
             came += part;
             *now += part;
@@ -49,12 +50,67 @@ fn what_comes_back_is_what_is_used_and_what_is_used_together_comes_at_once() {
     assert_eq!(settled(&mut grains, &mut now, &[1]), 25);
 }
 
+/// A program that touches so many bytes at random, runs of `run` pages that begin at multiples of as many, with room for `room` bytes of which any may leave.
+/// Gives the bytes that come for each touch of what is not here, of the last of its touches.
+fn at_random(bytes: u64, room: u64, run: u64) -> u64 {
+    let (mut grains, mut now, mut state) = (Grains::default(), 0, 1u64);
+    let mut random = move |below: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    // By page: where the content begins that it is a part of, if it is far, and how long that is.
+    let mut far: Vec<Option<(u64, u64)>> = (0..bytes / PAGE).map(|_| None).collect();
+    let mut left = vec![0; far.len()];
+    let (mut here, mut faults, mut came) = (bytes, 0, 0);
+    const TOUCHES: u64 = 400_000;
+    for touch in 0..TOUCHES {
+        let first = random(bytes / PAGE / run) * run;
+        for page in first..first + run {
+            let Some((start, part)) = far[page as usize] else { continue };
+            let other = Grains::other_half(start, part).and_then(|other| far[(other / PAGE) as usize]);
+            let is_other_far = other.is_some_and(|(_, bytes)| bytes == part);
+            let away = Some(now - left[page as usize]);
+            let back = Return { start, bytes: part, is_wanted: true, is_other_far, away };
+            grains.came(back, now, room);
+            far[(start / PAGE) as usize..((start + part) / PAGE) as usize].fill(None);
+            (here, now) = (here + part, now + part);
+            if touch > TOUCHES / 2 {
+                (faults, came) = (faults + 1, came + part);
+            }
+        }
+        while here > room {
+            let block = random(bytes / BLOCK_BYTES) * BLOCK_BYTES;
+            let part = grains.part_bytes(block);
+            for start in (block..block + BLOCK_BYTES).step_by(part as usize) {
+                let pages = (start / PAGE) as usize..((start + part) / PAGE) as usize;
+                if far[pages.clone()].iter().all(Option::is_none) {
+                    far[pages.clone()].fill(Some((start, part)));
+                    left[pages].fill(now);
+                    here -= part;
+                }
+            }
+        }
+    }
+    came / faults
+}
+
+#[test]
+fn what_comes_back_together_by_chance_alone_comes_page_by_page() {
+    const MIB: u64 = 1 << 20;
+    for (bytes, room) in [(24, 16), (32, 16), (48, 16), (64, 16)] {
+        let came = at_random(bytes * MIB, room * MIB, 1);
+        assert!(came < 9000, "{bytes}: {came} bytes a fault");
+        let came = at_random(bytes * MIB, room * MIB, 4);
+        assert!(came > 15_000, "{bytes}: {came} bytes a fault of blocks that are used whole");
+    }
+}
+
 #[test]
 fn what_is_filled_ahead_and_what_lies_beside_memory_that_is_here_says_nothing() {
     let mut grains = Grains::default();
     for number in 0..1000 {
         let start = number * BLOCK_BYTES % NEAR;
-        let half = Return { start, bytes: 2 * PAGE, is_wanted: false, is_other_far: true };
+        let half = Return { start, bytes: 2 * PAGE, is_wanted: false, is_other_far: true, away: None };
         grains.came(half, number * ROOM * 2, ROOM);
         grains.came(Return { is_wanted: true, is_other_far: false, ..half }, number * ROOM * 2, ROOM);
         // One was wanted, and then the other was filled before anybody could want it.
@@ -73,10 +129,12 @@ fn pairs_that_are_awaited_are_no_more_than_a_limit() {
     let mut grains = Grains::default();
     for number in 0..100_000 {
         let start = number * BLOCK_BYTES;
-        grains.came(Return { start, bytes: PAGE, is_wanted: true, is_other_far: true }, number, ROOM);
+        let half = Return { start, bytes: PAGE, is_wanted: true, is_other_far: true, away: None };
+        grains.came(half, number, ROOM);
     }
     assert!(grains.pairs.len() == PAIRS_MAX && grains.queue.len() == PAIRS_MAX);
-    grains.came(Return { start: 0, bytes: 1, is_wanted: true, is_other_far: false }, Clock::MAX, ROOM);
+    let last = Return { start: 0, bytes: 1, is_wanted: true, is_other_far: false, away: None };
+    grains.came(last, Clock::MAX, ROOM);
     assert!(grains.pairs.is_empty() && grains.queue.is_empty());
 }
 

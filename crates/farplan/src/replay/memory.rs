@@ -256,14 +256,14 @@ impl<'model> Memory<'model> {
     fn landed(&mut self, id: u8, (start, end): (u64, u64), piece: &Piece<Content>, want: Want) {
         let (clock, room, bytes) = (self.clock, self.room, end - start);
         let Some(space) = self.spaces.get_mut(&id) else { return };
+        let away = space.refaults.away(start, clock);
         let stay = space.refaults.came((start, bytes), clock, room, want.waits);
-        if self.setting.unit == Unit::Fitted
-            && let Some(other) = Grains::other_half(start, bytes)
-        {
-            let is_other_far =
-                matches!(space.table.state(other), Some(State::Far(other)) if !other.is_same(piece));
+        if self.setting.unit == Unit::Fitted {
+            let is_other_far = Grains::other_half(start, bytes).is_some_and(
+                |other| matches!(space.table.state(other), Some(State::Far(other)) if !other.is_same(piece)),
+            );
             let is_wanted = want.waits || want.foretold;
-            space.grains.came(Return { start, bytes, is_wanted, is_other_far }, clock, room);
+            space.grains.came(Return { start, bytes, is_wanted, is_other_far, away }, clock, room);
         }
         let clean = (!want.writes && space.guess.protects(start)).then(|| piece.clone());
         let stamp = clock + stay.longer;
