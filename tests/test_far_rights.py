@@ -196,7 +196,7 @@ def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, libra
     assert "stays resident" not in ended.stderr and "served above the budget" not in ended.stderr, ended.stderr
 
 
-@pytest.mark.parametrize("kind", ["half", "more", "pinned"])
+@pytest.mark.parametrize("kind", ["half", "child", "more", "pinned"])
 def test_what_a_program_locks_stays_and_the_rest_is_far_without_a_wait_for_it(binary, library, tmp_path, kind):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_locked"), kind])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr

@@ -1,6 +1,7 @@
 /* Memory that a program locks stays, and the rest is far all the same, without a wait for what cannot leave.
 
    half  it locks half of the budget, and single pages of what is far otherwise
+   child  a child of it does, which keeps to the budget as well
    more  it locks more than the budget, and lets it go again: then it leaves
    pinned  it has the kernel pin half of the budget, and pages between others
 
@@ -57,6 +58,28 @@ static int half(void) {
     return 0;
 }
 
+static int child(void) {
+    int status = 0;
+    char *own = mapped(4 * MIB);
+    fill(own, 4 * MIB, 0);
+    pid_t child = fork();
+    must(child >= 0);
+    if (child > 0) {
+        must(waitpid(child, &status, 0) == child && status == 0);
+        return 0;
+    }
+    char *locked = mapped(30 * MIB), *rest = mapped(100 * MIB);
+    fill(locked, 30 * MIB, 1);
+    must(mlock(locked, 30 * MIB) == 0);
+    for (int round = 2; round < 6; round++) {
+        fill(rest, 100 * MIB, round);
+        check(rest, 100 * MIB, round);
+        must(resident_bytes() <= 66 * MIB);
+    }
+    check(locked, 30 * MIB, 1);
+    _exit(0);
+}
+
 static int more(void) {
     char *locked = mapped(100 * MIB), *rest = mapped(60 * MIB);
     must(mlock(locked, 100 * MIB) == 0);
@@ -97,7 +120,7 @@ static int pinned(void) {
 
 int main(int count, char **words) {
     must(count == 2);
-    int (*kind)(void) = !strcmp(words[1], "half") ? half : !strcmp(words[1], "more") ? more : pinned;
+    int (*kind)(void) = !strcmp(words[1], "half") ? half : !strcmp(words[1], "child") ? child : !strcmp(words[1], "more") ? more : pinned;
     if (kind() == 0) puts("right");
     return 0;
 }

@@ -457,12 +457,14 @@ impl Space {
 
     /// The space of a child that `fork` made of this one, which has the number `id`, in the state of that moment.
     pub(crate) fn child(&self, id: u64, faults: Userfault) -> Self {
+        let mut table = self.table.clone();
+        table.accept_refused(0);
         Self {
             process: 0,
             thread: 0,
             is_numbered_here: false,
             faults: Arc::new(faults),
-            table: self.table.clone(),
+            table,
             sequences: Sequences::new(AHEAD_BYTES_MAX),
             trends: Trends::default(),
             guess: self.guess.clone(),

@@ -150,9 +150,13 @@ impl Engine {
             known.spaces.iter().filter(|(_, space)| !space.is_child).map(|(id, _)| *id).collect();
         for space in known.spaces.values_mut() {
             let counts = space.process != 0 && (!space.is_child || counted.insert(space.family));
-            let resident = if counts { resident_bytes(space.process) } else { 0 };
-            let loose = if counts { loose_resident_bytes(space) } else { 0 };
-            space.other_bytes = resident.saturating_sub(space.table.resident_bytes() + loose);
+            space.other_bytes = if counts {
+                let beside = space.table.resident_bytes() + loose_resident_bytes(space);
+                resident_bytes(space.process).saturating_sub(beside)
+            } else {
+                // What it has locked itself is nobody else's.
+                space.table.refused_bytes()
+            };
         }
         let outside: u64 = known.spaces.values().map(|space| space.other_bytes).sum();
         if matches!(known.budget, Budget::Bytes(bytes) if budget_bytes_min(outside) > bytes) {

@@ -371,6 +371,21 @@ impl<C: Shared> Table<C> {
         self.insert(cut);
     }
 
+    /// What the kernel has refused to move is resident like all else, filled at `stamp`: a child of `fork` has nothing locked and nothing pinned.
+    pub fn accept_refused(&mut self, stamp: u64) {
+        if self.refused_bytes == 0 {
+            return;
+        }
+        for region in self.regions.values_mut() {
+            region.units.change(|unit| {
+                if let State::Resident { stamp: refused @ REFUSED, .. } = unit {
+                    *refused = stamp;
+                }
+            });
+        }
+        self.resident_bytes += std::mem::take(&mut self.refused_bytes);
+    }
+
     /// Resident units from `hand` on, in the order of addresses, about `bytes_max` bytes of them, filled before `stamp`: no more, but for what an aligned
     /// block of `block_bytes` bytes has of them still, and one at least if there is any. Returns them and where to go on; `None` behind the last.
     pub fn victims(

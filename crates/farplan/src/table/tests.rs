@@ -375,6 +375,11 @@ fn what_the_kernel_refuses_to_move_is_no_victim_until_it_is_asked_for_again() {
     assert_eq!(next(), [(PAGE, 2 * PAGE)]);
     assert_eq!(next(), [(2 * PAGE, 3 * PAGE)]);
     assert_eq!(next(), [(PAGE, 2 * PAGE)]);
+    // In a child of `fork` nothing is locked.
+    let mut child = table.clone();
+    child.accept_refused(0);
+    assert_eq!((child.resident_bytes(), child.refused_bytes()), (4 * PAGE, 0));
+    assert_eq!(child.victims(0, 9 * PAGE, PAGE, 0).0, [(PAGE, 2 * PAGE), (2 * PAGE, 3 * PAGE)]);
     table.leave(PAGE..3 * PAGE, 2, false);
     table.finish(2, (PAGE, 3 * PAGE), &Outcome::Zero, 9);
     assert_eq!((table.resident_bytes(), table.refused_bytes()), (2 * PAGE, 0));
