@@ -198,5 +198,7 @@ def test_what_a_program_leaves_behind_has_its_bytes_until_it_ends_and_is_told_of
         # On a busy machine one may still be looking at its memory when its time is over. It never finds anything wrong.
         assert ended.returncode == 0 and (is_told or is_right), ended.stderr
         assert is_told or kind != "stays", ended.stderr
+        # What was leaving its parent as that forked and ended.
+        assert "lost" not in ended.stderr, ended.stderr
         told, right = told + is_told, right + is_right
     assert right > 0 and (kind != "ends" or told < number)

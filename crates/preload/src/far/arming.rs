@@ -222,6 +222,9 @@ pub(super) unsafe extern "C" fn after_fork() {
         release(&LOCK);
         drop(held);
     }
+    if is_active() {
+        mover::after_fork();
+    }
 }
 
 /// In the child, which has one thread.

@@ -21,6 +21,7 @@ use hinterland_region::descriptor::{Own, try_raised};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
 const STAGING_BYTES: u64 = 4 << 20;
@@ -53,6 +54,22 @@ static STAGE: AtomicU32 = AtomicU32::new(STARTING);
 const STARTING: u32 = 0;
 const ALONE: u32 = 1;
 const SHARED: u32 = 2;
+
+/// 1 from the first page of an order on until the supervisor has kept what the staging area has of it.
+static IN_HAND: AtomicU32 = AtomicU32::new(0);
+/// How long a fork waits for that at the most, and between two looks.
+const FORK_PATIENCE: Duration = Duration::from_secs(1);
+const FORK_PAUSE: Duration = Duration::from_micros(100);
+
+/// In the parent, behind a fork: waits until content that is in its staging area alone has been kept. For a child it would be lost if this process ended now,
+/// as who becomes a daemon does.
+pub(super) fn after_fork() {
+    let begun = Instant::now();
+    // Acquire: pairs with the Release of `obey`; a page that had moved before the fork had done so behind it.
+    while IN_HAND.load(Ordering::Acquire) != 0 && begun.elapsed() < FORK_PATIENCE {
+        futex::wait(&IN_HAND, 1, Some(FORK_PAUSE));
+    }
+}
 
 /// The staging area: its first byte and one past its last.
 pub(super) fn staging_range() -> (u64, u64) {
@@ -96,7 +113,9 @@ pub(super) fn start() -> Result<(), OsError> {
     let (stream, faults) = if can_part() { (stream, faults) } else { raise(stream, faults) };
     let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd()];
     let given = Given { stream: Own::new(stream, numbers[0]), faults: Own::new(faults, numbers[1]), staging };
-    STAGE.store(STARTING, Ordering::Relaxed); // Relaxed: before the thread that changes it.
+    // Relaxed, both: before the thread that changes them. A child of a fork has the word of its parent.
+    IN_HAND.store(0, Ordering::Relaxed);
+    STAGE.store(STARTING, Ordering::Relaxed);
     make(&given)?;
     // Acquire: pairs with the Release of the thread.
     while STAGE.load(Ordering::Acquire) == STARTING {
@@ -308,6 +327,7 @@ impl Mover {
             Some(Message { kind: Kind::Clear, .. }) => {
                 // SAFETY: the staging area is this thread's alone, and what was in it has been kept.
                 unsafe { libc::syscall(libc::SYS_madvise, self.staging, STAGING_BYTES, libc::MADV_DONTNEED) };
+                IN_HAND.store(0, Ordering::Release); // Release: as in `obey`.
                 true
             }
             _ => true,
@@ -370,6 +390,7 @@ impl Mover {
         if !self.are_ours() {
             return false;
         }
+        IN_HAND.store(1, Ordering::Release); // Release: pairs with the Acquire of `after_fork`.
         let mut answers = [0; wire::ORDERS_MAX * wire::BYTES];
         let count = std::mem::take(&mut self.count);
         for (order, answer) in self.orders[..count].iter().zip(answers.as_chunks_mut::<{ wire::BYTES }>().0) {
