@@ -25,8 +25,11 @@ UNREACHABLE = 3
 
 # Does one thing after the other while a node is stopped, and is interrupted in each; says what became of it.
 INTERRUPTED = """
-import os, signal, sys, threading, time
+import os, pathlib, signal, sys, threading, time
 import hinterland
+
+def state(task):
+    return (task / "stat").read_text().rpartition(") ")[2][0]
 
 socket, node = sys.argv[1], int(sys.argv[2])
 if sys.argv[3] == "threads":
@@ -49,6 +52,9 @@ for name, call in calls.items():
     pool = hinterland.Pool(socket)
     blocks, opened = pool.kv("prints"), pool.open("there")
     os.kill(node, signal.SIGSTOP)
+    # A thread that runs stands still a little later.
+    while any(state(task) not in "TZX" for task in pathlib.Path(f"/proc/{node}/task").iterdir()):
+        time.sleep(0.01)
     threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
     # In case that nothing ends it.
     saved = threading.Timer(30, os.kill, (node, signal.SIGCONT))
