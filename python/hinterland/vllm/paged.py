@@ -50,8 +50,10 @@ def groups(kv_cache_config):
         found.append(Group(index, spec.block_size, window, cut(group.layer_names, page_bytes)))
     if len({group.block_tokens for group in found}) != 1:
         raise NotShareable("its groups of layers have blocks of different sizes")
-    if kv_cache_config.hash_block_size not in (None, found[0].block_tokens):
-        raise NotShareable(f"a hash stands for {kv_cache_config.hash_block_size} tokens, and a block for {found[0].block_tokens}")
+    # Versions differ in whether there is such a thing at all.
+    hash_tokens = getattr(kv_cache_config, "hash_block_size", None)
+    if hash_tokens not in (None, found[0].block_tokens):
+        raise NotShareable(f"a hash stands for {hash_tokens} tokens, and a block for {found[0].block_tokens}")
     return found
 
 
@@ -60,7 +62,7 @@ def check_ranks(parallel):
     if parallel.pipeline_parallel_size > 1:
         # The scheduler is told the layers of the first rank, and would look for blocks that the others do not have.
         raise NotShareable("each of its ranks has layers of its own (pipeline parallelism)")
-    if parallel.decode_context_parallel_size * parallel.prefill_context_parallel_size > 1:
+    if any(getattr(parallel, f"{part}_context_parallel_size", 1) > 1 for part in ("decode", "prefill")):
         raise NotShareable("the tokens of a block lie on several of its ranks (context parallelism)")
 
 
