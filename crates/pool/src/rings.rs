@@ -15,7 +15,7 @@ use hinterland_os::socket::UnixStream;
 use hinterland_os::{fault_point, fork_mark};
 use hinterland_proto::ErrorCode;
 use hinterland_proto::control::{Reply, Request, decode, encode};
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::os::unix::fs::MetadataExt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -87,9 +87,10 @@ impl Rings {
     /// [`PoolError::Fabric`] if the ring is too small for the answer, or broken.
     pub fn call(&self, request: &Request) -> Result<Reply, PoolError> {
         let body = encode(request)?;
-        let (begun, interrupted) = (Instant::now(), Cell::new(None));
+        // From the first look on: who is answered at once looks at no clock.
+        let (begun, interrupted) = (OnceCell::new(), Cell::new(None));
         let is_there = || {
-            if begun.elapsed() >= INTERRUPTED_AFTER
+            if begun.get_or_init(Instant::now).elapsed() >= INTERRUPTED_AFTER
                 && let Err(error) = look("waiting for the node")
             {
                 // The node takes back what it grants to nobody.
