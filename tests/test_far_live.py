@@ -60,6 +60,22 @@ sys.stdin.read()
 """
 
 
+# Touches pages of its memory at random.
+RANDOM = """
+import random, select, sys
+pages = int(sys.argv[1]) * 256
+memory = bytearray(pages * 4096)
+for page in range(pages): memory[page * 4096] = 1 + page % 250
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    for page in random.choices(range(pages), k=2000):
+        if memory[page * 4096] != 1 + page % 250:
+            print("WRONG", page, flush=True)
+            sys.exit(1)
+print("right", flush=True)
+"""
+
+
 @pytest.fixture
 def runtime(binary, folder):
     """Commands that see the far memory of one test alone."""
@@ -162,6 +178,33 @@ def test_a_random_program_is_switched_to_and_fro_among_budgets(runtime, tmp_path
         said, told = running.communicate(timeout=SECONDS_MAX)
         assert running.returncode == 0 and said == "right\n", told
         assert switched > 0, told
+
+
+def faults(runtime, seconds=2):
+    """Faults of the program in so many seconds."""
+    before = runtime.program()["faults"]
+    time.sleep(seconds)
+    return runtime.program()["faults"] - before
+
+
+def test_a_program_that_hardly_runs_is_told_how_much_would_be_enough_and_that_is(runtime):
+    with runtime.running("--local", "64M", program=[sys.executable, "-c", RANDOM, "100"]) as running:
+        told = running.stderr.readline()
+        hint = re.search(r"with (\d+) MiB here instead of 64 MiB.*\(hint: .*: hinterland (switch \d+ --local (\d+)M)\)", told)
+        assert hint and hint[1] == hint[3], told
+        # It has 100 MiB, and Python itself.
+        assert 95 <= int(hint[1]) <= 140, told
+        program = runtime.program()
+        assert 0 < program["short_bytes"] <= program["far_bytes"]
+        assert "SHORT OF" in runtime.command("top", "--once").stdout
+        before = faults(runtime)
+        switched = runtime.command(*hint[2].split())
+        assert switched.returncode == 0, switched.stderr
+        # What is far comes here.
+        time.sleep(2)
+        after = faults(runtime)
+        assert after * 5 < before, (before, after, hint[0])
+        assert "would not have been" in finished(running)
 
 
 def test_what_makes_no_sense_is_refused_and_changes_nothing(runtime):

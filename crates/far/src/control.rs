@@ -12,6 +12,7 @@ pub use switching::{Understand, Wanted};
 
 use crate::engine::{Budget, Engine};
 use crate::session::Supervisor;
+use hinterland_farplan::enough::Enough;
 use hinterland_farplan::room::budget_bytes_min;
 use hinterland_os::poll::{EventCounter, Interest, Poller};
 use hinterland_os::process::name_thread;
@@ -263,6 +264,7 @@ impl Engine {
         known.budget = budget;
         self.go_on_above_room(&mut known);
         known.counters.stall_ns_max = 0;
+        known.enough = Enough::default();
         known.is_stuck = false;
         drop(known);
         self.pressure.notify_all();

@@ -9,6 +9,7 @@ use crate::settle::Settling;
 use crate::store::{Copy, Stores};
 use crate::trace::{Watch, Watcher};
 use crate::words::say;
+use hinterland_farplan::enough::Enough;
 use hinterland_farplan::grain::{BLOCK_BYTES, Grains};
 use hinterland_farplan::guess::Guess;
 use hinterland_farplan::hand::Hand;
@@ -193,6 +194,8 @@ pub(crate) struct Known {
     pub ticket: u64,
     pub space_next: u64,
     pub counters: Counters,
+    /// What it would have taken to spare most of the faults of late.
+    pub enough: Enough,
     /// Nothing can be taken out although there is no room.
     pub is_stuck: bool,
     /// The evicting thread waits to be told of pressure.
@@ -220,6 +223,11 @@ impl Known {
     /// Bytes that the tables have resident.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.spaces.values().map(|space| space.table.resident_bytes()).sum()
+    }
+
+    /// Bytes that the tables have far.
+    pub(crate) fn far_bytes(&self) -> u64 {
+        self.spaces.values().map(|space| space.table.far_bytes()).sum()
     }
 }
 

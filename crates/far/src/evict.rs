@@ -9,6 +9,7 @@ use crate::order::{Answer, Batch, Order, Run, Victim};
 use crate::peer::living;
 use crate::staging::Staged;
 use crate::store::Copy;
+use crate::thrash::Thrashing;
 use hinterland_farplan::grain::Part;
 use hinterland_farplan::room::{BATCH_BYTES, BATCH_UNITS, budget_bytes_min};
 use hinterland_farplan::wire::{self, Kind, Message};
@@ -49,7 +50,7 @@ impl Engine {
         let (mut looked, mut swept, mut refused) = (Instant::now(), Instant::now(), Instant::now());
         let (mut fruitful, mut patience) = (Instant::now(), STUCK_AFTER);
         let (mut is_evicting, mut was_full, mut staged) = (false, false, Staged::default());
-        let mut late = Vec::new();
+        let (mut late, mut thrashing) = (Vec::new(), Thrashing::new());
         loop {
             let mut moved = self.ask_again(&mut late, &mut staged);
             if refused.elapsed() >= REFUSED_INTERVAL {
@@ -69,6 +70,11 @@ impl Engine {
                 if looked.elapsed() >= LOOK_INTERVAL {
                     self.look(&mut known);
                     looked = Instant::now();
+                    if let Some(text) = thrashing.look(self, &known) {
+                        drop(known);
+                        self.say_once("thrash", &text);
+                        continue;
+                    }
                 }
                 if swept.elapsed() >= SWEEP_INTERVAL {
                     sweep(&mut known);
@@ -143,8 +149,7 @@ impl Engine {
 
     /// Measures what the processes have resident beside their tables.
     pub(crate) fn look(&self, known: &mut Known) {
-        let far: u64 = known.spaces.values().map(|space| space.table.far_bytes()).sum();
-        known.counters.far_bytes_max = known.counters.far_bytes_max.max(far);
+        known.counters.far_bytes_max = known.counters.far_bytes_max.max(known.far_bytes());
         // The memory of a child is its parent's until one of them writes: one of a family counts, as long as it is there the one that all come from.
         let mut counted: BTreeSet<u64> =
             known.spaces.iter().filter(|(_, space)| !space.is_child).map(|(id, _)| *id).collect();

@@ -256,10 +256,16 @@ impl Engine {
         want: Want,
     ) {
         let (clock, room) = (known.clock, self.room_bytes(known));
+        let filled = known.counters.zero_bytes + known.counters.fetched_bytes;
         let Some(space) = known.spaces.get_mut(&id) else { return };
         let is_on = self.service.refaults;
         let bytes = end - start;
         let away = space.refaults.away(start, clock);
+        if want.waits {
+            // The clock also jumps.
+            let filled = |away: Clock| (away as f64 * filled as f64 / clock.max(1) as f64) as u64;
+            known.enough.came(away.map(filled));
+        }
         let stay = if is_on {
             space.refaults.came((start, bytes), clock, room, want.waits)
         } else {

@@ -72,6 +72,8 @@ pub struct Report {
     pub kept_bytes: u64,
     /// Faults that were served above the budget because nothing could leave.
     pub over_budget: u64,
+    /// Bytes by which the budget was short at last: with so many more, nine of ten of the latest faults for what was far would not have been.
+    pub short_bytes: Option<u64>,
     /// Resident at most beside what can be far, where that alone left the budget no room; else 0.
     pub outside_bytes_max: u64,
     /// Programs that this one started and that cannot have far memory, again each time.
@@ -88,9 +90,11 @@ pub struct Report {
 
 impl Report {
     pub(crate) fn of(engine: &Engine) -> Self {
-        let (counters, processes) = {
+        let (counters, processes, short_bytes) = {
             let known = engine.lock();
-            (known.counters, known.space_next)
+            // The program has ended, and nothing is far any more.
+            let short_bytes = known.enough.more_bytes(known.counters.far_bytes_max);
+            (known.counters, known.space_next, short_bytes)
         };
         let moved = engine.stores.members().into_iter().map(|member| Moved {
             name: member.name,
@@ -119,6 +123,7 @@ impl Report {
             zero_evicted_bytes: counters.zero_evicted_bytes,
             kept_bytes: counters.busy_bytes,
             over_budget: counters.over_budget,
+            short_bytes,
             outside_bytes_max: counters.outside_bytes_max,
             outside_programs: engine.outside.count(),
             gave_way_s: engine.board.as_ref().map_or(0.0, |board| board.waited_s()),
@@ -165,6 +170,13 @@ impl fmt::Display for Report {
         }
         if let Some((depth, changes)) = self.tuned {
             write!(f, "; fetched at most {} KiB ahead at last, changed {changes} times", depth >> 10)?;
+        }
+        if let Some(bytes) = self.short_bytes {
+            write!(
+                f,
+                "; nine of ten of the last faults for what was far would not have been with {:.0} MiB more here",
+                mib(bytes).ceil()
+            )?;
         }
         if self.huge_pages > 0 {
             write!(f, "; {} huge pages made again", self.huge_pages)?;

@@ -7,6 +7,7 @@
 //! | [`grain`] | how much leaves and comes back together, by place |
 //! | [`guess`] | whether memory that comes back will be written |
 //! | [`refault`] | what comes back soon after it left, and stays longer then |
+//! | [`enough`] | how much more room a program would have needed |
 //! | [`huge`] | which memory is worth a huge page again |
 //! | [`hand`] | which units leave next |
 //! | [`room`] | how a budget is divided |
@@ -25,6 +26,7 @@
 pub mod advise;
 pub mod balance;
 pub mod dispatch;
+pub mod enough;
 pub mod features;
 pub mod grain;
 pub mod guess;

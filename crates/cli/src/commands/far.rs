@@ -29,7 +29,8 @@ enum What {
 
 /// What `--json` says of back ends.
 const FIELDS: &str = "\
-With --json each program has `back_ends`, and each of them: `name`; `life` (active, retired, failed, or gone); \
+With --json each program has `short_bytes`, what its budget is short of: with so much more, nine of ten of its latest faults for what was far would not have \
+been (null where there were few); and `back_ends`, each of them with: `name`; `life` (active, retired, failed, or gone); \
 `out_bytes` and `in_bytes`, the content that went in and came back; `held_bytes`, the content that is there; \
 `memory_bytes`, the memory of this host that it takes for that, which is less where it compresses and 0 for a disk and the pool; \
 `limit_bytes`, the most that it takes, compressed, or null; \

@@ -90,6 +90,7 @@ impl Programs {
             ("IN", Align::Right),
             ("OUT", Align::Right),
             ("STALLED", Align::Right),
+            ("SHORT OF", Align::Right),
         ]);
         for status in &self.after {
             let rates = self.rates(status);
@@ -103,6 +104,7 @@ impl Programs {
                 rate(rates.in_bytes),
                 rate(rates.out_bytes),
                 format!("{:.2}", rates.stalled),
+                status.short_bytes.map(human).unwrap_or_default(),
             ]);
             for one in status.back_ends.iter().filter(|one| one.life != "gone") {
                 let (come, gone) = self.back_end_rates(status, one);
