@@ -1,7 +1,28 @@
 //! Page traces: which pages of a program were touched when, as a file.
 //!
 //! A file is a header of 64 bytes and records of 24 bytes, all numbers little-endian; the last record is
-//! [`Kind::End`]. The byte table is in docs/internals/far-trace.md.
+//! [`Kind::End`]. What each kind holds stands in docs/internals/far-trace.md. The header:
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | [`MAGIC`] |
+//! | 8 | 4 | [`VERSION`] |
+//! | 12 | 4 | [`HEADER_BYTES`] |
+//! | 16 | 8 | bytes of a unit |
+//! | 24 | 8 | bytes that could be in sight; 0 if a share was asked for |
+//! | 32 | 8 | the share, in hundredths; 0 if bytes were asked for |
+//! | 40 | 24 | zeros |
+//!
+//! A record:
+//!
+//! | offset | bytes | field |
+//! | --- | --- | --- |
+//! | 0 | 8 | nanoseconds since the trace began |
+//! | 8 | 8 | address |
+//! | 16 | 1 | [`Kind`] |
+//! | 17 | 1 | address space |
+//! | 18 | 2 | flags: [`STORE`] |
+//! | 20 | 4 | amount |
 
 use crate::PAGE;
 
