@@ -51,6 +51,8 @@ enum Stage {
     Leaving {
         clean: bool,
     },
+    /// An upgrade that is given up before anybody has heard of a grant: its read lock stays.
+    TakingBack,
 }
 
 #[derive(Clone, Debug)]
@@ -116,7 +118,7 @@ impl LockHolder {
                 ClaimState::Held { fence, until_ms }
             }
             Stage::Refused(refusal) => ClaimState::Refused(refusal),
-            Stage::Leaving { .. } => return None,
+            Stage::Leaving { .. } | Stage::TakingBack => return None,
         })
     }
 
@@ -159,7 +161,7 @@ impl LockHolder {
                 claim.stage = Stage::Refused(*refusal);
             }
             (LockAnswer::Released, Stage::Withdrawing) => claim.stage = Stage::Refused(LockRefusal::Busy),
-            (LockAnswer::Released, Stage::Leaving { .. }) => {
+            (LockAnswer::Released, Stage::Leaving { .. } | Stage::TakingBack) => {
                 self.claims.remove(&request);
             }
             _ => {}
@@ -188,6 +190,16 @@ impl LockHolder {
         // As in `answered`: an answer to a renewal that was sent before this may come behind it and not know of it.
         let (last, now_term) = self.links.get(&home).map_or((0, 0), |link| (link.renewals, link.term));
         let mut replaced = Vec::new();
+        // An upgrade was granted that is being taken back: the home has its read lock for us until it hears that.
+        let is_granted = |request: &LockRequest| {
+            known.iter().any(|other| other.request == *request && other.fence.is_some())
+        };
+        let returning: Vec<LockRequest> = self
+            .claims
+            .iter()
+            .filter(|(request, claim)| claim.stage == Stage::TakingBack && is_granted(request))
+            .filter_map(|(_, claim)| claim.replaces)
+            .collect();
         for (request, claim) in self.claims.iter_mut().filter(|(_, claim)| claim.home == home) {
             let found = known.iter().find(|other| other.request == *request);
             match (claim.stage, found.map(|other| other.fence)) {
@@ -201,12 +213,16 @@ impl LockHolder {
                 (Stage::Held { fence, heard, .. }, found) if found == Some(Some(fence)) => {
                     claim.stage = Stage::Held { fence, heard, term: now_term };
                 }
+                (Stage::Held { fence, heard, .. }, None) if returning.contains(request) => {
+                    claim.stage = Stage::Held { fence, heard, term: now_term };
+                }
                 (Stage::Held { heard, .. }, _) if heard < number => {
                     claim.stage = Stage::Refused(LockRefusal::Lost);
                 }
                 (Stage::Leaving { clean }, _) => {
                     asks.push((*request, LockAsk::Release { request: *request, clean }));
                 }
+                (Stage::TakingBack, _) => asks.push((*request, LockAsk::TakeBack { request: *request })),
                 _ => {}
             }
         }
@@ -241,6 +257,18 @@ impl LockHolder {
         let claim = self.claims.get_mut(&request).filter(|claim| claim.stage == Stage::Waiting)?;
         claim.stage = Stage::Withdrawing;
         Some(LockAsk::Withdraw { request })
+    }
+
+    /// Gives up an upgrade without waiting for the home's word, and keeps the read lock that it would replace; gives what to tell the home.
+    pub fn take_back(&mut self, request: LockRequest) -> Option<LockAsk> {
+        let waits = |claim: &Claim| matches!(claim.stage, Stage::Waiting | Stage::Withdrawing);
+        match self.claims.get_mut(&request).filter(|claim| claim.replaces.is_some() && waits(claim)) {
+            Some(claim) => {
+                claim.stage = Stage::TakingBack;
+                Some(LockAsk::TakeBack { request })
+            }
+            None => self.release(request, true),
+        }
     }
 
     /// Gives up all wishes of a session: what it wrote may still be on its way.

@@ -58,6 +58,8 @@ struct Claim {
     bytes: u64,
     mode: LockMode,
     replaces: Option<LockRequest>,
+    /// What a granted upgrade has replaced, and the fence under which that was held: it is back if nobody has heard of the grant.
+    before: Option<Box<(Claim, Fence)>>,
     since_ms: u64,
 }
 
@@ -82,6 +84,8 @@ struct Member {
     claims: BTreeMap<LockRequest, GlobalAddress>,
     /// Wishes that ended lately, when and how, so that a late copy of the question does not bring them back.
     ended: BTreeMap<LockRequest, (u64, LockRefusal)>,
+    /// Read locks that upgrades have replaced, as long as those are held.
+    replaced: BTreeMap<LockRequest, GlobalAddress>,
 }
 
 /// The locks of all addresses whose home a node is.
@@ -145,7 +149,7 @@ impl LockHome {
                 let key = Key { node, request: *request };
                 let (mode, replaces, since_ms) = (*mode, *replaces, self.last_ms);
                 let (session, pid, bytes) = (*session, *pid, *bytes);
-                let claim = Claim { key, session, pid, bytes, mode, replaces, since_ms };
+                let claim = Claim { key, session, pid, bytes, mode, replaces, before: None, since_ms };
                 self.acquire(*address, claim, *wait)
             }
             LockAsk::Release { request, clean } => {
@@ -156,6 +160,7 @@ impl LockHome {
             LockAsk::Check { address, fence } => self.check(node, *address, *fence),
             LockAsk::List => LockAnswer::Rows(self.rows()),
             LockAsk::Withdraw { request } => self.withdraw(Key { node, request: *request }),
+            LockAsk::TakeBack { request } => self.take_back(Key { node, request: *request }),
         }
     }
 
@@ -279,7 +284,13 @@ impl LockHome {
             }
         }
         let now_ms = self.last_ms;
-        let fresh = Member { life, heard_ms: now_ms, claims: BTreeMap::new(), ended: BTreeMap::new() };
+        let fresh = Member {
+            life,
+            heard_ms: now_ms,
+            claims: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            replaced: BTreeMap::new(),
+        };
         let member = self.members.entry(node).or_insert(fresh);
         member.heard_ms = member.heard_ms.max(now_ms);
         true
@@ -350,6 +361,32 @@ impl LockHome {
         LockAnswer::Released
     }
 
+    /// An upgrade is given up, and nobody has heard that it was granted, if it was: then its read lock is held as before, under the same fence, as no
+    /// access was made under the other one.
+    fn take_back(&mut self, key: Key) -> LockAnswer {
+        let member = self.members.get_mut(&key.node);
+        let granted = member.and_then(|member| {
+            let address = *member.claims.get(&key.request)?;
+            let lock = self.locks.get_mut(&address)?;
+            let holder = lock.holders.iter_mut().find(|claim| claim.key == key)?;
+            let (old, fence) = *holder.before.take()?;
+            member.replaced.remove(&old.key.request);
+            member.ended.remove(&old.key.request);
+            member.claims.insert(old.key.request, address);
+            member.claims.remove(&key.request);
+            (*holder, lock.fence) = (old, fence);
+            Some(address)
+        });
+        match granted {
+            Some(address) => {
+                self.note_end(key, LockRefusal::Busy);
+                self.pump(address);
+            }
+            None => self.end(key, true, LockRefusal::Busy),
+        }
+        LockAnswer::Released
+    }
+
     fn release(&mut self, key: Key, clean: bool) {
         self.end(key, clean, LockRefusal::Lost);
     }
@@ -357,9 +394,15 @@ impl LockHome {
     /// A wish is over, and a late copy of the question is refused with this.
     fn end(&mut self, key: Key, clean: bool, refusal: LockRefusal) {
         self.note_end(key, refusal);
-        let claims = self.members.get_mut(&key.node).map(|member| &mut member.claims);
-        if let Some(address) = claims.and_then(|claims| claims.remove(&key.request)) {
+        let Some(member) = self.members.get_mut(&key.node) else { return };
+        if let Some(address) = member.claims.remove(&key.request) {
             self.take_from(address, key, clean);
+        } else if let Some(address) = member.replaced.remove(&key.request)
+            && let Some(lock) = self.locks.get_mut(&address)
+        {
+            // It does not come back with the end of the upgrade that has replaced it.
+            let is_it = |before: &(Claim, Fence)| before.0.key == key;
+            lock.holders.iter_mut().for_each(|claim| drop(claim.before.take_if(|before| is_it(before))));
         }
     }
 
@@ -375,7 +418,11 @@ impl LockHome {
         lock.queue.retain(|claim| claim.key != key);
         let is_writer = |claim: &Claim| claim.key == key && claim.mode == LockMode::Write;
         let was_writing = lock.holders.iter().any(is_writer);
-        lock.holders.retain(|claim| claim.key != key);
+        for (old, _) in
+            lock.holders.extract_if(.., |claim| claim.key == key).filter_map(|claim| Some(*claim.before?))
+        {
+            self.members.get_mut(&key.node).map(|member| member.replaced.remove(&old.key.request));
+        }
         if was_writing && !clean {
             lock.is_dirty = true;
             self.tell(address);
@@ -521,18 +568,20 @@ impl LockHome {
             let now_ms = self.last_ms;
             let Some(lock) = self.locks.get_mut(&address) else { break };
             let Some(mut claim) = lock.queue.pop_front() else { break };
-            lock.fence = fence;
+            let fence_before = std::mem::replace(&mut lock.fence, fence);
             lock.is_dirty = false;
             claim.since_ms = now_ms;
             let replaced = claim.replaces.take();
             let node = claim.key.node;
             if let Some(request) = replaced {
-                lock.holders.retain(|other| other.key != Key { node, request });
+                let mut old = lock.holders.extract_if(.., |other| other.key == Key { node, request });
+                claim.before = old.next().map(|old| Box::new((old, fence_before)));
             }
             lock.holders.push(claim);
             self.actions.push(HomeAction::Changed(node));
             if let (Some(request), Some(member)) = (replaced, self.members.get_mut(&node)) {
                 member.claims.remove(&request);
+                member.replaced.insert(request, address);
                 member.ended.insert(request, (now_ms, LockRefusal::Lost));
             }
         }

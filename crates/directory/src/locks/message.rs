@@ -72,6 +72,11 @@ pub enum LockAsk {
         /// The wish.
         request: LockRequest,
     },
+    /// Leaves the queue, or undoes the grant of an upgrade that nobody has heard of: its read lock is held as before → [`LockAnswer::Released`].
+    TakeBack {
+        /// The upgrade.
+        request: LockRequest,
+    },
 }
 
 /// What a lock home answers.

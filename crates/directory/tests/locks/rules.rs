@@ -125,6 +125,64 @@ fn an_upgrade_is_taken_back_only_while_it_waits() {
     assert_eq!(granted(&mut home, 0, A, 21), Some(second));
 }
 
+fn take_back(request: u64) -> LockAsk {
+    LockAsk::TakeBack { request: LockRequest(request) }
+}
+
+#[test]
+fn a_grant_that_nobody_has_heard_of_gives_the_read_lock_back_as_it_was() {
+    let (mut home, _) = home(None, 0);
+    let read = fence(home.answer(0, A, 1, &acquire(1, LockMode::Read, None)));
+    fence(home.answer(0, B, 1, &acquire(2, LockMode::Read, None)));
+    assert_eq!(home.answer(0, A, 1, &acquire(11, LockMode::Write, Some(1))), LockAnswer::Waiting);
+    release(&mut home, B, 2, true);
+    // Nobody of A has heard of the grant: who waits meanwhile gets it as a reader, and no writer comes in between.
+    assert_eq!(home.answer(0, B, 1, &acquire(3, LockMode::Read, None)), LockAnswer::Waiting);
+    for _ in 0..2 {
+        assert_eq!(home.answer(0, A, 1, &take_back(11)), LockAnswer::Released, "also if it is asked twice");
+        home.verify().unwrap();
+    }
+    assert_eq!(granted(&mut home, 0, A, 1), Some(read));
+    assert_eq!(granted(&mut home, 0, A, 11), None);
+    assert_eq!(granted(&mut home, 0, B, 3), Some(read));
+    let late = home.answer(0, A, 1, &acquire(11, LockMode::Write, Some(1)));
+    assert_eq!(late, LockAnswer::Refused(LockRefusal::Busy), "a late copy of the question");
+    release(&mut home, A, 1, true);
+    assert_eq!(granted(&mut home, 0, A, 1), None);
+    release(&mut home, B, 3, true);
+    // What had been given back before its upgrade is taken back stays away.
+    fence(home.answer(0, A, 1, &acquire(21, LockMode::Read, None)));
+    fence(home.answer(0, A, 1, &acquire(31, LockMode::Write, Some(21))));
+    release(&mut home, A, 21, true);
+    assert_eq!(home.answer(0, A, 1, &take_back(31)), LockAnswer::Released);
+    home.verify().unwrap();
+    fence(home.answer(0, B, 1, &acquire(4, LockMode::Write, None)));
+}
+
+#[test]
+fn a_holder_keeps_its_read_lock_while_it_takes_the_upgrade_back() {
+    let mut holder = LockHolder::new(800);
+    let (old, _) = holder.begin(wish(1, LockMode::Read), HOME, None, true);
+    holder.answered(old, (HOME, 1), (0, 0), &LockAnswer::Granted { fence: Fence(9) });
+    let (request, _) = holder.begin(wish(1, LockMode::Write), HOME, Some(old), true);
+    holder.withdraw(request);
+    assert_eq!(holder.take_back(request), Some(LockAsk::TakeBack { request }));
+    // It is granted before the home hears that: a late answer and a renewal say so.
+    holder.answered(request, (HOME, 1), (1, 2), &LockAnswer::Granted { fence: Fence(10) });
+    let number = holder.renewal(HOME);
+    let known = [LockClaim { request, fence: Some(Fence(10)) }];
+    let asks = holder.renewed((HOME, 1), number, (3, 4), &known);
+    assert_eq!(asks, [(request, LockAsk::TakeBack { request })]);
+    assert!(matches!(holder.state(old), Some(ClaimState::Held { fence: Fence(9), until_ms: 1.. })));
+    holder.answered(request, (HOME, 1), (5, 6), &LockAnswer::Released);
+    assert_eq!(holder.state(request), None);
+    assert!(matches!(holder.state(old), Some(ClaimState::Held { fence: Fence(9), .. })));
+    // And what the home knows no more is lost as ever.
+    let number = holder.renewal(HOME);
+    holder.renewed((HOME, 1), number, (7, 8), &[]);
+    assert_eq!(holder.state(old), Some(ClaimState::Refused(LockRefusal::Lost)));
+}
+
 #[test]
 fn an_upgrade_that_is_taken_back_before_its_question_comes_is_never_granted() {
     let (mut home, _) = home(None, 0);

@@ -54,7 +54,7 @@ impl Locks {
     ) -> Refused {
         let place = wants.holder.place(request);
         let replaced = wants.holder.replaced(request);
-        let ask = wants.holder.release(request, true);
+        let ask = wants.holder.take_back(request);
         wants.settle(request);
         // A read lock that was to be upgraded is held as before, as far as is known.
         match replaced {

@@ -74,11 +74,15 @@ impl World {
 
     /// The wish is over for the program, which goes on with its read lock, if it has it yet.
     fn leave(&mut self, id: NodeId, index: usize, request: LockRequest, is_told: bool) {
-        let clock_ms = self.clock_ms(id);
+        let (clock_ms, broken) = (self.clock_ms(id), self.broken);
         let Some(running) = &mut self.node(id).running else { return };
         let home = lock_home(running.programs[index].register);
         running.programs[index].doing = Doing::Holding;
-        if let Some(ask) = running.holder.release(request, true)
+        let ask = match broken {
+            Some(BrokenLockRule::ReleasesUpgrades) => running.holder.release(request, true),
+            _ => running.holder.take_back(request),
+        };
+        if let Some(ask) = ask
             && is_told
         {
             self.ask(id, home, ask, Echo::Wish { request, sent_ms: clock_ms });
