@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from failing_disk import MEBIBYTE, FailingDisk
+from test_far import compiled
 
 SECONDS_MAX = 120
 KERNEL = tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
@@ -100,6 +101,22 @@ def test_a_disk_that_fails_ends_the_program_with_the_reason_and_no_wrong_byte(bi
     code, said, told = run_while(binary, names([disk]), lambda: fail(disk, reason))
     assert code == 128 + signal.SIGBUS and said == "", (code, said, told)
     assert "are lost" in told and is_told(disk, told, reason), told
+
+
+def test_a_run_says_what_failed_while_the_program_writes_to_where_it_is_said(binary, make_disk, tmp_path):
+    """The kernel holds a pipe for the writer that waits for its far memory, and whoever serves that must not wait for the pipe."""
+    disk = make_disk()
+    command = [binary, "run", "--local", "64M", "--far", *names([disk]), "--", compiled(tmp_path, "far_written")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as running:
+        try:
+            assert running.stdout.readline() == b"ready\n"
+            disk.lose_contents()
+            said, _ = running.communicate(b"\n", timeout=SECONDS_MAX)
+        finally:
+            running.kill()
+    # A call on memory that is lost fails.
+    assert running.returncode == 1 and b"Bad address" in said and b"are lost" in said, (running.returncode, said[-2000:])
 
 
 @pytest.mark.parametrize("reason", [UNREADABLE, CHANGED], ids=["unreadable", "changed"])

@@ -11,7 +11,7 @@ use crate::outside::Started;
 use crate::peer::{self, Peer};
 use crate::report::Report;
 use crate::ways::Ways;
-use crate::words::say;
+use crate::words::{self, say_last};
 use hinterland_farplan::PAGE;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::limits;
@@ -229,6 +229,7 @@ impl Supervisor {
         }
         end_unattended(&self.engine);
         self.engine.watch.finish();
+        words::finish();
         Report::of(&self.engine)
     }
 }
@@ -251,7 +252,7 @@ struct EndsAll {
 impl Drop for EndsAll {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            say(format_args!(
+            say_last(format_args!(
                 "the thread {} of far memory has failed, which is a defect of Hinterland: the run ends here, because the \
                  program could only wait (hint: report it with the lines above)",
                 self.name
