@@ -205,6 +205,28 @@ def test_what_a_program_locks_stays_and_the_rest_is_far_without_a_wait_for_it(bi
     assert ("is shared, locked, mapped" in ended.stderr) == (kind == "more"), ended.stderr
 
 
+# Locks all of its memory, in another root or as another user, who may lock less.
+LOCKS_ALL = """
+import ctypes, os, resource, sys
+memory = bytearray(b"7") * (8 << 20)
+libc = ctypes.CDLL(None, use_errno=True)
+if sys.argv[1] == "root":
+    os.chroot(sys.argv[2])
+else:
+    resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
+    os.setuid(65534)
+print(libc.mlockall(1), os.strerror(ctypes.get_errno()), memory.count(b"7") == len(memory))
+"""
+
+
+@pytest.mark.parametrize("how", ["root", "user"])
+def test_who_may_lock_all_memory_does_and_who_may_not_is_told(binary, library, folder, how):
+    program = [sys.executable, "-c", LOCKS_ALL, how, str(folder)]
+    ended = far(binary, ["--local", "96M"], program)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == ("0 Success True\n" if how == "root" else "-1 Cannot allocate memory True\n"), ended.stdout
+
+
 @pytest.mark.parametrize("where", [[], ["anywhere"]], ids=["at a point", "anywhere"])
 def test_a_thread_that_is_cancelled_as_it_asks_for_memory_keeps_no_lock(binary, library, tmp_path, where):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_cancelled"), *where])

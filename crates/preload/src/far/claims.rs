@@ -2,7 +2,7 @@
 
 use super::arming::{self, Otherwise};
 use super::rights::Next;
-use super::{calls, is_active, link, mover, reserved};
+use super::{calls, is_active, layout, link, mover, reserved};
 use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
 use libc::{c_int, c_ulong, pthread_mutex_t, pthread_mutexattr_t};
@@ -44,30 +44,36 @@ fn drop_first_zeros(address: u64, bytes: u64) {
 
 /// `mlockall`: all that is mapped but the staging area, which nobody could fill and which must be empty again each time.
 pub(crate) fn lock_all(flags: c_int) -> io::Result<()> {
-    let kernel = |flags: c_int| {
-        // SAFETY: a plain value.
-        match unsafe { libc::syscall(libc::SYS_mlockall, flags) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    };
+    let done = |result: libc::c_long| if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    // SAFETY: a plain value.
+    let kernel = |flags: c_int| done(unsafe { libc::syscall(libc::SYS_mlockall, flags) });
     // What is to be locked as it is mapped would lock the staging area, too.
     arming::begin(Otherwise::Ended);
     if !is_active() || flags & libc::MCL_CURRENT == 0 {
         return kernel(flags);
     }
-    if flags & libc::MCL_FUTURE != 0 {
-        kernel(flags & !libc::MCL_CURRENT)?;
-    }
-    let how = if flags & libc::MCL_ONFAULT != 0 { libc::MLOCK_ONFAULT } else { 0 };
     let (start, end) = mover::staging_range();
-    for line in std::fs::read_to_string("/proc/self/maps")?.lines() {
+    // Nothing is moved there meanwhile.
+    layout::drop_content(|| {
+        // Whether it may, the kernel says. This fills nothing.
+        kernel(flags & !libc::MCL_FUTURE | libc::MCL_ONFAULT)?;
+        // SAFETY: memory of this library; its contents stay.
+        done(unsafe { libc::syscall(libc::SYS_munlock, start, end - start) })?;
+        if flags & libc::MCL_FUTURE == 0 { Ok(()) } else { kernel(flags & !libc::MCL_CURRENT) }
+    })?;
+    // Who does not see its mappings, as in another root, has locked what comes when it comes.
+    let maps = if flags & libc::MCL_ONFAULT == 0 {
+        std::fs::read_to_string("/proc/self/maps")
+    } else {
+        Ok(String::new())
+    };
+    for line in maps.unwrap_or_default().lines() {
         let Some((from, to)) = range(line) else { continue };
         for (from, to) in [(from, to.min(start)), (from.max(end), to)] {
             if from < to {
                 // What cannot be read, or is gone, is passed over, as the kernel does.
                 // SAFETY: a range of this process; its contents stay.
-                unsafe { libc::syscall(libc::SYS_mlock2, from, to - from, how) };
+                unsafe { libc::syscall(libc::SYS_mlock2, from, to - from, 0) };
             }
         }
     }

@@ -325,8 +325,10 @@ impl Mover {
             }
             Some(Message { kind: Kind::Run, words: [epoch, _, _] }) => self.obey(epoch),
             Some(Message { kind: Kind::Clear, .. }) => {
+                // Also while the program locks all of its memory.
+                let empty = libc::MADV_DONTNEED_LOCKED;
                 // SAFETY: the staging area is this thread's alone, and what was in it has been kept.
-                unsafe { libc::syscall(libc::SYS_madvise, self.staging, STAGING_BYTES, libc::MADV_DONTNEED) };
+                unsafe { libc::syscall(libc::SYS_madvise, self.staging, STAGING_BYTES, empty) };
                 IN_HAND.store(0, Ordering::Release); // Release: as in `obey`.
                 true
             }
