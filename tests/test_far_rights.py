@@ -155,6 +155,28 @@ def test_a_limit_of_file_sizes_is_told_and_ends_nobody_without_a_word(binary, li
     assert "ulimit -f" in ended.stderr and "hint:" in ended.stderr, ended.stderr
 
 
+# Forks where no file may be longer than nothing, by its own will or from the start.
+NO_FILES = """
+import os, resource, sys
+memory = bytearray(b"7") * (100 << 20)
+before = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, before))
+child = os.fork()
+if child == 0:
+    os._exit(0 if memory.count(b"7") == len(memory) else 3)
+print("right" if os.waitpid(child, 0)[1] == 0 and resource.getrlimit(resource.RLIMIT_FSIZE) == (0, before) else "wrong")
+"""
+
+
+@pytest.mark.parametrize("limit", [None, "-S", "-H"])
+def test_a_program_that_may_make_no_files_runs_and_so_do_its_children(binary, library, limit):
+    shell = ["sh", "-c", f'ulimit -S -f 0; [ {limit} = -S ] || ulimit -H -f 0; exec "$@"', "sh"] if limit else []
+    ended = far(binary, ["--local", "64M"], [*shell, sys.executable, "-c", NO_FILES])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr
+    # Where the limit cannot be raised, its memory is the kernel's, which is told.
+    assert (" 0 MiB far" not in ended.stderr) or (limit == "-H" and "ulimit -f" in ended.stderr), ended.stderr
+
+
 def test_a_program_whose_first_thread_has_ended_keeps_its_bytes_and_ends(binary, library, tmp_path):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_leader")])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr

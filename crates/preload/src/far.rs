@@ -156,7 +156,7 @@ fn greet() {
     let errno = unsafe { *libc::__errno_location() };
     quiet::quietly(|| {
         // Its parent may have as many files open as it may: that is no reason for a child to end.
-        let room = room::make();
+        let room = room::of_descriptors();
         let result = layout::prepare().and_then(link::reconnect).and_then(|()| {
             activate();
             mover::start()

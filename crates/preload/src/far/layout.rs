@@ -4,6 +4,7 @@
 //! something else there. So whatever takes memory away makes the epoch odd, does its work, and makes it even again, all under
 //! the lock; the reclaim thread moves under the lock, and only if the epoch is still the one that the supervisor decided under.
 
+use super::room;
 use hinterland_farplan::wire;
 use hinterland_os::{MapOptions, MemoryFile, OsError, PageKind, Seals, futex};
 use std::os::fd::OwnedFd;
@@ -21,6 +22,10 @@ static FORKS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Makes the shared page of this process, and returns a descriptor of it, to be handed over. It is never unmapped: another thread may be in it.
 pub(super) fn prepare() -> Result<OwnedFd, OsError> {
     let bytes = hinterland_farplan::PAGE;
+    let Some(_room) = room::of_a_page() else {
+        let refusal = std::io::Error::from_raw_os_error(libc::EFBIG);
+        return Err(OsError::system("memfd_create", "the limit of file sizes (ulimit -f)", refusal));
+    };
     let file = MemoryFile::anonymous("hinterland-far", bytes, PageKind::Base4K)?;
     file.add_seals(Seals { shrink: true, grow: true, ..Seals::default() })?;
     let descriptor = file.duplicate()?;

@@ -89,7 +89,10 @@ pub(super) fn connect(prepare: impl FnOnce() -> Result<OwnedFd, OsError>) -> Res
         }
         Err(error) => return Err(outside_if_filtered(&stream, error)),
     };
-    let page = prepare().map_err(|error| outside_if_filtered(&stream, error))?;
+    let page = prepare().map_err(|error| match error.errno() {
+        Some(libc::EFBIG) => Begin::Outside(Some(error)),
+        _ => outside_if_filtered(&stream, error),
+    })?;
     // Relaxed: published by `activate`.
     PROBE.store(probe_page().map_err(unless_short)?, Ordering::Relaxed);
     greet(stream, Some(faults), page).map_err(unless_over)
