@@ -211,7 +211,7 @@ def test_a_word_that_threads_wait_on_may_be_far(binary, library, tmp_path):
 
 
 @pytest.mark.skipif(KERNEL < (6, 11), reason="before Linux 6.11 the kernel does not tell which mapping an address lies in")
-@pytest.mark.parametrize("kind", ["closed", "barrier"])
+@pytest.mark.parametrize("kind", ["closed", "unread", "barrier"])
 def test_memory_that_may_not_be_written_is_far_and_stays_protected(binary, library, tmp_path, kind):
     ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_protected"), kind])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stdout + ended.stderr

@@ -1,6 +1,7 @@
 /* Memory that may not be written, or not be touched at all, for most of the time: it leaves and comes back as other memory does, and no write passes the protection.
 
    closed   most of the memory may only be read, and a part of it may not be touched
+   unread   who reads what may not be touched is told by SIGSEGV, each time
    barrier  as a collector of garbage has it: threads and children that write there are told by SIGSEGV, each time
 
    Prints "right". */
@@ -107,6 +108,45 @@ static void *fork_children(void *unused) {
     return unused;
 }
 
+/* Even while it is closed for good, odd while it may be touched or is about to be. */
+static volatile long turn = 1;
+
+static void *read_in_vain(void *unused) {
+    uint64_t state = 5;
+    while (!is_over) {
+        char *place = heap + draw(&state) % (32 * MIB);
+        long before = turn;
+        if (before % 2 == 0 && can_read(place) && turn == before) {
+            printf("wrong: %p could be read\n", place);
+            exit(1);
+        }
+    }
+    return unused;
+}
+
+static int unread(void) {
+    const long part = 32 * MIB;
+    heap = mapped(5 * part);
+    fill(heap, part, 5);
+    struct sigaction action = {.sa_handler = tell, .sa_flags = SA_NODEFER};
+    must(sigaction(SIGSEGV, &action, NULL) == 0);
+    pthread_t reader;
+    must(pthread_create(&reader, NULL, read_in_vain, NULL) == 0);
+    for (int round = 0; round < 6; round++) {
+        must(mprotect(heap, part, PROT_NONE) == 0);
+        turn++;
+        fill(heap + part, 4 * part, round);
+        check(heap + part, 4 * part, round);
+        turn++;
+        must(mprotect(heap, part, PROT_READ | PROT_WRITE) == 0);
+        check(heap, part, 5);
+    }
+    is_over = 1;
+    must(pthread_join(reader, NULL) == 0);
+    puts("right");
+    return 0;
+}
+
 static int barrier(void) {
     heap = mapped(HEAP);
     fill(heap, HEAP, 5);
@@ -138,5 +178,6 @@ static int barrier(void) {
 
 int main(int count, char **words) {
     must(count == 2);
+    if (strcmp(words[1], "unread") == 0) return unread();
     return strcmp(words[1], "closed") == 0 ? closed() : barrier();
 }

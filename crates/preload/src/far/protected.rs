@@ -1,9 +1,11 @@
-//! Memory that the program has forbidden itself to write, or to touch at all, leaves as well.
+//! Memory that the program has forbidden itself to write leaves as well.
 //!
 //! The kernel moves pages out of memory that may be written, and out of no other. So what may not be written may be for the moment of the move, while the
 //! userfaultfd that the supervisor serves protects each page of it in place of the program. Who writes there meanwhile waits for the supervisor, which
 //! serves nobody before the move is over, and meets the program's own protection then. Nobody changes the protection meanwhile, for which
 //! the layout lock is taken, and nobody forks, since the child would find it open.
+//!
+//! What the program may not even read stays: nothing would hold back who reads it at that moment, and is to be told that it is closed.
 //!
 //! Allocates nothing: this is the reclaim thread's.
 
@@ -43,11 +45,9 @@ impl Protected {
         (address, bytes): (u64, u64),
         work: impl FnOnce() -> T,
     ) -> Option<T> {
-        // Code is left alone: not everybody may make memory executable again.
-        if mapping.write || mapping.execute || !mapping.is_private || layout::is_forking() {
+        if !may_be_open(mapping) || layout::is_forking() {
             return None;
         }
-        let before = if mapping.read { libc::PROT_READ } else { libc::PROT_NONE };
         let is_open = Userfault::protect_by(self.served.as_fd(), address, bytes)
             && protect(address, bytes, libc::PROT_READ | libc::PROT_WRITE);
         if !is_open {
@@ -55,7 +55,7 @@ impl Protected {
         }
         let result = work();
         for _ in 0..RESTORES_MAX {
-            if protect(address, bytes, before) {
+            if protect(address, bytes, libc::PROT_READ) {
                 return Some(result);
             }
             // SAFETY: gives the processor away.
@@ -63,6 +63,11 @@ impl Protected {
         }
         end()
     }
+}
+
+/// Whether a mapping may be written for a moment: one that may be read, and no more. Code is left alone: not everybody may make memory executable again.
+pub(super) const fn may_be_open(mapping: Mapping) -> bool {
+    mapping.read && !mapping.write && !mapping.execute && mapping.is_private
 }
 
 fn open_maps() -> Option<OwnedFd> {
