@@ -196,6 +196,12 @@ def test_what_the_kernel_alone_copes_with_is_never_far(binary, library, tmp_path
     assert " 0 MiB far" not in ended.stderr, ended.stderr
 
 
+@pytest.mark.parametrize("kind", ["asks", "forks"])
+def test_a_handler_may_ask_for_memory_and_fork_whatever_it_interrupts(binary, library, tmp_path, kind):
+    ended = far(binary, ["--local", "64M"], [compiled(tmp_path, "far_handled"), kind])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+
+
 @pytest.mark.parametrize("kind", ["in_parts", "low", "hidden", "hidden_alone"])
 def test_memory_is_far_whatever_way_a_program_asks_for_it(binary, library, tmp_path, kind):
     """In parts of 32 KiB as Ruby, below 4 GiB as Chez Scheme, hidden from children as V8."""

@@ -154,6 +154,8 @@ fn greet() {
     // It is the program's.
     // SAFETY: the C library gives every thread an errno.
     let errno = unsafe { *libc::__errno_location() };
+    // A handler that forks would have its own child go on with what is begun here.
+    let held = layout::Signals::hold();
     quiet::quietly(|| {
         // Its parent may have as many files open as it may: that is no reason for a child to end.
         let room = room::of_descriptors();
@@ -166,6 +168,7 @@ fn greet() {
             end(&error);
         }
     });
+    drop(held);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
 }

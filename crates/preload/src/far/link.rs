@@ -3,7 +3,7 @@
 //! A program may close any descriptor, and have a file of its own under its number. So this one has a high number, is known by the file behind
 //! it, and is made anew where it is gone.
 
-use super::layout;
+use super::layout::{self, Signals};
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
@@ -221,6 +221,8 @@ pub(super) fn open() -> Result<UnixStream, OsError> {
 /// Sends a message that has no answer, with a descriptor, over the connection that is there. That of the parent of a child may be in the middle of a
 /// request: a message goes in one piece, and the answers are not read here.
 fn hand_over(message: Message, descriptor: BorrowedFd<'_>) -> bool {
+    // As in `release`.
+    let _held = Signals::hold();
     locked(|link| {
         let ours = link.as_ref().filter(|stream| stream.is_ours());
         ours.is_some_and(|stream| stream.send_all(&message.to_bytes(), &[descriptor]).is_ok())
@@ -260,7 +262,12 @@ pub(super) fn follows() -> bool {
 /// Has memory be the kernel's alone from here on, with what it holds.
 pub(super) fn release(address: u64, bytes: u64) {
     let request = Message::new(Kind::Release, [address, bytes, 0]);
-    while tell(request, true).is_some_and(|answer| answer.words[1] != 0) {
+    let ask = || {
+        // A handler of a signal that asks for memory, or forks, would find the connection taken by the thread that it interrupts.
+        let _held = Signals::hold();
+        tell(request, true)
+    };
+    while ask().is_some_and(|answer| answer.words[1] != 0) {
         // What is on its way out arrives in a millisecond or so.
         std::thread::sleep(Duration::from_micros(200));
     }
@@ -297,7 +304,7 @@ fn tell(message: Message, answers: bool) -> Option<Message> {
     answer
 }
 
-/// Does something with the connection, which nobody else does meanwhile.
+/// Does something with the connection, which nobody else does meanwhile. Signals are held back from the caller: their handlers may want it, too.
 fn locked<T>(work: impl FnOnce(&mut Option<Own<UnixStream>>) -> T) -> T {
     // Acquire: pairs with the Release below. Relaxed on failure: looked at again.
     while BUSY.compare_exchange_weak(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
