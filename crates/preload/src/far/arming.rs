@@ -206,6 +206,7 @@ pub(super) unsafe extern "C" fn before_fork() {
     }
     // Behind the lock: it is on at the end if it is on here.
     if is_active() {
+        link::before_fork();
         layout::before_fork();
     }
 }

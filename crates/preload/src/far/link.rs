@@ -4,6 +4,7 @@
 //! it, and is made anew where it is gone.
 
 use super::layout::{self, Signals};
+use super::mover;
 use hinterland_farplan::wire::{self, Kind, Message};
 use hinterland_os::socket::UnixStream;
 use hinterland_os::userfault::{Features, Scope};
@@ -25,8 +26,8 @@ const PATH_BYTES_MAX: usize = 108;
 
 /// Said when the program has closed the connection and no other can be had.
 const CUT_OFF: &[u8] = b"hinterland: the program has closed a descriptor of the library and none can be opened in its place: \
-what memory it asks for from here on is not far (hint: raise the limit of open files; where the program has changed its root, let it close only \
-what it opened)\n";
+what memory it asks for from here on is not far (hint: raise the limit of open files; before Linux 6.9, where the program has changed its user or its root, \
+let it close only what it opened)\n";
 
 struct Link(UnsafeCell<Option<Own<UnixStream>>>);
 
@@ -319,15 +320,9 @@ fn locked<T>(work: impl FnOnce(&mut Option<Own<UnixStream>>) -> T) -> T {
 }
 
 fn exchange(link: &mut Option<Own<UnixStream>>, message: Message, answers: bool) -> Option<Message> {
-    if !link.as_ref()?.is_ours() {
-        // The supervisor knows by the kernel whose connection it is.
-        match connect_again() {
-            Some(stream) => *link = Some(raise(stream)),
-            None => {
-                say_cut_off();
-                return None;
-            }
-        }
+    if !link.as_ref()?.is_ours() && !renew(link) {
+        say_cut_off();
+        return None;
     }
     let stream = link.as_ref()?;
     // An error is the end of the supervisor; the reclaim thread acts on it.
@@ -337,8 +332,44 @@ fn exchange(link: &mut Option<Own<UnixStream>>, message: Message, answers: bool)
     if answered { Message::parse(&answer) } else { None }
 }
 
-/// As [`open`], and allocates nothing: `malloc` may be the caller.
+/// Makes a connection in place of the one that the program has closed; `false` where there is none to be had.
+fn renew(link: &mut Option<Own<UnixStream>>) -> bool {
+    // The supervisor knows by the kernel whose connection it is.
+    let fresh = connect_again();
+    let is_there = fresh.is_some();
+    if let Some(stream) = fresh {
+        *link = Some(raise(stream));
+    }
+    is_there
+}
+
+/// This thread is about to fork. A child says who it is over this connection where it does not reach the socket.
+pub(super) fn before_fork() {
+    let _held = Signals::hold();
+    locked(|link| {
+        if link.as_ref().is_some_and(|stream| !stream.is_ours()) {
+            // Where there is none, the child may reach the socket.
+            renew(link);
+        }
+    });
+}
+
+/// The connection once more, for the reclaim thread.
+pub(super) fn duplicate() -> Option<OwnedFd> {
+    locked(|link| link.as_ref()?.as_fd().try_clone_to_owned().ok())
+}
+
+/// As [`open`], of a program that has closed the connection, and allocates nothing: `malloc` may be the caller.
 fn connect_again() -> Option<UnixStream> {
+    connect_to_socket().or_else(|| {
+        let kept = mover::kept_connection()?;
+        let (here, there) = UnixStream::pair().ok()?;
+        kept.send_all(&Message::new(Kind::Connect, [0; 3]).to_bytes(), &[there.as_fd()]).ok()?;
+        Some(here)
+    })
+}
+
+fn connect_to_socket() -> Option<UnixStream> {
     let socket = socket()?.as_os_str().as_bytes();
     // SAFETY: an all-zero sockaddr_un is valid.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

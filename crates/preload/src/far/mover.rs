@@ -20,7 +20,7 @@ use hinterland_os::{OsError, Userfault, futex};
 use hinterland_region::descriptor::{Own, try_raised};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes of the staging area: what leaves in one batch, and room to keep huge pages whole.
@@ -55,6 +55,12 @@ const STARTING: u32 = 0;
 const ALONE: u32 = 1;
 const SHARED: u32 = 2;
 
+/// The number of this thread, and that of the connection over which memory is told of, in its table of descriptors; 0 and -1 where there is none.
+static NUMBER: AtomicI32 = AtomicI32::new(0);
+static KEPT: AtomicI32 = AtomicI32::new(-1);
+/// `PIDFD_THREAD` (Linux 6.9): of this thread, and not of the process.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
+
 /// 1 from the first page of an order on until the supervisor has kept what the staging area has of it.
 static IN_HAND: AtomicU32 = AtomicU32::new(0);
 /// How long a fork waits for that at the most, and between two looks.
@@ -77,16 +83,40 @@ pub(super) fn staging_range() -> (u64, u64) {
     (start, start + STAGING_BYTES)
 }
 
+/// What a program has closed of the library's: the connection over which memory is told of, from where no `close` of the program reaches it. For messages that
+/// have no answer: one of an earlier request may be on its way there. Allocates nothing.
+pub(super) fn kept_connection() -> Option<UnixStream> {
+    // Relaxed, both: set before the thread that has them lets anybody go on.
+    let (thread, number) = (NUMBER.load(Ordering::Relaxed), KEPT.load(Ordering::Relaxed));
+    if number < 0 || STAGE.load(Ordering::Relaxed) != ALONE {
+        return None; // Relaxed: as above.
+    }
+    let fresh = |raw: libc::c_long| {
+        let raw = RawFd::try_from(raw).ok().filter(|raw| *raw >= 0)?;
+        // SAFETY: the descriptor is fresh and owned by nobody else.
+        Some(unsafe { OwnedFd::from_raw_fd(raw) })
+    };
+    // SAFETY: plain values. Who asks is a thread of the same process, which the kernel always lets have it.
+    unsafe {
+        let there = fresh(libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD))?;
+        let taken = fresh(libc::syscall(libc::SYS_pidfd_getfd, there.as_raw_fd(), number, 0))?;
+        Some(UnixStream::from_descriptor(taken))
+    }
+}
+
 /// What the thread is made with.
 struct Given {
     stream: Own<UnixStream>,
     faults: Own<Userfault>,
+    /// The connection over which memory is told of, once more; -1 where there is none.
+    kept: RawFd,
     staging: u64,
 }
 
 struct Mover {
     stream: Own<UnixStream>,
     faults: Own<Userfault>,
+    kept: RawFd,
     /// Whether no other thread has these descriptors.
     is_alone: bool,
     /// For what the program may not write; only with descriptors that the program does not have.
@@ -112,11 +142,24 @@ pub(super) fn start() -> Result<(), OsError> {
     let stream = link::open()?;
     let (stream, faults) = if can_part() { (stream, faults) } else { raise(stream, faults) };
     let numbers = [stream.as_fd().as_raw_fd(), faults.as_fd().as_raw_fd()];
-    let given = Given { stream: Own::new(stream, numbers[0]), faults: Own::new(faults, numbers[1]), staging };
+    // The program may have closed it by the time that the thread has its own.
+    let kept = link::duplicate().map(|kept| {
+        let number = kept.as_raw_fd();
+        Own::new(kept, number)
+    });
+    let kept_number = kept.as_ref().map_or(-1, Own::number);
+    let given = Given {
+        stream: Own::new(stream, numbers[0]),
+        faults: Own::new(faults, numbers[1]),
+        kept: kept_number,
+        staging,
+    };
+    KEPT.store(kept_number, Ordering::Relaxed); // Relaxed: as below.
     // Relaxed, both: before the thread that changes them. A child of a fork has the word of its parent.
     IN_HAND.store(0, Ordering::Relaxed);
     STAGE.store(STARTING, Ordering::Relaxed);
-    make(&given)?;
+    // Relaxed: nobody asks for it before all is set up.
+    NUMBER.store(make(&given)?, Ordering::Relaxed);
     // Acquire: pairs with the Release of the thread.
     while STAGE.load(Ordering::Acquire) == STARTING {
         futex::wait(&STAGE, STARTING, None);
@@ -136,18 +179,18 @@ fn can_part() -> bool {
 }
 
 /// Gives the calling thread a table with nothing but these descriptors, in rising order. `false` where it keeps that of the process.
-fn part_with(numbers: [RawFd; 2]) -> bool {
+fn part_with(numbers: [RawFd; 3]) -> bool {
     let close = |first: u32, last: u32, flags: libc::c_uint| {
         // SAFETY: closes descriptors in a table that this thread alone has from the first call on, and uses none of them.
         unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) == 0 }
     };
     // Numbers of open descriptors are not negative.
-    let [first, second] = numbers.map(|number| number as u32);
+    let [first, second, third] = numbers.map(|number| number as u32);
     // What lies behind is not even copied.
-    if !close(second + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
+    if !close(third + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE) {
         return false;
     }
-    for (from, to) in [(0, first), (first + 1, second)] {
+    for (from, to) in [(0, first), (first + 1, second), (second + 1, third)] {
         if from < to {
             close(from, to - 1, 0);
         }
@@ -194,8 +237,8 @@ unsafe fn first_descriptor(message: &libc::msghdr) -> Option<OwnedFd> {
     }
 }
 
-/// Makes the thread.
-fn make(given: &Given) -> Result<(), OsError> {
+/// Makes the thread; returns its number.
+fn make(given: &Given) -> Result<i32, OsError> {
     // The thread is born with all signals held back: they are the program's.
     let held = layout::Signals::hold();
     let made = spawn(given);
@@ -205,7 +248,7 @@ fn make(given: &Given) -> Result<(), OsError> {
 
 /// Makes the thread with nothing but the kernel's own call: the standard library's threads allocate as they begin, while the program may already
 /// call `fork`, and its child would find their locks taken.
-fn spawn(given: &Given) -> Result<(), OsError> {
+fn spawn(given: &Given) -> Result<i32, OsError> {
     unsafe extern "C" fn begin(given: *mut libc::c_void) -> ! {
         // SAFETY: the value lives until this thread says how far it is. It is never dropped here, as this function does not return.
         let given = unsafe { given.cast::<Given>().read() };
@@ -230,6 +273,7 @@ impl Mover {
         Self {
             stream: given.stream,
             faults: given.faults,
+            kept: given.kept,
             is_alone: false,
             protected: None,
             staging: given.staging,
@@ -243,7 +287,9 @@ impl Mover {
 
     /// Leaves the program's table of descriptors for one of its own.
     fn part(&mut self) {
-        let mut numbers = [self.stream.number(), self.faults.number()];
+        let (stream, faults) = (self.stream.number(), self.faults.number());
+        // Twice the same is as good as once.
+        let mut numbers = [stream, faults, if self.kept < 0 { stream } else { self.kept }];
         numbers.sort_unstable();
         self.is_alone = part_with(numbers);
     }

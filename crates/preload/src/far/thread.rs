@@ -18,7 +18,7 @@ const BEFORE_BYTES: usize = 16 * PAGE;
 /// `_LINUX_CAPABILITY_VERSION_3`.
 const CAPABILITIES_VERSION: u32 = 0x2008_0522;
 
-/// Runs a function in a new thread, with all signals as they are in this one. A child of `fork` has nothing of it.
+/// Runs a function in a new thread, with all signals as they are in this one; returns its number. A child of `fork` has nothing of it.
 ///
 /// # Safety
 /// The function may be called with this argument in another thread. It uses nothing that the standard library keeps by thread.
@@ -27,7 +27,7 @@ pub(super) unsafe fn start(
     stack_bytes: usize,
     run: unsafe extern "C" fn(*mut c_void) -> !,
     argument: *mut c_void,
-) -> Result<(), OsError> {
+) -> Result<i32, OsError> {
     let before = before_bytes();
     let stack = (PAGE + stack_bytes).next_multiple_of(PAGE);
     let area = map(stack + before + BEHIND_BYTES)?;
@@ -48,7 +48,8 @@ pub(super) unsafe fn start(
         let error = std::io::Error::from_raw_os_error(-made as i32);
         return Err(OsError::system("starting a thread", "hinterland-far", error));
     }
-    Ok(())
+    // Numbers of threads are below 2^22.
+    Ok(made as i32)
 }
 
 /// # Errors
@@ -61,7 +62,7 @@ pub(super) unsafe fn start(
     _stack_bytes: usize,
     _run: unsafe extern "C" fn(*mut c_void) -> !,
     _argument: *mut c_void,
-) -> Result<(), OsError> {
+) -> Result<i32, OsError> {
     Err(OsError::Refused {
         operation: "starting a thread",
         reason: "far memory is for x86-64 programs".to_owned(),
