@@ -59,7 +59,7 @@ def test_all_of_the_heap_is_in_the_budget_once_far_memory_begins(binary, library
     assert resident_bytes(ended.stderr) <= 97 * MEBIBYTE, ended.stderr
 
 
-@pytest.mark.parametrize("kind", ["threads", "forks", "handlers", "vforks"])
+@pytest.mark.parametrize("kind", ["threads", "forks", "forks_in_malloc", "handlers", "vforks"])
 def test_whoever_asks_first_and_whatever_goes_on_meanwhile_no_byte_is_wrong(binary, library, begins, kind):
     ended = far(binary, ["--local", "96M"], [begins, kind])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr

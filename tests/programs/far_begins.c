@@ -261,6 +261,28 @@ static void forks(void) {
     }
 }
 
+/* The same while the one who asks holds the locks of malloc, for which the other one's fork waits. */
+static void forks_in_malloc(void) {
+    for (int round = 0; round < 100; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            pthread_t handle;
+            pthread_barrier_init(&barrier, NULL, 2);
+            must(pthread_create(&handle, NULL, forks_meanwhile, NULL) == 0);
+            pthread_barrier_wait(&barrier);
+            for (int spin = 0; spin < round % 20 * 5000; spin++) __asm__ volatile("");
+            for (int at = 0; at < 64; at++) {
+                char *piece = malloc(30000);
+                must(piece != NULL);
+                fill(piece, 30000, 1);
+            }
+            must(pthread_join(handle, NULL) == 0 && has_begun() == 1);
+            _exit(0);
+        }
+        ends_well(child);
+    }
+}
+
 static volatile sig_atomic_t handled;
 
 static void handler(int number) {
@@ -412,8 +434,7 @@ static void late(void) {
 int main(int count, char **words) {
     static const struct { const char *name; void (*run)(void); } KINDS[] = {
         {"small", is_small}, {"at_once", at_once}, {"shared", shared}, {"in_parts", in_parts}, {"heap", heap}, {"vforks", vforks},
-        {"reserves", reserves}, {"threads", threads}, {"forks", forks}, {"handlers", handlers}, {"little_stack", little_stack},
-        {"no_descriptors", no_descriptors}, {"late", late}, {"user_namespace", user_namespace},
+        {"reserves", reserves}, {"threads", threads}, {"forks", forks}, {"forks_in_malloc", forks_in_malloc}, {"handlers", handlers}, {"little_stack", little_stack}, {"no_descriptors", no_descriptors}, {"late", late}, {"user_namespace", user_namespace},
     };
     int known = 0;
 #ifdef DATA

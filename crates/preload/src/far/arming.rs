@@ -21,7 +21,7 @@ const CODE: c_int = 125;
 
 /// The process that may begin; 0 where there is no far memory. A child of `vfork` has its parent's number here, and must not begin in its name.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Held while a process begins, and while one forks that has not begun.
+/// Held while a process begins.
 static LOCK: AtomicU32 = AtomicU32::new(0);
 /// The thread that holds it; 0 if none does.
 static HOLDER: AtomicUsize = AtomicUsize::new(0);
@@ -193,18 +193,14 @@ fn stay_when_the_run_ends() {
     }
 }
 
-/// Before `fork`: nobody begins meanwhile, so that a child is one of a process that has begun or of one that has not.
+/// Before `fork`: a process with several threads begins, so that a child is one of a process that has begun or of one that nobody else begins meanwhile. To
+/// hold the lock over the fork would be no way: who asks for memory may hold the locks of `malloc`, which the fork waits for next.
 pub(super) unsafe extern "C" fn before_fork() {
-    // Alone, this thread cannot be at it; and to write here would cost parent and child a copy of the page.
+    // Alone, this thread cannot be at it.
     // Relaxed: what another thread writes is not there without one.
     if __libc_single_threaded.load(Ordering::Relaxed) == 0 && may_begin() {
-        // Not in between: a handler that asks is to find its own thread there, or no lock.
-        let held = Signals::hold();
-        acquire(&LOCK);
-        HOLDER.store(quiet::thread(), Ordering::Relaxed); // Relaxed: only this thread finds itself there.
-        drop(held);
+        begin(Otherwise::Ended);
     }
-    // Behind the lock: it is on at the end if it is on here.
     if is_active() {
         link::before_fork();
         layout::before_fork();
@@ -215,15 +211,6 @@ pub(super) unsafe extern "C" fn before_fork() {
 pub(super) unsafe extern "C" fn after_fork() {
     if is_active() {
         layout::after_fork();
-    }
-    // Relaxed: as above.
-    if HOLDER.load(Ordering::Relaxed) == quiet::thread() {
-        let held = Signals::hold();
-        HOLDER.store(0, Ordering::Relaxed); // Relaxed: as above.
-        release(&LOCK);
-        drop(held);
-    }
-    if is_active() {
         mover::after_fork();
     }
 }
