@@ -410,6 +410,35 @@ def test_a_killed_supervisor_ends_the_program_with_a_message_and_no_wrong_byte(b
     assert "WRONG" not in said and "supervisor of far memory is gone" in told
 
 
+def test_a_killed_supervisor_ends_a_program_that_writes_to_where_it_is_said(binary, library, tmp_path):
+    """The kernel holds a pipe for a writer that waits for its far memory: whoever has something to say there waits, too."""
+    command = [binary, "run", "--local", "64M", "--", compiled(tmp_path, "far_written")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as running:
+        try:
+            assert running.stdout.readline() == b"ready\n"
+            children = pathlib.Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text(encoding="utf-8")
+            (program,) = map(int, children.split())
+            running.send_signal(signal.SIGSTOP)
+            running.stdin.write(b"\n")
+            running.stdin.flush()
+            deadline = time.monotonic() + 20
+            # It writes, and waits for a page; before that, it waits for the byte.
+            call = pathlib.Path(f"/proc/{program}/syscall")
+            while not call.read_text(encoding="utf-8").startswith("1 0x1 ") and time.monotonic() < deadline:
+                time.sleep(0.05)
+            time.sleep(0.2)
+            running.kill()
+            while is_alive(program) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            has_ended = not is_alive(program)
+            if not has_ended:
+                os.kill(program, signal.SIGKILL)
+            assert has_ended
+        finally:
+            running.kill()
+
+
 def test_a_killed_program_ends_the_run_and_leaves_nothing(binary, library):
     running, program = started(binary)
     os.kill(program, signal.SIGKILL)

@@ -37,6 +37,8 @@ const LAST_WORDS: &[u8] =
 /// What is said in its place by a thread that shares the program's descriptors.
 const LAST_WORDS_CLOSED: &[u8] = b"hinterland: the program has closed the descriptors of far memory: it cannot reach its memory any more and is \
 ended (hint: let it close only what it opened, or allow the system call close_range)\n";
+/// Seconds that it may take to say it.
+const WORDS_S: libc::time_t = 1;
 const HUGE: u64 = 2 << 20;
 /// Calls without progress before a page is left.
 const IDLE_MAX: u32 = 1000;
@@ -208,8 +210,9 @@ fn raise(stream: UnixStream, faults: Userfault) -> (UnixStream, Userfault) {
     }
 }
 
-/// Says something on the program's stderr, which this thread need not have.
+/// Says something on the program's stderr, which this thread need not have, and whose process it ends behind that.
 pub(super) fn say(text: &[u8]) {
+    end_soon();
     // SAFETY: plain values; what is opened is this thread's, which is about to end with its process.
     let descriptor = unsafe {
         let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
@@ -218,6 +221,24 @@ pub(super) fn say(text: &[u8]) {
     let descriptor = if descriptor < 0 { libc::STDERR_FILENO } else { descriptor as RawFd };
     // SAFETY: pointer and length of a slice. Nothing can be done about a stderr that is closed.
     unsafe { libc::syscall(libc::SYS_write, descriptor, text.as_ptr(), text.len()) };
+}
+
+/// Has the kernel end this process in a moment, whatever becomes of this thread: the kernel holds a pipe or a terminal for a thread of the program that writes to it,
+/// also while that waits for its memory.
+fn end_soon() {
+    let mut timer: libc::c_int = 0;
+    // SAFETY: all-zero values are valid, and live through the calls.
+    unsafe {
+        let mut event: libc::sigevent = std::mem::zeroed();
+        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGKILL);
+        let mut moment: libc::itimerspec = std::mem::zeroed();
+        moment.it_value.tv_sec = WORDS_S;
+        let clock = libc::CLOCK_MONOTONIC;
+        if libc::syscall(libc::SYS_timer_create, clock, &raw const event, &raw mut timer) == 0 {
+            let none = std::ptr::null_mut::<libc::itimerspec>();
+            libc::syscall(libc::SYS_timer_settime, timer, 0, &raw const moment, none);
+        }
+    }
 }
 
 /// The descriptor that came with a message, closed with this value.
