@@ -158,11 +158,35 @@ static void inherits(void) {
     check(memory, BYTES / 2, 1);
 }
 
+/* Mutexes on pages of their own, in a process that has as many mappings as it may have. */
+static void many(void) {
+    enum { MUTEXES = 300, ROOM = 100 };
+    const long page = 4096, apart = 4 * page, pages = 80000;
+    pthread_mutexattr_t attributes;
+    must(pthread_mutexattr_init(&attributes) == 0 && pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) == 0);
+    char *memory = map(NULL, BYTES, PROT_READ | PROT_WRITE);
+    fill(memory, BYTES, 1);
+    press();
+    char *parts = mmap(NULL, pages * page, PROT_NONE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    must(parts != MAP_FAILED);
+    long made = 0;
+    while (made < pages && mprotect(parts + made * page, page, PROT_READ) == 0) made += 2;
+    if (made >= pages) return;
+    for (long part = made - ROOM; part < made; part += 2) must(mprotect(parts + part * page, page, PROT_NONE) == 0);
+    for (long number = 0; number < MUTEXES; number++) {
+        pthread_mutex_t *mutex = (pthread_mutex_t *)(memory + number * apart);
+        must(pthread_mutex_init(mutex, &attributes) == 0);
+        must(pthread_mutex_lock(mutex) == 0 && pthread_mutex_unlock(mutex) == 0);
+        check(memory + number * apart + page, apart - page, 1 + number * apart + page);
+    }
+    check(memory + MUTEXES * apart, BYTES - MUTEXES * apart, 1 + MUTEXES * apart);
+}
+
 int main(int count, char **words) {
     static const struct {
         const char *name;
         void (*run)(void);
-    } KINDS[] = {{"wiped", wiped}, {"kept", kept}, {"replaced", replaced}, {"robust", robust}, {"inherits", inherits}};
+    } KINDS[] = {{"wiped", wiped}, {"kept", kept}, {"replaced", replaced}, {"robust", robust}, {"inherits", inherits}, {"many", many}};
     for (size_t at = 0; count > 1 && at < sizeof KINDS / sizeof *KINDS; at++)
         if (!strcmp(words[1], KINDS[at].name)) {
             KINDS[at].run();

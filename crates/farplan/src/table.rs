@@ -202,6 +202,15 @@ impl<C: Shared> Table<C> {
         Some(self.span(start, region, self.index(start, region, address)))
     }
 
+    /// The first address from which on, without a gap, all up to this one is in the table.
+    pub fn start(&self, address: u64) -> Option<u64> {
+        let (mut start, _) = self.region(address)?;
+        while let Some((before, _)) = start.checked_sub(1).and_then(|last| self.region(last)) {
+            start = before;
+        }
+        Some(start)
+    }
+
     /// The state of the unit at an address.
     pub fn state(&self, address: u64) -> Option<&State<C>> {
         let (start, region) = self.region(address)?;

@@ -360,6 +360,21 @@ fn what_is_there_already_is_not_added_again() {
 }
 
 #[test]
+fn what_is_in_the_table_without_a_gap_begins_behind_the_last_gap() {
+    let mut table = Table::<Content>::new(PAGE);
+    for (from, to) in [(10, 20), (30, 40), (40, 50)] {
+        table.add(from * PAGE, to * PAGE);
+    }
+    let start = |table: &Table<Content>, page: u64| table.start(page * PAGE).map(|start| start / PAGE);
+    assert_eq!(
+        [5, 10, 19, 20, 30, 45].map(|page| start(&table, page)),
+        [None, Some(10), Some(10), None, Some(30), Some(30)]
+    );
+    table.unmap(35 * PAGE, 36 * PAGE);
+    assert_eq!([34, 35, 36, 49].map(|page| start(&table, page)), [Some(30), None, Some(36), Some(36)]);
+}
+
+#[test]
 fn what_the_kernel_refuses_to_move_is_no_victim_until_it_is_asked_for_again() {
     let mut table: Table<()> = Table::new(PAGE);
     table.add(0, 4 * PAGE);
