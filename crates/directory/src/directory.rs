@@ -125,6 +125,7 @@ impl Directory {
     pub fn plan_once(&self, now_ms: u64, id: RequestId, command: &Command) -> Result<Plan, DirectoryError> {
         let slot = (id.node, id.slot);
         let asked = (id.incarnation, id.number);
+        self.check_life(id)?;
         match self.state.answers.get(&slot) {
             Some(last) if (last.incarnation, last.number) == asked => {
                 let plan = self.plan(now_ms, &Command::Tick)?;
@@ -143,6 +144,20 @@ impl Directory {
             plan.changes.push(Change::Meta(self.state.meta));
         }
         Ok(plan)
+    }
+
+    /// Refuses a request of a life that is neither the present one of its node, nor the next, which is about to join: all later
+    /// requests of the slot would be older than it for ever.
+    fn check_life(&self, id: RequestId) -> Result<(), DirectoryError> {
+        let (node, given) = (id.node, id.incarnation);
+        let Some(member) = self.state.members.get(&node) else {
+            return Err(DirectoryError::UnknownNode { node });
+        };
+        let known = member.incarnation;
+        if given <= known.saturating_add(1) {
+            return Ok(());
+        }
+        Err(DirectoryError::StaleIncarnation { node, given, known })
     }
 
     /// Makes a plan visible, after its mutations have become durable, and gives the answer.

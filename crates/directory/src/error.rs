@@ -393,6 +393,16 @@ pub enum DirectoryError {
         /// Its epoch there.
         epoch: Epoch,
     },
+    /// The number of a life that would leave none for later ones.
+    #[error(
+        "{node} speaks as incarnation {given}, a number that no clock gives (hint: set the clock of its host; if it is right, the peer is no node of Hinterland)"
+    )]
+    BadIncarnation {
+        /// The node.
+        node: NodeId,
+        /// What the message says.
+        given: u64,
+    },
 }
 
 /// Records that contradict each other: a broken store or a bug, never a consequence of a crash.

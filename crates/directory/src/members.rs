@@ -9,6 +9,10 @@ use hinterland_types::limits::{ADDRESS_BITS, NODES_MAX};
 use hinterland_types::{Epoch, NodeId, ObjectId, RackName};
 use std::ops::Bound;
 
+/// A life from here on is believed only of a node whose life before is the one before: a clock, which numbers the first, does not come so
+/// far, and behind the last number there is none for a node's next start.
+const INCARNATION_END: u64 = 1 << 62;
+
 /// What to do with one recorded copy, given what the node says.
 #[derive(PartialEq, Eq)]
 enum Verdict {
@@ -59,6 +63,7 @@ impl Draft<'_> {
             return Err(DirectoryError::BadCapacity { bytes: capacity_bytes });
         }
         let lease_ms = self.settings.lease_ms;
+        self.check_incarnation(node, incarnation)?;
         match self.member(node) {
             Some(member) if member.incarnation == incarnation => {
                 return match member.state {
@@ -66,7 +71,8 @@ impl Draft<'_> {
                     MemberState::Joining { .. } | MemberState::Up => Ok(Reply::Joined { lease_ms }),
                 };
             }
-            Some(member) if member.incarnation > incarnation => {
+            // Nothing follows the last number, so that whatever comes is newer.
+            Some(member) if member.incarnation > incarnation && member.incarnation < u64::MAX => {
                 let known = member.incarnation;
                 return Err(DirectoryError::StaleIncarnation { node, given: incarnation, known });
             }
@@ -80,6 +86,15 @@ impl Draft<'_> {
         self.set_member(node, Some(MemberRecord { rack, address, capacity_bytes, incarnation, state }));
         self.renew_lease(node, 0);
         Ok(Reply::Joined { lease_ms })
+    }
+
+    /// Refuses the number of a life that leaves too few for those behind it.
+    fn check_incarnation(&self, node: NodeId, given: u64) -> Result<(), DirectoryError> {
+        let next = self.member(node).map_or(0, |member| member.incarnation).saturating_add(1);
+        if given < INCARNATION_END || given <= next {
+            return Ok(());
+        }
+        Err(DirectoryError::BadIncarnation { node, given })
     }
 
     /// The member, if this is its present life and its lease has not run out.
@@ -297,4 +312,36 @@ fn check_address(address: &str) -> Result<(), DirectoryError> {
         return Ok(());
     }
     Err(DirectoryError::BadAddress { address: address.chars().take(48).collect() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Change, MetaRecord};
+    use crate::{Command, Directory, Record, Settings};
+
+    #[test]
+    fn a_node_whose_last_number_was_taken_joins_again() {
+        let (node, rack, address) = (NodeId(1), RackName::parse("a").unwrap(), "127.0.0.1:1".to_owned());
+        let capacity_bytes = 1 << 30;
+        let member = MemberRecord {
+            rack: rack.clone(),
+            address: address.clone(),
+            capacity_bytes,
+            incarnation: u64::MAX,
+            state: MemberState::Down,
+        };
+        let records = [Change::Meta(MetaRecord::default()), Change::Member(node, Some(member))];
+        let records = records.map(|change| change.mutation());
+        let records = records.map(|m| Record { table: m.table, key: m.key, value: m.value.unwrap() });
+        let mut directory = Directory::recover(Settings::default(), 0, records).unwrap();
+        let mut join = |incarnation| {
+            let (rack, address) = (rack.clone(), address.clone());
+            directory.apply(0, &Command::Join { node, rack, address, capacity_bytes, incarnation })
+        };
+        assert!(join(5).is_ok());
+        let stale = DirectoryError::StaleIncarnation { node, given: 4, known: 5 };
+        assert_eq!(join(4).unwrap_err(), stale);
+        assert!(join(6).is_ok());
+    }
 }

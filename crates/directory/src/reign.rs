@@ -288,6 +288,21 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_a_life_that_is_far_ahead_shuts_no_slot() {
+        let mut reign = reign();
+        up(&mut reign);
+        for given in [3, u64::MAX] {
+            let ahead = RequestId { incarnation: given, ..id(1) };
+            let refused = DirectoryError::StaleIncarnation { node: NodeId(1), given, known: 1 };
+            assert_eq!(reign.judge(2, Some(ahead), &region()).unwrap().outcome, Err(refused));
+        }
+        let stranger = RequestId { node: NodeId(2), ..id(1) };
+        let refused = DirectoryError::UnknownNode { node: NodeId(2) };
+        assert_eq!(reign.judge(2, Some(stranger), &region()).unwrap().outcome, Err(refused));
+        assert!(reign.judge(3, Some(id(1)), &region()).unwrap().outcome.is_ok());
+    }
+
+    #[test]
     fn answers_are_found_again_by_the_next_leader_until_their_node_is_gone() {
         let mut reign = reign();
         let mut store = BTreeMap::new();

@@ -227,6 +227,31 @@ fn a_message_of_an_earlier_life_is_refused() {
 }
 
 #[test]
+fn nobody_takes_the_last_numbers_of_lives_from_the_node_that_needs_them_next() {
+    const FAR: u64 = 1 << 62;
+    let mut pool = Pool::with(&[("a", 64 * MIB), ("b", 64 * MIB)]);
+    // Of a member, and of a number that has not come yet.
+    for node in [1, 3] {
+        for given in [FAR, u64::MAX - 1, u64::MAX] {
+            let refused = DirectoryError::BadIncarnation { node: NodeId(node), given };
+            assert_eq!(pool.join(node, "a", 64 * MIB, given), Err(refused));
+        }
+    }
+    // Whoever comes as far as one may is followed, life by life, by as many as anybody can have.
+    pool.join(1, "a", 64 * MIB, FAR - 1).unwrap();
+    for incarnation in [FAR, FAR + 1] {
+        pool.join(1, "a", 64 * MIB, incarnation).unwrap();
+        pool.report(1, incarnation, vec![]).unwrap();
+        pool.beat(1, incarnation).unwrap();
+    }
+    let given = FAR + 3;
+    assert_eq!(
+        pool.join(1, "a", 64 * MIB, given),
+        Err(DirectoryError::BadIncarnation { node: NodeId(1), given })
+    );
+}
+
+#[test]
 fn a_restarted_node_serves_again_only_what_it_still_holds() {
     let mut pool = Pool::with(&[("a", 64 * MIB), ("b", 64 * MIB)]);
     let (kept, _) = pool.put("kept", MIB, 2);
