@@ -1,6 +1,7 @@
 """A node that is started with another directory than before: it refuses, and loses nothing."""
 
 import concurrent.futures
+import re
 import shutil
 import signal
 import subprocess
@@ -149,13 +150,14 @@ def test_a_directory_that_is_put_back_from_an_older_copy_gets_newer_objects_agai
         with pytest.raises(AssertionError, match="such as a/new; nothing was deleted.*put the newest store back"):
             a.start()
     start_adopting(a)
-    assert "adopted a/new" in a.words(), a.words()
+    assert "adopted 1 object, 4.88 KiB (a/new)" in a.words(), a.words()
     with pytest.raises(AssertionError, match="does not know 3 of them"):
         b.start()
     a.run("put", make_file("later", 99), "--name", "later")
     start_adopting(b)
-    assert "adopted b/new" in b.words() and "adopted b/small" in b.words(), b.words()
-    assert "rescued/" in b.words() and "of scratch, which the directory cannot take in: it is a region" in b.words()
+    assert "adopted 2 objects, 3.00 MiB (b/new, b/small)" in b.words(), b.words()
+    assert f"saved in {b.state}/rescued as NUMBER-NAME.bytes what the directory cannot take in: it is a region" in b.words()
+    assert "1 object, 2.00 MiB (scratch)" in b.words()
     assert [file.stat().st_size for file in (b.state / "rescued").iterdir()] == [2 * MEBIBYTE]
     for node in (a, b):
         node.stop()
@@ -191,7 +193,7 @@ def test_a_directory_that_is_lost_with_its_machine_is_made_anew_of_what_the_node
     refused(b, f"{a.address} is of pool-", "--adopt")
     start_adopting(b)
     # Its number is that of the new pool's first object.
-    assert "of kept, which the directory cannot take in: another object has its number now" in b.words()
+    assert "what the directory cannot take in: another object has its number now: 1 object, 3.00 MiB (kept)" in b.words()
     (saved,) = (b.state / "rescued").iterdir()
     assert sha(saved) == expected
     b.run("put", saved, "--name", "kept")
@@ -251,6 +253,10 @@ def test_a_node_adopts_all_however_long_it_saves_what_cannot_be_taken_in(start_n
     shutil.rmtree(a.state)
     a.options += ["--lease", "0.3"]
     a.start()
+    said = len(b.words().splitlines())
     start_adopting(b)
-    assert "rescued/16-scratch.bytes of scratch" in b.words()
+    assert [file.name for file in (b.state / "rescued").iterdir()] == ["16-scratch.bytes"], b.words()
+    # However many there are, they are summed up.
+    assert re.search(rf"adopted {MANY} objects, 2.54 KiB \(many/\d+(, many/\d+){{4}} and {MANY - 5} more\)", b.words()), b.words()
+    assert len(b.words().splitlines()) < said + 20, b.words()
     assert len(a.json("ls")) == MANY

@@ -4,6 +4,7 @@
 //! capabilities and descriptors, serves other nodes over the fabric, and caches objects of other racks.
 #![forbid(unsafe_code)]
 
+mod adopted;
 mod advertised;
 mod belonging;
 pub mod cache;

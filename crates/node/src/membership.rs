@@ -1,5 +1,6 @@
 //! Membership: joining the directory, saying what is held, renewing the lease, letting go of what it asks for.
 
+use crate::adopted::Adopted;
 use crate::directory_link::DirectoryLink;
 use crate::fault_point;
 use crate::holdings::{Holding, Holdings};
@@ -7,7 +8,7 @@ use crate::options::NodeOptions;
 use crate::put::Puts;
 use crate::refused::{Refused, errno};
 use crate::repair::Repairs;
-use crate::rescue::rescue;
+use crate::rescue::{rescue, rescued};
 use hinterland_directory::{
     Command, ContentDigest, Departure, DirectoryError, FOUND_MAX, Found, HELD_MAX, Held, NotAdopted, Reply,
 };
@@ -285,7 +286,7 @@ impl Membership {
         holdings: &Holdings,
         objects: &[ObjectId],
     ) -> Result<Vec<String>, Refused> {
-        let (mut words, mut left) = (Vec::new(), Vec::new());
+        let (mut adopted, mut left) = (Adopted::default(), Vec::new());
         for part in objects.chunks(FOUND_MAX) {
             let holdings_of = part.iter().filter_map(|object| holdings.find(*object).ok());
             let found = holdings_of.map(|holding| found(&holding)).collect();
@@ -293,24 +294,28 @@ impl Membership {
             let Reply::Adopted { taken, refused } = directory.apply(&command)? else {
                 return Err(Refused::new(errno::EIO, "the directory did not say what it adopts"));
             };
-            words.extend(taken.into_iter().map(|(_, name)| format!("adopted {name}")));
+            for (object, name) in taken {
+                if let Ok(holding) = holdings.find(object) {
+                    adopted.took(&holding, &name);
+                }
+            }
             left.extend(refused);
             self.renew(directory, holdings)?;
         }
         // Only now: writing takes its time, the lease may run out over it, and who joins again for that adopts no more.
+        let words = |adopted: &Adopted| adopted.words(&rescued(&self.state));
         for (object, why) in left {
             let Ok(holding) = holdings.find(object) else { continue };
-            match self.save(&holding, why) {
-                Ok(saved) => words.push(saved),
-                Err(refused) => {
-                    // Where the others are nobody says again.
-                    words.iter().for_each(|words| tracing::warn!("{words}"));
-                    return Err(refused);
-                }
-            }
+            // Of those that have copies enough elsewhere nothing is lost.
+            let is_saved = why != NotAdopted::TooManyCopies;
+            let saved = is_saved.then(|| rescue(&holding, &self.state)).transpose().inspect_err(|_| {
+                // Where the others are nobody says again.
+                words(&adopted).iter().for_each(|words| tracing::warn!("{words}"));
+            })?;
+            adopted.left(&holding, why, saved.as_deref());
             self.let_go(directory, holdings, object, holding.epoch());
         }
-        Ok(words)
+        Ok(words(&adopted))
     }
 
     /// Keeps the lease while there are no heartbeats yet.
@@ -322,15 +327,6 @@ impl Membership {
             self.lease.renewed(sent_ms, lease_ms);
         }
         Ok(())
-    }
-
-    /// Keeps the bytes of what the directory cannot take in; says where.
-    fn save(&self, holding: &Holding, why: NotAdopted) -> Result<String, Refused> {
-        let words = match why {
-            NotAdopted::TooManyCopies => "dropped a copy".to_owned(),
-            _ => format!("saved {}", rescue(holding, &self.state)?.display()),
-        };
-        Ok(format!("{words} of {}, which the directory cannot take in: {why}", holding.name))
     }
 
     fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {

@@ -14,12 +14,17 @@ const STEP_BYTES: u64 = 1 << 20;
 /// Of a name, which may be longer than a file's.
 const NAME_BYTES: usize = 200;
 
+/// The folder of what was saved.
+pub fn rescued(state: &Path) -> PathBuf {
+    state.join(FOLDER)
+}
+
 /// Writes the object to a file of its own below the state, durable when this returns; says where.
 ///
 /// # Errors
 /// [`Refused`] if it cannot be written whole; nothing was let go then.
 pub fn rescue(holding: &Holding, state: &Path) -> Result<PathBuf, Refused> {
-    let folder = state.join(FOLDER);
+    let folder = rescued(state);
     let path = folder.join(file_name(holding));
     let partial = path.with_extension("partial");
     save(holding, &folder, &partial).and_then(|()| fs::rename(&partial, &path)).and_then(|()| File::open(&folder)?.sync_all()).map_err(
