@@ -300,6 +300,7 @@ impl Membership {
                 }
             }
             left.extend(refused);
+            fault_point::reach("adopted");
             self.renew(directory, holdings)?;
         }
         // Only now: writing takes its time, the lease may run out over it, and who joins again for that adopts no more.
@@ -312,6 +313,7 @@ impl Membership {
                 // Where the others are nobody says again.
                 words(&adopted).iter().for_each(|words| tracing::warn!("{words}"));
             })?;
+            fault_point::reach("rescued");
             adopted.left(&holding, why, saved.as_deref());
             self.let_go(directory, holdings, object, holding.epoch());
         }

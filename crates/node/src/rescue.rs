@@ -1,5 +1,6 @@
 //! Saves the bytes of an object that the directory cannot take in again, before the node lets go of it.
 
+use crate::fault_point;
 use crate::holdings::{Holding, HoldingError};
 use crate::refused::{Refused, errno};
 use std::fs::{self, File};
@@ -27,7 +28,9 @@ pub fn rescue(holding: &Holding, state: &Path) -> Result<PathBuf, Refused> {
     let folder = rescued(state);
     let path = folder.join(file_name(holding));
     let partial = path.with_extension("partial");
-    save(holding, &folder, &partial).and_then(|()| fs::rename(&partial, &path)).and_then(|()| File::open(&folder)?.sync_all()).map_err(
+    let saved = save(holding, &folder, &partial);
+    fault_point::reach("rescue-written");
+    saved.and_then(|()| fs::rename(&partial, &path)).and_then(|()| File::open(&folder)?.sync_all()).map_err(
         |error| {
             // A file that is not whole is of no use; the error that matters is the one of writing.
             let _ = fs::remove_file(&partial);
