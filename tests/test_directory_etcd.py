@@ -491,6 +491,36 @@ def test_a_state_of_another_pool_is_refused_before_anything_is_lost(hosts, etcd,
     assert sha(own.run("get", "mine", "-", text=False).stdout) == sha(source)
 
 
+def twin_of(original, cluster, start_node, folder):
+    """Starts a node on a copy of the state of one that runs, which is refused."""
+    copy = folder / "copied"
+    shutil.copytree(original.state, copy, ignore=shutil.ignore_patterns("memory-*"))
+    with pytest.raises(AssertionError, match="is a copy of the state of node-"):
+        start_node("twin", rack=original.rack, state=copy, options=["--directory", cluster.directory(), *ROOM])
+    words = (folder / "twin.log").read_text()
+    assert original.address in words and "does not answer" not in words, words
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["the leader", "another"])
+def test_a_copy_of_the_state_of_a_node_is_refused_and_nothing_is_lost(hosts, start_node, make_file, folder, leads):
+    cluster, nodes = hosts(names="ab")
+    first = cluster.leader()
+    original = nodes[first if leads else next(name for name in nodes if name != first)]
+    source = make_file("source", 3 * MEBIBYTE)
+    original.run("put", source, "--name", "data", "--rack", original.rack)
+    twin_of(original, cluster, start_node, folder)
+    assert cluster.leader() != "twin"
+    for node in nodes.values():
+        assert sha(node.run("get", "data", "-", text=False).stdout) == sha(source)
+        node.run("put", source, "--name", f"more-{node.name}")
+    # It comes back at another address while etcd has its reign of before.
+    original.kill()
+    original.address = f"{original.address.rsplit(':', 1)[0]}:0"
+    original.start()
+    wait_until(lambda: are_all_up(original), SECONDS)
+    assert names_of(original) == {"data", "more-a", "more-b"}
+
+
 def test_keys_that_something_else_wrote_are_refused(etcd, binary, folder, start_node):
     cluster = etcd()
     cluster.put("hinterland/pool", "their words")

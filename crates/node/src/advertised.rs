@@ -1,6 +1,7 @@
 //! The address that other nodes are told: chosen at the start, and whether it leads here.
 
 use crate::core::Core;
+use crate::directory_etcd::EtcdDirectory;
 use crate::node::{NodeError, read_key};
 use crate::options::NodeOptions;
 use hinterland_directory::{Command, Reply};
@@ -82,11 +83,27 @@ pub fn trouble(options: &NodeOptions, own: NodeId, told: &str) -> Option<String>
 pub fn refuse_twin(options: &NodeOptions, core: &Core) -> Result<(), NodeError> {
     let Reply::Members(members) = core.directory.apply(&Command::Members)? else { return Ok(()) };
     let known = members.into_iter().find(|member| member.node == core.own);
-    let Some(known) = known.filter(|known| known.address != core.membership.address) else { return Ok(()) };
-    match who_answers(options, &known.address, TWIN_PATIENCE) {
-        Ok(node) if node == core.own => {
-            Err(NodeError::Twin { state: options.state.clone(), node, address: known.address })
-        }
+    known.map_or(Ok(()), |known| refuse_at(options, core, known.address))
+}
+
+/// The same for one that leads the directory, which this node cannot ask: it takes who leads under its own number for an earlier life
+/// of its own, and waits for the end of that reign. This node must not stand for election yet.
+pub fn refuse_leading_twin(
+    options: &NodeOptions,
+    core: &Core,
+    shared: &EtcdDirectory,
+) -> Result<(), NodeError> {
+    // An etcd that does not answer at this moment is waited for by who asks next.
+    let leader = shared.leader_in_etcd().ok().flatten().filter(|leader| leader.node == core.own);
+    leader.map_or(Ok(()), |leader| refuse_at(options, core, leader.address))
+}
+
+fn refuse_at(options: &NodeOptions, core: &Core, address: String) -> Result<(), NodeError> {
+    if address == core.membership.address {
+        return Ok(());
+    }
+    match who_answers(options, &address, TWIN_PATIENCE) {
+        Ok(node) if node == core.own => Err(NodeError::Twin { state: options.state.clone(), node, address }),
         Ok(_) | Err(_) => Ok(()),
     }
 }

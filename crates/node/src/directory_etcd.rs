@@ -179,6 +179,14 @@ impl EtcdDirectory {
         }
     }
 
+    /// Who leads, as etcd has it at this moment.
+    ///
+    /// # Errors
+    /// [`EtcdError`] if etcd does not answer.
+    pub fn leader_in_etcd(&self) -> Result<Option<Leader>, EtcdError> {
+        Ok(self.store.leader()?.0)
+    }
+
     /// What is seen of the directory from here.
     pub fn sight(&self) -> Sight {
         let view = self.view();

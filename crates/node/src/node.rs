@@ -305,6 +305,7 @@ impl Node {
         let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;
         if let Some(shared) = core.directory.shared() {
+            advertised::refuse_leading_twin(&options, &core, shared)?;
             shared.begin()?;
         }
         advertised::refuse_twin(&options, &core)?;
