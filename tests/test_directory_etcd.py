@@ -521,6 +521,22 @@ def test_a_copy_of_the_state_of_a_node_is_refused_and_nothing_is_lost(hosts, sta
     assert names_of(original) == {"data", "more-a", "more-b"}
 
 
+def test_a_copy_that_was_elected_before_it_is_refused_makes_room_at_once(etcd, start_node, make_file, folder):
+    cluster = etcd()
+    choices = ["--directory", cluster.directory(), *ROOM]
+    host = start_node("host", options=choices)
+    original = start_node("original", options=[*choices, "--directory-host", "off"])
+    source = make_file("source", 70_000)
+    original.run("put", source, "--name", "data", "--rack", "original")
+    host.stop()
+    assert cluster.leader() is None
+    twin_of(original, cluster, start_node, folder)
+    assert cluster.leader() is None
+    host.start()
+    wait_until(lambda: are_all_up(host), SECONDS)
+    assert sha(host.run("get", "data", "-", text=False).stdout) == sha(source)
+
+
 def test_keys_that_something_else_wrote_are_refused(etcd, binary, folder, start_node):
     cluster = etcd()
     cluster.put("hinterland/pool", "their words")

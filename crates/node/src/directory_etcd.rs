@@ -531,6 +531,33 @@ impl EtcdDirectory {
     }
 }
 
+/// A directory that a node follows which is about to start. If it does not start, it leads no longer: others would wait for its lease.
+pub struct Following(Option<Arc<EtcdDirectory>>);
+
+impl Following {
+    /// As [`EtcdDirectory::begin`].
+    ///
+    /// # Errors
+    /// As [`EtcdDirectory::begin`].
+    pub fn begin(shared: &Arc<EtcdDirectory>) -> Result<Self, Refused> {
+        shared.begin()?;
+        Ok(Self(Some(Arc::clone(shared))))
+    }
+
+    /// The node has started.
+    pub fn kept(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.stop();
+        }
+    }
+}
+
 /// The lease under which this node leads, and until when it is believed.
 struct Held {
     lease: Lease,

@@ -4,7 +4,7 @@ use crate::advertised;
 use crate::belonging::{BelongingError, OWN_DIRECTORY, check_belonging, check_pool, note_pool, noted_pool};
 use crate::cache::{Cache, CacheOptions, CacheThreads, Near};
 use crate::core::{Core, RingTally};
-use crate::directory_etcd::{self, EtcdDirectory, OwnIdentity};
+use crate::directory_etcd::{self, EtcdDirectory, Following, OwnIdentity};
 use crate::directory_host::{DirectoryHost, DirectoryHostError};
 use crate::directory_link::DirectoryLink;
 use crate::heat_copies::{Fetches, HeatCopies};
@@ -304,11 +304,7 @@ impl Node {
         messages.extend(take_back(Path::new(SHARED_MEMORY)));
         let (core, cache_threads) = build(&options, key.clone(), advertised, &chosen.backing, &mut messages)?;
         open_shelf(&options, &core, &mut messages)?;
-        if let Some(shared) = core.directory.shared() {
-            advertised::refuse_leading_twin(&options, &core, shared)?;
-            shared.begin()?;
-        }
-        advertised::refuse_twin(&options, &core)?;
+        let following = follow_directory(&options, &core)?;
         let server = serve(&options, &core, listener, key, &mut messages)?;
         // Others may ask as soon as the directory knows the address, so joining comes last.
         // Another directory is noted only when it has said what it takes in.
@@ -333,6 +329,7 @@ impl Node {
         ];
         let cache_threads = Some(cache_threads);
         let (backing, folders) = chosen.kept();
+        following.into_iter().for_each(Following::kept);
         Ok(Self {
             core,
             server,
@@ -415,6 +412,18 @@ impl Node {
         }
         self.folders.into_iter().for_each(Marked::leave_if_empty);
     }
+}
+
+/// Follows who leads a directory that several nodes may host, and stands for election, unless this node would take the place of one that
+/// runs.
+fn follow_directory(options: &NodeOptions, core: &Core) -> Result<Option<Following>, NodeError> {
+    let mut following = None;
+    if let Some(shared) = core.directory.shared() {
+        advertised::refuse_leading_twin(options, core, shared)?;
+        following = Some(Following::begin(shared)?);
+    }
+    advertised::refuse_twin(options, core)?;
+    Ok(following)
 }
 
 /// Serves other nodes.
