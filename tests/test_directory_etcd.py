@@ -19,6 +19,7 @@ import pytest
 from etcd_servers import TREE, Cluster, needs_etcd, program
 from faults import patiently, sha, wait_until
 from loopback import free_port
+from test_belonging import start_adopting
 from test_clock import clock  # noqa: F401
 from test_mount_writing import Mount
 
@@ -535,6 +536,56 @@ def test_a_copy_that_was_elected_before_it_is_refused_makes_room_at_once(etcd, s
     host.start()
     wait_until(lambda: are_all_up(host), SECONDS)
     assert sha(host.run("get", "data", "-", text=False).stdout) == sha(source)
+
+
+def test_what_an_etcd_that_is_restored_does_not_know_is_adopted(hosts, make_file, folder):
+    cluster, nodes = hosts(names="ab")
+    a, b = nodes["a"], nodes["b"]
+    data = folder / f"etcd-{cluster.members[0].name}"
+    sums = {}
+
+    def put(node, name, size, *words):
+        source = make_file("source", size, seed=len(sums) + 1)
+        patiently(node, "put", source, "--name", name, "--rack", node.rack, *words)
+        sums[name] = sha(source)
+
+    def stop():
+        for node in (b, a):
+            assert node.stop() == 0
+        cluster.stop()
+
+    put(a, "kept", MEBIBYTE, "--copies", "2")
+    stop()
+    shutil.copytree(data, folder / "saved")
+    cluster.start()
+    for node in (a, b):
+        node.start()
+    put(a, "a/new", 5000)
+    put(b, "b/new", 3 * MEBIBYTE)
+    put(b, "both", 70_000, "--copies", "2")
+    b.run("region", "create", "scratch", "2M", "--rack", "b")
+    stop()
+    shutil.rmtree(data)
+    (folder / "saved").rename(data)
+    cluster.start()
+    for node in (a, b):
+        with pytest.raises(AssertionError, match="older than this node's objects"):
+            node.start()
+        assert cluster.leader() is None, "who does not start makes room at once"
+    start_adopting(a)
+    assert "adopted 2 objects, 73.2 KiB (a/new, both)" in a.words(), a.words()
+    start_adopting(b)
+    assert "adopted 2 objects, 3.07 MiB (b/new, both)" in b.words(), b.words()
+    assert [file.stat().st_size for file in (b.state / "rescued").iterdir()] == [2 * MEBIBYTE], b.words()
+    for node in (a, b):
+        node.stop()
+        node.start()
+    wait_until(lambda: are_all_up(a), SECONDS)
+    assert names_of(a) == set(sums)
+    for name, expected in sums.items():
+        assert sha(b.run("get", name, "-", text=False).stdout) == expected, name
+        assert len(a.json("stat", name)["homes"]) == (2 if name in ("kept", "both") else 1)
+    put(a, "later", 100)
 
 
 def test_keys_that_something_else_wrote_are_refused(etcd, binary, folder, start_node):
