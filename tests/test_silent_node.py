@@ -17,6 +17,7 @@ import urllib.request
 
 import pytest
 from faults import MEBIBYTE, wait_until
+from test_put_interrupted import CHUNK, waits_for_more
 
 # Longer than any of them waits, and far shorter than for ever.
 SECONDS = 60
@@ -154,6 +155,29 @@ def test_a_put_whose_node_is_stopped_meanwhile_says_so_and_goes_on(node):
         put.stdin.close()
     assert put.wait(SECONDS) == 0
     assert node.run("get", "late", "-", text=False).stdout == content
+
+
+def test_the_room_of_puts_that_end_while_their_home_has_no_lease_is_given_back(start_node):
+    room = ["--capacity", "256M", "--lease", "1"]
+    directory = start_node("d", options=room)
+    asked, home = (start_node(name, {"HINTERLAND_LOG": "debug"}, join=directory.address, options=room) for name in "ab")
+    puts = []
+    for number in range(2):
+        command = asked.command("put", "-", "--name", f"half-{number}", "--rack", home.rack)
+        put = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, bufsize=0)
+        put.stdin.write(bytes(CHUNK))
+        wait_until(lambda put=put: waits_for_more(put), SECONDS)
+        puts.append(put)
+    assert home.json("status")["used_bytes"] >= 2 * CHUNK
+    with stopped(home):
+        wait_until(lambda: not all(member["up"] for member in directory.json("status")["members"]), SECONDS)
+        for number, put in enumerate(puts):
+            put.kill()
+            put.wait()
+            put.stdin.close()
+            # The first is said to the home, which may read it later; for the second it is not asked so soon again.
+            wait_until(lambda number=number: asked.words().count("hears of the abandoned put") == number + 1, SECONDS, why=asked.words)
+    wait_until(lambda: home.json("status")["used_bytes"] == 0, SECONDS)
 
 
 def test_what_a_stopped_home_holds_is_removed_without_waiting_long(two_racks, make_file):

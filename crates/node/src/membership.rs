@@ -237,12 +237,9 @@ impl Membership {
         directory: &DirectoryLink,
         holdings: &Holdings,
     ) -> Result<Vec<String>, Refused> {
-        let mut held: Vec<Held> = holdings
-            .all()
-            .into_iter()
-            .filter(|holding| !holding.is_writing())
-            .map(|holding| held(&holding))
-            .collect();
+        let (halves, there): (Vec<_>, Vec<_>) =
+            holdings.all().into_iter().partition(|holding| holding.is_writing());
+        let mut held: Vec<Held> = there.iter().map(|holding| held(holding)).collect();
         let mut newer = Vec::new();
         if adoption == Adoption::All {
             newer.extend(held.drain(..).map(|held| held.object));
@@ -272,6 +269,8 @@ impl Membership {
                 _ => return Err(Refused::new(errno::EIO, "the directory did not say what to delete")),
             }
             if end == held.len() {
+                // The directory counts on none of them any more, and has nobody let go of what it was not told of.
+                halves.iter().for_each(|half| drop_copy(holdings, half.object, half.epoch()));
                 return self.adopt(directory, holdings, &newer);
             }
             after = held[end - 1].object;
@@ -332,15 +331,19 @@ impl Membership {
     }
 
     fn let_go(&self, directory: &DirectoryLink, holdings: &Holdings, object: ObjectId, epoch: Epoch) {
-        // An object of another epoch is a newer copy, which stays.
-        if holdings.find(object).is_ok_and(|holding| holding.epoch() == epoch) {
-            holdings.drop_object(object);
-        }
+        drop_copy(holdings, object, epoch);
         fault_point::reach("let-go-dropped");
         let command = Command::Forget { object, node: self.node, incarnation: self.incarnation.get(), epoch };
         if let Err(refused) = directory.apply(&command) {
             tracing::debug!(%refused, "the directory asks again with the next heartbeat");
         }
+    }
+}
+
+/// An object of another epoch is a newer copy, which stays.
+fn drop_copy(holdings: &Holdings, object: ObjectId, epoch: Epoch) {
+    if holdings.find(object).is_ok_and(|holding| holding.epoch() == epoch) {
+        holdings.drop_object(object);
     }
 }
 
