@@ -68,7 +68,7 @@ impl Way {
 pub struct Peers {
     identity: PeerIdentity,
     endpoints: Mutex<HashMap<(Way, String), Arc<RdmaEndpoint>>>,
-    /// When homes were last waited for in vain when they were to drop an object.
+    /// When nodes were last waited for in vain. Homes that are to drop an object are asked for nothing so soon again.
     silent: Mutex<HashMap<String, Instant>>,
     closer: Arc<Closer>,
 }
@@ -127,21 +127,20 @@ impl Peers {
         self.drop_within(address, object, DROP_TIMEOUT)
     }
 
-    /// Who removes many objects waits for a silent home once, not for each of them.
+    /// Who removes many objects waits for a silent home once, not for each of them, and who has waited for it with a put not at all.
     fn drop_within(&self, address: &str, object: ObjectId, within: Duration) -> Result<(), Refused> {
-        let is_silent = |since: &Instant| since.elapsed() < SILENT_REST;
-        if self.lock_silent().get(address).is_some_and(is_silent) {
+        if self.lock_silent().get(address).is_some_and(|since| since.elapsed() < SILENT_REST) {
             let text = format!("{address} has not answered a moment ago");
             return Err(Refused::new(errno::EHOSTUNREACH, text));
         }
-        let begun = Instant::now();
-        let answer = self.call_within(address, &PeerRequest::HomeDrop { object }, within);
-        if answer.is_err() && begun.elapsed() >= within {
-            let mut silent = self.lock_silent();
-            silent.retain(|_, since| is_silent(since));
-            silent.insert(address.to_owned(), Instant::now());
-        }
-        answer.map(drop)
+        self.call_within(address, &PeerRequest::HomeDrop { object }, within).map(drop)
+    }
+
+    /// Nobody answered at an address for as long as was waited.
+    fn note_silent(&self, address: &str) {
+        let mut silent = self.lock_silent();
+        silent.retain(|_, since| since.elapsed() < SILENT_REST);
+        silent.insert(address.to_owned(), Instant::now());
     }
 
     fn lock_silent(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
@@ -168,26 +167,45 @@ impl Peers {
         request: &PeerRequest,
         within: Duration,
     ) -> Result<PeerReply, Refused> {
-        let body = encode(request)?;
-        // Over TCP always: some take seconds, and a queue pair has one at a time.
-        let ask = |endpoint: &RdmaEndpoint| match is_urgent(request) {
-            true => endpoint.tcp().call_urgent_within(&body, within),
-            false => endpoint.tcp().call_within(&body, within),
-        };
-        let mut answer = ask(&*self.connected(way, address)?);
-        if answer.as_ref().is_err_and(|error| error.is_connection_lost()) {
-            self.forget_on(way, address);
-            answer = ask(&*self.connected(way, address)?);
+        let begun = Instant::now();
+        let answer = self.exchange(way, address, request, within);
+        // Whoever is not let in has waited for so long, too.
+        if answer.is_err() && begun.elapsed() >= within.min(self.identity.timeout) {
+            self.note_silent(address);
         }
-        let answer = answer.inspect_err(|error| {
-            if error.is_connection_lost() {
-                self.forget_on(way, address);
-            }
-        })?;
-        match decode(&answer)? {
+        match decode(&answer?)? {
             PeerReply::Error { code, text } => Err(Refused::new(code, text)),
             reply => Ok(reply),
         }
+    }
+
+    fn exchange(
+        &self,
+        way: Way,
+        address: &str,
+        request: &PeerRequest,
+        within: Duration,
+    ) -> Result<Vec<u8>, Refused> {
+        let body = encode(request)?;
+        // Over TCP always: some take seconds, and a queue pair has one at a time.
+        let ask = |endpoint: &RdmaEndpoint, within| match is_urgent(request) {
+            true => endpoint.tcp().call_urgent_within(&body, within),
+            false => endpoint.tcp().call_within(&body, within),
+        };
+        let endpoint = self.connected(way, address)?;
+        let begun = Instant::now();
+        let mut answer = ask(&endpoint, within);
+        // A connection that has ended is no answer; a node that was silent for all of the time has had it.
+        let left = within.saturating_sub(begun.elapsed());
+        if answer.as_ref().is_err_and(|error| error.is_connection_lost()) && !left.is_zero() {
+            self.forget_on(way, address);
+            answer = ask(&*self.connected(way, address)?, left);
+        }
+        Ok(answer.inspect_err(|error| {
+            if error.is_connection_lost() {
+                self.forget_on(way, address);
+            }
+        })?)
     }
 
     /// Asks a node once, over a connection that is there or that can be made; the caller asks again, perhaps somebody else.
@@ -436,6 +454,22 @@ mod tests {
         assert_eq!(service.waiting.load(Ordering::SeqCst), asked);
         *service.is_let_go.lock().unwrap() = true;
         service.changed.notify_all();
+    }
+
+    #[test]
+    fn a_node_that_was_silent_for_all_of_the_time_is_not_asked_again_at_once() {
+        let (service, server, peers) = slow_peer(1);
+        let address = server.address().to_string();
+        let slow = PeerRequest::Directory(b"slow".to_vec());
+        let answer = peers.call_within(&address, &slow, Duration::from_millis(200));
+        let dropped = peers.drop_at_home(&address, ObjectId(1));
+        let sessions = service.sessions.load(Ordering::SeqCst);
+        let asked = (service.waiting.load(Ordering::SeqCst), sessions);
+        *service.is_let_go.lock().unwrap() = true;
+        service.changed.notify_all();
+        assert_eq!(answer.unwrap_err().code, errno::EHOSTUNREACH);
+        assert!(dropped.is_err());
+        assert_eq!(asked, (1, 1), "one question over one connection");
     }
 
     #[test]
