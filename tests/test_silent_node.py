@@ -157,6 +157,26 @@ def test_a_put_whose_node_is_stopped_meanwhile_says_so_and_goes_on(node):
     assert node.run("get", "late", "-", text=False).stdout == content
 
 
+@pytest.mark.parametrize("chunks", [1, 2], ids=["before it is sealed", "before there is more room"])
+def test_a_put_whose_home_is_stopped_ends_with_the_lease_of_that_home(start_node, chunks):
+    room = ["--capacity", "256M"]
+    directory = start_node("d", options=room)
+    asked, home = (start_node(name, join=directory.address, options=room) for name in "ab")
+    command = asked.command("put", "-", "--name", "half", "--rack", home.rack)
+    put = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    put.stdin.write(bytes(chunks * CHUNK))
+    wait_until(lambda: waits_for_more(put), SECONDS)
+    with stopped(home):
+        if chunks == 2:
+            put.stdin.write(bytes(CHUNK))
+        _, said = put.communicate(timeout=SECONDS)
+        assert put.returncode == 1 and b"is down: it has not answered for its lease" in said, said
+        assert said.count(b"waiting for") == 1 and home.address.encode() in said, said
+        assert asked.json("ls") == []
+    wait_until(lambda: asked.run("put", "/dev/null", "--name", "half", "--rack", home.rack, check=False).returncode == 0, SECONDS)
+    wait_until(lambda: home.json("status")["used_bytes"] < CHUNK, SECONDS)
+
+
 def test_the_room_of_puts_that_end_while_their_home_has_no_lease_is_given_back(start_node):
     room = ["--capacity", "256M", "--lease", "1"]
     directory = start_node("d", options=room)
@@ -178,6 +198,32 @@ def test_the_room_of_puts_that_end_while_their_home_has_no_lease_is_given_back(s
             # The first is said to the home, which may read it later; for the second it is not asked so soon again.
             wait_until(lambda number=number: asked.words().count("hears of the abandoned put") == number + 1, SECONDS, why=asked.words)
     wait_until(lambda: home.json("status")["used_bytes"] == 0, SECONDS)
+
+
+def test_a_put_goes_on_with_a_home_that_was_stopped_for_less_than_its_lease(start_node):
+    room = ["--capacity", "256M", "--lease", "60"]
+    directory = start_node("d", options=room)
+    asked, home = (start_node(name, join=directory.address, options=room) for name in "ab")
+    command = asked.command("put", "-", "--name", "whole", "--rack", home.rack)
+    put = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    put.stdin.write(bytes(CHUNK))
+    wait_until(lambda: waits_for_more(put), SECONDS)
+    with stopped(home):
+        put.stdin.close()
+        os.set_blocking(put.stderr.fileno(), False)
+        words = b""
+
+        def is_told():
+            nonlocal words
+            words += put.stderr.read() or b""
+            return b"waiting for" in words
+
+        wait_until(is_told, SECONDS)
+        # It looks whether the home is up, more than once.
+        time.sleep(3)
+        assert put.poll() is None, words
+    assert put.wait(SECONDS) == 0
+    assert asked.run("get", "whole", "-", text=False).stdout == bytes(CHUNK)
 
 
 def test_what_a_stopped_home_holds_is_removed_without_waiting_long(two_racks, make_file):

@@ -160,6 +160,19 @@ impl Peers {
         self.call_by(Way::Common, address, request, within)
     }
 
+    /// As [`call`](Self::call), for what a home does for a put, while `goes_on` says that it is worth to wait for it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub fn call_home(
+        &self,
+        address: &str,
+        request: &PeerRequest,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<PeerReply, Refused> {
+        self.call_while(Way::Common, address, request, (patience(bytes_gone_through(request)), goes_on))
+    }
+
     fn call_by(
         &self,
         way: Way,
@@ -167,10 +180,21 @@ impl Peers {
         request: &PeerRequest,
         within: Duration,
     ) -> Result<PeerReply, Refused> {
+        self.call_while(way, address, request, (within, &|| true))
+    }
+
+    fn call_while(
+        &self,
+        way: Way,
+        address: &str,
+        request: &PeerRequest,
+        (within, goes_on): (Duration, &dyn Fn() -> bool),
+    ) -> Result<PeerReply, Refused> {
         let begun = Instant::now();
-        let answer = self.exchange(way, address, request, within);
+        let answer = self.exchange(way, address, request, (within, goes_on));
         // Whoever is not let in has waited for so long, too.
-        if answer.is_err() && begun.elapsed() >= within.min(self.identity.timeout) {
+        let is_over = || begun.elapsed() >= within.min(self.identity.timeout) || !goes_on();
+        if answer.is_err() && is_over() {
             self.note_silent(address);
         }
         match decode(&answer?)? {
@@ -184,20 +208,20 @@ impl Peers {
         way: Way,
         address: &str,
         request: &PeerRequest,
-        within: Duration,
+        (within, goes_on): (Duration, &dyn Fn() -> bool),
     ) -> Result<Vec<u8>, Refused> {
         let body = encode(request)?;
         // Over TCP always: some take seconds, and a queue pair has one at a time.
         let ask = |endpoint: &RdmaEndpoint, within| match is_urgent(request) {
             true => endpoint.tcp().call_urgent_within(&body, within),
-            false => endpoint.tcp().call_within(&body, within),
+            false => endpoint.tcp().call_while(&body, within, goes_on),
         };
         let endpoint = self.connected(way, address)?;
         let begun = Instant::now();
         let mut answer = ask(&endpoint, within);
         // A connection that has ended is no answer; a node that was silent for all of the time has had it.
         let left = within.saturating_sub(begun.elapsed());
-        if answer.as_ref().is_err_and(|error| error.is_connection_lost()) && !left.is_zero() {
+        if answer.as_ref().is_err_and(|error| error.is_connection_lost()) && !left.is_zero() && goes_on() {
             self.forget_on(way, address);
             answer = ask(&*self.connected(way, address)?, left);
         }

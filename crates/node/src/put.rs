@@ -6,12 +6,19 @@ use crate::holdings::Holdings;
 use crate::membership::Incarnation;
 use crate::peers::Peers;
 use crate::refused::{Refused, errno};
-use hinterland_directory::{Command, ContentDigest, HomeInfo, OnTarget, Placement, Reply, Writer};
+use hinterland_directory::{
+    Command, ContentDigest, HomeInfo, MemberState, OnTarget, Placement, Reply, Writer,
+};
 use hinterland_proto::control::{self, Home, ObjectInfo, ObjectState, PeerReply, PeerRequest};
 use hinterland_types::{NodeId, ObjectId, ObjectName};
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often the directory is asked whether a home is up that does not answer.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Runs the puts of this node's sessions.
 pub struct Puts {
@@ -174,7 +181,7 @@ impl Puts {
             if home.node == self.own {
                 self.holdings.grow(object, bytes)?;
             } else {
-                self.peers.call(&home.address, &PeerRequest::HomeGrow { object, bytes })?;
+                self.ask_home(home, &PeerRequest::HomeGrow { object, bytes })?;
             }
         }
         Ok(())
@@ -327,7 +334,31 @@ impl Puts {
             return Ok(());
         }
         let request = PeerRequest::HomeCreate { object, epoch: home.epoch, name, bytes: new.bytes, ticket };
-        self.peers.call(&home.address, &request).map(drop)
+        self.ask_home(home, &request).map(drop)
+    }
+
+    /// Asks another node for its part of a put, for as long as the directory counts on it: one that is only slow renews its lease
+    /// meanwhile, and one whose lease has run out has lost what is not sealed.
+    fn ask_home(&self, home: &HomeInfo, request: &PeerRequest) -> Result<PeerReply, Refused> {
+        let (looked, is_down) = (Cell::new(Instant::now()), Cell::new(false));
+        let goes_on = || {
+            if !is_down.get() && looked.get().elapsed() >= LOOK {
+                is_down.set(self.is_down(home.node));
+                looked.set(Instant::now());
+            }
+            !is_down.get()
+        };
+        self.peers.call_home(&home.address, request, &goes_on).map_err(|refused| match is_down.get() {
+            true => went_down(home),
+            false => refused,
+        })
+    }
+
+    /// Whether the directory says that a node is down.
+    fn is_down(&self, node: NodeId) -> bool {
+        // One that does not answer says nothing.
+        let Ok(Reply::Members(members)) = self.directory.apply_soon(&Command::Members) else { return false };
+        members.iter().all(|member| member.node != node || member.state == MemberState::Down)
     }
 
     fn seal_homes(
@@ -341,7 +372,7 @@ impl Puts {
             let found = if home.node == self.own {
                 self.holdings.seal(object, bytes)?
             } else {
-                match self.peers.call(&home.address, &PeerRequest::HomeSeal { object, bytes })? {
+                match self.ask_home(home, &PeerRequest::HomeSeal { object, bytes })? {
                     PeerReply::Sealed { digest } => digest,
                     _ => return Err(confused()),
                 }
@@ -384,6 +415,14 @@ pub fn placement(placement: control::Placement) -> Placement {
 /// A home that has just answered, for people and programs.
 fn up(home: HomeInfo) -> Home {
     Home { node: home.node, rack: home.rack, address: home.address, up: true, heat: false }
+}
+
+fn went_down(home: &HomeInfo) -> Refused {
+    let text = format!(
+        "{} at {} in rack {}, which takes the bytes, is down: it has not answered for its lease (hint: is it stopped, dead or cut off? put it again; --rack names another rack)",
+        home.node, home.address, home.rack
+    );
+    Refused::new(errno::EHOSTUNREACH, text)
 }
 
 fn confused() -> Refused {

@@ -12,6 +12,8 @@ use std::io::Read;
 
 /// `errno` of a pool without room.
 const ENOSPC: i32 = 28;
+/// `errno` of a home that does not answer.
+const EHOSTUNREACH: i32 = 113;
 /// Bytes that are read and sent at once.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Room that a stream of unknown size begins with: most files are no larger, and need not ask for any more.
@@ -255,8 +257,11 @@ impl PutWriter {
     fn grow(&self, needed: u64) -> Result<u64, PoolError> {
         let object = self.object;
         let generous = needed + GROW_BYTES_MAX.min(needed);
-        if self.pool.done(&Request::PutGrow { object, bytes: generous }).is_ok() {
-            return Ok(generous);
+        match self.pool.done(&Request::PutGrow { object, bytes: generous }) {
+            Ok(()) => return Ok(generous),
+            // A home that was waited for in vain is not asked for less.
+            Err(error @ PoolError::Refused { code: EHOSTUNREACH, .. }) => return Err(error),
+            Err(_) => {}
         }
         self.pool.done(&Request::PutGrow { object, bytes: needed })?;
         Ok(needed)

@@ -108,6 +108,20 @@ pub(super) struct Connector {
     pub limits: PeerLimits,
 }
 
+/// How long an answer is waited for.
+struct Patience<'a> {
+    started: Instant,
+    within: Duration,
+    goes_on: &'a dyn Fn() -> bool,
+}
+
+impl Patience<'_> {
+    /// From this moment on.
+    fn new(within: Duration) -> Self {
+        Self { started: Instant::now(), within, goes_on: &|| true }
+    }
+}
+
 impl TcpEndpoint {
     /// Connects and opens a session.
     ///
@@ -200,8 +214,24 @@ impl TcpEndpoint {
     /// As [`call_within`](Endpoint::call_within).
     pub fn call_urgent_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         check_call(body)?;
-        let started = Instant::now();
-        self.reply(self.exchange_on(self.urgent_stream(), &plain(FrameKind::Call, body), started, within)?)
+        let patience = Patience::new(within);
+        self.reply(self.exchange_on(self.urgent_stream(), &plain(FrameKind::Call, body), &patience)?)
+    }
+
+    /// Sends a message as [`call_within`](Endpoint::call_within) does, and gives up before if `goes_on` says no: it is asked again and
+    /// again while the peer is silent, about every [`WAIT_SLICE`](super::WAIT_SLICE), and the answer waits for it.
+    ///
+    /// # Errors
+    /// As [`call_within`](Endpoint::call_within).
+    pub fn call_while(
+        &self,
+        body: &[u8],
+        within: Duration,
+        goes_on: &dyn Fn() -> bool,
+    ) -> Result<Vec<u8>, FabricError> {
+        check_call(body)?;
+        let patience = Patience { goes_on, ..Patience::new(within) };
+        self.reply(self.exchange_on(self.any_stream(), &plain(FrameKind::Call, body), &patience)?)
     }
 
     fn reply(&self, answer: Answer) -> Result<Vec<u8>, FabricError> {
@@ -237,17 +267,17 @@ impl TcpEndpoint {
 
     /// One request, one answer, on one stream.
     fn exchange(&self, request: &Request<'_>, within: Duration) -> Result<Answer, FabricError> {
-        let started = Instant::now();
-        self.exchange_on(self.any_stream(), request, started, within)
+        let patience = Patience::new(within);
+        self.exchange_on(self.any_stream(), request, &patience)
     }
 
     fn exchange_on(
         &self,
         mut guard: MutexGuard<'_, Option<Channel>>,
         request: &Request<'_>,
-        started: Instant,
-        within: Duration,
+        patience: &Patience<'_>,
     ) -> Result<Answer, FabricError> {
+        let Patience { started, within, .. } = *patience;
         if started.elapsed() >= within {
             // All streams were taken for so long; nothing was sent.
             return Err(FabricError::Timeout {
@@ -263,7 +293,7 @@ impl TcpEndpoint {
         // SAFETY: the memory of the request is borrowed by our caller; the channel is dropped below unless the
         // answer was received.
         unsafe { channel.begin(request) };
-        let result = self.finish_exchange(channel, started, within);
+        let result = self.finish_exchange(channel, patience);
         if result.is_err() {
             *guard = None;
         }
@@ -280,12 +310,7 @@ impl TcpEndpoint {
         self.connector.join().inspect_err(|error| *unopened() = Some((Instant::now(), error.clone())))
     }
 
-    fn finish_exchange(
-        &self,
-        channel: &mut Channel,
-        started: Instant,
-        within: Duration,
-    ) -> Result<Answer, FabricError> {
+    fn finish_exchange(&self, channel: &mut Channel, patience: &Patience<'_>) -> Result<Answer, FabricError> {
         let wait = match self.connector.options.mode {
             Mode::Blocking => Wait::Sleep,
             Mode::Polling => Wait::Never,
@@ -298,7 +323,7 @@ impl TcpEndpoint {
                 return Ok(answer);
             }
             if wait == Wait::Sleep || spinner.pause() {
-                self.connector.check(started, within, channel)?;
+                self.connector.check(patience, channel)?;
             }
         }
     }
@@ -512,11 +537,15 @@ impl Connector {
         }
     }
 
-    fn check(&self, started: Instant, within: Duration, channel: &Channel) -> Result<(), FabricError> {
-        if started.elapsed() < within {
+    fn check(&self, patience: &Patience<'_>, channel: &Channel) -> Result<(), FabricError> {
+        let (waited, during) = (patience.started.elapsed(), channel.during());
+        if waited >= patience.within {
+            return Err(FabricError::Timeout { peer: self.peer, during, after: patience.within });
+        }
+        if (patience.goes_on)() {
             return Ok(());
         }
-        Err(FabricError::Timeout { peer: self.peer, during: channel.during(), after: within })
+        Err(FabricError::Timeout { peer: self.peer, during, after: waited })
     }
 
     /// Turns the answer to a read or write into a result.
