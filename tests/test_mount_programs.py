@@ -4,6 +4,8 @@ import ctypes
 import errno
 import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 from faults import wait_until
@@ -92,3 +94,35 @@ def test_a_folder_that_is_read_anew_shows_what_is_there(mount, node):
     assert os.listdir(file) == ["two"]
     os.close(file)
     wait_until(lambda: names(node) == ["above/folder/two"])
+
+
+# Writes files and ends without closing them.
+LEAVES_OPEN = """
+import os, sys
+for number in range(40):
+    os.write(os.open(f"{sys.argv[1]}/out{number:02}", os.O_CREAT | os.O_WRONLY), b"x" * 1_000_000)
+os._exit(0)
+"""
+
+
+def test_what_a_program_leaves_open_as_it_ends_is_there_when_its_mount_has_gone(node):
+    node.run("run", "--writable", "--", sys.executable, "-c", LEAVES_OPEN, "/pool")
+    assert names(node) == [f"out{number:02}" for number in range(40)]
+
+
+@pytest.mark.parametrize("is_busy", [False, True], ids=["unused", "busy"])
+def test_what_was_closed_is_there_when_the_mount_was_stopped_at_once(mount, node, is_busy):
+    with subprocess.Popen(["sleep", "60"], cwd=mount.folder if is_busy else None) as somebody:
+        subprocess.run([sys.executable, "-c", LEAVES_OPEN, mount.folder], check=True)
+        mount.stop()
+        somebody.kill()
+    assert names(node) == [f"out{number:02}" for number in range(40)]
+
+
+def test_what_is_still_written_as_the_mount_is_cut_off_is_no_object(mount, node):
+    file = os.open(mount / "file", os.O_CREAT | os.O_WRONLY)
+    os.write(file, b"the first half")
+    # Busy all the same: the file is open.
+    assert subprocess.run(["umount", "--force", mount.folder], capture_output=True).returncode != 0
+    mount.process.wait(30)
+    assert code_of(lambda: os.close(file)) == errno.ENOTCONN and names(node) == []

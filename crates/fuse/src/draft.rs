@@ -53,6 +53,8 @@ pub(crate) struct Inner {
     /// Whether a descriptor of it was ever closed. The kernel says so before it says that a handle is used no longer, unless the program
     /// was killed while it was opening the file.
     was_closed: bool,
+    /// Whether that was after the last descriptor was opened and a program has written last.
+    is_closed: bool,
     /// Whether it is forgotten, so that nobody opens it who had found it just before.
     pub(crate) has_ended: bool,
     made: Instant,
@@ -130,6 +132,7 @@ impl Inner {
             writers: 0,
             awaited: Vec::new(),
             was_closed: false,
+            is_closed: false,
             has_ended: false,
             made: Instant::now(),
         }
@@ -150,6 +153,11 @@ impl Inner {
     /// Whether it is not being written any more.
     pub(crate) fn is_over(&self) -> bool {
         !matches!(self.fate, Fate::Open)
+    }
+
+    /// Whether it is to be published, and perhaps only the kernel has to say so still.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closed && self.changed && self.name.is_some() && !self.is_over()
     }
 
     /// Whether the pool has all its bytes.
@@ -202,6 +210,7 @@ impl Inner {
     pub(crate) fn open(&mut self, thread: u32, writes: bool) {
         self.handles += 1;
         self.writers += u64::from(writes);
+        self.is_closed &= !writes;
         if writes {
             self.has_come(thread);
         }
@@ -275,6 +284,7 @@ impl Inner {
     /// Notes who wrote, if a program did and not the kernel by itself.
     pub(crate) fn written_by(&mut self, thread: u32) {
         self.writer = Writer::of(thread);
+        self.is_closed = false;
     }
 
     /// Whether anything can still come of it.
@@ -307,7 +317,7 @@ impl Inner {
     pub(crate) fn flush(&mut self, thread: u32, inode: u64) -> Result<bool, SourceError> {
         let who = Writer::of(thread);
         let is_killed = Writer::is_killed(thread);
-        self.was_closed = true;
+        (self.was_closed, self.is_closed) = (true, true);
         if let Err(error) = self.check() {
             self.fail(error.code);
             return Err(error);

@@ -5,14 +5,24 @@
 //! could have another, `close` waits for that and hears of errors. Otherwise it happens when the kernel tells, by `release`, that nobody
 //! has the file open any more. A program that is killed while it writes leaves what was there before: each of its descriptors is
 //! closed with a `flush`, and what makes that request is ending by a signal.
+//!
+//! Who unmounts what nobody uses any more is not waited for by the kernel: it forgets the releases that nobody has read yet. What was
+//! closed is published then as well.
 
 use crate::draft::Draft;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Set in the inode numbers of files that were objects before they were written; neither object identifiers nor folders reach it.
 pub(crate) const DRAFT_BIT: u64 = 1 << 62;
+
+/// How long one file may take to be published before those that wait are given up, and the kernel to tell of the next release.
+const PUBLISHES_WITHIN: Duration = Duration::from_secs(60);
+const RELEASES_WITHIN: Duration = Duration::from_secs(1);
+/// Pause between two looks at what is not published yet.
+const SETTLE_PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Default)]
 struct Table {
@@ -49,6 +59,34 @@ impl Drafts {
     /// A file by its number.
     pub(crate) fn find(&self, inode: u64) -> Option<Arc<Draft>> {
         self.lock().by_inode.get(&inode).cloned()
+    }
+
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Draft>> {
+        self.lock().by_inode.values().cloned().collect()
+    }
+
+    /// Waits until what was closed is published, for as long as it becomes less: a file of which somebody has another descriptor cannot be
+    /// told from one that is closed.
+    pub(crate) fn settle(&self) {
+        let (mut least, mut since) = (usize::MAX, Instant::now());
+        loop {
+            let (mut closed, mut in_use) = (0, 0);
+            for file in self.all() {
+                match file.inner_if_free() {
+                    None => in_use += 1,
+                    Some(inner) => closed += usize::from(inner.is_closed()),
+                }
+            }
+            if closed + in_use < least {
+                (least, since) = (closed + in_use, Instant::now());
+            }
+            let within = if in_use > 0 { PUBLISHES_WITHIN } else { RELEASES_WITHIN };
+            if least == 0 || since.elapsed() >= within {
+                return;
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+        }
     }
 
     /// A file by its name.

@@ -5,6 +5,7 @@ use crate::draft::Draft;
 use crate::drafts::Drafts;
 use crate::folders::Folders;
 use crate::listing::{Child, children, is_folder};
+use crate::mount::Trace;
 use crate::open_files::{OpenFile, OpenFiles, may_pass_through};
 use crate::remembered::Remembered;
 use crate::replaced::Replaced;
@@ -19,7 +20,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 /// How long the kernel keeps attributes of objects: they never change.
@@ -45,7 +46,7 @@ pub(crate) struct PoolFiles {
     pub(crate) passthrough: Arc<AtomicBool>,
     tree: Mutex<Tree>,
     pub(crate) open_files: OpenFiles,
-    pub(crate) drafts: Drafts,
+    pub(crate) drafts: Arc<Drafts>,
     pub(crate) folders: Folders,
     pub(crate) remembered: Remembered,
     replaced: Replaced,
@@ -54,6 +55,8 @@ pub(crate) struct PoolFiles {
     open_folders: Mutex<HashMap<u64, OpenFolder>>,
     pub(crate) listing_count: AtomicU64,
     pub(crate) ended: Mutex<Sender<()>>,
+    /// Whether the kernel has the mount still; nothing before it is mounted, or where that is not shown.
+    pub(crate) kept: Arc<OnceLock<Trace>>,
 }
 
 /// What a name leads to, and how long the kernel may take that for true.
@@ -70,7 +73,8 @@ impl PoolFiles {
         source: Arc<dyn Source>,
         owner: Owner,
         passthrough: Arc<AtomicBool>,
-        ended: Sender<()>,
+        drafts: Arc<Drafts>,
+        (kept, ended): (Arc<OnceLock<Trace>>, Sender<()>),
     ) -> Self {
         Self {
             source,
@@ -78,7 +82,7 @@ impl PoolFiles {
             passthrough,
             tree: Mutex::new(Tree::new()),
             open_files: OpenFiles::default(),
-            drafts: Drafts::default(),
+            drafts,
             folders: Folders::default(),
             remembered: Remembered::default(),
             replaced: Replaced::default(),
@@ -86,6 +90,7 @@ impl PoolFiles {
             open_folders: Mutex::default(),
             listing_count: AtomicU64::new(0),
             ended: Mutex::new(ended),
+            kept,
         }
     }
 

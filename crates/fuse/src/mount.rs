@@ -1,6 +1,7 @@
 //! Mounting and unmounting, and why it cannot be done.
 
 use crate::attributes::Owner;
+use crate::drafts::Drafts;
 use crate::filesystem::PoolFiles;
 use crate::machine::DEVICE;
 use crate::source::Source;
@@ -11,11 +12,12 @@ use nix::sys::stat::{major, makedev, minor};
 use nix::unistd::{getgid, getuid};
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// The kind of file system that `/proc/mounts` shows, behind `fuse.`.
 const KIND: &str = "hinterland";
@@ -27,6 +29,9 @@ const READ_AHEAD_KIB: u32 = 1024;
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks that find a mount in other namespaces only, before it is left there.
 const LOOKS_MIN: u32 = 5;
+/// How long it takes the kernel at most from when nobody can ask a mount any more until it is gone, and how often that is looked at.
+const GOES_WITHIN: Duration = Duration::from_secs(2);
+const GOES_LOOK: Duration = Duration::from_millis(1);
 
 /// How to mount.
 #[derive(Debug, Clone)]
@@ -148,6 +153,7 @@ pub struct Mounted {
     folder: PathBuf,
     device: u64,
     passthrough: Arc<AtomicBool>,
+    drafts: Arc<Drafts>,
 }
 
 /// Mounts a pool. `ended` hears of the end of the mount, whoever unmounts.
@@ -164,12 +170,19 @@ pub fn mount(
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     let owner = Owner { user, group, writable: options.writable };
     let passthrough = Arc::new(AtomicBool::new(options.passthrough));
-    let files = PoolFiles::new(source, owner, passthrough.clone(), ended);
+    let kept = Arc::new(OnceLock::new());
+    let drafts = Arc::new(Drafts::default());
+    let files =
+        PoolFiles::new(source, owner, passthrough.clone(), Arc::clone(&drafts), (Arc::clone(&kept), ended));
     let session = Session::new(files, &folder, &configuration(options))
         .and_then(Session::spawn)
         .map_err(|error| refused(&folder, error))?;
     let device = device_of(&folder).map_err(|error| refused(&folder, error))?;
-    let mounted = Mounted { session, folder, device, passthrough };
+    if let Some(trace) = Trace::of(device) {
+        // It is set here only.
+        let _ = kept.set(trace);
+    }
+    let mounted = Mounted { session, folder, device, passthrough, drafts };
     mounted.set_read_ahead();
     Ok(mounted)
 }
@@ -196,15 +209,19 @@ impl Mounted {
     /// # Errors
     /// [`MountError::Other`] when the kernel refuses even to take the mount out of sight.
     pub fn unmount(self) -> Result<Unmounted, MountError> {
-        let Self { session, folder, device, .. } = self;
+        let Self { session, folder, device, drafts, .. } = self;
         let failed = |folder, error| MountError::Other { doing: "unmounting", folder, error };
-        let Some(ended) = end(session, device) else { return Ok(Unmounted::Elsewhere) };
+        let Some(ended) = end(session, device) else {
+            drafts.settle();
+            return Ok(Unmounted::Elsewhere);
+        };
         match ended {
             Ok(()) => Ok(Unmounted::Clean),
             // Somebody else unmounted it meanwhile.
             Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => Ok(Unmounted::Clean),
             Err(error) if error.raw_os_error() == Some(Errno::EBUSY as i32) => {
                 umount2(&folder, MntFlags::MNT_DETACH).map_err(|error| failed(folder, error.into()))?;
+                drafts.settle();
                 Ok(Unmounted::Busy)
             }
             // A worker was about to ask for the next request when the kernel ended the connection: the mount is going or
@@ -220,10 +237,38 @@ impl Mounted {
     }
 
     fn set_read_ahead(&self) {
-        let (major, minor) = (major(self.device), minor(self.device));
-        let path = format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb");
+        let path = path_of(self.device).join("read_ahead_kb");
         if let Err(error) = fs::write(&path, READ_AHEAD_KIB.to_string()) {
-            tracing::debug!("read-ahead stays as it is: {path}: {error}");
+            tracing::debug!("read-ahead stays as it is: {}: {error}", path.display());
+        }
+    }
+}
+
+/// What the kernel shows of a mount for as long as it has it, in whichever namespace, and longer than it lets anybody ask.
+pub(crate) struct Trace {
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Trace {
+    fn of(device: u64) -> Option<Self> {
+        let path = path_of(device);
+        let inode = fs::metadata(&path).ok()?.ino();
+        Some(Self { path, inode })
+    }
+
+    /// Whether the mount has gone within a moment. It has not as long as anybody has one of its files open.
+    pub(crate) fn goes(&self) -> bool {
+        let end = Instant::now() + GOES_WITHIN;
+        loop {
+            // Another mount may have the same device by now.
+            if fs::metadata(&self.path).map(|found| found.ino()).ok() != Some(self.inode) {
+                return true;
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(GOES_LOOK);
         }
     }
 }
@@ -254,7 +299,12 @@ fn is_elsewhere(device: u64) -> bool {
     let number = format!("{}:{}", major(device), minor(device));
     let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return false };
     let is_here = mounts.lines().any(|line| line.split(' ').nth(2) == Some(&number));
-    !is_here && Path::new("/sys/class/bdi").join(number).exists()
+    !is_here && path_of(device).exists()
+}
+
+/// Where the kernel shows what it knows of a mount.
+fn path_of(device: u64) -> PathBuf {
+    Path::new("/sys/class/bdi").join(format!("{}:{}", major(device), minor(device)))
 }
 
 fn configuration(options: &MountOptions) -> Config {

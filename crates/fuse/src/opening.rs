@@ -2,6 +2,7 @@
 
 use crate::draft::{Draft, Fate, hidden_name};
 use crate::filesystem::{Found, PoolFiles, logged};
+use crate::mount::Trace;
 use crate::open_files::OpenFile;
 use crate::remembered::Marks;
 use crate::source::SourceError;
@@ -303,6 +304,25 @@ impl PoolFiles {
             }
             self.drafts.give_back(draft.inode);
             return published.map(drop).map_err(|error| said(&error));
+        }
+    }
+
+    /// The mount has ended, and nobody asks any more. The kernel ends one in which no file is open without waiting for the releases that
+    /// it has not handed out: what they would have published is published here. Of a mount that ended although files were open, as when the
+    /// connection was aborted, nobody knows what its programs had still to write.
+    pub(crate) fn publish_rest(&self) {
+        let rest = self.drafts.all();
+        if rest.is_empty() || !self.kept.get().is_some_and(Trace::goes) {
+            return;
+        }
+        for draft in rest {
+            {
+                let mut inner = draft.lock();
+                (inner.handles, inner.writers) = (0, 0);
+                inner.end_of_writing();
+            }
+            // Nobody hears of it but the log.
+            let _ = self.publish(&draft, 0);
         }
     }
 

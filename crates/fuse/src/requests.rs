@@ -78,6 +78,7 @@ impl Filesystem for PoolFiles {
     }
 
     fn destroy(&mut self) {
+        self.publish_rest();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         // Nobody listens once the mount's owner is gone; that is no failure.
         let _ = ended.send(());
