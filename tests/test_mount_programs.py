@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from faults import wait_until
+from faults import MEBIBYTE, wait_until
 from test_mount_writing import Mount, code_of, names, pytestmark  # noqa: F401
 
 
@@ -126,3 +126,31 @@ def test_what_is_still_written_as_the_mount_is_cut_off_is_no_object(mount, node)
     assert subprocess.run(["umount", "--force", mount.folder], capture_output=True).returncode != 0
     mount.process.wait(30)
     assert code_of(lambda: os.close(file)) == errno.ENOTCONN and names(node) == []
+
+
+@pytest.mark.parametrize("options", [("--writable",), ("--no-passthrough",)], ids=["writable", "read-only"])
+def test_a_node_of_another_pool_gives_no_bytes_for_those_of_the_mount(node, folder, make_file, options):
+    node.run("put", make_file("old", 300_001, 1), "--name", "file")
+    mounted = Mount(node, folder, options=options)
+    try:
+        held = open(mounted / "file", "rb", buffering=0)
+        assert held.read() == (folder / "old").read_bytes()
+        node.stop()
+        node.state = folder / "another-state"
+        node.start()
+        # It has the number that the other one had in its pool.
+        node.run("put", make_file("new", 300_001, 2), "--name", "file")
+        def is_refused():
+            """Whether it is, once the kernel asks where the name leads; what is open is read on until then."""
+            try:
+                assert (mounted / "file").read_bytes() == (folder / "old").read_bytes()
+                return False
+            except OSError as error:
+                return error.errno == errno.EIO
+
+        wait_until(is_refused)
+        assert "mount again" in mounted.words()
+        assert os.pread(held.fileno(), MEBIBYTE, 0) == (folder / "old").read_bytes()
+        held.close()
+    finally:
+        mounted.stop()

@@ -3,6 +3,7 @@
 use crate::absence::{Absence, is_lost};
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference};
+use hinterland_proto::PoolId;
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
 use std::fs::File;
@@ -20,7 +21,7 @@ const LANES: usize = 4;
 
 /// A pool, asked through the node at a socket. A node that is away is waited for, and connected to again.
 pub struct PoolSource {
-    socket: PathBuf,
+    door: Arc<Door>,
     pool: Mutex<Option<Pool>>,
     writing: [Mutex<Option<Pool>>; LANES],
     lanes: [Arc<Lane>; LANES],
@@ -42,14 +43,16 @@ impl PoolSource {
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn with_preference(socket: &Path, preference: ReadPreference) -> Result<Self, PoolError> {
-        let lane = || Arc::new(Lane { socket: socket.to_owned(), preference, pool: Mutex::default() });
+        let pool = Pool::connect(Some(socket))?;
+        let door = Arc::new(Door { socket: socket.to_owned(), pool: pool.session().pool() });
+        let lane = || Arc::new(Lane { door: Arc::clone(&door), preference, pool: Mutex::default() });
         Ok(Self {
-            socket: socket.to_owned(),
-            pool: Mutex::new(Some(Pool::connect(Some(socket))?)),
+            pool: Mutex::new(Some(pool)),
             writing: Default::default(),
             lanes: std::array::from_fn(|_| lane()),
             opened: AtomicUsize::new(0),
             absence: Arc::new(Absence::new(preference.grace)),
+            door,
         })
     }
 
@@ -85,7 +88,7 @@ impl PoolSource {
                 answered => return answered,
             }
         }
-        let pool = Pool::connect(Some(&self.socket))?;
+        let pool = self.door.connect()?;
         *connection.lock().unwrap_or_else(PoisonError::into_inner) = Some(pool.clone());
         question(&pool)
     }
@@ -212,9 +215,32 @@ fn given_up(error: PoolError) -> SourceError {
     SourceError { code: if matches!(code, ENOENT | EINVAL) { EIO } else { code }, text }
 }
 
+/// Where the node listens, and of which pool it must be.
+struct Door {
+    socket: PathBuf,
+    pool: PoolId,
+}
+
+impl Door {
+    /// Connects. A node that is of another pool since is refused: its objects have the same numbers, and with them the inodes of which the
+    /// kernel and programs have bytes.
+    fn connect(&self) -> Result<Pool, PoolError> {
+        let pool = Pool::connect(Some(&self.socket))?;
+        let (found, expected) = (pool.session().pool(), self.pool);
+        if found == expected {
+            return Ok(pool);
+        }
+        let text = format!(
+            "the node at {} is of {found} now, and the mount shows {expected} (hint: unmount, and mount again)",
+            self.socket.display()
+        );
+        Err(PoolError::Refused { code: EIO, text })
+    }
+}
+
 /// One connection that bytes are read over; made at the first use, and again when the node was restarted.
 struct Lane {
-    socket: PathBuf,
+    door: Arc<Door>,
     preference: ReadPreference,
     pool: Mutex<Option<Pool>>,
 }
@@ -228,7 +254,7 @@ impl Lane {
                 answered => return answered,
             }
         }
-        let pool = Pool::connect(Some(&self.socket))?;
+        let pool = self.door.connect()?;
         pool.prefer(self.preference.budget_bytes, self.preference.unit_bytes)?;
         lane.insert(pool).open_id(object)
     }
