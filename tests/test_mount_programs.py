@@ -1,5 +1,6 @@
 """A writable mount as programs expect it: what they set stays, what they list is there, what they copy is whole."""
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -152,5 +153,27 @@ def test_a_node_of_another_pool_gives_no_bytes_for_those_of_the_mount(node, fold
         assert "mount again" in mounted.words()
         assert os.pread(held.fileno(), MEBIBYTE, 0) == (folder / "old").read_bytes()
         held.close()
+    finally:
+        mounted.stop()
+
+
+def test_a_mount_that_is_out_of_descriptors_says_so_and_goes_on(node, folder):
+    for number in range(80):
+        node.run("put", "-", "--name", f"file{number}", input=f"{number}" * 1000)
+    program = folder / "few"
+    program.write_text(f'#!/bin/sh\nulimit -n 64\nexec {node.binary} "$@"\n')
+    program.chmod(0o755)
+    node.binary, binary = str(program), node.binary
+    mounted = Mount(node, folder)
+    node.binary = binary
+    try:
+        with contextlib.ExitStack() as held:
+            with pytest.raises(OSError) as caught:
+                for number in range(80):
+                    held.enter_context(open(mounted / f"file{number}", "rb"))
+        assert caught.value.errno == errno.EIO and "ulimit -n" in mounted.words(), mounted.words()
+        for number in range(80):
+            assert (mounted / f"file{number}").read_bytes() == b"%d" % number * 1000
+        assert "waits up to" not in mounted.words()
     finally:
         mounted.stop()

@@ -71,9 +71,9 @@ impl Absence {
     }
 }
 
-/// Whether the connection is at fault and not the question.
+/// Whether the connection is at fault and not the question. One on which a part of an answer was lost has no frame where it looks for one.
 pub(crate) fn is_lost(error: &PoolError) -> bool {
-    matches!(error, PoolError::Closed | PoolError::Os(_))
+    matches!(error, PoolError::Closed | PoolError::Os(_) | PoolError::Frame(_))
 }
 
 /// Whether the node is dead, and may be started again.
@@ -85,6 +85,8 @@ fn is_away(error: &PoolError) -> bool {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused | ErrorKind::TimedOut | ErrorKind::WouldBlock
         ),
         PoolError::Silent(_) => true,
+        // An answer of which this process could not take the descriptors: it has no room for more.
+        PoolError::Os(error) => error.errno().is_some(),
         other => is_lost(other),
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::absence::{Absence, is_lost};
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
-use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference};
+use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference, Session};
 use hinterland_proto::PoolId;
 use hinterland_proto::control::{ObjectInfo, Placement, RenameTarget, Reply, Request};
 use hinterland_types::{ObjectId, ObjectName};
@@ -95,6 +95,15 @@ impl PoolSource {
 
     fn open_once(&self, lane: &Arc<Lane>, object: ObjectId) -> Result<Contents, PoolError> {
         let object = lane.open(object)?;
+        let session = Arc::clone(object.session());
+        let contents = self.contents(lane, object);
+        if contents.as_ref().is_err_and(is_lost) {
+            lane.leave(&session);
+        }
+        contents
+    }
+
+    fn contents(&self, lane: &Arc<Lane>, object: Object) -> Result<Contents, PoolError> {
         if object.is_local() {
             let (mapped, descriptor) = object.file()?;
             // An armed file is a cache file, which loses pages; a local object has one only while it moves.
@@ -257,6 +266,12 @@ impl Lane {
         let pool = self.door.connect()?;
         pool.prefer(self.preference.budget_bytes, self.preference.unit_bytes)?;
         lane.insert(pool).open_id(object)
+    }
+
+    /// Has the next one connect anew.
+    fn leave(&self, session: &Arc<Session>) {
+        let mut lane = self.pool.lock().unwrap_or_else(PoisonError::into_inner);
+        lane.take_if(|pool| Arc::ptr_eq(pool.session(), session));
     }
 }
 
