@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -177,3 +178,39 @@ def test_a_mount_that_is_out_of_descriptors_says_so_and_goes_on(node, folder):
         assert "waits up to" not in mounted.words()
     finally:
         mounted.stop()
+
+
+class FewDescriptors:
+    """What is started within this may have so many files open, and may raise that."""
+
+    def __enter__(self):
+        self.before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (200, self.before[1]))
+
+    def __exit__(self, *_):
+        resource.setrlimit(resource.RLIMIT_NOFILE, self.before)
+
+
+def test_more_files_are_open_than_the_mount_may_have_descriptors_at_first(node, folder):
+    with FewDescriptors():
+        mounted = Mount(node, folder)
+    try:
+        written = [open(mounted / f"file{number}", "wb", buffering=0) for number in range(300)]
+        for number, file in enumerate(written):
+            assert file.write(b"%03d" % number * 1000) == 3000
+        for file in written:
+            file.close()
+        read = [open(mounted / f"file{number}", "rb") for number in range(300)]
+        assert [file.read() for file in read] == [b"%03d" % number * 1000 for number in range(300)]
+        for file in read:
+            file.close()
+    finally:
+        mounted.stop()
+
+
+def test_the_mount_of_run_has_many_files_open_and_the_program_its_own_limit(node):
+    for number in range(3):
+        node.run("put", "-", "--name", f"file{number}", input="x" * 5000)
+    look = "ulimit -Sn; awk '/open files/ { print ($4 == $5) }' /proc/$PPID/limits"
+    with FewDescriptors():
+        assert node.run("run", "--", "sh", "-c", look).stdout.split() == ["200", "1"]

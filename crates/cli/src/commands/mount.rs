@@ -42,6 +42,8 @@ pub struct Arguments {
 /// [`Failure`] with what is in the way.
 pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure> {
     let signals = SignalWatch::new()?;
+    // One for each file that programs have open. Where it cannot be raised, fewer of them are opened.
+    let _ = hinterland_os::limits::raise_open_files();
     let source =
         Arc::new(PoolSource::with_preference(&context.socket(), ReadPreference::from_environment())?);
     let options = MountOptions {

@@ -137,7 +137,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         namespace::enter()?;
         let mounted = mount(arguments, &socket)?;
         variables.push(("HINTERLAND_SOCKET", socket.into_os_string()));
-        variables.push(("HINTERLAND_MOUNT_DEVICE", mounted.device().to_string().into()));
+        variables.push((program::MOUNT_VARIABLE, mounted.device().to_string().into()));
         variables.push(("HINTERLAND_MOUNT_POOL", format!("{:x}", pool.0).into()));
         if !arguments.model.is_empty() {
             let names: Vec<&str> = arguments.model.iter().map(ObjectName::as_str).collect();

@@ -27,6 +27,8 @@ const PASSED_ON: [Signal; 9] = [
     Signal::SIGCONT,
     Signal::SIGWINCH,
 ];
+/// The variable that names the mount's device to the preloaded library.
+pub const MOUNT_VARIABLE: &str = "HINTERLAND_MOUNT_DEVICE";
 /// What a shell adds to the number of a signal.
 const BY_SIGNAL: i32 = 128;
 
@@ -94,7 +96,8 @@ pub fn command(
     if output.json {
         command.arg("--json");
     }
-    if variables.iter().any(|(name, _)| *name == super::far::SOCKET_VARIABLE)
+    let serves = |(name, _): &(&str, OsString)| [super::far::SOCKET_VARIABLE, MOUNT_VARIABLE].contains(name);
+    if variables.iter().any(serves)
         && let Some(limit) = raise_open_files()
     {
         command.args(["--open-files", &limit.to_string()]);
@@ -118,7 +121,8 @@ pub fn command(
     Ok(command)
 }
 
-/// Raises our limit of open files, because a supervisor has four for each process of the program; returns the limit that the program is to have.
+/// Raises our limit of open files, because a supervisor has four for each process of the program, and a mount one for each file that is open; returns
+/// the limit that the program is to have.
 fn raise_open_files() -> Option<u64> {
     static BEFORE: OnceLock<Option<u64>> = OnceLock::new();
     *BEFORE.get_or_init(|| {
