@@ -214,3 +214,12 @@ def test_the_mount_of_run_has_many_files_open_and_the_program_its_own_limit(node
     look = "ulimit -Sn; awk '/open files/ { print ($4 == $5) }' /proc/$PPID/limits"
     with FewDescriptors():
         assert node.run("run", "--", "sh", "-c", look).stdout.split() == ["200", "1"]
+
+
+def test_no_file_takes_the_name_of_a_region(mount, node):
+    node.run("region", "create", "shared", "2M")
+    (mount / "file").write_bytes(b"x")
+    sealed(mount / "file")
+    assert code_of(lambda: os.rename(mount / "file", mount / "shared")) == errno.EBUSY
+    assert "hinterland rm shared" in mount.words()
+    assert node.json("stat", "shared")["state"] == "mutable" and (mount / "file").read_bytes() == b"x"

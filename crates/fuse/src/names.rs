@@ -6,7 +6,7 @@ use crate::listing::is_folder;
 use crate::opening::Opening;
 use crate::source::SourceError;
 use fuser::{Errno, INodeNo, RenameFlags};
-use hinterland_proto::control::{ObjectInfo, RenameTarget};
+use hinterland_proto::control::{ObjectInfo, ObjectState, RenameTarget};
 use hinterland_types::ObjectName;
 use nix::libc;
 use std::ffi::OsStr;
@@ -19,6 +19,12 @@ enum Thing {
     /// A file that is being written, perhaps in the place of an object.
     Draft(Arc<Draft>),
     Object(ObjectInfo),
+}
+
+/// Why nothing takes the name of a region: programs see no file there, and would not know what they remove.
+fn is_region(name: &ObjectName) -> SourceError {
+    let text = format!("{name} is a region (hint: `hinterland rm {name}` removes it)");
+    SourceError { code: libc::EBUSY, text }
 }
 
 impl PoolFiles {
@@ -106,6 +112,11 @@ impl PoolFiles {
         let there = self.thing(&to, &names.1)?;
         if there.is_some() && flags.contains(RenameFlags::RENAME_NOREPLACE) {
             return Err(Errno::EEXIST);
+        }
+        if let Some(Thing::Object(info)) = &there
+            && info.state == ObjectState::Mutable
+        {
+            return Err(logged("renaming", &from, &is_region(&info.name)));
         }
         let outcome = match (here, there) {
             (Thing::Object(one), Some(Thing::Object(other))) if exchanges => self.exchange(&one, &other),
