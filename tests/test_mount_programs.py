@@ -223,3 +223,11 @@ def test_no_file_takes_the_name_of_a_region(mount, node):
     assert code_of(lambda: os.rename(mount / "file", mount / "shared")) == errno.EBUSY
     assert "hinterland rm shared" in mount.words()
     assert node.json("stat", "shared")["state"] == "mutable" and (mount / "file").read_bytes() == b"x"
+
+
+def test_times_before_1970_are_what_was_set(mount):
+    (mount / "file").write_bytes(b"x")
+    sealed(mount / "file")
+    for time in (-1_500_000_001, -1, -2_000_000_000, -999_999_999, 1_500_000_000):
+        os.utime(mount / "file", ns=(time, time))
+        assert (mount / "file").stat().st_mtime_ns == time

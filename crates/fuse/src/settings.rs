@@ -9,7 +9,7 @@ use fuser::{Errno, FileAttr, INodeNo, TimeOrNow};
 use nix::libc;
 use std::ffi::OsStr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What is to be set of a file or a folder.
 #[derive(Clone, Copy)]
@@ -139,7 +139,7 @@ impl Changes {
     fn applied(self, marks: Marks) -> Marks {
         let now = SystemTime::now();
         let time = |new: Option<TimeOrNow>, old| match new {
-            Some(TimeOrNow::SpecificTime(time)) => time,
+            Some(TimeOrNow::SpecificTime(time)) => as_given(time),
             Some(TimeOrNow::Now) => now,
             None => old,
         };
@@ -153,4 +153,11 @@ impl Changes {
             changed: now,
         }
     }
+}
+
+/// A time as the program gave it: before 1970 `fuser` takes the fraction of a second away, which the kernel has to be added.
+fn as_given(time: SystemTime) -> SystemTime {
+    let Err(before) = time.duration_since(UNIX_EPOCH) else { return time };
+    let fraction = Duration::from_nanos(before.duration().subsec_nanos().into());
+    time + 2 * fraction
 }
