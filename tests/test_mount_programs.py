@@ -225,6 +225,18 @@ def test_no_file_takes_the_name_of_a_region(mount, node):
     assert node.json("stat", "shared")["state"] == "mutable" and (mount / "file").read_bytes() == b"x"
 
 
+def test_a_file_does_not_replace_a_region_that_was_made_under_its_name(mount, node):
+    (mount / "file").write_bytes(b"x" * 1000)
+    sealed(mount / "file")
+    with contextlib.suppress(FileExistsError), open(mount / "file", "r+b") as file:
+        file.write(b"y")
+        file.flush()
+        node.run("rm", "file")
+        node.run("region", "create", "file", "2M")
+    wait_until(lambda: "file exists" in mount.words())
+    assert node.json("stat", "file")["state"] == "mutable" and names(node) == ["file"]
+
+
 def test_times_before_1970_are_what_was_set(mount):
     (mount / "file").write_bytes(b"x")
     sealed(mount / "file")

@@ -117,7 +117,7 @@ impl Draft<'_> {
         self.object(id).is_some_and(is_below)
     }
 
-    /// Ends a put under a name that may be another than the one that it took, and may be an object's.
+    /// Ends a put under a name that may be another than the one that it took, and may be a sealed object's.
     pub(crate) fn publish(
         &mut self,
         id: ObjectId,
@@ -127,6 +127,12 @@ impl Draft<'_> {
         name: &ObjectName,
     ) -> Result<Reply, DirectoryError> {
         let object = self.known_object(id)?;
+        if let Some(other) = self.name_owner(name).filter(|other| *other != id)
+            && let Stage::Mutable { .. } = self.known_object(other)?.stage
+        {
+            // Whoever writes a file sees no region under its name, and would not know what it removes.
+            return Err(DirectoryError::NameTaken { name: name.clone(), object: other });
+        }
         if let Stage::Writing { .. } = object.stage {
             let sealed = self.seal(id, size, digest, homes)?;
             let Reply::Sealed { .. } = sealed else { return Ok(sealed) };

@@ -690,6 +690,25 @@ fn a_put_is_published_over_what_has_the_name_in_one_step() {
 }
 
 #[test]
+fn a_put_is_not_published_over_a_region() {
+    let mut pool = Pool::with(&[("a", 64 * MIB)]);
+    let (new, homes) = pool.reserve("hidden", MIB, 1, Placement::Policy).unwrap();
+    let make =
+        Command::CreateRegion { name: name("m"), size: MIB, placement: Placement::Policy, local: NodeId(1) };
+    let Ok(Reply::Reserved { object: region, .. }) = pool.ask(make) else { panic!() };
+    let publish = Command::Publish {
+        object: new,
+        size: MIB,
+        digest: ContentDigest([1; 32]),
+        homes: homes.iter().map(|node| NodeId(*node)).collect(),
+        name: name("m"),
+    };
+    let refused = pool.ask(publish).unwrap_err();
+    assert_eq!(refused, DirectoryError::NameTaken { name: name("m"), object: region });
+    assert_eq!(pool.named("m"), Some(region));
+}
+
+#[test]
 fn copies_that_died_are_given_to_many_nodes_in_racks_without_one() {
     let nodes: Vec<(&str, u64)> = (0..12).map(|node| (["a", "b", "c", "d"][node / 3], 64 * MIB)).collect();
     let mut pool = Pool::with(&nodes);
