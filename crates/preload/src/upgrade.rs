@@ -44,14 +44,17 @@ fn access(call: &MapCall) -> Result<Access, &'static str> {
     if call.flags & FLAGS_LEFT_ALONE != 0 || !sound {
         return Err("the mapping has flags or an offset that only the kernel copes with");
     }
+    // SAFETY: plain values.
+    let mode = unsafe { libc::fcntl(call.descriptor, libc::F_GETFL) };
+    if mode & libc::O_PATH != 0 || mode & libc::O_ACCMODE == libc::O_WRONLY {
+        return Err("its descriptor is not for reading");
+    }
     match (call.flags & libc::MAP_TYPE, writes) {
         (libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE, false) => Ok(Access::Read),
         (libc::MAP_PRIVATE, false) => Ok(Access::PrivateRead),
         (libc::MAP_PRIVATE, true) => Ok(Access::PrivateWrite),
         (libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE, true) => {
-            // SAFETY: plain values.
-            let mode = unsafe { libc::fcntl(call.descriptor, libc::F_GETFL) } & libc::O_ACCMODE;
-            if mode == libc::O_RDWR {
+            if mode & libc::O_ACCMODE == libc::O_RDWR {
                 Ok(Access::SharedWrite)
             } else {
                 Err("its descriptor is not for writing")

@@ -124,6 +124,9 @@ static void plain(void)
     CHECK(signal_of(memory) == SIGSEGV);
     unsigned char *part = map_at(NULL, 3 * PAGE, PROT_READ, MAP_SHARED, 5 * PAGE);
     CHECK(part == memory + 5 * PAGE && right(part, 3 * PAGE, 5 * PAGE));
+    int place = open(path, O_PATH);
+    CHECK(place >= 0 && mmap(NULL, size, PROT_READ, MAP_SHARED, place, 0) == MAP_FAILED && errno == EBADF);
+    CHECK(close(place) == 0);
 }
 
 static void writes(void)
