@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -214,6 +215,21 @@ def test_the_mount_of_run_has_many_files_open_and_the_program_its_own_limit(node
     look = "ulimit -Sn; awk '/open files/ { print ($4 == $5) }' /proc/$PPID/limits"
     with FewDescriptors():
         assert node.run("run", "--", "sh", "-c", look).stdout.split() == ["200", "1"]
+
+
+def test_a_mount_whose_node_is_stopped_says_what_is_waited_for(mount, node):
+    (mount / "file").write_bytes(b"x")
+    sealed(mount / "file")
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        with subprocess.Popen(["ls", mount.folder], stdout=subprocess.PIPE, text=True) as listing:
+            wait_until(lambda: f"`kill -CONT {node.process.pid}`" in mount.words(), seconds=30)
+            assert listing.poll() is None
+            node.process.send_signal(signal.SIGCONT)
+            assert listing.communicate()[0] == "file\n"
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    assert mount.words().count("whoever uses files waits") == 1 and "the node answers again" in mount.words()
 
 
 def test_no_file_takes_the_name_of_a_region(mount, node):

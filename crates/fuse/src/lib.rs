@@ -5,6 +5,7 @@
 //! | [`source`] | what the file system needs of a pool |
 //! | `pool_source` | the pool of the local node as that |
 //! | `absence` | a node that is away, for all who wait for it |
+//! | `silence` | a node that is there and does not answer, in the log |
 //! | `tree` | inode numbers: files by object, folders by path |
 //! | `listing` | one folder's entries out of sorted object names |
 //! | `attributes` | what `stat` and extended attributes say |
@@ -60,6 +61,7 @@ mod replaced;
 mod requests;
 mod scratch;
 mod settings;
+mod silence;
 pub mod source;
 mod tree;
 mod writer;

@@ -1,6 +1,7 @@
 //! The pool of the local node as what the file system needs.
 
 use crate::absence::{Absence, is_lost};
+use crate::silence::{Questions, Watch};
 use crate::source::{Contents, NewObject, Placing, ReadAt, Source, SourceError, Space};
 use hinterland_pool::{Object, Pool, PoolError, PutOptions, PutWriter, ReadPreference, Session};
 use hinterland_proto::PoolId;
@@ -27,6 +28,7 @@ pub struct PoolSource {
     lanes: [Arc<Lane>; LANES],
     opened: AtomicUsize,
     absence: Arc<Absence>,
+    _watch: Watch,
 }
 
 impl PoolSource {
@@ -44,7 +46,10 @@ impl PoolSource {
     /// As [`connect`](Self::connect).
     pub fn with_preference(socket: &Path, preference: ReadPreference) -> Result<Self, PoolError> {
         let pool = Pool::connect(Some(socket))?;
-        let door = Arc::new(Door { socket: socket.to_owned(), pool: pool.session().pool() });
+        let questions = Arc::new(Questions::default());
+        questions.go_to(&pool);
+        let watch = Watch::over(&questions);
+        let door = Arc::new(Door { socket: socket.to_owned(), pool: pool.session().pool(), questions });
         let lane = || Arc::new(Lane { door: Arc::clone(&door), preference, pool: Mutex::default() });
         Ok(Self {
             pool: Mutex::new(Some(pool)),
@@ -53,6 +58,7 @@ impl PoolSource {
             opened: AtomicUsize::new(0),
             absence: Arc::new(Absence::new(preference.grace)),
             door,
+            _watch: watch,
         })
     }
 
@@ -73,6 +79,7 @@ impl PoolSource {
         connection: &Mutex<Option<Pool>>,
         question: impl Fn(&Pool) -> Result<T, PoolError>,
     ) -> Result<T, PoolError> {
+        let _asked = self.door.questions.begin();
         self.absence.outlast(|| self.ask_once(connection, &question))
     }
 
@@ -145,6 +152,7 @@ impl Source for PoolSource {
         // Relaxed: it only spreads files over lanes.
         let turn = self.opened.fetch_add(1, Ordering::Relaxed);
         let lane = &self.lanes[turn % LANES];
+        let _asked = self.door.questions.begin();
         Ok(self.absence.outlast(|| self.open_once(lane, info.object))?)
     }
 
@@ -163,7 +171,8 @@ impl Source for PoolSource {
             placement: placing.rack.clone().map_or(Placement::Policy, Placement::Rack),
             ..PutOptions::default()
         };
-        Ok(Box::new(Draft { writer: self.ask_for_writing(|pool| pool.put_writer(name, &options))? }))
+        let writer = self.ask_for_writing(|pool| pool.put_writer(name, &options))?;
+        Ok(Box::new(Draft { writer, door: Arc::clone(&self.door) }))
     }
 
     fn rename(&self, from: &ObjectName, to: &ObjectName, target: RenameTarget) -> Result<(), SourceError> {
@@ -182,6 +191,7 @@ impl Source for PoolSource {
 /// An object that is being written.
 struct Draft {
     writer: PutWriter,
+    door: Arc<Door>,
 }
 
 impl NewObject for Draft {
@@ -190,14 +200,17 @@ impl NewObject for Draft {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), SourceError> {
+        let _asked = self.door.questions.begin();
         self.writer.write(bytes).map_err(given_up)
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        let _asked = self.door.questions.begin();
         self.writer.read_at(offset, into).map_err(given_up)
     }
 
     fn rename(&mut self, from: &ObjectName, to: &ObjectName) -> Result<(), SourceError> {
+        let _asked = self.door.questions.begin();
         Ok(self.writer.rename(from, to)?)
     }
 
@@ -206,6 +219,7 @@ impl NewObject for Draft {
     }
 
     fn reserve(&mut self, bytes: u64) -> Result<(), SourceError> {
+        let _asked = self.door.questions.begin();
         self.writer.reserve(bytes).map_err(given_up)
     }
 
@@ -214,6 +228,7 @@ impl NewObject for Draft {
     }
 
     fn publish(self: Box<Self>, name: &ObjectName) -> Result<ObjectInfo, SourceError> {
+        let _asked = self.door.questions.begin();
         self.writer.publish(name).map_err(given_up)
     }
 }
@@ -228,6 +243,7 @@ fn given_up(error: PoolError) -> SourceError {
 struct Door {
     socket: PathBuf,
     pool: PoolId,
+    questions: Arc<Questions>,
 }
 
 impl Door {
@@ -237,6 +253,7 @@ impl Door {
         let pool = Pool::connect(Some(&self.socket))?;
         let (found, expected) = (pool.session().pool(), self.pool);
         if found == expected {
+            self.questions.go_to(&pool);
             return Ok(pool);
         }
         let text = format!(
@@ -298,6 +315,7 @@ impl Reader {
 impl ReadAt for Reader {
     fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> Result<(), SourceError> {
         let object = self.object();
+        let _asked = self.lane.door.questions.begin();
         match object.read_cached(offset, buffer) {
             Err(error) if is_lost(&error) => {}
             answered => return Ok(answered?),
