@@ -1,5 +1,6 @@
 """A writable mount beside a tmpfs: the same random operations, real programs, and the suites for file systems that there are."""
 
+import contextlib
 import errno
 import hashlib
 import mmap
@@ -192,7 +193,39 @@ class Twins:
         assert ours == theirs, self.steps[-40:]
 
 
-@pytest.mark.parametrize("seed", range(40 if FULL else 3))
+def test_what_a_file_has_replaced_while_it_is_written_does_not_come_back(mount, node):
+    root = mount.folder
+    for opened in ("sealed", "written anew"):
+        (root / "old").write_text("old")
+        wait_until(lambda: os.getxattr(root / "old", "user.hinterland.state") == b"sealed")
+        with open(root / "new", "w", encoding="utf-8") as new, contextlib.ExitStack() as others:
+            if opened != "sealed":
+                others.enter_context(open(root / "old", "w", encoding="utf-8")).write("anew")
+            new.write("new")
+            new.flush()
+            os.rename(root / "new", root / "old")
+            os.rename(root / "old", root / "else")
+            assert os.listdir(root) == ["else"], opened
+        wait_until(lambda: os.getxattr(root / "else", "user.hinterland.state") == b"sealed")
+        assert os.listdir(root) == ["else"] and (root / "else").read_text() == "new"
+
+
+def test_a_folder_that_is_made_again_is_a_new_one(mount, node):
+    root = mount.folder
+    (root / "old").mkdir()
+    with open(root / "old/file", "w", encoding="utf-8") as file, contextlib.ExitStack() as held:
+        os.rename(root / "old/file", root / "file")
+        # Somebody is in the old one.
+        held.callback(os.close, os.open(root / "old", os.O_RDONLY))
+        (root / "old").rmdir()
+        (root / "old").mkdir()
+        (root / "old/folder").mkdir()
+        (root / "old/file").write_text("new")
+        file.write("old")
+    assert sorted(os.listdir(root / "old")) == ["file", "folder"] and (root / "file").read_text() == "old"
+
+
+@pytest.mark.parametrize("seed", range(40 if FULL else 4))
 def test_random_operations_are_those_of_a_tmpfs(mount, node, plain, seed):
     twins = Twins(mount.folder, plain, seed)
     for _ in range(1500 if FULL else 300):

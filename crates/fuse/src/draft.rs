@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     pub(crate) changed: bool,
     /// The object that it was, if it was one.
     pub(crate) before: Option<Arc<ObjectInfo>>,
+    /// The object whose name it was given: that is in the pool until this is closed, and nobody here sees it.
+    pub(crate) covers: Option<ObjectId>,
     maker: Writer,
     writer: Writer,
     /// Open handles, and those of them for writing.
@@ -126,6 +128,7 @@ impl Inner {
             fate: Fate::Open,
             changed: false,
             before: None,
+            covers: None,
             maker,
             writer: maker,
             handles: 0,
@@ -360,6 +363,11 @@ impl Inner {
         }
         self.name = Some(name.clone());
         Ok(())
+    }
+
+    /// The object in the pool that has its name, as far as it took that itself.
+    pub(crate) fn covered(&self) -> Option<ObjectId> {
+        self.before.as_ref().map(|before| before.object).or(self.covers)
     }
 
     /// Forgets the name. The room is free again unless bytes of the file lie there.

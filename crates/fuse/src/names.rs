@@ -7,7 +7,7 @@ use crate::opening::Opening;
 use crate::source::SourceError;
 use fuser::{Errno, INodeNo, RenameFlags};
 use hinterland_proto::control::{ObjectInfo, ObjectState, RenameTarget};
-use hinterland_types::ObjectName;
+use hinterland_types::{ObjectId, ObjectName};
 use nix::libc;
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -90,6 +90,7 @@ impl PoolFiles {
         // One whose last object has gone is gone already.
         self.folders.remove(&path);
         self.remembered.forget_folder(&path);
+        self.tree().remove_folder(&path);
         self.keep_folder_of(&path);
         Ok(())
     }
@@ -150,15 +151,17 @@ impl PoolFiles {
         there: Option<Thing>,
     ) -> Result<(), Errno> {
         let said = |error: SourceError| logged("renaming", from.0, &error);
-        // What is replaced is open somewhere perhaps: it goes on without a name.
-        let replaced = match there {
-            Some(Thing::Draft(draft)) => Some(draft),
-            _ => None,
-        };
-        if let Some(draft) = &replaced {
-            draft.lock().remove_name();
-            self.drafts.remove_name(to.0, draft.inode);
-            self.drafts.give_back(draft.inode);
+        let mut covered = None;
+        match there {
+            // What is replaced is open somewhere perhaps: it goes on without a name.
+            Some(Thing::Draft(draft)) => {
+                covered = draft.lock().covered();
+                draft.lock().remove_name();
+                self.drafts.remove_name(to.0, draft.inode);
+                self.drafts.give_back(draft.inode);
+            }
+            Some(Thing::Object(info)) => covered = Some(info.object),
+            _ => {}
         }
         let moves = |object| match self.source.rename(from.1, to.1, RenameTarget::Replace) {
             Ok(()) => {
@@ -172,6 +175,11 @@ impl PoolFiles {
         match here {
             Thing::Draft(draft) => {
                 let mut inner = draft.lock();
+                // What had its name here before it is not seen again.
+                if let Some(object) = inner.covers {
+                    self.remove_covered(from.1, object).map_err(said)?;
+                }
+                inner.covers = covered.filter(|_| inner.before.is_none());
                 // What was nothing before has no name in the pool; what has the other name there goes when this is closed.
                 match inner.before.as_ref().map_or(Ok(()), |before| moves(before.object)) {
                     Err(error) if error.code != libc::ENOENT => return Err(said(error)),
@@ -184,6 +192,17 @@ impl PoolFiles {
             }
             Thing::Object(info) => moves(info.object).map_err(said),
             Thing::Folder => Err(Errno::EISDIR),
+        }
+    }
+
+    /// Removes an object that was replaced, unless its name has gone to another one.
+    fn remove_covered(&self, name: &ObjectName, object: ObjectId) -> Result<(), SourceError> {
+        if self.source.stat(name)?.is_none_or(|info| info.object != object) {
+            return Ok(());
+        }
+        match self.source.remove(name) {
+            Err(error) if error.code != libc::ENOENT => Err(error),
+            _ => Ok(()),
         }
     }
 

@@ -117,6 +117,12 @@ impl Tree {
         self.folders = known.into_iter().filter(|(path, _)| **path != *to).map(renamed).collect();
     }
 
+    /// A folder was removed: one that is made in its place gets another number. The kernel makes nothing in the old one any more, as long as
+    /// somebody has it.
+    pub(crate) fn remove_folder(&mut self, path: &str) {
+        self.folders.remove(path);
+    }
+
     /// The inode number of a folder that the kernel was told of.
     pub(crate) fn folder_inode(&self, path: &str) -> Option<u64> {
         self.folders.get(path).copied()
