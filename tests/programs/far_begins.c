@@ -241,16 +241,22 @@ static void *forks_meanwhile(void *unused) {
     return unused;
 }
 
+/* A thread that forks, and the time that the caller gives it. */
+static pthread_t forking_thread(int spins) {
+    pthread_t handle;
+    pthread_barrier_init(&barrier, NULL, 2);
+    must(pthread_create(&handle, NULL, forks_meanwhile, NULL) == 0);
+    pthread_barrier_wait(&barrier);
+    for (int spin = 0; spin < spins; spin++) __asm__ volatile("");
+    return handle;
+}
+
 /* One thread forks while another one asks first. */
 static void forks(void) {
     for (int round = 0; round < 60; round++) {
         pid_t child = fork();
         if (child == 0) {
-            pthread_t handle;
-            pthread_barrier_init(&barrier, NULL, 2);
-            must(pthread_create(&handle, NULL, forks_meanwhile, NULL) == 0);
-            pthread_barrier_wait(&barrier);
-            for (int spin = 0; spin < round * 2000; spin++) __asm__ volatile("");
+            pthread_t handle = forking_thread(round * 2000);
             char *memory = mapped(MIB);
             fill(memory, MIB, 6);
             must(pthread_join(handle, NULL) == 0 && has_begun() == 1);
@@ -266,11 +272,7 @@ static void forks_in_malloc(void) {
     for (int round = 0; round < 100; round++) {
         pid_t child = fork();
         if (child == 0) {
-            pthread_t handle;
-            pthread_barrier_init(&barrier, NULL, 2);
-            must(pthread_create(&handle, NULL, forks_meanwhile, NULL) == 0);
-            pthread_barrier_wait(&barrier);
-            for (int spin = 0; spin < round % 20 * 5000; spin++) __asm__ volatile("");
+            pthread_t handle = forking_thread(round % 20 * 5000);
             for (int at = 0; at < 64; at++) {
                 char *piece = malloc(30000);
                 must(piece != NULL);
