@@ -1,5 +1,6 @@
 """Programs that read an object of another rack instead of mapping it: through the same cache, right bytes or an error."""
 
+import signal
 import subprocess
 import sys
 
@@ -30,6 +31,21 @@ MAPPED = """
 import hashlib, mmap, sys
 with open(sys.argv[1], "rb") as source:
     print(hashlib.sha256(mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)).hexdigest())
+"""
+# Maps, waits for a line, asks for the first units, and touches eight others at once.
+TOUCHED = """
+import hashlib, mmap, sys, threading
+with open(sys.argv[1], "rb") as source:
+    mapped = mmap.mmap(source.fileno(), 0, access=mmap.ACCESS_READ)
+view = memoryview(mapped)
+print("mapped", flush=True)
+sys.stdin.readline()
+mapped.madvise(mmap.MADV_WILLNEED)
+def touch(place):
+    # It lets the others run meanwhile.
+    hashlib.sha256(view[place:place + 4096])
+for place in range(8):
+    threading.Thread(target=touch, args=(16 + place << 20,)).start()
 """
 # Reads a byte, waits for a line, and reads the rest.
 IN_TWO = """
@@ -103,6 +119,26 @@ def test_readers_and_a_mapping_that_evict_each_other_see_right_bytes_and_keep_th
     # A fill that a program waits for gets its unit even when all others are in use: one for each thread that fills.
     assert seen and max(seen) <= 6 * MEBIBYTE + 3 * (256 << 10)
     assert a.json("status")["counters"]["evictions"] > 100
+
+
+def test_what_a_program_had_fetched_ahead_keeps_to_its_budget_when_it_is_gone(two_racks, make_file):
+    a, b = two_racks
+    put(a, b, make_file)
+    begun = subprocess.Popen(program(a, TOUCHED, "/pool/data", options=["--budget", "2M", "--unit", "256K"]),
+                             text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert begun.stdout.readline() == "mapped\n"
+    b.process.send_signal(signal.SIGSTOP)
+    begun.stdin.write("go on\n")
+    begun.stdin.flush()
+    # Eight units were asked for ahead, and eight threads wait for one each: more than those who fill have in hand.
+    wait_until(lambda: a.json("status")["counters"]["faults"] >= 8)
+    begun.kill()
+    begun.wait()
+    wait_until(lambda: not any(cache["mappings"] for cache in a.json("status")["caches"]))
+    b.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: a.json("status")["counters"]["filled_bytes"] >= 16 * (256 << 10))
+    # The three that fill may each have found all others still on their way.
+    assert all(cache["resident_bytes"] <= 2 * MEBIBYTE + 3 * (256 << 10) for cache in a.json("status")["caches"])
 
 
 def test_a_budget_smaller_than_one_unit_still_reads_right(two_racks, make_file):

@@ -2,6 +2,7 @@
 //!
 //! See `docs/decisions/2026-11-21-cache-files.md` for what must hold and why.
 
+mod budgets;
 mod evict;
 mod faults;
 mod file;
@@ -374,7 +375,7 @@ impl Cache {
         let mut state = file.lock();
         state.readers.remove(&session);
         if !state.is_used_by(session) {
-            state.budgets.remove(&session);
+            state.budgets.remove(session);
         }
     }
 
@@ -480,7 +481,7 @@ impl Cache {
         state.registrations.retain(|registration| registration.id != id);
         state.units.drop_waiters(id);
         if !state.is_used_by(session) {
-            state.budgets.remove(&session);
+            state.budgets.remove(session);
         }
     }
 

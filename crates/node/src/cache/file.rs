@@ -1,5 +1,6 @@
 //! One cached object: its file, its units, and the programs that have it mapped.
 
+use super::budgets::Budgets;
 use super::evict;
 use super::registration::Registration;
 use super::source::Source;
@@ -13,7 +14,7 @@ use hinterland_policy::{LoopWatch, Tuner, UnitMap};
 use hinterland_proto::checksum::crc32c;
 use hinterland_types::limits::CHECKSUM_BLOCK_BYTES;
 use hinterland_types::{ByteRange, ObjectId, SessionId};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -64,7 +65,7 @@ pub struct FileState {
     /// Sessions that read it, or have asked for its descriptor to map it.
     pub readers: HashSet<SessionId>,
     /// Budgets that sessions asked for.
-    pub budgets: HashMap<SessionId, Option<u64>>,
+    pub budgets: Budgets,
 }
 
 impl FileState {
@@ -145,7 +146,7 @@ impl CacheFile {
             loops: LoopWatch::new(units.count(), policies.loops),
             probation: policies.probation,
             readers: HashSet::new(),
-            budgets: HashMap::new(),
+            budgets: Budgets::default(),
         };
         Ok(Self {
             key,
@@ -219,10 +220,9 @@ impl CacheFile {
         self.last_use.load(Ordering::Relaxed)
     }
 
-    /// Budget of this object: the largest that a session asked for, if all that have it mapped asked.
+    /// Budget of this object, if it has one: see [`Budgets::bytes`].
     pub fn budget(&self) -> Option<u64> {
-        let state = self.lock();
-        state.budgets.values().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
+        self.lock().budgets.bytes()
     }
 
     /// A program touched `offset` of a mapping, or reads from there; `None` if the object has no bytes to fill.
