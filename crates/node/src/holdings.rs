@@ -6,6 +6,7 @@
 
 mod boot;
 mod heat;
+mod making;
 mod parts;
 mod writes;
 
@@ -26,6 +27,7 @@ use hinterland_proto::object_header::{HeaderContent, HeaderError, ObjectHeader};
 use hinterland_types::limits::{CHECKSUM_BLOCK_BYTES, PAGE_BYTES};
 use hinterland_types::size::human;
 use hinterland_types::{Epoch, ObjectId, ObjectName};
+use making::Making;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -158,6 +160,7 @@ pub struct Holdings {
     capacity_bytes: u64,
     used_bytes: AtomicU64,
     objects: RwLock<HashMap<ObjectId, Arc<Holding>>>,
+    making: Making,
     /// What drops heat copies where room is needed.
     make_way: OnceLock<MakeWay>,
     /// What is told when a region has gone, on whatever way.
@@ -336,6 +339,7 @@ impl Holdings {
             capacity_bytes,
             used_bytes: AtomicU64::new(0),
             objects: RwLock::default(),
+            making: Making::default(),
             make_way: OnceLock::new(),
             region_gone: OnceLock::new(),
             devices: OnceLock::new(),
@@ -359,6 +363,7 @@ impl Holdings {
         bytes: u64,
         ticket: [u8; 16],
     ) -> Result<Arc<Holding>, HoldingError> {
+        let _alone = self.making.alone(object);
         self.insert(object, epoch, name, bytes, ticket, State::Writing)
     }
 
@@ -373,10 +378,11 @@ impl Holdings {
         name: ObjectName,
         bytes: u64,
     ) -> Result<Arc<Holding>, HoldingError> {
+        let _alone = self.making.alone(object);
         let holding = self.insert(object, epoch, name, bytes, [0; 16], State::Region)?;
         let header =
             ObjectHeader { object, epoch, name: holding.name.clone(), bytes, content: HeaderContent::Region };
-        self.write_header(&header).inspect_err(|_| self.drop_object(object))?;
+        self.write_header(&header).inspect_err(|_| self.drop_alone(object))?;
         Ok(holding)
     }
 
@@ -474,6 +480,12 @@ impl Holdings {
 
     /// Forgets an object; its memory goes when the last program has unmapped it.
     pub fn drop_object(&self, object: ObjectId) {
+        let _alone = self.making.alone(object);
+        self.drop_alone(object);
+    }
+
+    /// As [`drop_object`](Self::drop_object), for who is alone with the object's files.
+    fn drop_alone(&self, object: ObjectId) {
         let removed = self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&object);
         if let Some(holding) = &removed {
             // Release: pairs with the Acquire in `is_let_go`.
@@ -564,6 +576,7 @@ impl Holdings {
         self.used_bytes.load(Ordering::Acquire)
     }
 
+    /// Makes an object that is not there, for who is alone with its files.
     fn insert(
         &self,
         object: ObjectId,

@@ -4,7 +4,7 @@ use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::directory_link::{DirectoryLink, answer};
 use crate::fault_point;
-use crate::holdings::Holding;
+use crate::holdings::{Holding, HoldingError};
 use crate::mend;
 use crate::refused::{Refused, errno};
 use crate::regions::Region;
@@ -308,15 +308,17 @@ fn create(
     bytes: Option<u64>,
     ticket: [u8; 16],
 ) -> Result<PeerReply, Refused> {
-    if let Ok(existing) = core.holdings.find(object) {
+    match core.holdings.create(object, epoch, name, bytes.unwrap_or(0), ticket) {
         // The same request again, because its answer was lost.
-        if existing.is_writing() && existing.ticket == ticket {
-            return Ok(PeerReply::Done);
-        }
+        Err(HoldingError::Exists(_)) if is_put_with(core, object, ticket) => {}
+        created => drop(created?),
     }
-    core.holdings.create(object, epoch, name, bytes.unwrap_or(0), ticket)?;
     fault_point::reach("home-created");
     Ok(PeerReply::Done)
+}
+
+fn is_put_with(core: &Core, object: ObjectId, ticket: [u8; 16]) -> bool {
+    core.holdings.find(object).is_ok_and(|there| there.is_writing() && there.ticket == ticket)
 }
 
 /// Drops this node's copy of an object, and tells the directory. If its bytes are wrong, who has it open reads another one from here on; programs

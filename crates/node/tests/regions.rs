@@ -136,6 +136,45 @@ fn a_page_moves_with_its_bytes_and_its_room() {
 }
 
 #[test]
+fn pages_that_come_at_once_to_a_node_that_had_none_are_there_after_its_next_start() {
+    let mut nodes = Nodes::new("at-once", 2, 64);
+    let bytes = 4 * PAGE;
+    let regions: Vec<_> = (0..12)
+        .map(|number| {
+            let pool = nodes.pool(0);
+            let region = pool.create_region(&name(&format!("r{number}")), bytes, None).unwrap();
+            let (first, all) = (region.address.unwrap(), pattern(number * 77, bytes as usize));
+            pool.write(first, &all).unwrap();
+            (first, all)
+        })
+        .collect();
+    let pools: Vec<_> = (0..4).map(|_| nodes.pool(1)).collect();
+    for (first, _) in &regions {
+        let together = std::sync::Barrier::new(pools.len());
+        std::thread::scope(|scope| {
+            for (page, pool) in (0..).zip(&pools) {
+                let together = &together;
+                scope.spawn(move || {
+                    together.wait();
+                    pool.pull_page(at(*first, page * PAGE)).unwrap();
+                });
+            }
+        });
+    }
+    drop(pools);
+    for _ in 0..2 {
+        let pool = nodes.pool(0);
+        for (first, all) in &regions {
+            let mut found = vec![0; bytes as usize];
+            pool.read(*first, &mut found).unwrap();
+            assert!(found == *all);
+        }
+        nodes.all[1].stop();
+        nodes.all[1].start();
+    }
+}
+
+#[test]
 fn a_mapped_region_does_not_move_until_nobody_has_it_mapped() {
     let nodes = Nodes::new("pinned", 2, 16);
     let pools = nodes.pools();

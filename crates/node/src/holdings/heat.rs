@@ -80,6 +80,7 @@ impl Holdings {
         bytes: u64,
         ticket: [u8; 16],
     ) -> Result<Arc<Holding>, HoldingError> {
+        let _alone = self.making.alone(object);
         if self.find(object).is_ok() {
             return Err(HoldingError::Exists(object));
         }

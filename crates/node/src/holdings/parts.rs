@@ -54,6 +54,7 @@ impl Holdings {
         name: ObjectName,
         bytes: u64,
     ) -> Result<Arc<Holding>, HoldingError> {
+        let _alone = self.making.alone(object);
         if let Ok(holding) = self.find(object) {
             return if holding.epoch() == epoch { Ok(holding) } else { Err(HoldingError::Exists(object)) };
         }
@@ -62,7 +63,7 @@ impl Holdings {
         let holding =
             self.insert_file(object, epoch, name.clone(), bytes, [0; 16], State::Region, (file, 0))?;
         let header = ObjectHeader { object, epoch, name, bytes, content: HeaderContent::Region };
-        self.write_header(&header).inspect_err(|_| self.drop_object(object))?;
+        self.write_header(&header).inspect_err(|_| self.drop_alone(object))?;
         Ok(holding)
     }
 

@@ -240,3 +240,52 @@ fn whoever_drops_a_region_tells_of_it_and_a_sealed_object_is_nothing_to_tell_of(
     holdings.drop_object(ObjectId(1));
     assert_eq!(told.load(Ordering::Acquire), 2, "it has gone already");
 }
+
+/// Runs `make` in four threads at once.
+fn at_once<T: Send>(make: impl Fn() -> T + Sync) -> Vec<T> {
+    let together = std::sync::Barrier::new(4);
+    let make_together = || {
+        together.wait();
+        make()
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(make_together)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_part_that_several_threads_make_at_once_is_one_and_keeps_its_bytes() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(400 * MIB);
+    for number in 1..=40 {
+        let made = at_once(|| holdings.create_part(ObjectId(number), Epoch(1), name(), 2 * MIB).unwrap());
+        let kept = holdings.find(ObjectId(number)).unwrap();
+        assert!(made.iter().all(|part| Arc::ptr_eq(part, &kept)), "part {number}");
+        holdings.add_page(&made[0], 0).unwrap();
+        made[0].slice(0, 8).unwrap().write_at(0, &number.to_le_bytes()).unwrap();
+    }
+    drop(holdings);
+    let (holdings, dropped) = folders.open(400 * MIB);
+    assert!(dropped.is_empty(), "{dropped:?}");
+    for number in 1..=40_u64 {
+        let mut found = [0; 8];
+        holdings.find(ObjectId(number)).unwrap().slice(0, 8).unwrap().read_at(0, &mut found).unwrap();
+        assert_eq!(u64::from_le_bytes(found), number);
+    }
+}
+
+#[test]
+fn of_several_threads_that_make_an_object_one_does_and_its_room_is_taken_once() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(400 * MIB);
+    for number in 1..=40 {
+        let made = at_once(|| holdings.create(ObjectId(number), Epoch(1), name(), 2 * MIB, [1; 16]));
+        let (ours, others): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+        assert_eq!(ours.len(), 1);
+        assert!(others.iter().all(|other| matches!(other, Err(HoldingError::Exists(_)))));
+        assert_eq!(holdings.used_bytes(), 2 * MIB);
+        at_once(|| holdings.drop_object(ObjectId(number)));
+        assert_eq!(holdings.used_bytes(), 0);
+    }
+}
