@@ -394,3 +394,26 @@ fn the_list_of_locks_says_who_holds_and_who_waits() {
     waits.join().unwrap();
     assert!(holder.locks().unwrap().locks.is_empty());
 }
+
+#[test]
+fn what_was_read_of_a_region_is_not_read_of_the_next_one_at_its_addresses() {
+    let pair = pair("next-region", LONG);
+    let far = pair.pool(0);
+    let address = pair.region(1, 2);
+    pair.pool(1).write(address, &[7; 4096]).unwrap();
+    let read_under_a_guard = || {
+        let guard = far.rlock(address, 4096, &all())?;
+        let mut into = [1; 4096];
+        guard.read(0, &mut into)?;
+        guard.unlock().map(|()| into)
+    };
+    assert_eq!(read_under_a_guard().unwrap(), [7; 4096]);
+    pair.pool(1).remove(&name("region-1")).unwrap();
+    assert_eq!(pair.region(1, 2), address, "the first addresses that are free");
+    // A program may believe in what was removed for a second, and then it finds out.
+    let until = Instant::now() + LONG;
+    while !read_under_a_guard().is_ok_and(|read| read == [0; 4096]) {
+        assert!(Instant::now() < until, "{:?}", read_under_a_guard().map(|read| read[0]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

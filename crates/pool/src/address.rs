@@ -422,6 +422,11 @@ impl Pool {
             // The words of its pages say so.
             return Ok(true);
         }
+        self.is_confirmed(entry)
+    }
+
+    /// Whether the node says that an object is there, or has said so not long ago. One that is gone is forgotten.
+    pub(crate) fn is_confirmed(&self, entry: &Arc<Entry>) -> Result<bool, PoolError> {
         // Relaxed: a time that nothing is ordered by; an old value asks the node once more.
         let confirmed_ns = entry.confirmed_ns.load(Ordering::Relaxed);
         let now_ns = coarse_ns();

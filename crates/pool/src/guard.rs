@@ -165,6 +165,8 @@ impl Pool {
     ) -> Result<Locked, PoolError> {
         let rights = if mode == LockMode::Write { Rights::WRITE } else { Rights::READ };
         let entry = self.entry(address.raw(), rights)?;
+        // A guard may be content with what earlier ones have read: no home says then that the region is another by now.
+        let entry = if self.is_confirmed(&entry)? { entry } else { self.entry(address.raw(), rights)? };
         let left = entry.bytes - (address.raw() - entry.first);
         if bytes == 0 || bytes > left {
             let text = format!(
@@ -210,7 +212,7 @@ impl ReadGuard {
             return held.read_home(at, into);
         }
         let range = held.start()..held.start() + held.bytes;
-        let key = (held.lock, held.fence);
+        let key = (held.lock, (held.entry.object.info().object, held.fence));
         let asked = held
             .pool
             .guards()

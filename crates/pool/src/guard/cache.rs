@@ -1,10 +1,11 @@
 //! What was read of other nodes under read locks, kept until somebody may write under the lock.
 //!
 //! A lock home gives every writer a fence of its own, and readers the last one: the same fence again says that nobody wrote under
-//! the lock since. So a later guard finds what an earlier one has read, and nobody has to be told when it ends.
+//! the lock since. So a later guard finds what an earlier one has read, and nobody has to be told when it ends. A lock is a name that
+//! outlives regions: what was read counts for the region that it was read of, and not for the next one at its addresses.
 
 use crate::PoolError;
-use hinterland_types::GlobalAddress;
+use hinterland_types::{GlobalAddress, ObjectId};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,9 +29,12 @@ struct State {
     bytes: usize,
 }
 
+/// Which region was read, and under which fence. A later one of either is larger.
+pub(super) type Version = (ObjectId, u64);
+
 /// What was read under one lock.
 struct Cached {
-    fence: u64,
+    version: Version,
     /// By offset in the region; a block may be short at the ends of a guard's range.
     blocks: BTreeMap<u64, Arc<[u8]>>,
 }
@@ -40,13 +44,13 @@ impl ReadCache {
     /// Says whether it was asked.
     pub fn read(
         &self,
-        (lock, fence): (GlobalAddress, u64),
+        (lock, version): (GlobalAddress, Version),
         range: &Range<u64>,
         offset: u64,
         into: &mut [u8],
         read: impl FnOnce(u64, &mut [u8]) -> Result<(), PoolError>,
     ) -> Result<bool, PoolError> {
-        if self.find(lock, fence, offset, into) {
+        if self.find(lock, version, offset, into) {
             return Ok(false);
         }
         let end = offset + into.len() as u64;
@@ -56,13 +60,13 @@ impl ReadCache {
         let mut bytes = vec![0; (stop - start) as usize];
         read(start, &mut bytes)?;
         into.copy_from_slice(&bytes[(offset - start) as usize..(end - start) as usize]);
-        self.keep(lock, fence, start, &bytes);
+        self.keep(lock, version, start, &bytes);
         Ok(true)
     }
 
-    fn find(&self, lock: GlobalAddress, fence: u64, offset: u64, into: &mut [u8]) -> bool {
+    fn find(&self, lock: GlobalAddress, version: Version, offset: u64, into: &mut [u8]) -> bool {
         let state = self.lock();
-        let Some(cached) = state.locks.get(&lock).filter(|cached| cached.fence == fence) else {
+        let Some(cached) = state.locks.get(&lock).filter(|cached| cached.version == version) else {
             return false;
         };
         let mut done = 0;
@@ -80,20 +84,20 @@ impl ReadCache {
         true
     }
 
-    fn keep(&self, lock: GlobalAddress, fence: u64, start: u64, bytes: &[u8]) {
+    fn keep(&self, lock: GlobalAddress, version: Version, start: u64, bytes: &[u8]) {
         let mut state = self.lock();
-        if state.locks.get(&lock).is_some_and(|cached| cached.fence > fence) {
+        if state.locks.get(&lock).is_some_and(|cached| cached.version > version) {
             // A late answer of a guard before.
             return;
         }
-        if state.locks.get(&lock).is_some_and(|cached| cached.fence < fence) {
+        if state.locks.get(&lock).is_some_and(|cached| cached.version < version) {
             state.remove(lock);
         }
         if state.bytes + bytes.len() > CACHE_BYTES_MAX {
             // Simple and rare: what is used is there again soon.
             *state = State::default();
         }
-        let cached = state.locks.entry(lock).or_insert_with(|| Cached { fence, blocks: BTreeMap::new() });
+        let cached = state.locks.entry(lock).or_insert_with(|| Cached { version, blocks: BTreeMap::new() });
         let (mut added, mut removed) = (0, 0);
         let mut at = start;
         while at < start + bytes.len() as u64 {
@@ -135,7 +139,7 @@ mod tests {
     fn read(cache: &ReadCache, fence: u64, range: Range<u64>, offset: u64, bytes: usize) -> (bool, Vec<u8>) {
         let lock = GlobalAddress::new(LOCK).unwrap();
         let mut into = vec![0; bytes];
-        let asked = cache.read((lock, fence), &range, offset, &mut into, |start, home| {
+        let asked = cache.read((lock, (ObjectId(1), fence)), &range, offset, &mut into, |start, home| {
             // A home whose bytes say where they lie and under which fence they were read.
             let byte = |at: usize| (start + at as u64).wrapping_add(fence * 31) as u8;
             home.iter_mut().enumerate().for_each(|(at, into)| *into = byte(at));
@@ -156,6 +160,27 @@ mod tests {
         assert!(asked, "somebody may have written");
         assert_eq!(later[0], (5000u64 + 8 * 31) as u8);
         assert!(read(&cache, 7, 0..20_000, 5000, 64).0, "an older fence finds nothing of a newer one");
+    }
+
+    #[test]
+    fn what_was_read_of_a_region_is_not_found_for_the_next_one_at_its_addresses() {
+        let cache = ReadCache::default();
+        let lock = GlobalAddress::new(LOCK).unwrap();
+        let read_of = |object: u64, fence: u64| {
+            let home = |_, home: &mut [u8]| {
+                home.fill(object as u8);
+                Ok(())
+            };
+            let mut into = [0; 4];
+            cache.read((lock, (ObjectId(object), fence)), &(0..100), 0, &mut into, home).unwrap();
+            into
+        };
+        assert_eq!(read_of(1, 7), [1; 4]);
+        // Another home may keep the lock of the next one, and have given fewer fences.
+        for fence in [7, 3, 9] {
+            assert_eq!(read_of(2, fence), [2; 4]);
+        }
+        assert_eq!(read_of(1, 7), [1; 4]);
     }
 
     #[test]
