@@ -10,11 +10,47 @@ mod slab;
 use crate::core::Core;
 use crate::refused::{Refused, errno};
 use crate::regions::create_region;
+use hinterland_directory::{Command, MemberState, Reply};
 use hinterland_proto::control::{AllocationKind, Placement};
-use hinterland_types::{GlobalAddress, ObjectName, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectName, SessionId};
 use slab::Slabs;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What the names of all segments begin with.
+const FOLDER: &str = "segments";
+
+/// Refuses to take the name of a segment away, or the folder of all, while its node is up: that would go on giving pieces to programs at
+/// addresses that belong to somebody else by then.
+///
+/// # Errors
+/// [`Refused`] with `EBUSY`, or if the directory cannot be asked.
+pub fn check_unused(core: &Core, name: &ObjectName) -> Result<(), Refused> {
+    if name.as_str().split('/').next() != Some(FOLDER) {
+        return Ok(());
+    }
+    let Reply::Members(members) = core.directory.apply(&Command::Members)? else {
+        return Err(Refused::new(errno::EIO, "the directory did not list its members"));
+    };
+    for member in members.iter().filter(|member| member.state != MemberState::Down) {
+        let segment = name_of(member.node)?;
+        let is_it = *name == segment || name.as_str() == FOLDER && core.directory.lookup(&segment).is_ok();
+        if is_it {
+            let text = format!(
+                "{segment} is the memory from which {} at {} gives programs what they allocate (hint: it is made anew when a program \
+                 allocates after that node's next start; to remove it, stop the node first)",
+                member.node, member.address
+            );
+            return Err(Refused::new(errno::EBUSY, text));
+        }
+    }
+    Ok(())
+}
+
+fn name_of(node: NodeId) -> Result<ObjectName, Refused> {
+    ObjectName::parse(&format!("{FOLDER}/{node}"))
+        .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))
+}
 
 /// The allocations of a node.
 pub struct Segment {
@@ -113,11 +149,10 @@ impl Segment {
     }
 
     fn make_region(&self, core: &Core) -> Result<(GlobalAddress, Slabs), Refused> {
-        let name = ObjectName::parse(&format!("segments/{}", core.own))
-            .map_err(|error| Refused::new(errno::EINVAL, error.to_string()))?;
+        let name = name_of(core.own)?;
         // What an earlier process of this node handed out is known to nobody any more.
         if core.directory.lookup(&name).is_ok() {
-            crate::verify::remove(core, &name)?;
+            crate::verify::remove_always(core, &name)?;
         }
         let place = Placement::Rack(core.membership.rack.clone());
         let info = create_region(core, name, self.bytes, place)?;

@@ -8,6 +8,7 @@ use crate::peer_service;
 use crate::peers::patience;
 use crate::put::Removed;
 use crate::refused::{Refused, errno};
+use crate::segment;
 use hinterland_directory::{Command, DirectoryError, OnTarget, Reply as DirectoryReply};
 use hinterland_proto::checksum::digest;
 use hinterland_proto::control::{
@@ -21,8 +22,17 @@ const WRONG_MAX: usize = 100;
 /// Removes a name. Homes that do not hear it now hear it with their next heartbeat.
 ///
 /// # Errors
-/// [`Refused`] if there is no such name.
+/// [`Refused`] if there is no such name, or programs allocate from what has it.
 pub fn remove(core: &Core, name: &ObjectName) -> Result<(), Refused> {
+    segment::check_unused(core, name)?;
+    remove_always(core, name)
+}
+
+/// The same, whatever has the name.
+///
+/// # Errors
+/// [`Refused`] if there is no such name.
+pub fn remove_always(core: &Core, name: &ObjectName) -> Result<(), Refused> {
     // A request may be sent twice, when its connection breaks: it must not remove a successor of the same name.
     let object = core.directory.lookup(name)?.object;
     let homes = match core.directory.ask(&Command::Remove { name: name.clone(), object: Some(object) })? {
@@ -54,8 +64,10 @@ pub fn let_go(core: &Core, removed: &Removed) {
 /// Gives an object another name.
 ///
 /// # Errors
-/// [`Refused`] if there is no such name, or something has the other one and is to keep it.
+/// [`Refused`] if there is no such name, something has the other one and is to keep it, or programs allocate from one of them.
 pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarget) -> Result<(), Refused> {
+    segment::check_unused(core, &from)?;
+    segment::check_unused(core, &to)?;
     // A request may be sent twice, when its connection breaks: it must not rename a successor of the same name.
     let object = core.directory.lookup(&from)?.object;
     let target = match target {
@@ -78,8 +90,9 @@ pub fn rename(core: &Core, from: ObjectName, to: ObjectName, target: RenameTarge
 /// Gives everything below a folder names below another one.
 ///
 /// # Errors
-/// [`Refused`] if there is nothing below it, or something has the other name or lies below it.
+/// [`Refused`] if there is nothing below it, something has the other name or lies below it, or programs allocate from what lies there.
 pub fn rename_folder(core: &Core, from: ObjectName, to: ObjectName) -> Result<(), Refused> {
+    segment::check_unused(core, &from)?;
     // A request may be sent twice, when its connection breaks: the second finds this object below the other folder.
     let list = Command::List { prefix: format!("{from}/"), after: None, limit: 1 };
     let DirectoryReply::List { objects, .. } = core.directory.apply(&list)? else {
