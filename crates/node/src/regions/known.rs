@@ -299,6 +299,11 @@ impl Region {
         let _ = self.words.memory.fill(0, self.words.memory.len(), 0);
     }
 
+    /// Whether other nodes have a copy of one of its pages.
+    pub fn is_shared(&self) -> bool {
+        (0..self.count()).any(|index| self.words.get(index).is_shared())
+    }
+
     /// Whether every page is here, and none is about to go.
     pub fn is_whole(&self) -> bool {
         (0..self.count()).all(|index| self.words.get(index).is_here())

@@ -176,6 +176,10 @@ fn map_empty(info: &ObjectInfo) -> Answer {
 /// The file of a region for plain pointers. Its pages stay where they are for as long as anybody has it.
 fn map_region(core: &Core, region: &Arc<Region>, write: bool) -> Answer {
     let give = || {
+        if region.is_shared() {
+            // Somebody was given a copy while the others were being taken back.
+            return Ok(None);
+        }
         let part = region.part().filter(|_| region.is_whole());
         let part = part.ok_or_else(|| {
             let text = format!(
@@ -186,14 +190,15 @@ fn map_region(core: &Core, region: &Arc<Region>, write: bool) -> Answer {
         })?;
         let descriptor = part.pinning_descriptor(write)?;
         let mapped = mapped(region.bytes, Some(region.pages.address()), part.file_shape());
-        Ok((Reply::Mapped(Mapped { writable: write, ..mapped }), vec![descriptor]))
+        Ok(Some((Reply::Mapped(Mapped { writable: write, ..mapped }), vec![descriptor])))
     };
     for _ in 0..MAP_TRIES {
         core.regions.recall_all(core, region)?;
-        if let Some(answer) = region.while_still(give)? {
+        if let Some(answer) = region.while_still(give)?.flatten() {
             return Ok(answer);
         }
         std::thread::sleep(MAP_PAUSE);
     }
-    Err(Refused::new(errno::EAGAIN, format!("pages of {} are being moved (hint: try again)", region.name)))
+    let text = format!("pages of {} are being moved or copied (hint: try again)", region.name);
+    Err(Refused::new(errno::EAGAIN, text))
 }
