@@ -265,10 +265,11 @@ impl Shared {
 
     /// The life of one connection.
     fn serve(self: &Arc<Self>, number: u64, socket: &Arc<Socket>) {
+        let ending = Ending { shared: self, number, socket };
+        let greeting = Greeting(self);
         let admitted = answer(socket, self.identity(), self.options.handshake_timeout)
             .and_then(|(peer, machine)| self.admit(number, socket, &peer, machine));
-        // Relaxed: a count; nothing is published through it.
-        self.handshakes.fetch_sub(1, Ordering::Relaxed);
+        drop(greeting);
         if let Some(established) = admitted {
             let session = established.ticket.session;
             let polling = established.features.has(Features::POLLING);
@@ -278,11 +279,7 @@ impl Shared {
             Stream::new(socket, self, &established).run();
             drop(leaving);
         }
-        socket.shutdown();
-        let mut state = self.state();
-        if let Some(thread) = state.connections.remove(&number).and_then(|connection| connection.thread) {
-            state.ended.push(thread);
-        }
+        drop(ending);
     }
 
     fn identity(&self) -> ServerIdentity {
@@ -397,6 +394,35 @@ impl Shared {
             if connection.session == Some(session) {
                 connection.socket.shutdown();
             }
+        }
+    }
+}
+
+/// Counts a connection that is not yet admitted down, even if the service panics.
+struct Greeting<'a>(&'a Shared);
+
+impl Drop for Greeting<'_> {
+    fn drop(&mut self) {
+        // Relaxed: a count; nothing is published through it.
+        self.0.handshakes.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Ends a connection, even if the service panics: the peer would wait for an answer that nobody gives, and the connection would count
+/// for good.
+struct Ending<'a> {
+    shared: &'a Shared,
+    number: u64,
+    socket: &'a Socket,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.socket.shutdown();
+        let mut state = self.shared.state();
+        if let Some(thread) = state.connections.remove(&self.number).and_then(|connection| connection.thread)
+        {
+            state.ended.push(thread);
         }
     }
 }
