@@ -367,10 +367,10 @@ impl Holdings {
         self.insert(object, epoch, name, bytes, ticket, State::Writing)
     }
 
-    /// Makes a region of zeros and its header.
+    /// Makes a region of zeros and its header. One that is there already, because it was asked for twice, is taken.
     ///
     /// # Errors
-    /// As [`create`](Self::create), and [`HoldingError::Header`].
+    /// As [`create`](Self::create), and [`HoldingError::Header`]; [`HoldingError::Exists`] under another epoch or of another size.
     pub fn create_region(
         &self,
         object: ObjectId,
@@ -379,6 +379,10 @@ impl Holdings {
         bytes: u64,
     ) -> Result<Arc<Holding>, HoldingError> {
         let _alone = self.making.alone(object);
+        let is_it = |there: &Holding| there.is_region() && there.epoch() == epoch && there.bytes() == bytes;
+        if let Some(there) = self.find(object).ok().filter(|there| is_it(there)) {
+            return Ok(there);
+        }
         let holding = self.insert(object, epoch, name, bytes, [0; 16], State::Region)?;
         let header =
             ObjectHeader { object, epoch, name: holding.name.clone(), bytes, content: HeaderContent::Region };

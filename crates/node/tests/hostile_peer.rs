@@ -107,6 +107,38 @@ fn sizes_that_no_object_has_are_refused_from_other_nodes_too() {
 }
 
 #[test]
+fn what_a_home_makes_for_another_node_may_be_asked_for_twice() {
+    let ground = Ground::new("remote-twice");
+    let pool = ground.pool();
+    let node = connect(&ground, Role::Node);
+    let ask = |request: &PeerRequest| -> PeerReply {
+        decode(&node.call(&encode(request).unwrap()).unwrap()).unwrap()
+    };
+    let (object, name, bytes) = (ObjectId(1000), ground::name("new"), 4096);
+    let region =
+        |epoch, bytes| PeerRequest::HomeRegion { object, epoch: Epoch(epoch), name: name.clone(), bytes };
+    let room = |ticket| {
+        let (object, epoch) = (ObjectId(1001), Epoch(1));
+        PeerRequest::HomeCreate {
+            object,
+            epoch,
+            name: name.clone(),
+            bytes: Some(bytes),
+            ticket: [ticket; 16],
+        }
+    };
+    // A connection may end with the answer on its way.
+    for _ in 0..2 {
+        assert!(matches!(ask(&region(1, bytes)), PeerReply::Done));
+        assert!(matches!(ask(&room(1)), PeerReply::Done));
+    }
+    assert_eq!(pool.status().unwrap().used_bytes, 2 * bytes);
+    for other in [region(2, bytes), region(1, bytes + 1), room(2)] {
+        assert!(matches!(ask(&other), PeerReply::Error { .. }), "{other:?}");
+    }
+}
+
+#[test]
 fn bodies_with_flipped_bytes_are_answered_or_refused() {
     let ground = Ground::new("remote-flipped");
     let pool = ground.pool();
