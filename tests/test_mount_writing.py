@@ -284,6 +284,26 @@ def test_an_object_that_is_only_looked_at_for_writing_stays_the_same(mount, node
     assert node.json("stat", "same") == before and (mount / "same").stat().st_ino == before["object"]
 
 
+def test_a_file_that_is_opened_to_be_read_may_be_emptied_by_that(mount, node):
+    path = mount / "emptied"
+    for _ in range(2):
+        path.write_bytes(b"x" * 100_000)
+        digest_of(node, "emptied")
+        reader = os.open(path, os.O_RDONLY | os.O_TRUNC)
+        assert os.read(reader, 10) == b"" and os.fstat(reader).st_size == 0
+        assert code_of(lambda: os.write(reader, b"y")) == errno.EBADF
+        os.close(reader)
+        assert path.read_bytes() == b""
+        wait_until(lambda: content(node, "emptied") == b"")
+    # While another one writes it, too.
+    with open(path, "wb", buffering=0) as writer:
+        writer.write(b"z" * 100)
+        os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
+        assert path.stat().st_size == 0
+        writer.write(b"end")
+    assert path.read_bytes() == bytes(100) + b"end"
+
+
 def test_a_writer_that_is_killed_leaves_the_old_object(mount, node):
     (mount / "kept").write_bytes(b"old " * 1000)
     digest_of(node, "kept")
@@ -526,6 +546,8 @@ def test_read_only_is_the_default(node, folder):
     mounted = Mount(node, folder, options=())
     try:
         assert code_of(lambda: open(mounted / "new", "wb")) == errno.EROFS
+        node.run("put", sys.executable, "--name", "kept")
+        assert code_of(lambda: os.open(mounted / "kept", os.O_RDONLY | os.O_TRUNC)) == errno.EROFS
     finally:
         mounted.stop()
 

@@ -132,7 +132,7 @@ impl PoolFiles {
                 _ if inner.has_ended => return Err(Errno::ESTALE),
                 _ => {
                     inner.open(thread, writes);
-                    let cut = if truncates && writes { inner.resize(&*self.source, 0) } else { Ok(()) };
+                    let cut = if truncates { inner.resize(&*self.source, 0) } else { Ok(()) };
                     if cut.is_err() {
                         inner.handles -= 1;
                         inner.writers -= 1;

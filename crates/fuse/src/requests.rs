@@ -245,11 +245,12 @@ impl Filesystem for PoolFiles {
     }
 
     fn open(&self, request: &Request, inode: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let writes = flags.acc_mode() != OpenAccMode::O_RDONLY;
+        let truncates = flags.0 & nix::libc::O_TRUNC != 0;
+        // Who opens a file to read it may empty it with the same call, as on other file systems of Linux.
+        let writes = truncates || flags.acc_mode() != OpenAccMode::O_RDONLY;
         if writes && !self.owner.writable {
             return reply.error(Errno::EROFS);
         }
-        let truncates = flags.0 & nix::libc::O_TRUNC != 0;
         match self.open_draft(request.pid(), inode, writes, truncates) {
             Ok(true) => {
                 let handle = if writes { DRAFT_WRITING } else { DRAFT_READING };
