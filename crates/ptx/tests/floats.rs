@@ -138,6 +138,10 @@ fn the_lesser_and_the_greater_know_signs_of_zero_and_nan() {
     check32("testp.subnormal.f32 %p1, $a; selp.f32 $d, 0f3F800000, 0f00000000, %p1;", |a, _, _| {
         if a.is_subnormal() { 1.0 } else { 0.0 }
     });
+    // Zeros count as normal.
+    check32("testp.normal.f32 %p1, $a; selp.f32 $d, 0f3F800000, 0f00000000, %p1;", |a, _, _| {
+        if a.is_normal() || a == 0.0 { 1.0 } else { 0.0 }
+    });
 }
 
 #[test]

@@ -52,6 +52,23 @@ fn sums_differences_and_products() {
 }
 
 #[test]
+fn what_is_never_below_zero() {
+    check("b32", "min.relu.s32 $d, $a, $b;", |a, b, _| (a as i32).min(b as i32).max(0) as u64);
+    check("b32", "max.s32.relu $d, $a, $b;", |a, b, _| (a as i32).max(b as i32).max(0) as u64);
+    let halves = |pick: fn(i16, i16) -> i16, a: u64, b: u64| {
+        let one =
+            |shift: u32| u64::from(pick((a >> shift) as i16, (b >> shift) as i16).max(0) as u16) << shift;
+        one(0) | one(16)
+    };
+    check("b32", "min.s16x2.relu $d, $a, $b;", |a, b, _| halves(i16::min, a, b));
+    check("b32", "max.relu.s16x2 $d, $a, $b;", |a, b, _| halves(i16::max, a, b));
+    for other in ["max.relu.u32", "max.relu.u16x2", "max.relu.f32", "add.relu.s32"] {
+        let error = evaluate("b32", &format!("{other} $d, $a, $b;"), &operands(7, 1)).unwrap_err();
+        assert!(error.to_string().contains("not supported"), "{other}: {error}");
+    }
+}
+
+#[test]
 fn wide_products_are_exact() {
     check("b64", "cvt.u32.u64 %r1, $a; cvt.u32.u64 %r2, $b; mul.wide.s32 $d, %r1, %r2;", |a, b, _| {
         (i64::from(a as i32) * i64::from(b as i32)) as u64

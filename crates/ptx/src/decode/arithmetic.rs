@@ -42,7 +42,8 @@ pub(super) fn arithmetic<'m>(
     if let Some(pair) = pair {
         let [a, b] = exactly(body, given)?;
         let sources = [body.source(a, Type::B32)?, body.source(b, Type::B32)?];
-        return scalar(body, m, integer::pairs(m.name, pair == "s16x2"), target, &sources);
+        let name = if cuts { format!("{}.relu", m.name) } else { m.name.to_string() };
+        return scalar(body, m, integer::pairs(&name, pair == "s16x2"), target, &sources);
     }
     let kind = m.kind(body)?;
     let mut sources = Vec::new();
@@ -56,6 +57,7 @@ pub(super) fn arithmetic<'m>(
         (None, false) => m.name.to_string(),
     };
     let compute = match kind {
+        Type::F32 | Type::F64 if cuts => None,
         Type::F32 | Type::F64
             if is_approximate || matches!(m.name, "sin" | "cos" | "lg2" | "ex2" | "tanh" | "rsqrt") =>
         {
@@ -66,6 +68,7 @@ pub(super) fn arithmetic<'m>(
             float::exact(&name, kind, style).or_else(|| float::simple(&name, kind, style.flushes))
         }
         Type::F16 | Type::F16x2 | Type::Bf16 | Type::Bf16x2 => half::arithmetic(&name, kind, style, cuts),
+        _ if cuts && !style.saturates => integer::arithmetic(&format!("{name}.relu"), kind),
         _ if style.saturates => integer::arithmetic(&format!("{name}.sat"), kind),
         _ => integer::arithmetic(&name, kind),
     };

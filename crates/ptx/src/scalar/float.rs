@@ -316,7 +316,8 @@ pub(crate) fn test(name: &str, kind: Type) -> Option<crate::code::Compare> {
                 "infinite" => |a, _| $read(a).is_infinite(),
                 "number" => |a, _| !$read(a).is_nan(),
                 "notanumber" => |a, _| $read(a).is_nan(),
-                "normal" => |a, _| $read(a).is_normal(),
+                // Zeros count as normal, as PTX has it.
+                "normal" => |a, _| $read(a).is_normal() || $read(a) == 0.0,
                 "subnormal" => |a, _| $read(a).is_subnormal(),
                 _ => return None,
             }

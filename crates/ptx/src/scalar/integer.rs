@@ -63,7 +63,7 @@ fn high_unsigned(a: u64, b: u64, _: u64, _: u64) -> u64 {
     ((u128::from(a) * u128::from(b)) >> 64) as u64
 }
 
-/// Products of twice the width, of 24 bits, and sums that stop at the ends.
+/// Products of twice the width, of 24 bits, sums that stop at the ends, and what is never below zero.
 fn wide(name: &str, kind: Type) -> Option<Scalar> {
     Some(match (name, kind) {
         ("mul.wide", Type::U16 | Type::B16) => |a, b, _, _| u64::from(a as u16) * u64::from(b as u16),
@@ -90,6 +90,8 @@ fn wide(name: &str, kind: Type) -> Option<Scalar> {
         ("mad24.hi", Type::U32) => |a, b, c, _| ((unsigned24(a) * unsigned24(b)) >> 16).wrapping_add(c),
         ("mad24.lo", Type::S32) => |a, b, c, _| ((signed24(a) * signed24(b)) as u64).wrapping_add(c),
         ("mad24.hi", Type::S32) => |a, b, c, _| (((signed24(a) * signed24(b)) >> 16) as u64).wrapping_add(c),
+        ("min.relu", Type::S32) => |a, b, _, _| (a as i32).min(b as i32).max(0) as u64,
+        ("max.relu", Type::S32) => |a, b, _, _| (a as i32).max(b as i32).max(0) as u64,
         ("add.sat", Type::S32) => |a, b, _, _| (a as i32).saturating_add(b as i32) as u32 as u64,
         ("sub.sat", Type::S32) => |a, b, _, _| (a as i32).saturating_sub(b as i32) as u32 as u64,
         ("mad.hi.sat", Type::S32) => |a, b, c, _| {
@@ -195,6 +197,8 @@ pub(crate) fn pairs(name: &str, is_signed: bool) -> Option<Scalar> {
         ("sub", _) => both!(|a, b| a.wrapping_sub(b), u16),
         ("min", true) => both!(|a, b| a.min(b), i16),
         ("max", true) => both!(|a, b| a.max(b), i16),
+        ("min.relu", true) => both!(|a, b| a.min(b).max(0), i16),
+        ("max.relu", true) => both!(|a, b| a.max(b).max(0), i16),
         ("min", false) => both!(|a, b| a.min(b), u16),
         ("max", false) => both!(|a, b| a.max(b), u16),
         _ => return None,
