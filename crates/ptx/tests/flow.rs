@@ -483,6 +483,36 @@ fn what_a_kernel_prints_comes_lane_by_lane() {
     assert_eq!(fault(1, before, &beyond), FaultKind::IllegalAddress(0));
 }
 
+/// What a thread prints of numbers of 32 bits.
+fn printed(format: &str, numbers: &[i32]) -> String {
+    let bytes: Vec<String> = format.bytes().chain([0]).map(|byte| byte.to_string()).collect();
+    let before = format!(
+        ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a); .global .align 1 .b8 format[{}] = {{{}}};",
+        bytes.len(),
+        bytes.join(", ")
+    );
+    let stored: String = numbers
+        .iter()
+        .enumerate()
+        .map(|(index, number)| format!("mov.u32 %r2, {number}; st.local.u32 [%rd3+{}], %r2;", index * 4))
+        .collect();
+    let body = format!(
+        ".local .align 8 .b8 own[32]; mov.u64 %rd3, own; cvta.local.u64 %rd4, %rd3; {stored}
+        {{ .param .b64 f; .param .b64 a; .param .b32 r; mov.u64 %rd7, format; st.param.b64 [f], %rd7; st.param.b64 [a], %rd4; call.uni (r), vprintf, (f, a); }}"
+    );
+    let mut device = Device::new(&kernel(&before, &body));
+    let out = device.room(4);
+    device.launch("run", (1, 1, 0), &Parameters::default().with(out).0);
+    device.memory.printed
+}
+
+#[test]
+fn widths_and_precisions_are_what_c_makes_of_them() {
+    assert_eq!(printed("%#010x|%#6X|%#08x", &[255, 255, 0]), "0x000000ff|  0XFF|00000000");
+    assert_eq!(printed("%*d|%-*d|%0*d", &[-6, 7, -6, 7, 6, -7]), "7     |7     |-00007");
+    assert_eq!(printed("%.*d|%6.*d|%06.3d", &[-1, 7, 3, 7, 7]), "7|   007|   007");
+}
+
 #[test]
 fn blocks_count_each_other_in_memory_of_the_grid() {
     let text = kernel(

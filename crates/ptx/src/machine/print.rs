@@ -134,7 +134,8 @@ impl Runner<'_, '_> {
         field: &mut Field,
         arguments: &mut Arguments,
     ) -> Result<Option<u8>, Stop> {
-        let (mut number, mut is_precision) = (0usize, false);
+        // Nothing: a precision that an argument takes back.
+        let (mut number, mut is_precision) = (Some(0usize), false);
         while let Some(&letter) = format.get(*at) {
             *at += 1;
             match letter {
@@ -142,20 +143,29 @@ impl Runner<'_, '_> {
                 b'+' => field.has_sign = true,
                 b' ' => field.has_space = true,
                 b'#' => field.has_prefix = true,
-                b'0' if number == 0 && !is_precision => field.has_zeros = true,
-                b'0'..=b'9' => number = (number * 10 + usize::from(letter - b'0')).min(WIDTH_MAX),
-                b'*' => number = (self.next_number(arguments, false)? as usize).min(WIDTH_MAX),
+                b'0' if number == Some(0) && !is_precision => field.has_zeros = true,
+                b'0'..=b'9' => {
+                    let more = number.unwrap_or(0) * 10 + usize::from(letter - b'0');
+                    number = Some(more.min(WIDTH_MAX));
+                }
+                b'*' => {
+                    let given = self.next_number(arguments, false)? as i32;
+                    let size = (given.unsigned_abs() as usize).min(WIDTH_MAX);
+                    // What is below zero is a width to the left, and no precision at all.
+                    field.is_left |= given < 0 && !is_precision;
+                    number = Some(size).filter(|_| given >= 0 || !is_precision);
+                }
                 b'.' => {
-                    field.width = number;
-                    (number, is_precision) = (0, true);
+                    field.width = number.unwrap_or(0);
+                    (number, is_precision) = (Some(0), true);
                 }
                 b'l' | b'z' | b'j' | b't' => field.is_wide = true,
                 b'h' => {}
                 _ => {
                     if is_precision {
-                        field.precision = Some(number);
+                        field.precision = number;
                     } else {
-                        field.width = number;
+                        field.width = number.unwrap_or(0);
                     }
                     return Ok(Some(letter));
                 }
@@ -166,7 +176,9 @@ impl Runner<'_, '_> {
 
     /// One argument as its letter asks.
     fn shown(&mut self, letter: u8, field: &Field, arguments: &mut Arguments) -> Result<Vec<u8>, Stop> {
-        let is_number = letter != b'c';
+        // With a precision, an integer is filled up with spaces.
+        let is_integer = matches!(letter, b'd' | b'i' | b'u' | b'x' | b'X' | b'o');
+        let has_zeros = letter != b'c' && !(is_integer && field.precision.is_some());
         let body = match letter {
             b'd' | b'i' => {
                 let value = self.next_number(arguments, field.is_wide)?;
@@ -208,7 +220,7 @@ impl Runner<'_, '_> {
             }
             _ => return Ok(vec![b'%', letter]),
         };
-        Ok(padded(body.into_bytes(), field, is_number))
+        Ok(padded(body.into_bytes(), field, has_zeros))
     }
 }
 
@@ -260,14 +272,15 @@ fn real(value: f64, letter: u8, precision: usize) -> String {
     }
 }
 
-/// Fills a field up to its width.
-fn padded(text: Vec<u8>, field: &Field, is_number: bool) -> Vec<u8> {
+/// Fills a field up to its width, with zeros if it is to have them and may (`has_zeros`): they stand behind signs and `0x`.
+fn padded(text: Vec<u8>, field: &Field, has_zeros: bool) -> Vec<u8> {
     let missing = field.width.saturating_sub(text.len());
     if field.is_left {
         return [text, vec![b' '; missing]].concat();
     }
-    if field.has_zeros && is_number {
+    if field.has_zeros && has_zeros {
         let signs = text.iter().take_while(|byte| matches!(byte, b'-' | b'+' | b' ')).count();
+        let signs = if matches!(text[signs..], [b'0', b'x' | b'X', ..]) { signs + 2 } else { signs };
         return [&text[..signs], &vec![b'0'; missing], &text[signs..]].concat();
     }
     [vec![b' '; missing], text].concat()
