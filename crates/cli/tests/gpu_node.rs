@@ -8,8 +8,8 @@ use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached
 use hinterland_proto::gpu::command::{
     AskGrant, AskTensorMap, BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin,
     EventCreate, EventDestroy, EventRecord, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory, MarkDevice, MarkStream, Module, ModulePart,
-    StreamCreate, StreamDestroy, StreamWait, UnmapMemory, blas_functions,
+    GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory, MarkDevice, MarkEvent, MarkStream, Module,
+    ModulePart, StreamCreate, StreamDestroy, StreamWait, UnmapMemory, blas_functions,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LtMatrix, LtProduct, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -35,10 +35,11 @@ struct Node {
 
 impl Node {
     fn start(name: &str, arguments: &[&str]) -> Self {
-        Self::with_driver(name, arguments, "")
+        Self::with_driver(name, arguments, "", "")
     }
 
-    fn with_driver(name: &str, arguments: &[&str], driver: &str) -> Self {
+    /// With a driver, which lacks something or nothing.
+    fn with_driver(name: &str, arguments: &[&str], driver: &str, what: &str) -> Self {
         let folder = std::env::temp_dir().join(format!("hinterland-gpu-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&folder);
         std::fs::create_dir_all(&folder).unwrap();
@@ -52,6 +53,7 @@ impl Node {
             .env("HINTERLAND_CUBLAS", if driver.is_empty() { "/nowhere/libcublas.so" } else { driver })
             .env("HINTERLAND_CUBLASLT", driver)
             .env("STAND_IN_GPUS", "2")
+            .env("STAND_IN_LACKS", what)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -176,6 +178,14 @@ impl Client {
         self.mark(7);
         assert_eq!(self.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 7, error: 0 }));
     }
+}
+
+/// Sends a command that has no tail.
+macro_rules! send {
+    ($client:expr, $kind:ident $fields:tt) => {{
+        let command = $kind $fields;
+        $client.send::<{ $kind::BYTES }>($kind::WORD, |body| command.put(body), &[]);
+    }};
 }
 
 fn put(sender: &mut Sender, word: u32, body: &[u8]) {
@@ -381,7 +391,7 @@ fn name_kernel(client: &mut Client, parameters: &str) {
 #[test]
 fn a_kernel_that_the_driver_lays_out_in_another_way_than_its_image_is_refused() {
     let driver = stand_in();
-    let node = Node::with_driver("layout", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("layout", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     // As many bytes at other places: launched, they would be the wrong ones.
@@ -396,7 +406,7 @@ fn a_kernel_that_the_driver_lays_out_in_another_way_than_its_image_is_refused() 
 #[test]
 fn the_driver_behind_the_node_copies_launches_and_replays_graphs() {
     let driver = stand_in();
-    let node = Node::with_driver("driver", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("driver", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     assert_eq!((client.welcome.devices[0].name.as_str(), client.welcome.granularity), ("stand-in", PIECE));
@@ -464,6 +474,55 @@ fn the_driver_behind_the_node_copies_launches_and_replays_graphs() {
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
 }
 
+#[test]
+fn bytes_come_before_every_mark_behind_them_of_events_devices_and_other_streams() {
+    let driver = stand_in();
+    let node = Node::with_driver("order", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(1);
+    for (stream, device) in [(20, 0), (21, 0), (22, 1)] {
+        send!(client, StreamCreate { stream, device, flags: 1, priority: 0 });
+    }
+    send!(client, EventCreate { event: 5, device: 0, flags: 2 });
+    for mark in 1..=600 {
+        let transfer = mark as u32;
+        send!(client, CopyOut { stream: 20, transfer, address, bytes: 8 });
+        send!(client, EventRecord { event: 5, stream: 20, flags: 0 });
+        match mark % 4 {
+            0 => send!(client, MarkEvent { mark, event: 5 }),
+            1 => send!(client, MarkDevice { mark, device: 0 }),
+            other => {
+                let stream = if other == 2 { 21 } else { 22 };
+                send!(client, StreamWait { stream, event: 5, flags: 0 });
+                send!(client, MarkStream { mark, stream });
+            }
+        }
+        let bytes = AnswerMessage::Bytes(Bytes { transfer, error: 0, offset: 0 });
+        assert_eq!(client.next().unwrap().0, bytes, "round {mark}");
+        assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark, error: 0 }));
+    }
+}
+
+#[test]
+fn a_copy_of_many_parts_from_a_broken_device_is_refused_once() {
+    let driver = stand_in();
+    let node = Node::with_driver("refused", &["--device", "cuda"], &driver, "work");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(4);
+    send!(client, CopyOut { stream: 0, transfer: 3, address, bytes: 4 * PIECE });
+    let (fault, _) = client.next().unwrap();
+    assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 700, sticky: 1, .. })), "{fault:?}");
+    let none = AnswerMessage::Bytes(Bytes { transfer: 3, error: 700, offset: 0 });
+    assert_eq!(client.next().unwrap().0, none);
+    // Whoever gets bytes that it does not expect takes the node for lost.
+    for mark in 10..30 {
+        client.mark(mark);
+        assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark, error: 700 }));
+    }
+}
+
 /// A list that takes two rows of 8 bytes, 16 apart, adds one to six numbers, and brings the rows back.
 fn passing_list(address: u64) -> Vec<u8> {
     let mut list = Vec::new();
@@ -514,7 +573,7 @@ fn external_list(address: u64, wait: u32, record: u32) -> Vec<u8> {
 #[test]
 fn graphs_of_the_driver_record_events_for_others_and_wait_for_them_also_when_they_are_gone() {
     let driver = stand_in();
-    let node = Node::with_driver("external", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("external", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     let address = client.map(1);
@@ -556,7 +615,7 @@ fn graphs_of_the_driver_record_events_for_others_and_wait_for_them_also_when_the
 #[test]
 fn graphs_of_the_driver_take_bytes_of_each_launch_and_bring_bytes_of_each() {
     let driver = stand_in();
-    let node = Node::with_driver("passage", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("passage", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     let address = client.map(1);
@@ -621,36 +680,33 @@ fn graphs_of_the_driver_take_bytes_of_each_launch_and_bring_bytes_of_each() {
 #[test]
 fn memory_stays_until_no_device_uses_it_and_streams_that_ended_count() {
     let driver = stand_in();
-    let node = Node::with_driver("devices", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("devices", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     assert_eq!(client.welcome.devices.iter().map(|device| device.peers).collect::<Vec<_>>(), [2, 1]);
     let (first, second) = (client.welcome.window, client.welcome.window + 8 * PIECE);
     let map = |client: &mut Client, device, address| {
         client.grant(device, 2 * PIECE);
-        let map = MapMemory { device, flags: 0, address, bytes: 2 * PIECE };
-        client.send::<{ MapMemory::BYTES }>(MapMemory::WORD, |body| map.put(body), &[]);
+        send!(client, MapMemory { device, flags: 0, address, bytes: 2 * PIECE });
     };
     map(&mut client, 1, second);
     for round in 0..6 {
         map(&mut client, 0, first);
-        let stream = StreamCreate { stream: 30 + round, device: 1, flags: 1, priority: 0 };
-        client.send::<{ StreamCreate::BYTES }>(StreamCreate::WORD, |body| stream.put(body), &[]);
+        send!(client, StreamCreate { stream: 30 + round, device: 1, flags: 1, priority: 0 });
         for _ in 0..40 {
-            let copy = CopyWithin { stream: 30 + round, flags: 0, to: second, from: first, bytes: 2 * PIECE };
-            client.send::<{ CopyWithin::BYTES }>(CopyWithin::WORD, |body| copy.put(body), &[]);
+            send!(
+                client,
+                CopyWithin { stream: 30 + round, flags: 0, to: second, from: first, bytes: 2 * PIECE }
+            );
         }
         if round % 2 == 0 {
-            let end = StreamDestroy { stream: 30 + round };
-            client.send::<{ StreamDestroy::BYTES }>(StreamDestroy::WORD, |body| end.put(body), &[]);
+            send!(client, StreamDestroy { stream: 30 + round });
         }
         // The other device has nothing to do; memory that is unmapped too early ends the stand-in.
-        let unmap = UnmapMemory { address: first, bytes: 2 * PIECE };
-        client.send::<{ UnmapMemory::BYTES }>(UnmapMemory::WORD, |body| unmap.put(body), &[]);
+        send!(client, UnmapMemory { address: first, bytes: 2 * PIECE });
     }
     map(&mut client, 0, first);
-    let mark = MarkDevice { mark: 5, device: 1 };
-    client.send::<{ MarkDevice::BYTES }>(MarkDevice::WORD, |body| mark.put(body), &[]);
+    send!(client, MarkDevice { mark: 5, device: 1 });
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 5, error: 0 }));
     client.settle();
 }
@@ -708,7 +764,7 @@ fn blas_call(function: u32, in_memory: u32, address: u64, c: u64) -> BlasCall {
 #[test]
 fn functions_of_cublas_and_products_of_cublaslt_reach_the_libraries_of_the_node() {
     let driver = stand_in();
-    let node = Node::with_driver("blas", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("blas", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     let address = client.map(1);
     let make = BlasCreate { handle: 1, device: 0 };
@@ -863,7 +919,7 @@ fn soak_ten_thousand_clients_come_and_go() {
 #[test]
 fn tensor_maps_come_from_the_driver_behind_the_node() {
     let driver = stand_in();
-    let node = Node::with_driver("tensors", &["--device", "cuda"], &driver);
+    let node = Node::with_driver("tensors", &["--device", "cuda"], &driver, "");
     let mut client = Client::open(node.unix(), 0).unwrap();
     std::fs::remove_file(&driver).unwrap();
     let address = client.map(1);

@@ -195,7 +195,9 @@ impl CudaMachine {
             if let Work::CopyOut { from, transfer } = work {
                 *named += 1;
                 if let Err(failure) = self.copy_out(name, Rows::one(next, from.bytes()), transfer) {
-                    self.outbox.no_bytes(transfer, failure.error);
+                    if self.watcher.refuse(transfer) {
+                        self.outbox.no_bytes(transfer, failure.error);
+                    }
                     return Err(failure);
                 }
                 next += from.bytes();

@@ -60,7 +60,6 @@ fn chosen(lender: &Lender, numbers: &[u32]) -> Result<Vec<u32>, String> {
 pub(super) struct OneDevice {
     pub(super) lent: Arc<Lent>,
     facts: DeviceFacts,
-    watcher: Watcher,
     pub(super) spare: CaptureStreams,
 }
 
@@ -82,6 +81,7 @@ pub struct CudaMachine {
     lender: Arc<Lender>,
     pub(super) outbox: Arc<Outbox>,
     pub(super) devices: Vec<OneDevice>,
+    pub(super) watcher: Watcher,
     window: u64,
     granularity: u64,
     blas_version: i32,
@@ -133,8 +133,7 @@ impl CudaMachine {
                 peers: 0,
                 needs_assembly: false,
             };
-            let watcher = Watcher::start(Arc::clone(&lent), Arc::clone(&outbox));
-            devices.push(OneDevice { lent, facts, watcher, spare: CaptureStreams::default() });
+            devices.push(OneDevice { lent, facts, spare: CaptureStreams::default() });
         }
         note_peers(&mut devices);
         let Some(first) = devices.first() else {
@@ -151,10 +150,12 @@ impl CudaMachine {
             (name, OneStream { device: name, stream: device.lent.default_stream(), fence: 0 })
         });
         let streams = streams.collect();
+        let watcher = Watcher::start(devices.iter().map(|one| Arc::clone(&one.lent)), Arc::clone(&outbox));
         let mut machine = Self {
             lender,
             outbox,
             devices,
+            watcher,
             window,
             granularity,
             blas_version: 0,
@@ -190,14 +191,14 @@ impl CudaMachine {
     }
 
     fn shared(&self, device: u32) -> &Arc<Shared> {
-        &self.devices[device as usize].watcher.shared
+        &self.watcher.shared[device as usize]
     }
 
     /// The device of a stream, which waits for the last fence from here on.
     pub(super) fn ready(&mut self, name: u32) -> Result<u32, Failure> {
         let known = self.streams.get_mut(&name).ok_or_else(|| Failure::unknown("stream", name))?;
         let device = known.device;
-        let shared = &self.devices[device as usize].watcher.shared;
+        let shared = &self.watcher.shared[device as usize];
         if known.fence != self.fences
             && let Some(fence) = &self.fence
         {
@@ -242,12 +243,12 @@ impl CudaMachine {
 
     /// Remembers the work of a stream that ends.
     fn keep_end(&mut self, known: &OneStream) {
-        let Self { devices, orphans, .. } = self;
+        let Self { watcher, orphans, .. } = self;
         orphans.retain(|(of, event)| {
-            let one = &devices[*of as usize];
-            let is_done = one.lent.is_done(event).unwrap_or(true);
+            let shared = &watcher.shared[*of as usize];
+            let is_done = shared.device.is_done(event).unwrap_or(true);
             if is_done {
-                one.watcher.shared.free(Arc::clone(event));
+                shared.free(Arc::clone(event));
             }
             !is_done
         });
@@ -281,6 +282,7 @@ impl CudaMachine {
 
     pub(super) fn copy_out(&mut self, name: u32, from: Rows, transfer: u32) -> Result<(), Failure> {
         self.done.bytes_out += from.bytes();
+        self.watcher.begin(transfer);
         let device = self.ready(name)?;
         let lent = Arc::clone(&self.devices[device as usize].lent);
         let mut offset = 0;
@@ -400,8 +402,8 @@ impl Device for CudaMachine {
 
     fn map(&mut self, device: u32, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
         // The range may be one that is to be unmapped, and its memory the memory that is missing.
-        for one in &self.devices {
-            one.watcher.shared.wait_for_unmapping();
+        for shared in &self.watcher.shared {
+            shared.wait_for_unmapping();
         }
         let all: Vec<&Lent> = self.devices.iter().map(|one| one.lent.as_ref()).collect();
         let backing = all[device as usize].map(address, bytes, &all).map_err(failed)?;
@@ -500,8 +502,17 @@ impl Device for CudaMachine {
             return Ok(());
         }
         let device = self.streams.get(&at.stream).map_or(0, |known| known.device);
+        let transfer = if let Work::CopyOut { transfer, .. } = work { Some(transfer) } else { None };
         let outcome = self.perform(at, work);
-        self.note(device, outcome)
+        let outcome = self.note(device, outcome);
+        if let (Err(failure), Some(transfer)) = (&outcome, transfer)
+            && !self.watcher.refuse(transfer)
+        {
+            // A part of it that was under way has told already that no bytes come.
+            self.outbox.fault(at.command, failure);
+            return Ok(());
+        }
+        outcome
     }
 
     fn fence(&mut self, at: At) -> Result<(), Failure> {
