@@ -335,6 +335,35 @@ fn code_that_was_sent_once_is_known_to_the_next_session() {
     assert_eq!(node.status().images, 1);
 }
 
+#[test]
+fn code_that_a_client_was_told_of_is_there_also_when_others_have_filled_the_cache() {
+    let node = Node::start("cache-full", &[&SOFTWARE[..], &["--cache-size", "64K"]].concat());
+    let image = |size: usize| {
+        let filling = " ".repeat(size);
+        let ptx =
+            format!(".version 9.0\n.target sm_90\n.address_size 64\n{filling}\n.entry one() {{ ret; }}\n");
+        fat_binary(ptx.as_bytes())
+    };
+    let load = |client: &mut Client, module: u32, image: &[u8]| {
+        let hash = *blake3::hash(image).as_bytes();
+        let is_known = client.welcome.modules.contains(&hash);
+        let bytes = if is_known { 0 } else { image.len() as u64 };
+        send!(client, Module { module, device: 0, bytes, hash });
+        if !is_known {
+            let part = ModulePart { module };
+            client.send::<{ ModulePart::BYTES }>(ModulePart::WORD, |body| part.put(body), image);
+        }
+        client.settle();
+        is_known
+    };
+    assert!(!load(&mut Client::open(node.unix(), 0).unwrap(), 1, &image(40_000)));
+    let [mut client, mut other] = [(); 2].map(|()| Client::open(node.unix(), 0).unwrap());
+    assert!(!load(&mut other, 1, &image(50_000)));
+    node.until("one has gone", |status| status.images == 1);
+    // A program loads it in each of its contexts.
+    assert!(load(&mut client, 1, &image(40_000)) && load(&mut client, 2, &image(40_000)));
+}
+
 fn fat_binary(ptx: &[u8]) -> Vec<u8> {
     let mut payload = ptx.to_vec();
     payload.resize(payload.len().next_multiple_of(8) + 8, 0);

@@ -1,8 +1,10 @@
 //! Fat binaries in files of a folder, named by their hashes: all sessions of a node share them.
 
 use crate::store::ImageStore;
+use std::collections::HashMap;
 use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -10,12 +12,16 @@ use std::time::SystemTime;
 const SUFFIX: &str = ".fatbin";
 /// Most files that are looked at.
 const FILES_MAX: usize = 1 << 16;
+/// Most fat binaries that a client is told of. Each is kept open, and a process may have some 1000 files open.
+const TOLD_MAX: usize = 512;
 
 /// A folder of fat binaries. Content is checked whenever it is read, so that whoever writes there does no harm.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct ImageCache {
     folder: PathBuf,
     bytes_max: u64,
+    /// What the client was told of: it does not send the bytes, so they have to be there also when another session has had them removed.
+    told: HashMap<[u8; 32], File>,
 }
 
 struct Entry {
@@ -32,7 +38,7 @@ impl ImageCache {
     /// The folder cannot be made.
     pub fn open(folder: &Path, bytes_max: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        Ok(Self { folder: folder.to_owned(), bytes_max })
+        Ok(Self { folder: folder.to_owned(), bytes_max, told: HashMap::new() })
     }
 
     /// How many there are, and their bytes.
@@ -92,7 +98,7 @@ impl ImageCache {
 impl ImageStore for ImageCache {
     fn find(&mut self, hash: &[u8; 32]) -> Option<Vec<u8>> {
         let path = self.path(hash);
-        let image = fs::read(&path).ok()?;
+        let image = self.told.get(hash).map_or_else(|| fs::read(&path), whole).ok()?;
         if blake3::hash(&image).as_bytes() != hash {
             tracing::warn!("{} is not what its name says; it is removed", path.display());
             let _ = fs::remove_file(&path);
@@ -114,9 +120,25 @@ impl ImageStore for ImageCache {
         }
     }
 
-    fn hashes(&self) -> Vec<[u8; 32]> {
-        self.entries().into_iter().map(|entry| entry.hash).collect()
+    fn hashes(&mut self) -> Vec<[u8; 32]> {
+        let mut hashes = Vec::new();
+        for entry in self.entries().into_iter().take(TOLD_MAX) {
+            // One that cannot be kept is sent by whoever has it.
+            if let Ok(file) = File::open(&entry.path) {
+                self.told.insert(entry.hash, file);
+                hashes.push(entry.hash);
+            }
+        }
+        hashes
     }
+}
+
+/// All of a file, however often it was read.
+fn whole(file: &File) -> io::Result<Vec<u8>> {
+    let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+    let mut image = vec![0; bytes];
+    file.read_exact_at(&mut image, 0)?;
+    Ok(image)
 }
 
 fn hash_of(digits: &str) -> Option<[u8; 32]> {

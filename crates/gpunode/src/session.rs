@@ -84,7 +84,7 @@ pub fn serve<D: Device>(
         Some(hello) => make(&hello, &outbox).map(Some),
         None => Ok(None),
     });
-    let (device, parts) = match made {
+    let (device, mut parts) = match made {
         Ok(Some(made)) => made,
         Ok(None) => return Ok(()),
         Err(failure) => {
@@ -93,7 +93,7 @@ pub fn serve<D: Device>(
             return Err(SessionError::Refused(failure));
         }
     };
-    let welcome = welcome(&device, &parts);
+    let welcome = welcome(&device, &mut parts);
     let body = postcard::to_stdvec(&welcome).unwrap_or_default();
     if outbox.raw(WELCOME, &body).is_err() {
         return Ok(());
@@ -154,7 +154,7 @@ fn read_hello(body: &[u8]) -> Result<Hello, Failure> {
         .map_err(|error| Failure::value(format!("the greeting cannot be read: {error}")))
 }
 
-fn welcome<D: Device>(device: &D, parts: &SessionParts) -> Welcome {
+fn welcome<D: Device>(device: &D, parts: &mut SessionParts) -> Welcome {
     let facts = device.facts();
     let mut modules = parts.images.hashes();
     modules.truncate(HASHES_MAX);

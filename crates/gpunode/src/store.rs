@@ -6,8 +6,8 @@ pub trait ImageStore: Send {
     fn find(&mut self, hash: &[u8; 32]) -> Option<Vec<u8>>;
     /// Keeps bytes that fit their hash; or not.
     fn keep(&mut self, hash: &[u8; 32], image: &[u8]);
-    /// The hashes of what there is.
-    fn hashes(&self) -> Vec<[u8; 32]>;
+    /// The hashes of what there is, for the client: [`find`](Self::find) finds each of them from then on, whatever goes meanwhile.
+    fn hashes(&mut self) -> Vec<[u8; 32]>;
 }
 
 /// Keeps nothing.
@@ -21,7 +21,7 @@ impl ImageStore for NoStore {
 
     fn keep(&mut self, _: &[u8; 32], _: &[u8]) {}
 
-    fn hashes(&self) -> Vec<[u8; 32]> {
+    fn hashes(&mut self) -> Vec<[u8; 32]> {
         Vec::new()
     }
 }
