@@ -24,6 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Names the node for a client that is a process of its own.
 const CLIENT_OF: &str = "TEST_GPU_NODE";
 const SIGKILL: i32 = 9;
+const SIGCONT: i32 = 18;
+const SIGSTOP: i32 = 19;
 const PIECE: u64 = 2 << 20;
 
 /// A node, ended with this.
@@ -312,6 +314,21 @@ fn sessions_have_together_no_more_than_the_device_has() {
     drop(second);
     node.until("given back", |status| status.devices[0].promised == 16 << 20);
     first.settle();
+}
+
+#[test]
+fn memory_is_waited_for_while_the_daemon_is_stopped() {
+    let node = Node::start("daemon-stopped", &SOFTWARE);
+    let daemon = ProcessHandle::open(node.child.id() as i32).unwrap();
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    daemon.signal(SIGSTOP).unwrap();
+    let waking = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(11));
+        daemon.signal(SIGCONT).unwrap();
+    });
+    assert_eq!(client.grant(0, 40 << 20), [40 << 20, 24 << 20]);
+    waking.join().unwrap();
+    assert_eq!(client.grant(0, 8 << 20), [8 << 20, 56 << 20], "each answer is that of its question");
 }
 
 #[test]
