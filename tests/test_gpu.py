@@ -501,6 +501,18 @@ def test_functions_that_streams_call_are_called_in_order_beside_the_program(gpu_
         assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "right\n", "")
 
 
+@pytest.mark.parametrize("device", ["software:memory=64M", "software:memory=64M,delay-us=50000"])
+@pytest.mark.parametrize("part", ["waited", "unregistered", "pieces", "filled", "threads"])
+def test_the_work_of_a_stream_that_has_ended_is_waited_for(gpu_node, part, device):
+    outcome = gpu_node(device).run(sys.executable, TREE / "tests/programs/gpu_streams.py", part)
+    assert (outcome.returncode, outcome.stdout) == (0, f"{part}\n"), outcome.stderr
+
+
+def test_a_program_may_end_streams_faster_than_their_work_is_done(gpu_node):
+    outcome = gpu_node("software:memory=64M,delay-us=3000").run(sys.executable, TREE / "tests/programs/gpu_streams.py", "many")
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "many\n", "")
+
+
 def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
     node = gpu_node()
     words = [node.binary, "run", "--gpu", node.unix, "--", "true"]

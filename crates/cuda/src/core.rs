@@ -7,6 +7,7 @@ pub mod capture;
 pub mod capture_mode;
 pub mod context;
 pub mod device;
+pub mod ending;
 pub mod event;
 mod fork;
 pub mod graph;

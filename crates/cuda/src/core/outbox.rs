@@ -147,17 +147,19 @@ impl Session {
     }
 
     /// Remembers that a stream is to be fenced before other streams go on.
-    pub(super) fn want_fence(&self, stream: u32) {
+    pub(super) fn want_fence(&self, stream: &Stream) {
         let mut outbox = self.outbox.lock();
-        if !outbox.fences.contains(&stream) {
-            outbox.fences.push(stream);
+        // One that has ended meanwhile is done, or was fenced then.
+        if !stream.is_gone() && !outbox.fences.contains(&stream.number) {
+            outbox.fences.push(stream.number);
         }
     }
 
     /// A stream ends: what was wanted of it goes out first.
-    pub(super) fn forget_fence(&self, stream: u32) {
+    pub(super) fn forget_fence(&self, stream: &Stream) {
         let mut outbox = self.outbox.lock();
-        if outbox.fences.contains(&stream) {
+        stream.note_gone();
+        if outbox.fences.contains(&stream.number) {
             // A node that is gone is met by the command that follows.
             let _ = self.put_fences(&mut outbox, None);
         }

@@ -15,6 +15,7 @@ use super::blas_handles::BlasHandles;
 use super::callback::Callbacks;
 use super::capture::Captures;
 use super::context::Contexts;
+use super::ending::Ending;
 use super::event::Event;
 use super::fork;
 use super::handle::Table;
@@ -69,6 +70,7 @@ pub struct Session {
     pub(super) without: Without,
     /// Streams that the program made.
     pub streams: Table<Stream>,
+    pub(super) ending: Ending,
     pub(super) contexts: Contexts,
     /// Events that the program made.
     pub events: Table<Event>,
@@ -173,6 +175,7 @@ impl Session {
             outbox: BiasedLock::new(Outbox::new(sender), !is_set(NO_BIAS)),
             inbox: Inbox::new(receiver),
             streams: Table::new(DEFAULT_STREAMS),
+            ending: Ending::default(),
             contexts: Contexts::new(devices),
             events: Table::new(1),
             captures: Captures::new(),

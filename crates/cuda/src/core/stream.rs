@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use hinterland_proto::gpu::DEFAULT_STREAMS;
-use hinterland_proto::gpu::command::{Fence, MarkDevice, MarkStream, StreamCreate, StreamDestroy};
+use hinterland_proto::gpu::command::{Fence, MarkDevice, MarkStream, StreamCreate};
 
 use super::context::{Context, Owner};
 use super::inbox::{Pending, Target};
@@ -42,6 +42,8 @@ pub struct Stream {
     pub capture: AtomicU32,
     /// Whether the program ended it.
     is_destroyed: AtomicBool,
+    /// Whether the node was told so; written with the outbox locked.
+    is_gone: AtomicBool,
 }
 
 impl Stream {
@@ -58,6 +60,7 @@ impl Stream {
             asked: AtomicU64::new(0),
             capture: AtomicU32::new(0),
             is_destroyed: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
         }
     }
 
@@ -79,6 +82,23 @@ impl Stream {
     pub fn is_destroyed(&self) -> bool {
         // Relaxed: as above.
         self.is_destroyed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_destroyed(&self) {
+        // Relaxed: as above.
+        self.is_destroyed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the node was told of its end; called with the outbox locked.
+    pub(super) fn is_gone(&self) -> bool {
+        // Relaxed: the lock of the outbox orders all who ask or say so.
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// The node is told of its end; called with the outbox locked.
+    pub(super) fn note_gone(&self) {
+        // Relaxed: as above.
+        self.is_gone.store(true, Ordering::Relaxed);
     }
 
     /// Notes a command that was sent; called with the outbox locked, so numbers grow.
@@ -107,7 +127,8 @@ impl Stream {
         self.done.load(Ordering::Acquire) >= command
     }
 
-    fn state(&self) -> State {
+    /// What it has under way.
+    pub(super) fn state(&self) -> State {
         let done = self.done.load(Ordering::Acquire);
         let issued = self.issued.load(Ordering::Relaxed);
         if self.visible.load(Ordering::Relaxed) > done {
@@ -122,7 +143,7 @@ impl Stream {
 
 /// What a stream has under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+pub(super) enum State {
     /// Nothing that is not done.
     Idle,
     /// Only bytes on their way to the device.
@@ -144,21 +165,6 @@ impl Session {
         Ok(stream)
     }
 
-    /// Ends a stream; its work goes on.
-    ///
-    /// # Errors
-    /// It is being captured, or the node is gone.
-    pub fn destroy_stream(&self, stream: &Stream) -> Result<(), Code> {
-        if stream.is_captured() {
-            return Err(CAPTURE_UNSUPPORTED);
-        }
-        self.streams.remove(stream.number)?;
-        stream.is_destroyed.store(true, Ordering::Relaxed);
-        super::recent::forget_all();
-        self.forget_fence(stream.number);
-        self.send(&StreamDestroy { stream: stream.number }).map(drop)
-    }
-
     /// Ends all streams of a context but for its default one, those that threads have of their own among them.
     ///
     /// # Errors
@@ -173,8 +179,7 @@ impl Session {
         let mut all = vec![stream.clone()];
         if stream.is_default() {
             all.extend(
-                self.streams
-                    .all()
+                self.all_streams()
                     .into_iter()
                     .filter(|other| other.owner == stream.owner && other.flags & APART == 0),
             );
@@ -211,7 +216,7 @@ impl Session {
         self.wait_callbacks_of(owner)?;
         self.inbox.drain()?;
         let mut all = vec![context.default_stream.clone()];
-        all.extend(self.streams.all().into_iter().filter(|other| other.owner == owner));
+        all.extend(self.all_streams().into_iter().filter(|other| other.owner == owner));
         if all.iter().any(|one| one.is_captured()) {
             return Err(CAPTURE_UNSUPPORTED);
         }
@@ -221,6 +226,7 @@ impl Session {
         } else {
             self.fence(&all);
         }
+        self.end_those_done()?;
         self.surface()
     }
 
@@ -311,7 +317,7 @@ impl Session {
     /// Puts what is on its way to the device in front of whatever is sent later; the commands go out with the next one.
     pub(super) fn fence(&self, streams: &[Arc<Stream>]) {
         for stream in streams.iter().filter(|stream| stream.state() == State::Filling) {
-            self.want_fence(stream.number);
+            self.want_fence(stream);
             stream.fenced.store(stream.last(), Ordering::Relaxed);
         }
     }
@@ -319,9 +325,9 @@ impl Session {
     /// Fences all streams that have anything under way, computing or not: for memory that changes hands. Those of other devices may copy from there.
     pub(super) fn fence_all(&self) {
         let defaults = self.all_contexts().into_iter().map(|context| context.default_stream.clone());
-        for stream in defaults.chain(self.streams.all()) {
+        for stream in defaults.chain(self.all_streams()) {
             if stream.state() != State::Idle {
-                self.want_fence(stream.number);
+                self.want_fence(&stream);
             }
         }
     }

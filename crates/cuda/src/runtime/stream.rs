@@ -46,7 +46,7 @@ pub unsafe extern "C" fn hl_cudaStreamCreateWithPriority(
 pub extern "C" fn hl_cudaStreamDestroy(stream: *mut c_void) -> Code {
     with_session(|session| {
         Kind::Stream.of(stream)?;
-        session.destroy_stream(&*session.stream(stream)?)
+        session.destroy_stream(&session.stream(stream)?)
     })
 }
 
