@@ -513,6 +513,13 @@ def test_a_program_may_end_streams_faster_than_their_work_is_done(gpu_node):
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "many\n", "")
 
 
+@pytest.mark.parametrize("device", ["software:memory=64M", "software:memory=64M,delay-us=50000"])
+def test_work_behind_the_default_stream_is_done_when_all_before_it_is(gpu_node, device):
+    part = "behind_the_default"
+    outcome = gpu_node(device).run(sys.executable, TREE / "tests/programs/gpu_streams.py", part)
+    assert (outcome.returncode, outcome.stdout) == (0, f"{part}\n"), outcome.stderr
+
+
 def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
     node = gpu_node()
     words = [node.binary, "run", "--gpu", node.unix, "--", "true"]

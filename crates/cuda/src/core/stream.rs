@@ -187,6 +187,20 @@ impl Session {
         all
     }
 
+    /// Whether work of a stream that waits for the default stream may have work in front of it, there and in what the default stream waits for, whose end a
+    /// program can see.
+    fn is_behind_default(&self, stream: &Stream) -> bool {
+        if stream.is_default() || stream.flags & APART != 0 {
+            return false;
+        }
+        let is_behind = |context: &Arc<Context>| {
+            let default = &context.default_stream;
+            default.state() != State::Idle
+                && self.with_those_before(default).iter().any(|one| one.state() == State::Open)
+        };
+        self.with_context(stream.owner.context, is_behind).unwrap_or(false)
+    }
+
     /// Returns when the work of a stream is done, or when no program could tell that it is not.
     ///
     /// # Errors
@@ -253,7 +267,8 @@ impl Session {
             return self.surface().map(|()| false);
         }
         let all = self.with_those_before(stream);
-        if all.iter().any(|one| one.state() == State::Open) {
+        let is_behind = stream.state() == State::Filling && self.is_behind_default(stream);
+        if is_behind || all.iter().any(|one| one.state() == State::Open) {
             let last = all.iter().map(|one| one.last()).max().unwrap_or(0);
             if stream.asked.fetch_max(last, Ordering::Relaxed) < last {
                 self.mark_stream(stream, &all)?;
@@ -281,7 +296,7 @@ impl Session {
     pub(super) fn end_of_work(&self, stream: &Arc<Stream>) -> Result<Option<Arc<Pending>>, Code> {
         self.inbox.drain()?;
         let all = self.with_those_before(stream);
-        if self.must_wait(&all) {
+        if self.must_wait(&all) || self.is_behind_default(stream) {
             return self.mark_stream(stream, &all).map(Some);
         }
         self.fence(&all);
