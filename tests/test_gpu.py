@@ -520,6 +520,13 @@ def test_work_behind_the_default_stream_is_done_when_all_before_it_is(gpu_node, 
     assert (outcome.returncode, outcome.stdout) == (0, f"{part}\n"), outcome.stderr
 
 
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_a_graph_is_made_of_what_was_captured_whatever_ended_since(gpu_node, fabric):
+    node = gpu_node("software:memory=64M")
+    outcome = node.run(sys.executable, TREE / "tests/programs/gpu_streams.py", "captured", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "captured\n", "")
+
+
 def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
     node = gpu_node()
     words = [node.binary, "run", "--gpu", node.unix, "--", "true"]

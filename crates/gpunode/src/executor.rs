@@ -44,6 +44,18 @@ struct Handle {
     stream: u32,
 }
 
+/// Which names of a piece of work have to exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    /// All.
+    All,
+    /// Those that reach out of the graph that the work stands in, as it is defined: events of others, and handles. Its streams and its own events
+    /// only say what waits for what, and a program may have ended them since the capture.
+    Outside,
+    /// None: what a graph needs of them it has kept.
+    None,
+}
+
 /// Who says how much memory a session may have.
 pub trait Grants: Send {
     /// Asks for `wanted` bytes of a device in all, or for what there is if that is at least `least`. The bytes that the session may have
@@ -197,7 +209,7 @@ impl<D: Device> Executor<D> {
         }
         let stream = self.stream_of(place)?;
         self.streams.known(stream)?;
-        self.check(&work, true)?;
+        self.check(&work, Names::All)?;
         if let Work::BlasSet(set) = work {
             self.note_blas(&set)?;
         }
@@ -214,9 +226,9 @@ impl<D: Device> Executor<D> {
         }
     }
 
-    /// Everything about a piece of work but its stream and its shape, which [`work_of`] has looked at. Streams, events and handles of a
-    /// graph need to exist only when it is made (`with_names`).
-    fn check(&self, work: &Work<'_>, with_names: bool) -> Result<(), Failure> {
+    /// Everything about a piece of work but its stream and its shape, which [`work_of`] has looked at.
+    fn check(&self, work: &Work<'_>, names: Names) -> Result<(), Failure> {
+        let with_handles = names != Names::None;
         match work {
             Work::Launch(launch) => {
                 let fields = &launch.fields;
@@ -240,20 +252,22 @@ impl<D: Device> Executor<D> {
                 self.memory.check(from)
             }
             Work::Fill { to, .. } => self.memory.check(to),
-            Work::Record { event, .. } | Work::Wait { event, .. } if with_names => {
+            Work::Record { event, is_external } | Work::Wait { event, is_external }
+                if names == Names::All || (names == Names::Outside && *is_external) =>
+            {
                 self.streams.known_event(*event)
             }
             Work::Record { .. } | Work::Wait { .. } => Ok(()),
-            Work::BlasSet(set) if with_names => self.known_handle(set.handle),
+            Work::BlasSet(set) if with_handles => self.known_handle(set.handle),
             Work::BlasSet(_) => Ok(()),
             Work::Gemm(gemm) => {
-                if with_names {
+                if with_handles {
                     self.known_handle(gemm.handle)?;
                 }
                 self.check_gemm(gemm)
             }
             Work::GemmPointers(gemm) => {
-                if with_names {
+                if with_handles {
                     self.known_handle(gemm.handle)?;
                 }
                 check_sizes([gemm.m, gemm.n, gemm.k], gemm.count)?;
@@ -264,7 +278,7 @@ impl<D: Device> Executor<D> {
             }
             // What its places are depends on the function: the device looks at them.
             Work::BlasCall(call) => {
-                if with_names {
+                if with_handles {
                     self.known_handle(call.handle)?;
                 }
                 check_sizes([call.m, call.n, call.k], call.count)

@@ -5,12 +5,14 @@ use crate::failure::Failure;
 use crate::work::{Place, Work, work_of};
 use hinterland_proto::gpu::GRAPH_BYTES_MAX;
 use hinterland_proto::gpu::command::Command;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Bytes in front of a command of a list: the length of its body and its word.
 const HEAD_BYTES: usize = 8;
 /// Most commands of a list.
 pub const STEPS_MAX: usize = 1 << 20;
+/// Most streams of a list.
+const STREAMS_MAX: usize = 1 << 14;
 /// The setting of a cuBLAS handle that names its stream.
 const BLAS_STREAM: u32 = 1;
 
@@ -101,6 +103,8 @@ pub struct Graph {
     steps: Vec<Step>,
     /// Where the capture began.
     pub stream: u32,
+    /// The device of that stream.
+    pub device: u32,
     launches: u64,
     needs: Needs,
     /// Streams of cuBLAS handles behind the list.
@@ -110,17 +114,17 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Reads a list. `handle_stream` has the stream of a cuBLAS handle as it is when the list begins.
+    /// Reads a list, of a capture that began in a stream of a device. `handle_stream` has the stream of a cuBLAS handle as it is when the list begins.
     ///
     /// # Errors
-    /// A command that is cut off, or that may not stand in a list.
+    /// A command that is cut off, or that may not stand in a list; there are too many of something.
     pub fn read(
         list: Vec<u8>,
-        stream: u32,
+        (stream, device): (u32, u32),
         handle_stream: impl Fn(u32) -> Option<u32>,
     ) -> Result<Self, Failure> {
         let mut steps = Vec::new();
-        let mut moved: HashMap<u32, u32> = HashMap::new();
+        let (mut moved, mut streams) = (HashMap::<u32, u32>::new(), HashSet::new());
         let (mut needs, mut records) = (Needs::default(), Vec::new());
         let mut at = 0;
         while at < list.len() {
@@ -129,7 +133,7 @@ impl Graph {
             let (place, work) = work_of(step.command, body)?.ok_or_else(|| {
                 Failure::value(format!("{} may not stand in a graph", name_of(step.command)))
             })?;
-            let stream = match place {
+            let of_step = match place {
                 Place::Stream(stream) => stream,
                 Place::Handle(handle) => {
                     let of_handle = moved.get(&handle).copied().or_else(|| handle_stream(handle));
@@ -150,12 +154,15 @@ impl Graph {
             if steps.len() == STEPS_MAX {
                 return Err(Failure::too_many("commands in a graph", STEPS_MAX));
             }
-            steps.push(Step { stream, ..step });
+            if streams.insert(of_step) && streams.len() > STREAMS_MAX {
+                return Err(Failure::too_many("streams in a graph", STREAMS_MAX));
+            }
+            steps.push(Step { stream: of_step, ..step });
             at = step.body + step.bytes.next_multiple_of(HEAD_BYTES);
         }
         let launches = steps.iter().filter(|step| matches!(step.command, Command::Launch(_))).count() as u64;
         let handle_streams = moved.into_iter().collect();
-        Ok(Self { list, steps, stream, launches, needs, handle_streams, records })
+        Ok(Self { list, steps, stream, device, launches, needs, handle_streams, records })
     }
 
     /// The bytes of the list.

@@ -600,12 +600,13 @@ fn graphs_of_what_may_not_stand_in_them_are_refused() {
     let map =
         Command::MapMemory(c::MapMemory { device: 0, flags: 0, address: address + PIECE, bytes: PIECE });
     let fill = |stream| Command::Fill(c::Fill { stream, element: 1, address, count: 1, value: 0 });
+    let record = Command::EventRecord(c::EventRecord { event: 33, stream: 20, flags: 1 });
     let cases: [(Vec<u8>, i32, &str); 5] = [
         (list(&[(map, &[])]), 1, "MapMemory may not stand"),
         (list(&[(fill(20), &[]), (Command::Fence(c::Fence { stream: 20 }), &[])]), 1, "Fence may not stand"),
         (list(&[(fill(20), &[])])[..20].to_vec(), 1, "cut off"),
         (vec![255; 64], 1, "cut off"),
-        (list(&[(fill(33), &[])]), 400, "command 0 of a graph: there is no stream 33"),
+        (list(&[(record, &[])]), 400, "command 0 of a graph: there is no event 33"),
     ];
     for (bytes, error, words) in cases {
         let count = define(&mut client, 1, 0, bytes.len(), &bytes);
@@ -631,6 +632,31 @@ fn graphs_of_what_may_not_stand_in_them_are_refused() {
     let count = launch_graph(&mut client, 1, 20);
     client.expect_fault(count, 1, "command 0 of a graph");
     client.settle();
+}
+
+#[test]
+fn a_graph_of_streams_and_events_that_have_ended_since_its_capture_is_launched() {
+    let mut client = Client::start(NONE);
+    let address = client.map(0, 1);
+    let fill = |stream, value| Command::Fill(c::Fill { stream, element: 1, address, count: 4, value });
+    let record = Command::EventRecord(c::EventRecord { event: 1, stream: 20, flags: 0 });
+    let wait = Command::StreamWait(c::StreamWait { stream: 21, event: 1, flags: 0 });
+    let commands = list(&[(fill(20, 3), &[]), (record, &[]), (wait, &[]), (fill(21, 4), &[])]);
+    define(&mut client, 1, 0, commands.len(), &commands);
+    client.send(&Command::GraphInstantiate(c::GraphInstantiate { exec: 1, graph: 1, flags: 0 }));
+    launch_graph(&mut client, 1, 0);
+    copy_out(&mut client, 0, 1, address, 4);
+    client.expect_bytes(1, &[4; 4]);
+    let many: Vec<(Command, &[u8])> = (0..=1 << 14).map(|stream| (fill(100 + stream, 0), &[][..])).collect();
+    let commands = list(&many);
+    let bytes = commands.len() as u64;
+    let head = c::Graph { graph: 2, base: 0, stream: 20, flags: 0, bytes, sent: bytes };
+    client.send(&Command::Graph(head));
+    let mut count = 0;
+    for part in commands.chunks(100_000) {
+        count = client.with_tail(&Command::GraphPart(c::GraphPart { graph: 2 }), part);
+    }
+    client.expect_fault(count, 2, "at most 16384 streams in a graph");
 }
 
 #[test]

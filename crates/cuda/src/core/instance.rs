@@ -116,7 +116,7 @@ impl Session {
             graph: graph.number,
             base,
             stream: graph.place.origin,
-            flags: 0,
+            flags: graph.place.owner.device,
             bytes: graph.list.bytes.len() as u64,
             sent: bytes.len() as u64,
         })?;

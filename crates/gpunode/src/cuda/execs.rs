@@ -72,7 +72,7 @@ fn passage(own: Option<&Own>, graph: &Graph) -> Passage {
 
 impl CudaMachine {
     pub(super) fn make_exec(&mut self, exec: u32, graph: &Arc<Graph>) -> Result<(), Failure> {
-        let device = self.streams.get(&graph.stream).map_or(0, |known| known.device);
+        let device = graph.device;
         let Self { devices, programs, blases, execs, events, .. } = self;
         let OneDevice { lent, spare, .. } = &mut devices[device as usize];
         let own = execs.own(device, lent, passing(graph))?;

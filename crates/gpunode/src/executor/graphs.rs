@@ -1,6 +1,6 @@
 //! Graphs as they come in, edits of graphs, and instances.
 
-use super::Executor;
+use super::{Executor, Names};
 use crate::body::Body;
 use crate::device::{At, Device};
 use crate::failure::{Failure, number};
@@ -78,7 +78,7 @@ impl<D: Device> Executor<D> {
         if command.base != 0 && graphs.known(command.base)?.list().len() as u64 != command.bytes {
             return Err(Failure::value("edits of a graph make one of another length"));
         }
-        self.streams.known(command.stream)?;
+        self.known_device(command.flags)?;
         self.graphs.bytes += whole;
         self.graphs.arriving.insert(command.graph, Arriving { command: *command, sent: Vec::new() });
         if command.sent == 0 { self.finish_graph(command.graph) } else { Ok(()) }
@@ -117,11 +117,13 @@ impl<D: Device> Executor<D> {
             list
         };
         let handles = &self.handles;
-        let graph = Graph::read(list, command.stream, |handle| Some(handles.get(&handle)?.stream))?;
-        self.check_graph(&graph, true)?;
+        let origin = (command.stream, command.flags);
+        let graph = Graph::read(list, origin, |handle| Some(handles.get(&handle)?.stream))?;
+        self.check_graph(&graph, Names::Outside)?;
         for (handle, stream) in &graph.handle_streams {
+            let is_there = self.streams.known(*stream).is_ok();
             if let Some(known) = self.handles.get_mut(handle) {
-                known.stream = *stream;
+                known.stream = if is_there { *stream } else { known.device };
             }
         }
         self.graphs.bytes += graph.list().len() as u64;
@@ -129,11 +131,10 @@ impl<D: Device> Executor<D> {
         Ok(())
     }
 
-    /// Everything about the commands of a graph. Its streams, events and handles need to exist only when it is made (`with_names`).
-    fn check_graph(&self, graph: &Graph, with_names: bool) -> Result<(), Failure> {
-        for (index, (stream, work)) in graph.work().enumerate() {
-            let known = if with_names { self.streams.known(stream) } else { Ok(()) };
-            known.and_then(|()| self.check(&work, with_names)).map_err(|failure| {
+    /// Everything about the commands of a graph.
+    fn check_graph(&self, graph: &Graph, names: Names) -> Result<(), Failure> {
+        for (index, (_, work)) in graph.work().enumerate() {
+            self.check(&work, names).map_err(|failure| {
                 let words = format!("command {index} of a graph: {}", failure.words);
                 Failure { words, ..failure }
             })?;
@@ -159,7 +160,7 @@ impl<D: Device> Executor<D> {
         if self.graphs.execs.len() >= GRAPHS_MAX {
             return Err(Failure::too_many("instances of graphs", GRAPHS_MAX));
         }
-        self.check_graph(&graph, false)?;
+        self.check_graph(&graph, Names::None)?;
         self.device.instantiate(command.exec, &graph)?;
         let checked = Some(self.epochs());
         self.graphs.execs.insert(command.exec, Exec { graph, checked });
@@ -171,7 +172,7 @@ impl<D: Device> Executor<D> {
         if !self.graphs.execs.contains_key(&command.exec) {
             return Err(Failure::unknown("instance of a graph", command.exec));
         }
-        self.check_graph(&graph, false)?;
+        self.check_graph(&graph, Names::None)?;
         self.device.update(command.exec, &graph)?;
         let checked = Some(self.epochs());
         self.graphs.execs.insert(command.exec, Exec { graph, checked });
@@ -235,7 +236,7 @@ impl<D: Device> Executor<D> {
         content.check(exec.graph.needs())?;
         if exec.checked != Some(epochs) {
             // A kernel may be gone, and memory taken back.
-            self.check_graph(&exec.graph, false)?;
+            self.check_graph(&exec.graph, Names::None)?;
             if let Some(exec) = self.graphs.execs.get_mut(&command.exec) {
                 exec.checked = Some(epochs);
             }

@@ -150,7 +150,7 @@ messages! {
         0x4a EventElapsed { question: u32, start: u32, end: u32 }
 
         /// Names a captured list of commands of `bytes` bytes, `sent` of which follow in parts: the list itself when `base` is 0, else edits
-        /// of the list of graph `base`. `stream` is where the capture began.
+        /// of the list of graph `base`. `stream` is where the capture began, and `flags` the device of that stream, which may have ended since.
         0x50 Graph { graph: u32, base: u32, stream: u32, flags: u32, bytes: u64, sent: u64 }
         /// The next bytes of a graph.
         0x51 GraphPart + tail { graph: u32 }
