@@ -66,6 +66,25 @@ assert list(back) == [number + 5 for number in range(COUNT)]
 entry = ctypes.c_void_p()
 good(cuda.cuGetProcAddress_v2(b"cuMemAlloc", ctypes.byref(entry), 13000, ctypes.c_uint64(0), None))
 assert entry.value
+# Errors have the driver's numbers, also where the runtime has numbers of its own.
+assert cuda.cuLaunchKernel(function, 1, 1, 1, 4096, 1, 1, 0, stream, each, None) == 1
+assert cuda.cuLaunchKernel(function, 0, 1, 1, 32, 1, 1, 0, stream, each, None) == 1
+rows = (ctypes.c_uint64 * 16)(0, 0, 2, 0, memory.value, 0, 4, 0, 0, 2, 0, memory.value + 4096, 0, 4, 8, 2)
+assert cuda.cuMemcpy2D_v2(rows) == 1, "rows that lie upon each other"
+# What programs ask of pinned memory.
+pinned, kind, number = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint64()
+good(cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(8192), 0))
+inside = ctypes.c_uint64(pinned.value + 100)
+good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, inside))
+assert kind.value == 1
+for attribute, told in ((4, inside.value), (11, pinned.value), (12, 8192)):
+    good(cuda.cuPointerGetAttribute(ctypes.byref(number), attribute, inside))
+    assert number.value == told
+assert cuda.cuPointerGetAttribute(ctypes.byref(number), 3, inside) == 1, "devices do not see it"
+good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(memory.value + 100)))
+assert kind.value == 2
+good(cuda.cuMemFreeHost(pinned))
+assert cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, inside) == 1
 # What only the driver of a GPU knows, and what would be another program's.
 place = ctypes.create_string_buffer(192)
 tensor = ctypes.c_void_p((ctypes.addressof(place) + 63) & ~63)

@@ -15,6 +15,8 @@ pub const NO_MEMORY: Code = 2;
 pub const NOT_INITIALIZED: Code = 3;
 /// A launch that no device can do.
 pub const INVALID_CONFIGURATION: Code = 9;
+/// Rows of a copy or a fill that lie upon each other.
+pub const INVALID_PITCH: Code = 12;
 /// No such variable.
 pub const INVALID_SYMBOL: Code = 13;
 /// The node is gone or cannot be reached.
@@ -83,6 +85,17 @@ pub const CAPTURED_EVENT: Code = 907;
 pub const CAPTURE_WRONG_THREAD: Code = 908;
 /// Nobody knows what happened.
 pub const UNKNOWN: Code = 999;
+
+/// What a function of the driver returns where one of the runtime returns a number that only the runtime has.
+#[must_use]
+pub const fn of_driver(code: Code) -> Code {
+    match code {
+        INVALID_CONFIGURATION | INVALID_PITCH | INVALID_DIRECTION => INVALID_VALUE,
+        INVALID_SYMBOL => NOT_FOUND,
+        INVALID_FUNCTION => INVALID_HANDLE,
+        other => other,
+    }
+}
 
 /// Name (of the runtime, without the prefix `cudaError`), name of the driver, and words.
 type Entry = (Code, &'static CStr, &'static CStr, &'static CStr);

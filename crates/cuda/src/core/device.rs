@@ -14,7 +14,7 @@ use super::outbox::Effect;
 use super::pooled::BYTES_MIN;
 use super::session::Session;
 use super::stream::Stream;
-use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_VALUE};
+use crate::code::{CAPTURE_UNSUPPORTED, Code, INVALID_PITCH, INVALID_VALUE};
 
 /// A rectangle of bytes: `rows` rows of `width` bytes, from one to the next `pitch` bytes.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ impl Rows {
             return Ok(0);
         }
         if self.pitch < width && rows > 1 {
-            return Err(12);
+            return Err(INVALID_PITCH);
         }
         self.pitch.checked_mul(rows - 1).and_then(|bytes| bytes.checked_add(width)).ok_or(INVALID_VALUE)
     }

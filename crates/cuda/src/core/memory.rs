@@ -578,9 +578,15 @@ impl Session {
         self.memory().pinned_around(start, bytes).is_some()
     }
 
+    /// The pinned memory of the host around an address.
+    #[must_use]
+    pub fn pinned(&self, address: u64) -> Option<Pinned> {
+        self.memory().pinned_around(address, 1).copied()
+    }
+
     /// What pinned memory of the host around an address belongs to.
     #[must_use]
     pub fn pinned_owner(&self, address: u64) -> Option<Owner> {
-        self.memory().pinned_around(address, 1).map(|one| one.owner)
+        self.pinned(address).map(|one| one.owner)
     }
 }

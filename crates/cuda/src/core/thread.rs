@@ -13,7 +13,7 @@ use super::context::{Context, Owner, ended};
 use super::handle::Kind;
 use super::session::{Session, present, session};
 use super::stream::Stream;
-use crate::code::{CONTEXT_IS_DESTROYED, Code, INVALID_CONFIGURATION, INVALID_CONTEXT, SUCCESS};
+use crate::code::{CONTEXT_IS_DESTROYED, Code, INVALID_CONFIGURATION, INVALID_CONTEXT, SUCCESS, of_driver};
 
 /// `cudaStreamLegacy`
 const LEGACY: usize = 1;
@@ -206,7 +206,7 @@ pub fn without_record(work: impl FnOnce() -> Code) -> Code {
     let before = LAST.get();
     let code = as_driver(true, work);
     LAST.set(before);
-    code
+    of_driver(code)
 }
 
 /// Keeps a launch until its stub asks for it.
@@ -355,5 +355,5 @@ pub fn driver(work: impl FnOnce(&'static Session) -> Result<(), Code>) -> Code {
 /// The same for a launch, which says where it counts whose function it is.
 #[inline(always)]
 pub fn quick_driver(work: impl FnOnce(&'static Session) -> Result<(), Code>) -> Code {
-    session().and_then(work).err().unwrap_or(SUCCESS)
+    session().and_then(work).err().map_or(SUCCESS, of_driver)
 }

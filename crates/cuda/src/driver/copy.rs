@@ -373,25 +373,37 @@ pub unsafe extern "C" fn hl_cuPointerGetAttributes(
     driver(|_| Ok(()))
 }
 
-/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 9 number of the device.
+/// What a pointer points to: attribute 1 context, 2 kind of memory, 3 device address, 4 host address, 9 number of the device. Memory of the host is known
+/// where it is pinned, and has no address for devices.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuPointerGetAttribute(
     place: *mut c_void,
     attribute: c_int,
     address: u64,
 ) -> Code {
+    const HOST: c_uint = 1;
+    const DEVICE: c_uint = 2;
     driver(|session| {
-        let range = session.range_around(address).ok_or(INVALID_VALUE)?;
+        let range = session.range_around(address);
+        let (owner, kind, start, bytes) = match range {
+            Some(range) => (range.owner, DEVICE, range.start, range.bytes),
+            None => {
+                let pinned = session.pinned(address).ok_or(INVALID_VALUE)?;
+                let (start, end) = pinned.range();
+                (pinned.owner, HOST, start as u64, (end - start) as u64)
+            }
+        };
         // SAFETY: a place for the type that the attribute has, as documented.
         unsafe {
             match attribute {
-                1 => give(place.cast(), Kind::Context.handle(range.owner.told())),
-                2 => give(place.cast::<c_uint>(), 2),
-                3 => give(place.cast::<u64>(), address),
+                1 => give(place.cast(), Kind::Context.handle(owner.told())),
+                2 => give(place.cast::<c_uint>(), kind),
+                3 if kind == DEVICE => give(place.cast::<u64>(), address),
+                4 if kind == HOST => give(place.cast::<u64>(), address),
                 8 => give(place.cast::<c_uint>(), 0),
-                9 => give(place.cast::<c_int>(), range.owner.device as c_int),
-                11 => give(place.cast::<u64>(), range.start),
-                12 => give(place.cast::<usize>(), range.bytes as usize),
+                9 => give(place.cast::<c_int>(), owner.device as c_int),
+                11 => give(place.cast::<u64>(), start),
+                12 => give(place.cast::<u64>(), bytes),
                 _ => Err(INVALID_VALUE),
             }
         }
