@@ -6,10 +6,14 @@ use std::fs::{self, File, FileTimes};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 /// What the files are called behind their hash.
 const SUFFIX: &str = ".fatbin";
+/// What comes between the hash and the number of the process while a file is written.
+const DRAFT: &str = "draft-";
+/// A file that was not written to for so long is none that is being written: its session was killed.
+const DRAFT_AGE_MAX: Duration = Duration::from_hours(1);
 /// Most files that are looked at.
 const FILES_MAX: usize = 1 << 16;
 /// Most fat binaries that a client is told of. Each is kept open, and a process may have some 1000 files open.
@@ -74,7 +78,7 @@ impl ImageCache {
             return Ok(());
         }
         // Whole or not at all: another session may read it at once.
-        let draft = path.with_extension(format!("draft-{}", std::process::id()));
+        let draft = path.with_extension(format!("{DRAFT}{}", std::process::id()));
         let written = File::create(&draft).and_then(|mut file| file.write_all(image));
         let named = written.and_then(|()| fs::rename(&draft, &path));
         if named.is_err() {
@@ -83,7 +87,27 @@ impl ImageCache {
         named
     }
 
+    /// Removes what sessions were writing when they were killed.
+    fn remove_abandoned(&self) {
+        let Ok(listing) = fs::read_dir(&self.folder) else { return };
+        for file in listing.take(FILES_MAX).flatten() {
+            let name = file.file_name();
+            let is_draft = name
+                .to_str()
+                .and_then(|name| name.split_once('.'))
+                .is_some_and(|(digits, rest)| hash_of(digits).is_some() && rest.starts_with(DRAFT));
+            // One from the future, by a clock that was set, stays until it is from the past.
+            let written = file.metadata().and_then(|about| about.modified()).ok();
+            let age = written.and_then(|written| written.elapsed().ok());
+            if is_draft && age.is_some_and(|age| age > DRAFT_AGE_MAX) {
+                // Another session may have removed it.
+                let _ = fs::remove_file(file.path());
+            }
+        }
+    }
+
     fn evict(&self) {
+        self.remove_abandoned();
         let mut kept = 0_u64;
         for entry in self.entries() {
             kept = kept.saturating_add(entry.bytes);
@@ -170,6 +194,22 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    #[test]
+    fn what_a_killed_session_was_writing_is_removed_and_nothing_else_is() {
+        let folder = Folder::new("image-cache-drafts");
+        let mut cache = ImageCache::open(&folder.0, 1000).unwrap();
+        let names =
+            [format!("{:064x}.draft-7", 1), format!("{:064x}.draft-8", 2), "notes.draft-9".to_owned()];
+        for (name, age) in names.iter().zip([2, 0, 2]) {
+            let past = FileTimes::new().set_modified(SystemTime::now() - Duration::from_hours(age));
+            let file = File::create(folder.0.join(name)).unwrap();
+            file.set_times(past).unwrap();
+        }
+        cache.keep(blake3::hash(b"0123456789").as_bytes(), b"0123456789");
+        assert_eq!(names.map(|name| folder.0.join(name).exists()), [false, true, true]);
+        assert_eq!(cache.size(), (1, 10));
     }
 
     #[test]
