@@ -151,7 +151,7 @@ impl TierLog {
     }
 
     /// A place for a record at the end of the log, with its numbers. What a region holds is forgotten when it is begun anew.
-    /// The record is to be written, and then [`add`](Self::add)ed.
+    /// The record is to be written, after the one that [begins](Record::begins_region) its region, and then [`add`](Self::add)ed.
     pub fn append(&mut self, mut record: Record) -> (Record, Place) {
         let bytes = record_bytes(record.bytes);
         if self.at == 0 || self.at + bytes > self.region_bytes {
@@ -253,14 +253,18 @@ impl TierLog {
         (0..self.regions.len()).map(begin).collect()
     }
 
-    /// Takes what the file holds, and goes on behind the latest record. Nothing must have been appended before.
-    pub fn recover(&mut self, scans: Vec<RegionScan>) {
+    /// Takes what the file holds, and goes on behind the latest record. Nothing must have been appended before. No number is given below
+    /// `floor`, which is higher than all that nodes before this one have given.
+    ///
+    /// Of records that were written at once when a node was killed the first may be lost and those behind it not. They are not found, but
+    /// were their numbers higher than those that are given from here on, they would be as soon as another one has the place of the first.
+    pub fn recover(&mut self, scans: Vec<RegionScan>, floor: u64) {
         let mut all: Vec<(Record, u64)> = Vec::new();
         for scan in scans {
             if let Some((last, offset)) = scan.found.last() {
                 self.regions[scan.region].sequence = last.region;
                 if last.sequence >= self.next_sequence {
-                    self.next_sequence = last.sequence + 1;
+                    self.next_sequence = last.sequence.saturating_add(1);
                     self.current = scan.region;
                     self.at = offset + record_bytes(last.bytes) - scan.region as u64 * self.region_bytes;
                 }
@@ -271,6 +275,7 @@ impl TierLog {
         for (record, offset) in &all {
             self.add(record, Place { offset: *offset, sequence: record.sequence, bytes: record.bytes });
         }
+        self.next_sequence = self.next_sequence.max(floor);
     }
 
     fn begin_region(&mut self) {
@@ -330,13 +335,17 @@ mod tests {
 
     fn write(log: &mut TierLog, pages: &mut Pages, record: Record) -> (Record, Place) {
         let (record, place) = log.append(record);
+        arrive(pages, &record, &place);
+        log.add(&record, place);
+        (record, place)
+    }
+
+    fn arrive(pages: &mut Pages, record: &Record, place: &Place) {
         let end = place.offset + place.record_bytes();
         pages.retain(|offset, _| !(place.offset..end).contains(offset));
         let mut page = vec![0; RECORD_ALIGN];
         record.store(&mut page).unwrap_or_else(|length| panic!("{length}"));
         pages.insert(place.offset, page);
-        log.add(&record, place);
-        (record, place)
     }
 
     fn reread(log: &TierLog, pages: &Pages) -> TierLog {
@@ -351,7 +360,7 @@ mod tests {
                 }
             }
         }
-        again.recover(scans);
+        again.recover(scans, log.next_sequence);
         again
     }
 
@@ -361,14 +370,22 @@ mod tests {
         Remove(u8),
         Clear(u8),
         Restart,
+        /// These are written as the tier does when the node is killed, and nothing of the first arrives.
+        Killed(Vec<(u8, u32)>),
+    }
+
+    /// Many are of one length, so that records of two lives lie in the same places.
+    fn bytes() -> impl Strategy<Value = u32> {
+        prop_oneof![Just(1 << 20), 1_u32..(4 << 20)]
     }
 
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
-            12 => (any::<u8>(), 1_u32..(4 << 20)).prop_map(|(number, bytes)| Step::Put(number, bytes)),
+            12 => (any::<u8>(), bytes()).prop_map(|(number, bytes)| Step::Put(number, bytes)),
             4 => any::<u8>().prop_map(Step::Remove),
             1 => (0..2_u8).prop_map(Step::Clear),
             1 => Just(Step::Restart),
+            1 => prop::collection::vec((any::<u8>(), bytes()), 1..6).prop_map(Step::Killed),
         ]
     }
 
@@ -402,6 +419,25 @@ mod tests {
                         latest.retain(|number, _| number & 1 != which);
                     }
                     Step::Restart => log = reread(&log, &pages),
+                    Step::Killed(numbers) => {
+                        let blocks = numbers.iter().map(|(number, bytes)| block(*number, *bytes));
+                        let written: Vec<_> = blocks.map(|record| log.append(record)).collect();
+                        // Nothing behind the beginning of a region is written before that is there.
+                        let at_once = written.split_inclusive(|(record, _)| record.begins_region()).next();
+                        for (record, place) in &at_once.unwrap_or_default()[1..] {
+                            arrive(&mut pages, record, place);
+                            let range = place.offset..place.offset + place.record_bytes();
+                            latest.retain(|_, (_, old)| !range.contains(&old.offset));
+                        }
+                        log = reread(&log, &pages);
+                        // One that begins the next region is found, and what is not stays away.
+                        for ((number, _), (record, place)) in numbers.iter().zip(&written) {
+                            let key = record.key.unwrap_or_else(|| panic!("a key"));
+                            if log.find(&record.fingerprint, &key).as_ref() == Some(place) {
+                                latest.insert(*number, (*record, *place));
+                            }
+                        }
+                    }
                 }
                 let mut found = 0;
                 for number in 0..=u8::MAX {
@@ -430,6 +466,22 @@ mod tests {
         let a_region = REGION_BYTES_MIN / record_bytes(1 << 20);
         assert!((63 * a_region..=64 * a_region).contains(&log.blocks()), "{}", log.blocks());
         assert!(TierLog::new(REGION_BYTES_MIN).is_none());
+    }
+
+    #[test]
+    fn what_was_written_behind_a_lost_record_does_not_come_back_behind_the_next_one() {
+        let mut log = TierLog::new(5 * REGION_BYTES_MIN).unwrap_or_else(|| panic!("two regions"));
+        let mut pages = Pages::new();
+        write(&mut log, &mut pages, block(2, 1 << 20));
+        let killed: Vec<_> = [4, 6, 8].map(|number| log.append(block(number, 1 << 20))).to_vec();
+        killed[1..].iter().for_each(|(record, place)| arrive(&mut pages, record, place));
+        let mut log = reread(&log, &pages);
+        assert_eq!(log.blocks(), 1);
+        write(&mut log, &mut pages, block(10, 1 << 20));
+        assert_eq!(reread(&log, &pages).blocks(), 2);
+        let mut again = TierLog::new(5 * REGION_BYTES_MIN).unwrap_or_else(|| panic!("two regions"));
+        again.recover(again.scans(), 1 << 50);
+        assert_eq!(again.append(block(1, 1)).0.sequence, 1 << 50, "no node gives a number again");
     }
 
     #[test]

@@ -67,6 +67,11 @@ pub const fn record_bytes(bytes: u32) -> u64 {
 }
 
 impl Record {
+    /// Whether it is the first of its region.
+    pub const fn begins_region(&self) -> bool {
+        self.sequence == self.region
+    }
+
     /// Writes the header to the start of `into`, which has room for it.
     ///
     /// # Errors

@@ -111,6 +111,8 @@ struct State {
     removals: u64,
     /// What the file holds is known.
     is_known: bool,
+    /// But for what could not be read, and may be the next time.
+    has_unknown: bool,
     is_stopping: bool,
     failures: u32,
     rests_until: Option<Instant>,
@@ -172,6 +174,7 @@ impl DiskTier {
             forbidden: HashSet::new(),
             removals: 0,
             is_known: false,
+            has_unknown: false,
             is_stopping: false,
             failures: 0,
             rests_until: None,
@@ -459,7 +462,7 @@ impl State {
 
     /// Whether blocks may be on the disk, and come back after a restart, that the index does not know.
     const fn may_have_more(&self) -> bool {
-        !self.is_known || !self.log.is_begun()
+        !self.is_known || self.has_unknown || !self.log.is_begun()
     }
 
     /// A block is not to come back, wherever on the disk it may be.

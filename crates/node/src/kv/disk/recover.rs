@@ -5,11 +5,18 @@ use crate::fault_point;
 use hinterland_kv::disk::{RECORD_ALIGN, RegionScan, TierLog};
 use hinterland_os::{DirectBuffer, Transfer};
 use std::io;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Headers that are read at once, of all regions together: 4 MiB, and far more than are under way at once.
 const PAGES: usize = 1024;
 /// Most headers of a region that are read at once.
 const AHEAD_MAX: u64 = 64;
+
+/// A number that is higher for each node than what the one before it has given to records, of which it gives far fewer than one a nanosecond.
+fn clock_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(0)
+}
 
 /// A region whose headers are read.
 struct Reading {
@@ -18,11 +25,13 @@ struct Reading {
     /// as long as the one before.
     ahead: u64,
     has_ended: bool,
+    /// A header could not be read: there may be more behind.
+    has_failed: bool,
 }
 
 impl Reading {
     const fn new(scan: RegionScan) -> Self {
-        Self { scan, ahead: 1, has_ended: false }
+        Self { scan, ahead: 1, has_ended: false, has_failed: false }
     }
 
     /// Takes pages that were read, with their places, one after the other, as long as each lies where the next header does.
@@ -37,7 +46,7 @@ impl Reading {
                 return;
             }
             if result.is_err() || !self.scan.take(log, page) {
-                self.has_ended = true;
+                (self.has_ended, self.has_failed) = (true, result.is_err());
                 return;
             }
         }
@@ -55,7 +64,8 @@ impl DiskTier {
         }
         fault_point::reach("kv-disk-scanned");
         let mut state = self.lock();
-        state.log.recover(readings.into_iter().map(|reading| reading.scan).collect());
+        state.has_unknown = readings.iter().any(|reading| reading.has_failed || !reading.has_ended);
+        state.log.recover(readings.into_iter().map(|reading| reading.scan).collect(), clock_ns());
         // What was removed while it was read.
         let State { log, notes, .. } = &mut *state;
         notes.apply(log);

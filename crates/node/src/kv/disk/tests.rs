@@ -17,6 +17,11 @@ struct Trouble {
     fails: AtomicBool,
     /// Nothing is answered.
     holds: AtomicBool,
+    /// Of the next transfers that are made at once nothing arrives of the first, and nothing is answered any more: the node is killed.
+    dies: AtomicBool,
+    is_dead: AtomicBool,
+    /// A record was written at once with the first of its region.
+    is_early: AtomicBool,
     /// Reads change this byte of their record.
     flips: AtomicUsize,
     /// How often the file was asked.
@@ -35,6 +40,19 @@ impl Media for Troubled {
         }
         if self.trouble.fails.load(Ordering::Relaxed) {
             return transfers.iter().map(|_| Err(io::Error::from_raw_os_error(5))).collect();
+        }
+        let begins = |transfer: &Transfer<'_>| match transfer {
+            Transfer::Write(_, bytes) => Record::load(bytes).is_ok_and(|record| record.begins_region()),
+            Transfer::Read(..) => false,
+        };
+        let is_early = transfers.split_last().is_some_and(|(_, before)| before.iter().any(begins));
+        self.trouble.is_early.fetch_or(is_early, Ordering::Relaxed);
+        if self.trouble.dies.load(Ordering::Relaxed) && transfers.len() > 1 {
+            self.file.transfer(&mut transfers[1..]);
+            self.trouble.is_dead.store(true, Ordering::Relaxed);
+            loop {
+                std::thread::park();
+            }
         }
         self.trouble.batches.fetch_add(1, Ordering::Relaxed);
         let results = self.file.transfer(transfers);
@@ -398,6 +416,67 @@ fn what_is_removed_behind_a_block_that_was_not_written_stays_away() {
     world.until(|status| status.staged_bytes == 0);
     world.mend();
     world.removal_outlives_a_restart(3, 4);
+}
+
+#[test]
+fn what_is_removed_while_a_part_of_the_disk_cannot_be_read_stays_away() {
+    let world = World::new("unread");
+    (0..30).for_each(|number| world.put(number));
+    world.settle();
+    let world = World::reading(world.stop(), true);
+    world.fail();
+    world.trouble.holds.store(false, Ordering::Relaxed);
+    world.until(|status| status.state == "resting after failures");
+    world.mend();
+    assert_eq!(world.tier.status().blocks, 0);
+    // Not of the first region, which is begun anew.
+    world.removal_outlives_a_restart(10, 11);
+}
+
+#[test]
+fn nothing_of_a_region_is_written_before_its_first_record() {
+    let world = World::new("first");
+    for burst in 0..4 {
+        world.trouble.holds.store(true, Ordering::Relaxed);
+        // Of lengths in turn, so that regions begin anywhere in what is written at once.
+        (0..40)
+            .for_each(|number| world.put_bytes(burst * 40 + number, MIB - u64::from(number % 3) * 100_000));
+        world.trouble.holds.store(false, Ordering::Relaxed);
+        world.settle();
+    }
+    assert!(!world.trouble.is_early.load(Ordering::Relaxed));
+    let status = world.tier.status();
+    assert_eq!((status.failures, status.lost_blocks), (0, 0));
+    world.end();
+}
+
+#[test]
+fn what_a_killed_node_wrote_behind_a_lost_block_stays_away() {
+    let world = World::new("killed");
+    (0..16).for_each(|number| world.put(number));
+    world.settle();
+    world.trouble.holds.store(true, Ordering::Relaxed);
+    // Few enough for one region.
+    (100..104).for_each(|number| world.put(number));
+    world.trouble.dies.store(true, Ordering::Relaxed);
+    world.trouble.holds.store(false, Ordering::Relaxed);
+    world.until(|_| world.trouble.is_dead.load(Ordering::Relaxed));
+    let path = world.path.clone();
+    std::mem::forget(world);
+    let world = World::on(path);
+    let lost: Vec<u32> = (8..12).filter(|number| world.get(*number).is_none()).collect();
+    assert!(lost.len() > 1, "{lost:?}");
+    for number in &lost {
+        assert!(!world.tier.removed(world.namespace.0, &key(*number)), "{number}");
+    }
+    // What is written next takes the place of the lost one.
+    (200..209).for_each(|number| world.put(number));
+    world.settle();
+    let world = world.restart();
+    for number in lost {
+        assert!(world.get(number).is_none(), "{number} was removed");
+    }
+    world.end();
 }
 
 #[test]

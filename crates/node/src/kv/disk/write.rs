@@ -4,6 +4,7 @@ use super::{DiskTier, State, count};
 use crate::fault_point;
 use hinterland_kv::disk::{Place, RECORD_HEADER_BYTES, Record, RecordKind, TierLog, checksum, record_bytes};
 use hinterland_os::{DirectBuffer, OsError, Transfer};
+use std::io;
 use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::time::Instant;
@@ -63,7 +64,7 @@ impl DiskTier {
         state.is_writing = true;
         drop(state);
         fault_point::reach("kv-disk-appended");
-        let results = self.media.transfer(&mut writes(buffer, &batch));
+        let results = self.write_batch(buffer, &batch);
         fault_point::reach("kv-disk-written");
         let mut state = self.lock();
         state.is_writing = false;
@@ -77,11 +78,32 @@ impl DiskTier {
                 gap = Some(*place);
             }
             let is_written = result.is_ok() && !is_behind;
+            // What its region held before is still there, whichever region comes next.
+            state.has_unknown |= record.begins_region() && !is_written;
             if is_written {
                 state.log.written(place);
             }
             self.tried(&mut state, record, place, is_written);
         }
+    }
+
+    /// Writes records at once, but none behind the first of a region before that is on the disk: were that one lost, what the region held
+    /// before would be found again, without what was noted as removed behind it.
+    fn write_batch(&self, buffer: &DirectBuffer, batch: &[(Record, Place)]) -> Vec<io::Result<()>> {
+        let mut writes = writes(buffer, batch);
+        let (mut results, mut rest) = (Vec::with_capacity(batch.len()), &mut writes[..]);
+        for together in batch.split_inclusive(|(record, _)| record.begins_region()) {
+            let (some, behind) = std::mem::take(&mut rest).split_at_mut(together.len());
+            rest = behind;
+            match results.last() {
+                Some(Err(error)) => {
+                    let text = format!("the one before it was not written: {error}");
+                    results.extend(together.iter().map(|_| Err(io::Error::other(text.clone()))));
+                }
+                _ => results.extend(self.media.transfer(some)),
+            }
+        }
+        results
     }
 
     /// A record was written, or was not.
