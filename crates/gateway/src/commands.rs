@@ -65,6 +65,8 @@ pub struct Context {
     shared: Arc<Shared>,
     now_ms: u64,
     keyspaces: Vec<Option<Keyspace>>,
+    /// How often each database was opened.
+    openings: Vec<u64>,
     opened: Vec<(usize, UnixStream)>,
     /// The node was waited for in this turn, in vain: who waited meanwhile is told the same, and does not wait for as long once more.
     silent: Option<Silence>,
@@ -73,8 +75,10 @@ pub struct Context {
 impl Context {
     /// Nothing is opened yet.
     pub fn new(shared: Arc<Shared>) -> Self {
-        let keyspaces = (0..shared.options.databases).map(|_| None).collect();
-        let mut context = Self { shared, now_ms: 0, keyspaces, opened: Vec::new(), silent: None };
+        let databases = shared.options.databases;
+        let keyspaces = (0..databases).map(|_| None).collect();
+        let openings = vec![0; databases];
+        let mut context = Self { shared, now_ms: 0, keyspaces, openings, opened: Vec::new(), silent: None };
         context.look_at_clock();
         context
     }
@@ -111,9 +115,15 @@ impl Context {
                 let pool = Pool::connect(Some(&self.shared.options.socket))?;
                 let keyspace = Keyspace::open(&pool, &self.shared.options.namespace, database)?;
                 self.opened.push((database, keyspace.store().watch()?));
+                self.openings[database] += 1;
                 Ok(place.insert(keyspace))
             }
         }
+    }
+
+    /// The number of the session by which a database is open, among those that there were.
+    pub fn opening(&self, database: usize) -> u64 {
+        self.openings[database]
     }
 
     /// Closes a database, because its session is of no use any more.

@@ -1,7 +1,7 @@
 //! Transactions: commands that are queued, and then run with no other connection of this server in between.
 //!
 //! `WATCH` remembers which block a key has; a value that was written again, removed or evicted has another one, so
-//! nothing is missed. Connections of other servers and other programs may come in between two commands of a transaction, as nothing
+//! nothing is missed, and where the node has gone meanwhile all counts as changed. Connections of other servers and other programs may come in between two commands of a transaction, as nothing
 //! stops them; between `WATCH` and `EXEC` their writes are noticed like any.
 
 use crate::commands::{self, Context};
@@ -25,7 +25,15 @@ pub struct Transaction {
 pub struct Watched {
     database: usize,
     key: Vec<u8>,
-    seen: Expects,
+    seen: Seen,
+}
+
+/// What a key had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Seen {
+    /// The session with the node: another node may give another value the same place and number.
+    opening: u64,
+    block: Expects,
 }
 
 /// What a caller has between `MULTI` or `WATCH` and `EXEC`.
@@ -161,10 +169,11 @@ fn run_queued(context: &mut Context, caller: &mut Caller, replies: &mut Replies)
 }
 
 /// The block of a key. A value whose time is over is as none, whether somebody has removed it or not.
-fn seen(context: &mut Context, database: usize, key: &[u8]) -> Result<Expects, KeyError> {
+fn seen(context: &mut Context, database: usize, key: &[u8]) -> Result<Seen, KeyError> {
     let now_ms = context.now_ms();
-    Ok(match context.keyspace(database)?.state(key, now_ms)? {
+    let block = match context.keyspace(database)?.state(key, now_ms)? {
         State::Ended(_) | State::Absent => Expects::Nothing,
         there @ State::There(_) => there.expected(),
-    })
+    };
+    Ok(Seen { opening: context.opening(database), block })
 }

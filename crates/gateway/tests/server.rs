@@ -79,6 +79,21 @@ fn ok() -> Value {
 }
 
 #[test]
+fn a_transaction_that_watches_a_key_of_a_node_that_has_gone_does_nothing() {
+    let mut ground = Ground::new("watch");
+    let server = Server::start(ground.options()).unwrap();
+    let (mut stream, mut other) = (connect(&server), connect(&server));
+    assert_eq!(ask(&mut stream, &[&[b"SET", b"k", b"old"], &[b"WATCH", b"k"]]), [ok(), ok()]);
+    ground.node.take().unwrap().stop();
+    // It keeps no blocks, and gives the next value the place and the number that the old one had.
+    ground.node = Some(ground::node(&ground.root));
+    while ask(&mut other, &[&[b"SET", b"k", b"new"]]) != [ok()] {}
+    let replies =
+        ask(&mut stream, &[&[b"MULTI"], &[b"SET", b"k", b"seen: old"], &[b"EXEC"], &[b"GET", b"k"]]);
+    assert_eq!(replies[2..], [Value::Nil, Value::Bulk(b"new".to_vec())]);
+}
+
+#[test]
 fn writes_and_reads_of_a_pipeline_happen_in_their_order() {
     let ground = Ground::new("order");
     let server = Server::start(ground.options()).unwrap();
