@@ -425,3 +425,27 @@ def test_who_wants_only_a_cache_finds_less_while_the_node_is_stopped_and_hangs_n
     assert again.ask(lambda kv: kv.exists([b"here"]), None) == [True]
     again.close()
     store.close()
+
+
+def test_who_keeps_values_at_a_stopped_node_waits_for_it_once_and_not_at_each_call(hinterland, node, monkeypatch):
+    from hinterland.compat import values
+
+    monkeypatch.setattr(values, "SILENCE_SECONDS_MAX", 1.0)
+    monkeypatch.setattr(values, "PAUSE_ATTEMPTS", 3)
+    store, here, missing = values.Values("values of a program", str(node.socket)), values.named("here"), values.named("missing")
+    # The question opens the session that waits for other racks.
+    assert store.put([here], [[memoryview(b"value")]]) == [values.Put.THERE] and store.sizes([here, missing]) == [5, None]
+    with stopped(node):
+        begun = time.monotonic()
+        for _ in range(20):
+            with pytest.raises(OSError, match="is stopped"):
+                store.sizes([missing])
+        # Each attempt to open a session with it takes five seconds.
+        assert time.monotonic() - begun < SECONDS
+
+    def is_back():
+        with contextlib.suppress(OSError):
+            return store.sizes([here, missing]) == [5, None]
+
+    wait_until(is_back, SECONDS)
+    store.close()

@@ -10,15 +10,18 @@ What is not in the memory of this host is looked for on the node's disk and in o
 from __future__ import annotations
 
 import enum
+import errno
 import hashlib
 import itertools
 import os
 import struct
 import threading
+import time
 from typing import Callable, Iterator, NamedTuple, Sequence
 
-from .. import Fragments, KvCache, Pool
-from ..link import SILENCE_SECONDS_MAX
+from .. import Fragments, HinterlandError, KvCache, Pool
+from ..errors import for_code
+from ..link import PAUSE_ATTEMPTS, SILENCE_SECONDS_MAX
 from .pieces import Piece, block, length, part
 
 BLOCK_BYTES_MAX = 4 << 20
@@ -114,6 +117,9 @@ class Values:
         self._fingerprint = fingerprint
         self._socket = socket
         self._lock = threading.Lock()
+        # Why it could not be opened again, and until when that is the answer.
+        self._refusal: HinterlandError | None = None
+        self._next_open = 0.0
         self._opened = self._open()
 
     @property
@@ -440,6 +446,19 @@ class Values:
             with self._lock:
                 if self._opened[1] is kv:
                     # Readers in other threads may still be in the old one: it ends with the last of them.
-                    self._opened = self._open()
+                    self._opened = self._open_again()
             kv = self._opened[1]
         return kv
+
+    def _open_again(self) -> tuple[Pool, KvCache]:
+        """A node that does not answer is left alone for many times what the attempt took: else each call would wait for it, one after the
+        other."""
+        begun = time.monotonic()
+        if self._refusal is not None and begun < self._next_open:
+            raise for_code(self._refusal.errno or errno.EIO, self._refusal.strerror or "")
+        try:
+            return self._open()
+        except HinterlandError as refusal:
+            now = time.monotonic()
+            self._refusal, self._next_open = refusal, now + (now - begun) * PAUSE_ATTEMPTS
+            raise
