@@ -191,6 +191,26 @@ def test_writers_that_are_killed_leave_no_slot_and_no_half_block(kv, node, hinte
     assert kv.put(keys_of(256), [block] * 256) == [True] * 256
 
 
+def test_a_block_whose_length_changes_is_the_old_or_the_new_one_at_any_moment(kv):
+    blocks = [bytes([number]) * (100 + 3000 * number) for number in range(20)]
+    kv.replace([b"key"], [blocks[0]])
+    is_over = threading.Event()
+
+    def write():
+        for number in range(3000):
+            assert kv.replace([b"key"], [blocks[number * 7 % 20]]) == [True]
+        is_over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        while not is_over.is_set() and writer.is_alive():
+            assert kv.get(b"key") in blocks
+    finally:
+        writer.join()
+    assert is_over.is_set()
+
+
 def test_threads_that_put_and_get_see_whole_blocks(kv):
     stop, wrong, hits = threading.Event(), [], []
 

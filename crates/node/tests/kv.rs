@@ -3,7 +3,7 @@
 
 use hinterland_node::{BackingChoice, Node, NodeOptions};
 use hinterland_os::PageKind;
-use hinterland_pool::{KvCache, Pool, PoolError, Stored};
+use hinterland_pool::{Gather, KvCache, Pool, PoolError, Run, Stored};
 use hinterland_proto::control::{
     KvBlock, KvExpects, KvParent, KvReply, KvRequest, KvSeen, KvSlot, KvSwap, KvSwapped, Reply, Request,
 };
@@ -364,4 +364,42 @@ fn readers_of_blocks_that_are_evicted_and_overwritten_get_right_bytes_or_a_miss(
     });
     let status = &ground.pool().kv_status().unwrap()[0];
     assert!(status.evictions > 1000 && hits.into_inner() > 100 && misses.into_inner() > 100, "{status:?}");
+}
+
+#[test]
+fn who_reads_a_block_that_is_replaced_again_and_again_finds_the_old_or_the_new_one() {
+    const BYTES: usize = 64 << 10;
+    let ground = Ground::new("replaced", 8 << 20);
+    let kv = ground.pool().kv("replaced").unwrap();
+    let run = [Run { start: 0, bytes: BYTES, stride: BYTES as isize, count: 1 }];
+    let replace = |kv: &KvCache, number: u8| {
+        let from = vec![number; BYTES];
+        let stored = kv.replace_runs(&[(b"key", Gather::within(&from, &run).unwrap())]).unwrap();
+        assert_eq!(stored, [Stored::Written]);
+    };
+    replace(&kv, 0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let kv = ground.pool().kv("replaced").unwrap();
+            let (mut reads, mut into) = (0_u64, vec![0; BYTES]);
+            while !is_over.load(Ordering::Acquire) {
+                assert_eq!(
+                    kv.get(b"key", &mut [&mut into]).unwrap(),
+                    Some(BYTES as u32),
+                    "after {reads} reads"
+                );
+                assert!(into.iter().all(|byte| *byte == into[0]), "a mixture of two blocks");
+                reads += 1;
+            }
+        });
+        for number in 0..5000 {
+            replace(&kv, (number % 251) as u8);
+            if reader.is_finished() {
+                break;
+            }
+        }
+        is_over.store(true, Ordering::Release);
+        reader.join().unwrap();
+    });
 }

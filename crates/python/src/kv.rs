@@ -190,11 +190,17 @@ impl KvCache {
     /// A block as bytes, or None.
     fn get<'py>(&self, py: Python<'py>, key: Key) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let bytes = self.with(py, |client| {
-            let Some(length) = client.length(&key)? else { return Ok(None) };
-            let mut bytes = vec![0; length as usize];
-            // Between the two it may have been evicted, and put again with another length.
-            let read = client.get(&key, &mut [&mut bytes])?;
-            Ok(read.filter(|&read| read == length).map(|_| bytes))
+            let Some(mut length) = client.length(&key)? else { return Ok(None) };
+            loop {
+                let mut bytes = vec![0; length as usize];
+                let Some(read) = client.get(&key, &mut [&mut bytes])? else { return Ok(None) };
+                if read <= length {
+                    bytes.truncate(read as usize);
+                    return Ok(Some(bytes));
+                }
+                // A longer one has taken its place meanwhile.
+                length = read;
+            }
         })?;
         Ok(bytes.map(|bytes| PyBytes::new(py, &bytes)))
     }

@@ -9,6 +9,9 @@ use hinterland_proto::control::{KvRequest, KvSeen};
 /// A batch of this many bytes and more is copied past the caches: they would lose its first blocks to its last.
 const STREAMED_BATCH_BYTES_MIN: u64 = 16 << 20;
 
+/// How often a block is looked for again that was replaced while it was read: who replaces takes longer than who reads.
+const REPLACED_MAX: usize = 64;
+
 /// A block to get: its key, and the pieces that it is copied into.
 pub type Scattered<'bytes, 'pieces> = (&'bytes [u8], &'pieces mut [&'bytes mut [u8]]);
 
@@ -71,7 +74,7 @@ impl KvCache {
     /// As [`length`](Self::length).
     #[inline]
     pub fn get(&self, key: &[u8], into: &mut [&mut [u8]]) -> Result<Option<u32>, PoolError> {
-        let found = self.find(&block_key(key)?).filter(|found| self.counts(self.view.read(found, into)));
+        let found = self.read_latest(&block_key(key)?, |found| self.view.read(found, into));
         Ok(self.count_get(found.map(|found| found.bytes())))
     }
 
@@ -92,10 +95,10 @@ impl KvCache {
         streams: bool,
         into: &mut [&mut [u8]],
     ) -> Result<Option<u32>, PoolError> {
-        let fill = |reading: &mut Reading<'_>| {
+        let mut fill = |reading: &mut Reading<'_>| {
             let _ = into.iter_mut().all(|piece| reading.copy(piece));
         };
-        Ok(self.copy_by(&block_key(key)?, 0, streams, fill))
+        Ok(self.copy_by(&block_key(key)?, 0, streams, &mut fill))
     }
 
     /// Copies a block, from its byte `from` on, into runs of fragments; its length, or `None` as with [`get`](Self::get).
@@ -125,14 +128,14 @@ impl KvCache {
         key: &[u8],
         ranges: &mut [(u32, Scatter<'_>)],
     ) -> Result<Option<u32>, PoolError> {
-        let found = self.find(&block_key(key)?).filter(|found| {
+        let found = self.read_latest(&block_key(key)?, |found| {
             let mut is_right = true;
-            for (from, into) in ranges {
+            for (from, into) in ranges.iter_mut() {
                 let mut reading = self.view.reading(found, *from);
                 into.fill(|piece| reading.copy(piece));
                 is_right &= reading.is_right();
             }
-            self.counts(is_right)
+            is_right
         });
         Ok(self.count_get(found.map(|found| found.bytes())))
     }
@@ -192,7 +195,7 @@ impl KvCache {
         streams: bool,
         into: &mut Scatter<'_>,
     ) -> Option<u32> {
-        self.copy_by(key, from, streams, |reading| into.fill(|piece| reading.copy(piece)))
+        self.copy_by(key, from, streams, &mut |reading| into.fill(|piece| reading.copy(piece)))
     }
 
     fn copy_by(
@@ -200,17 +203,42 @@ impl KvCache {
         key: &BlockKey,
         from: u32,
         streams: bool,
-        fill: impl FnOnce(&mut Reading<'_>),
+        fill: &mut impl FnMut(&mut Reading<'_>),
     ) -> Option<u32> {
-        let found = self.find(key).filter(|found| {
+        let found = self.read_latest(key, |found| {
             let mut reading = self.view.reading(found, from);
             if streams {
                 reading.stream();
             }
             fill(&mut reading);
-            self.counts(reading.is_right())
+            reading.is_right()
         });
         self.count_get(found.map(|found| found.bytes()))
+    }
+
+    /// Reads the block of a key, and where another one has taken its place meanwhile that one; `read` says whether what it read is right.
+    #[inline]
+    fn read_latest(&self, key: &BlockKey, mut read: impl FnMut(&Found) -> bool) -> Option<Found> {
+        let found = self.find(key)?;
+        if self.counts(read(&found)) { Some(found) } else { self.read_next(key, found, read) }
+    }
+
+    #[cold]
+    fn read_next(
+        &self,
+        key: &BlockKey,
+        mut before: Found,
+        mut read: impl FnMut(&Found) -> bool,
+    ) -> Option<Found> {
+        for _ in 0..REPLACED_MAX {
+            // The same once more is one whose bytes are wrong, or that leaves just now.
+            let next = self.find(key).filter(|next| *next != before)?;
+            if self.counts(read(&next)) {
+                return Some(next);
+            }
+            before = next;
+        }
+        None
     }
 
     /// Whether what was read counts; if not, and because its bytes were others than those that were published, the node is told.
