@@ -267,6 +267,23 @@ def test_a_full_queue_refuses_or_waits(kv, node, hinterland):
     refusing.close(), waiting.close()
 
 
+def test_a_queue_of_a_stopped_node_is_closed_without_it(kv, node, hinterland):
+    queue = kv.queue(workers=2, depth=8)
+    kv.put([b"here"], [b"x"])
+    node.process.send_signal(signal.SIGSTOP)
+    try:
+        for number in range(4):
+            queue.submit_put([b"p%d" % number], [b"x"])
+        closing = threading.Thread(target=queue.close, daemon=True)
+        closing.start()
+        closing.join(60)
+        assert not closing.is_alive()
+    finally:
+        node.process.send_signal(signal.SIGCONT)
+    # The session of the program itself goes on.
+    assert kv.put([b"later"], [b"x"]) == [True] and kv.exists([b"here", b"later"]) == [True, True]
+
+
 def test_wrong_batches_are_refused_before_they_wait(kv, hinterland):
     with kv.queue() as queue:
         for wrong in (lambda: queue.submit_put([b""], [b"x"]), lambda: queue.submit_exists([b"k" * 65]),

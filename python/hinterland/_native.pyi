@@ -300,7 +300,8 @@ class KvQueue:
         """The answers that wait: the number of the batch, whether it was done, else why not, and an answer for each
         key."""
     def close(self) -> None:
-        """Ends the queue: waits for batches that are being seen to, gives up those that wait, and drops all answers."""
+        """Ends the queue: waits for batches that are being seen to, gives up those that wait, and drops all answers. A node that is
+        stopped is not waited for."""
     def __enter__(self) -> KvQueue: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

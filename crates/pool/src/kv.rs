@@ -7,7 +7,8 @@ use hinterland_os::MemoryFile;
 use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, KvStatus, Reply, Request};
 use hinterland_types::Handle;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 mod gpu;
@@ -34,6 +35,10 @@ pub use values::{Expects, KvValues, Listed, Replaced, Replacement};
 const EINVAL: i32 = 22;
 /// How long who must not be kept waiting waits while the node makes its memory: a second and more for each of hundreds of GiB.
 const OPENING_MAX: Duration = Duration::from_secs(600);
+/// How often who waits looks whether to leave.
+const LEAVING_LOOK: Duration = Duration::from_millis(500);
+/// How long who leaves waits for a node that is not stopped and does not answer.
+const LEAVING_MAX: Duration = Duration::from_secs(30);
 /// Most keys of a message of 1 MiB.
 const KEYS_MAX: usize = KV_KEYS_MAX;
 
@@ -49,8 +54,8 @@ pub struct KvCache {
     looks_ahead: bool,
     /// How the namespace is opened again.
     request: Request,
-    /// How long an answer of the node is waited for, if not for ever.
-    within: Option<Duration>,
+    /// How long an answer of the node is waited for.
+    waits: Waits,
     /// For requests that wait for other nodes.
     racks: OnceLock<racks::Waiting>,
 }
@@ -74,7 +79,7 @@ impl Pool {
     /// # Ok::<(), hinterland_pool::PoolError>(())
     /// ```
     pub fn kv(&self, fingerprint: &str) -> Result<KvCache, PoolError> {
-        KvCache::open(self.session().socket(), opening(fingerprint), None)
+        KvCache::open(self.session().socket(), opening(fingerprint), Waits::Forever)
     }
 
     /// The same for those who must not be kept waiting: what the node does not answer within so long ends with [`PoolError::Silent`],
@@ -84,7 +89,7 @@ impl Pool {
     /// # Errors
     /// As [`kv`](Self::kv), and of a node that is stopped.
     pub fn kv_within(&self, fingerprint: &str, within: Duration) -> Result<KvCache, PoolError> {
-        KvCache::open(self.session().socket(), opening(fingerprint), Some(within))
+        KvCache::open(self.session().socket(), opening(fingerprint), Waits::Within(within))
     }
 
     /// Opens a namespace that an engine has opened before, by its number as [`kv_status`](Self::kv_status) tells it.
@@ -92,7 +97,11 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Refused`] if there is none.
     pub fn kv_known(&self, namespace: u64) -> Result<KvCache, PoolError> {
-        KvCache::open(self.session().socket(), Request::Kv(KvRequest::OpenKnown { namespace }), None)
+        KvCache::open(
+            self.session().socket(),
+            Request::Kv(KvRequest::OpenKnown { namespace }),
+            Waits::Forever,
+        )
     }
 
     /// What the stores of the local node hold.
@@ -107,18 +116,45 @@ impl Pool {
     }
 }
 
+/// How long an answer of the node is waited for.
+#[derive(Clone, Debug)]
+enum Waits {
+    /// As long as it takes.
+    Forever,
+    /// So long.
+    Within(Duration),
+    /// As long as it takes until the flag is set. From then on a node that is stopped is not waited for, and another one not for
+    /// [`LEAVING_MAX`].
+    Until(Arc<AtomicBool>),
+}
+
+impl Waits {
+    fn apply(&self, session: &Session) -> Result<(), PoolError> {
+        match self {
+            Self::Forever => Ok(()),
+            Self::Within(within) => session.on_silence(*within, |_| false),
+            Self::Until(is_leaving) => {
+                let is_leaving = Arc::clone(is_leaving);
+                session.on_silence(LEAVING_LOOK, move |silence| {
+                    // Acquire: pairs with the Release of who leaves.
+                    let leaves = is_leaving.load(Ordering::Acquire);
+                    !(leaves && (silence.is_stopped || silence.waited >= LEAVING_MAX))
+                })
+            }
+        }
+    }
+}
+
 impl KvCache {
-    fn open(socket: &Path, request: Request, within: Option<Duration>) -> Result<Self, PoolError> {
+    fn open(socket: &Path, request: Request, waits: Waits) -> Result<Self, PoolError> {
         // One of its own: a put has it to itself while it copies.
         let session = Session::connect(Some(socket))?;
-        if let Some(within) = within {
+        if let Waits::Within(within) = waits {
             session.on_silence(within, |silence| !silence.is_stopped && silence.waited < OPENING_MAX)?;
         }
         let cache = Self::over(session, request)?;
-        if let Some(within) = within {
-            cache.session.on_silence(within, |_| false)?;
-        }
-        Ok(Self { within, ..cache })
+        waits.apply(&cache.session)?;
+        Ok(Self { waits, ..cache })
     }
 
     fn over(session: Session, request: Request) -> Result<Self, PoolError> {
@@ -135,7 +171,7 @@ impl KvCache {
                     counters,
                     looks_ahead: std::env::var_os("HINTERLAND_NO_LOOKAHEAD").is_none_or(|value| value != "1"),
                     request,
-                    within: None,
+                    waits: Waits::Forever,
                     racks: OnceLock::new(),
                 })
             }
@@ -148,12 +184,13 @@ impl KvCache {
     /// # Errors
     /// [`PoolError`] if the node does not answer.
     pub fn again(&self) -> Result<Self, PoolError> {
-        Self::open(self.session.socket(), self.request.clone(), self.within)
+        Self::open(self.session.socket(), self.request.clone(), self.waits.clone())
     }
 
-    /// The same, but the node may take as long as it likes.
-    fn again_patiently(&self) -> Result<Self, PoolError> {
-        Self::open(self.session.socket(), self.request.clone(), None)
+    /// The same, but the node may take as long as it likes until the flag is set.
+    fn again_until(&self, is_leaving: &Arc<AtomicBool>) -> Result<Self, PoolError> {
+        let waits = Waits::Until(Arc::clone(is_leaving));
+        Self::open(self.session.socket(), self.request.clone(), waits)
     }
 
     /// Whether the node, or a silence of it that was too long, has ended the session: what is found then is what there was, and others see

@@ -10,6 +10,7 @@ use hinterland_os::poll::EventCounter;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -162,6 +163,8 @@ struct Shared<K> {
     options: QueueOptions,
     /// Pins belong to a session, and workers have one each: those of the queue are all of this one.
     pins: KvCache,
+    /// The queue is closed: its sessions do not wait for a node that is stopped.
+    is_leaving: Arc<AtomicBool>,
 }
 
 /// Batches of one namespace that worker threads see to. `K` is what must live until a batch is done, such as its buffers;
@@ -189,6 +192,7 @@ impl<K: Send + 'static> KvQueue<K> {
             }
         }
         let state = State { waiting: VecDeque::new(), done: Vec::new(), running: 0, next: 1, closed: false };
+        let is_leaving = Arc::new(AtomicBool::new(false));
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -196,12 +200,13 @@ impl<K: Send + 'static> KvQueue<K> {
             event: EventCounter::new()?,
             options,
             // Who asks a queue waits for answers in its own way.
-            pins: cache.again_patiently()?,
+            pins: cache.again_until(&is_leaving)?,
+            is_leaving,
         });
         // Dropped at the first failure, it ends the workers that there are.
         let mut queue = Self { shared, workers: Vec::with_capacity(options.workers) };
         for _ in 0..options.workers {
-            let (cache, shared) = (cache.again_patiently()?, Arc::clone(&queue.shared));
+            let (cache, shared) = (cache.again_until(&queue.shared.is_leaving)?, Arc::clone(&queue.shared));
             let worker = std::thread::Builder::new()
                 .name("hinterland-kv".to_owned())
                 .spawn(move || shared.serve(&cache))
@@ -268,8 +273,11 @@ impl<K: Send + 'static> KvQueue<K> {
     }
 
     /// Ends the queue: waits for batches that are being seen to, and gives up those that wait with `ECANCELED`. All
-    /// answers stay to be drained; whoever submits after this is refused.
+    /// answers stay to be drained; whoever submits after this is refused. A node that is stopped is not waited for, nor is one that
+    /// has not answered for half a minute: batches that it has to see to fail with [`PoolError::Silent`].
     pub fn close(&self) {
+        // Release: pairs with the Acquire of the sessions' patience.
+        self.shared.is_leaving.store(true, Ordering::Release);
         let mut state = self.shared.lock();
         state.closed = true;
         for job in std::mem::take(&mut state.waiting) {

@@ -231,9 +231,7 @@ impl KvCache {
             return Ok(waiting);
         }
         let session = Session::connect(Some(self.session.socket()))?;
-        if let Some(within) = self.within {
-            session.on_silence(within, |_| false)?;
-        }
+        self.waits.apply(&session)?;
         // The files are mapped already: their descriptors close again here.
         match session.call(&self.request)? {
             Reply::Kv(KvReply::Opened { handle, .. }) => {
