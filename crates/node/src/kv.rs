@@ -248,7 +248,7 @@ impl UserStore {
         };
         known.is_memory_only = true;
         if let Some(disk) = &self.disk {
-            disk.forbid(number);
+            disk.forbid(number, known.fingerprint);
         }
         self.save_spaces(&state.namespaces);
     }

@@ -211,12 +211,13 @@ impl DiskTier {
         }
     }
 
-    /// Blocks of a namespace are replaced from here on: none is written any more, and none comes back.
-    pub(super) fn forbid(&self, number: u64) {
+    /// Blocks of a namespace are replaced from here on: none is written any more, and none comes back. At the start of a node, too, as
+    /// the one before it may have been killed before it had noted that on the disk.
+    pub(super) fn forbid(&self, number: u64, fingerprint: [u8; 32]) {
         if self.lock().forbidden.contains(&number) {
             return;
         }
-        self.cleared(number);
+        self.cleared_all_of(fingerprint);
         let mut state = self.lock();
         state.spaces.remove(&number);
         state.forbidden.insert(number);

@@ -227,7 +227,7 @@ fn open_disk(
             if let Some(tier) = &disk {
                 for (number, known) in namespaces {
                     if known.is_memory_only {
-                        tier.forbid(*number);
+                        tier.forbid(*number, known.fingerprint);
                     } else {
                         tier.know(*number, known.fingerprint);
                     }

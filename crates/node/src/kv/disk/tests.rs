@@ -419,6 +419,26 @@ fn what_is_removed_behind_a_block_that_was_not_written_stays_away() {
 }
 
 #[test]
+fn what_is_kept_in_memory_does_not_come_back_also_if_a_killed_node_has_not_noted_that() {
+    let world = World::new("forbidden");
+    (0..4).for_each(|number| world.put(number));
+    world.settle();
+    let number = world.namespace.0;
+    let path = world.stop();
+    // As a node starts that knows by its list of namespaces that this one is kept in memory.
+    let file = DirectFile::open(&path, 128 * MIB).unwrap();
+    let tier = DiskTier::over(path.clone(), Box::new(file), 128 * MIB).unwrap();
+    tier.forbid(number, FINGERPRINT);
+    let deadline = Instant::now() + Duration::from_secs(90);
+    while tier.status().state != "working" {
+        assert!(Instant::now() < deadline, "{:?}", tier.status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!((0..4).all(|number| tier.length(&FINGERPRINT, &key(number)).is_none()));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn what_is_removed_while_a_part_of_the_disk_cannot_be_read_stays_away() {
     let world = World::new("unread");
     (0..30).for_each(|number| world.put(number));
