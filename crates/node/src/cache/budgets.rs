@@ -19,18 +19,20 @@ impl Budgets {
 
     /// A session uses the object no longer.
     pub fn remove(&mut self, session: SessionId) {
-        let before = self.bytes();
+        let before = self.asked();
         if self.asked.remove(&session).is_some() && self.asked.is_empty() {
             self.left = before;
         }
     }
 
-    /// The largest that a session asked for, if all of them asked. While nobody uses the object, the same of those who did last: what they had
-    /// fetched ahead may still be on its way, and is not to take more than they were allowed.
+    /// What holds for fills: as [`asked`](Self::asked) says, and while nobody uses the object what it said of those who did last. What
+    /// they had fetched ahead may still be on its way, and is not to take more than they were allowed.
     pub fn bytes(&self) -> Option<u64> {
-        if self.asked.is_empty() {
-            return self.left;
-        }
+        if self.asked.is_empty() { self.left } else { self.asked() }
+    }
+
+    /// The largest that a session asked for, if all that use the object asked.
+    pub fn asked(&self) -> Option<u64> {
         self.asked.values().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 }
@@ -64,7 +66,7 @@ mod tests {
         budgets.remove(A);
         budgets.remove(A);
         budgets.remove(B);
-        assert_eq!(budgets.bytes(), Some(3));
+        assert_eq!((budgets.bytes(), budgets.asked()), (Some(3), None));
         budgets.insert(B, None);
         assert_eq!(budgets.bytes(), None);
     }

@@ -56,14 +56,13 @@ fn listed<T, K: Ord + Copy>(files: Vec<T>, rank: impl Fn(&T) -> (usize, u64, K))
 }
 
 fn describe(file: &Arc<CacheFile>) -> CacheStatus {
-    let budget_bytes = file.budget();
     let info = file.source.info();
     let state = file.lock();
     CacheStatus {
         name: info.name.to_string(),
         bytes: info.bytes,
         resident_bytes: file.resident_bytes(),
-        budget_bytes,
+        budget_bytes: state.budgets.asked(),
         units: file.units.count(),
         resident_units: state.units.present_count(),
         // A host has far fewer mappings than 2^32.

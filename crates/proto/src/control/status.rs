@@ -78,7 +78,7 @@ pub struct CacheStatus {
     pub bytes: u64,
     /// Bytes on this host.
     pub resident_bytes: u64,
-    /// Budget of this object's cache, if one is set; while nobody uses it, that of those who did last.
+    /// Budget of this object's cache, if one is set.
     pub budget_bytes: Option<u64>,
     /// Fault units of the object.
     pub units: u32,
