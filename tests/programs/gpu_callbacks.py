@@ -3,26 +3,14 @@
 import ctypes
 import threading
 
-runtime = ctypes.CDLL("libcudart.so.13")
-HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+from gpu_runtime import HOST, good, runtime, stream
+
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 BYTES = 1 << 20
 OUT, IN = 2, 1
 NOT_READY, NOT_PERMITTED = 600, 800
 # Long enough for any machine: it ends the test and not the wait.
 SECONDS = 60
-
-
-def good(code):
-    """Ends the program if a call failed."""
-    assert code == 0, code
-
-
-def stream(flags=0):
-    """A new stream."""
-    made = ctypes.c_void_p()
-    good(runtime.cudaStreamCreateWithFlags(ctypes.byref(made), flags))
-    return made
 
 
 def pointer(make, *words):

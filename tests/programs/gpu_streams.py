@@ -4,26 +4,14 @@ import ctypes
 import sys
 import threading
 
-runtime = ctypes.CDLL("libcudart.so.13")
-HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+from gpu_runtime import HOST, good, runtime, stream
+
 BYTES = 1 << 20
 PIECE = 4096
 IN, OUT, WITHIN = 1, 2, 3
 NOT_READY = 600
 # More than may be ending at once.
 MANY = 1100
-
-
-def good(code):
-    """Ends the program if a call failed."""
-    assert code == 0, code
-
-
-def stream(flags=0):
-    """A new stream; flag 1 is apart from the default stream."""
-    made = ctypes.c_void_p()
-    good(runtime.cudaStreamCreateWithFlags(ctypes.byref(made), flags))
-    return made
 
 
 def pointer(make, bytes_of=BYTES):
