@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::{MutexGuard, PoisonError};
 
-use hinterland_proto::gpu::command::{AskGrant, MapMemory, UnmapMemory};
+use hinterland_proto::gpu::command::{AskGrant, CopyWithin, MapMemory, UnmapMemory};
 
 use super::context::Owner;
 use super::session::Session;
@@ -59,7 +59,10 @@ struct Chunk {
 struct Piece {
     device: u32,
     bytes: u64,
+    /// Where the program has it mapped.
     place: Option<u64>,
+    /// Where the node has its memory. One that the program has unmapped stays where it was, with its bytes.
+    backed: Option<u64>,
     has_handle: bool,
 }
 
@@ -115,16 +118,32 @@ impl Memory {
         }
     }
 
-    /// Forgets a piece that has neither a handle nor a place.
-    fn drop_unused(&mut self, number: u32) {
-        if let Some(piece) = self.pieces.get(&number).copied()
-            && !piece.has_handle
-            && piece.place.is_none()
-        {
-            self.pieces.remove(&number);
-            let used = &mut self.used[piece.device as usize];
-            *used = used.saturating_sub(piece.bytes);
+    /// Gives addresses back to the window, but for those at which the node has memory of pieces.
+    fn give_but_backed(&mut self, start: u64, end: u64) {
+        let mut backed: Vec<(u64, u64)> = self
+            .pieces
+            .values()
+            .filter_map(|piece| Some((piece.backed?, piece.bytes)))
+            .filter(|(at, _)| (start..end).contains(at))
+            .collect();
+        backed.sort_unstable();
+        let mut from = start;
+        for (at, bytes) in backed.into_iter().chain([(end, 0)]) {
+            if at > from {
+                self.window.give(from, at - from);
+            }
+            from = at + bytes;
         }
+    }
+
+    /// Pieces that are mapped nowhere and whose memory lies where another one is to go.
+    fn in_the_way_of(&self, number: u32, start: u64, end: u64) -> Vec<u32> {
+        let is_in_the_way = |other: u32, piece: &Piece| {
+            let is_there = piece.backed.is_some_and(|at| at < end && start < at + piece.bytes);
+            is_there && piece.place.is_none() && (other != number || piece.backed != Some(start))
+        };
+        let all = self.pieces.iter().filter(|(other, piece)| is_in_the_way(**other, piece));
+        all.map(|(other, _)| *other).collect()
     }
 
     fn find(&self, address: u64) -> Option<&Range> {
@@ -380,12 +399,12 @@ impl Session {
             return Err(INVALID_VALUE);
         }
         // It fits, as it was given out so.
-        let bytes = bytes.next_multiple_of(memory.window.granularity());
-        if memory.is_used(address, address + bytes) {
+        let end = address + bytes.next_multiple_of(memory.window.granularity());
+        if memory.is_used(address, end) {
             return Err(INVALID_VALUE);
         }
         memory.reserved.remove(&address);
-        memory.window.give(address, bytes);
+        memory.give_but_backed(address, end);
         Ok(())
     }
 
@@ -399,7 +418,7 @@ impl Session {
         let mut memory = self.claim(memory, device, bytes)?;
         memory.next_piece += 1;
         let number = memory.next_piece;
-        memory.pieces.insert(number, Piece { device, bytes, place: None, has_handle: true });
+        memory.pieces.insert(number, Piece { device, bytes, place: None, backed: None, has_handle: true });
         Ok(number)
     }
 
@@ -412,15 +431,65 @@ impl Session {
         let piece = memory.pieces.get_mut(&number).filter(|piece| piece.has_handle).ok_or(INVALID_VALUE)?;
         piece.has_handle = false;
         let device = piece.device;
-        memory.drop_unused(number);
+        self.drop_unused(&mut memory, number)?;
         self.trim(&mut memory, device);
         Ok(())
     }
 
-    /// Maps a piece at reserved addresses.
+    /// Forgets a piece that has neither a handle nor a place, and its memory with it.
+    fn drop_unused(&self, memory: &mut Memory, number: u32) -> Result<(), Code> {
+        let is_unused = |piece: &Piece| !piece.has_handle && piece.place.is_none();
+        let Some(piece) = memory.pieces.get(&number).copied().filter(is_unused) else { return Ok(()) };
+        memory.pieces.remove(&number);
+        let used = &mut memory.used[piece.device as usize];
+        *used = used.saturating_sub(piece.bytes);
+        piece.backed.map_or(Ok(()), |address| self.take_back(memory, address, piece.bytes))
+    }
+
+    /// Takes the memory of a piece back from its addresses, and those too, unless the program has them reserved.
+    fn take_back(&self, memory: &mut Memory, address: u64, bytes: u64) -> Result<(), Code> {
+        self.send(&UnmapMemory { address, bytes })?;
+        if !memory.is_reserved(address, bytes) {
+            memory.window.give(address, bytes);
+        }
+        Ok(())
+    }
+
+    /// Has the node have the memory of a piece at other addresses, fresh ones if none are named, with the bytes that are in it.
+    fn back_piece<'memory>(
+        &'memory self,
+        mut memory: MutexGuard<'memory, Memory>,
+        number: u32,
+        wanted: Option<u64>,
+    ) -> Result<MutexGuard<'memory, Memory>, Code> {
+        let Piece { device, bytes, backed, .. } = *memory.pieces.get(&number).ok_or(INVALID_VALUE)?;
+        if wanted.is_some() && wanted == backed {
+            return Ok(memory);
+        }
+        if backed.is_some() {
+            // There are two of it until the bytes have been copied.
+            memory = self.claim(memory, device, bytes)?;
+            memory.used[device as usize] -= bytes;
+        }
+        let address = wanted.map_or_else(|| memory.window.take(bytes, 0), Ok)?;
+        // What writes there was sent before, and what reads the copy is sent behind it, whatever their streams.
+        self.fence_all();
+        self.send(&MapMemory { device, flags: 0, address, bytes })?;
+        if let Some(from) = backed {
+            self.send(&CopyWithin { stream: device, flags: 0, to: address, from, bytes })?;
+            self.send(&Self::fence_command(device))?;
+            self.take_back(&mut memory, from, bytes)?;
+        }
+        if let Some(piece) = memory.pieces.get_mut(&number) {
+            piece.backed = Some(address);
+        }
+        Ok(memory)
+    }
+
+    /// Maps a piece at reserved addresses. What is in it is what was there when it was unmapped.
     ///
     /// # Errors
-    /// The place is taken or not reserved; the piece is mapped already or has another length.
+    /// The place is taken or not reserved; the piece is mapped already or has another length; no memory is left for a copy on its way from where it was.
     pub fn map_piece(&self, number: u32, address: u64, bytes: u64) -> Result<(), Code> {
         let mut memory = self.memory();
         let granule = memory.window.granularity();
@@ -435,9 +504,11 @@ impl Session {
         {
             return Err(INVALID_VALUE);
         }
-        let device = piece.device;
-        self.send(&MapMemory { device, flags: 0, address, bytes })?;
-        let owner = Owner::device_alone(device);
+        for other in memory.in_the_way_of(number, address, end) {
+            memory = self.back_piece(memory, other, None)?;
+        }
+        memory = self.back_piece(memory, number, Some(address))?;
+        let owner = Owner::device_alone(piece.device);
         memory.ranges.insert(address, Range { start: address, bytes, owner, holder: Holder::Mapped(number) });
         if let Some(piece) = memory.pieces.get_mut(&number) {
             piece.place = Some(address);
@@ -445,7 +516,7 @@ impl Session {
         Ok(())
     }
 
-    /// Unmaps what was mapped in a range, whole mappings only.
+    /// Unmaps what was mapped in a range, whole mappings only. Pieces whose handles the program has keep their bytes.
     ///
     /// # Errors
     /// A mapping lies partly outside, or nothing is mapped there.
@@ -466,9 +537,8 @@ impl Session {
                 if let Some(piece) = memory.pieces.get_mut(&number) {
                     piece.place = None;
                 }
-                memory.drop_unused(number);
+                self.drop_unused(&mut memory, number)?;
             }
-            self.send(&UnmapMemory { address: range.start, bytes: range.bytes })?;
             self.trim(&mut memory, range.owner.device);
         }
         Ok(())
@@ -490,13 +560,11 @@ impl Session {
             }
             chunk.owner != owner
         });
-        let mut pieces: Vec<(u64, u64)> = Vec::new();
         memory.ranges.retain(|start, range| {
             match range.holder {
                 _ if range.owner != owner => return true,
                 Holder::Own => mapped.push((*start, range.bytes.next_multiple_of(granule))),
-                Holder::Mapped(_) => pieces.push((*start, range.bytes)),
-                Holder::Chunk(_) | Holder::Symbol => {}
+                Holder::Mapped(_) | Holder::Chunk(_) | Holder::Symbol => {}
             }
             false
         });
@@ -506,17 +574,19 @@ impl Session {
             self.send(&UnmapMemory { address, bytes })?;
             memory.window.give(address, bytes);
         }
-        for (address, bytes) in pieces {
-            self.send(&UnmapMemory { address, bytes })?;
-        }
+        let mut pieces: Vec<(u64, u64)> = Vec::new();
         memory.pieces.retain(|_, piece| {
             let is_meant = Owner::device_alone(piece.device) == owner;
             if is_meant {
                 *used = used.saturating_sub(piece.bytes);
+                pieces.extend(piece.backed.map(|address| (address, piece.bytes)));
             }
             !is_meant
         });
         let wanted = *used;
+        for (address, bytes) in pieces {
+            self.take_back(memory, address, bytes)?;
+        }
         memory.grants[owner.device as usize] = self.ask_grant(owner.device, 0, wanted)?.0;
         Ok(())
     }
