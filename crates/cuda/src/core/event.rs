@@ -160,7 +160,11 @@ impl Session {
     /// It was recorded in a capture, which that ends; a fault of the device; the node is gone.
     pub fn is_event_done(&self, event: &Event) -> Result<bool, Code> {
         self.inbox.drain()?;
-        Ok(self.event_mark(event)?.is_none_or(|mark| mark.state().is_some()))
+        match self.event_mark(event)?.map(|mark| mark.state()) {
+            Some(None) => Ok(false),
+            None | Some(Some(0)) => self.surface().map(|()| true),
+            Some(Some(error)) => Err(error),
+        }
     }
 
     /// Returns when the last record of an event is done.

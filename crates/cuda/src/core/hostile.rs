@@ -8,7 +8,7 @@ use std::time::Duration;
 use hinterland_channel::{
     Address, Channel, ChannelOptions, Listener, Receiver, Rings, Sender, connect, pair,
 };
-use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached};
+use hinterland_proto::gpu::answer::{Answer, Bytes, Fault, Reached, library};
 use hinterland_proto::gpu::command::Command;
 use hinterland_proto::gpu::{DeviceFacts, GPU_VERSION, Message, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PeerLimits, PoolId, Role, ServerIdentity};
@@ -514,4 +514,52 @@ fn a_function_behind_work_that_was_lost_is_called_with_the_error_and_the_rest_of
         assert_eq!(told.recv_timeout(STUCK), Ok((number, UNAVAILABLE)));
     }
     assert_eq!(session.synchronize_stream(&stream), Err(UNAVAILABLE));
+}
+
+/// Answers a command, once it has come, and what came before it as an honest node does.
+fn answer_one(
+    (sender, receiver): &mut (Sender, Receiver),
+    answers: impl Fn(&Command) -> Option<Vec<(u32, Vec<u8>)>>,
+) {
+    loop {
+        assert!(receiver.wait(Some(STUCK)).unwrap(), "the command does not come");
+        let frame = receiver.next().unwrap().unwrap();
+        let Ok(command) = Command::read(frame.word(), frame.head(), frame.len()) else { continue };
+        drop(frame);
+        let special = answers(&command);
+        let is_last = special.is_some();
+        for (word, body) in special.unwrap_or_else(|| honest(&command)) {
+            assert!(sender.wait_room(body.len(), Some(STUCK)).unwrap());
+            let mut room = sender.room(word, body.len()).unwrap().unwrap();
+            room.append(&body).unwrap();
+            room.commit();
+            sender.flush().unwrap();
+        }
+        if is_last {
+            return;
+        }
+    }
+}
+
+fn fault(error: i32, sticky: u32) -> (u32, Vec<u8>) {
+    answer(&Fault { error, library: library::DRIVER, sticky, command: 0 }, b"something went wrong")
+}
+
+#[test]
+fn a_fault_in_front_of_a_record_of_a_graph_is_told_to_who_asks_for_the_event() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let (stream, event) =
+        (session.create_stream(HERE, 0, 0).unwrap(), session.create_event(HERE, 0).unwrap());
+    session.note_records(&[event.number], &stream, 1000);
+    assert_eq!(session.is_event_done(&event), Ok(false));
+    answer_one(&mut theirs, |command| match command {
+        Command::MarkEvent(c) => {
+            Some(vec![fault(700, 1), answer(&Reached { mark: c.mark, error: 700 }, &[])])
+        }
+        _ => None,
+    });
+    assert_eq!(session.is_event_done(&event), Err(700), "its bytes are not there");
 }
