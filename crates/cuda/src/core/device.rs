@@ -159,11 +159,10 @@ impl Session {
 
     /// Waits for bytes into memory that the program may use for something else when the call is over.
     fn wait_bytes(&self, pending: &Arc<Pending>) -> Result<(), Code> {
-        self.wait_mark(pending).inspect_err(|_| {
-            // What has been told is not expected any more.
-            if pending.state().is_none() {
-                self.inbox.abandon(pending);
-            }
+        self.wait_mark(pending).inspect_err(|error| match pending.state() {
+            // The fault of this copy, which came in front of that, is told by this call.
+            Some(_) => self.inbox.note_told(*error),
+            None => self.inbox.abandon(pending),
         })
     }
 

@@ -563,3 +563,31 @@ fn a_fault_in_front_of_a_record_of_a_graph_is_told_to_who_asks_for_the_event() {
     });
     assert_eq!(session.is_event_done(&event), Err(700), "its bytes are not there");
 }
+
+#[test]
+fn a_copy_that_fails_is_told_by_its_own_call_and_no_other() {
+    let _windows = WINDOWS.read().unwrap_or_else(PoisonError::into_inner);
+    let (ours, theirs) = pair(Rings { ring_bytes: 256 << 10, body_bytes_max: 64 << 10 }).unwrap();
+    let ((sender, receiver), mut theirs) = (ours.split().unwrap(), theirs.split().unwrap());
+    let session = Session::new(welcome(), sender, receiver).unwrap();
+    let stream = session.create_stream(HERE, 0, 0).unwrap();
+    let memory = session.allocate(HERE, 64).unwrap();
+    let far = std::ptr::with_exposed_provenance(memory as usize);
+    let mut bytes = [0_u8; 64];
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            answer_one(&mut theirs, |command| match command {
+                Command::CopyOut(c) => {
+                    let none = Bytes { transfer: c.transfer, error: 2, offset: 0 };
+                    Some(vec![fault(2, 0), answer(&none, &[])])
+                }
+                _ => None,
+            });
+            answer_one(&mut theirs, |command| {
+                matches!(command, Command::MarkStream(_)).then(|| honest(command))
+            });
+        });
+        assert_eq!(session.copy(&stream, bytes.as_mut_ptr().cast(), far, 64), Err(2));
+        assert_eq!(session.synchronize_stream(&stream), Ok(()), "it was told");
+    });
+}

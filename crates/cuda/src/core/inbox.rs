@@ -176,6 +176,11 @@ impl Inbox {
         Ok(())
     }
 
+    /// A fault that is told once was told.
+    pub(super) fn note_told(&self, error: Code) {
+        let _ = self.once.compare_exchange(error, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
     /// The channel is of no use any more.
     pub(super) fn lose(&self, why: &dyn std::fmt::Display) -> Code {
         if !self.has_spoken.swap(true, Ordering::Relaxed) {
