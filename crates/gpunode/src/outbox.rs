@@ -101,9 +101,9 @@ impl Outbox {
     }
 
     /// Passes on what a kernel printed.
-    pub fn printed(&self, text: &str) {
+    pub fn printed(&self, text: &[u8]) {
         let most = self.piece_bytes();
-        for part in text.as_bytes().chunks(most) {
+        for part in text.chunks(most) {
             self.send(AnswerMessage::Printed(Printed { flags: 0 }), part.to_vec());
         }
     }

@@ -38,8 +38,8 @@ pub trait Memory {
         Ok(old)
     }
 
-    /// Takes a text that a thread printed, at most 4096 bytes; it is dropped unless this is overridden.
-    fn print(&mut self, text: &str) {
+    /// Takes what a thread printed, at most 4096 bytes of any encoding; it is dropped unless this is overridden.
+    fn print(&mut self, text: &[u8]) {
         let _ = text;
     }
 }
@@ -52,14 +52,14 @@ pub struct FlatMemory {
     /// All bytes.
     pub bytes: Vec<u8>,
     /// What kernels have printed.
-    pub printed: String,
+    pub printed: Vec<u8>,
 }
 
 impl FlatMemory {
     /// So many zeros from `base` on.
     #[must_use]
     pub fn new(base: u64, bytes: usize) -> Self {
-        Self { base, bytes: vec![0; bytes], printed: String::new() }
+        Self { base, bytes: vec![0; bytes], printed: Vec::new() }
     }
 
     fn place(&self, address: u64, length: usize) -> Result<std::ops::Range<usize>, IllegalAddress> {
@@ -85,7 +85,7 @@ impl Memory for FlatMemory {
         Ok(())
     }
 
-    fn print(&mut self, text: &str) {
-        self.printed += text;
+    fn print(&mut self, text: &[u8]) {
+        self.printed.extend_from_slice(text);
     }
 }

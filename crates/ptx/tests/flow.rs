@@ -473,7 +473,7 @@ fn what_a_kernel_prints_comes_lane_by_lane() {
     let out = device.room(12);
     device.launch("run", (1, 3, 0), &Parameters::default().with(out).0);
     assert_eq!(
-        device.memory.printed,
+        String::from_utf8_lossy(&device.memory.printed),
         "[   0] 0     | 0.00e+00%\n[   1] -1    | 5.00e-01%\n[   2] -2    | 1.00e+00%\n"
     );
     assert_eq!(device.get::<u32>(out, 3), [3, 3, 3]);
@@ -485,7 +485,11 @@ fn what_a_kernel_prints_comes_lane_by_lane() {
 
 /// What a thread prints of numbers of 32 bits.
 fn printed(format: &str, numbers: &[i32]) -> String {
-    let bytes: Vec<String> = format.bytes().chain([0]).map(|byte| byte.to_string()).collect();
+    String::from_utf8(printed_bytes(format.as_bytes(), numbers)).unwrap()
+}
+
+fn printed_bytes(format: &[u8], numbers: &[i32]) -> Vec<u8> {
+    let bytes: Vec<String> = format.iter().copied().chain([0]).map(|byte| byte.to_string()).collect();
     let before = format!(
         ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 a); .global .align 1 .b8 format[{}] = {{{}}};",
         bytes.len(),
@@ -506,11 +510,49 @@ fn printed(format: &str, numbers: &[i32]) -> String {
     device.memory.printed
 }
 
+/// The same of numbers of 64 bits with a point, one after the other.
+fn printed_reals(format: &str, numbers: &[f64]) -> String {
+    let halves = |number: &f64| [number.to_bits() as i32, (number.to_bits() >> 32) as i32];
+    let numbers: Vec<i32> = numbers.iter().flat_map(halves).collect();
+    String::from_utf8(printed_bytes(format.as_bytes(), &numbers)).unwrap()
+}
+
 #[test]
 fn widths_and_precisions_are_what_c_makes_of_them() {
     assert_eq!(printed("%#010x|%#6X|%#08x", &[255, 255, 0]), "0x000000ff|  0XFF|00000000");
     assert_eq!(printed("%*d|%-*d|%0*d", &[-6, 7, -6, 7, 6, -7]), "7     |7     |-00007");
     assert_eq!(printed("%.*d|%6.*d|%06.3d", &[-1, 7, 3, 7, 7]), "7|   007|   007");
+}
+
+#[test]
+fn bytes_of_any_encoding_are_printed_as_they_are() {
+    assert_eq!(printed_bytes(b"\xe9%c\xff|%3c%-3c|", &[0xc3, 0xa9, 0x80]), b"\xe9\xc3\xff|  \xa9\x80  |");
+}
+
+#[test]
+fn short_integers_are_cut_and_reals_are_written_as_c_writes_them() {
+    assert_eq!(
+        printed("%hhd|%hhu|%hd|%hu|%hhx|%hi|%#hho", &[300, -1, 70000, -1, -2, -32769, 255]),
+        "44|255|4464|65535|fe|32767|0377"
+    );
+    let numbers = [0.1, -1.5, 1.96875, 5e-324];
+    assert_eq!(
+        printed_reals("%a %A %a %a", &numbers),
+        "0x1.999999999999ap-4 -0X1.8P+0 0x1.f8p+0 0x0.0000000000001p-1022"
+    );
+    assert_eq!(printed_reals("%.0a %#.0a %.3a %.3a", &numbers), "0x2p-4 -0x2.p+0 0x1.f80p+0 0x0.000p-1022");
+    assert_eq!(
+        printed_reals("%+12.1a|%-14a|%014a|%.15a", &[0.1, -1.5, -1.5, f64::MAX]),
+        "   +0x1.ap-4|-0x1.8p+0     |-0x000001.8p+0|0x1.fffffffffffff00p+1023"
+    );
+    assert_eq!(
+        printed_reals("%f|%08f|%A|%014a", &[-f64::NAN, f64::INFINITY, f64::NAN, f64::NEG_INFINITY]),
+        "-nan|     inf|NAN|          -inf"
+    );
+    assert_eq!(
+        printed_reals("%a|%.0a|%014a|%a", &[-0.0, 0.0, 1.0, 1024.0]),
+        "-0x0p+0|0x0p+0|0x000000001p+0|0x1p+10"
+    );
 }
 
 #[test]

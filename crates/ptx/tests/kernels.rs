@@ -565,7 +565,7 @@ fn kernels_print_and_assert() {
         let at = device.put(&[1.5f32, -2.25, 0.0, 9.0]);
         device.launch("talking", (1, 4, 0), &Parameters::default().with(at).0);
         assert_eq!(
-            device.memory.printed,
+            String::from_utf8_lossy(&device.memory.printed),
             "0 of 4:  1.50|zero    |0001.500|ff -5000000000 a 1.5e+10%\n\
              -1 of 4: -2.25|one     |-002.250|100 -5000000000 b -2.25e+10%\n\
              -2 of 4:  0.00|zero    |0000.000|101 -5000000000 c 0%\n\

@@ -277,7 +277,7 @@ impl<'view> KernelMemory<'view> {
 }
 
 impl Memory for KernelMemory<'_> {
-    fn print(&mut self, text: &str) {
+    fn print(&mut self, text: &[u8]) {
         self.outbox.printed(text);
     }
 

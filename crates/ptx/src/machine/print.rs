@@ -20,8 +20,22 @@ struct Field {
     has_space: bool,
     has_prefix: bool,
     is_wide: bool,
+    /// How often `h` stands there: the lower half of a number, or its lowest byte.
+    halvings: u32,
     width: usize,
     precision: Option<usize>,
+}
+
+impl Field {
+    /// Bits of an integer that are shown.
+    fn bits(&self) -> u32 {
+        match (self.is_wide, self.halvings) {
+            (true, _) => 64,
+            (false, 0) => 32,
+            (false, 1) => 16,
+            (false, _) => 8,
+        }
+    }
 }
 
 /// Arguments as `printf` gets them: each at a multiple of its size.
@@ -103,7 +117,7 @@ impl Runner<'_, '_> {
     }
 
     /// The text, and how many arguments it took.
-    fn formatted(&mut self, format: &[u8], arguments: &mut Arguments) -> Result<(String, u32), Stop> {
+    fn formatted(&mut self, format: &[u8], arguments: &mut Arguments) -> Result<(Vec<u8>, u32), Stop> {
         let (mut text, mut count, mut at) = (Vec::new(), 0, 0);
         while at < format.len() && text.len() < TEXT_BYTES_MAX {
             if format[at] != b'%' {
@@ -123,7 +137,7 @@ impl Runner<'_, '_> {
             text.extend(shown);
         }
         text.truncate(TEXT_BYTES_MAX);
-        Ok((String::from_utf8_lossy(&text).into_owned(), count))
+        Ok((text, count))
     }
 
     /// Reads what stands between `%` and the letter, and the letter.
@@ -160,7 +174,7 @@ impl Runner<'_, '_> {
                     (number, is_precision) = (Some(0), true);
                 }
                 b'l' | b'z' | b'j' | b't' => field.is_wide = true,
-                b'h' => {}
+                b'h' => field.halvings += 1,
                 _ => {
                     if is_precision {
                         field.precision = number;
@@ -178,16 +192,19 @@ impl Runner<'_, '_> {
     fn shown(&mut self, letter: u8, field: &Field, arguments: &mut Arguments) -> Result<Vec<u8>, Stop> {
         // With a precision, an integer is filled up with spaces.
         let is_integer = matches!(letter, b'd' | b'i' | b'u' | b'x' | b'X' | b'o');
-        let has_zeros = letter != b'c' && !(is_integer && field.precision.is_some());
+        let mut has_zeros = letter != b'c' && !(is_integer && field.precision.is_some());
         let body = match letter {
             b'd' | b'i' => {
-                let value = self.next_number(arguments, field.is_wide)?;
-                let value = if field.is_wide { value as i64 } else { i64::from(value as i32) };
+                let unused = 64 - field.bits();
+                let value = (self.next_number(arguments, field.is_wide)? << unused) as i64 >> unused;
                 signed(value < 0, digits(value.unsigned_abs().to_string(), field), field)
             }
-            b'u' => digits(self.next_number(arguments, field.is_wide)?.to_string(), field),
+            b'u' => {
+                let value = self.next_number(arguments, field.is_wide)? & (u64::MAX >> (64 - field.bits()));
+                digits(value.to_string(), field)
+            }
             b'x' | b'X' | b'o' => {
-                let value = self.next_number(arguments, field.is_wide)?;
+                let value = self.next_number(arguments, field.is_wide)? & (u64::MAX >> (64 - field.bits()));
                 let text = match letter {
                     b'x' => format!("{value:x}"),
                     b'X' => format!("{value:X}"),
@@ -203,15 +220,18 @@ impl Runner<'_, '_> {
             b'p' => format!("{:#x}", self.next_number(arguments, true)?),
             b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' | b'A' => {
                 let value = f64::from_bits(self.next_number(arguments, true)?);
-                let text = real(value.abs(), letter, field.precision.unwrap_or(6));
-                let is_negative = value.is_sign_negative() && !value.is_nan();
+                has_zeros &= value.is_finite();
+                let text = match letter {
+                    b'a' | b'A' if value.is_finite() => hexadecimal(value.abs(), field),
+                    _ => real(value.abs(), letter, field.precision.unwrap_or(6)),
+                };
                 signed(
-                    is_negative,
+                    value.is_sign_negative(),
                     if letter.is_ascii_uppercase() { text.to_uppercase() } else { text },
                     field,
                 )
             }
-            b'c' => char::from(self.next_number(arguments, false)? as u8).to_string(),
+            b'c' => return Ok(padded(vec![self.next_number(arguments, false)? as u8], field, false)),
             b's' => {
                 let at = self.next_number(arguments, true)?;
                 let mut text = self.text(at, arguments.lane)?;
@@ -240,7 +260,29 @@ fn signed(is_negative: bool, text: String, field: &Field) -> String {
     format!("{sign}{text}")
 }
 
-/// As C writes numbers with a binary point.
+/// As C writes numbers in hexadecimal digits, with an exponent of 2.
+fn hexadecimal(value: f64, field: &Field) -> String {
+    const DIGITS: usize = 13;
+    let (fraction, stored) = (value.to_bits() & ((1 << 52) - 1), (value.to_bits() >> 52) as i32);
+    let (mut number, exponent) = match (stored, fraction) {
+        (0, 0) => (0, 0),
+        (0, _) => (fraction, -1022),
+        _ => (fraction | 1 << 52, stored - 1023),
+    };
+    let count = field.precision.unwrap_or(DIGITS);
+    if count < DIGITS {
+        let dropped = (DIGITS - count) * 4;
+        let (kept, rest, half) = (number >> dropped, number & ((1 << dropped) - 1), 1u64 << (dropped - 1));
+        number = (kept + u64::from(rest > half || (rest == half && kept & 1 == 1))) << dropped;
+    }
+    let digits = format!("{:013x}{}", number & ((1 << 52) - 1), "0".repeat(count.saturating_sub(DIGITS)));
+    let digits = &digits[..count];
+    let digits = if field.precision.is_none() { digits.trim_end_matches('0') } else { digits };
+    let point = if digits.is_empty() && !field.has_prefix { "" } else { "." };
+    format!("0x{}{point}{digits}p{exponent:+}", number >> 52)
+}
+
+/// As C writes numbers with a decimal point.
 fn real(value: f64, letter: u8, precision: usize) -> String {
     if !value.is_finite() {
         return if value.is_nan() { "nan" } else { "inf" }.to_string();
