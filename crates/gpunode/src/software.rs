@@ -10,6 +10,7 @@
 //! | `faults` | failures that tests ask for |
 //! | `lt` | products of cuBLASLt |
 //! | `kernels` | modules and what their kernels do |
+//! | `variables` | memory for variables of modules |
 //! | `blas` | products of matrices |
 //! | `machine` | all of these as a [`Device`](crate::device::Device) |
 
@@ -24,6 +25,7 @@ mod lt;
 mod machine;
 mod options;
 mod space;
+mod variables;
 
 pub(crate) use faults::is_sticky;
 pub use machine::SoftwareMachine;

@@ -153,6 +153,30 @@ fn variables_of_a_module_start_as_it_says_and_are_copied_to() {
 }
 
 #[test]
+fn variables_of_modules_that_are_gone_leave_their_memory_to_others_behind_all_work() {
+    let mut client = Client::start("memory=64M,delay-us=100");
+    let address = client.map(0, 1);
+    let image = fat_binary(PTX);
+    client.send(&Command::StreamCreate(c::StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 }));
+    let fill = c::Fill { stream: 20, element: 4, address, count: 1, value: 1 };
+    // One more than there is room for at once.
+    for module in 1..=1025 {
+        client.module(module, &image);
+        if module % 100 == 0 {
+            client.with_tail(&Command::Function(c::Function { function: module, module }), b"scaled");
+            client.send(&Command::Fill(fill));
+            client.with_tail(&launch(module, 20, 1, 1), &address.to_le_bytes());
+        }
+        client.send(&Command::ModuleDrop(c::ModuleDrop { module }));
+        if module % 100 == 0 {
+            client.send(&Command::CopyOut(c::CopyOut { stream: 20, transfer: module, address, bytes: 4 }));
+            client.expect_bytes(module, &3_u32.to_le_bytes());
+        }
+    }
+    client.settle();
+}
+
+#[test]
 fn a_graph_runs_its_kernels_with_the_parameters_that_it_was_given() {
     let (mut client, address) = start("memory=64M");
     client.send(&Command::StreamCreate(c::StreamCreate { stream: 20, device: 0, flags: 0, priority: 0 }));

@@ -10,6 +10,7 @@ use super::kernels::Programs;
 use super::lanes::Lanes;
 use super::options::{Kernels, SoftwareOptions};
 use super::space::{GRANULARITY, Space, WINDOW_BYTES};
+use super::variables::{OWN_BYTES, Variables};
 use super::{blas, linear, lt, space::View};
 use crate::body::Body;
 use crate::device::{At, Device, Done, Facts, MarkOf, Tensor};
@@ -29,10 +30,6 @@ use std::time::Duration;
 
 /// A copy out of more bytes is a task, so that the next command is read meanwhile.
 const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
-/// The end of the window, where variables of modules lie.
-const OWN_BYTES: u64 = 16 << 30;
-/// What a module's memory is made of: the alignment that PTX may ask for.
-const OWN_PIECE_BYTES: u64 = 64 << 10;
 /// `CU_EVENT_DISABLE_TIMING`.
 const WITHOUT_TIME: u32 = 2;
 /// The property of a cuBLAS handle that says where factors lie.
@@ -142,8 +139,7 @@ pub struct SoftwareMachine {
     execs: HashMap<u32, Exec>,
     /// Whether a cuBLAS handle takes factors from device memory.
     handles: HashMap<u32, bool>,
-    /// The next address for a variable of a module.
-    own_next: u64,
+    variables: Variables,
     done: Done,
     waits: Vec<TaskId>,
 }
@@ -155,7 +151,7 @@ impl SoftwareMachine {
     /// There are no addresses for the window.
     pub fn new(options: SoftwareOptions, grants: &[u64], outbox: Arc<Outbox>) -> Result<Self, OsError> {
         let space = Space::new()?;
-        let own_next = space.start() + WINDOW_BYTES - OWN_BYTES;
+        let variables = Variables::new(&space, options.memory_bytes);
         let context = Arc::new(Context {
             space,
             outbox,
@@ -172,7 +168,7 @@ impl SoftwareMachine {
             events: HashMap::new(),
             execs: HashMap::new(),
             handles: HashMap::new(),
-            own_next,
+            variables,
             done: Done::default(),
             waits: Vec::new(),
             options,
@@ -449,19 +445,30 @@ impl SoftwareMachine {
         self.queue_job(stream, replay, job, 0, |_| Ok(()));
     }
 
-    /// Memory for variables of a module, at the end of the window; `most` bytes of it for all modules together.
-    fn own_memory(context: &Context, next: &mut u64, most: u64, bytes: u64) -> Result<u64, Failure> {
-        let start = context.space.start() + WINDOW_BYTES - OWN_BYTES;
-        let end = start + OWN_BYTES.min(most);
-        let whole = bytes.max(1).checked_next_multiple_of(OWN_PIECE_BYTES);
-        let Some(whole) = whole.filter(|whole| *whole <= end.saturating_sub(*next)) else {
-            let words = format!("no memory is left for {bytes} bytes of variables");
-            return Err(Failure::new(number::OUT_OF_MEMORY, words));
-        };
-        let address = *next;
-        context.space.map(address, whole)?;
-        *next += whole;
-        Ok(address)
+    /// Takes memory away behind all work; the task that does it, or 0 where nothing is waited for.
+    fn unmap_behind_all(
+        context: &Arc<Context>,
+        engine: &Engine,
+        lanes: &mut Lanes,
+        waits: &mut Vec<TaskId>,
+        address: u64,
+    ) -> TaskId {
+        lanes.all(None, waits);
+        engine.retain_open(waits);
+        if waits.is_empty() {
+            context.space.unmap(address);
+            return 0;
+        }
+        let context = Arc::clone(context);
+        let action: Action = Box::new(move || context.space.unmap(address));
+        let task = engine.submit(waits, Some(action), 0);
+        lanes.fence(task);
+        task
+    }
+
+    fn forget_variables(&mut self, module: u32) {
+        let Self { context, engine, lanes, waits, variables, .. } = self;
+        variables.forget(module, |address| Self::unmap_behind_all(context, engine, lanes, waits, address));
     }
 }
 
@@ -509,28 +516,26 @@ impl Device for SoftwareMachine {
     }
 
     fn unmap(&mut self, address: u64, _: u64, _: u64) -> Result<(), Failure> {
-        self.lanes.all(None, &mut self.waits);
-        self.engine.retain_open(&mut self.waits);
-        if self.waits.is_empty() {
-            self.context.space.unmap(address);
-            return Ok(());
-        }
-        let context = Arc::clone(&self.context);
-        let action: Action = Box::new(move || context.space.unmap(address));
-        let task = self.engine.submit(&self.waits, Some(action), 0);
-        self.lanes.fence(task);
+        let Self { context, engine, lanes, waits, .. } = self;
+        Self::unmap_behind_all(context, engine, lanes, waits, address);
         Ok(())
     }
 
     fn load(&mut self, module: u32, _: u32, image: &[u8]) -> Result<(), Failure> {
         self.context.faults.count(Kind::Load)?;
-        let Self { programs, context, own_next, options, .. } = self;
-        let place = |bytes| Self::own_memory(context, own_next, options.memory_bytes, bytes);
-        programs.load(module, image, place, |address, part| context.space.view().write(address, part))
+        let Self { programs, context, engine, variables, .. } = self;
+        let place = |bytes| variables.take(&context.space, engine, module, bytes);
+        let write = |address: u64, part: &[u8]| context.space.view().write(address, part);
+        let outcome = programs.load(module, image, place, write);
+        if outcome.is_err() {
+            self.forget_variables(module);
+        }
+        outcome
     }
 
     fn drop_module(&mut self, module: u32) {
         self.programs.drop_module(module);
+        self.forget_variables(module);
     }
 
     fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure> {
@@ -712,9 +717,8 @@ impl Device for SoftwareMachine {
     }
 
     fn symbol(&mut self, module: u32, name: &str) -> Result<(u64, u64), Failure> {
-        let Self { programs, context, own_next, options, .. } = self;
-        let most = options.memory_bytes;
-        programs.symbol(module, name, |bytes| Self::own_memory(context, own_next, most, bytes))
+        let Self { programs, context, engine, variables, .. } = self;
+        programs.symbol(module, name, |bytes| variables.take(&context.space, engine, module, bytes))
     }
 
     fn copy_pooled(
