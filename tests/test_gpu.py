@@ -527,6 +527,11 @@ def test_a_graph_is_made_of_what_was_captured_whatever_ended_since(gpu_node, fab
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "captured\n", "")
 
 
+def test_a_capture_that_has_failed_is_told_without_an_error(gpu_node):
+    outcome = gpu_node("software:memory=64M").run(sys.executable, TREE / "tests/programs/gpu_streams.py", "failed")
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "failed\n", "")
+
+
 def test_a_pool_that_nobody_named_is_not_missed(gpu_node, folder):
     node = gpu_node()
     words = [node.binary, "run", "--gpu", node.unix, "--", "true"]

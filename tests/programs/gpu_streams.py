@@ -153,6 +153,24 @@ def captured():
     assert ctypes.string_at(here, BYTES) == b"\3" * half + b"\4" * half
 
 
+def failed():
+    """Who asks for a capture that has failed is told that, and has no error by it."""
+    one = stream(1)
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p(7)
+
+    def asked():
+        good(runtime.cudaStreamGetCaptureInfo(one, ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None, None))
+        return status.value, bool(number.value), bool(graph.value)
+
+    assert asked() == (0, False, False)
+    good(runtime.cudaStreamBeginCapture(one, 2))
+    assert asked() == (1, True, True)
+    assert runtime.cudaStreamSynchronize(one) == 900
+    assert asked() == (2, True, False)
+    assert runtime.cudaStreamEndCapture(one, ctypes.byref(graph)) == 901
+    assert asked() == (0, False, False)
+
+
 def order(before, after):
     """Has a stream wait for another one by an event that is ended at once, as programs do."""
     event = ctypes.c_void_p()

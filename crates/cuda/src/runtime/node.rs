@@ -651,7 +651,11 @@ pub unsafe extern "C" fn hl_cudaStreamGetCaptureInfo(
             give_if(edges, std::ptr::null());
             give_if(count, 0);
         }
-        let Some(own) = session.captured_graph(&stream)?.filter(|_| state == 1) else { return Ok(()) };
+        if state != 1 {
+            // That a capture has failed is what was asked for, and no error.
+            return Ok(());
+        }
+        let Some(own) = session.captured_graph(&stream)? else { return Ok(()) };
         // SAFETY: as above.
         unsafe { give_if(graph, Kind::Graph.handle(own.number)) };
         if dependencies.is_null() && count.is_null() {
