@@ -176,6 +176,8 @@ pub(crate) struct Atomic {
     pub address: Address,
     pub bytes: u32,
     pub compute: Scalar,
+    /// The same in global memory.
+    pub compute_in_global: Scalar,
     pub target: Option<Target>,
     /// The operands behind the old value.
     pub sources: [Source; 2],

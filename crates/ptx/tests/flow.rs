@@ -345,6 +345,15 @@ fn atomics_of_all_kinds() {
         once(&format!("mov.u16 %h2, 5; mov.u16 %h3, 7; atom.global.cas.b16 %h1, {at}, %h3, %h2;"), 0x3_0007),
         0x3_0005
     );
+    // Sums of 32 bits in global memory have no numbers without a full mantissa, as PTX has it, and in shared memory they have.
+    for word in ["atom.global.add.f32 %f1,", "atom.add.f32 %f1,", "red.global.add.f32"] {
+        assert_eq!(once(&format!("{word} {at}, 0f00800000;"), 0x8000_0001), 0x0080_0000);
+        assert_eq!(once(&format!("{word} {at}, 0f80000001;"), 0x0080_0000), 0x0080_0000);
+        assert_eq!(once(&format!("{word} {at}, 0f00800000;"), 0x80c0_0000), 0x8000_0000);
+        assert_eq!(once(&format!("{word} {at}, 0f80800000;"), 0x0080_0001), 0);
+    }
+    let shared = "st.shared.u32 [0], 0x00800001; atom.shared.add.f32 %f1, [0], 0f80800000; ld.shared.u32 %r3, [0]; st.global.u32 [%rd2+256], %r3;";
+    assert_eq!(once(shared, 7), 1);
     let shared = "st.shared.u32 [0], 0; bar.sync 0; atom.shared.add.u32 %r2, [0], 1; bar.sync 0; ld.shared.u32 %r3, [0]; st.global.u32 [%rd1], %r3;";
     assert!(run(100, "", shared).iter().all(|&result| result == 100));
 }

@@ -131,7 +131,13 @@ pub(super) fn atomic<'m>(
     }
     let compute =
         operation_of(operation, kind).ok_or_else(|| m.refused(body, "has no such operation of this type"))?;
-    body.emit(Op::Atomic(Box::new(Atomic { address, bytes: kind.bytes(), compute, target, sources })));
+    // Sums of 32 bits in global memory count numbers without a full mantissa as zero (PTX ISA, `atom`).
+    let flushing = float::Style { flushes: true, ..float::Style::default() };
+    let summed = if operation == "add" { float::exact("add", kind, flushing) } else { None };
+    let compute_in_global = summed.filter(|_| kind == Type::F32).unwrap_or(compute);
+    let bytes = kind.bytes();
+    let atomic = Atomic { address, bytes, compute, compute_in_global, target, sources };
+    body.emit(Op::Atomic(Box::new(atomic)));
     Ok(())
 }
 

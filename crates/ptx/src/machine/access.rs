@@ -74,7 +74,7 @@ impl Runner<'_, '_> {
             let old = if place.space == Space::Global {
                 self.machine
                     .memory
-                    .update(place.at, atomic.bytes, &mut |old| (atomic.compute)(old, b, c, 0))
+                    .update(place.at, atomic.bytes, &mut |old| (atomic.compute_in_global)(old, b, c, 0))
                     .map_err(|_| illegal(place.address, lane))?
             } else {
                 let mut buffer = [0; 8];
