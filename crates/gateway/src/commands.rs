@@ -7,7 +7,7 @@ mod session;
 mod several;
 mod values;
 
-use crate::connection::Caller;
+use crate::connection::{Caller, FREE_BYTES};
 use crate::keyspace::{KeyError, Keyspace};
 use crate::shared::{Counters, Shared};
 use crate::transaction::Pending;
@@ -98,6 +98,12 @@ impl Context {
     /// A command ran.
     pub fn count_command(&self) {
         Counters::add(&self.shared.counters.commands, 1);
+    }
+
+    /// Bytes that replies may grow by; some always find room.
+    pub fn room(&self, replies: &Replies) -> usize {
+        // What a command or its transaction has appended is not in the shared sum yet.
+        self.shared.room().max(FREE_BYTES).saturating_sub(replies.unsent().len())
     }
 
     /// A database, opened if it is not.

@@ -159,6 +159,11 @@ fn run_queued(context: &mut Context, caller: &mut Caller, replies: &mut Replies)
     for end in queued.ends {
         let request = &queued.requests[start..end];
         start = end;
+        if context.room(replies) == 0 {
+            // All replies are one, which is sent when the last command has run.
+            replies.error(&KeyError::Buffers(replies.unsent().len()).to_string());
+            continue;
+        }
         let mut parser = RequestParser::default();
         match parser.parse(request, &Limits::KNOWN) {
             Ok(Parsed::Request(_)) => commands::run(context, caller, parser.arguments(request), replies),

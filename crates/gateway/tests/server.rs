@@ -65,7 +65,7 @@ fn ask(stream: &mut TcpStream, requests: &[&[&[u8]]]) -> Vec<Value> {
             replies.push(value);
         }
         if replies.len() < requests.len() {
-            let mut piece = [0; 4096];
+            let mut piece = vec![0; 1 << 20];
             let count = stream.read(&mut piece).unwrap();
             assert!(count > 0, "closed after {replies:?}");
             came.extend_from_slice(&piece[..count]);
@@ -218,6 +218,73 @@ fn a_command_about_several_keys_keeps_its_place_among_others() {
     assert_eq!(replies[5..7], [queued, Value::Array(vec![Value::Integer(1)])]);
     assert_eq!(replies[7], Value::Array(vec![bulk(b"3"), bulk(b"1"), bulk(b"4")]));
     assert_eq!(replies[8], Value::Error(b"ERR wrong number of arguments for 'rename' command".to_vec()));
+}
+
+/// What `EXEC` answers to commands that were queued after `MULTI`.
+fn transaction(stream: &mut TcpStream, requests: &[&[&[u8]]]) -> Vec<Value> {
+    let mut all: Vec<&[&[u8]]> = vec![&[b"MULTI"]];
+    all.extend(requests);
+    all.push(&[b"EXEC"]);
+    match ask(stream, &all).pop() {
+        Some(Value::Array(replies)) => replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn replies_that_go_out_together_have_room_in_the_buffers() {
+    let ground = Ground::new("room");
+    let value = vec![b'v'; 60_000];
+    let commands: &[(usize, &[&[u8]])] = &[
+        (200, &[b"GET", b"k"]),
+        (200, &[b"GETRANGE", b"k", b"0", b"-1"]),
+        (200, &[b"GETEX", b"k", b"PX", b"1000000"]),
+        (1000, &[b"COMMAND"]),
+    ];
+    for (count, words) in commands {
+        let options = ServerOptions { buffers_bytes: 4 << 20, ..ground.options() };
+        let server = Server::start(options).unwrap();
+        let mut stream = connect(&server);
+        assert_eq!(ask(&mut stream, &[&[b"SET", b"k", &value]]), [ok()]);
+        let replies = transaction(&mut stream, &vec![*words; *count]);
+        assert!(replies.len() == *count && !matches!(replies[0], Value::Error(_)), "{:?}", replies[0]);
+        let mut bytes = Vec::new();
+        replies.iter().for_each(|reply| reply.encode(&mut bytes));
+        assert!(bytes.len() < 5 << 20, "{} bytes to {}", bytes.len(), words[0].escape_ascii());
+    }
+    let server = Server::start(ServerOptions { buffers_bytes: 4 << 20, ..ground.options() }).unwrap();
+    let words = [vec![&b"MGET"[..]], vec![&b"k"[..]; 200]].concat();
+    let replies = ask(&mut connect(&server), &[&words]);
+    assert!(matches!(replies[0], Value::Error(_)), "one command has no more room than several");
+}
+
+#[test]
+fn a_value_that_has_no_room_among_the_replies_is_neither_removed_nor_replaced() {
+    let ground = Ground::new("kept");
+    let value = vec![b'v'; 2 << 20];
+    let commands: &[&dyn Fn(&'static [u8]) -> Vec<&'static [u8]>] = &[
+        &|key| vec![b"GETDEL", key],
+        &|key| vec![b"GETSET", key, b"new"],
+        &|key| vec![b"SET", key, b"new", b"GET"],
+        &|key| vec![b"GETEX", key, b"PXAT", b"1"],
+    ];
+    for command in commands {
+        let options = ServerOptions { buffers_bytes: 7 << 20, ..ground.options() };
+        let server = Server::start(options).unwrap();
+        let mut stream = connect(&server);
+        let keys: [&'static [u8]; 4] = [b"a", b"b", b"c", b"d"];
+        for key in keys {
+            assert_eq!(ask(&mut stream, &[&[b"SET", key, &value]]), [ok()]);
+        }
+        let requests = keys.map(command);
+        let replies = transaction(&mut stream, &requests.each_ref().map(Vec::as_slice));
+        assert!(replies[0] == Value::Bulk(value.clone()) && matches!(replies[3], Value::Error(_)));
+        for (key, reply) in keys.iter().zip(replies) {
+            let length = ask(&mut connect(&server), &[&[b"STRLEN", key]]).remove(0);
+            let is_whole = length == Value::Integer(value.len() as i64);
+            assert_eq!(is_whole, matches!(reply, Value::Error(_)), "{length:?}");
+        }
+    }
 }
 
 #[test]

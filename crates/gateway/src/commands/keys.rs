@@ -119,10 +119,14 @@ impl Call<'_> {
 
     pub(super) fn keys(&mut self) -> Outcome {
         let (pattern, now_ms) = (self.words.get(1), self.now_ms());
-        let (mut found, mut cursor) = (Vec::new(), Some(0));
+        let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, Some(0));
         while let Some(from) = cursor {
             let (keys, next) = self.keyspace()?.list(from, PAGE, now_ms)?;
-            found.extend(keys.into_iter().filter(|key| glob::fits(pattern, key)));
+            for key in keys.into_iter().filter(|key| glob::fits(pattern, key)) {
+                bytes += key.len();
+                found.push(key);
+            }
+            self.check_room(bytes)?;
             cursor = next;
         }
         self.replies.array(found.len());

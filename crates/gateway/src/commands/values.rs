@@ -1,7 +1,7 @@
 //! Commands that read and write values.
 
 use super::{Call, Outcome, Refusal};
-use crate::head::VALUE_BYTES_MAX;
+use crate::head::{Head, VALUE_BYTES_MAX};
 use crate::keyspace::{Change, Item, KeyError, State};
 use crate::shared::Counters;
 use hinterland_pool::{Expects, Replaced};
@@ -44,11 +44,15 @@ impl Call<'_> {
 
     /// Bytes that the replies of this connection may grow by.
     pub(super) fn room(&self) -> usize {
-        let shared = &self.context.shared;
-        // What this command has appended already is not in the shared sum yet.
-        let room = shared.room().saturating_sub(self.replies.unsent().len());
-        // Some replies always find room.
-        room.max(crate::connection::FREE_BYTES)
+        self.context.room(self.replies)
+    }
+
+    /// Whether the replies of this connection may grow by so many bytes.
+    ///
+    /// # Errors
+    /// [`KeyError::Buffers`].
+    pub(super) fn check_room(&self, bytes: usize) -> Result<(), KeyError> {
+        if bytes > self.room() { Err(KeyError::Buffers(bytes)) } else { Ok(()) }
     }
 
     pub(super) fn set(&mut self) -> Outcome {
@@ -94,7 +98,9 @@ impl Call<'_> {
     /// `SET` that needs the old value or its end.
     fn set_knowing(&mut self, options: SetOptions) -> Outcome {
         let (key, value, now_ms) = (self.words.get(1), self.words.get(2), self.now_ms());
+        let room = if options.get { self.room() } else { usize::MAX };
         let (old, is_set) = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            fits(old.as_ref(), room)?;
             let holds = match options.condition {
                 Condition::Always => true,
                 Condition::Absent => old.is_none(),
@@ -160,8 +166,9 @@ impl Call<'_> {
     }
 
     pub(super) fn get_del(&mut self) -> Outcome {
-        let (key, now_ms) = (self.words.get(1), self.now_ms());
+        let (key, now_ms, room) = (self.words.get(1), self.now_ms(), self.room());
         let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            fits(old.as_ref(), room)?;
             Ok(old.map_or(Change::Leave(None), |(_, value)| Change::Remove(Some(value))))
         })?;
         self.bulk_or_nil(old);
@@ -184,8 +191,9 @@ impl Call<'_> {
         if ends == Ends::Kept {
             return self.get();
         }
-        let ends_ms = end(ends, None);
+        let (ends_ms, room) = (end(ends, None), self.room());
         let old = self.keyspace()?.change::<_, Refusal>(key, now_ms, |old| {
+            fits(old.as_ref(), room)?;
             Ok(match old {
                 None => Change::Leave(None),
                 Some((_, value)) if ends_ms.is_some_and(|end| end <= now_ms) => Change::Remove(Some(value)),
@@ -210,7 +218,9 @@ impl Call<'_> {
         let from_end = |place: i64| if place < 0 { place.saturating_add(length).max(0) } else { place };
         let (start, end) = (from_end(start), from_end(end).min(length - 1));
         let range = if start > end || length == 0 { 0..0 } else { start as usize..end as usize + 1 };
-        self.replies.bulk(value.get(range).unwrap_or_default());
+        let piece = value.get(range).unwrap_or_default();
+        self.check_room(piece.len())?;
+        self.replies.bulk(piece);
         Ok(())
     }
 
@@ -309,6 +319,14 @@ impl Call<'_> {
             Some(value) => self.replies.bulk(&value),
             None => self.replies.nil(),
         }
+    }
+}
+
+/// Whether the old value of a key, which is the reply, has room among the replies: before it is changed, as it is lost then.
+fn fits(old: Option<&(&Head, Vec<u8>)>, room: usize) -> Result<(), KeyError> {
+    match old {
+        Some((_, value)) if value.len() > room => Err(KeyError::Buffers(value.len())),
+        _ => Ok(()),
     }
 }
 
