@@ -427,6 +427,17 @@ def test_who_wants_only_a_cache_finds_less_while_the_node_is_stopped_and_hangs_n
     store.close()
 
 
+def test_blocks_are_lost_when_the_first_question_to_other_racks_finds_the_node_stopped(node, hinterland):
+    with hinterland.Pool(str(node.socket)) as pool, pool.kv("patient") as patient, pool.kv("impatient", within=1) as impatient:
+        with stopped(node):
+            for kv in (patient, impatient):
+                with pytest.raises(TimeoutError, match="is stopped"):
+                    kv.lengths([b"missing"], remote=True)
+            # Who keeps asking a cache that is not lost waits for five seconds each time.
+            assert impatient.is_lost() and not patient.is_lost()
+        assert patient.lengths([b"missing"], remote=True) == [None] and not patient.is_lost()
+
+
 def test_who_keeps_values_at_a_stopped_node_waits_for_it_once_and_not_at_each_call(hinterland, node, monkeypatch):
     from hinterland.compat import values
 

@@ -58,6 +58,8 @@ pub struct KvCache {
     waits: Waits,
     /// For requests that wait for other nodes.
     racks: OnceLock<racks::Waiting>,
+    /// The session for them could not be opened, since the node said nothing for too long.
+    is_silent: AtomicBool,
 }
 
 impl Pool {
@@ -173,6 +175,7 @@ impl KvCache {
                     request,
                     waits: Waits::Forever,
                     racks: OnceLock::new(),
+                    is_silent: AtomicBool::new(false),
                 })
             }
             (other, _) => Err(unexpected("Opened with three descriptors", &other)),
@@ -196,7 +199,10 @@ impl KvCache {
     /// Whether the node, or a silence of it that was too long, has ended the session: what is found then is what there was, and others see
     /// none of it.
     pub fn is_lost(&self) -> bool {
-        self.session.is_lost() || self.racks.get().is_some_and(racks::Waiting::is_lost)
+        // Relaxed: it says nothing of other memory.
+        self.is_silent.load(Ordering::Relaxed)
+            || self.session.is_lost()
+            || self.racks.get().is_some_and(racks::Waiting::is_lost)
     }
 
     /// Removes blocks; returns how many were there.

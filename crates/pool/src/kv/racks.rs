@@ -1,11 +1,12 @@
 //! KV blocks of other nodes: how long a prefix is anywhere, and bringing blocks here.
 
 use super::read::{Scattered, streams};
-use super::{KvCache, block_key};
+use super::{KvCache, Waits, block_key};
 use crate::session::unexpected;
 use crate::{PoolError, Session};
 use hinterland_proto::control::{KV_KEYS_MAX, KvReply, KvRequest, Reply, Request};
 use hinterland_types::Handle;
+use std::sync::atomic::Ordering;
 
 /// Bytes of the blocks that are asked for in one message, where some are used while others come.
 const PART_BYTES: u64 = 4 << 20;
@@ -230,14 +231,23 @@ impl KvCache {
         if let Some(waiting) = self.racks.get() {
             return Ok(waiting);
         }
+        let waiting = self.open_waiting().inspect_err(|error| {
+            // Who must not be kept waiting would be by each call.
+            if matches!((&self.waits, error), (Waits::Within(_), PoolError::Silent(_))) {
+                // Relaxed: it says nothing of other memory.
+                self.is_silent.store(true, Ordering::Relaxed);
+            }
+        })?;
+        // Of two threads that come here at once, one session is closed again.
+        Ok(self.racks.get_or_init(|| waiting))
+    }
+
+    fn open_waiting(&self) -> Result<Waiting, PoolError> {
         let session = Session::connect(Some(self.session.socket()))?;
         self.waits.apply(&session)?;
         // The files are mapped already: their descriptors close again here.
         match session.call(&self.request)? {
-            Reply::Kv(KvReply::Opened { handle, .. }) => {
-                // Of two threads that come here at once, one session is closed again.
-                Ok(self.racks.get_or_init(|| Waiting { session, handle }))
-            }
+            Reply::Kv(KvReply::Opened { handle, .. }) => Ok(Waiting { session, handle }),
             other => Err(unexpected("Opened", &other)),
         }
     }
