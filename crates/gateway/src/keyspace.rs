@@ -273,7 +273,7 @@ impl Keyspace {
         Err(KeyError::Contended)
     }
 
-    /// Sets values; one answer each. Those that follow their head appear with no other write in between.
+    /// Sets values; one answer each. A key that is there twice must have short values. Those that follow their head appear with no other write in between.
     ///
     /// # Errors
     /// [`KeyError`]; some of the values may be set then.
@@ -321,13 +321,13 @@ impl Keyspace {
 
     /// Places and heads of values, those in parts with their parts written; `None` if these have no room.
     fn heads<'key>(&mut self, items: &[Item<'key>]) -> Result<Option<Placed<'key>>, KeyError> {
-        let mut places = Vec::with_capacity(items.len());
+        // What is refused is refused before the first part is written: nobody would remove it.
+        let places = items.iter().map(|item| Place::of(item.key)).collect::<Result<Vec<_>, _>>()?;
+        if items.iter().any(|item| item.value.len() > VALUE_BYTES_MAX) {
+            return Err(KeyError::Value);
+        }
         let mut heads = Vec::with_capacity(items.len());
-        for item in items {
-            let place = Place::of(item.key)?;
-            if item.value.len() > VALUE_BYTES_MAX {
-                return Err(KeyError::Value);
-            }
+        for (item, place) in items.iter().zip(&places) {
             let mut head = Head {
                 ends_ms: item.ends_ms,
                 value_bytes: item.value.len(),
@@ -343,7 +343,6 @@ impl Keyspace {
                     }
                 }
             }
-            places.push(place);
             heads.push(head);
         }
         Ok(Some((places, heads)))

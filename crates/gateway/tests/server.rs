@@ -288,6 +288,32 @@ fn a_value_that_has_no_room_among_the_replies_is_neither_removed_nor_replaced() 
 }
 
 #[test]
+fn parts_of_values_that_nobody_can_read_do_not_stay() {
+    let ground = Ground::new("parts");
+    let server = Server::start(ground.options()).unwrap();
+    let mut stream = connect(&server);
+    let (one, two, long) = (vec![1; 5 << 20], vec![2; 5 << 20], vec![b'k'; 70_000]);
+    // The last value of a key counts, as with Redis.
+    assert_eq!(ask(&mut stream, &[&[b"MSET", b"k", &one, b"k", &two]]), [ok()]);
+    assert_eq!(ask(&mut stream, &[&[b"GET", b"k"]]), [Value::Bulk(two)]);
+    assert_eq!(ask(&mut stream, &[&[b"DEL", b"k"]]), [Value::Integer(1)]);
+    assert_eq!(used_bytes(&server), 0, "the first one of a key that is named twice");
+    let replies = ask(&mut stream, &[&[b"MSET", b"k", &one, &long, b"v"], &[b"DBSIZE"]]);
+    assert!(matches!(replies[0], Value::Error(_)) && replies[1] == Value::Integer(0), "{:?}", replies[1]);
+    assert_eq!(used_bytes(&server), 0, "those before a key that is too long");
+}
+
+/// Bytes of all blocks of the node.
+fn used_bytes(server: &Server) -> u64 {
+    let Value::Bulk(text) = ask(&mut connect(server), &[&[b"INFO", b"memory"]]).remove(0) else {
+        panic!("no text")
+    };
+    let text = String::from_utf8(text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    line.parse().unwrap()
+}
+
+#[test]
 fn an_address_of_other_hosts_is_refused_without_a_password() {
     let ground = Ground::new("open");
     let listen = vec!["0.0.0.0:0".parse().unwrap()];

@@ -9,6 +9,7 @@ use hinterland_resp::command::{Command, Spec};
 use hinterland_resp::float::Float;
 use hinterland_resp::number;
 use hinterland_resp::options::{Condition, Ends, OptionError, SetOptions, Unit, getex};
+use std::collections::BTreeMap;
 
 /// How often a conditional write is tried again that another client came before.
 const TRIES_MAX: usize = 1000;
@@ -145,14 +146,14 @@ impl Call<'_> {
         if self.words.len().is_multiple_of(2) {
             return Err(Refusal::arity("mset"));
         }
-        let items: Vec<Item<'_>> = (1..self.words.len())
+        // Of a key that is given twice the last value counts; parts of the first would stay.
+        let pairs: BTreeMap<&[u8], &[u8]> = (1..self.words.len())
             .step_by(2)
-            .map(|index| Item {
-                key: self.words.get(index),
-                value: self.words.get(index + 1),
-                ends_ms: None,
-                expects: Expects::Anything,
-            })
+            .map(|index| (self.words.get(index), self.words.get(index + 1)))
+            .collect();
+        let items: Vec<Item<'_>> = pairs
+            .into_iter()
+            .map(|(key, value)| Item { key, value, ends_ms: None, expects: Expects::Anything })
             .collect();
         let outcomes = self.keyspace()?.set(&items)?;
         if outcomes.iter().any(|outcome| *outcome != Replaced::Done) {
