@@ -327,7 +327,7 @@ impl Connection {
     /// Tells the shared sum what the buffers take.
     pub fn account(&mut self) {
         let buffers = self.input.bytes.capacity() + self.replies.capacity();
-        let taken = buffers + self.caller.pending.bytes();
+        let taken = buffers + self.parser.capacity() + self.caller.pending.bytes();
         self.shared.buffer(self.accounted, taken);
         self.accounted = taken;
     }
@@ -337,6 +337,7 @@ impl Connection {
         self.replies.rest();
         if self.input.start == self.input.end {
             self.input = Input::default();
+            self.parser.rest();
         }
         self.account();
     }

@@ -303,14 +303,40 @@ fn parts_of_values_that_nobody_can_read_do_not_stay() {
     assert_eq!(used_bytes(&server), 0, "those before a key that is too long");
 }
 
+#[test]
+fn the_words_of_a_request_count_among_the_buffers_and_go_when_it_is_over() {
+    let ground = Ground::new("words");
+    let server = Server::start(ServerOptions { buffers_bytes: 12 << 20, ..ground.options() }).unwrap();
+    let mut stream = connect(&server);
+    let mget = |keys: usize| [vec![&b"MGET"[..]], vec![&b""[..]; keys]].concat();
+    let words = mget(100_000);
+    let replies = ask(&mut stream, &[&words]);
+    assert!(matches!(&replies[0], Value::Array(values) if values.len() == 100_000));
+    assert!(of_memory(&server, "buffers_bytes") >= 100_000 * 16, "each word is a range of two numbers");
+    while of_memory(&server, "buffers_bytes") > 100_000 {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let mut request = Vec::new();
+    encode(&mget(1_000_000), &mut request);
+    // The server may close while more is on its way.
+    let _ = stream.write_all(&request);
+    let mut answer = [0; 4];
+    assert!(stream.read_exact(&mut answer).is_err() || answer == *b"-OOM", "{}", answer.escape_ascii());
+}
+
 /// Bytes of all blocks of the node.
 fn used_bytes(server: &Server) -> u64 {
+    of_memory(server, "used_memory")
+}
+
+/// A number of `INFO memory`.
+fn of_memory(server: &Server, name: &str) -> u64 {
     let Value::Bulk(text) = ask(&mut connect(server), &[&[b"INFO", b"memory"]]).remove(0) else {
         panic!("no text")
     };
     let text = String::from_utf8(text).unwrap();
-    let line = text.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
-    line.parse().unwrap()
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    lines.find(|(key, _)| *key == name).unwrap().1.parse().unwrap()
 }
 
 #[test]

@@ -138,6 +138,19 @@ impl RequestParser {
         Arguments { words: if self.done { &self.words } else { &[] }, bytes, is_inline }
     }
 
+    /// Bytes of memory that it takes, beside those of the request: its words may be as many as these.
+    pub fn capacity(&self) -> usize {
+        let inline = self.inline.as_ref().map_or(0, Vec::capacity);
+        self.words.capacity() * size_of::<Range<usize>>() + inline
+    }
+
+    /// Gives up its memory, unless a request has come in part. To be called when nothing has come for a while.
+    pub fn rest(&mut self) {
+        if self.done || self.at == 0 {
+            *self = Self::default();
+        }
+    }
+
     fn reset(&mut self) {
         self.at = 0;
         self.due = None;
@@ -321,6 +334,20 @@ mod tests {
             RequestParser::default().parse(all, &Limits::KNOWN),
             Ok(Parsed::More(all.len() + (512 << 20) + 2))
         );
+    }
+
+    #[test]
+    fn words_take_memory_until_nothing_has_come_for_a_while() {
+        let mut request = Vec::new();
+        encode(&[&b"k"[..]; 1000], &mut request);
+        let (part, mut parser) = (&request[..2000], RequestParser::default());
+        assert!(matches!(parser.parse(part, &Limits::KNOWN), Ok(Parsed::More(_))));
+        parser.rest();
+        assert_eq!(parser.parse(&request, &Limits::KNOWN), Ok(Parsed::Request(request.len())));
+        assert!(parser.capacity() >= 16_000 && parser.arguments(&request).len() == 1000);
+        parser.rest();
+        assert_eq!((parser.capacity(), parser.arguments(&request).len()), (0, 0));
+        assert_eq!(parser.parse(&request, &Limits::KNOWN), Ok(Parsed::Request(request.len())));
     }
 
     #[test]
