@@ -105,6 +105,16 @@ def test_a_value_that_lost_a_part_is_missing_and_can_be_set_again(client):
     assert len(client._values.kv.keys()) == 4, "nothing of the first is left"
 
 
+def test_a_value_that_came_while_its_parts_were_written_stays_as_it_is(client, open_client):
+    mine, others = values_of(9 * MEBIBYTE, 9 * MEBIBYTE)
+    number, other = client.submit_batch_set(["k"], views([mine])), open_client()
+    assert completed(other, other.submit_batch_set(["k"], views([others]))) == (True, "", [True])
+    assert completed(client, number) == (True, "", [True])
+    loaded = [bytearray(9 * MEBIBYTE)]
+    assert completed(client, client.submit_batch_get(["k"], views(loaded))) == (True, "", [True]) and loaded == [others]
+    assert len(client._values.kv.keys()) == 4, "its own parts are gone"
+
+
 def test_what_finds_no_room_fails_and_leaves_no_head(client):
     done, error, answers = completed(client, client.submit_batch_set(["k", "l"], views(values_of(400 * MEBIBYTE, 10))))
     assert (done, answers) == (False, [False, True]) and error

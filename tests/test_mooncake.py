@@ -193,6 +193,17 @@ def test_a_value_that_is_replaced_is_there_all_the_time(store, open_store, sizes
     assert store.remove("value") == 0 and store.get("value") == b""
 
 
+@pytest.mark.parametrize("size", [1000, 5 * MEBIBYTE], ids=["short", "long"])
+def test_a_value_that_came_while_others_of_a_batch_were_written_stays_as_it_is(store, node, size):
+    # Two programs that put the same batch, one a value behind the other, do the same as one that names a key twice.
+    first, second = b"1" * size, b"2" * size
+    assert store.put_batch(["k", "other", "k"], [first, b"value", second]) == 0
+    assert store.get("k") == first
+    assert store.remove("k") == 0 and store.remove("other") == 0
+    (counted,) = node.json("kv", "stat")
+    assert counted["blocks"] == 0
+
+
 def test_values_of_many_parts_lose_to_eviction_whole(store, node):
     data = [bytes([number]) * (9 * MEBIBYTE) for number in range(60)]
     for number, value in enumerate(data):

@@ -217,7 +217,8 @@ class Client:
             return stored
 
         # A head that is there although its value is not has lost a part, and is in the way.
-        stale = [key for name, old in zip(wanted, self._values.heads(wanted)) if old for key in (name.head, *old.keys())]
+        stale = [key for name, old in zip(wanted, self._values.heads(wanted)) if old and not all(self._values.kv.exists(old.keys()))
+                 for key in (name.head, *old.keys())]
         if stale:
             self._values.kv.remove(stale)
         task.finish = finish

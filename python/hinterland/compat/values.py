@@ -357,10 +357,12 @@ class Values:
     def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> Put:
         """Parts first, then the head: it is there when it is whole."""
         head = new_head(name, size)
-        # What is left of a value of which a part was evicted.
-        stale = [key for _, old in self._heads([name], [0]) for key in (name.head, *old.keys())]
-        if stale:
-            self._kv.remove(stale)
+        for _, old in self._heads([name], [0]):
+            if all(self._kv.exists(old.keys())):
+                # Another writer has come first since it was looked for.
+                return Put.THERE
+            # What is left of a value of which a part was evicted.
+            self._kv.remove([name.head, *old.keys()])
         keys, places = head.keys(), head.places(pieces)
         kv = self._kv
         stored = all(kv.put(keys, places)) and all(kv.exists(keys)) and all(kv.put([name.head], [head.block()]))
