@@ -5,7 +5,7 @@ use crate::listen::{Listen, ListenError};
 use crate::shared::Shared;
 use crate::worker::{Mailbox, Worker};
 use hinterland_os::poll::{EventCounter, Interest, Poller};
-use hinterland_os::socket::see_to_folder;
+use hinterland_os::socket::{probe_when_quiet, see_to_folder};
 use hinterland_os::{OsError, limits};
 use hinterland_pool::{Pool, PoolError};
 use std::io;
@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// Pause after a connection that could not be accepted, such as without descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client of another host may be quiet before it is asked whether it is there: as with Redis.
+const QUIET_MAX: Duration = Duration::from_secs(300);
 /// Number of the stop counter in the poller.
 const STOP: u64 = u64::MAX;
 /// Descriptors that are not for clients.
@@ -170,6 +172,7 @@ impl Listener {
                 let (stream, address) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 stream.set_nodelay(true)?;
+                probe_when_quiet(&stream, QUIET_MAX).map_err(io::Error::other)?;
                 Ok((Stream::Tcp(stream), address.to_string()))
             }
             Self::Unix(listener, path) => {

@@ -324,6 +324,28 @@ fn the_words_of_a_request_count_among_the_buffers_and_go_when_it_is_over() {
     assert!(stream.read_exact(&mut answer).is_err() || answer == *b"-OOM", "{}", answer.escape_ascii());
 }
 
+#[test]
+fn a_client_that_is_quiet_is_asked_whether_it_is_there() {
+    let ground = Ground::new("quiet");
+    let server = Server::start(ground.options()).unwrap();
+    let mut stream = connect(&server);
+    assert_eq!(ask(&mut stream, &[&[b"PING"]]), [Value::Simple(b"PONG".to_vec())]);
+    let ends = |end: std::net::SocketAddr| format!(":{:04X}", end.port());
+    let (own, other) = (ends(stream.peer_addr().unwrap()), ends(stream.local_addr().unwrap()));
+    // A host that was switched off would stay a client for ever. The kernel shows the timer of the next question as 2.
+    let is_timed = || {
+        let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let mut lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let line = lines.find(|line| line[1].ends_with(&own) && line[2].ends_with(&other)).unwrap();
+        line[5].starts_with("02:")
+    };
+    // While a reply is not acknowledged its own timer is shown.
+    assert!((0..200).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        is_timed()
+    }));
+}
+
 /// Bytes of all blocks of the node.
 fn used_bytes(server: &Server) -> u64 {
     of_memory(server, "used_memory")

@@ -525,6 +525,29 @@ impl From<UnixStream> for OwnedFd {
     }
 }
 
+/// Has the kernel ask the other side of a TCP connection whether it is there when nothing has come for so long: a host that was
+/// switched off, or cannot be reached any more, says no farewell. The connection fails after three questions without an answer.
+///
+/// # Errors
+/// The refusal of `setsockopt`.
+pub fn probe_when_quiet(socket: impl AsFd, after: Duration) -> Result<(), OsError> {
+    let seconds = |time: Duration| libc::c_int::try_from(time.as_secs()).unwrap_or(libc::c_int::MAX).max(1);
+    let options = [
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, seconds(after)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, seconds(after / 3)),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 3),
+    ];
+    for (level, option, value) in options {
+        let bytes = size_of::<libc::c_int>() as libc::socklen_t;
+        let descriptor = socket.as_fd().as_raw_fd();
+        // SAFETY: the value lives through the call and has the length given.
+        let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const value).cast(), bytes) };
+        check(result, "setsockopt", || "keepalive of a TCP connection".to_owned())?;
+    }
+    Ok(())
+}
+
 /// Control data of one message, aligned as the kernel's structures are.
 #[repr(C, align(8))]
 struct ControlBuffer([MaybeUninit<u8>; CONTROL_BYTES]);
