@@ -204,6 +204,19 @@ def test_a_value_that_came_while_others_of_a_batch_were_written_stays_as_it_is(s
     assert counted["blocks"] == 0
 
 
+def test_a_head_that_names_more_parts_than_a_value_may_have_is_none(store):
+    from hinterland.compat.values import BLOCK_BYTES_MAX, PARTS_MAX, Head, Put, named
+
+    name, number = named("k"), bytes(16)
+    # Any program of the user can write one; a list of its parts would take more memory than there is.
+    for size, part_bytes in ((0, 0), (1 << 62, BLOCK_BYTES_MAX), (1 << 40, 1), (PARTS_MAX * BLOCK_BYTES_MAX + 1, BLOCK_BYTES_MAX)):
+        assert store._values.kv.replace([name.head], [Head(size, part_bytes, number, b"k").block()]) == [True]
+        assert store.is_exist("k") == 0 and store.get("k") == b"" and store.get_size("k") == -704
+    assert store.put("k", b"v" * (5 * MEBIBYTE)) == 0 and store.get("k") == b"v" * (5 * MEBIBYTE)
+    # Nothing of memory that is too long is looked at.
+    assert store._values.put([named("long")], [[(4096, PARTS_MAX * BLOCK_BYTES_MAX + 1)]]) == [Put.REFUSED]
+
+
 def test_values_of_many_parts_lose_to_eviction_whole(store, node):
     data = [bytes([number]) * (9 * MEBIBYTE) for number in range(60)]
     for number, value in enumerate(data):

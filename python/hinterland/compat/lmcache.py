@@ -216,11 +216,7 @@ class Client:
                     self._values.kv.remove(heads[index].keys())
             return stored
 
-        # A head that is there although its value is not has lost a part, and is in the way.
-        stale = [key for name, old in zip(wanted, self._values.heads(wanted)) if old and not all(self._values.kv.exists(old.keys()))
-                 for key in (name.head, *old.keys())]
-        if stale:
-            self._values.kv.remove(stale)
+        self._values.make_way(wanted)
         task.finish = finish
         blocks = [head.block() for head in heads.values()]
         self._hand(task, self._queue.submit_put([name.head for name in wanted], blocks))

@@ -25,6 +25,8 @@ from ..link import PAUSE_ATTEMPTS, SILENCE_SECONDS_MAX
 from .pieces import Piece, block, length, part
 
 BLOCK_BYTES_MAX = 4 << 20
+# Parts of a value: what lists them stays below some MiB, also where another program has written nonsense into a head.
+PARTS_MAX = 1 << 16
 # The longest name: its length is in two bytes before it, and both in whole units.
 NAME_BYTES_MAX = (1 << 16) - 66
 # A name that is not in the key is padded to whole cache lines, so that the value stays aligned.
@@ -40,7 +42,7 @@ class Put(enum.Enum):
 
     THERE = 0
     NO_ROOM = 1
-    # It has no bytes, or its name has none or too many.
+    # It has no bytes or too many, or its name has none or too many.
     REFUSED = 2
 
 
@@ -105,9 +107,14 @@ def parsed(data: bytes | None) -> Head | None:
     if data is None or len(data) < HEAD.size:
         return None
     magic, part_bytes, size, number, name_bytes = HEAD.unpack_from(data)
-    if magic != MAGIC or part_bytes == 0 or len(data) != HEAD.size + name_bytes:
+    if magic != MAGIC or not 0 < size <= part_bytes * PARTS_MAX or len(data) != HEAD.size + name_bytes:
         return None
     return Head(size, part_bytes, number, data[HEAD.size:])
+
+
+def _is_possible(name: Name, size: int) -> bool:
+    """Whether a value has a length and a name that can be."""
+    return 0 < size <= PARTS_MAX * BLOCK_BYTES_MAX and len(name.value) > 2 and len(name.prelude) <= NAME_BYTES_MAX + PRELUDE_UNIT
 
 
 class Values:
@@ -131,6 +138,20 @@ class Values:
         """For each name, the head of its long value if one is there, with or without all parts."""
         found = dict(self._heads(names, range(len(names))))
         return [found.get(index) for index in range(len(names))]
+
+    def make_way(self, names: Sequence[Name]) -> list[bool]:
+        """For each name, whether a long value is there whole. What else is in the place of its head is removed: what is left of a value of
+        which a part was evicted, or no head at all."""
+        whole, stale = [], []
+        for name in names:
+            data = self._kv.get(name.head)
+            old = parsed(data)
+            whole.append(old is not None and all(self._kv.exists(old.keys())))
+            if data is not None and not whole[-1]:
+                stale += [name.head, *(old.keys() if old else [])]
+        if stale:
+            self._kv.remove(stale)
+        return whole
 
     def close(self) -> None:
         """Gives the namespace back; the values stay."""
@@ -175,7 +196,7 @@ class Values:
         known = self.sizes(names) if anywhere else self.sizes_here(names)
         short: list[int] = []
         for index, (name, size) in enumerate(zip(names, sizes)):
-            if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX + PRELUDE_UNIT:
+            if not _is_possible(name, size):
                 results[index] = Put.REFUSED
             elif known[index] is None and size + len(name.prelude) > BLOCK_BYTES_MAX:
                 results[index] = self._put_long(name, values[index], size)
@@ -357,12 +378,9 @@ class Values:
     def _put_long(self, name: Name, pieces: Sequence[Piece], size: int) -> Put:
         """Parts first, then the head: it is there when it is whole."""
         head = new_head(name, size)
-        for _, old in self._heads([name], [0]):
-            if all(self._kv.exists(old.keys())):
-                # Another writer has come first since it was looked for.
-                return Put.THERE
-            # What is left of a value of which a part was evicted.
-            self._kv.remove([name.head, *old.keys()])
+        if self.make_way([name]) == [True]:
+            # Another writer has come first since it was looked for.
+            return Put.THERE
         keys, places = head.keys(), head.places(pieces)
         kv = self._kv
         stored = all(kv.put(keys, places)) and all(kv.exists(keys)) and all(kv.put([name.head], [head.block()]))
@@ -386,7 +404,7 @@ class Values:
     def _replace(self, name: Name, pieces: Sequence[Piece]) -> Put:
         """The new value is there before what is left of the old one goes. Where a short one is, it counts and not a long one."""
         size = length(pieces)
-        if size == 0 or not name.value[2:] or len(name.prelude) > NAME_BYTES_MAX + PRELUDE_UNIT:
+        if not _is_possible(name, size):
             return Put.REFUSED
         for _ in range(ATTEMPTS):
             (old,) = self.heads([name])
