@@ -24,7 +24,7 @@ use hinterland_directory::locks::{
 use hinterland_directory::{Command, HomeInfo, ObjectInfo, Reply as DirectoryReply, spread};
 use hinterland_os::{clock, process};
 use hinterland_proto::control::Reply;
-use hinterland_types::{GlobalAddress, NodeId, PageNumber, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, PageNumber, SessionId};
 pub use kept::KeptFences;
 use link::{Links, Out};
 use std::collections::{HashMap, HashSet};
@@ -37,6 +37,8 @@ use std::time::{Duration, Instant};
 const CLIENT_PAUSE: Duration = Duration::from_millis(100);
 /// How long it is believed where the lock of an address is kept.
 const PLACE_BELIEF: Duration = Duration::from_secs(1);
+/// Nodes that are asked for a lock: the one that was believed to keep it, and the one that the directory names then.
+const PLACE_TRIES: usize = 2;
 /// Pages whose lock homes are remembered.
 const PLACES_MAX: usize = 4096;
 
@@ -64,6 +66,7 @@ pub struct Wish {
 /// Where a lock is kept.
 #[derive(Clone, Debug)]
 struct Place {
+    object: ObjectId,
     home: NodeId,
     address: String,
     since: Instant,
@@ -178,6 +181,23 @@ impl Locks {
                 Err(self.timed_out(None, wish.address, wait_ms))
             };
         };
+        for _ in 0..PLACE_TRIES {
+            if let Some(reply) = self.lock_at(core, wish, (deadline, wait_ms), is_wanted)? {
+                return Ok(reply);
+            }
+            self.forget_place(wish.address);
+        }
+        Err(refused(LockRefusal::Elsewhere, wish.address, wait_ms))
+    }
+
+    /// As [`lock`](Self::lock) in its turn; none if another node keeps the lock than the one that was asked.
+    fn lock_at(
+        &self,
+        core: &Core,
+        wish: &Wish,
+        (deadline, wait_ms): (Instant, u32),
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<Option<Reply>, Refused> {
         let (request, is_new) = self.begin(core, wish)?;
         // One who only tries waits for the lock home's word, which a silent home never gives.
         let asks_once = is_new && !wish.queue;
@@ -191,16 +211,17 @@ impl Locks {
             match wants.holder.state(request) {
                 Some(ClaimState::Held { fence, until_ms }) => {
                     wants.settle(request);
-                    return Ok(Reply::Locked { fence: fence.0, until_ms });
+                    return Ok(Some(Reply::Locked { fence: fence.0, until_ms }));
                 }
                 Some(ClaimState::Waiting) => {}
                 Some(ClaimState::Refused(refusal)) => {
                     wants.forget(wish, request);
                     drop(wants);
-                    return Err(match refusal {
-                        LockRefusal::Busy => self.timed_out(None, wish.address, wait_ms),
-                        refusal => refused(refusal, wish.address, wait_ms),
-                    });
+                    return match refusal {
+                        LockRefusal::Busy => Err(self.timed_out(None, wish.address, wait_ms)),
+                        LockRefusal::Elsewhere if !wish.upgrade => Ok(None),
+                        refusal => Err(refused(refusal, wish.address, wait_ms)),
+                    };
                 }
                 None => return Err(LockRefusal::Lost.into()),
             }
@@ -208,12 +229,12 @@ impl Locks {
             let is_wanted = is_wanted() && !self.is_stopping.load(Ordering::Acquire);
             if is_wanted && left.is_zero() && wish.stay {
                 wants.unheard.insert(request);
-                return Ok(Reply::LockWaiting);
+                return Ok(Some(Reply::LockWaiting));
             }
             if left.is_zero() || !is_wanted {
                 if is_wanted && wish.upgrade {
                     if self.withdraw(core, wants, request) {
-                        return Ok(Reply::LockWaiting);
+                        return Ok(Some(Reply::LockWaiting));
                     }
                     wants = self.wants();
                     if wants.holder.state(request) != Some(ClaimState::Waiting) {
@@ -355,6 +376,12 @@ impl Locks {
     }
 
     fn ask_own_home(&self, core: &Core, node: NodeId, life: u64, ask: &LockAsk) -> LockAnswer {
+        // Addresses are given to nobody else before this node has let go of what lies there.
+        if let LockAsk::Acquire { object, .. } = ask
+            && core.holdings.find(*object).is_err()
+        {
+            return LockAnswer::Refused(LockRefusal::Elsewhere);
+        }
         let (answer, mut actions) = {
             let mut home = self.home();
             home.set_cut_off(!self.holds_lease(core));
@@ -439,6 +466,7 @@ impl Locks {
             session: wish.session,
             pid: wish.pid,
             address: wish.address,
+            object: place.object,
             bytes: wish.bytes,
             mode: wish.mode,
         };
@@ -521,13 +549,28 @@ impl Locks {
             );
             return known.ok_or_else(|| Refused::new(errno::EHOSTUNREACH, text));
         };
-        let place = Place { home: home.node, address: home.address.clone(), since: Instant::now() };
+        let (object, since) = (info.object, Instant::now());
+        let place = Place { object, home: home.node, address: home.address.clone(), since };
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if places.len() >= PLACES_MAX {
             places.clear();
         }
         places.insert(page, place.clone());
         Ok(place)
+    }
+
+    /// As [`place`](Self::place) for a page of this node: what is believed of what it has let go of counts no more.
+    fn place_of_own(&self, core: &Core, address: GlobalAddress) -> Result<Place, Refused> {
+        let place = self.place(core, address)?;
+        if core.holdings.find(place.object).is_ok() {
+            return Ok(place);
+        }
+        self.forget_place(address);
+        self.place(core, address)
+    }
+
+    fn forget_place(&self, address: GlobalAddress) {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner).remove(&address.page());
     }
 
     fn timed_out(&self, home: Option<NodeId>, address: GlobalAddress, wait_ms: u32) -> Refused {

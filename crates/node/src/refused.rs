@@ -114,6 +114,7 @@ impl From<LockRefusal> for Refused {
             LockRefusal::Full(_) => errno::ENOSPC,
             LockRefusal::CutOff | LockRefusal::Stranger => errno::EHOSTUNREACH,
             LockRefusal::Lost => errno::EOWNERDEAD,
+            LockRefusal::Elsewhere => errno::ENOENT,
         };
         Self::new(code, error.to_string())
     }

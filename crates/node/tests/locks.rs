@@ -7,7 +7,7 @@ mod nodes;
 
 use hinterland_fabric::Endpoint;
 use hinterland_fabric::tcp::{ClientOptions, TcpEndpoint};
-use hinterland_pool::{Pool, PoolError};
+use hinterland_pool::{GuardOptions, Pool, PoolError};
 use hinterland_proto::Role;
 use hinterland_proto::control::{LockMode, Reply, Request, decode, encode};
 use hinterland_types::{ByteRange, GlobalAddress, Rights};
@@ -244,4 +244,38 @@ fn a_home_that_is_started_again_with_a_shorter_lease_waits_for_the_longer_one_of
     assert!(started.elapsed() >= Duration::from_secs(3), "the holder of before might have written");
     let kept = std::fs::read_to_string(pair.all[1].options.state.join("locks")).unwrap();
     assert!(kept.trim_end().ends_with(" 400"), "the longer lease is over: {kept}");
+}
+
+#[test]
+fn a_lock_on_a_region_made_where_another_was_is_one_for_all_racks() {
+    let pair = pair("made-anew", LONG);
+    let address = pair.region(0, 2);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    b.lock_within(address, LockMode::Write, LONG).unwrap();
+    b.unlock(address).unwrap();
+    a.remove(&name("region-0")).unwrap();
+    // Addresses are given again as soon as every home has let go of them.
+    assert_eq!(pair.region(1, 2), address);
+    b.lock_within(address, LockMode::Write, LONG).unwrap();
+    assert_eq!(code(a.lock_within(address, LockMode::Write, Duration::ZERO)), ETIMEDOUT);
+    b.unlock(address).unwrap();
+    a.lock_within(address, LockMode::Write, LONG).unwrap();
+}
+
+#[test]
+fn a_guard_of_a_region_made_where_another_was_writes_at_once() {
+    let pair = pair("guard-anew", LONG);
+    let address = pair.region(0, 2);
+    let (a, b) = (pair.pool(0), pair.pool(1));
+    b.lock_within(address, LockMode::Write, LONG).unwrap();
+    b.unlock(address).unwrap();
+    a.remove(&name("region-0")).unwrap();
+    assert_eq!(pair.region(1, 2), address);
+    let options = GuardOptions { wait: LONG, write_buffer: false, read_cache: false };
+    let guard = a.wlock(address, 8, &options).unwrap();
+    guard.write(0, &[7; 8]).unwrap();
+    guard.unlock().unwrap();
+    let mut found = [0; 8];
+    b.read(address, &mut found).unwrap();
+    assert_eq!(found, [7; 8]);
 }

@@ -1,7 +1,7 @@
 //! The node of those who hold locks: what its programs want, what lock homes said of it, and until when that counts.
 
 use super::message::{Fence, LockAnswer, LockAsk, LockClaim, LockMode, LockRefusal, LockRequest};
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 use std::collections::BTreeMap;
 
 /// Where a wish stands.
@@ -29,6 +29,8 @@ pub struct LockWish {
     pub pid: u32,
     /// On what.
     pub address: GlobalAddress,
+    /// What lies there.
+    pub object: ObjectId,
     /// How many bytes from there on it means to use, for people.
     pub bytes: u64,
     /// How.
@@ -347,6 +349,7 @@ const fn acquire(request: LockRequest, claim: &Claim) -> LockAsk {
         session: claim.wish.session,
         pid: claim.wish.pid,
         address: claim.wish.address,
+        object: claim.wish.object,
         bytes: claim.wish.bytes,
         mode: claim.wish.mode,
         replaces: claim.replaces,

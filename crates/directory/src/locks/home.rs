@@ -145,7 +145,7 @@ impl LockHome {
             return LockAnswer::Refused(LockRefusal::Stranger);
         }
         match ask {
-            LockAsk::Acquire { request, session, pid, address, bytes, mode, replaces, wait } => {
+            LockAsk::Acquire { request, session, pid, address, bytes, mode, replaces, wait, .. } => {
                 let key = Key { node, request: *request };
                 let (mode, replaces, since_ms) = (*mode, *replaces, self.last_ms);
                 let (session, pid, bytes) = (*session, *pid, *bytes);

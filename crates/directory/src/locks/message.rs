@@ -1,6 +1,6 @@
 //! What is asked of a lock home, and what it answers.
 
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -40,6 +40,8 @@ pub enum LockAsk {
         pid: u32,
         /// On what.
         address: GlobalAddress,
+        /// What lies there as far as the node knows: addresses are given again, and another node may keep their locks by then.
+        object: ObjectId,
         /// How many bytes from there on its program means to use, for people.
         bytes: u64,
         /// How.
@@ -179,4 +181,7 @@ pub enum LockRefusal {
     /// A message from a life of a node that is over.
     #[error("the node that asks was started again since")]
     Stranger,
+    /// The node has let go of what lay there, and keeps its locks no more.
+    #[error("what lay there was removed (hint: look whether something else lies there, and lock again)")]
+    Elsewhere,
 }

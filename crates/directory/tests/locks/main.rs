@@ -8,7 +8,7 @@ mod rules;
 use hinterland_directory::locks::{
     Fence, HomeAction, LockAnswer, LockAsk, LockClaim, LockHome, LockMode, LockRequest, LockSettings,
 };
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 use plain::Plain;
 use proptest::prelude::*;
 
@@ -118,6 +118,7 @@ impl Pair {
                     session,
                     pid: 7,
                     address: address(number),
+                    object: ObjectId(1),
                     bytes: 8,
                     mode,
                     replaces,

@@ -4,7 +4,7 @@ use hinterland_directory::locks::{
     ClaimState, Fence, Fences, Gate, HomeAction, LockAnswer, LockAsk, LockClaim, LockHolder, LockHome,
     LockMode, LockRefusal, LockRequest, LockSettings, LockWish,
 };
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 
 const HOME: NodeId = NodeId(1);
 const A: NodeId = NodeId(2);
@@ -44,6 +44,7 @@ fn acquire(request: u64, mode: LockMode, replaces: Option<u64>) -> LockAsk {
         session: SessionId(request % 10),
         pid: 1,
         address: address(),
+        object: ObjectId(1),
         bytes: 8,
         mode,
         replaces: replaces.map(LockRequest),
@@ -52,7 +53,7 @@ fn acquire(request: u64, mode: LockMode, replaces: Option<u64>) -> LockAsk {
 }
 
 fn wish(session: u64, mode: LockMode) -> LockWish {
-    LockWish { session: SessionId(session), pid: 1, address: address(), bytes: 8, mode }
+    LockWish { session: SessionId(session), pid: 1, address: address(), object: ObjectId(1), bytes: 8, mode }
 }
 
 fn fence(answer: LockAnswer) -> Fence {

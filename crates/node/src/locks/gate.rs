@@ -77,7 +77,7 @@ impl Locks {
             return Err(LockRefusal::CutOff.into());
         }
         let fence = Fence(fence);
-        let place = self.place(core, address)?;
+        let place = self.place_of_own(core, address)?;
         self.links.know(place.home, &place.address);
         let mut is_fresh = false;
         for _ in 0..ASKS_MAX {

@@ -7,7 +7,7 @@ use super::node::Echo;
 use super::program::Doing;
 use super::world::{SETTINGS, World, lock, lock_home};
 use hinterland_directory::locks::{ClaimState, Fence, LockMode, LockRefusal, LockRequest, LockWish};
-use hinterland_types::{NodeId, SessionId};
+use hinterland_types::{NodeId, ObjectId, SessionId};
 
 /// How long a program waits for an upgrade, at the most.
 const UPGRADE_MS: u64 = 400;
@@ -21,7 +21,7 @@ impl World {
         let program = &mut running.programs[index];
         let (register, old) = (program.register, program.request);
         let (session, mode) = (SessionId(index as u64), LockMode::Write);
-        let wish = LockWish { session, pid: 1, address: lock(register), bytes: 8, mode };
+        let wish = LockWish { session, pid: 1, address: lock(register), object: ObjectId(1), bytes: 8, mode };
         let home = lock_home(register);
         let (request, ask) = running.holder.begin(wish, home, Some(old), true);
         running.programs[index].doing = Doing::Upgrading { request, until_ms };

@@ -10,7 +10,7 @@ use crate::random::Random;
 use hinterland_directory::locks::{
     ClaimState, Fence, Gate, HomeAction, LockAnswer, LockAsk, LockMode, LockSettings, LockWish,
 };
-use hinterland_types::{GlobalAddress, NodeId, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
 const NODES: u64 = 4;
@@ -528,7 +528,7 @@ impl World {
         let home = lock_home(register);
         let Some(running) = &mut self.node(id).running else { return };
         let session = SessionId(index as u64);
-        let wish = LockWish { session, pid: 1, address: lock(register), bytes: 8, mode };
+        let wish = LockWish { session, pid: 1, address: lock(register), object: ObjectId(1), bytes: 8, mode };
         let (request, ask) = running.holder.begin(wish, home, None, true);
         let program = &mut running.programs[index];
         (program.register, program.mode, program.request) = (register, mode, request);

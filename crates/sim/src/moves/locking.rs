@@ -4,7 +4,7 @@ use super::node::{Echo, Letter, Outcome, lock_home};
 use super::program::Doing;
 use super::world::{LOCKS, NODES, PAGES, World};
 use hinterland_directory::locks::{ClaimState, HomeAction, LockAnswer, LockAsk, LockMode, LockWish};
-use hinterland_types::{NodeId, SessionId};
+use hinterland_types::{NodeId, ObjectId, SessionId};
 
 /// How long a program waits for a lock.
 const LOCK_MS: u64 = 3000;
@@ -179,7 +179,14 @@ impl World {
         }
         let node = self.node(id);
         let Some(running) = &mut node.running else { return };
-        let wish = LockWish { session: SessionId(index as u64), pid: 1, address, bytes: 8, mode };
+        let wish = LockWish {
+            session: SessionId(index as u64),
+            pid: 1,
+            address,
+            object: ObjectId(1),
+            bytes: 8,
+            mode,
+        };
         let home = lock_home(page);
         let (request, ask) = running.holder.begin(wish, home, None, true);
         let program = &mut node.programs[index];
