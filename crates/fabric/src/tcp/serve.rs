@@ -228,6 +228,9 @@ impl<'a> Stream<'a> {
             self.receive_more(body_bytes)?;
             whole = true;
         }
+        if self.is_given_up() {
+            return Err(End::Closed);
+        }
         if whole {
             self.parts.clear();
             self.parts.extend(self.slices.iter().map(Part::of_slice));
@@ -245,6 +248,12 @@ impl<'a> Stream<'a> {
         self.send(FrameHeader::new(FrameKind::WriteReply, header.request, 0), HEADER_BYTES)
     }
 
+    /// Whether the peer has given up what it asks for: it breaks the connection off then, asks anew over another one, and may have written
+    /// other bytes since. A node that was stopped or starved still finds the request of before.
+    fn is_given_up(&self) -> bool {
+        self.socket.is_broken_off()
+    }
+
     fn atomic(&self, header: &FrameHeader) -> Result<u64, RemoteError> {
         let operand = |index: usize| {
             let word = self.body[index * 8..].first_chunk().copied().unwrap_or_default();
@@ -253,6 +262,9 @@ impl<'a> Stream<'a> {
         let range = ByteRange::new(header.argument, 8)
             .map_err(|error| RemoteError::new(ErrorCode::RANGE, error.to_string()))?;
         let slice = resolve(self.shared, self.session, header, range, Rights::READ | Rights::WRITE)?;
+        if self.is_given_up() {
+            return Err(RemoteError::new(ErrorCode::INTERNAL, "whoever asked has given it up"));
+        }
         let before = match header.kind {
             FrameKind::CompareSwap => slice.compare_swap(operand(0), operand(1)),
             _ => slice.fetch_add(operand(0)),

@@ -143,6 +143,12 @@ impl Socket {
             unsafe { libc::setsockopt(self.descriptor(), libc::SOL_SOCKET, libc::SO_LINGER, value, bytes) };
     }
 
+    /// Whether the peer has broken the connection off. What it had sent before is still received.
+    pub fn is_broken_off(&self) -> bool {
+        let mut interest = [Interest::none(self.descriptor())];
+        wait_for(&mut interest, Duration::ZERO).is_ok_and(|ready| ready > 0)
+    }
+
     pub fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
@@ -209,6 +215,11 @@ impl Spinner {
 pub(super) struct Interest(libc::pollfd);
 
 impl Interest {
+    /// Nothing but the end of both directions, and errors.
+    pub fn none(descriptor: RawFd) -> Self {
+        Self(libc::pollfd { fd: descriptor, events: 0, revents: 0 })
+    }
+
     /// Bytes to receive, and room to send if `room`.
     pub fn new(descriptor: RawFd, room: bool) -> Self {
         let events = if room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
