@@ -508,8 +508,9 @@ impl Holdings {
             if let Some(region) = holding.region.get().and_then(Weak::upgrade) {
                 region.close();
             }
-            let memory = holding.memory.read().unwrap_or_else(PoisonError::into_inner);
-            self.give_room(memory.room);
+            let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+            // Whoever trims it or lets go of its pages behind this gives no room back again.
+            self.give_room(std::mem::take(&mut memory.room));
             if let Err(error) = memory.file.remove() {
                 tracing::warn!(%error, "a file of a removed object stays until the next start");
             }

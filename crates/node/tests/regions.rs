@@ -466,3 +466,36 @@ fn no_rack_ever_reads_half_of_a_word() {
         assert_eq!(torn, [], "bytes read, at, word in halves");
     });
 }
+
+#[test]
+fn a_region_that_is_removed_while_its_pages_move_leaves_room_for_as_much_as_before() {
+    let nodes = Nodes::new("removed-moving", 2, 16);
+    let rack = nodes.all[0].options.rack.clone();
+    let is_over = AtomicBool::new(false);
+    for round in 0..12 {
+        let region = name(&format!("r{round}"));
+        let made = nodes.pool(0).create_region(&region, 6 * PAGE, Some(rack.clone())).unwrap();
+        let first = made.address.unwrap();
+        is_over.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            for index in 0..6 {
+                let (pool, is_over) = (nodes.pool(1), &is_over);
+                scope.spawn(move || {
+                    let page = at(first, index * PAGE);
+                    while !is_over.load(Ordering::SeqCst) && pool.pull_page(page).is_err() {}
+                });
+            }
+            std::thread::sleep(Duration::from_millis(3 * round));
+            nodes.pool(0).remove(&region).unwrap();
+            is_over.store(true, Ordering::SeqCst);
+        });
+        for member in &nodes.all {
+            let used = || member.pool().status().unwrap().used_bytes;
+            let until = Instant::now() + Duration::from_secs(20);
+            while used() != 0 {
+                assert!(Instant::now() < until, "{} bytes are used by nothing, round {round}", used());
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+    }
+}

@@ -70,10 +70,14 @@ impl Holdings {
     /// Sets room aside for a page and makes it, zeroed where it is a hole.
     ///
     /// # Errors
-    /// [`HoldingError::Full`]; [`HoldingError::Os`] without memory.
+    /// [`HoldingError::Full`]; [`HoldingError::Os`] without memory; [`HoldingError::Absent`] once the node has let go of the region.
     pub fn add_page(&self, holding: &Holding, index: u32) -> Result<(), HoldingError> {
         self.take_room(PAGE_BYTES)?;
         let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        if holding.is_let_go() {
+            self.give_room(PAGE_BYTES);
+            return Err(HoldingError::Absent(holding.object));
+        }
         let offset = u64::from(index) * PAGE_BYTES;
         if let Err(error) = memory.file.allocate(offset, PAGE_BYTES) {
             // What was made in part goes again; the error that matters is the lack of memory.
@@ -124,7 +128,7 @@ impl Holdings {
     /// Makes the file of a part hold exactly these pages, which are named by `is_ours`, and its room what they take.
     ///
     /// # Errors
-    /// [`HoldingError::Full`]; [`HoldingError::Os`] without memory.
+    /// As [`add_page`](Self::add_page).
     pub fn settle_pages(
         &self,
         holding: &Holding,
@@ -135,6 +139,9 @@ impl Holdings {
             return Ok(());
         }
         let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        if holding.is_let_go() {
+            return Err(HoldingError::Absent(holding.object));
+        }
         let ours = (0..count).filter(|index| is_ours(*index)).count() as u64;
         let room = ours * PAGE_BYTES;
         if room > memory.room {

@@ -289,3 +289,28 @@ fn of_several_threads_that_make_an_object_one_does_and_its_room_is_taken_once() 
         assert_eq!(holdings.used_bytes(), 0);
     }
 }
+
+#[test]
+fn the_room_of_a_page_that_is_coming_when_its_region_goes_is_given_back_once() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(8 * MIB);
+    let part = holdings.create_part(ObjectId(1), Epoch(1), name(), 8 * MIB).unwrap();
+    for index in [0, 1] {
+        holdings.add_page(&part, index).unwrap();
+    }
+    holdings.create_region(ObjectId(2), Epoch(2), name(), 4 * MIB).unwrap();
+    holdings.drop_object(ObjectId(1));
+    assert_eq!(holdings.used_bytes(), 4 * MIB);
+    // Whoever moved them hears that the region is gone, and lets go of what came or went.
+    for index in [0, 1] {
+        holdings.drop_page(&part, index).unwrap();
+    }
+    assert_eq!(holdings.used_bytes(), 4 * MIB);
+    // One that begins behind that takes no room that nobody would give back.
+    assert!(matches!(holdings.add_page(&part, 2), Err(HoldingError::Absent(ObjectId(1)))));
+    assert!(matches!(holdings.settle_pages(&part, 4, |_| true), Err(HoldingError::Absent(ObjectId(1)))));
+    assert_eq!(holdings.used_bytes(), 4 * MIB);
+    holdings.drop_object(ObjectId(2));
+    assert_eq!(holdings.used_bytes(), 0);
+    holdings.create(ObjectId(3), Epoch(3), name(), 8 * MIB, [0; 16]).unwrap();
+}
