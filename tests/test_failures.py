@@ -249,3 +249,30 @@ def test_while_the_directory_hangs_others_read_from_a_home_that_is_back(start_no
             node.process.send_signal(signal.SIGCONT)
         end(first)
         end(second)
+
+
+def test_memory_that_was_removed_while_its_node_was_stopped_is_given_to_no_program(hinterland, start_node):
+    a = start_node("a", options=ROOM)
+    b = start_node("b", join=a.address, options=ROOM)
+    is_up = lambda: {member["address"]: member["up"] for member in a.json("status")["members"]}[b.address]
+    with hinterland.Pool(b.socket) as pool, hinterland.Pool(a.socket) as other:
+        lost = pool.alloc(4096)
+        pool.write(lost, b"mine")
+        [segment] = other.list("segments/")
+        b.process.send_signal(signal.SIGSTOP)
+        try:
+            wait_until(lambda: not is_up(), 60)
+            other.remove(segment.name)
+        finally:
+            b.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: is_up() and b.json("status")["used_bytes"] == 0, 60)
+        # The addresses are given again.
+        region = other.create_region("region", segment.bytes)
+        assert region.address <= lost < region.address + region.bytes
+        mine = pool.alloc(4096)
+        assert not region.address <= mine < region.address + region.bytes
+        pool.write(mine, b"mine")
+        assert pool.read(mine, 4) == b"mine"
+        assert other.read(region.address, 8192) == bytes(8192)
+        with pytest.raises(hinterland.HinterlandError, match="nothing was allocated"):
+            pool.free(lost)

@@ -12,7 +12,7 @@ use crate::refused::{Refused, errno};
 use crate::regions::create_region;
 use hinterland_directory::{Command, MemberState, Reply};
 use hinterland_proto::control::{AllocationKind, Placement};
-use hinterland_types::{GlobalAddress, NodeId, ObjectName, SessionId};
+use hinterland_types::{GlobalAddress, NodeId, ObjectId, ObjectName, SessionId};
 use slab::Slabs;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,8 +60,34 @@ pub struct Segment {
 
 #[derive(Default)]
 struct Books {
-    region: Option<(GlobalAddress, Slabs)>,
+    region: Option<Pieces>,
     owners: HashMap<u64, Owner>,
+}
+
+impl Books {
+    /// Looks, once in each life of the node, whether the region is there: while the node was taken for down, it may have been removed, and
+    /// its addresses given to somebody else.
+    fn look(&mut self, core: &Core) -> Result<(), Refused> {
+        let incarnation = core.membership.incarnation.get();
+        let Some(region) = self.region.as_mut().filter(|region| region.incarnation != incarnation) else {
+            return Ok(());
+        };
+        match core.directory.lookup(&name_of(core.own)?) {
+            Ok(info) if info.object == region.object => region.incarnation = incarnation,
+            Err(refused) if refused.code != errno::ENOENT => return Err(refused),
+            _ => *self = Self::default(),
+        }
+        Ok(())
+    }
+}
+
+/// The region and what is free of it.
+struct Pieces {
+    object: ObjectId,
+    first: GlobalAddress,
+    slabs: Slabs,
+    /// The life of the node in which it was last known to be there: it is not removed while the node is up.
+    incarnation: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -91,11 +117,12 @@ impl Segment {
             return Err(Refused::new(errno::EINVAL, "there is no room of 0 bytes (hint: ask for 1 or more)"));
         }
         let mut books = self.lock();
+        books.look(core)?;
         if books.region.is_none() {
             books.region = Some(self.make_region(core)?);
         }
         let Books { region, owners } = &mut *books;
-        let Some((first, slabs)) = region else {
+        let Some(Pieces { first, slabs, .. }) = region else {
             return Err(Refused::new(errno::ENOSPC, "the segment could not be made"));
         };
         let Some((offset, size)) = slabs.allocate(bytes) else {
@@ -118,9 +145,9 @@ impl Segment {
     pub fn free(&self, session: SessionId, address: GlobalAddress) -> Result<(), Refused> {
         let mut books = self.lock();
         let Books { region, owners } = &mut *books;
-        let offset = region.as_ref().and_then(|(first, _)| address.raw().checked_sub(first.raw()));
+        let offset = region.as_ref().and_then(|region| address.raw().checked_sub(region.first.raw()));
         let owner = offset.and_then(|offset| owners.get(&offset).copied());
-        let (Some((_, slabs)), Some(offset), Some(owner)) = (region, offset, owner) else {
+        let (Some(Pieces { slabs, .. }), Some(offset), Some(owner)) = (region, offset, owner) else {
             let text = format!(
                 "nothing was allocated at {address} (hint: free the address that alloc returned, once)"
             );
@@ -138,7 +165,7 @@ impl Segment {
     pub fn release_all(&self, session: SessionId) {
         let mut books = self.lock();
         let Books { region, owners } = &mut *books;
-        let Some((_, slabs)) = region else { return };
+        let Some(Pieces { slabs, .. }) = region else { return };
         owners.retain(|&offset, owner| {
             let goes = owner.session == session && owner.kind == AllocationKind::Session;
             if goes {
@@ -148,16 +175,17 @@ impl Segment {
         });
     }
 
-    fn make_region(&self, core: &Core) -> Result<(GlobalAddress, Slabs), Refused> {
+    fn make_region(&self, core: &Core) -> Result<Pieces, Refused> {
         let name = name_of(core.own)?;
         // What an earlier process of this node handed out is known to nobody any more.
         if core.directory.lookup(&name).is_ok() {
             crate::verify::remove_always(core, &name)?;
         }
+        let incarnation = core.membership.incarnation.get();
         let place = Placement::Rack(core.membership.rack.clone());
         let info = create_region(core, name, self.bytes, place)?;
         let first = info.address.ok_or_else(|| Refused::new(errno::EIO, "the segment has no address"))?;
-        Ok((first, Slabs::new(self.bytes)))
+        Ok(Pieces { object: info.object, first, slabs: Slabs::new(self.bytes), incarnation })
     }
 
     fn lock(&self) -> MutexGuard<'_, Books> {
