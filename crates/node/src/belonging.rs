@@ -100,7 +100,12 @@ pub enum BelongingError {
 /// # Errors
 /// [`BelongingError::File`].
 pub fn noted_pool(state: &Path) -> Result<Option<PoolId>, BelongingError> {
-    Ok(noted(state.join(MARK))?.map(|(pool, _)| pool))
+    let mark = state.join(MARK);
+    // Of earlier releases, when they were killed as they made it. There were no objects yet.
+    if fs::metadata(&mark).is_ok_and(|file| file.len() == 0) {
+        return Ok(None);
+    }
+    Ok(noted(mark)?.map(|(pool, _)| pool))
 }
 
 /// The pool that a file names, and its second line.
@@ -129,7 +134,6 @@ pub fn check_belonging(
     found: PoolId,
     holds_objects: bool,
 ) -> Result<(), BelongingError> {
-    let mark = state.join(MARK);
     match noted_pool(state)? {
         Some(own) if own == found => Ok(()),
         Some(own) => {
@@ -139,8 +143,7 @@ pub fn check_belonging(
         None if holds_objects || state.join(OWN_DIRECTORY).exists() => {
             Err(BelongingError::Unknown { state: state.to_path_buf(), directory: directory.to_owned() })
         }
-        None => fs::write(&mark, format!("{:032x}\n{directory}\n", found.0))
-            .map_err(|source| BelongingError::File { path: mark, source }),
+        None => note(state.join(MARK), found, directory),
     }
 }
 
@@ -175,13 +178,17 @@ pub fn check_pool(
 /// # Errors
 /// [`BelongingError::File`].
 pub fn note_pool(state: &Path, join: Option<&str>, pool: PoolId) -> Result<(), BelongingError> {
-    let path = state.join(NOTE);
-    let text = format!("{:032x}\n{}\n", pool.0, join.unwrap_or(OWN_DIRECTORY));
+    note(state.join(NOTE), pool, join.unwrap_or(OWN_DIRECTORY))
+}
+
+/// Writes a pool and where its directory is into a file, unless that is what it says.
+fn note(path: PathBuf, pool: PoolId, directory: &str) -> Result<(), BelongingError> {
+    let text = format!("{:032x}\n{directory}\n", pool.0);
     if fs::read_to_string(&path).is_ok_and(|noted| noted == text) {
         return Ok(());
     }
     // Whole or not at all, whenever the node is killed.
-    let partial = state.join(format!("{NOTE}.partial"));
+    let partial = path.with_added_extension("partial");
     fs::write(&partial, text)
         .and_then(|()| fs::rename(&partial, &path))
         .map_err(|source| BelongingError::File { path, source })
@@ -193,6 +200,7 @@ pub fn note_pool(state: &Path, join: Option<&str>, pool: PoolId) -> Result<(), B
 /// [`BelongingError::InEtcd`].
 fn refuse_foreign_state(state: &Path) -> Result<(), BelongingError> {
     match fs::read_to_string(state.join(MARK)) {
+        Ok(text) if text.is_empty() => Ok(()),
         Ok(text) => {
             let directory = text.lines().nth(1).unwrap_or("etcd://...").to_owned();
             Err(BelongingError::InEtcd { state: state.to_path_buf(), directory })
@@ -225,6 +233,21 @@ mod tests {
         assert!(matches!(check(None, own, true), Err(BelongingError::DirectoryLost { .. })));
         fs::write(state.join(OWN_DIRECTORY), "what it knows").unwrap();
         check(None, own, true).expect("as it was");
+        fs::remove_dir_all(state).unwrap();
+    }
+
+    #[test]
+    fn a_note_of_which_nothing_was_written_is_none() {
+        let state = std::env::temp_dir().join(format!("hl-belonging-empty-{}", std::process::id()));
+        fs::create_dir(&state).unwrap();
+        let check = |holds| check_belonging(&state, "etcd://one:2379/", PoolId(7), holds);
+        fs::write(state.join(MARK), "").unwrap();
+        check_pool(&state, None, PoolId(8), false).expect("it belongs to no directory in etcd yet");
+        assert!(matches!(check(true), Err(BelongingError::Unknown { .. })));
+        check(false).expect("it has nothing to lose");
+        assert_eq!(noted_pool(&state).unwrap(), Some(PoolId(7)));
+        check(true).expect("it is noted");
+        assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "and nothing beside it");
         fs::remove_dir_all(state).unwrap();
     }
 }
