@@ -138,6 +138,23 @@ struct Memory {
     room: u64,
 }
 
+impl Memory {
+    /// Gives back the pages behind the object that a stream had asked for and did not use; returns their room. The
+    /// file keeps whole pages, as whoever maps it expects.
+    fn trim(&mut self, bytes: u64) -> Result<u64, HoldingError> {
+        let kind = match self.file.kind() {
+            PageKind::Device => return Ok(0),
+            PageKind::TransparentHuge => PageKind::Base4K,
+            kind => kind,
+        };
+        let length = rounded(bytes.max(1), kind);
+        self.file.resize(length)?;
+        let unused = self.room.saturating_sub(room_of(bytes));
+        self.room -= unused;
+        Ok(unused)
+    }
+}
+
 /// Why a header of before is no object now.
 enum Unfit {
     /// It never will be, for this reason.
@@ -284,22 +301,6 @@ impl Holding {
         self.memory.read().unwrap_or_else(PoisonError::into_inner).room
     }
 
-    /// Gives back the pages behind the object that a stream had asked for and did not use; returns their room. The
-    /// file keeps whole pages, as whoever maps it expects.
-    fn trim(&self, bytes: u64) -> Result<u64, HoldingError> {
-        let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
-        let kind = match memory.file.kind() {
-            PageKind::Device => return Ok(0),
-            PageKind::TransparentHuge => PageKind::Base4K,
-            kind => kind,
-        };
-        let length = rounded(bytes.max(1), kind);
-        memory.file.resize(length)?;
-        let unused = memory.room.saturating_sub(room_of(bytes));
-        memory.room -= unused;
-        Ok(unused)
-    }
-
     fn state(&self) -> State {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -396,8 +397,12 @@ impl Holdings {
     /// [`HoldingError`] if it is not being written or there is no room.
     pub fn grow(&self, object: ObjectId, bytes: u64) -> Result<(), HoldingError> {
         let holding = self.find(object)?;
-        holding.require(State::Writing)?;
         let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+        // Who drops or seals it does that under the same lock.
+        if holding.is_let_go() {
+            return Err(HoldingError::Absent(object));
+        }
+        holding.require(State::Writing)?;
         let before = memory.room;
         // As much as the directory charges for it, in the pages that the file has.
         let after = match memory.file.kind() {
@@ -463,12 +468,15 @@ impl Holdings {
             self.find(object)?;
             self.write_header(&header)?;
         }
-        let unused = holding.trim(bytes)?;
-        self.give_room(unused);
-        fault_point::reach("object-trimmed");
         *holding.blocks.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(blocks);
-        holding.bytes.store(bytes, Ordering::Release);
-        *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
+        {
+            // A stream that is sealed gets no more room: who asks for some looks at its state under the same lock.
+            let mut memory = holding.memory.write().unwrap_or_else(PoisonError::into_inner);
+            self.give_room(memory.trim(bytes)?);
+            fault_point::reach("object-trimmed");
+            holding.bytes.store(bytes, Ordering::Release);
+            *holding.state.lock().unwrap_or_else(PoisonError::into_inner) = State::Sealed;
+        }
         quiet.for_good();
         if let Some(shelf) = self.shelf.get() {
             shelf.show(&holding);

@@ -314,3 +314,34 @@ fn the_room_of_a_page_that_is_coming_when_its_region_goes_is_given_back_once() {
     assert_eq!(holdings.used_bytes(), 0);
     holdings.create(ObjectId(3), Epoch(3), name(), 8 * MIB, [0; 16]).unwrap();
 }
+
+#[test]
+fn a_stream_that_asks_for_room_as_it_is_dropped_or_sealed_has_none_of_it_afterwards() {
+    let folders = Folders::new();
+    let (holdings, _) = folders.open(64 * MIB);
+    // Both stand before the memory, that which came first in front.
+    let at_once = |first: &(dyn Fn() + Sync), second: &(dyn Fn() + Sync)| {
+        let reads = holdings.create(ObjectId(1), Epoch(1), name(), 4096, [0; 16]).unwrap();
+        let memory = reads.memory.read().unwrap();
+        let pause = || std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::scope(|scope| {
+            scope.spawn(first);
+            pause();
+            scope.spawn(second);
+            pause();
+            drop(memory);
+        });
+    };
+    // It comes too late, or not.
+    let grow = || drop(holdings.grow(ObjectId(1), 6 * MIB));
+    let seal = || assert!(holdings.seal(ObjectId(1), 4096).is_ok());
+    let remove = || holdings.drop_object(ObjectId(1));
+    for _ in 0..5 {
+        at_once(&grow, &remove);
+        assert_eq!(holdings.used_bytes(), 0, "dropped");
+        at_once(&seal, &grow);
+        let sealed = holdings.find(ObjectId(1)).unwrap();
+        assert_eq!((sealed.bytes(), holdings.used_bytes()), (4096, 4096), "sealed");
+        remove();
+    }
+}
