@@ -11,6 +11,7 @@ mod making;
 mod moving;
 mod sharing;
 mod slots;
+mod words;
 
 pub use deciding::{IDLE_PACE, PACE};
 pub use known::Region;
@@ -68,7 +69,7 @@ impl Regions {
     pub fn new(folder: &Path, heat: Option<HeatRules>, shares_pages: bool) -> Self {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|extension| extension == "words") {
-                known::silence(&entry.path());
+                words::silence(&entry.path());
             }
         }
         Self {

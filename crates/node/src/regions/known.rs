@@ -6,18 +6,18 @@ use crate::refused::{Refused, errno};
 use crate::regions::copies::Copies;
 use crate::regions::moving::Moves;
 use crate::regions::sharing::Shares;
+use crate::regions::words::Words;
 use hinterland_directory::{HomeInfo, MovedPage, PageRun, spread};
 use hinterland_fabric::Slice;
 use hinterland_fabric::rdma::Host;
-use hinterland_os::{MapOptions, MemoryFile, SharedSlice};
 use hinterland_proto::control::{Home, PagesOn, PagesOpened};
-use hinterland_proto::pages::{PageWord, WORD_HOMES_MAX, copies_until_at, words_bytes};
+use hinterland_proto::pages::{PageWord, WORD_HOMES_MAX};
 use hinterland_types::limits::PAGE_BYTES;
 use hinterland_types::{ByteRange, Epoch, NodeId, ObjectId, ObjectName, PageNumber};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// What the directory says of a region.
@@ -52,15 +52,8 @@ pub struct Region {
     /// Pages elsewhere of which copies are here.
     pub(super) copies: Copies,
     fences: bool,
-    is_gone: AtomicBool,
     /// What devices of other racks read pages through.
     devices: Option<Arc<Host>>,
-}
-
-/// The words of a region, in a file with a name, so that the next life of the node can make them say nothing.
-struct Words {
-    file: MemoryFile,
-    memory: SharedSlice,
 }
 
 /// Requests that use pages; they are counted until it is dropped.
@@ -77,51 +70,6 @@ impl Drop for PageUse {
             self.region.users[index as usize].fetch_sub(1, Ordering::Release);
         }
     }
-}
-
-impl Words {
-    fn new(path: &Path, pages: u32) -> Result<Self, Refused> {
-        let bytes = words_bytes(u64::from(pages)) as u64;
-        silence(path);
-        let file = MemoryFile::create(path, bytes)?;
-        file.allocate(0, bytes)?;
-        // 64-bit only.
-        let mapping = file.map(0, bytes as usize, MapOptions { write: true, ..MapOptions::default() })?;
-        Ok(Self { memory: Arc::new(mapping).slice(), file })
-    }
-
-    fn get(&self, index: u32) -> PageWord {
-        // The index was checked against the number of pages, for which there is room.
-        PageWord(self.memory.load_u64(index as usize * 8).unwrap_or(0))
-    }
-
-    fn set(&self, index: u32, word: PageWord) {
-        // As above; the mapping is writable.
-        let _ = self.memory.store_u64(index as usize * 8, word.0);
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        // The whole of a writable mapping; nobody keeps these words up to date any more.
-        let _ = self.memory.fill(0, self.memory.len(), 0);
-        // It may have gone with its folder.
-        let _ = self.file.remove();
-    }
-}
-
-/// Makes words that another life of the node, or another region of this one, has left say nothing, and removes them.
-pub fn silence(path: &Path) {
-    if let Ok(file) = MemoryFile::open(path, true)
-        && let Ok(mapping) =
-            file.map(0, file.len() as usize, MapOptions { write: true, ..MapOptions::default() })
-    {
-        let words = Arc::new(mapping).slice();
-        // In the mapping that was just made.
-        let _ = words.fill(0, words.len(), 0);
-    }
-    // What is not there is what is wanted.
-    let _ = std::fs::remove_file(path);
 }
 
 impl Region {
@@ -145,7 +93,6 @@ impl Region {
             shares: Shares::default(),
             copies: Copies::default(),
             fences,
-            is_gone: AtomicBool::new(false),
             devices: core.regions.devices.get().cloned(),
         };
         let ours = layout.parts.iter().find(|(home, _)| home.node == core.own).map(|(home, _)| home.epoch);
@@ -223,19 +170,14 @@ impl Region {
     }
 
     pub(super) fn set_word(&self, index: u32, word: PageWord) {
-        if index < self.count() && !self.is_gone() {
+        if index < self.count() {
             self.words.set(index, word);
-            // What follows, a look at who uses the page, must not happen before the store.
-            fence(Ordering::SeqCst);
         }
     }
 
     /// Says until when copies of its pages may be read, in nanoseconds of the monotonic clock.
     pub(super) fn set_copies_until(&self, until_ns: u64) {
-        if !self.is_gone() {
-            // There is room for it behind the words; the mapping is writable.
-            let _ = self.words.memory.store_u64(copies_until_at(u64::from(self.count())), until_ns);
-        }
+        self.words.set_copies_until(self.count(), until_ns);
     }
 
     /// Says that a page is here.
@@ -274,13 +216,12 @@ impl Region {
 
     /// Whether the region was removed.
     pub fn is_gone(&self) -> bool {
-        self.is_gone.load(Ordering::Acquire)
+        self.words.are_gone()
     }
 
     /// The region was removed: nobody finds anything through its words any more.
     pub fn close(&self) {
-        self.is_gone.store(true, Ordering::Release);
-        self.silence();
+        self.words.close();
         if let Some(Ok(memory)) = self.part().map(|part| part.slice(0, self.bytes)) {
             self.revoke(&Slice::from(memory));
         }
@@ -295,8 +236,7 @@ impl Region {
 
     /// Makes all words say nothing.
     pub fn silence(&self) {
-        // The whole of a writable mapping.
-        let _ = self.words.memory.fill(0, self.words.memory.len(), 0);
+        self.words.silence();
     }
 
     /// Whether other nodes have a copy of one of its pages.
@@ -410,7 +350,7 @@ impl Region {
     /// # Errors
     /// [`Refused`] without descriptors left.
     pub fn open(&self, write: bool) -> Result<(PagesOpened, Vec<OwnedFd>), Refused> {
-        let mut descriptors = vec![self.words.file.reopen_read_only()?];
+        let mut descriptors = vec![self.words.descriptor()?];
         let part = self.part.read().unwrap_or_else(PoisonError::into_inner);
         let part_bytes = match &*part {
             Some((part, life)) => {
