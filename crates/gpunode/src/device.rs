@@ -110,9 +110,7 @@ pub trait Device {
     ///
     /// # Errors
     /// The driver's.
-    fn unmap(&mut self, device: u32, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
-    /// Bytes of a device that are to be taken back and have not been: work that was sent before goes on.
-    fn unmapping_bytes(&self, device: u32) -> u64;
+    fn unmap(&mut self, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
     /// Loads a fat binary.
     ///
     /// # Errors
@@ -249,13 +247,9 @@ impl Device for Box<dyn Device> {
         (**self).done()
     }
 
-    fn unmapping_bytes(&self, device: u32) -> u64 {
-        (**self).unmapping_bytes(device)
-    }
-
     forward! {
         fn map(&mut self, device: u32, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
-        fn unmap(&mut self, device: u32, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
+        fn unmap(&mut self, address: u64, bytes: u64, command: u64) -> Result<(), Failure>;
         fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure>;
         fn drop_module(&mut self, module: u32);
         fn function(&mut self, function: u32, module: u32, name: &str) -> Result<Option<usize>, Failure>;

@@ -187,13 +187,12 @@ fn read<D: Device>(
             }
         } else {
             // Told after a pause, so that it costs nothing between two commands.
-            let pause = (unreported > 0 || executor.keeps_from_others()).then_some(REPORT_TIME);
+            let pause = (unreported > 0).then_some(REPORT_TIME);
             if receiver.wait(pause)? {
                 continue;
             }
         }
         (unreported, last) = (0, Instant::now());
-        executor.give_to_others();
         report(&progress(executor));
     }
 }

@@ -5,7 +5,6 @@ mod client;
 
 use client::{Client, PIECE, fat_binary, hello, image, list};
 use hinterland_channel::{Rings, pair};
-use hinterland_gpunode::executor::Grants;
 use hinterland_gpunode::session::{SessionError, serve};
 use hinterland_gpunode::software::SoftwareMachine;
 use hinterland_proto::gpu::answer::{AnswerMessage, Bytes, Fault, Reached};
@@ -232,45 +231,6 @@ fn memory_is_mapped_once_within_the_window_and_the_grant() {
     client.expect_fault(count, 101, "no device 1");
     client.send(&Command::AskGrant(c::AskGrant { question: 4, device: 0, least: 0, wanted: 1 << 30 }));
     assert_eq!(client.expect_answer(4), Ok([4 * PIECE, 0].map(u64::to_le_bytes).concat()));
-}
-
-/// Gives what is wanted, and tells how much that was.
-struct Generous(std::sync::mpsc::Sender<u64>);
-
-impl Grants for Generous {
-    fn ask(&mut self, _: u32, _: u64, wanted: u64) -> Option<(u64, u64)> {
-        self.0.send(wanted / PIECE).unwrap();
-        Some((wanted, 0))
-    }
-}
-
-#[test]
-fn memory_that_work_still_uses_is_given_to_others_when_it_is_done() {
-    let (tell, wanted) = std::sync::mpsc::channel();
-    let mut client = Client::with_grants("memory=512M", 256 * PIECE, Box::new(Generous(tell)));
-    client.map(0, 1);
-    // More than is kept for a client that does not read: the copy goes on until it does.
-    let address = client.map(1, 64);
-    copy_out(&mut client, 0, 5, address, 64 * PIECE);
-    client.send(&Command::UnmapMemory(c::UnmapMemory { address, bytes: 64 * PIECE }));
-    client.send(&Command::AskGrant(c::AskGrant { question: 4, device: 0, least: 0, wanted: 0 }));
-    assert_eq!(wanted.recv(), Ok(65));
-    let (mut bytes, mut is_answered) = (0, false);
-    while bytes < 64 * PIECE || !is_answered {
-        let got = client.next();
-        match got.message {
-            AnswerMessage::Bytes(Bytes { transfer: 5, error: 0, .. }) => bytes += got.tail.len() as u64,
-            AnswerMessage::Answer(answer) => {
-                assert_eq!((answer.question, answer.error), (4, 0));
-                assert_eq!(got.tail[..8], PIECE.to_le_bytes(), "the session has what it wants");
-                is_answered = true;
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-    // Nobody has to ask for that.
-    assert_eq!(wanted.recv(), Ok(1));
-    client.settle();
 }
 
 #[test]

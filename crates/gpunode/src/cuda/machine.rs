@@ -411,7 +411,7 @@ impl Device for CudaMachine {
         Ok(())
     }
 
-    fn unmap(&mut self, _: u32, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
+    fn unmap(&mut self, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
         let Some((device, backing)) = self.backings.remove(&address) else {
             return Err(Failure::value(format!("nothing is mapped at {address:#x}")));
         };
@@ -419,10 +419,6 @@ impl Device for CudaMachine {
         let what = What::Unmap { address, bytes, backing };
         self.shared(device).watch_for(NO_STREAM, Pending { event, is_own: true, what });
         Ok(())
-    }
-
-    fn unmapping_bytes(&self, device: u32) -> u64 {
-        self.shared(device).unmapping_bytes()
     }
 
     fn load(&mut self, module: u32, device: u32, image: &[u8]) -> Result<(), Failure> {

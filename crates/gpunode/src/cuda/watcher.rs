@@ -76,9 +76,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The error of a device that is of no more use, or 0.
     broken: AtomicI32,
-    /// Ranges that are to be unmapped, and their bytes.
+    /// Ranges that are to be unmapped.
     unmapping: AtomicUsize,
-    unmapping_bytes: AtomicU64,
 }
 
 /// The watcher of all devices; its thread ends with this.
@@ -106,7 +105,6 @@ impl Watcher {
                 state: Mutex::default(),
                 broken: AtomicI32::new(0),
                 unmapping: AtomicUsize::new(0),
-                unmapping_bytes: AtomicU64::new(0),
             })
         };
         let shared: Vec<Arc<Shared>> = devices.map(shared).collect();
@@ -231,22 +229,14 @@ impl Shared {
 
     /// Has something done when an event is; what is in one queue is done in order.
     pub(super) fn watch_for(&self, queue: u64, pending: Pending) {
-        if let What::Unmap { bytes, .. } = pending.what {
+        if let What::Unmap { .. } = pending.what {
             // Relaxed: a count that is looked at under the lock of whoever waits.
             self.unmapping.fetch_add(1, Ordering::Relaxed);
-            // Relaxed: one thread adds, and asks.
-            self.unmapping_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         // Relaxed: one thread reads commands.
         let number = self.common.count.fetch_add(1, Ordering::Relaxed);
         self.lock().queues.entry(queue).or_default().push_back(Numbered { number, pending });
         self.common.ring();
-    }
-
-    /// Bytes that are to be unmapped.
-    pub(super) fn unmapping_bytes(&self) -> u64 {
-        // Acquire: pairs with the Release in `finish`; what it has counted down the driver has.
-        self.unmapping_bytes.load(Ordering::Acquire)
     }
 
     /// Waits until no range is to be unmapped.
@@ -312,8 +302,6 @@ impl Shared {
                 {
                     self.common.outbox.fault(NO_COMMAND, &failed(error));
                 }
-                // Release: pairs with the Acquire in `unmapping_bytes`.
-                self.unmapping_bytes.fetch_sub(bytes, Ordering::Release);
                 // Relaxed: see `watch_for`.
                 self.unmapping.fetch_sub(1, Ordering::Relaxed);
             }

@@ -20,8 +20,6 @@ struct Range {
 struct Grant {
     bytes: u64,
     used: u64,
-    /// Whether more than that is promised to the session, for memory that was still to be unmapped.
-    is_kept_from_others: bool,
 }
 
 /// What is mapped, by its first address.
@@ -44,11 +42,7 @@ impl Memory {
             window: facts.window,
             window_bytes: facts.window_bytes,
             granularity: facts.granularity.max(1),
-            grants: facts
-                .devices
-                .iter()
-                .map(|device| Grant { bytes: device.grant, used: 0, is_kept_from_others: false })
-                .collect(),
+            grants: facts.devices.iter().map(|device| Grant { bytes: device.grant, used: 0 }).collect(),
             ranges: BTreeMap::new(),
             variables: BTreeMap::new(),
             epoch: 0,
@@ -149,15 +143,14 @@ impl<D: Device> Executor<D> {
                 format!("{} bytes at {:#x} were not mapped as one range", command.bytes, command.address);
             return Err(Failure::value(words));
         };
-        let Range { bytes, device } = *range;
-        self.memory.grants[device as usize].used -= bytes;
+        self.memory.grants[range.device as usize].used -= range.bytes;
         self.memory.ranges.remove(&command.address);
         self.memory.epoch += 1;
-        self.device.unmap(device, command.address, bytes, self.count)
+        self.device.unmap(command.address, command.bytes, self.count)
     }
 
     /// Another grant of memory of a device, as far as somebody gives it and never below what is mapped; the grant afterwards, and what
-    /// could be added. What is still to be unmapped is kept from others beside it until that is done.
+    /// could be added.
     pub(super) fn change_grant(
         &mut self,
         device: u32,
@@ -165,32 +158,13 @@ impl<D: Device> Executor<D> {
         wanted: u64,
     ) -> Result<(u64, u64), Failure> {
         self.known_device(device)?;
-        let unmapping = self.device.unmapping_bytes(device);
         let grant = &mut self.memory.grants[device as usize];
-        let (least, wanted) = (least.max(grant.used), wanted.max(grant.used));
-        let kept = grant.used.saturating_add(unmapping).saturating_sub(wanted);
-        match self.grants.ask(device, least, wanted.saturating_add(kept)) {
+        match self.grants.ask(device, least.max(grant.used), wanted.max(grant.used)) {
             Some((bytes, left)) => {
-                grant.bytes = bytes.saturating_sub(kept).max(grant.used);
-                grant.is_kept_from_others |= kept > 0;
-                Ok((grant.bytes, left))
+                grant.bytes = bytes;
+                Ok((bytes, left))
             }
             None => Ok((grant.bytes, 0)),
-        }
-    }
-
-    /// Whether memory is kept from others that the session has given back.
-    pub fn keeps_from_others(&self) -> bool {
-        self.memory.grants.iter().any(|grant| grant.is_kept_from_others)
-    }
-
-    /// Gives others the memory that has been unmapped since the session gave it back.
-    pub fn give_to_others(&mut self) {
-        for (device, grant) in (0..).zip(&mut self.memory.grants) {
-            if grant.is_kept_from_others && self.device.unmapping_bytes(device) == 0 {
-                grant.is_kept_from_others = false;
-                self.grants.ask(device, grant.used, grant.bytes);
-            }
         }
     }
 }

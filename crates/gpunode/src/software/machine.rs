@@ -43,8 +43,6 @@ struct Context {
     delay: Duration,
     /// The error of each device that is of no more use, or 0.
     broken: Vec<AtomicI32>,
-    /// Bytes of each device that are to be taken back.
-    unmapping: Vec<AtomicU64>,
 }
 
 /// What a piece of work is, for its failure.
@@ -160,7 +158,6 @@ impl SoftwareMachine {
             faults: Faults::new(&options.faults),
             delay: options.delay,
             broken: (0..options.devices).map(|_| AtomicI32::new(0)).collect(),
-            unmapping: (0..options.devices).map(|_| AtomicU64::new(0)).collect(),
         });
         Ok(Self {
             grants: grants.to_vec(),
@@ -454,7 +451,7 @@ impl SoftwareMachine {
         engine: &Engine,
         lanes: &mut Lanes,
         waits: &mut Vec<TaskId>,
-        (device, address, bytes): (u32, u64, u64),
+        address: u64,
     ) -> TaskId {
         lanes.all(None, waits);
         engine.retain_open(waits);
@@ -463,18 +460,7 @@ impl SoftwareMachine {
             return 0;
         }
         let context = Arc::clone(context);
-        let of_device = device as usize;
-        if let Some(all) = context.unmapping.get(of_device) {
-            // Relaxed: the thread that adds is the one that asks.
-            all.fetch_add(bytes, Ordering::Relaxed);
-        }
-        let action: Action = Box::new(move || {
-            context.space.unmap(address);
-            if let Some(all) = context.unmapping.get(of_device) {
-                // Release: pairs with the Acquire in `unmapping_bytes`.
-                all.fetch_sub(bytes, Ordering::Release);
-            }
-        });
+        let action: Action = Box::new(move || context.space.unmap(address));
         let task = engine.submit(waits, Some(action), 0);
         lanes.fence(task);
         task
@@ -482,9 +468,7 @@ impl SoftwareMachine {
 
     fn forget_variables(&mut self, module: u32) {
         let Self { context, engine, lanes, waits, variables, .. } = self;
-        // They are not counted against a grant.
-        variables
-            .forget(module, |address| Self::unmap_behind_all(context, engine, lanes, waits, (0, address, 0)));
+        variables.forget(module, |address| Self::unmap_behind_all(context, engine, lanes, waits, address));
     }
 }
 
@@ -531,15 +515,10 @@ impl Device for SoftwareMachine {
         Ok(())
     }
 
-    fn unmap(&mut self, device: u32, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
+    fn unmap(&mut self, address: u64, _: u64, _: u64) -> Result<(), Failure> {
         let Self { context, engine, lanes, waits, .. } = self;
-        Self::unmap_behind_all(context, engine, lanes, waits, (device, address, bytes));
+        Self::unmap_behind_all(context, engine, lanes, waits, address);
         Ok(())
-    }
-
-    fn unmapping_bytes(&self, device: u32) -> u64 {
-        // Acquire: pairs with the Release of the task that unmaps.
-        self.context.unmapping.get(device as usize).map_or(0, |bytes| bytes.load(Ordering::Acquire))
     }
 
     fn load(&mut self, module: u32, _: u32, image: &[u8]) -> Result<(), Failure> {

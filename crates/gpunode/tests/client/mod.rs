@@ -7,7 +7,7 @@
 )]
 
 use hinterland_channel::{Receiver, Rings, Sender, pair};
-use hinterland_gpunode::executor::{Grants, NoGrants};
+use hinterland_gpunode::executor::NoGrants;
 use hinterland_gpunode::pooled::NoPool;
 use hinterland_gpunode::session::{SessionParts, serve};
 use hinterland_gpunode::software::{SoftwareMachine, SoftwareOptions};
@@ -51,10 +51,6 @@ impl Client {
     }
 
     pub fn with_grant(options: &str, grant: u64) -> Self {
-        Self::with_grants(options, grant, Box::new(NoGrants))
-    }
-
-    pub fn with_grants(options: &str, grant: u64, grants: Box<dyn Grants>) -> Self {
         let options: SoftwareOptions = options.parse().unwrap();
         let (near, far) = pair(Rings::default()).unwrap();
         let session = std::thread::spawn(move || {
@@ -67,7 +63,7 @@ impl Client {
                     let parts = SessionParts {
                         number: 7,
                         images: Box::new(NoStore),
-                        grants,
+                        grants: Box::new(NoGrants),
                         objects: Box::new(NoPool),
                         report: Box::new(|_| {}),
                     };
