@@ -246,16 +246,23 @@ fn a_home_that_is_started_again_with_a_shorter_lease_waits_for_the_longer_one_of
     assert!(kept.trim_end().ends_with(" 400"), "the longer lease is over: {kept}");
 }
 
-#[test]
-fn a_lock_on_a_region_made_where_another_was_is_one_for_all_racks() {
-    let pair = pair("made-anew", LONG);
+/// Two nodes, and the address of a region of the second where one of the first was, whose lock the second had used.
+fn made_anew(test: &str) -> (Nodes, GlobalAddress) {
+    let pair = pair(test, LONG);
     let address = pair.region(0, 2);
-    let (a, b) = (pair.pool(0), pair.pool(1));
+    let b = pair.pool(1);
     b.lock_within(address, LockMode::Write, LONG).unwrap();
     b.unlock(address).unwrap();
-    a.remove(&name("region-0")).unwrap();
+    pair.pool(0).remove(&name("region-0")).unwrap();
     // Addresses are given again as soon as every home has let go of them.
     assert_eq!(pair.region(1, 2), address);
+    (pair, address)
+}
+
+#[test]
+fn a_lock_on_a_region_made_where_another_was_is_one_for_all_racks() {
+    let (pair, address) = made_anew("made-anew");
+    let (a, b) = (pair.pool(0), pair.pool(1));
     b.lock_within(address, LockMode::Write, LONG).unwrap();
     assert_eq!(code(a.lock_within(address, LockMode::Write, Duration::ZERO)), ETIMEDOUT);
     b.unlock(address).unwrap();
@@ -264,18 +271,12 @@ fn a_lock_on_a_region_made_where_another_was_is_one_for_all_racks() {
 
 #[test]
 fn a_guard_of_a_region_made_where_another_was_writes_at_once() {
-    let pair = pair("guard-anew", LONG);
-    let address = pair.region(0, 2);
-    let (a, b) = (pair.pool(0), pair.pool(1));
-    b.lock_within(address, LockMode::Write, LONG).unwrap();
-    b.unlock(address).unwrap();
-    a.remove(&name("region-0")).unwrap();
-    assert_eq!(pair.region(1, 2), address);
+    let (pair, address) = made_anew("guard-anew");
     let options = GuardOptions { wait: LONG, write_buffer: false, read_cache: false };
-    let guard = a.wlock(address, 8, &options).unwrap();
+    let guard = pair.pool(0).wlock(address, 8, &options).unwrap();
     guard.write(0, &[7; 8]).unwrap();
     guard.unlock().unwrap();
     let mut found = [0; 8];
-    b.read(address, &mut found).unwrap();
+    pair.pool(1).read(address, &mut found).unwrap();
     assert_eq!(found, [7; 8]);
 }
