@@ -13,7 +13,7 @@ STORAGE = "sglang.srt.mem_cache.hicache_storage"
 
 
 class PoolName(str, enum.Enum):
-    KV, MAMBA = "kv", "mamba"
+    KV, MAMBA, DRAFT, SWA = "kv", "mamba", "draft", "swa"
 
 
 class Storage:
@@ -62,13 +62,13 @@ def connect(hinterland, monkeypatch, node):
     backend = importlib.import_module("hinterland.compat.sglang")
     made = []
 
-    def connect(states):
+    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1):
         config = types.SimpleNamespace(
             extra_config={"socket": str(node.socket)}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
-            dcp_size=1, logical_page_size=1, tp_rank=0, tp_size=1, is_mla_model=False)
+            dcp_size=1, logical_page_size=1, tp_rank=tp_rank, tp_size=tp_size, is_mla_model=is_mla_model)
         made.append(backend.HinterlandHiCache(config))
         made[-1].register_mem_pool_host(Pool(0, dtype="float8"))
-        made[-1].register_mem_host_pool_v2(states, PoolName.MAMBA)
+        made[-1].register_mem_host_pool_v2(states, name)
         return made[-1]
 
     yield connect
@@ -77,8 +77,8 @@ def connect(hinterland, monkeypatch, node):
     del sys.modules["hinterland.compat.sglang"]
 
 
-def transfer():
-    return types.SimpleNamespace(name=PoolName.MAMBA, keys=["page"], host_indices=Indices([1]))
+def transfer(name=PoolName.MAMBA):
+    return types.SimpleNamespace(name=name, keys=["page"], host_indices=Indices([1]))
 
 
 @pytest.mark.parametrize("other", [
@@ -93,3 +93,25 @@ def test_states_of_another_form_are_not_taken_for_ones_own(connect, other):
     same, different = Pool(1, **form), Pool(1, **{**form, **other})
     assert connect(same).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]} and same.memory[64:128] == bytes([7]) * 64
     assert connect(different).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and different.memory == bytes([1]) * 256
+
+
+def test_a_rank_does_not_take_the_heads_of_another_for_its_own(connect):
+    """A draft with heads beside a model of MLA: of the model's cache all ranks have the same, of the draft's each has its heads."""
+    heads, wanted = {"head_num": 4, "head_dim": 8}, [transfer(PoolName.DRAFT)]
+    engine = {"name": PoolName.DRAFT, "is_mla_model": True, "tp_size": 2}
+    for rank in (0, 1):
+        assert connect(Pool(7 + rank, **heads), tp_rank=rank, **engine).batch_set_v2(wanted) == {PoolName.DRAFT: [True]}
+    for rank in (0, 1):
+        pool = Pool(1, **heads)
+        assert connect(pool, tp_rank=rank, **engine).batch_get_v2(wanted) == {PoolName.DRAFT: [True]}
+        assert pool.memory[64:128] == bytes([7 + rank]) * 64
+
+
+@pytest.mark.parametrize(("name", "form"), [
+    (PoolName.DRAFT, {"kv_lora_rank": 32, "qk_rope_head_dim": 8}), (PoolName.SWA, {"head_num": 1, "head_dim": 8}),
+])
+def test_ranks_share_what_is_the_same_in_all_of_them(connect, name, form):
+    engine = {"name": name, "is_mla_model": True, "tp_size": 2}
+    assert connect(Pool(7, **form), tp_rank=0, **engine).batch_set_v2([transfer(name)]) == {name: [True]}
+    pool = Pool(1, **form)
+    assert connect(pool, tp_rank=1, **engine).batch_get_v2([transfer(name)]) == {name: [True]} and pool.memory[64:128] == bytes([7]) * 64

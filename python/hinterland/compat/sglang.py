@@ -38,6 +38,8 @@ SETTINGS = ("socket", "extra_backend_tag")
 # What the bytes of a page depend on but its tokens, as attributes of the pool; and of pools beside the first.
 FORM = ("layout", "dtype", "page_size", "layer_num", "head_num", "head_dim", "v_head_dim", "kv_lora_rank", "qk_rope_head_dim",
         "kv_cache_dim", "start_layer", "end_layer", "storage_format_tag")
+# How the names of pools of draft models begin.
+DRAFTS = "draft"
 FORM_BESIDE = (*FORM, "num_mamba_layers", "conv_dtype", "conv_state_shapes", "temporal_dtype", "temporal_state_shape")
 
 
@@ -56,6 +58,8 @@ class HinterlandHiCache(HiCacheStorage):
         self._counts = {"get": [0, 0, 0.0], "set": [0, 0, 0.0]}
         # What the names of pages have in them for the form of their pool.
         self._forms: dict[str, str] = {}
+        # Drafts of which each rank has a part of its own, beside a model of which all have the same.
+        self._split: set[str] = set()
         self._values = Values(self._fingerprint(None), self._socket)
 
     # --- the pool whose pages these are ---
@@ -71,7 +75,11 @@ class HinterlandHiCache(HiCacheStorage):
         """Takes a pool beside the first; engines share its pages when their pools of this name are of the same form."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         form = hashlib.blake2b(_form(host_pool, FORM_BESIDE).encode(), digest_size=16).hexdigest()
-        self._forms[PoolName(host_pool_name).value] = f".{form}"
+        kind = PoolName(host_pool_name).value
+        self._forms[kind] = f".{form}"
+        # Of everything else beside such a model one rank stores for all.
+        if self._config.is_mla_model and kind.startswith(DRAFTS) and _has_heads(host_pool):
+            self._split.add(kind)
 
     def batch_get_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: Optional[HiCacheStorageExtraInfo] = None
@@ -204,9 +212,9 @@ class HinterlandHiCache(HiCacheStorage):
     def _name(self, key: str, pool: str) -> Name:
         if pool == PoolName.KV:
             return named(key)
-        # States are split over the ranks also where the KV cache is not.
-        rank = f".{self._config.tp_rank}" if pool == PoolName.MAMBA else ""
+        # States and heads are split over the ranks also where the KV cache is not.
         kind = PoolName(pool).value
+        rank = f".{self._config.tp_rank}" if pool == PoolName.MAMBA or kind in self._split else ""
         return named(f"{key}.{kind}{rank}{self._forms.get(kind, '')}")
 
     def _there(self, keys: Sequence[str], pool: str) -> list[bool]:
@@ -281,6 +289,11 @@ def _warn_of_mistyped(extra: dict[str, Any]) -> None:
 
 def _form(pool: Any, names: Sequence[str]) -> str:
     return ", ".join([type(pool).__name__] + [f"{name} {getattr(pool, name, None)}" for name in names])
+
+
+def _has_heads(pool: Any) -> bool:
+    """Whether a pool keeps keys and values of heads, which the ranks share out among them."""
+    return getattr(pool, "head_num", None) is not None and getattr(pool, "kv_lora_rank", None) is None
 
 
 def _pieces_of_pages(pool: Any, indices: torch.Tensor, pages: int) -> list[list[Piece]] | None:
