@@ -332,3 +332,23 @@ def test_a_rack_that_dies_at_any_step_makes_values_missing_and_never_wrong(start
     assert near.get(sizes) == found and racks_of(a)["reserved"] == 0
     b.process.stdout.close()
     b.start()
+
+
+@pytest.mark.parametrize(("old", "new"), [(9 * MEBIBYTE + 7, 1000), (1000, 9 * MEBIBYTE + 7), (9 * MEBIBYTE + 7, 8 * MEBIBYTE)])
+def test_a_value_on_the_disk_does_not_come_back_when_what_replaced_it_is_gone(start_node, hinterland, folder, old, new):
+    from hinterland.compat.values import named
+
+    node = start_node("a", options=["--capacity", "64M", "--kv-capacity", "16M", "--kv-disk", folder / "disk", "--kv-disk-capacity",
+                                    "256M", "--kv-watermarks", "off"])
+    program = OfMooncake(node.socket)
+    with contextlib.closing(program):
+        wait_until(lambda: disk_of(node)["state"] == "working", why="it knows what its disk holds")
+        assert program.put({"value": value_of("old", old)}) == [True]
+        # What comes after it puts all of it on the disk. Nobody asks for it: that would bring the head of a long value back.
+        assert all(program.put({name: value}) == [True] for name, value in values_of(40).items())
+        replacement = value_of("new", new)
+        assert program.store.upsert("value", replacement) == 0 and program.store.get("value") == replacement
+        # As if it was evicted when the disk had no time for it: its block, or its head, is nowhere any more.
+        name = named("value")
+        assert program.store._values.kv.remove([name.value if new < MEBIBYTE else name.head]) == 1
+        assert program.store.get("value") == b"" and program.there(["value"]) == [False]

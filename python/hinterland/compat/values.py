@@ -417,7 +417,8 @@ class Values:
             else:
                 prelude = [memoryview(name.prelude)] if name.prelude else []
                 (is_there,) = self._kv.replace([name.value], [[*prelude, *block(pieces)]])
-                left = [name.head, *old.keys()] if is_there and old else []
+                # A head that has left the memory may be on the disk, and would come back when the short value is gone.
+                left = [name.head, *(old.keys() if old else [])] if is_there else []
             if left:
                 self._kv.remove(left)
             # Two who write a short and a long one at once may each have removed the other's.
