@@ -1,5 +1,6 @@
 //! Unix stream sockets that carry descriptors beside the bytes.
 
+use std::fs::{File, TryLockError};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -16,8 +17,10 @@ use crate::spin::SpinBudget;
 pub const DESCRIPTORS_MAX: usize = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 128;
-/// Pause between two attempts to connect to a listener whose queue is full.
+/// Pause between two attempts to connect to a listener whose queue is full, or to be the only one who begins to listen.
 const CONNECT_PAUSE: Duration = Duration::from_millis(2);
+/// How long others may take to begin to listen in a folder. Whoever may read it can keep it locked, which is to be no reason to wait for ever.
+const FOLDER_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of control data for `DESCRIPTORS_MAX` descriptors.
 // SAFETY: CMSG_SPACE only computes a length.
 const CONTROL_BYTES: usize =
@@ -51,6 +54,7 @@ impl UnixListener {
     pub fn bind(path: &Path) -> Result<Self, OsError> {
         let (address, address_bytes) = socket_address(path)?;
         see_to_folder(path)?;
+        let _alone = FolderLock::of(path);
         // Non-blocking: of several threads that are told of one connection, all but one find it gone.
         let descriptor = new_socket(libc::SOCK_NONBLOCK)?;
         let subject = || path.display().to_string();
@@ -152,6 +156,42 @@ pub fn see_to_folder(path: &Path) -> Result<(), OsError> {
     let missing = std::io::Error::from_raw_os_error(libc::ENOENT);
     let hint = format!("there is no folder {0}: check the path, or `mkdir -p {0}`", folder.display());
     Err(OsError::system("bind", path.display().to_string(), missing).with_hint(hint))
+}
+
+/// Has others who begin to listen in a folder wait until it is dropped: a socket that somebody is about to listen at refuses connections, as one
+/// does that was abandoned, and would be removed.
+#[derive(Debug)]
+pub struct FolderLock(#[expect(dead_code, reason = "its drop unlocks")] Option<File>);
+
+impl FolderLock {
+    /// Locks the folder of a path. Where that cannot be done, nobody waits.
+    fn of(path: &Path) -> Self {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let Ok(folder) = File::open(parent.unwrap_or(Path::new("."))) else { return Self(None) };
+        let deadline = Instant::now() + FOLDER_PATIENCE;
+        while let Err(TryLockError::WouldBlock) = folder.try_lock() {
+            if Instant::now() >= deadline {
+                return Self(None);
+            }
+            std::thread::sleep(CONNECT_PAUSE);
+        }
+        Self(Some(folder))
+    }
+}
+
+/// Makes a path free to be listened at in other ways than by [`UnixListener::bind`]: a socket that an earlier process left there is removed if
+/// nobody listens on it. It is to be listened there before what is returned is dropped.
+///
+/// # Errors
+/// As [`UnixListener::bind`].
+pub fn make_way(path: &Path) -> Result<FolderLock, OsError> {
+    see_to_folder(path)?;
+    let alone = FolderLock::of(path);
+    if std::fs::symlink_metadata(path).is_ok() {
+        let in_use = std::io::Error::from_raw_os_error(libc::EADDRINUSE);
+        remove_abandoned(path, OsError::system("bind", path.display().to_string(), in_use))?;
+    }
+    Ok(alone)
 }
 
 /// Removes a socket that nobody listens on; `in_use` is what is said of any other.

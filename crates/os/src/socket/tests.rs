@@ -166,3 +166,48 @@ fn a_socket_lets_in_its_user_or_a_group() {
     drop(listener);
     std::fs::remove_dir(&folder).unwrap();
 }
+
+#[test]
+fn of_several_who_find_an_abandoned_socket_at_once_one_listens_and_is_reached() {
+    let path = folder_path("raced");
+    let way = |is_ours: bool| -> Option<(Option<UnixListener>, Option<std::os::unix::net::UnixListener>)> {
+        if is_ours {
+            return UnixListener::bind(&path).ok().map(|listener| (Some(listener), None));
+        }
+        let _alone = make_way(&path).ok()?;
+        std::os::unix::net::UnixListener::bind(&path).ok().map(|listener| (None, Some(listener)))
+    };
+    for _ in 0..200 {
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        let at_once = std::sync::Barrier::new(4);
+        let begin = &|number| {
+            at_once.wait();
+            way(number % 2 == 0)
+        };
+        let listening: Vec<_> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|number| scope.spawn(move || begin(number))).collect();
+            threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect()
+        });
+        assert_eq!(listening.len(), 1);
+        UnixStream::connect(&path, Duration::from_secs(5)).unwrap();
+        drop(listening);
+        // The standard library's leaves its file.
+        let _ = std::fs::remove_file(&path);
+    }
+}
+
+#[test]
+fn a_path_is_freed_of_an_abandoned_socket_and_of_nothing_else() {
+    let path = folder_path("way");
+    drop(make_way(&path).unwrap());
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    drop(make_way(&path).unwrap());
+    assert!(!path.exists());
+    let listener = UnixListener::bind(&path).unwrap();
+    assert_eq!(make_way(&path).unwrap_err().errno(), Some(libc::EADDRINUSE));
+    drop(listener);
+    std::fs::write(&path, b"kept").unwrap();
+    assert!(make_way(&path).unwrap_err().to_string().contains("is there already and no socket"));
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(&path).unwrap();
+}
