@@ -5,7 +5,7 @@ use crate::listen::{Listen, ListenError};
 use crate::shared::Shared;
 use crate::worker::{Mailbox, Worker};
 use hinterland_os::poll::{EventCounter, Interest, Poller};
-use hinterland_os::socket::{probe_when_quiet, see_to_folder};
+use hinterland_os::socket::{make_way, probe_when_quiet};
 use hinterland_os::{OsError, limits};
 use hinterland_pool::{Pool, PoolError};
 use std::io;
@@ -217,13 +217,10 @@ fn bind(listen: &Listen) -> Result<Listener, ServerError> {
             Ok(Listener::Tcp(listener))
         }
         Listen::Unix(path) => {
-            see_to_folder(path)?;
-            // A socket that nobody listens at is left of a server that was killed.
-            if std::os::unix::net::UnixStream::connect(path)
-                .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
-            {
-                std::fs::remove_file(path).map_err(failed)?;
-            }
+            let _alone = make_way(path).map_err(|error| match error.errno() {
+                Some(number) => failed(io::Error::from_raw_os_error(number)),
+                None => error.into(),
+            })?;
             let listener = UnixListener::bind(path).map_err(failed)?;
             listener.set_nonblocking(true).map_err(failed)?;
             Ok(Listener::Unix(listener, path.clone()))

@@ -368,3 +368,23 @@ fn an_address_of_other_hosts_is_refused_without_a_password() {
     let refused = Server::start(ServerOptions { listen, ..ground.options() });
     assert!(matches!(refused.err(), Some(ServerError::Listen(_))));
 }
+
+#[test]
+fn a_file_at_the_path_of_a_unix_socket_stays() {
+    let path = std::env::temp_dir().join(format!("hl-resp-file-{}", std::process::id()));
+    std::fs::write(&path, b"kept").unwrap();
+    let options = ServerOptions {
+        listen: vec![Listen::Unix(path.clone())],
+        socket: "/nowhere".into(),
+        namespace: "tests".to_owned(),
+        password: None,
+        databases: 2,
+        threads: 1,
+        clients_max: 10,
+        buffers_bytes: 64 << 20,
+    };
+    let refusal = Server::start(options).err().unwrap();
+    assert!(refusal.to_string().contains("is there already and no socket"), "{refusal}");
+    assert_eq!(std::fs::read(&path).unwrap(), b"kept");
+    std::fs::remove_file(&path).unwrap();
+}
