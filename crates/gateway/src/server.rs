@@ -11,12 +11,13 @@ use hinterland_pool::{Pool, PoolError};
 use std::io;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Pause after a connection that could not be accepted, such as without descriptors left.
+/// Pause after a connection that could not be accepted or waited for, such as without descriptors left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a client of another host may be quiet before it is asked whether it is there: as with Redis.
 const QUIET_MAX: Duration = Duration::from_secs(300);
@@ -115,12 +116,8 @@ impl Server {
             let mailbox = Arc::new(Mailbox::new()?);
             let worker = Worker::new(Arc::clone(&shared), Arc::clone(&mailbox))?;
             server.mailboxes.push(mailbox);
-            let run = move || {
-                if let Err(error) = worker.run() {
-                    tracing::error!(%error, "a thread that served clients has ended");
-                }
-            };
-            server.spawn(format!("resp-{number}"), run)?;
+            let (shared, mailbox) = (Arc::clone(&shared), Arc::clone(&server.mailboxes[number]));
+            server.spawn(format!("resp-{number}"), move || serve(worker, &shared, &mailbox))?;
         }
         let (mailboxes, stop) = (server.mailboxes.clone(), Arc::clone(&server.stop));
         server.spawn("resp-accept".to_owned(), move || {
@@ -225,6 +222,28 @@ fn bind(listen: &Listen) -> Result<Listener, ServerError> {
             listener.set_nonblocking(true).map_err(failed)?;
             Ok(Listener::Unix(listener, path.clone()))
         }
+    }
+}
+
+/// The life of a thread that serves clients. One that fails loses its connections, and whoever is handed over later gets a worker of the next life.
+fn serve(first: Worker, shared: &Arc<Shared>, mailbox: &Arc<Mailbox>) {
+    let mut worker = Ok(first);
+    loop {
+        match worker.map(|worker| catch_unwind(AssertUnwindSafe(|| worker.run()))) {
+            Ok(Ok(Ok(()))) => return,
+            Ok(Ok(Err(error))) | Err(error) => {
+                tracing::error!(%error, "a thread that serves clients has lost them");
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
+            // What it was has been said.
+            Ok(Err(_)) => tracing::error!(
+                "a thread that serves clients has failed and lost them (hint: report the lines above)"
+            ),
+        }
+        if mailbox.is_stopping() {
+            return;
+        }
+        worker = Worker::new(Arc::clone(shared), Arc::clone(mailbox));
     }
 }
 

@@ -51,6 +51,12 @@ impl Mailbox {
         self.counter.raise();
     }
 
+    /// Whether the worker was asked to end.
+    pub fn is_stopping(&self) -> bool {
+        // Acquire: pairs with the Release of `stop`.
+        self.stopping.load(Ordering::Acquire)
+    }
+
     fn take(&self) -> Vec<(Stream, String)> {
         self.counter.take();
         std::mem::take(&mut *self.streams.lock().unwrap_or_else(PoisonError::into_inner))
@@ -109,8 +115,7 @@ impl Worker {
         loop {
             let timeout = if self.again.is_empty() { LOOK } else { Duration::ZERO };
             self.poller.wait(&mut ready, Some(timeout))?;
-            // Acquire: pairs with the Release of `stop`.
-            if self.mailbox.stopping.load(Ordering::Acquire) {
+            if self.mailbox.is_stopping() {
                 return Ok(());
             }
             self.turn(&ready);

@@ -388,3 +388,18 @@ fn a_file_at_the_path_of_a_unix_socket_stays() {
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn who_connects_after_a_thread_has_failed_is_served() {
+    let ground = Ground::new("failed");
+    // Without any database a key is a defect of ours.
+    let server = Server::start(ServerOptions { databases: 0, ..ground.options() }).unwrap();
+    let mut last = connect(&server);
+    let mut bytes = Vec::new();
+    encode(&[b"GET", b"key"], &mut bytes);
+    last.write_all(&bytes).unwrap();
+    assert_eq!(last.read(&mut [0]).unwrap(), 0, "its connection ends");
+    let mut next = connect(&server);
+    next.set_read_timeout(Some(std::time::Duration::from_secs(20))).unwrap();
+    assert_eq!(ask(&mut next, &[&[b"PING"]]), [Value::Simple(b"PONG".to_vec())]);
+}
