@@ -88,9 +88,10 @@ def test_what_is_no_number_of_threads_is_refused_before_the_program_starts(binar
         assert "0 to 16" in ended.stderr
 
 
-def test_memory_that_is_given_for_free_and_written_again_keeps_to_the_budget(binary, library, tmp_path):
+@pytest.mark.parametrize("words", [[], ["hole"]])
+def test_memory_that_is_given_for_free_and_written_again_keeps_to_the_budget(binary, library, tmp_path, words):
     program = compiled(tmp_path, "far_freed")
-    ended = far(binary, ["--local", "96M"], [program, "300"])
+    ended = far(binary, ["--local", "96M"], [program, "300", *words])
     assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
     assert resident_bytes(ended.stderr) <= 96 * MEBIBYTE and "stays resident" not in ended.stderr, ended.stderr
 

@@ -203,11 +203,11 @@ pub(crate) fn advise(address: u64, bytes: u64, advice: c_int) -> io::Result<()> 
     match advice {
         libc::MADV_DONTNEED => layout::drop_content(kernel),
         // Pages that stay until the kernel wants them, and are written again without a fault, would be in no table. What the kernel takes
-        // for free it may drop at once.
-        libc::MADV_FREE => layout::drop_content(|| {
-            kernel()?;
+        // for free it may drop at once. Where a part of it is not mapped, it has taken the rest, and says the same of both calls.
+        libc::MADV_FREE => layout::drop_content(|| match kernel() {
+            Err(error) if error.raw_os_error() != Some(libc::ENOMEM) => Err(error),
             // SAFETY: the kernel has agreed that this content goes.
-            unsafe { system::advise(address, bytes, libc::MADV_DONTNEED) }
+            _ => unsafe { system::advise(address, bytes, libc::MADV_DONTNEED) },
         }),
         _ => kernel(),
     }
