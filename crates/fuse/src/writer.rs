@@ -1,7 +1,8 @@
 //! Who writes a file: a process, and whether a signal is ending it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
 const EXIT_CODE_FIELD: usize = 52 - 3;
@@ -17,14 +18,14 @@ pub(crate) struct Writer(u32);
 impl Writer {
     /// The process of a thread.
     pub(crate) fn of(thread: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{thread}/status")).unwrap_or_default();
+        let status = text(format!("/proc/{thread}/status")).unwrap_or_default();
         Self(group(&status).unwrap_or(thread))
     }
 
     /// Whether a signal is ending the thread that makes the request. A process that ends by itself without closing
     /// its files is none of these.
     pub(crate) fn is_killed(thread: u32) -> bool {
-        let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+        let stat = text(format!("/proc/{thread}/stat")).unwrap_or_default();
         exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
     }
 
@@ -67,17 +68,17 @@ impl Writer {
 /// be told.
 fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
     let threads = threads_of(process);
-    let status = fs::read_to_string(format!("/proc/{process}/status"));
+    let status = text(format!("/proc/{process}/status"));
     match (&threads, &status) {
         // It has ended since its parent named it.
-        (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Some(Vec::new()),
+        (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Some(Vec::new()),
         // It has ended and is only waited for: the kernel has closed its files. With threads left they could be theirs.
         (Some(threads), Ok(status)) if threads.len() == 1 && has_ended(status) => return Some(Vec::new()),
         _ => {}
     }
     let open = entries(format!("/proc/{process}/fdinfo"))?;
     let open = open.into_iter().map(text_of).collect::<Option<Vec<_>>>()?;
-    let maps = fs::read_to_string(format!("/proc/{process}/maps")).ok()?;
+    let maps = text(format!("/proc/{process}/maps")).ok()?;
     let has_one = open.iter().any(|text| inode_of(text) == Some(inode))
         || maps.lines().any(|line| mapped_inode(line) == Some(inode));
     // One that is ending has none any more, and nothing says what its threads had.
@@ -98,7 +99,7 @@ fn threads_of(process: u32) -> Option<Vec<u32>> {
     let paths = entries(format!("/proc/{process}/task"))?;
     let threads = paths.iter().map(|path| path.file_name()?.to_str()?.parse().ok());
     let threads = threads.collect::<Option<Vec<u32>>>()?;
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let status = text(format!("/proc/{process}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok();
     (count == Some(threads.len())).then_some(threads)
 }
@@ -108,12 +109,17 @@ fn entries(folder: String) -> Option<Vec<PathBuf>> {
     fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.path())).collect()
 }
 
+/// A file of `/proc` as text. Names of programs and of what they have mapped are bytes, which need not be text.
+fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
+
 /// What a file says that tells of a descriptor or a thread. Nothing if it cannot be read.
 fn text_of(path: PathBuf) -> Option<String> {
-    match fs::read_to_string(path) {
+    match text(path) {
         // A descriptor that another thread has closed meanwhile.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(String::new()),
-        text => text.ok(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(String::new()),
+        found => found.ok(),
     }
 }
 
@@ -281,6 +287,35 @@ mod tests {
             assert_eq!(Writer::is_killed(child.id()), expected);
             child.wait().unwrap();
         }
+    }
+
+    #[test]
+    fn a_program_whose_name_is_no_text_is_told_as_any_other() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        // The kernel cuts names at 15 bytes, also within a character.
+        let thread = nix::unistd::gettid();
+        let folder = std::env::temp_dir().join(format!("hinterland-named-{thread}"));
+        fs::create_dir(&folder).unwrap();
+        let program = folder.join(OsStr::from_bytes(b"a-writer-of-\xc3\xa4\xc3\xa4"));
+        fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let writer = Writer(child.id());
+        // It has its name a moment after it is started.
+        let name = format!("/proc/{}/comm", child.id());
+        while String::from_utf8(fs::read(&name).unwrap()).is_ok() {
+            std::thread::yield_now();
+        }
+        let threads = threads_of(child.id());
+        child.kill().unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        while !fs::read(&stat).unwrap().windows(4).any(|field| field == b") Z ") {
+            std::thread::yield_now();
+        }
+        let is_killed = writer.was_killed();
+        child.wait().unwrap();
+        fs::remove_dir_all(folder).unwrap();
+        assert_eq!((is_killed, threads), (true, Some(vec![writer.0])));
     }
 
     #[test]
