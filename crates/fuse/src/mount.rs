@@ -12,6 +12,7 @@ use nix::sys::stat::{major, makedev, minor};
 use nix::unistd::{getgid, getuid};
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -297,8 +298,8 @@ fn end(session: BackgroundSession, device: u64) -> Option<io::Result<()>> {
 /// Whether the kernel has what was mounted, but not in this namespace; false where that cannot be known.
 fn is_elsewhere(device: u64) -> bool {
     let number = format!("{}:{}", major(device), minor(device));
-    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return false };
-    let is_here = mounts.lines().any(|line| line.split(' ').nth(2) == Some(&number));
+    let Ok(mounts) = mounts() else { return false };
+    let is_here = lines(&mounts).any(|line| field(line, 2) == number.as_bytes());
     !is_here && path_of(device).exists()
 }
 
@@ -343,7 +344,7 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
     if folder == Path::new("/") {
         return Err(MountError::Root);
     }
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = mounts().unwrap_or_default();
     if !cover && is_mounted(&mounts, &folder) {
         return Err(MountError::AlreadyMounted { folder });
     }
@@ -369,35 +370,59 @@ fn check_device() -> Result<(), MountError> {
 /// `st_dev` of the pool that was just mounted on `folder`. The mount itself is not asked: whoever is killed while it waits for an answer that
 /// it would have to give itself stays for ever, because it keeps the connection open.
 fn device_of(folder: &Path) -> io::Result<u64> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mounts = mounts()?;
     let device = pools_on(&mounts, folder).last().and_then(|line| {
-        let (major, minor) = line.split(' ').nth(2)?.split_once(':')?;
+        let (major, minor) = std::str::from_utf8(field(line, 2)).ok()?.split_once(':')?;
         Some(makedev(major.parse().ok()?, minor.parse().ok()?))
     });
     device.ok_or_else(|| io::Error::other("the mount went at once"))
 }
 
+/// What is mounted where, as the kernel tells. Folders have names of any bytes, also those that others mount on.
+fn mounts() -> io::Result<Vec<u8>> {
+    fs::read("/proc/self/mountinfo")
+}
+
+fn lines(mounts: &[u8]) -> impl Iterator<Item = &[u8]> {
+    mounts.split(|byte| *byte == b'\n')
+}
+
+/// A field of a line, counted from 0; empty if it has fewer.
+fn field(line: &[u8], number: usize) -> &[u8] {
+    line.split(|byte| *byte == b' ').nth(number).unwrap_or_default()
+}
+
 /// Whether a pool is mounted on `folder`.
-fn is_mounted(mounts: &str, folder: &Path) -> bool {
+fn is_mounted(mounts: &[u8], folder: &Path) -> bool {
     pools_on(mounts, folder).next().is_some()
 }
 
 /// Lines of `/proc/self/mountinfo` that say that a pool is mounted on `folder`, the uppermost last. The fifth field is the mount point, and the
 /// kind stands behind a lone dash.
-fn pools_on<'a>(mounts: &'a str, folder: &'a Path) -> impl Iterator<Item = &'a str> {
-    mounts.lines().filter(move |line| {
-        let Some((place, kind)) = line.split_once(" - ") else { return false };
-        let is_pool = kind.split(' ').next() == Some(&format!("fuse.{KIND}"));
-        let point = place.split(' ').nth(4).unwrap_or_default();
-        is_pool && Path::new(&unescape(point)) == folder
+fn pools_on<'a>(mounts: &'a [u8], folder: &'a Path) -> impl Iterator<Item = &'a [u8]> {
+    let kind = format!("fuse.{KIND}");
+    lines(mounts).filter(move |line| {
+        let words = line.split(|byte| *byte == b' ');
+        let found = words.skip_while(|word| *word != b"-").nth(1);
+        found == Some(kind.as_bytes()) && unescape(field(line, 4)) == folder.as_os_str().as_bytes()
     })
 }
 
 /// Blanks, tabs, line ends and backslashes stand as `\` and three octal digits.
-fn unescape(field: &str) -> String {
-    [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")]
-        .iter()
-        .fold(field.to_owned(), |text, (code, character)| text.replace(code, character))
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((first, behind)) = rest.split_first() {
+        let escaped = match rest.get(..4) {
+            Some(b"\\040") => Some(b' '),
+            Some(b"\\011") => Some(b'\t'),
+            Some(b"\\012") => Some(b'\n'),
+            Some(b"\\134") => Some(b'\\'),
+            _ => None,
+        };
+        plain.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &rest[4..] } else { behind };
+    }
+    plain
 }
 
 fn refused(folder: &Path, error: io::Error) -> MountError {
@@ -420,11 +445,13 @@ mod tests {
 
     #[test]
     fn only_a_pool_mounted_on_the_very_folder_counts() {
-        let mounts = "36 35 0:44 / /a\\040b ro,nosuid - fuse.hinterland hinterland ro\n\
-                      37 35 0:45 / /c rw - tmpfs tmpfs rw\n";
+        let mounts = b"36 35 0:44 / /a\\040b ro,nosuid - fuse.hinterland hinterland ro\n\
+                      37 35 0:45 / /c rw - tmpfs tmpfs rw\n\
+                      38 35 0:46 / /d\xff\\134040 rw - fuse.hinterland hinterland rw\n";
         assert!(is_mounted(mounts, Path::new("/a b")));
         assert!(!is_mounted(mounts, Path::new("/a")));
         assert!(!is_mounted(mounts, Path::new("/c")));
+        assert!(is_mounted(mounts, Path::new(std::ffi::OsStr::from_bytes(b"/d\xff\\040"))));
     }
 
     #[test]

@@ -397,6 +397,29 @@ fn a_second_mount_on_the_same_folder_is_refused() {
 }
 
 #[test]
+fn folders_whose_names_are_no_text_are_mounted_on_as_any_other() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let Some(mount) = Mount::of(MadeUp::with(&[("a", 4)])) else { return };
+    let mut folder = mount.folder.clone().into_os_string();
+    folder.push(OsStr::from_bytes(b"-\xff \xc3"));
+    let folder = PathBuf::from(folder);
+    fs::create_dir(&folder).unwrap();
+    let options = MountOptions::new(&folder);
+    let odd = hinterland_fuse::mount(MadeUp::with(&[("b", 5)]), &options, channel().0).unwrap();
+    assert_eq!(odd.device(), fs::metadata(&folder).unwrap().dev());
+    assert_eq!(fs::read(folder.join("b")).unwrap(), pattern(5, 0));
+    let again = hinterland_fuse::mount(MadeUp::with(&[]), &options, channel().0);
+    assert!(matches!(again, Err(MountError::AlreadyMounted { .. })));
+    // Beside it, another mount goes and comes.
+    let beside = Mount::of(MadeUp::with(&[("c", 6)])).unwrap();
+    assert_eq!(fs::read(beside.path("c")).unwrap(), pattern(6, 0));
+    drop(beside);
+    assert_eq!(odd.unmount().unwrap(), Unmounted::Clean);
+    fs::remove_dir(&folder).unwrap();
+}
+
+#[test]
 fn unmounting_under_an_open_file_says_that_it_was_busy() {
     let Some(mut mount) = Mount::of(MadeUp::with(&[("a", 4)])) else { return };
     let file = File::open(mount.path("a")).unwrap();
