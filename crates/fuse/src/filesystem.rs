@@ -1,6 +1,7 @@
 //! A pool as a tree of files: finding names, telling attributes, listing folders, reading.
 
 use crate::attributes::Owner;
+use crate::coming::Coming;
 use crate::draft::Draft;
 use crate::drafts::Drafts;
 use crate::folders::Folders;
@@ -27,6 +28,8 @@ use std::time::Duration;
 pub(crate) const ATTRIBUTE_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// How long the kernel keeps that a name leads to an object: names come and go.
 pub(crate) const ENTRY_LIFETIME: Duration = Duration::from_secs(1);
+/// How often a name is asked for again when its object has gone as it was to be opened: each time somebody has replaced it meanwhile.
+const OPENS_MAX: usize = 100;
 /// The inode number of a folder in a listing that the kernel was not told of yet.
 const UNKNOWN_INODE: u64 = u32::MAX as u64;
 
@@ -50,6 +53,7 @@ pub(crate) struct PoolFiles {
     pub(crate) folders: Folders,
     pub(crate) remembered: Remembered,
     replaced: Replaced,
+    coming: Coming,
     /// Held while names change, so that each change sees all of the one before. Taken before any draft.
     names: Mutex<()>,
     open_folders: Mutex<HashMap<u64, OpenFolder>>,
@@ -86,6 +90,7 @@ impl PoolFiles {
             folders: Folders::default(),
             remembered: Remembered::default(),
             replaced: Replaced::default(),
+            coming: Coming::default(),
             names: Mutex::default(),
             open_folders: Mutex::default(),
             listing_count: AtomicU64::new(0),
@@ -168,15 +173,16 @@ impl PoolFiles {
         Ok(join(&folder, name))
     }
 
-    pub(crate) fn find(&self, parent: INodeNo, name: &OsStr) -> Result<Found, Errno> {
+    pub(crate) fn find(&self, parent: INodeNo, name: &OsStr, thread: u32) -> Result<Found, Errno> {
         if name.to_str().is_none() {
             // Nothing can have that name; that is an error only for who wants to give it.
             return Err(Errno::ENOENT);
         }
-        self.find_path(&self.path(parent, name)?)
+        self.find_path(&self.path(parent, name)?, Some(thread))
     }
 
-    fn find_path(&self, path: &str) -> Result<Found, Errno> {
+    /// What has a name; `thread` is who asks, if it may be about to open it.
+    fn find_path(&self, path: &str, thread: Option<u32>) -> Result<Found, Errno> {
         let object = ObjectName::parse(path).map_err(|_| Errno::ENOENT)?;
         if let Some(draft) = self.drafts.at(path)
             && let Some(found) = self.enter_draft(&draft)
@@ -184,13 +190,43 @@ impl PoolFiles {
             return Ok(found);
         }
         let found = self.source.stat(&object).map_err(|error| logged("lookup", path, &error))?;
-        if let Some(info) = found.filter(|info| info.state == ObjectState::Sealed) {
+        if let Some(mut info) = found.filter(|info| info.state == ObjectState::Sealed) {
+            if let Some(thread) = thread.filter(|thread| self.coming.is_told(*thread, path))
+                && let Ok(Some((opened, contents))) = self.open_named(&object)
+            {
+                self.coming.opened(thread, opened.object, contents);
+                info = opened;
+            }
             return self.enter_file(Arc::new(info)).ok_or(Errno::EIO);
         }
         if self.has_folder(path)? {
             return Ok(self.enter_folder(path));
         }
         Err(Errno::ENOENT)
+    }
+
+    /// Opens what has a name at this moment, however often others replace it; nothing if no object has it.
+    pub(crate) fn open_named(
+        &self,
+        name: &ObjectName,
+    ) -> Result<Option<(ObjectInfo, Contents)>, SourceError> {
+        let mut tries = 0;
+        loop {
+            let known = self.source.stat(name)?;
+            let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) else { return Ok(None) };
+            tries += 1;
+            match self.source.open(&info) {
+                Err(error) if error.code == nix::libc::ENOENT && tries < OPENS_MAX => {}
+                opened => return Ok(Some((info, opened?))),
+            }
+        }
+    }
+
+    /// A thread that opens a file to read it is told to look its name up again: what it finds then is opened for it at once.
+    pub(crate) fn tell(&self, thread: u32, inode: INodeNo) {
+        if let Ok(info) = self.file(inode) {
+            self.coming.tell(thread, info.name.as_str());
+        }
     }
 
     pub(crate) fn has_folder(&self, path: &str) -> Result<bool, Errno> {
@@ -234,7 +270,9 @@ impl PoolFiles {
         reply: &ReplyOpen,
     ) -> Result<Arc<OpenFile>, Errno> {
         let info = self.file(inode)?;
-        if self.open_files.file(inode.0).is_some()
+        let opened = self.coming.take(thread, info.object);
+        if opened.is_none()
+            && self.open_files.file(inode.0).is_some()
             && self.is_replaced(&info)
             && self.open_files.refuse(inode.0, thread)
         {
@@ -247,7 +285,8 @@ impl PoolFiles {
         if info.state == ObjectState::Writing {
             return Err(Errno::ESTALE);
         }
-        let contents = self.source.open(&info).map_err(|error| match error.code {
+        let opened = opened.map_or_else(|| self.source.open(&info), Ok);
+        let contents = opened.map_err(|error| match error.code {
             // Its name is another one's: the kernel looks it up again.
             nix::libc::ENOENT => {
                 self.replaced.note(info.name.as_str());
@@ -340,7 +379,7 @@ impl PoolFiles {
         match child {
             Child::Folder => Some(self.enter_folder(&join(folder, name))),
             Child::File(info) if info.state == ObjectState::Writing => {
-                self.find_path(&join(folder, name)).ok()
+                self.find_path(&join(folder, name), None).ok()
             }
             Child::File(info) => self.enter_file(info.clone()),
         }

@@ -18,6 +18,7 @@
 //! | `folders` | folders that were made and hold nothing yet |
 //! | `remembered` | modes, owners and times, which the pool does not keep |
 //! | `replaced` | names that other hosts have lately given to other objects |
+//! | `coming` | threads that look a name up again, and what was opened for them |
 //! | `filesystem` | the tree of files: finding, listing, reading |
 //! | `opening` | opening, writing, closing and publishing |
 //! | `names` | removing and renaming |
@@ -44,6 +45,7 @@
 
 mod absence;
 mod attributes;
+mod coming;
 mod contents;
 mod draft;
 mod drafts;

@@ -162,9 +162,8 @@ impl PoolFiles {
                 return Ok(());
             }
         }
-        let known = self.source.stat(&info.name).map_err(|error| logged("opening", path, &error))?;
-        let Some(info) = known.filter(|info| info.state == ObjectState::Sealed) else { return Ok(()) };
-        let contents = self.source.open(&info).map_err(|error| logged("opening", path, &error))?;
+        let known = self.open_named(&info.name).map_err(|error| logged("opening", path, &error))?;
+        let Some((info, contents)) = known else { return Ok(()) };
         let number = self.drafts.next_inode();
         let info = Arc::new(info);
         self.remembered.goes_on(info.object.0, number);

@@ -84,8 +84,8 @@ impl Filesystem for PoolFiles {
         let _ = ended.send(());
     }
 
-    fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.find(parent, name) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.find(parent, name, request.pid()) {
             Ok(found) => enter(reply, &found),
             Err(error) => reply.error(error),
         }
@@ -257,7 +257,12 @@ impl Filesystem for PoolFiles {
                 return reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
             }
             Ok(false) => {}
-            Err(error) => return reply.error(error),
+            Err(error) => {
+                if !writes {
+                    self.tell(request.pid(), inode);
+                }
+                return reply.error(error);
+            }
         }
         let handle = FileHandle(0);
         match self.open_file(inode, request.pid(), &reply).as_deref() {
@@ -265,7 +270,10 @@ impl Filesystem for PoolFiles {
                 reply.opened_passthrough(handle, FopenFlags::FOPEN_NOFLUSH, backing);
             }
             Ok(_) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_NOFLUSH),
-            Err(error) => reply.error(*error),
+            Err(error) => {
+                self.tell(request.pid(), inode);
+                reply.error(*error);
+            }
         }
     }
 

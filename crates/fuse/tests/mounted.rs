@@ -22,6 +22,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+const ENOENT: i32 = 2;
 const EIO: i32 = 5;
 const EROFS: i32 = 30;
 
@@ -113,7 +114,13 @@ impl Source for MadeUp {
     }
 
     fn open(&self, info: &ObjectInfo) -> Result<Contents, SourceError> {
-        let bytes = self.bytes(info.name.as_str());
+        let there = self.objects.lock().unwrap().get(&info.name).cloned();
+        let Some((_, bytes)) = there.filter(|(known, _)| known.object == info.object) else {
+            return Err(SourceError {
+                code: ENOENT,
+                text: "there is no such object (hint: a test)".to_owned(),
+            });
+        };
         if !info.name.as_str().starts_with("local/") {
             let (broken, reads) = (self.broken.clone(), self.remote_reads.clone());
             return Ok(Contents::Remote(Box::new(Remote { bytes, broken, reads })));
@@ -348,6 +355,39 @@ fn a_name_put_again_leads_to_the_new_object() {
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(fs::read(mount.path("a")).unwrap(), [9; 20]);
     assert_eq!(fs::metadata(mount.path("a")).unwrap().ino(), 5000);
+}
+
+#[test]
+fn a_name_that_is_replaced_all_the_time_can_be_opened() {
+    const OPENS: u32 = 1000;
+    let source = MadeUp::with(&[("restless", 1)]);
+    let Some(mount) = Mount::of(source.clone()) else { return };
+    let (replaced, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 1.. {
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+                source.add("restless", 2000 + version, version.to_le_bytes().to_vec());
+                replaced.store(version, Ordering::Release);
+                std::thread::sleep(Duration::from_micros(20));
+            }
+        });
+        while replaced.load(Ordering::Acquire) == 0 {
+            std::thread::yield_now();
+        }
+        let failed = (0..OPENS).find_map(|_| {
+            let least = replaced.load(Ordering::Acquire);
+            let version = match fs::read(mount.path("restless")) {
+                Ok(bytes) => u64::from_le_bytes(bytes.try_into().unwrap()),
+                Err(error) => return Some(error.to_string()),
+            };
+            (version < least).then(|| format!("version {version} after {least}"))
+        });
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, None);
+    });
 }
 
 #[test]
