@@ -1,8 +1,10 @@
 """The hash table of examples/table: programs of two racks share it without a server for it, and one that dies harms nobody."""
 
 import random
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 
@@ -60,6 +62,23 @@ def test_programs_of_two_racks_see_one_table(racks, redis):
         assert client.mget(keys) == [plain.get(key) for key in keys]
         assert client.exists(*keys) == len(plain)
     assert clients[0].info()["remembered"] > 0 and clients[2].info()["remembered"] == 0
+
+
+def test_more_clients_than_descriptors_end_no_server(racks, redis):
+    a, b, serve = racks
+    process, port = serve(b)
+    client = redis.Redis(port=port)
+    client.set("key", "value")
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (16, 16))
+    many = [socket.create_connection(("127.0.0.1", port)) for _ in range(24)]
+    # Those of them that were taken are answered, and the first one still is.
+    many[0].sendall(b"PING\r\n")
+    assert many[0].recv(7) == b"+PONG\r\n"
+    assert client.get("key") == b"value"
+    for connection in many:
+        connection.close()
+    late = redis.Redis(port=port)
+    assert late.get("key") == b"value" and process.poll() is None
 
 
 def test_a_program_that_is_killed_while_it_writes_harms_nobody(racks, redis):

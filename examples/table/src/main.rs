@@ -176,7 +176,7 @@ fn run(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
             let table = Arc::new(Table::open(memory, !forgetful)?);
             let listener = TcpListener::bind(listen)?;
             println!("{}", listener.local_addr()?);
-            server::serve(&listener, &table)?;
+            server::serve(&listener, &table);
         }
     }
     Ok(())

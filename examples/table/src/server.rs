@@ -7,27 +7,36 @@ use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 /// A request that is longer than any that a table can take.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// Serves connections until listening fails.
-///
-/// # Errors
-/// [`io::Error`] of the listening socket.
-pub fn serve<M: Memory + Send + Sync + 'static>(
-    listener: &TcpListener,
-    table: &Arc<Table<M>>,
-) -> io::Result<()> {
+/// Pause after a connection that could not be taken: descriptors and threads come back as clients leave.
+const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
+
+/// Serves connections for as long as the program runs. One that cannot be taken, for want of descriptors or of a thread, harms no other.
+pub fn serve<M: Memory + Send + Sync + 'static>(listener: &TcpListener, table: &Arc<Table<M>>) -> ! {
+    let mut is_said = false;
     loop {
-        let (stream, _) = listener.accept()?;
-        let table = Arc::clone(table);
-        std::thread::Builder::new().spawn(move || {
-            // A client that goes away is no news.
-            let _ = converse(stream, &table);
-        })?;
+        let taken = listener.accept().and_then(|(stream, _)| {
+            let table = Arc::clone(table);
+            std::thread::Builder::new().spawn(move || {
+                // A client that goes away is no news.
+                let _ = converse(stream, &table);
+            })
+        });
+        let Err(error) = taken else {
+            is_said = false;
+            continue;
+        };
+        if !std::mem::replace(&mut is_said, true) {
+            // Whoever reads that may have gone.
+            let _ = writeln!(io::stderr(), "a client could not be taken: {error} (hint: raise `ulimit -n`)");
+        }
+        std::thread::sleep(REFUSAL_PAUSE);
     }
 }
 
