@@ -12,7 +12,7 @@ import sys
 
 import pytest
 from faults import MEBIBYTE, wait_until
-from test_mount_writing import Mount, code_of, names, pytestmark  # noqa: F401
+from test_mount_writing import Mount, code_of, content, names, pytestmark  # noqa: F401
 
 
 @pytest.fixture
@@ -259,3 +259,73 @@ def test_times_before_1970_are_what_was_set(mount):
     for time in (-1_500_000_001, -1, -2_000_000_000, -999_999_999, 1_500_000_000):
         os.utime(mount / "file", ns=(time, time))
         assert (mount / "file").stat().st_mtime_ns == time
+
+
+# Opens a file and writes to it, leaves its descriptor to a process that is nobody's child when this one closes it, and has that one go on.
+LEFT_BEHIND = """
+import os, sys
+target = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+for _ in range(int(sys.argv[3])):
+    os.write(target, b"a" * 1_000_000)
+(waits, go), (hears, tell) = os.pipe(), os.pipe()
+if (child := os.fork()) == 0:
+    if os.fork() == 0:
+        os.close(go)
+        os.read(waits, 1)
+        assert os.pread(target, 3, 0) == b"aaa"
+        if sys.argv[2] == "cut":
+            os.ftruncate(target, 1_000_000)
+        os.pwrite(target, b"b" * 10, 500_000)
+        os.close(target)
+        os.write(tell, b"written")
+    os._exit(0)
+os.waitpid(child, 0)
+os.close(tell)
+os.close(target)
+print("closed", flush=True)
+sys.stdin.readline()
+os.close(go)
+print(os.read(hears, 10).decode(), flush=True)
+"""
+
+
+def start_left_behind(mount, how, pieces=40):
+    program = subprocess.Popen(
+        [sys.executable, "-c", LEFT_BEHIND, mount / "left", how, str(pieces)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout.readline() == "closed\n"
+    sealed(mount / "left")
+    assert (mount / "left").stat().st_size == pieces * 1_000_000
+    return program
+
+
+@pytest.mark.parametrize("how", ["write", "cut"])
+def test_a_descriptor_that_is_left_to_a_process_without_a_parent_writes_on(mount, node, how):
+    said, _ = start_left_behind(mount, how).communicate("go on\n", timeout=60)
+    assert said == "written\n", mount.words()
+    bytes_left = 1_000_000 if how == "cut" else 40_000_000
+    expected = b"a" * 500_000 + b"b" * 10 + b"a" * (bytes_left - 500_010)
+    sealed(mount / "left")
+    assert (mount / "left").read_bytes() == expected
+    wait_until(lambda: content(node, "left") == expected)
+
+
+def test_a_descriptor_that_is_left_writes_over_nothing_that_others_have_written(mount, node):
+    program = start_left_behind(mount, "write")
+    (mount / "new").write_bytes(b"new")
+    sealed(mount / "new")
+    os.rename(mount / "new", mount / "left")
+    said, _ = program.communicate("go on\n", timeout=60)
+    assert said == "\n" and "others have written it" in mount.words()
+    assert (mount / "left").read_bytes() == b"new" and names(node) == ["left"]
+
+
+def test_a_descriptor_that_is_left_to_a_file_that_was_removed_brings_nothing_back(mount, node):
+    program = start_left_behind(mount, "write", 1)
+    (mount / "left").unlink()
+    said, _ = program.communicate("go on\n", timeout=60)
+    assert said == "written\n" and names(node) == [] and os.listdir(mount.folder) == []

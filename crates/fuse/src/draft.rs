@@ -284,6 +284,17 @@ impl Inner {
         })
     }
 
+    /// It was published, and is written on from the object, or from what is here; without a name if it was removed since.
+    pub(crate) fn go_on(&mut self, info: &Arc<ObjectInfo>, file: Option<OpenFile>, has_name: bool) {
+        if let Some(file) = file {
+            self.contents = Contents::of(file, info.bytes);
+        }
+        self.name = has_name.then(|| info.name.clone());
+        self.before = has_name.then(|| Arc::clone(info));
+        (self.put, self.taken, self.covers) = (None, None, None);
+        (self.fate, self.is_closed) = (Fate::Open, false);
+    }
+
     /// Notes who wrote, if a program did and not the kernel by itself.
     pub(crate) fn written_by(&mut self, thread: u32) {
         self.writer = Writer::of(thread);

@@ -131,6 +131,11 @@ impl Drafts {
         }
     }
 
+    /// Gives a file that had none a name.
+    pub(crate) fn name_again(&self, path: &str, inode: u64) {
+        self.lock().by_name.insert(path.to_owned(), inode);
+    }
+
     /// Forgets the name of a file; it is still found by its number.
     pub(crate) fn remove_name(&self, path: &str, inode: u64) {
         let mut table = self.lock();

@@ -338,7 +338,8 @@ impl PoolFiles {
     ) -> Result<usize, Errno> {
         if let Some(draft) = self.drafts.find(inode.0) {
             buffer.resize(buffer.len().max(size as usize), 0);
-            let inner = draft.lock();
+            let mut inner = draft.lock();
+            self.reach_published(&mut inner);
             let read = inner.read(offset, &mut buffer[..size as usize]);
             return read.map_err(|error| logged("read", inner.shown(), &error));
         }

@@ -182,6 +182,7 @@ impl PoolFiles {
         data: &[u8],
     ) -> Result<(), Errno> {
         let draft = self.drafts.find(inode.0).ok_or(Errno::EBADF)?;
+        self.go_on(&draft)?;
         let mut inner = draft.lock();
         if let Some(thread) = thread {
             inner.written_by(thread);
@@ -192,9 +193,47 @@ impl PoolFiles {
         Ok(())
     }
 
+    /// A descriptor of a file changes it that was published: nobody could know of it, as it was on its way through a socket, or of a process
+    /// whose parent had ended. It is written on from what was published, under the name that this has now, and published again.
+    pub(crate) fn go_on(&self, draft: &Draft) -> Result<(), Errno> {
+        if !matches!(draft.lock().fate, Fate::Published(_)) {
+            return Ok(());
+        }
+        let _names = self.names();
+        let mut inner = draft.lock();
+        let Fate::Published(published) = &inner.fate else { return Ok(()) };
+        // By its identifier: it may have another name since.
+        let info = self.file(INodeNo(draft.inode)).ok().filter(|info| info.object == published.object);
+        let info = info.unwrap_or_else(|| Arc::clone(published));
+        let path = info.name.as_str();
+        let said = |error: SourceError| logged("writing", path, &error);
+        let found = self.source.stat(&info.name).map_err(said)?;
+        let is_other = found.as_ref().is_some_and(|found| found.object != info.object);
+        if is_other || self.drafts.at(path).is_some() {
+            let text = "others have written it since it was published (hint: close it last)".to_owned();
+            return Err(said(SourceError { code: libc::EIO, text }));
+        }
+        // Of a file that was removed since, nothing is to come, and only this has its bytes.
+        let file = if found.is_some() || inner.contents.needs_pool() {
+            let gone = |error| match error {
+                SourceError { code: libc::ENOENT, text } => SourceError { code: libc::EIO, text },
+                other => other,
+            };
+            Some(OpenFile::plain(self.source.open(&info).map_err(gone).map_err(said)?))
+        } else {
+            None
+        };
+        inner.go_on(&info, file, found.is_some());
+        if found.is_some() {
+            self.drafts.name_again(path, draft.inode);
+        }
+        Ok(())
+    }
+
     /// Makes a file longer, or a part of it zeros.
     pub(crate) fn allocate(&self, inode: INodeNo, offset: u64, length: u64, mode: i32) -> Result<(), Errno> {
         let draft = self.drafts.find(inode.0).ok_or(Errno::EBADF)?;
+        self.go_on(&draft)?;
         let mut inner = draft.lock();
         let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
         let keeps = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
@@ -331,6 +370,16 @@ impl PoolFiles {
             Ok(contents) => inner.contents.replace_by(OpenFile::plain(contents)),
             // They go on with what is here.
             Err(error) => tracing::warn!("{} cannot be read where it lies: {error}", info.name),
+        }
+    }
+
+    /// The last who has a file open that was published reads it once more: a part of its bytes may lie in the pool only.
+    pub(crate) fn reach_published(&self, inner: &mut crate::draft::Inner) {
+        if let Fate::Published(info) = &inner.fate
+            && inner.contents.needs_pool()
+        {
+            let info = Arc::clone(info);
+            self.read_published(inner, &info);
         }
     }
 

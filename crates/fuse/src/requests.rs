@@ -113,7 +113,7 @@ impl Filesystem for PoolFiles {
         accessed: Option<TimeOrNow>,
         modified: Option<TimeOrNow>,
         _changed: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _made: Option<SystemTime>,
         _status: Option<SystemTime>,
         _backup: Option<SystemTime>,
@@ -121,7 +121,8 @@ impl Filesystem for PoolFiles {
         reply: ReplyAttr,
     ) {
         let changes = Changes { mode, user, group, bytes, accessed, modified };
-        match self.change(request.pid(), inode, changes) {
+        let is_open = handle.is_some_and(|handle| handle.0 == DRAFT_WRITING);
+        match self.change(request.pid(), inode, is_open, changes) {
             Ok((found, lifetime)) => reply.attr(&lifetime, &found),
             Err(error) => reply.error(error),
         }

@@ -23,17 +23,21 @@ pub(crate) struct Changes {
 }
 
 impl PoolFiles {
-    /// Sets the length, or what the mount remembers.
+    /// Sets the length, or what the mount remembers; `is_open` if by a descriptor for writing.
     pub(crate) fn change(
         &self,
         thread: u32,
         inode: INodeNo,
+        is_open: bool,
         changes: Changes,
     ) -> Result<(FileAttr, Duration), Errno> {
         if !self.owner.writable {
             return Err(Errno::EROFS);
         }
         if let Some(bytes) = changes.bytes {
+            if is_open {
+                self.drafts.find(inode.0).map_or(Ok(()), |draft| self.go_on(&draft))?;
+            }
             self.set_length(thread, inode, bytes)?;
         }
         match self.entry(inode)? {
