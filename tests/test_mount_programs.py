@@ -329,3 +329,22 @@ def test_a_descriptor_that_is_left_to_a_file_that_was_removed_brings_nothing_bac
     (mount / "left").unlink()
     said, _ = program.communicate("go on\n", timeout=60)
     assert said == "written\n" and names(node) == [] and os.listdir(mount.folder) == []
+
+
+def test_removing_and_renaming_a_file_touches_no_region_that_has_its_name_since(mount, node):
+    for name in ("file", "third", "written"):
+        (mount / name).write_bytes(b"x")
+        sealed(mount / name)
+    with open(mount / "written", "r+b") as writer:
+        writer.write(b"y")
+        writer.flush()
+        for name in ("file", "written"):
+            (mount / name).stat()
+            node.run("rm", name)
+            node.run("region", "create", name, "1M")
+        assert code_of(lambda: os.unlink(mount / "file")) == errno.ENOENT
+        assert code_of(lambda: os.rename(mount / "written", mount / "other")) == errno.EBUSY
+        assert code_of(lambda: os.rename(mount / "third", mount / "written")) == errno.EBUSY
+        assert names(node) == ["file", "third", "written"]
+        os.unlink(mount / "written")
+    assert names(node) == ["file", "third", "written"] and os.listdir(mount.folder) == ["third"]

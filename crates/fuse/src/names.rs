@@ -50,11 +50,15 @@ impl PoolFiles {
             self.drafts.remove_name(&path, draft.inode);
             self.drafts.give_back(draft.inode);
         }
-        match self.source.remove(&name) {
-            Ok(()) => found = true,
-            // Nothing is there, or only what another mount is writing.
-            Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
-            Err(error) => return Err(logged("removing", &path, &error)),
+        // A region that another host has made under the name since it was looked up is no file, and stays.
+        let known = self.source.stat(&name).map_err(|error| logged("removing", &path, &error))?;
+        if known.is_some_and(|info| info.state == ObjectState::Sealed) {
+            match self.source.remove(&name) {
+                Ok(()) => found = true,
+                // It has just gone, or another mount is writing another one.
+                Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
+                Err(error) => return Err(logged("removing", &path, &error)),
+            }
         }
         self.keep_folder_of(&path);
         if found { Ok(()) } else { Err(Errno::ENOENT) }
@@ -151,6 +155,18 @@ impl PoolFiles {
         there: Option<Thing>,
     ) -> Result<(), Errno> {
         let said = |error: SourceError| logged("renaming", from.0, &error);
+        // What is being written was found without asking what has its name in the pool by now.
+        for (thing, name) in [(Some(&here), from.1), (there.as_ref(), to.1)] {
+            if matches!(thing, Some(Thing::Draft(_)))
+                && self
+                    .source
+                    .stat(name)
+                    .map_err(said)?
+                    .is_some_and(|info| info.state == ObjectState::Mutable)
+            {
+                return Err(said(is_region(name)));
+            }
+        }
         let mut covered = None;
         match there {
             // What is replaced is open somewhere perhaps: it goes on without a name.
