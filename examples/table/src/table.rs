@@ -133,10 +133,9 @@ impl<M: Memory> Table<M> {
         memory.read(0, &mut header)?;
         let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().unwrap_or_default());
         let (buckets, memory_bytes) = (word(8), word(16));
-        if word(0) != MAGIC
-            || !buckets.is_power_of_two()
-            || BUCKETS_AT + buckets * BUCKET_BYTES > memory_bytes
-        {
+        // Any program may have written there.
+        let end = buckets.checked_mul(BUCKET_BYTES).and_then(|bytes| bytes.checked_add(BUCKETS_AT));
+        if word(0) != MAGIC || !buckets.is_power_of_two() || end.is_none_or(|end| end > memory_bytes) {
             return Err(TableError::NoTable);
         }
         Ok(Self {

@@ -257,3 +257,14 @@ fn what_is_no_table_or_too_long_is_refused() {
     assert!(matches!(table.set(b"k", &vec![0; 300_000]), Err(TableError::TooLong(300_001))));
     assert!(!table.get(b"k", &mut Vec::new()).unwrap());
 }
+
+#[test]
+fn a_header_with_more_buckets_than_there_can_be_is_no_table() {
+    let memory = Shared(Arc::new(ProcessMemory::new(1 << 20)));
+    Table::create(memory.clone(), 1 << 20).unwrap();
+    for buckets in [0, 3, 1 << 13, 1 << 57, 1 << 63] {
+        memory.write(8, &u64::to_le_bytes(buckets)).unwrap();
+        let opened = Table::open(memory.clone(), true);
+        assert!(matches!(opened, Err(TableError::NoTable)), "{buckets} buckets");
+    }
+}
