@@ -88,6 +88,13 @@ def test_what_is_no_number_of_threads_is_refused_before_the_program_starts(binar
         assert "0 to 16" in ended.stderr
 
 
+def test_a_program_whose_name_the_kernel_cuts_within_a_character_has_far_memory(binary, library, tmp_path):
+    program = compiled(tmp_path, "far_freed").rename(tmp_path / "a-program-for-ää")
+    ended = far(binary, ["--local", "96M"], [program, "200"])
+    assert ended.returncode == 0 and ended.stdout == "right\n", ended.stderr
+    assert re.search(r"lz4: [1-9]\d* MiB out", ended.stderr), ended.stderr
+
+
 @pytest.mark.parametrize("words", [[], ["hole"]])
 def test_memory_that_is_given_for_free_and_written_again_keeps_to_the_budget(binary, library, tmp_path, words):
     program = compiled(tmp_path, "far_freed")

@@ -7,7 +7,7 @@
 use crate::engine::Engine;
 use crate::evict;
 use crate::words::say;
-use hinterland_os::process::ProcessHandle;
+use hinterland_os::process::{ProcessHandle, text_of};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -56,7 +56,7 @@ fn living_or_over(engine: &Engine, is_late: bool) -> Option<Vec<i32>> {
 }
 
 fn name(process: i32) -> String {
-    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    let name = text_of(format!("/proc/{process}/comm")).unwrap_or_default();
     name.trim_end().chars().filter(|one| !one.is_control()).collect()
 }
 

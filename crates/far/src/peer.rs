@@ -2,6 +2,7 @@
 
 use crate::engine::{Known, Space};
 use crate::evict;
+use hinterland_os::process::text_of;
 
 /// A process that greets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +20,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// What is known of a process; `None` if it has ended.
     pub(crate) fn of(process: i32) -> Option<Self> {
-        Self::parse(process, &std::fs::read_to_string(format!("/proc/{process}/status")).ok()?)
+        Self::parse(process, &text_of(format!("/proc/{process}/status")).ok()?)
     }
 
     /// Its space, if it is a child of `fork` that greets. A child's space is there before the child runs, so that where its parent has forked only one
@@ -112,5 +113,14 @@ mod tests {
         let own = std::process::id();
         assert_eq!(Peer::of(own as i32).map(|peer| peer.process), Some(own as i32));
         assert_eq!(Peer::of(i32::MAX), None);
+        // The kernel cuts the name at 15 bytes, which is within a character here.
+        let named = std::thread::spawn(|| {
+            hinterland_os::process::name_thread("a-program-for-ää");
+            let own = std::fs::read_link("/proc/thread-self").unwrap();
+            let thread = own.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap();
+            (thread, Peer::of(thread).map(|peer| peer.process))
+        });
+        let (thread, peer) = named.join().unwrap();
+        assert_eq!(peer, Some(thread));
     }
 }

@@ -1,8 +1,9 @@
 //! Who writes a file: a process, and whether a signal is ending it.
 
+use hinterland_os::process;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Fields of `/proc/PID/stat` behind the name in parentheses: the 52nd is the status that a process ends with.
 const EXIT_CODE_FIELD: usize = 52 - 3;
@@ -18,14 +19,14 @@ pub(crate) struct Writer(u32);
 impl Writer {
     /// The process of a thread.
     pub(crate) fn of(thread: u32) -> Self {
-        let status = text(format!("/proc/{thread}/status")).unwrap_or_default();
+        let status = process::text_of(format!("/proc/{thread}/status")).unwrap_or_default();
         Self(group(&status).unwrap_or(thread))
     }
 
     /// Whether a signal is ending the thread that makes the request. A process that ends by itself without closing
     /// its files is none of these.
     pub(crate) fn is_killed(thread: u32) -> bool {
-        let stat = text(format!("/proc/{thread}/stat")).unwrap_or_default();
+        let stat = process::text_of(format!("/proc/{thread}/stat")).unwrap_or_default();
         exit_code(&stat).is_some_and(|code| code & SIGNAL_BITS != 0)
     }
 
@@ -68,7 +69,7 @@ impl Writer {
 /// be told.
 fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
     let threads = threads_of(process);
-    let status = text(format!("/proc/{process}/status"));
+    let status = process::text_of(format!("/proc/{process}/status"));
     match (&threads, &status) {
         // It has ended since its parent named it.
         (_, Err(error)) if error.kind() == io::ErrorKind::NotFound => return Some(Vec::new()),
@@ -78,7 +79,7 @@ fn children_without(process: u32, inode: u64) -> Option<Vec<u32>> {
     }
     let open = entries(format!("/proc/{process}/fdinfo"))?;
     let open = open.into_iter().map(text_of).collect::<Option<Vec<_>>>()?;
-    let maps = text(format!("/proc/{process}/maps")).ok()?;
+    let maps = process::text_of(format!("/proc/{process}/maps")).ok()?;
     let has_one = open.iter().any(|text| inode_of(text) == Some(inode))
         || maps.lines().any(|line| mapped_inode(line) == Some(inode));
     // One that is ending has none any more, and nothing says what its threads had.
@@ -99,7 +100,7 @@ fn threads_of(process: u32) -> Option<Vec<u32>> {
     let paths = entries(format!("/proc/{process}/task"))?;
     let threads = paths.iter().map(|path| path.file_name()?.to_str()?.parse().ok());
     let threads = threads.collect::<Option<Vec<u32>>>()?;
-    let status = text(format!("/proc/{process}/status")).ok()?;
+    let status = process::text_of(format!("/proc/{process}/status")).ok()?;
     let count = status.lines().find_map(|line| line.strip_prefix("Threads:"))?.trim().parse().ok();
     (count == Some(threads.len())).then_some(threads)
 }
@@ -109,14 +110,9 @@ fn entries(folder: String) -> Option<Vec<PathBuf>> {
     fs::read_dir(folder).ok()?.map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// A file of `/proc` as text. Names of programs and of what they have mapped are bytes, which need not be text.
-fn text(path: impl AsRef<Path>) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
-}
-
 /// What a file says that tells of a descriptor or a thread. Nothing if it cannot be read.
 fn text_of(path: PathBuf) -> Option<String> {
-    match text(path) {
+    match process::text_of(path) {
         // A descriptor that another thread has closed meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Some(String::new()),
         found => found.ok(),

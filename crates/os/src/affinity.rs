@@ -111,7 +111,7 @@ impl CoreSet {
 
 /// The processor that a thread, also one of another process, ran on last; `None` if there is no such thread.
 pub fn core_of_thread(thread: i32) -> Option<usize> {
-    let text = std::fs::read_to_string(format!("/proc/{thread}/stat")).ok()?;
+    let text = crate::process::text_of(format!("/proc/{thread}/stat")).ok()?;
     // The name in brackets may hold anything; the processor is the 37th word behind it.
     let (_, rest) = text.rsplit_once(") ")?;
     rest.split(' ').nth(36)?.parse().ok()

@@ -1,14 +1,15 @@
 //! Mounts that a machine is to have and has not: `/etc/fstab` beside `/proc/self/mountinfo`.
 
 use crate::control_groups::unescaped;
+use crate::process::text_of;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The mount point at or above a path where `/etc/fstab` has something mounted, at the machine's start or at its first use, and nothing is. What
 /// is written there now would lie on another disk, and what lies on the right one is not to be seen.
 pub fn unmounted_point(path: &Path) -> Option<PathBuf> {
-    let fstab = fs::read_to_string("/etc/fstab").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let fstab = text_of("/etc/fstab").ok()?;
+    let mounts = text_of("/proc/self/mountinfo").ok()?;
     // Its last part may be one that is to be made.
     let path = fs::canonicalize(path).or_else(|_| std::path::absolute(path)).ok()?;
     unmounted(&path, &fstab, &mounts)

@@ -156,7 +156,7 @@ pub(crate) fn is_huge_tmpfs(file: BorrowedFd<'_>) -> bool {
         return false;
     }
     let device = format!("{}:{}", libc::major(status.st_dev), libc::minor(status.st_dev));
-    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else { return false };
+    let Ok(mounts) = crate::process::text_of("/proc/self/mountinfo") else { return false };
     // Fields: id, parent, major:minor, root, mount point, options, ..., "-", type, source, options of the file system.
     let line = mounts.lines().find(|line| line.split(' ').nth(2) == Some(device.as_str()));
     match line.and_then(|line| line.rsplit(' ').next()) {

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::OsError;
+use crate::process;
 
 /// The mappings of a process, in order, with their flags as the kernel names them, two letters each. The kernel walks all memory of the process for that.
 ///
@@ -14,7 +15,7 @@ pub fn flags_of_process<T>(
     mut look: impl FnMut(Range<u64>, &str) -> Option<T>,
 ) -> Result<Vec<T>, OsError> {
     let path = format!("/proc/{process}/smaps");
-    let text = std::fs::read_to_string(&path).map_err(|error| OsError::system("reading", path, error))?;
+    let text = process::text_of(&path).map_err(|error| OsError::system("reading", path, error))?;
     Ok(parse(&text, &mut look))
 }
 

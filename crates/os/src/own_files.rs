@@ -134,8 +134,10 @@ fn query(maps: &File, address: u64) -> Result<Option<FileMapping>, OsError> {
 
 /// Looks through the text of all mappings.
 fn search(mut maps: File, address: u64) -> Result<Option<FileMapping>, OsError> {
-    let mut text = String::new();
-    maps.read_to_string(&mut text).map_err(|error| OsError::system("read", "/proc/self/maps", error))?;
+    let mut bytes = Vec::new();
+    maps.read_to_end(&mut bytes).map_err(|error| OsError::system("read", "/proc/self/maps", error))?;
+    // Names of files need not be text.
+    let text = String::from_utf8_lossy(&bytes);
     let around = |mapping: &FileMapping| address >= mapping.start && address < mapping.end;
     Ok(text.lines().filter_map(line).find(around).filter(|mapping| mapping.file.inode != 0))
 }

@@ -1,10 +1,23 @@
 //! Processes and threads: names, the fate of children, and being told when another process ends.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::error::{OsError, check};
+
+/// A file of the kernel, such as those of `/proc`, as text. Names of programs, files and mount points stand there as bytes, which need not be
+/// text: the kernel cuts the names of programs at 15 of them, also within a character. What is none is replaced.
+///
+/// # Errors
+/// As of [`std::fs::read`].
+pub fn text_of(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = std::fs::read(path)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
 
 /// Names the calling thread, as `ps -L` and `top -H` show it; the kernel keeps the first 15 bytes.
 pub fn name_thread(name: &str) {

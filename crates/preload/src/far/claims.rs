@@ -5,6 +5,7 @@ use super::rights::Next;
 use super::{calls, is_active, layout, link, mover, reserved};
 use crate::cancel::uncancelled;
 use hinterland_farplan::PAGE;
+use hinterland_os::process;
 use libc::{c_int, c_ulong, pthread_mutex_t, pthread_mutexattr_t};
 use std::io;
 
@@ -62,11 +63,8 @@ pub(crate) fn lock_all(flags: c_int) -> io::Result<()> {
         if flags & libc::MCL_FUTURE == 0 { Ok(()) } else { kernel(flags & !libc::MCL_CURRENT) }
     })?;
     // Who does not see its mappings, as in another root, has locked what comes when it comes.
-    let maps = if flags & libc::MCL_ONFAULT == 0 {
-        std::fs::read_to_string("/proc/self/maps")
-    } else {
-        Ok(String::new())
-    };
+    let maps =
+        if flags & libc::MCL_ONFAULT == 0 { process::text_of("/proc/self/maps") } else { Ok(String::new()) };
     for line in maps.unwrap_or_default().lines() {
         let Some((from, to)) = range(line) else { continue };
         for (from, to) in [(from, to.min(start)), (from.max(end), to)] {
