@@ -80,6 +80,7 @@ pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Result<M, ControlError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hinterland_types::{ByteRange, GlobalAddress, Handle, PageNumber, Rights};
     use proptest::prelude::*;
 
     #[test]
@@ -88,6 +89,39 @@ mod tests {
         assert_eq!(decode::<Request>(&bytes), Ok(Request::Ping));
         bytes.push(0);
         assert!(matches!(decode::<Request>(&bytes), Err(ControlError::Malformed { .. })));
+    }
+
+    /// The bytes of a message that ends in `zeros` numbers that are 0, with others in their place.
+    fn ending_in(message: &Request, zeros: usize, numbers: &[u64]) -> Vec<u8> {
+        let mut bytes = encode(message).unwrap();
+        assert_eq!(bytes.split_off(bytes.len() - zeros), vec![0; zeros]);
+        numbers.iter().for_each(|number| bytes.extend(postcard::to_allocvec(number).unwrap()));
+        bytes
+    }
+
+    #[test]
+    fn numbers_that_their_types_do_not_allow_are_no_message() {
+        let (handle, rights, range) = (Handle(0), Rights::READ, ByteRange::default());
+        let diminish = Request::Diminish { handle, rights, range };
+        let whole = decode::<Request>(&ending_in(&diminish, 2, &[1, u64::MAX - 1]));
+        let range = ByteRange::new(1, u64::MAX - 1).unwrap();
+        assert_eq!(whole, Ok(Request::Diminish { handle, rights, range }));
+        for (offset, bytes) in [(1, u64::MAX), (u64::MAX, 1), (100, u64::MAX - 50)] {
+            let said = decode::<Request>(&ending_in(&diminish, 2, &[offset, bytes]));
+            assert!(matches!(said, Err(ControlError::Malformed { .. })), "{said:?}");
+        }
+        let resolve = Request::Resolve { address: GlobalAddress::default() };
+        let last = GlobalAddress::new((1 << 46) - 1).unwrap();
+        let said = decode::<Request>(&ending_in(&resolve, 1, &[last.raw()]));
+        assert_eq!(said, Ok(Request::Resolve { address: last }));
+        // The second has a page of the pool once its highest bits are dropped.
+        for raw in [1 << 46, 1 << 53 | 1 << 21, u64::MAX] {
+            let said = decode::<Request>(&ending_in(&resolve, 1, &[raw]));
+            assert!(matches!(said, Err(ControlError::Malformed { .. })), "{said:?}");
+        }
+        let page = |raw: u32| postcard::from_bytes::<PageNumber>(&postcard::to_allocvec(&raw).unwrap());
+        assert_eq!(page(PageNumber::COUNT - 1), Ok(PageNumber::new(PageNumber::COUNT - 1).unwrap()));
+        assert!(page(PageNumber::COUNT).is_err());
     }
 
     proptest! {

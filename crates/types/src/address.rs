@@ -18,10 +18,12 @@ pub const WINDOW_BYTES: u64 = 1 << ADDRESS_BITS;
 /// The idea of one address that is valid everywhere is paper 000, section 4 ("symmetric unified
 /// virtual address"); page number and offset are paper 004, section 5.1.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
+#[serde(try_from = "u64")]
 pub struct GlobalAddress(u64);
 
 /// The number of a 2 MiB page, the unit of placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default, Debug)]
+#[serde(try_from = "u32")]
 pub struct PageNumber(u32);
 
 /// A number that is no global address.
@@ -102,6 +104,20 @@ impl PageNumber {
     /// The address of the page's first byte.
     pub const fn address(self) -> GlobalAddress {
         GlobalAddress((self.0 as u64) << PAGE_SHIFT)
+    }
+}
+
+impl TryFrom<u64> for GlobalAddress {
+    type Error = AddressError;
+    fn try_from(raw: u64) -> Result<Self, AddressError> {
+        Self::new(raw)
+    }
+}
+
+impl TryFrom<u32> for PageNumber {
+    type Error = AddressError;
+    fn try_from(raw: u32) -> Result<Self, AddressError> {
+        Self::new(raw).ok_or(AddressError::TooLarge(u64::from(raw) << PAGE_SHIFT))
     }
 }
 

@@ -4,9 +4,24 @@ use serde::{Deserialize, Serialize};
 
 /// `bytes` bytes from `offset`; the end always fits in a `u64`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize, Default)]
+#[serde(try_from = "Unchecked")]
 pub struct ByteRange {
     offset: u64,
     bytes: u64,
+}
+
+/// A range as a message says it: two numbers of which nothing is known.
+#[derive(Deserialize)]
+struct Unchecked {
+    offset: u64,
+    bytes: u64,
+}
+
+impl TryFrom<Unchecked> for ByteRange {
+    type Error = RangeError;
+    fn try_from(said: Unchecked) -> Result<Self, RangeError> {
+        Self::new(said.offset, said.bytes)
+    }
 }
 
 /// Why a range is refused.
