@@ -37,16 +37,32 @@ struct Calls {
     /// Cells that belong to no request.
     cells: Vec<u16>,
     /// Cell, and who waits, for each request that is out.
-    out: HashMap<Ticket, (u16, u64)>,
-    /// Answers of posted calls that nobody has taken yet, by tag.
-    answers: Vec<Completion>,
+    out: HashMap<Ticket, (u16, Waiter)>,
+    /// Answers that nobody has taken yet, and who waits for each.
+    answers: Vec<(Waiter, Result<Vec<u8>, FabricError>)>,
     body: Vec<u8>,
+    /// The number of the next queue.
+    queue_next: u64,
     /// Whether a call has found that the node is gone.
     is_over: bool,
 }
 
-/// The tag under which plain calls wait; posted ones have their own numbers.
-const PLAIN: u64 = u64::MAX;
+/// Who waits for an answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Waiter {
+    /// The plain call that has the lock.
+    Plain,
+    /// A queue, for the call that it posted under this tag. Queues choose tags without knowing of each other.
+    Queue { number: u64, tag: u64 },
+    /// Whoever asked has given up.
+    Nobody,
+}
+
+impl Waiter {
+    fn is_of(self, queue: u64) -> bool {
+        matches!(self, Self::Queue { number, .. } if number == queue)
+    }
+}
 
 impl ShmEndpoint {
     /// Takes the ring that a node has made for this session.
@@ -64,6 +80,7 @@ impl ShmEndpoint {
             out: HashMap::with_capacity(SLOTS as usize),
             answers: Vec::new(),
             body: Vec::new(),
+            queue_next: 0,
             is_over: false,
         };
         let shared = Shared { peer, memory: RwLock::default(), calls: Mutex::new(calls) };
@@ -82,7 +99,7 @@ impl ShmEndpoint {
         if calls.is_over {
             return Err(gone());
         }
-        calls.submit(shared, PLAIN, body)?;
+        calls.submit(shared, Waiter::Plain, body)?;
         loop {
             let came = calls.wait_plain(shared, LOOK_PAUSE)?;
             if let Some(answer) = came {
@@ -149,14 +166,14 @@ impl Endpoint for ShmEndpoint {
     fn call_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         let deadline = Instant::now() + within;
         let mut calls = self.shared.calls();
-        calls.submit(&self.shared, PLAIN, body)?;
+        calls.submit(&self.shared, Waiter::Plain, body)?;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if let Some(answer) = calls.wait_plain(&self.shared, left)? {
                 return answer;
             }
             if Instant::now() >= deadline {
-                calls.give_up(PLAIN);
+                calls.give_up(|waiter| waiter == Waiter::Plain);
                 return Err(FabricError::Timeout { peer: self.shared.peer, during: "a call", after: within });
             }
         }
@@ -167,7 +184,11 @@ impl Endpoint for ShmEndpoint {
     }
 
     fn queue(&self, _streams: usize) -> Result<Box<dyn Queue>, FabricError> {
-        Ok(Box::new(ShmQueue { shared: Arc::clone(&self.shared), done: Vec::new(), out: 0 }))
+        let mut calls = self.shared.calls();
+        calls.queue_next += 1;
+        let number = calls.queue_next;
+        drop(calls);
+        Ok(Box::new(ShmQueue { shared: Arc::clone(&self.shared), number, done: Vec::new(), out: 0 }))
     }
 }
 
@@ -225,7 +246,7 @@ impl Shared {
 }
 
 impl Calls {
-    fn submit(&mut self, shared: &Shared, waiter: u64, body: &[u8]) -> Result<(), FabricError> {
+    fn submit(&mut self, shared: &Shared, waiter: Waiter, body: &[u8]) -> Result<(), FabricError> {
         let limit = CELL_BYTES as u64;
         let too_long = FabricError::Limit { what: "call", value: body.len() as u64, limit };
         let slots = u64::from(SLOTS);
@@ -251,13 +272,9 @@ impl Calls {
     ) -> Result<Option<Result<Vec<u8>, FabricError>>, FabricError> {
         let until = Instant::now() + timeout;
         loop {
-            // While the ring is locked, only this call waits under the plain tag.
-            if let Some(place) = self.answers.iter().position(|answer| answer.tag == PLAIN) {
-                return Ok(Some(match self.answers.swap_remove(place).result {
-                    Ok(Outcome::Reply(reply)) => Ok(reply),
-                    Ok(_) => Err(shared.wrong("a call")),
-                    Err(error) => Err(error),
-                }));
+            // While the ring is locked, only this call waits so.
+            if let Some(place) = self.answers.iter().position(|(waiter, _)| *waiter == Waiter::Plain) {
+                return Ok(Some(self.answers.swap_remove(place).1));
             }
             let left = until.saturating_duration_since(Instant::now());
             if !self.requester.wait(left).map_err(|error| ring_failed(&error))? {
@@ -272,33 +289,43 @@ impl Calls {
             let Some((cell, waiter)) = self.out.remove(&response.ticket) else { continue };
             let taken = self.area.take(&response.body, &mut self.body);
             self.cells.push(cell);
-            if waiter == ABANDONED {
+            if waiter == Waiter::Nobody {
                 continue;
             }
             let result = match taken {
-                Some((_, false)) => Ok(Outcome::Reply(std::mem::take(&mut self.body))),
+                Some((_, false)) => Ok(std::mem::take(&mut self.body)),
                 Some((_, true)) => {
                     Err(FabricError::Remote { peer: shared.peer, error: RemoteError::from_body(&self.body) })
                 }
                 None => Err(shared.wrong("a call")),
             };
-            self.answers.push(Completion { tag: waiter, result });
+            self.answers.push((waiter, result));
         }
         Ok(())
     }
 
-    /// Nobody waits for these answers any more; their cells come back with them.
-    fn give_up(&mut self, waiter: u64) {
-        self.out.values_mut().filter(|out| out.1 == waiter).for_each(|out| out.1 = ABANDONED);
+    /// Appends the answers for a queue that are there; returns how many.
+    fn hand_out(&mut self, queue: u64, completions: &mut Vec<Completion>) -> usize {
+        let before = completions.len();
+        let own = self.answers.extract_if(.., |(waiter, _)| waiter.is_of(queue));
+        completions.extend(own.filter_map(|(waiter, result)| match waiter {
+            Waiter::Queue { tag, .. } => Some(Completion { tag, result: result.map(Outcome::Reply) }),
+            Waiter::Plain | Waiter::Nobody => None,
+        }));
+        completions.len() - before
+    }
+
+    /// Nobody waits for these answers any more, come or not; the cells of those that have not come back with them.
+    fn give_up(&mut self, is_given_up: impl Fn(Waiter) -> bool) {
+        self.answers.retain(|(waiter, _)| !is_given_up(*waiter));
+        self.out.values_mut().filter(|out| is_given_up(out.1)).for_each(|out| out.1 = Waiter::Nobody);
     }
 }
-
-/// The tag of answers that nobody waits for.
-const ABANDONED: u64 = u64::MAX - 1;
 
 /// Reads and writes are done when they are posted; calls are out on the ring together.
 struct ShmQueue {
     shared: Arc<Shared>,
+    number: u64,
     done: Vec<Completion>,
     out: usize,
 }
@@ -343,10 +370,8 @@ impl Queue for ShmQueue {
     }
 
     fn post_call(&mut self, tag: u64, body: &[u8]) -> Result<(), FabricError> {
-        if tag >= ABANDONED {
-            return Err(FabricError::Limit { what: "tag", value: tag, limit: ABANDONED - 1 });
-        }
-        self.shared.calls().submit(&self.shared, tag, body)?;
+        let waiter = Waiter::Queue { number: self.number, tag };
+        self.shared.calls().submit(&self.shared, waiter, body)?;
         self.out += 1;
         Ok(())
     }
@@ -355,20 +380,34 @@ impl Queue for ShmQueue {
         let before = completions.len();
         completions.append(&mut self.done);
         if self.out > 0 {
+            let begun = Instant::now();
             let mut calls = self.shared.calls();
             calls.requester.flush();
             calls.take_answers(&self.shared)?;
-            if calls.answers.is_empty() && completions.len() == before && !wait.is_zero() {
-                calls.requester.wait(wait).map_err(|error| ring_failed(&error))?;
+            self.out -= calls.hand_out(self.number, completions);
+            while completions.len() == before {
+                let left = wait.saturating_sub(begun.elapsed());
+                // What comes may be for another queue.
+                if left.is_zero() || !calls.requester.wait(left).map_err(|error| ring_failed(&error))? {
+                    break;
+                }
                 calls.take_answers(&self.shared)?;
+                self.out -= calls.hand_out(self.number, completions);
             }
-            self.out -= calls.answers.len().min(self.out);
-            completions.append(&mut calls.answers);
         }
         Ok(completions.len() - before)
     }
 
     fn in_flight(&self) -> usize {
         self.out + self.done.len()
+    }
+}
+
+impl Drop for ShmQueue {
+    fn drop(&mut self) {
+        if self.out > 0 {
+            let number = self.number;
+            self.shared.calls().give_up(|waiter| waiter.is_of(number));
+        }
     }
 }

@@ -79,6 +79,55 @@ fn many_calls_are_out_at_once_and_each_gets_its_own_answer() {
 }
 
 #[test]
+fn queues_of_one_node_that_chose_the_same_tags_get_their_own_answers() {
+    let pair = Pair::new();
+    let (mut one, mut other) = (pair.endpoint.queue(0).unwrap(), pair.endpoint.queue(0).unwrap());
+    for tag in 0..100 {
+        one.post_call(tag, b"one").unwrap();
+        other.post_call(tag, b"other").unwrap();
+    }
+    // The plain call takes all answers that came before its own.
+    assert_eq!(pair.endpoint.call(b"plain").unwrap(), b"plain");
+    for (queue, body) in [(&mut other, &b"other"[..]), (&mut one, b"one")] {
+        let mut completions = Vec::new();
+        while queue.in_flight() > 0 {
+            assert!(queue.poll(&mut completions, Duration::from_secs(60)).unwrap() > 0);
+        }
+        let mut tags: Vec<u64> = completions.iter().map(|completion| completion.tag).collect();
+        tags.sort_unstable();
+        assert_eq!(tags, Vec::from_iter(0..100));
+        for completion in completions {
+            assert_eq!(completion.result, Ok(Outcome::Reply(body.to_vec())));
+        }
+    }
+}
+
+#[test]
+fn what_a_queue_asked_that_is_gone_is_no_answer_to_the_next_one() {
+    let pair = Pair::new();
+    let mut gone = pair.endpoint.queue(0).unwrap();
+    for tag in 0..200 {
+        gone.post_call(tag, b"gone").unwrap();
+    }
+    // Some answers were taken by a plain call, the others are out.
+    assert_eq!(pair.endpoint.call(b"plain").unwrap(), b"plain");
+    gone.post_call(200, b"gone").unwrap();
+    drop(gone);
+    let mut next = pair.endpoint.queue(0).unwrap();
+    let mut completions = Vec::new();
+    for tag in 0..u64::from(2 * SLOTS) {
+        next.post_call(tag, &tag.to_le_bytes()).unwrap();
+        while next.in_flight() > 0 {
+            next.poll(&mut completions, Duration::from_secs(60)).unwrap();
+        }
+    }
+    for (tag, completion) in completions.into_iter().enumerate() {
+        let (tag, answer) = (tag as u64, (tag as u64).to_le_bytes().to_vec());
+        assert_eq!((completion.tag, completion.result), (tag, Ok(Outcome::Reply(answer))));
+    }
+}
+
+#[test]
 fn reads_writes_and_atomics_reach_attached_memory_and_nothing_else() {
     let pair = Pair::new();
     let memory = Slice::zeroed(4096);
