@@ -11,6 +11,9 @@ use std::time::Duration;
 
 /// Requests that are taken at once.
 const BATCH: usize = 64;
+/// Requests after which a server that has not slept looks whether it should end: a peer that asks on and on may not keep it. The look
+/// costs nothing beside so many.
+const TURN: usize = 1024;
 /// How often a sleeping server looks whether it should end.
 const PAUSE: Duration = Duration::from_millis(200);
 
@@ -34,8 +37,8 @@ impl ShmServer {
         Ok((Self { area, responder, requests: Vec::with_capacity(BATCH), body: Vec::new() }, descriptor))
     }
 
-    /// Waits for requests (spinning first) and answers all that are there; returns how many, or `None` once the peer
-    /// cannot be believed any more. Bodies whose first byte is [`SHORT_FORM_MIN`] or more are not messages: `short`
+    /// Waits for requests (spinning first) and answers all that are there, but no more than fill a turn; returns how many, or `None`
+    /// once the peer cannot be believed any more. Bodies whose first byte is [`SHORT_FORM_MIN`] or more are not messages: `short`
     /// answers them, without a copy or an allocation.
     pub fn serve(
         &mut self,
@@ -49,7 +52,7 @@ impl ShmServer {
         let mut answered = 0;
         loop {
             self.requests.clear();
-            if self.responder.drain(&mut self.requests, BATCH) == 0 {
+            if answered >= TURN || self.responder.drain(&mut self.requests, BATCH) == 0 {
                 self.responder.flush();
                 return Some(answered);
             }

@@ -171,6 +171,31 @@ fn a_client_that_writes_garbage_is_cut_off_and_nobody_panics() {
 }
 
 #[test]
+fn a_client_that_never_stops_asking_keeps_no_thread_once_its_session_has_ended() {
+    let (server, descriptor) = ShmServer::new().unwrap();
+    let area = Area::open(descriptor).unwrap();
+    let mut liar =
+        hinterland_ring::Requester::new(area.session(false).unwrap(), hinterland_ring::WakeBy::Futex);
+    let short = [SHORT_FORM_MIN; BODY_BYTES];
+    liar.submit(&short).unwrap();
+    liar.flush();
+    let (mut served, mut counted) = (0u32, 0);
+    let ended = std::cell::Cell::new(false);
+    // The next request is there whenever one is answered, as from a peer with a processor of its own.
+    let mut answer = |body: &Body| {
+        ended.set(true);
+        served += 1;
+        assert!(served < 10_000, "it is served on and on");
+        while liar.poll().unwrap().is_some() {}
+        liar.submit(&short).unwrap();
+        *body
+    };
+    let service = MemoryService::new(Slice::zeroed(8), Rights::READ);
+    serve_until(server, &service, SessionId(1), &mut answer, || ended.get(), |answered| counted += answered);
+    assert_eq!(counted, served as usize);
+}
+
+#[test]
 fn a_node_that_never_answers_is_a_timeout_and_not_a_hang() {
     let (_server, descriptor) = ShmServer::new().unwrap();
     let endpoint = ShmEndpoint::open(NodeId(1), descriptor).unwrap();
