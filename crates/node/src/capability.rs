@@ -1,10 +1,12 @@
 //! The capability table of a session: handles, rights, ranges, and revocation with all descendants.
 //!
 //! A handle is an index (low 16 bits) and a generation (high 16 bits), so that a handle that was given
-//! back does not lead to what later took its place. Deny by default: what is not in the table is refused.
+//! back does not lead to what later took its place: of 2^32 handles none comes again before all others were given.
+//! Deny by default: what is not in the table is refused.
 
 use hinterland_types::limits::HANDLES_MAX;
 use hinterland_types::{ByteRange, Handle, RangeError, Rights};
+use std::collections::VecDeque;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq, Clone)]
@@ -60,11 +62,15 @@ struct Slot<R> {
 pub struct CapabilityTable<R> {
     slots: Vec<Slot<R>>,
     free: Vec<u16>,
+    /// Free slots that had every generation, the one first that was used up first: not used again while there is any other.
+    worn: VecDeque<u16>,
+    /// How many capabilities were diminished from others.
+    diminished: usize,
 }
 
 impl<R> Default for CapabilityTable<R> {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), free: Vec::new(), worn: VecDeque::new(), diminished: 0 }
     }
 }
 
@@ -107,7 +113,9 @@ impl<R: Clone> CapabilityTable<R> {
             range,
             parent: Some(index_of(handle)),
         };
-        self.insert(child)
+        let handle = self.insert(child)?;
+        self.diminished += 1;
+        Ok(handle)
     }
 
     /// The capability behind a handle.
@@ -186,7 +194,7 @@ impl<R: Clone> CapabilityTable<R> {
         self.get(handle)?;
         let mut taken = Vec::new();
         let mut parents = vec![index_of(handle)];
-        while let Some(parent) = parents.pop() {
+        while let Some(parent) = parents.pop().filter(|_| self.diminished > 0) {
             for index in 0..self.slots.len() {
                 let is_child =
                     self.slots[index].capability.as_ref().is_some_and(|child| child.parent == Some(parent));
@@ -217,7 +225,7 @@ impl<R: Clone> CapabilityTable<R> {
 
     /// How many capabilities are held.
     pub fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() - self.worn.len()
     }
 
     /// Whether none is held.
@@ -226,13 +234,13 @@ impl<R: Clone> CapabilityTable<R> {
     }
 
     fn insert(&mut self, capability: Capability<R>) -> Result<Handle, CapabilityError> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None => {
-                let index = u16::try_from(self.slots.len()).map_err(|_| CapabilityError::Full)?;
+        let index = match (self.free.pop(), u16::try_from(self.slots.len())) {
+            (Some(index), _) => index,
+            (None, Ok(index)) => {
                 self.slots.push(Slot { generation: 1, capability: None });
                 index
             }
+            (None, Err(_)) => self.worn.pop_front().ok_or(CapabilityError::Full)?,
         };
         let slot = &mut self.slots[usize::from(index)];
         slot.capability = Some(capability);
@@ -243,8 +251,17 @@ impl<R: Clone> CapabilityTable<R> {
         let slot = &mut self.slots[usize::from(index)];
         let capability = slot.capability.take()?;
         let handle = handle_of(slot.generation, index);
-        slot.generation = slot.generation.wrapping_add(1).max(1);
-        self.free.push(index);
+        self.diminished -= usize::from(capability.parent.is_some());
+        match slot.generation.checked_add(1) {
+            Some(next) => {
+                slot.generation = next;
+                self.free.push(index);
+            }
+            None => {
+                slot.generation = 1;
+                self.worn.push_back(index);
+            }
+        }
         Some((handle, capability.resource))
     }
 }
@@ -279,6 +296,37 @@ mod tests {
         assert_ne!(first, second);
         assert_eq!(table.check(first, 0, 1, Rights::READ), Err(CapabilityError::Unknown(first)));
         assert_eq!(table.check(second, 0, 1, Rights::READ), Ok(&"b"));
+    }
+
+    #[test]
+    fn a_handle_leads_to_nothing_else_however_often_its_place_is_taken() {
+        let mut table = CapabilityTable::default();
+        let first = table.grant(0, Rights::READ, range(0, 10)).unwrap();
+        table.close(first).unwrap();
+        for turn in 1..200_000 {
+            let handle = table.grant(turn, Rights::READ, range(0, 10)).unwrap();
+            assert_eq!(
+                table.check(first, 0, 1, Rights::READ),
+                Err(CapabilityError::Unknown(first)),
+                "{turn}"
+            );
+            table.close(handle).unwrap();
+        }
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn places_that_had_every_handle_are_taken_again_when_no_other_is_left() {
+        let mut table = CapabilityTable::default();
+        for turn in 0..u32::from(u16::MAX) + 1 {
+            let handle = table.grant(turn, Rights::READ, range(0, 1)).unwrap();
+            table.close(handle).unwrap();
+        }
+        for index in 0..HANDLES_MAX {
+            table.grant(index, Rights::READ, range(0, 1)).unwrap();
+        }
+        assert_eq!(table.len(), HANDLES_MAX as usize);
+        assert_eq!(table.grant(0, Rights::READ, range(0, 1)), Err(CapabilityError::Full));
     }
 
     #[test]

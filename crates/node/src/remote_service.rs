@@ -21,7 +21,7 @@ pub struct RemoteService {
 
 enum Remote {
     Client(Arc<Session>),
-    Node(NodeId, PeerSession),
+    Node(NodeId, Box<PeerSession>),
 }
 
 impl RemoteService {
@@ -50,7 +50,7 @@ impl Service for RemoteService {
         let id = self.core.new_session();
         let remote = match peer.role {
             Role::Client => Remote::Client(Arc::new(Session::remote(id))),
-            Role::Node => Remote::Node(peer.node, PeerSession::default()),
+            Role::Node => Remote::Node(peer.node, Box::default()),
         };
         sessions.insert(id, Arc::new(remote));
         // Relaxed: a counter that nothing is ordered by.
