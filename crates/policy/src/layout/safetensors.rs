@@ -6,11 +6,14 @@ use super::{
     EXPERTS_MAX, Expert, Format, Layout, LayoutError, Part, Stop, TENSORS_MAX, Tensor, collect_pieces,
 };
 use serde::Deserialize;
-use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
 /// Longest header that the format allows.
 const JSON_BYTES_MAX: u64 = 100_000_000;
+/// Most dimensions of a tensor, as many as PyTorch has. A number takes two bytes of the header and eight of memory: a header of nothing
+/// else would take several times its length.
+const DIMENSIONS_MAX: usize = 64;
 
 pub(super) fn parse(mut cursor: Cursor<'_>) -> Result<Layout, Stop> {
     // The shortest file is the length and `{}`.
@@ -38,10 +41,45 @@ pub(super) fn parse(mut cursor: Cursor<'_>) -> Result<Layout, Stop> {
 /// A tensor entry of the header; other fields are skipped.
 #[derive(Deserialize)]
 struct Entry {
-    shape: Vec<u64>,
+    shape: Shape,
     data_offsets: (u64, u64),
     #[serde(skip)]
     named: Option<(u32, Named)>,
+}
+
+/// What is asked of a shape.
+struct Shape {
+    dimensions: usize,
+    /// The first length, 1 if there is none.
+    first: u64,
+}
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ShapeVisitor)
+    }
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the lengths of a tensor")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut lengths: A) -> Result<Shape, A::Error> {
+        let mut shape = Shape { dimensions: 0, first: 1 };
+        while let Some(length) = lengths.next_element()? {
+            if shape.dimensions == DIMENSIONS_MAX {
+                return Err(A::Error::custom("too many dimensions"));
+            }
+            shape.first = if shape.dimensions == 0 { length } else { shape.first };
+            shape.dimensions += 1;
+        }
+        Ok(shape)
+    }
 }
 
 struct Entries(Vec<Entry>);
@@ -76,7 +114,9 @@ impl<'de> Visitor<'de> for EntriesVisitor {
             entry.named = of_safetensors(&name).and_then(|(block, named)| {
                 let fits = match named {
                     Named::One(expert) => u64::from(expert) < EXPERTS_MAX,
-                    Named::All => entry.shape.len() >= 3 && (2..=EXPERTS_MAX).contains(&entry.shape[0]),
+                    Named::All => {
+                        entry.shape.dimensions >= 3 && (2..=EXPERTS_MAX).contains(&entry.shape.first)
+                    }
                 };
                 fits.then(|| (blocks.number(block), named))
             });
@@ -98,9 +138,9 @@ fn place(entries: Vec<Entry>, data_offset: u64, object_bytes: u64) -> Result<Vec
         let part = match entry.named {
             None => Part::Dense,
             Some((block, Named::One(expert))) => Part::One(Expert { block, expert }),
-            Some((block, Named::All)) if bytes.is_multiple_of(entry.shape[0]) => {
+            Some((block, Named::All)) if bytes.is_multiple_of(entry.shape.first) => {
                 // The count is at most EXPERTS_MAX: the cast loses nothing.
-                Part::All { block, count: entry.shape[0] as u32, stride: bytes / entry.shape[0] }
+                Part::All { block, count: entry.shape.first as u32, stride: bytes / entry.shape.first }
             }
             Some((_, Named::All)) => Part::Dense,
         };

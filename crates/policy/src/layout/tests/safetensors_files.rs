@@ -78,6 +78,16 @@ fn places_that_lie_are_refused() {
 }
 
 #[test]
+fn a_shape_has_as_many_lengths_as_a_tensor_can_have() {
+    let (most, more) = ([1; 64], [1; 65]);
+    let (header, object_bytes) = safetensors(&[("a", &most, 1), ("b", &[], 1)]);
+    assert_eq!(layout_of(&header, object_bytes).tensor_count, 2);
+    let (header, object_bytes) = safetensors(&[("a", &more, 1), ("b", &[], 1)]);
+    let refused = parse_prefix(&header, object_bytes);
+    assert!(matches!(refused, Parsed::Bad(LayoutError::Json { .. })), "{refused:?}");
+}
+
+#[test]
 fn deep_nesting_is_refused_or_skipped_but_never_recursed_into() {
     let deep = "[".repeat(100_000);
     for text in [
