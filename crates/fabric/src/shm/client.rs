@@ -348,8 +348,11 @@ impl Queue for ShmQueue {
         runs: &[ByteRange],
         into: &[Slice],
     ) -> Result<(), FabricError> {
+        if into.iter().any(|slice| !slice.is_writable()) {
+            return Err(FabricError::Unsupported { what: "read into memory that is not writable" });
+        }
         let parts: Vec<Part> = into.iter().map(Part::of_slice).collect();
-        // SAFETY: the slices keep their memory alive through the call.
+        // SAFETY: the slices are writable and keep their memory alive through the call.
         let result = self.endpoint().read_to(handle, runs, unsafe { Destination::from_parts(&parts) });
         self.finish(tag, result);
         Ok(())

@@ -147,6 +147,27 @@ fn reads_writes_and_atomics_reach_attached_memory_and_nothing_else() {
 }
 
 #[test]
+fn memory_that_cannot_be_written_is_not_read_into() {
+    let pair = Pair::new();
+    let handle = Handle(3);
+    pair.endpoint.attach(handle, Slice::copied(&[7; 8]));
+    let file = MemoryFile::anonymous("read-only", 4096, PageKind::Base4K).unwrap();
+    let mapping = Arc::new(file.map(0, 4096, MapOptions::default()).unwrap());
+    let into = Slice::from(mapping.slice()).sub(0, 8).unwrap();
+    let run = ByteRange::new(0, 8).unwrap();
+    let mut queue = pair.endpoint.queue(0).unwrap();
+    let refused = FabricError::Unsupported { what: "read into memory that is not writable" };
+    assert_eq!(queue.post_read(1, handle, &[run], std::slice::from_ref(&into)), Err(refused.clone()));
+    assert_eq!((queue.in_flight(), into.to_vec()), (0, vec![0; 8]));
+    assert_eq!(pair.endpoint.read_shared(handle, &[run], &into), Err(refused));
+    // To write from it is allowed.
+    queue.post_write(2, handle, &[run], &[into]).unwrap();
+    let mut word = [1; 8];
+    pair.endpoint.read(handle, &[run], &mut word).unwrap();
+    assert_eq!(word, [0; 8]);
+}
+
+#[test]
 fn a_client_that_writes_garbage_is_cut_off_and_nobody_panics() {
     let (mut server, descriptor) = ShmServer::new().unwrap();
     let service = MemoryService::new(Slice::zeroed(8), Rights::READ);
