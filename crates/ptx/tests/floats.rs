@@ -345,6 +345,24 @@ fn numbers_of_16_bits_are_rounded_once() {
 }
 
 #[test]
+fn comparisons_of_16_bits_take_small_numbers_for_zeros_if_asked() {
+    // The greatest and the least number that is not normal, the least one that is, and a zero.
+    let pairs = [[0x03ff_0400, 0x8001_03ff, 0], [0x8001_0001, 0x0000_0400, 0], [0x0400_03ff, 0x0400_8001, 0]];
+    let zero = |half: u64| if half & 0x7c00 == 0 { 0 } else { half };
+    let are_equal = |a: u64, b: u64| zero(a & 0xffff) == zero(b & 0xffff);
+    check_bits("set.eq.ftz.f16x2.f16x2 $d, $a, $b;", &pairs, |a, b, _| {
+        let one = |shift: u64| if are_equal(a >> shift, b >> shift) { 0x3c00 } else { 0 };
+        one(0) | one(16) << 16
+    });
+    check_bits(
+        "cvt.u16.u32 %h1, $a; cvt.u16.u32 %h2, $b; setp.ne.ftz.f16 %p1, %h1, %h2; selp.b32 $d, 1, 0, %p1;",
+        &pairs,
+        |a, b, _| u64::from(!are_equal(a, b)),
+    );
+    check_bits("set.eq.f16x2.f16x2 $d, $a, $b;", &pairs[..2], |_, _, _| 0);
+}
+
+#[test]
 fn brain_numbers_are_the_upper_half_of_singles() {
     let nearest = |value: f32| {
         let bits = value.to_bits();
@@ -416,5 +434,12 @@ fn numbers_of_8_bits_are_the_nearest_and_end_at_the_largest() {
             best.unwrap() | if value.is_sign_negative() { 0x80 } else { 0 }
         };
         check_bits(&narrow, &singles, |a, b, _| nearest(a) << 8 | nearest(b));
+        let cut = narrow.replace("satfinite", "satfinite.relu");
+        let edges = [[0x8000_0000, 0, 0], [0, 0x8000_0000, 0], [0x8000_0001, 0xbf80_0000, 0]];
+        check_bits(&cut, &edges, |_, _, _| 0);
+        let wide = format!("cvt.u16.u32 %h1, $a; cvt.rn.relu.f16x2.{name} $d, %h1;");
+        check_bits(&wide, &[[0x8080, 0, 0], [0x8001, 0, 0]], |a, _, _| {
+            nearest16(number(a & 0x7f, fraction, bias))
+        });
     }
 }

@@ -1,7 +1,7 @@
 //! Comparisons, and what joins them with other truth values.
 
 use super::float::flushed;
-use super::half::{bf16, f16};
+use super::half::{bf16, f16, flushed as flushed_half};
 use crate::code::{Compare, Logic};
 use crate::types::Type;
 use std::cmp::Ordering;
@@ -36,6 +36,7 @@ pub(crate) fn compare(name: &str, kind: Type, flushes: bool) -> Option<Compare> 
         Type::F32 if flushes => floats!(flushed),
         Type::F32 => floats!(|bits: u64| f32::from_bits(bits as u32)),
         Type::F64 => floats!(f64::from_bits),
+        Type::F16 | Type::F16x2 if flushes => floats!(|bits: u64| f16(flushed_half(bits))),
         Type::F16 | Type::F16x2 => floats!(f16),
         Type::Bf16 | Type::Bf16x2 => floats!(bf16),
         _ => integers_of(name, kind),

@@ -77,7 +77,8 @@ impl Conversion {
 
     /// Two numbers of 8 bits from two of 32, or from a pair of 16.
     fn narrowed(&self, small: Small, value: u64, second: u64) -> u64 {
-        let one = |value: f64| if self.cuts && value < 0.0 { 0 } else { small.nearest(value) };
+        // No zero is negative either.
+        let one = |value: f64| if self.cuts && value <= 0.0 { 0 } else { small.nearest(value) };
         let single = |bits: u64| f64::from(f32::from_bits(bits as u32));
         if self.from == Type::F32 {
             one(single(second)) | one(single(value)) << 8
@@ -89,7 +90,7 @@ impl Conversion {
     fn widened(&self, small: Small, value: u64) -> u64 {
         let one = |bits: u64| {
             let number = small.number(bits & 0xff);
-            rounded(F16, if self.cuts && number < 0.0 { 0.0 } else { number })
+            rounded(F16, if self.cuts && number <= 0.0 { 0.0 } else { number })
         };
         one(value) | one(value >> 8) << 16
     }

@@ -20,6 +20,11 @@ pub(crate) fn f16(bits: u64) -> f64 {
     }
 }
 
+/// The bits of a number of IEEE's 16 bits, or of a zero of its sign if it is too small to be normal.
+pub(crate) fn flushed(bits: u64) -> u64 {
+    if bits & F16.exponent_mask() == 0 { bits & 0x8000 } else { bits }
+}
+
 /// A number of the upper 16 of 32 bits.
 pub(crate) fn bf16(bits: u64) -> f64 {
     f64::from(f32::from_bits((bits as u32 & 0xffff) << 16))
