@@ -80,6 +80,12 @@ impl Outbox {
     pub(super) fn new(sender: Sender) -> Self {
         Self { sender, count: 0, fences: Vec::new() }
     }
+
+    /// Whether a stream is to be fenced before another stream's next command.
+    #[cfg(test)]
+    pub(super) fn wants_fence(&self, stream: u32) -> bool {
+        self.fences.contains(&stream)
+    }
 }
 
 impl Session {
@@ -153,6 +159,8 @@ impl Session {
         if !stream.is_gone() && !outbox.fences.contains(&stream.number) {
             outbox.fences.push(stream.number);
         }
+        // Before another thread sends anything: what that puts on the stream may come behind the fence.
+        stream.note_fenced();
     }
 
     /// A stream ends: what was wanted of it goes out first.

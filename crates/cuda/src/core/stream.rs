@@ -110,6 +110,12 @@ impl Stream {
         }
     }
 
+    /// Notes that everything so far is in front of whatever other streams are sent later; called with the outbox locked.
+    pub(super) fn note_fenced(&self) {
+        // Relaxed: as in `note`, and the same lock keeps commands from coming in between.
+        self.fenced.store(self.last(), Ordering::Relaxed);
+    }
+
     /// Notes that everything up to a command is done.
     pub(super) fn reach(&self, command: u64) {
         // Release: pairs with the load in `state`; bytes that were copied out before are then seen.
@@ -333,7 +339,6 @@ impl Session {
     pub(super) fn fence(&self, streams: &[Arc<Stream>]) {
         for stream in streams.iter().filter(|stream| stream.state() == State::Filling) {
             self.want_fence(stream);
-            stream.fenced.store(stream.last(), Ordering::Relaxed);
         }
     }
 
@@ -350,5 +355,63 @@ impl Session {
     /// The command that a wanted fence becomes.
     pub(super) fn fence_command(stream: u32) -> Fence {
         Fence { stream }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use hinterland_proto::gpu::command::Fill;
+
+    use super::super::context::Owner;
+    use super::super::hostile::with_honest_node;
+    use super::super::outbox::Effect;
+    use super::{APART, State};
+
+    /// Ends the other thread, also when this one fails.
+    struct Over<'flag>(&'flag AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            // Relaxed: a flag alone.
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn what_a_thread_copies_while_another_one_fences_the_stream_is_not_taken_for_fenced() {
+        const TIMES: u32 = 300_000;
+        with_honest_node(|session| {
+            let [filled, other] =
+                [(); 2].map(|()| session.create_stream(Owner::primary(0), APART, 0).unwrap());
+            let is_over = AtomicBool::new(false);
+            let check = || {
+                let outbox = session.outbox.lock();
+                let is_safe = filled.state() == State::Filling || outbox.wants_fence(filled.number);
+                assert!(is_safe, "nothing keeps other streams behind what was copied");
+            };
+            let fill = |stream: &std::sync::Arc<super::Stream>| {
+                let fill = Fill { stream: stream.number, element: 1, address: 0, count: 1, value: 0 };
+                session.issue(stream, Effect::Quiet, &fill, 0, |_| ()).unwrap();
+            };
+            std::thread::scope(|scope| {
+                // Relaxed: a flag alone.
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        session.fence(std::slice::from_ref(&filled));
+                    }
+                });
+                let _over = Over(&is_over);
+                for _ in 0..TIMES {
+                    fill(&other);
+                    fill(&filled);
+                    check();
+                    check();
+                }
+            });
+        });
     }
 }
