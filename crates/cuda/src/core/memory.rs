@@ -314,9 +314,9 @@ impl Session {
         if address == 0 {
             return Ok(());
         }
-        self.free_range(address)?;
-        self.forget_owner(address);
-        Ok(())
+        // Taken first: once the range is free, another thread may have allocated it from a pool.
+        let owner = self.take_pool_of(address);
+        self.free_range(address).inspect_err(|_| self.put_pool_of(address, owner))
     }
 
     fn free_range(&self, address: u64) -> Result<(), Code> {

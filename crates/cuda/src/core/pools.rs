@@ -172,13 +172,51 @@ impl Session {
         state.current[device as usize] = device;
     }
 
-    /// Memory was freed, which may be of a pool.
-    pub(super) fn forget_owner(&self, address: u64) {
+    /// Memory is to be freed, which may be of a pool: from here on it is not. Returns the pool, and its bytes.
+    pub(super) fn take_pool_of(&self, address: u64) -> Option<(u32, u64)> {
         let mut state = self.pools.state();
-        if let Some((pool, bytes)) = state.owners.remove(&address)
-            && let Some(pool) = state.pools.get_mut(&pool)
-        {
-            pool.used = pool.used.saturating_sub(bytes);
+        let owner = state.owners.remove(&address)?;
+        if let Some(pool) = state.pools.get_mut(&owner.0) {
+            pool.used = pool.used.saturating_sub(owner.1);
         }
+        Some(owner)
+    }
+
+    /// Memory was not freed after all.
+    pub(super) fn put_pool_of(&self, address: u64, owner: Option<(u32, u64)>) {
+        let Some((number, bytes)) = owner else { return };
+        let mut state = self.pools.state();
+        state.owners.insert(address, (number, bytes));
+        if let Some(pool) = state.pools.get_mut(&number) {
+            pool.used += bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::super::hostile::with_honest_node;
+    use crate::code::INVALID_VALUE;
+
+    #[test]
+    fn what_threads_free_at_once_is_counted_once_by_its_pool() {
+        const TIMES: usize = 3000;
+        with_honest_node(|session| {
+            std::thread::scope(|scope| {
+                for _ in 0..3 {
+                    scope.spawn(|| {
+                        for _ in 0..TIMES {
+                            let address = session.allocate_from(0, 512).unwrap();
+                            session.free(address).unwrap();
+                        }
+                    });
+                }
+            });
+            assert_eq!(session.with_pool(0, |pool| Ok(pool.used)), Ok(0));
+            assert!(session.pools.state().owners.is_empty());
+            assert_eq!(session.free(4096), Err(INVALID_VALUE));
+        });
     }
 }
