@@ -83,6 +83,28 @@ for attribute, told in ((4, inside.value), (11, pinned.value), (12, 8192)):
 assert cuda.cuPointerGetAttribute(ctypes.byref(number), 3, inside) == 1, "devices do not see it"
 good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(memory.value + 100)))
 assert kind.value == 2
+# Where a name says that an end is a device's, other memory of the host is refused and stays as it is. Pinned memory is one of devices, too.
+words, other, four = (ctypes.c_uint32 * 1)(1), (ctypes.c_uint32 * 1)(2), ctypes.c_size_t(4)
+address, another = (ctypes.c_uint64(ctypes.addressof(one)) for one in (words, other))
+for copy, ends in (
+    (cuda.cuMemcpyHtoD_v2, (address, other)),
+    (cuda.cuMemcpyDtoH_v2, (words, another)),
+    (cuda.cuMemcpyDtoD_v2, (address, another)),
+    (cuda.cuMemcpyDtoD_v2, (address, memory)),
+    (cuda.cuMemcpyDtoD_v2, (memory, another)),
+):
+    assert copy(*ends, four) == 1, copy
+for copy, ends in (
+    (cuda.cuMemcpyHtoDAsync_v2, (address, other)),
+    (cuda.cuMemcpyDtoHAsync_v2, (words, another)),
+    (cuda.cuMemcpyDtoDAsync_v2, (address, another)),
+):
+    assert copy(*ends, four, stream) == 1, copy
+good(cuda.cuStreamSynchronize(stream))
+assert (words[0], other[0]) == (1, 2)
+good(cuda.cuMemcpyHtoD_v2(inside, other, four))
+good(cuda.cuMemcpyDtoH_v2(words, inside, four))
+assert words[0] == 2
 good(cuda.cuMemFreeHost(pinned))
 assert cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, inside) == 1
 # What only the driver of a GPU knows, and what would be another program's.

@@ -11,6 +11,15 @@ PTX = b""".version 8.0
 .visible .entry nothing() {
     ret;
 }
+.visible .global .align 4 .u32 hidden = 41;
+.visible .entry tell(.param .u64 to) {
+    .reg .b64 %rd<3>;
+    ld.param.u64 %rd1, [to];
+    mov.u64 %rd2, hidden;
+    cvta.global.u64 %rd2, %rd2;
+    st.global.u64 [%rd1], %rd2;
+    ret;
+}
 """
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
 NOT_READY, INVALID_HANDLE, NOT_FOUND = 600, 400, 500
@@ -80,19 +89,36 @@ good(cuda.cuCtxSynchronize())
 path = pathlib.Path(sys.argv[1])
 path.write_bytes(PTX)
 library, name, size = POINTER(), str(path).encode(), ctypes.c_size_t()
-for load, kernel, variable, unload in (
-    (cuda.cuModuleLoad, cuda.cuModuleGetFunction, cuda.cuModuleGetGlobal_v2, cuda.cuModuleUnload),
+FOUR, EIGHT, TO_DEVICE, TO_HOST = ctypes.c_size_t(4), ctypes.c_size_t(8), 1, 2
+told, memory = ctypes.c_uint64(), ctypes.c_uint64()
+good(cuda.cuMemAlloc_v2(ctypes.byref(memory), EIGHT))
+for load, kernel, variable, unload, take, put in (
+    (cuda.cuModuleLoad, cuda.cuModuleGetFunction, cuda.cuModuleGetGlobal_v2, cuda.cuModuleUnload)
+    + (cuda.cuMemcpyDtoH_v2, lambda to, word, bytes: cuda.cuMemsetD32_v2(to, word.value, ctypes.c_size_t(bytes.value // 4))),
     (
         lambda place, file: runtime.cudaLibraryLoadFromFile(place, file, None, None, 0, None, None, 0),
         runtime.cudaLibraryGetKernel,
         runtime.cudaLibraryGetGlobal,
         runtime.cudaLibraryUnload,
+        lambda word, place, bytes: runtime.cudaMemcpy(word, place, bytes, TO_HOST),
+        lambda place, word, bytes: runtime.cudaMemcpy(place, ctypes.byref(word), bytes, TO_DEVICE),
     ),
 ):
     good(load(ctypes.byref(library), name))
     good(kernel(ctypes.byref(first), library, b"nothing"))
     assert kernel(ctypes.byref(second), library, b"something") == NOT_FOUND
     good(cuda.cuLaunchKernel(*launch))
+    # A kernel tells where a variable is that the program never asked for.
+    good(kernel(ctypes.byref(second), library, b"tell"))
+    given = (POINTER * 1)(ctypes.addressof(memory))
+    good(cuda.cuLaunchKernel(second, 1, 1, 1, 1, 1, 1, 0, None, given, None))
+    good(cuda.cuMemcpyDtoH_v2(ctypes.byref(told), memory, EIGHT))
+    word = ctypes.c_uint32()
+    good(take(ctypes.byref(word), told, FOUR))
+    assert word.value == 41
+    good(put(told, ctypes.c_uint32(43), FOUR))
+    good(take(ctypes.byref(word), told, FOUR))
+    assert word.value == 43
     good(variable(ctypes.byref(entry), ctypes.byref(size), library, b"place"))
     assert entry.value and size.value == 4
     good(unload(library))

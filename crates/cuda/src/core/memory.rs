@@ -214,6 +214,15 @@ impl Session {
         memory.window.contains(address) || memory.find(address).is_some()
     }
 
+    /// The same where the program says so: it may be in a variable whose place was not asked for.
+    #[must_use]
+    pub fn is_device_address_as_said(&self, address: u64) -> bool {
+        self.is_device_address(address) || {
+            self.find_symbols();
+            self.is_device_address(address)
+        }
+    }
+
     /// Allocates device memory; the address is a multiple of 512.
     ///
     /// # Errors
@@ -359,7 +368,12 @@ impl Session {
     /// # Errors
     /// Some of it does not exist.
     pub fn check_range(&self, address: u64, bytes: u64) -> Result<u32, Code> {
-        let memory = self.memory();
+        let mut memory = self.memory();
+        if memory.find(address).is_none() {
+            drop(memory);
+            self.find_symbols();
+            memory = self.memory();
+        }
         let range = memory.find(address).ok_or(INVALID_VALUE)?;
         if bytes > range.bytes - (address - range.start) {
             // Memory that a program maps piece by piece may be copied across pieces.

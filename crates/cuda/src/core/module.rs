@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError, RwLock, Weak};
 
 use hinterland_fatbin::{
     Capability, Group, Kernels, Multiprocessor, Wrapper, choose, choose_assembly, container_bytes, entries,
@@ -37,6 +37,8 @@ pub struct Modules {
     code_bytes: AtomicU64,
     binaries: Table<Arc<Binary>>,
     functions: Table<Arc<Registered>>,
+    /// Code with variables whose places were not all asked for, and the context that has it.
+    unasked: Mutex<Vec<(Weak<Loaded>, Owner)>>,
 }
 
 impl Modules {
@@ -46,6 +48,7 @@ impl Modules {
             code_bytes: AtomicU64::new(0),
             binaries: Table::new(1),
             functions: Table::new(1),
+            unasked: Mutex::default(),
         }
     }
 
@@ -483,6 +486,10 @@ impl Session {
             kernels: kernels.kernels.into_iter().map(|one| (one.name.clone(), one)).collect(),
             symbols: Mutex::default(),
         });
+        if !loaded.variables.is_empty() {
+            let mut unasked = self.modules.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+            unasked.push((Arc::downgrade(&loaded), owner));
+        }
         all.insert(owner.context, loaded.clone());
         Ok(loaded)
     }
@@ -567,7 +574,24 @@ impl Session {
     /// # Errors
     /// There is no such variable, or the node is gone.
     pub fn symbol(&self, binary: &Binary, owner: Owner, name: &str) -> Result<(u64, u64), Code> {
-        let loaded = self.load(binary, owner)?;
+        self.symbol_of(&*self.load(binary, owner)?, owner, name)
+    }
+
+    /// Asks where all variables are, of all code that was sent: a program may have the address of one from a kernel.
+    pub(super) fn find_symbols(&self) {
+        let unasked =
+            std::mem::take(&mut *self.modules.unasked.lock().unwrap_or_else(PoisonError::into_inner));
+        for (loaded, owner) in unasked {
+            // What has been unloaded has none any more.
+            let Some(loaded) = loaded.upgrade() else { continue };
+            for name in loaded.variables.keys() {
+                // One that the node does not know by its name is nowhere that could be told, and a node that is gone is met by the next call.
+                let _ = self.symbol_of(&loaded, owner, name);
+            }
+        }
+    }
+
+    fn symbol_of(&self, loaded: &Loaded, owner: Owner, name: &str) -> Result<(u64, u64), Code> {
         if !loaded.variables.contains_key(name) {
             return Err(NOT_FOUND);
         }

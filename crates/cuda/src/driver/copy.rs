@@ -248,22 +248,37 @@ fn copy(
     session.copy(&session.stream(stream)?, to, from, bytes)
 }
 
+/// An end of a copy that the name of a function says to be of a device. Pinned memory of the host is one of all devices, too.
+///
+/// # Errors
+/// It is other memory of the host, or none.
+fn on_device(session: &Session, address: u64, bytes: usize) -> Result<*mut c_void, Code> {
+    let is_one = bytes == 0
+        || session.is_device_address(address)
+        || session.is_pinned(address, bytes as u64)
+        || session.is_device_address_as_said(address);
+    is_one.then(|| pointer(address)).ok_or(INVALID_VALUE)
+}
+
 /// Copies to a device, and waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> Code {
-    driver(|session| copy_now(session, pointer(to), from, bytes))
+    driver(|session| copy_now(session, on_device(session, to, bytes)?, from, bytes))
 }
 
 /// Copies from a device, and waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hl_cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> Code {
-    driver(|session| copy_now(session, to, pointer(from), bytes))
+    driver(|session| copy_now(session, to, on_device(session, from, bytes)?, bytes))
 }
 
 /// Copies within devices.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) -> Code {
-    driver(|session| copy_now(session, pointer(to), pointer(from), bytes))
+    driver(|session| {
+        let (to, from) = (on_device(session, to, bytes)?, on_device(session, from, bytes)?);
+        copy_now(session, to, from, bytes)
+    })
 }
 
 /// Copies between any two places, and waits.
@@ -280,7 +295,7 @@ pub unsafe extern "C" fn hl_cuMemcpyHtoDAsync_v2(
     bytes: usize,
     stream: *mut c_void,
 ) -> Code {
-    driver(|session| copy(session, pointer(to), from, bytes, stream))
+    driver(|session| copy(session, on_device(session, to, bytes)?, from, bytes, stream))
 }
 
 /// Copies from a device in the order of a stream.
@@ -291,13 +306,16 @@ pub unsafe extern "C" fn hl_cuMemcpyDtoHAsync_v2(
     bytes: usize,
     stream: *mut c_void,
 ) -> Code {
-    driver(|session| copy(session, to, pointer(from), bytes, stream))
+    driver(|session| copy(session, to, on_device(session, from, bytes)?, bytes, stream))
 }
 
 /// Copies within devices in the order of a stream.
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> Code {
-    driver(|session| copy(session, pointer(to), pointer(from), bytes, stream))
+    driver(|session| {
+        let (to, from) = (on_device(session, to, bytes)?, on_device(session, from, bytes)?);
+        copy(session, to, from, bytes, stream)
+    })
 }
 
 /// Copies between any two places in the order of a stream.

@@ -231,6 +231,25 @@ pub(crate) fn direction(kind: c_int) -> Result<(), Code> {
     if (0..=4).contains(&kind) { Ok(()) } else { Err(INVALID_DIRECTION) }
 }
 
+/// The same, and where an end is said to be of a device, it is looked for among variables whose places were not asked for yet.
+///
+/// # Errors
+/// There is no such direction.
+fn direction_of(session: &Session, kind: c_int, to: *mut c_void, from: *const c_void) -> Result<(), Code> {
+    const TO_DEVICE: c_int = 1;
+    const FROM_DEVICE: c_int = 2;
+    const WITHIN: c_int = 3;
+    direction(kind)?;
+    for (end, is_said) in [
+        (to.addr(), kind == TO_DEVICE || kind == WITHIN),
+        (from.addr(), kind == FROM_DEVICE || kind == WITHIN),
+    ] {
+        // One that is of no device after all is taken for what it is.
+        let _ = is_said && session.is_device_address_as_said(end as u64);
+    }
+    Ok(())
+}
+
 /// Copies, and returns when the program may use both ends.
 pub(crate) fn copy_now(
     session: &Session,
@@ -253,7 +272,7 @@ pub unsafe extern "C" fn hl_cudaMemcpy(
     kind: c_int,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_of(session, kind, to, from)?;
         copy_now(session, to, from, bytes)
     })
 }
@@ -268,7 +287,7 @@ pub unsafe extern "C" fn hl_cudaMemcpyAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_of(session, kind, to, from)?;
         session.copy(&session.stream(stream)?, to, from, bytes)
     })
 }
@@ -331,7 +350,7 @@ pub unsafe extern "C" fn hl_cudaMemcpy2D(
     kind: c_int,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_of(session, kind, to, from)?;
         session.check_unseen()?;
         let stream = session.default_stream()?;
         copy_rows(session, &stream, (to, to_pitch), (from, from_pitch), width, height)?;
@@ -352,7 +371,7 @@ pub unsafe extern "C" fn hl_cudaMemcpy2DAsync(
     stream: *mut c_void,
 ) -> Code {
     with_session(|session| {
-        direction(kind)?;
+        direction_of(session, kind, to, from)?;
         copy_rows(session, &session.stream(stream)?, (to, to_pitch), (from, from_pitch), width, height)
     })
 }
