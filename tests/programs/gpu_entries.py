@@ -22,7 +22,7 @@ PTX = b""".version 8.0
 }
 """
 POINTER, NUMBER = ctypes.c_void_p, ctypes.c_int
-NOT_READY, INVALID_HANDLE, NOT_FOUND = 600, 400, 500
+INVALID_VALUE, NOT_READY, INVALID_HANDLE, NOT_FOUND = 1, 600, 400, 500
 
 cuda, runtime = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcudart.so.13")
 
@@ -121,7 +121,18 @@ for load, kernel, variable, unload, take, put in (
     assert word.value == 43
     good(variable(ctypes.byref(entry), ctypes.byref(size), library, b"place"))
     assert entry.value and size.value == 4
+    place, kind = ctypes.c_uint64(entry.value), ctypes.c_uint()
+    copies = (cuda.cuMemcpyHtoD_v2, place, ctypes.byref(word)), (cuda.cuMemcpyDtoH_v2, ctypes.byref(word), place)
+    for copy, *ends in copies:
+        good(copy(*ends, ctypes.c_size_t(4)))
+    good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, place))
+    assert kind.value == 2
     good(unload(library))
+    # Its variables have gone with it, which whoever still names one is told at once.
+    assert cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, place) == INVALID_VALUE
+    assert [copy(*ends, ctypes.c_size_t(4)) for copy, *ends in copies] == [INVALID_VALUE] * 2
+    assert cuda.cuMemsetD8Async(place, 1, ctypes.c_size_t(4), None) == INVALID_VALUE
+    good(cuda.cuCtxSynchronize())
     assert load(ctypes.byref(library), name + b".not") == 301
 runtime.cudaGetLastError()
 for wrong in (b"", b"\x7fELF", b"\x50\xed\x55\xba" + b"\xff" * 60, b"\xb1\x43\x62\x46" + b"\x01" * 60):

@@ -618,6 +618,16 @@ impl Session {
         self.memory().ranges.insert(start, Range { start, bytes, owner, holder: Holder::Symbol });
     }
 
+    /// Forgets where variables of a module lay that is gone.
+    pub(super) fn forget_symbols(&self, starts: impl IntoIterator<Item = u64>) {
+        let mut memory = self.memory();
+        for start in starts {
+            if memory.ranges.get(&start).is_some_and(|range| range.holder == Holder::Symbol) {
+                memory.ranges.remove(&start);
+            }
+        }
+    }
+
     /// Remembers memory of the host as pinned, for a context.
     ///
     /// # Errors

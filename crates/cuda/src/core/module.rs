@@ -516,7 +516,13 @@ impl Session {
     /// The node is gone.
     pub fn unload(&self, binary: &Binary) -> Result<(), Code> {
         let all = std::mem::take(&mut *binary.loaded.lock().unwrap_or_else(PoisonError::into_inner));
-        all.values().try_for_each(|loaded| self.send(&ModuleDrop { module: loaded.module }).map(drop))
+        for loaded in all.values() {
+            let symbols = loaded.symbols.lock().unwrap_or_else(PoisonError::into_inner);
+            self.forget_symbols(symbols.values().map(|(start, _)| *start));
+            drop(symbols);
+            self.send(&ModuleDrop { module: loaded.module })?;
+        }
+        Ok(())
     }
 
     /// Takes all code from a context. What the program has registered, and libraries, are sent again when they are next used; modules are gone.
