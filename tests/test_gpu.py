@@ -227,6 +227,13 @@ def test_functions_that_are_looked_up_take_the_arguments_of_the_version_that_was
 
 
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
+def test_no_stream_means_the_threads_own_to_functions_that_say_so_in_their_names(gpu_node, fabric):
+    node = gpu_node()
+    outcome = node.run(sys.executable, TREE / "tests/programs/gpu_own_streams.py", address=getattr(node, fabric))
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
+@pytest.mark.parametrize("fabric", ["unix", "tcp"])
 def test_a_program_that_asks_what_devices_there_are_may_fork_and_use_them_in_a_child(gpu_node, fabric):
     node = gpu_node()
     outcome = node.run(sys.executable, "-c", ASKS_AND_FORKS, address=getattr(node, fabric))

@@ -20,6 +20,7 @@ pub mod entry;
 pub mod launch;
 pub mod memory;
 pub mod module;
+pub mod per_thread;
 pub mod pool;
 pub mod stream;
 pub mod tensor;

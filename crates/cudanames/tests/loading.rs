@@ -71,6 +71,22 @@ fn some(library: &'static Library, is_there: bool) -> Option<&'static str> {
 }
 
 #[test]
+fn names_of_programs_whose_default_stream_is_each_threads_own_are_there_where_the_plain_ones_are() {
+    let there = |name: &str| {
+        LIBRARIES.iter().flat_map(|library| library.symbols).any(|one| one.name == name && one.is_there)
+    };
+    let plain = |name: &'static str| name.strip_suffix("_ptsz").or_else(|| name.strip_suffix("_ptds"));
+    let mut count = 0;
+    for Symbol { name, is_there } in LIBRARIES.iter().flat_map(|library| library.symbols) {
+        if plain(name).is_some_and(there) {
+            count += 1;
+            assert!(*is_there, "{name} is missing");
+        }
+    }
+    assert!(count > 40, "the lists have {count} such names");
+}
+
+#[test]
 fn every_function_of_every_library_is_found_and_jumps_to_the_core() {
     let folder = Folder::new("every");
     let mut text =

@@ -24,6 +24,11 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuStreamBeginCapture_v2", 10_010),
     ("cuStreamGetCaptureInfo_v3", 12_030),
 ];
+/// `CU_GET_PROC_ADDRESS_LEGACY_STREAM` and `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: what no stream means to the functions that are looked for.
+const LEGACY_STREAM: u64 = 1;
+const OWN_STREAM: u64 = 2;
+/// What stands behind the names of functions to which it means the thread's own, where a stream is an argument and where none is.
+const OWN_NAMES: [&str; 2] = ["_ptsz", "_ptds"];
 /// `CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND`
 const SYMBOL_NOT_FOUND: c_int = 1;
 /// `CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT`
@@ -45,19 +50,26 @@ fn own_library() -> Option<NonNull<c_void>> {
     NonNull::new(std::ptr::with_exposed_provenance_mut(*library))
 }
 
+/// The flags of a program to whose functions no stream means the thread's own, unless it says something else.
+pub(crate) const fn own_by_default(flags: u64) -> u64 {
+    if flags & (LEGACY_STREAM | OWN_STREAM) == 0 { flags | OWN_STREAM } else { flags }
+}
+
 /// The function of ours that stands for one of the driver's, as a version of CUDA has it; or what to say of it.
-fn find(name: &CStr, cuda: c_int) -> Result<NonNull<c_void>, c_int> {
+fn find(name: &CStr, cuda: c_int, flags: u64) -> Result<NonNull<c_void>, c_int> {
     let (Some(library), Ok(name)) = (own_library(), name.to_str()) else { return Err(SYMBOL_NOT_FOUND) };
+    let look = |name: String| {
+        let symbol = CString::new(format!("hl_{name}")).ok()?;
+        // SAFETY: a handle of the loader and a string.
+        NonNull::new(unsafe { libc::dlsym(library.as_ptr(), symbol.as_ptr()) })
+    };
     let mut missing = SYMBOL_NOT_FOUND;
     for version in VERSIONS {
-        let Ok(symbol) = CString::new(format!("hl_{name}{version}")) else { continue };
-        // SAFETY: a handle of the loader and a string.
-        let Some(function) = NonNull::new(unsafe { libc::dlsym(library.as_ptr(), symbol.as_ptr()) }) else {
-            continue;
-        };
-        let symbol = &symbol.as_bytes()["hl_".len()..];
-        if SINCE.iter().all(|(later, since)| later.as_bytes() != symbol || *since <= cuda) {
-            return Ok(function);
+        let symbol = format!("{name}{version}");
+        let Some(function) = look(symbol.clone()) else { continue };
+        if SINCE.iter().all(|(later, since)| *later != symbol || *since <= cuda) {
+            let mut names = OWN_NAMES.iter().filter(|_| flags & OWN_STREAM != 0);
+            return Ok(names.find_map(|own| look(format!("{symbol}{own}"))).unwrap_or(function));
         }
         missing = TOO_OLD;
     }
@@ -70,6 +82,7 @@ unsafe fn look(
     name: *const c_char,
     place: *mut *mut c_void,
     cuda: c_int,
+    flags: u64,
     found: *mut c_int,
 ) -> Result<(), Code> {
     if name.is_null() || place.is_null() {
@@ -77,7 +90,7 @@ unsafe fn look(
     }
     // SAFETY: the caller's promise.
     let name = unsafe { CStr::from_ptr(name) };
-    let function = find(name, cuda);
+    let function = find(name, cuda, flags);
     if function.is_err() {
         say_not_found(name);
     }
@@ -95,11 +108,11 @@ pub unsafe extern "C" fn hl_cuGetProcAddress_v2(
     name: *const c_char,
     place: *mut *mut c_void,
     version: c_int,
-    _flags: u64,
+    flags: u64,
     found: *mut c_int,
 ) -> Code {
     // SAFETY: as documented.
-    unsafe { look(name, place, version, found) }.err().unwrap_or(0)
+    unsafe { look(name, place, version, flags, found) }.err().unwrap_or(0)
 }
 
 /// The same before CUDA 12.
@@ -108,10 +121,10 @@ pub unsafe extern "C" fn hl_cuGetProcAddress(
     name: *const c_char,
     place: *mut *mut c_void,
     version: c_int,
-    _flags: u64,
+    flags: u64,
 ) -> Code {
     // SAFETY: as documented.
-    unsafe { look(name, place, version, null_mut()) }.err().unwrap_or(0)
+    unsafe { look(name, place, version, flags, null_mut()) }.err().unwrap_or(0)
 }
 
 /// The same for programs that use the runtime. A name that is not there is no error: the status says it.
@@ -120,11 +133,13 @@ pub unsafe extern "C" fn hl_cudaGetDriverEntryPointByVersion(
     name: *const c_char,
     place: *mut *mut c_void,
     version: c_uint,
-    _flags: u64,
+    flags: u64,
     found: *mut c_int,
 ) -> Code {
-    // SAFETY: as documented. No version is later than all.
-    match unsafe { look(name, place, c_int::try_from(version).unwrap_or(c_int::MAX), found) } {
+    // No version is later than all.
+    let version = c_int::try_from(version).unwrap_or(c_int::MAX);
+    // SAFETY: as documented.
+    match unsafe { look(name, place, version, flags, found) } {
         Err(NOT_FOUND) if !found.is_null() => 0,
         result => record(result),
     }

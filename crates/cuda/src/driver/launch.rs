@@ -115,7 +115,7 @@ pub struct Config {
     grid: [c_uint; 3],
     block: [c_uint; 3],
     shared: c_uint,
-    stream: *mut c_void,
+    pub(super) stream: *mut c_void,
     attributes: *const Attribute,
     attribute_count: c_uint,
 }

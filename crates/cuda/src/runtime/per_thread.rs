@@ -3,16 +3,18 @@
 //! The compiler gives such programs names with `_ptsz` behind them where a stream is an argument, and with `_ptds` where the default stream is
 //! meant without being named.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use super::graph::InstantiateParameters;
 use super::launch::{Config, hl_cudaLaunchKernelExC};
 use super::register::Dim3;
-use super::volume::{Copy3D, Pitched, Place};
-use super::{event, graph, launch, memory, node, pool, stream, volume};
+use super::volume::{Copy3D, CopyPeer3D, Pitched, Place};
+use super::{event, graph, launch, limit, memory, node, pool, stream, volume};
 use crate::code::Code;
+use crate::driver::entry;
 
 /// `cudaStreamPerThread`, where the program names none.
-fn own(stream: *mut c_void) -> *mut c_void {
+pub(crate) fn own(stream: *mut c_void) -> *mut c_void {
     if stream.is_null() { std::ptr::without_provenance_mut(2) } else { stream }
 }
 
@@ -22,13 +24,14 @@ macro_rules! per_thread {
         #[doc = concat!("`", stringify!($plain), "` where no stream means the thread's own.")]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
-            let $own = own($own);
+            let $own = $crate::runtime::per_thread::own($own);
             // SAFETY: as documented. The plain function may be a safe one.
             #[allow(unused_unsafe)]
             unsafe { $module::$plain($($argument),*) }
         }
     )*};
 }
+pub(crate) use per_thread;
 per_thread! {
     hl___cudaLaunchKernel_ptsz[stream](function: *const c_void, grid: Dim3, block: Dim3, arguments: *const *const c_void, shared: usize, stream: *mut c_void) = launch::hl___cudaLaunchKernel;
     hl_cudaEventRecord_ptsz[stream](event: *mut c_void, stream: *mut c_void) = event::hl_cudaEventRecord;
@@ -43,6 +46,7 @@ per_thread! {
     hl_cudaMemcpy2DAsync_ptsz[stream](to: *mut c_void, to_pitch: usize, from: *const c_void, from_pitch: usize, width: usize, height: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpy2DAsync;
     hl_cudaMallocFromPoolAsync_ptsz[stream](place: *mut *mut c_void, bytes: usize, pool: *mut c_void, stream: *mut c_void) = pool::hl_cudaMallocFromPoolAsync;
     hl_cudaMemcpy3DAsync_ptsz[stream](copy: *const Copy3D, stream: *mut c_void) = volume::hl_cudaMemcpy3DAsync;
+    hl_cudaMemcpy3DPeerAsync_ptsz[stream](copy: *const CopyPeer3D, stream: *mut c_void) = volume::hl_cudaMemcpy3DPeerAsync;
     hl_cudaMemset3DAsync_ptsz[stream](place: Pitched, value: c_int, extent: Place, stream: *mut c_void) = volume::hl_cudaMemset3DAsync;
     hl_cudaStreamBeginCaptureToGraph_ptsz[stream](stream: *mut c_void, graph: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, mode: c_int) = node::hl_cudaStreamBeginCaptureToGraph;
     hl_cudaStreamUpdateCaptureDependencies_ptsz[stream](stream: *mut c_void, behind: *const *mut c_void, edges: *const c_void, count: usize, flags: c_uint) = node::hl_cudaStreamUpdateCaptureDependencies;
@@ -53,6 +57,8 @@ per_thread! {
     hl_cudaStreamAddCallback_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
     hl_cudaStreamBeginCapture_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cudaStreamBeginCapture;
     hl_cudaStreamEndCapture_ptsz[stream](stream: *mut c_void, place: *mut *mut c_void) = stream::hl_cudaStreamEndCapture;
+    hl_cudaStreamGetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *mut [u64; 8]) = limit::hl_cudaStreamGetAttribute;
+    hl_cudaStreamSetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *const c_void) = limit::hl_cudaStreamSetAttribute;
     hl_cudaStreamGetCaptureInfo_ptsz[stream](stream: *mut c_void, status: *mut c_int, number: *mut u64, graph: *mut *mut c_void, dependencies: *mut *const c_void, edges: *mut *const c_void, count: *mut usize) = node::hl_cudaStreamGetCaptureInfo;
     hl_cudaStreamGetDevice_ptsz[stream](stream: *mut c_void, device: *mut c_int) = stream::hl_cudaStreamGetDevice;
     hl_cudaStreamGetFlags_ptsz[stream](stream: *mut c_void, flags: *mut c_uint) = stream::hl_cudaStreamGetFlags;
@@ -198,4 +204,58 @@ pub unsafe extern "C" fn hl_cudaMemcpy3D_ptds(copy: *const Copy3D) -> Code {
 #[unsafe(no_mangle)]
 pub extern "C" fn hl_cudaMemset3D_ptds(place: Pitched, value: c_int, extent: Place) -> Code {
     volume::hl_cudaMemset3DAsync(place, value, extent, own(std::ptr::null_mut()))
+}
+
+/// `cudaMemcpy3DPeer` in the order of the thread's own stream.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaMemcpy3DPeer_ptds(copy: *const CopyPeer3D) -> Code {
+    let stream = own(std::ptr::null_mut());
+    // SAFETY: as documented.
+    match unsafe { volume::hl_cudaMemcpy3DPeerAsync(copy, stream) } {
+        0 => stream::hl_cudaStreamSynchronize(stream),
+        code => code,
+    }
+}
+
+/// `cudaStreamCopyAttributes` where no stream means the thread's own.
+#[unsafe(no_mangle)]
+pub extern "C" fn hl_cudaStreamCopyAttributes_ptsz(to: *mut c_void, from: *mut c_void) -> Code {
+    limit::hl_cudaStreamCopyAttributes(own(to), own(from))
+}
+
+/// What no stream means is of no matter here: nothing is sent ahead.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGraphInstantiateWithParams_ptsz(
+    place: *mut *mut c_void,
+    graph: *mut c_void,
+    parameters: *mut InstantiateParameters,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { graph::hl_cudaGraphInstantiateWithParams(place, graph, parameters) }
+}
+
+/// `cudaGetDriverEntryPoint`, for functions to which no stream means the thread's own unless other ones are asked for.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetDriverEntryPoint_ptsz(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    flags: u64,
+    found: *mut c_int,
+) -> Code {
+    // SAFETY: as documented.
+    unsafe { entry::hl_cudaGetDriverEntryPoint(name, place, entry::own_by_default(flags), found) }
+}
+
+/// `cudaGetDriverEntryPointByVersion` likewise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaGetDriverEntryPointByVersion_ptsz(
+    name: *const c_char,
+    place: *mut *mut c_void,
+    version: c_uint,
+    flags: u64,
+    found: *mut c_int,
+) -> Code {
+    let flags = entry::own_by_default(flags);
+    // SAFETY: as documented.
+    unsafe { entry::hl_cudaGetDriverEntryPointByVersion(name, place, version, flags, found) }
 }
