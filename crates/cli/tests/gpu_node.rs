@@ -6,10 +6,10 @@ use hinterland_gpunode::inquiry::Inquiry;
 use hinterland_os::process::ProcessHandle;
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    AskGrant, AskTensorMap, BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin,
-    EventCreate, EventDestroy, EventRecord, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart,
-    GraphUpdate, Launch, LaunchContent, LtMatmul, MapMemory, MarkDevice, MarkEvent, MarkStream, Module,
-    ModulePart, StreamCreate, StreamDestroy, StreamWait, UnmapMemory, blas_functions,
+    AskGrant, BlasCall, BlasCreate, BlasSet, CopyIn, CopyInAtLaunch, CopyOut, CopyWithin, EventCreate,
+    EventDestroy, EventRecord, Fence, Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate,
+    Launch, LaunchContent, LtMatmul, MapMemory, MarkDevice, MarkEvent, MarkStream, Module, ModulePart,
+    StreamCreate, StreamDestroy, StreamWait, UnmapMemory, blas_functions,
 };
 use hinterland_proto::gpu::{GPU_VERSION, GpuStatus, HELLO, Hello, LtMatrix, LtProduct, WELCOME, Welcome};
 use hinterland_proto::{ClientIdentity, Features, PoolId, Role};
@@ -189,6 +189,9 @@ macro_rules! send {
         $client.send::<{ $kind::BYTES }>($kind::WORD, |body| command.put(body), &[]);
     }};
 }
+
+#[path = "gpu_node/driver.rs"]
+mod driver;
 
 fn put(sender: &mut Sender, word: u32, body: &[u8]) {
     assert!(sender.wait_room(body.len(), Some(PATIENCE)).unwrap());
@@ -960,40 +963,4 @@ fn clients_that_come_and_go_leave_nothing_behind() {
 #[ignore = "minutes: ./check --full"]
 fn soak_ten_thousand_clients_come_and_go() {
     come_and_go(10_000);
-}
-
-#[test]
-fn tensor_maps_come_from_the_driver_behind_the_node() {
-    let driver = stand_in();
-    let node = Node::with_driver("tensors", &["--device", "cuda"], &driver, "");
-    let mut client = Client::open(node.unix(), 0).unwrap();
-    std::fs::remove_file(&driver).unwrap();
-    let address = client.map(1);
-    let mut ask = AskTensorMap {
-        question: 1,
-        device: 0,
-        address,
-        element: 7,
-        rank: 2,
-        interleave: 1,
-        swizzle: 2,
-        promotion: 3,
-        fill: 1,
-    };
-    let longs = [640_u64, 480, 2560];
-    let shorts = [64_u32, 32, 1, 2];
-    let tail: Vec<u8> = longs
-        .iter()
-        .flat_map(|one| one.to_le_bytes())
-        .chain(shorts.iter().flat_map(|one| one.to_le_bytes()))
-        .collect();
-    client.send::<{ AskTensorMap::BYTES }>(AskTensorMap::WORD, |body| ask.put(body), &tail);
-    let (message, bytes) = client.next().unwrap();
-    assert_eq!(message, AnswerMessage::Answer(Answer { question: 1, error: 0 }));
-    let wanted = [7, 2, address, 480, 2560, 32, 2, 1, 2, 3, 1, 0, 0, 0, 0, 0];
-    assert_eq!(bytes, wanted.iter().flat_map(|one: &u64| one.to_le_bytes()).collect::<Vec<u8>>());
-    // What the driver refuses.
-    ask.element = 99;
-    client.send::<{ AskTensorMap::BYTES }>(AskTensorMap::WORD, |body| ask.put(body), &tail);
-    assert_eq!(client.next().unwrap().0, AnswerMessage::Answer(Answer { question: 1, error: 1 }));
 }

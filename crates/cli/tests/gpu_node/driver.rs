@@ -1,0 +1,41 @@
+//! What the node makes of what only a driver knows or does: with the one that stands in for it.
+
+use super::{Client, Node, stand_in};
+use hinterland_proto::gpu::answer::{Answer, AnswerMessage};
+use hinterland_proto::gpu::command::AskTensorMap;
+
+#[test]
+fn tensor_maps_come_from_the_driver_behind_the_node() {
+    let driver = stand_in();
+    let node = Node::with_driver("tensors", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    std::fs::remove_file(&driver).unwrap();
+    let address = client.map(1);
+    let mut ask = AskTensorMap {
+        question: 1,
+        device: 0,
+        address,
+        element: 7,
+        rank: 2,
+        interleave: 1,
+        swizzle: 2,
+        promotion: 3,
+        fill: 1,
+    };
+    let longs = [640_u64, 480, 2560];
+    let shorts = [64_u32, 32, 1, 2];
+    let tail: Vec<u8> = longs
+        .iter()
+        .flat_map(|one| one.to_le_bytes())
+        .chain(shorts.iter().flat_map(|one| one.to_le_bytes()))
+        .collect();
+    client.send::<{ AskTensorMap::BYTES }>(AskTensorMap::WORD, |body| ask.put(body), &tail);
+    let (message, bytes) = client.next().unwrap();
+    assert_eq!(message, AnswerMessage::Answer(Answer { question: 1, error: 0 }));
+    let wanted = [7, 2, address, 480, 2560, 32, 2, 1, 2, 3, 1, 0, 0, 0, 0, 0];
+    assert_eq!(bytes, wanted.iter().flat_map(|one: &u64| one.to_le_bytes()).collect::<Vec<u8>>());
+    // What the driver refuses.
+    ask.element = 99;
+    client.send::<{ AskTensorMap::BYTES }>(AskTensorMap::WORD, |body| ask.put(body), &tail);
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Answer(Answer { question: 1, error: 1 }));
+}
