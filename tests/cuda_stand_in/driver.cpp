@@ -3,7 +3,7 @@
  * Copies and launches happen later, on a thread for each stream, as on a GPU, so that what is done too early or freed too soon
  * shows. The kernel is the one of crates/gpu/src/copy.cu, compiled for the processor. Where a driver would forgive (it waits
  * when memory is freed, say) this does not. STAND_IN_LACKS, or a call, names what it refuses: driver-version,
- * gpu, registration, compiler, or work: then launches end, and nobody can learn when. */
+ * gpu, registration, compiler, copies, records of events, or work: then launches end, and nobody can learn when. */
 
 #include "streams.h"
 
@@ -245,11 +245,17 @@ FACE int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
     return reaches(from) && entered() ? (std::memcpy(to, on_host(from), bytes), OK) : INVALID;
 }
 FACE int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t bytes, size_t stream) {
+    if (lacks("copies")) {
+        return NO_MEMORY;
+    }
     world().copies++;
     stream_of(stream).put([=] { must_reach(to), std::memcpy(on_host(to), from, bytes); });
     return entered() ? OK : NO_CONTEXT;
 }
 FACE int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, size_t stream) {
+    if (lacks("copies")) {
+        return NO_MEMORY;
+    }
     world().copies++;
     stream_of(stream).put([=] { must_reach(from), std::memcpy(to, on_host(from), bytes); });
     return entered() ? OK : NO_CONTEXT;
@@ -268,6 +274,9 @@ FACE int cuEventCreate(size_t *event, unsigned) {
     return *event = reinterpret_cast<size_t>(new Event), entered() ? OK : NO_CONTEXT;
 }
 FACE int cuEventRecord(size_t event, size_t stream) {
+    if (lacks("records")) {
+        return NO_MEMORY;
+    }
     return reinterpret_cast<Event *>(event)->record(stream_of(stream)), entered() ? OK : NO_CONTEXT;
 }
 FACE int cuEventQuery(size_t event) {

@@ -1,8 +1,8 @@
 //! What the node makes of what only a driver knows or does: with the one that stands in for it.
 
 use super::{Client, Node, stand_in};
-use hinterland_proto::gpu::answer::{Answer, AnswerMessage};
-use hinterland_proto::gpu::command::AskTensorMap;
+use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault};
+use hinterland_proto::gpu::command::{AskTensorMap, CopyIn, CopyOut};
 
 #[test]
 fn tensor_maps_come_from_the_driver_behind_the_node() {
@@ -38,4 +38,30 @@ fn tensor_maps_come_from_the_driver_behind_the_node() {
     ask.element = 99;
     client.send::<{ AskTensorMap::BYTES }>(AskTensorMap::WORD, |body| ask.put(body), &tail);
     assert_eq!(client.next().unwrap().0, AnswerMessage::Answer(Answer { question: 1, error: 1 }));
+}
+
+#[test]
+fn copies_that_the_driver_refuses_leave_memory_for_others_to_pass_through() {
+    // More than there are pieces of staging.
+    const TIMES: u32 = 300;
+    for what in ["copies", "records"] {
+        let driver = stand_in();
+        let node = Node::with_driver(what, &["--device", "cuda"], &driver, what);
+        let mut client = Client::open(node.unix(), 0).unwrap();
+        std::fs::remove_file(&driver).unwrap();
+        let address = client.map(1);
+        for _ in 0..TIMES {
+            let copy = CopyIn { stream: 0, flags: 0, address };
+            client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &[7; 8]);
+            let (fault, _) = client.next().unwrap();
+            assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+        }
+        for transfer in 1..=TIMES {
+            send!(client, CopyOut { stream: 0, transfer, address, bytes: 8 });
+            let (fault, _) = client.next().unwrap();
+            assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+            let none = AnswerMessage::Bytes(Bytes { transfer, error: 2, offset: 0 });
+            assert_eq!(client.next().unwrap().0, none);
+        }
+    }
 }

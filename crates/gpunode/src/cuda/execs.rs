@@ -162,7 +162,7 @@ impl CudaMachine {
         let start = known.own.as_ref().map(|own| own.scratch.address);
         let graph = Arc::clone(&known.graph);
         if let Some(own) = &known.own {
-            lent.wait(self.known_stream(name)?, &own.last).map_err(failed)?;
+            lent.wait(self.stream(name)?, &own.last).map_err(failed)?;
         }
         if let (Some(start), false) = (start, content.bytes.is_empty()) {
             let bytes = content.bytes.len() as u64;
@@ -170,13 +170,13 @@ impl CudaMachine {
         }
         let known =
             self.execs.execs.get(&exec).ok_or_else(|| Failure::unknown("instance of a graph", exec))?;
-        lent.launch_graph(&known.instance, self.known_stream(name)?).map_err(failed)?;
+        lent.launch_graph(&known.instance, self.stream(name)?).map_err(failed)?;
         self.done.launches += graph.launches();
         if let Some(start) = start {
             self.copies_out(&graph, name, start + graph.needs().bytes, content, named)?;
             let own = self.execs.execs.get(&exec).and_then(|known| known.own.as_ref());
             if let Some(own) = own {
-                lent.record(&own.last, self.known_stream(name)?).map_err(failed)?;
+                lent.record(&own.last, self.stream(name)?).map_err(failed)?;
             }
         }
         Ok(())
@@ -204,10 +204,5 @@ impl CudaMachine {
             }
         }
         Ok(())
-    }
-
-    fn known_stream(&self, name: u32) -> Result<&hinterland_gpu::lend::order::Stream, Failure> {
-        let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
-        Ok(&known.stream)
     }
 }

@@ -14,7 +14,7 @@ use crate::outbox::Outbox;
 use crate::pooled::{ObjectBytes, in_pieces};
 use crate::work::{Launch, Rows, Work};
 use hinterland_gpu::lend::blas::Blas;
-use hinterland_gpu::lend::memory::Backing;
+use hinterland_gpu::lend::memory::{Backing, Pinned};
 use hinterland_gpu::lend::order::{Event, Stream};
 use hinterland_gpu::lend::program::Shape;
 use hinterland_gpu::lend::tensor::TensorShape;
@@ -216,11 +216,32 @@ impl CudaMachine {
         Ok(event)
     }
 
-    fn watch(&self, device: u32, name: u32, what: What) -> Result<(), Failure> {
+    /// Has something done with a piece of staging when the work of a stream so far is done.
+    fn watch_piece(
+        &self,
+        device: u32,
+        name: u32,
+        piece: Pinned,
+        what: impl FnOnce(Pinned) -> What,
+    ) -> Result<(), Failure> {
+        let shared = self.shared(device);
+        match self.stream(name).and_then(|stream| self.behind(device, stream)) {
+            Ok(event) => {
+                shared.watch_for(u64::from(name), Pending { event, is_own: true, what: what(piece) });
+                Ok(())
+            }
+            Err(failure) => {
+                // The device may still copy from it or to it.
+                shared.staging.lose(piece);
+                Err(failure)
+            }
+        }
+    }
+
+    /// A stream by the client's name.
+    pub(super) fn stream(&self, name: u32) -> Result<&Stream, Failure> {
         let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
-        let event = self.behind(device, &known.stream)?;
-        self.shared(device).watch_for(u64::from(name), Pending { event, is_own: true, what });
-        Ok(())
+        Ok(&known.stream)
     }
 
     /// An event of a device behind all of its work, or behind that of all devices: any of them may use memory of this one.
@@ -273,9 +294,15 @@ impl CudaMachine {
             let length = (part.width * part.rows) as usize;
             rest.read(&mut piece.bytes()[..length]);
             rest = rest.tail(length);
-            let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
-            lent.copy_in(&known.stream, region(part), &piece).map_err(failed)?;
-            self.watch(device, name, What::Free(piece))?;
+            let begun = self
+                .stream(name)
+                .and_then(|stream| lent.copy_in(stream, region(part), &piece).map_err(failed));
+            if let Err(failure) = begun {
+                // Nothing was begun that would use it.
+                self.shared(device).staging.put(piece);
+                return Err(failure);
+            }
+            self.watch_piece(device, name, piece, What::Free)?;
         }
         Ok(())
     }
@@ -293,11 +320,19 @@ impl CudaMachine {
         for part in all {
             let piece = self.shared(device).staging.take(&lent).map_err(failed)?;
             let bytes = (part.width * part.rows) as usize;
-            if bytes > 0 {
-                let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
-                lent.copy_out(&known.stream, &piece, region(part)).map_err(failed)?;
+            let begun = self.stream(name).and_then(|stream| {
+                if bytes == 0 {
+                    return Ok(());
+                }
+                lent.copy_out(stream, &piece, region(part)).map_err(failed)
+            });
+            if let Err(failure) = begun {
+                // As above.
+                self.shared(device).staging.put(piece);
+                return Err(failure);
             }
-            self.watch(device, name, What::Bytes { transfer, offset, piece, bytes })?;
+            let told = |piece| What::Bytes { transfer, offset, piece, bytes };
+            self.watch_piece(device, name, piece, told)?;
             offset += bytes as u64;
         }
         Ok(())

@@ -43,6 +43,12 @@ impl Staging {
         }
     }
 
+    /// A piece is lost, as nobody can tell when the device has done with it: another may be made in its place.
+    pub(super) fn lose(&self, _piece: Pinned) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).made -= 1;
+        self.returned.notify_one();
+    }
+
     /// A piece that nobody uses any more.
     pub(super) fn put(&self, piece: Pinned) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).free.push(piece);
