@@ -263,7 +263,7 @@ FACE int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, size_t stre
 
 /* --- the driver: streams, events, kernels --- */
 
-const size_t ADD = 2; /* the kernel that adds, of lend.h */
+const size_t ADD = 2, AWAIT = 3; /* the kernels that add and wait, of lend.h */
 
 FACE int cuStreamCreate(size_t *stream, unsigned) {
     return *stream = reinterpret_cast<size_t>(new Stream(world().gate)), entered() ? OK : NO_CONTEXT;
@@ -298,8 +298,8 @@ FACE int cuModuleLoadData(size_t *module, const void *image) {
     return *module = 1, is_known ? OK : NO_IMAGE;
 }
 FACE int cuModuleGetFunction(size_t *function, size_t, const char *name) {
-    *function = std::strcmp(name, "add") == 0 ? ADD : 1;
-    return *function == ADD || std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
+    *function = std::strcmp(name, "add") == 0 ? ADD : std::strcmp(name, "await") == 0 ? AWAIT : 1;
+    return *function != 1 || std::strcmp(name, "hinterland_copy") == 0 ? OK : NOT_FOUND;
 }
 FACE int cuModuleUnload(size_t) { return OK; }
 FACE int cuLaunchKernel(size_t, unsigned groups, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned,

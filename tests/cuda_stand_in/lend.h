@@ -146,7 +146,8 @@ FACE int cuTensorMapEncodeTiled(uint64_t *map, unsigned element, unsigned rank, 
 FACE int cuModuleGetGlobal_v2(uint64_t *, size_t *, size_t, const char *) { return NOT_FOUND; }
 FACE int cuFuncGetAttribute(int *value, int attribute, size_t) { return *value = attribute == 0 ? 1024 : 0, OK; }
 FACE int cuFuncSetAttribute(size_t, int, int) { return OK; }
-/* The kernel that adds takes an address, a count, and what to add. */
+/* The kernel that adds takes an address, a count, and what to add. The one that waits takes as many, and returns when the word at the
+ * address is the last of them. */
 FACE int cuFuncGetParamInfo(size_t, size_t index, size_t *offset, size_t *bytes) {
     const size_t offsets[] = {0, 8, 12}, sizes[] = {8, 4, 4};
     return index < 3 ? (*offset = offsets[index], *bytes = sizes[index], OK) : INVALID;
@@ -158,11 +159,20 @@ FACE int cuLaunchKernelEx(const Shape *shape, size_t function, void **, void **e
         uint64_t address;
         unsigned count, value;
     } given;
-    if (function != ADD || !extra || *static_cast<size_t *>(extra[3]) < sizeof given) {
+    if ((function != ADD && function != AWAIT) || !extra || *static_cast<size_t *>(extra[3]) < sizeof given) {
         return INVALID;
     }
     std::memcpy(&given, extra[1], sizeof given);
     world().launches++;
+    if (function == AWAIT) {
+        stream_of(shape->stream).put([given] {
+            must_reach(given.address);
+            while (*static_cast<volatile unsigned *>(on_host<unsigned>(given.address)) != given.value) {
+                std::this_thread::yield();
+            }
+        });
+        return OK;
+    }
     stream_of(shape->stream).put([given] {
         must_reach(given.address);
         for (unsigned index = 0; index < given.count; index++) {

@@ -21,6 +21,7 @@ use hinterland_gpu::lend::tensor::TensorShape;
 use hinterland_gpu::lend::{Lender, Lent};
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap};
 use hinterland_proto::gpu::{DeviceFacts, FunctionFacts};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -72,8 +73,11 @@ pub(super) struct OneStream {
 
 pub(super) struct OneEvent {
     device: u32,
+    /// The watcher has it, too, while somebody waits for its last record.
     pub(super) event: Arc<Event>,
     has_time: bool,
+    /// Whether graphs record it or wait for it, which know this one and no other.
+    pub(super) is_of_graphs: Cell<bool>,
 }
 
 /// The devices of a session, by the driver.
@@ -338,6 +342,21 @@ impl CudaMachine {
         Ok(())
     }
 
+    /// An event is to be recorded again. Whoever waits for its last record goes on to wait for that one, and the name gets another event.
+    fn leave_to_who_waits(&mut self, event: u32) -> Result<(), Failure> {
+        let known = self.events.get_mut(&event).ok_or_else(|| Failure::unknown("event", event))?;
+        if Arc::strong_count(&known.event) == 1 || known.is_of_graphs.get() {
+            return Ok(());
+        }
+        let lent = &self.devices[known.device as usize].lent;
+        let fresh = Arc::new(lent.event(known.has_time).map_err(failed)?);
+        if let Some(before) = Arc::into_inner(std::mem::replace(&mut known.event, fresh)) {
+            // Nobody waits any more.
+            lent.end_event(before);
+        }
+        Ok(())
+    }
+
     fn launch(&mut self, name: u32, launch: Launch<'_>) -> Result<(), Failure> {
         let kernel = self.programs.kernel(launch.fields.function)?;
         let device = self.ready(name)?;
@@ -362,6 +381,9 @@ impl CudaMachine {
             _ => {}
         }
         let device = self.ready(name)?;
+        if let Work::Record { event, .. } = work {
+            self.leave_to_who_waits(event)?;
+        }
         let lent = &self.devices[device as usize].lent;
         let known = self.streams.get(&name).ok_or_else(|| Failure::unknown("stream", name))?;
         match work {
@@ -499,15 +521,16 @@ impl Device for CudaMachine {
 
     fn make_event(&mut self, event: u32, device: u32, flags: u32) -> Result<(), Failure> {
         let has_time = flags & WITHOUT_TIME == 0;
-        let made = self.devices[device as usize].lent.event(has_time).map_err(failed)?;
-        self.events.insert(event, OneEvent { device, event: Arc::new(made), has_time });
+        let made = Arc::new(self.devices[device as usize].lent.event(has_time).map_err(failed)?);
+        let is_of_graphs = Cell::new(false);
+        self.events.insert(event, OneEvent { device, event: made, has_time, is_of_graphs });
         Ok(())
     }
 
     fn drop_event(&mut self, event: u32) {
-        // What still waits for it holds it; the process ends with the session.
+        // The watcher ends it if somebody still waits for it. That of a graph stays; the process ends with the session.
         if let Some(known) = self.events.remove(&event)
-            && let Ok(event) = Arc::try_unwrap(known.event)
+            && let Some(event) = Arc::into_inner(known.event)
         {
             self.devices[known.device as usize].lent.end_event(event);
         }

@@ -122,6 +122,7 @@ impl Replay<'_> {
     /// An event of the session, kept as long as what comes of the capture.
     fn outside(&mut self, event: u32) -> Result<Arc<Event>, Failure> {
         let known = self.outside.get(&event).ok_or_else(|| Failure::unknown("event", event))?;
+        known.is_of_graphs.set(true);
         self.kept.events.push(Arc::clone(&known.event));
         Ok(Arc::clone(&known.event))
     }

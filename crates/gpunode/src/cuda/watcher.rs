@@ -312,10 +312,21 @@ impl Shared {
                     Err(error)
                 };
                 self.common.outbox.answer(question, answer.map(|time| time.to_bits().to_le_bytes().to_vec()));
+                self.let_go(start);
+                self.let_go(end);
             }
         }
         if is_own {
             self.lock().free_events.push(event);
+        } else {
+            self.let_go(event);
+        }
+    }
+
+    /// Ends an event of the program if it is nobody's any more: it has ended, or been recorded again.
+    fn let_go(&self, event: Arc<Event>) {
+        if let Some(event) = Arc::into_inner(event) {
+            self.device.end_event(event);
         }
     }
 
