@@ -138,6 +138,19 @@ fn a_warp_that_spins_lets_other_warps_run() {
 }
 
 #[test]
+fn lanes_whose_partners_have_ended_go_on_also_when_others_spin() {
+    // The first eight vote with the next eight, which end later, and the upper half spins until they have.
+    let body =
+        "mov.u32 %r3, 4; setp.ge.u32 %p1, %r1, 16; @%p1 bra SPIN; setp.ge.u32 %p2, %r1, 8; @%p2 bra LATE;
+        vote.sync.any.pred %p3, %p1, 65535; st.volatile.global.u32 [%rd2+124], %r3; bra END;
+        LATE: mov.u32 %r9, 50; WAIT: sub.u32 %r9, %r9, 1; setp.ne.u32 %p4, %r9, 0; @%p4 bra WAIT; exit;
+        SPIN: ld.volatile.global.u32 %r3, [%rd2+124]; setp.eq.u32 %p2, %r3, 0; @%p2 bra SPIN;
+        END: st.global.u32 [%rd1], %r3;";
+    let results = run(32, "", body);
+    assert!(results[..8].iter().chain(&results[16..]).all(|&result| result == 4), "{results:?}");
+}
+
+#[test]
 fn functions_take_and_return_and_may_diverge() {
     let before = "
         .func (.param .b32 result) twice(.param .b32 value) { .reg .b32 %a<4>; ld.param.u32 %a1, [value]; add.u32 %a1, %a1, %a1;

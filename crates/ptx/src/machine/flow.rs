@@ -82,8 +82,10 @@ impl<'m> Runner<'_, 'm> {
                 _ => {}
             }
         }
+        let has_ended = std::mem::take(&mut self.warp.has_ended);
         let is_stuck = self.warp.groups.iter().all(|group| group.state != State::Ready);
-        if is_waiting_together && is_stuck {
+        // Others may be ready for ever: those that wait for what comes behind.
+        if is_waiting_together && (is_stuck || has_ended) {
             self.complete_any(program);
         }
     }
@@ -208,6 +210,7 @@ impl<'m> Runner<'_, 'm> {
 
     fn end(&mut self, group: &Group) -> Next {
         self.warp.alive &= !group.lanes;
+        self.warp.has_ended = true;
         self.block.alive -= u64::from(group.lanes.count_ones());
         Next::Gone
     }

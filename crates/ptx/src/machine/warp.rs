@@ -69,6 +69,8 @@ pub(super) struct Warp {
     pub number: usize,
     /// Lanes that have not ended.
     pub alive: u32,
+    /// Whether some have ended since those that wait for others were last looked at.
+    pub has_ended: bool,
     pub registers: Vec<Lanes>,
     pub predicates: Vec<u32>,
     pub carry: u32,
@@ -112,6 +114,7 @@ impl Warp {
         Self {
             number,
             alive,
+            has_ended: false,
             registers: vec![[0; LANES]; kernel.registers as usize],
             predicates: vec![0; kernel.predicates as usize],
             carry: 0,
@@ -127,7 +130,7 @@ impl Warp {
 
     /// Goes back to the start of the kernel, with all registers and variables zero as at first.
     pub fn restart(&mut self) {
-        self.alive = self.start.lanes;
+        (self.alive, self.has_ended) = (self.start.lanes, false);
         self.registers.fill([0; LANES]);
         self.predicates.fill(0);
         self.frames.iter_mut().for_each(|frame| frame.fill(0));
