@@ -104,6 +104,12 @@ def test_functions_of_cublas_are_right_for_every_type_side_half_and_transpose(gp
     assert outcome.stderr.count("not supported") == 1 and "cublasSrotg_v2" in outcome.stderr
 
 
+@pytest.mark.parametrize("device", ["software:memory=512M", "software:memory=512M,delay-us=300"])
+def test_products_in_graphs_are_as_their_handle_was_set_when_they_were_captured(gpu_node, device):  # noqa: F811
+    outcome = gpu_node(device).run(sys.executable, TREE / "tests/programs/gpu_blas_graphs.py")
+    assert (outcome.returncode, outcome.stdout) == (0, "right\n"), outcome.stderr
+
+
 @pytest.mark.parametrize("fabric", ["unix", "tcp"])
 def test_programs_of_one_device_have_together_what_it_has(gpu_node, fabric):  # noqa: F811
     node = gpu_node("software:memory=512M")

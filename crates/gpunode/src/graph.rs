@@ -107,8 +107,6 @@ pub struct Graph {
     pub device: u32,
     launches: u64,
     needs: Needs,
-    /// Streams of cuBLAS handles behind the list.
-    pub handle_streams: Vec<(u32, u32)>,
     /// Events that a launch records for others.
     pub records: Vec<u32>,
 }
@@ -161,8 +159,7 @@ impl Graph {
             at = step.body + step.bytes.next_multiple_of(HEAD_BYTES);
         }
         let launches = steps.iter().filter(|step| matches!(step.command, Command::Launch(_))).count() as u64;
-        let handle_streams = moved.into_iter().collect();
-        Ok(Self { list, steps, stream, device, launches, needs, handle_streams, records })
+        Ok(Self { list, steps, stream, device, launches, needs, records })
     }
 
     /// The bytes of the list.

@@ -3,7 +3,8 @@
 use super::{Client, Node, add, name_add, stand_in};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
-    AskTensorMap, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord, Function, Launch, MarkEvent,
+    AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
+    Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, MarkEvent, MarkStream,
     StreamCreate,
 };
 
@@ -117,4 +118,94 @@ fn a_mark_of_an_event_waits_for_the_record_that_it_saw_and_for_no_later_one() {
     word(&mut client, 0, 9);
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 50, error: 0 }));
     client.settle();
+}
+
+/// Two times three times a factor, of which all lie at an address, to a place there.
+fn product(address: u64, place: u64, factors: [u64; 2]) -> BlasGemm {
+    let value = |word: u64| {
+        let mut value = [0; 16];
+        value[..8].copy_from_slice(&word.to_le_bytes());
+        value
+    };
+    let ([alpha, beta], kind) = (factors.map(value), 0);
+    BlasGemm {
+        handle: 1,
+        transpose_a: 0,
+        transpose_b: 0,
+        compute: 68,
+        m: 1,
+        n: 1,
+        k: 1,
+        a: address,
+        a_type: kind,
+        b_type: kind,
+        a_lead: 1,
+        a_stride: 0,
+        b: address + 4,
+        b_lead: 1,
+        b_stride: 0,
+        c: address + place,
+        c_type: kind,
+        algorithm: -1,
+        c_lead: 1,
+        c_stride: 0,
+        count: 1,
+        alpha,
+        beta,
+    }
+}
+
+#[test]
+fn products_in_graphs_are_as_their_list_says_and_leave_the_handle_as_it_is_set() {
+    let driver = stand_in();
+    let node = Node::with_driver("blas-modes", &["--device", "cuda"], &driver, "");
+    let mut client = Client::open(node.unix(), 0).unwrap();
+    let address = client.map(1);
+    send!(client, BlasCreate { handle: 1, device: 0 });
+    send!(client, StreamCreate { stream: 20, device: 0, flags: 1, priority: 0 });
+    let (of_host, of_device) = ([u64::from(1_f32.to_bits()), 0], [address + 8, address + 12]);
+    let mut list = Vec::new();
+    macro_rules! listed {
+        ($command:expr, $kind:ident) => {{
+            list.extend((<$kind>::BYTES as u32).to_le_bytes());
+            list.extend(<$kind>::WORD.to_le_bytes());
+            let mut body = [0; <$kind>::BYTES];
+            $command.put(&mut body);
+            list.extend(body);
+            list.resize(list.len().next_multiple_of(8), 0);
+        }};
+    }
+    let set = |property, value| BlasSet { handle: 1, property, value, more: 0 };
+    listed!(set(1, 20), BlasSet);
+    listed!(set(4, 1), BlasSet);
+    listed!(product(address, 16, of_device), BlasGemm);
+    listed!(set(1, 20), BlasSet);
+    listed!(product(address, 20, of_host), BlasGemm);
+    let numbers: Vec<u8> = [2_f32, 3.0, 10.0, 0.0].into_iter().flat_map(f32::to_le_bytes).collect();
+    let copy = CopyIn { stream: 20, flags: 0, address };
+    client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &numbers);
+    // The stand-in looks at factors when it is called.
+    send!(client, MarkStream { mark: 7, stream: 20 });
+    assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 7, error: 0 }));
+    let direct = |client: &mut Client, place: u64, factors| {
+        let product = product(address, place, factors);
+        client.send::<{ BlasGemm::BYTES }>(BlasGemm::WORD, |body| product.put(body), &[]);
+    };
+    let bytes = list.len() as u64;
+    client.send::<{ BlasSet::BYTES }>(BlasSet::WORD, |body| set(1, 20).put(body), &[]);
+    send!(client, Graph { graph: 1, base: 0, stream: 20, flags: 0, bytes, sent: bytes });
+    client.send::<{ GraphPart::BYTES }>(GraphPart::WORD, |body| GraphPart { graph: 1 }.put(body), &list);
+    send!(client, GraphInstantiate { exec: 1, graph: 1, flags: 0 });
+    direct(&mut client, 24, of_host);
+    client.send::<{ BlasSet::BYTES }>(BlasSet::WORD, |body| set(4, 1).put(body), &[]);
+    send!(client, GraphUpdate { exec: 1, graph: 1 });
+    direct(&mut client, 28, of_device);
+    send!(client, GraphLaunch { exec: 1, stream: 20 });
+    send!(client, CopyOut { stream: 20, transfer: 3, address: address + 16, bytes: 16 });
+    let (message, tail) = client.next().unwrap();
+    let words = String::from_utf8_lossy(&tail).into_owned();
+    assert_eq!(message, AnswerMessage::Bytes(Bytes { transfer: 3, error: 0, offset: 0 }), "{words}");
+    let seen: Vec<f32> = tail.as_chunks::<4>().0.iter().map(|four| f32::from_le_bytes(*four)).collect();
+    assert_eq!(seen, [60.0, 6.0, 6.0, 60.0]);
+    std::fs::remove_file(&driver).unwrap();
 }

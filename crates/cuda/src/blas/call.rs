@@ -7,7 +7,6 @@ use hinterland_proto::gpu::command::{BlasCall, blas_functions as function};
 use super::gemm::scalar;
 use super::handle::Handle;
 use super::{INVALID_VALUE, SUCCESS, Status, blas, status};
-use crate::core::outbox::Effect;
 use crate::runtime::give;
 
 /// `cudaDataType_t`
@@ -89,7 +88,7 @@ unsafe fn run(
                 *to = unsafe { scalar(&settings, given, scalar_bytes)? };
             }
         }
-        session.issue(&settings.stream, Effect::Visible, &call, 0, |_| ()).map(drop).map_err(status)
+        handle.issue(session, &settings, &call)
     })
 }
 
@@ -116,10 +115,7 @@ unsafe fn ask(
         call.in_memory = 1;
         if settings.pointer_mode != 0 {
             call.c = result.addr() as u64;
-            return session
-                .issue(&settings.stream, Effect::Visible, &call, 0, |_| ())
-                .map(drop)
-                .map_err(status);
+            return handle.issue(session, &settings, &call);
         }
         if !is_some {
             // SAFETY: the caller's promise. Of nothing, everything is zero.
@@ -127,7 +123,7 @@ unsafe fn ask(
             return Ok(());
         }
         call.c = handle.scratch(session)?;
-        session.issue(&settings.stream, Effect::Visible, &call, 0, |_| ()).map_err(status)?;
+        handle.issue(session, &settings, &call)?;
         let from = std::ptr::without_provenance(call.c as usize);
         session.copy(&settings.stream, result, from, result_bytes).map_err(status)?;
         session.synchronize_stream(&settings.stream).map_err(status)

@@ -2,13 +2,10 @@
 
 use std::ffi::{c_int, c_longlong, c_void};
 
-use hinterland_proto::gpu::Message;
 use hinterland_proto::gpu::command::{BlasGemm, BlasGemmPointers};
 
 use super::handle::{Handle, Settings};
-use super::{INVALID_VALUE, NOT_SUPPORTED, Status, blas, status};
-use crate::core::outbox::Effect;
-use crate::core::session::Session;
+use super::{INVALID_VALUE, NOT_SUPPORTED, Status, blas};
 
 /// `cudaDataType_t`: real numbers.
 const F32: c_int = 0;
@@ -100,10 +97,6 @@ fn sizes(shape: &Shape) -> Result<bool, Status> {
     Ok(shape.m > 0 && shape.n > 0 && shape.count > 0)
 }
 
-fn issue<M: Message>(session: &Session, settings: &Settings, message: &M) -> Result<(), Status> {
-    session.issue(&settings.stream, Effect::Visible, message, 0, |_| ()).map(drop).map_err(status)
-}
-
 /// Sends products; with `are_pointers`, the matrices are given by arrays of addresses in device memory.
 ///
 /// # Safety
@@ -150,7 +143,11 @@ unsafe fn multiply(
             // SAFETY: as documented.
             beta: unsafe { scalar(&settings, scalars.1, bytes)? },
         };
-        if are_pointers { issue(session, &settings, &of_pointers(&p)) } else { issue(session, &settings, &p) }
+        if are_pointers {
+            handle.issue(session, &settings, &of_pointers(&p))
+        } else {
+            handle.issue(session, &settings, &p)
+        }
     })
 }
 

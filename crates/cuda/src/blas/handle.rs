@@ -3,6 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use hinterland_proto::gpu::Message;
 use hinterland_proto::gpu::command::BlasSet;
 
 use super::{INVALID_VALUE, NOT_INITIALIZED, Status, blas, status};
@@ -98,7 +99,35 @@ impl Handle {
         Ok(kept)
     }
 
-    /// Tells the node of a setting, in the order of the handle's stream.
+    /// Does something of the handle's in the order of its stream, as it is set now. A list that is captured says so itself: the program may set the
+    /// handle to something else before the list is sent.
+    pub(super) fn issue<M: Message>(
+        &self,
+        session: &Session,
+        settings: &Settings,
+        message: &M,
+    ) -> Result<(), Status> {
+        let stream = &settings.stream;
+        if stream.is_captured() {
+            let set = |property, value| {
+                let set = BlasSet { handle: self.number, property, value, more: 0 };
+                session.issue(stream, Effect::Quiet, &set, 0, |_| ()).map(drop).map_err(status)
+            };
+            set(STREAM, u64::from(stream.number))?;
+            let modes = [
+                (MATH_MODE, settings.math_mode),
+                (POINTER_MODE, settings.pointer_mode),
+                (ATOMICS_MODE, settings.atomics_mode),
+            ];
+            // What a list does not say is as in a new handle.
+            for (property, mode) in modes.into_iter().filter(|(_, mode)| *mode != 0) {
+                set(property, mode as u64)?;
+            }
+        }
+        session.issue(stream, Effect::Visible, message, 0, |_| ()).map(drop).map_err(status)
+    }
+
+    /// Tells the node of a setting, in the order of the handle's stream. While that is captured the handle is set nevertheless, and at once.
     fn tell(
         &self,
         session: &Session,
@@ -108,6 +137,9 @@ impl Handle {
         more: u64,
     ) -> Result<(), Status> {
         let message = BlasSet { handle: self.number, property, value, more };
+        if stream.is_captured() {
+            return session.send(&message).map(drop).map_err(status);
+        }
         session.issue(stream, Effect::Quiet, &message, 0, |_| ()).map(drop).map_err(status)
     }
 }

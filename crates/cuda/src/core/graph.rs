@@ -88,10 +88,11 @@ impl State {
                     frontier.sort_unstable();
                     frontier.dedup();
                 }
-                // A setting holds for what follows.
-                BlasSet::WORD => front.push(index),
+                // A setting holds for what follows in its stream.
+                BlasSet::WORD => front.push((stream, index)),
                 _ => {
-                    let mut entries = std::mem::take(&mut front);
+                    let of_stream = front.extract_if(.., |(of, _)| *of == stream);
+                    let mut entries: Vec<usize> = of_stream.map(|(_, setting)| setting).collect();
                     entries.push(index);
                     let place = self.nodes.len();
                     let dependencies = self.frontiers.insert(stream, vec![place]).unwrap_or_default();
@@ -103,7 +104,7 @@ impl State {
             && let Some(Node { content: Content::Captured(entries), .. }) =
                 self.nodes.iter_mut().rev().find(|node| matches!(node.content, Content::Captured(_)))
         {
-            entries.extend(front);
+            entries.extend(front.into_iter().map(|(_, setting)| setting));
         }
     }
 

@@ -14,12 +14,19 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
+/// Modes of handles, by handle and property.
+pub(super) type Modes = HashMap<(u32, u32), u64>;
+/// Properties that are modes, of which that for factors in memory is the second.
+const MODES: [u32; 3] = [2, POINTERS, 5];
+const POINTERS: u32 = 4;
+
 /// Handles of cuBLAS by the client's names.
 #[derive(Default)]
 pub(super) struct Blases {
     pub(super) blas: Option<Blas>,
     pub(super) handles: HashMap<u32, BlasHandle>,
-    pub(super) in_memory: HashMap<u32, bool>,
+    /// As the client has set them, what is not zero.
+    pub(super) modes: Modes,
     /// cuBLASLt by device, which has an address as long as the session.
     lts: Mutex<HashMap<usize, Lt>>,
 }
@@ -82,16 +89,59 @@ impl Blases {
         lt.multiply(device, stream, &product).map_err(failed)
     }
 
-    pub(super) fn perform(&self, device: &Lent, stream: &Stream, work: &Work<'_>) -> Result<(), Failure> {
+    /// Remembers how a handle is set.
+    pub(super) fn note(&mut self, set: &command::BlasSet) {
+        if MODES.contains(&set.property) {
+            self.modes.insert((set.handle, set.property), set.value);
+        }
+    }
+
+    fn mode(&self, handle: u32, property: u32) -> u64 {
+        self.modes.get(&(handle, property)).copied().unwrap_or(0)
+    }
+
+    /// Does something of a handle, as it is set, or, in a list, as that says: `of_list` is taken out, and what it does not say is as in a new handle.
+    pub(super) fn perform(
+        &self,
+        device: &Lent,
+        stream: &Stream,
+        work: &Work<'_>,
+        of_list: Option<&mut Modes>,
+    ) -> Result<(), Failure> {
         let name = match work {
             Work::Gemm(c) => c.handle,
             Work::GemmPointers(c) => c.handle,
             Work::BlasCall(c) => c.handle,
             _ => return Ok(()),
         };
+        let Some(of_list) = of_list else {
+            return self.perform_as(device, stream, work, name, self.mode(name, POINTERS) != 0);
+        };
+        let wanted = MODES.map(|property| (property, of_list.remove(&(name, property)).unwrap_or(0)));
+        let other = wanted.into_iter().filter(|(property, value)| self.mode(name, *property) != *value);
+        let set = |property: u32, value: u64| {
+            self.set(device, &command::BlasSet { handle: name, property, value, more: 0 }, None)
+        };
+        let mut outcome = other.clone().try_for_each(|(property, value)| set(property, value));
+        if outcome.is_ok() {
+            let in_memory = wanted.iter().any(|(property, value)| *property == POINTERS && *value != 0);
+            outcome = self.perform_as(device, stream, work, name, in_memory);
+        }
+        let back = other.clone().try_for_each(|(property, _)| set(property, self.mode(name, property)));
+        outcome.and(back)
+    }
+
+    /// The same with factors in memory, or not.
+    fn perform_as(
+        &self,
+        device: &Lent,
+        stream: &Stream,
+        work: &Work<'_>,
+        name: u32,
+        in_memory: bool,
+    ) -> Result<(), Failure> {
         let (blas, handle) = self.of(name)?;
         blas.set(device, handle, Setting::Stream(stream)).map_err(failed)?;
-        let in_memory = self.in_memory.get(&name).copied().unwrap_or(false);
         // Numbers of cuBLAS are small.
         let small = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
         let done = match work {

@@ -402,15 +402,13 @@ impl CudaMachine {
                 lent.wait(&known.stream, &event.event).map_err(failed)
             }
             Work::BlasSet(set) => {
-                if set.property == 4 {
-                    self.blases.in_memory.insert(set.handle, set.value != 0);
-                }
+                self.blases.note(&set);
                 let stream = u32::try_from(set.value).ok().and_then(|name| self.streams.get(&name));
                 self.blases.set(lent, &set, stream.map(|known| &known.stream))
             }
             Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
                 self.done.launches += 1;
-                self.blases.perform(lent, &known.stream, &work)
+                self.blases.perform(lent, &known.stream, &work, None)
             }
             Work::LtMatmul(text) => {
                 self.done.launches += 1;
@@ -547,7 +545,7 @@ impl Device for CudaMachine {
     fn drop_blas(&mut self, handle: u32) {
         // It stays: ending it may wait for the device, and graphs may still use its memory.
         self.blases.handles.remove(&handle);
-        self.blases.in_memory.remove(&handle);
+        self.blases.modes.retain(|(of, _), _| *of != handle);
     }
 
     fn submit(&mut self, at: At, work: Work<'_>) -> Result<(), Failure> {

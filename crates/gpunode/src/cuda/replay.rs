@@ -1,6 +1,6 @@
 //! A captured list put under the driver's capture: its streams and events become streams and events of our own.
 
-use super::blases::Blases;
+use super::blases::{Blases, Modes};
 use super::failed;
 use super::machine::OneEvent;
 use super::programs::Programs;
@@ -66,6 +66,8 @@ struct Replay<'machine> {
     kept: Kept,
     parameters: Vec<u8>,
     passage: Passage,
+    /// What the list says of cuBLAS handles, each for what comes next of the handle.
+    modes: Modes,
 }
 
 /// Captures a list; with what is to be kept as long as what comes of it.
@@ -88,8 +90,20 @@ pub(super) fn capture(
         }
     }
     let (events, kept, parameters) = (HashMap::new(), Kept::default(), Vec::new());
-    let mut replay =
-        Replay { device, programs, blases, graph, streams, events, outside, kept, parameters, passage };
+    let modes = Modes::new();
+    let mut replay = Replay {
+        device,
+        programs,
+        blases,
+        graph,
+        streams,
+        events,
+        outside,
+        kept,
+        parameters,
+        passage,
+        modes,
+    };
     let captured = replay.run();
     let Replay { streams, events, kept, .. } = replay;
     spare.free.extend(streams.into_values());
@@ -179,9 +193,15 @@ impl Replay<'_> {
                 // Recorded outside: what was before the launch is done before it anyway, in its stream.
                 None => Ok(()),
             },
-            Work::BlasSet(set) => self.blases.set(device, &set, None),
+            Work::BlasSet(set) => {
+                self.modes.insert((set.handle, set.property), set.value);
+                Ok(())
+            }
             Work::Gemm(_) | Work::GemmPointers(_) | Work::BlasCall(_) => {
-                self.blases.perform(device, self.stream(name)?, &work)
+                let mut modes = std::mem::take(&mut self.modes);
+                let performed = self.blases.perform(device, self.stream(name)?, &work, Some(&mut modes));
+                self.modes = modes;
+                performed
             }
             Work::LtMatmul(text) => self.blases.multiply_lt(device, self.stream(name)?, text),
         }

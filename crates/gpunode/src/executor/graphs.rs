@@ -120,12 +120,6 @@ impl<D: Device> Executor<D> {
         let origin = (command.stream, command.flags);
         let graph = Graph::read(list, origin, |handle| Some(handles.get(&handle)?.stream))?;
         self.check_graph(&graph, Names::Outside)?;
-        for (handle, stream) in &graph.handle_streams {
-            let is_there = self.streams.known(*stream).is_ok();
-            if let Some(known) = self.handles.get_mut(handle) {
-                known.stream = if is_there { *stream } else { known.device };
-            }
-        }
         self.graphs.bytes += graph.list().len() as u64;
         self.graphs.graphs.insert(name, Arc::new(graph));
         Ok(())

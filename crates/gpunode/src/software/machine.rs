@@ -23,7 +23,7 @@ use hinterland_os::OsError;
 use hinterland_os::clock::monotonic_ns;
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap, launch_flags};
 use hinterland_proto::gpu::{FunctionFacts, LtProduct};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -124,6 +124,8 @@ struct Replay {
     start: TaskId,
     tails: HashMap<u32, TaskId>,
     events: HashMap<u32, TaskId>,
+    /// Handles of cuBLAS whose next product takes pointers, as the list says.
+    takes_pointers: HashSet<u32>,
     device: u32,
 }
 
@@ -255,21 +257,27 @@ impl SoftwareMachine {
             Work::Wait { event, is_external } => self.wait(stream, replay, event, is_external),
             Work::BlasSet(set) => {
                 if set.property == POINTER_MODE {
-                    self.handles.insert(set.handle, set.value != 0);
+                    match replay {
+                        // In a list it holds for what comes next.
+                        Some(replay) if set.value != 0 => drop(replay.takes_pointers.insert(set.handle)),
+                        Some(_) => {}
+                        None => drop(self.handles.insert(set.handle, set.value != 0)),
+                    }
                 }
             }
             Work::Gemm(gemm) => {
-                let in_memory = self.takes_pointers(gemm.handle);
+                let (in_memory, replay) = self.takes_pointers(gemm.handle, replay);
                 self.blas(stream, replay, job(Kind::Blas), move |view| blas::gemm(view, &gemm, in_memory));
             }
             Work::GemmPointers(gemm) => {
-                let in_memory = self.takes_pointers(gemm.handle);
+                let (in_memory, replay) = self.takes_pointers(gemm.handle, replay);
                 self.blas(stream, replay, job(Kind::Blas), move |view| {
                     blas::gemm_pointers(view, &gemm, in_memory)
                 });
             }
             Work::LtMatmul(_) if self.options.kernels == Kernels::None => {}
             Work::BlasCall(call) => {
+                let (_, replay) = self.takes_pointers(call.handle, replay);
                 self.blas(stream, replay, job(Kind::Blas), move |view| linear::call(view, &call));
             }
             Work::LtMatmul(text) => {
@@ -282,9 +290,16 @@ impl SoftwareMachine {
         Ok(())
     }
 
-    /// Whether a cuBLAS handle takes factors from device memory.
-    fn takes_pointers(&self, handle: u32) -> bool {
-        self.handles.get(&handle).copied().unwrap_or(false)
+    /// Whether a cuBLAS handle takes factors from device memory: as it is set, or as the list says of what comes next.
+    fn takes_pointers<'list>(
+        &self,
+        handle: u32,
+        replay: Option<&'list mut Replay>,
+    ) -> (bool, Option<&'list mut Replay>) {
+        match replay {
+            Some(replay) => (replay.takes_pointers.remove(&handle), Some(replay)),
+            None => (self.handles.get(&handle).copied().unwrap_or(false), None),
+        }
     }
 
     fn copy_in(&mut self, stream: u32, replay: Option<&mut Replay>, job: Job, to: Rows, bytes: Body<'_>) {
@@ -674,7 +689,8 @@ impl Device for SoftwareMachine {
         }
         let start = self.engine.submit(&self.waits, None, 0);
         let device = self.lanes.device(at.stream);
-        let mut replay = Replay { start, tails: HashMap::new(), events: HashMap::new(), device };
+        let (tails, events, takes_pointers) = (HashMap::new(), HashMap::new(), HashSet::new());
+        let mut replay = Replay { start, tails, events, takes_pointers, device };
         let (mut outcome, mut named) = (Ok(()), 0);
         for (stream, work) in graph.work_with(content) {
             named += usize::from(matches!(work, Work::CopyOut { .. }));
