@@ -185,6 +185,16 @@ def test_more_memory_than_the_control_group_has_is_refused_at_the_start(binary, 
         starts.wait()
 
 
+@need_root
+def test_a_limit_is_seen_beside_a_mount_whose_name_is_no_text(binary, folder, limited):
+    processes = limited(96 * MEBIBYTE)
+    odd = os.fsencode(folder) + b"/\xff"
+    os.mkdir(odd)
+    command = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"', odd, binary, "doctor"]
+    doctor = subprocess.run(command, capture_output=True, text=True, timeout=60, preexec_fn=lambda: processes.write_text("0"))
+    assert "programs here may use 96.0 MiB of memory" in doctor.stdout, doctor.stdout + doctor.stderr
+
+
 def start(binary, folder, **changes):
     """Tries to start a node with a mistake in its options; what it says. One that starts all the same is ended."""
     options = {"name": "second", "socket": folder / "second.sock", "state": folder / "second", "capacity": "16M",

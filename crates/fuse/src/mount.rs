@@ -6,13 +6,13 @@ use crate::filesystem::PoolFiles;
 use crate::machine::DEVICE;
 use crate::source::Source;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use hinterland_os::control_groups::unescaped;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::stat::{major, makedev, minor};
 use nix::unistd::{getgid, getuid};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -404,25 +404,8 @@ fn pools_on<'a>(mounts: &'a [u8], folder: &'a Path) -> impl Iterator<Item = &'a 
     lines(mounts).filter(move |line| {
         let words = line.split(|byte| *byte == b' ');
         let found = words.skip_while(|word| *word != b"-").nth(1);
-        found == Some(kind.as_bytes()) && unescape(field(line, 4)) == folder.as_os_str().as_bytes()
+        found == Some(kind.as_bytes()) && unescaped(field(line, 4)) == folder
     })
-}
-
-/// Blanks, tabs, line ends and backslashes stand as `\` and three octal digits.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
-    while let Some((first, behind)) = rest.split_first() {
-        let escaped = match rest.get(..4) {
-            Some(b"\\040") => Some(b' '),
-            Some(b"\\011") => Some(b'\t'),
-            Some(b"\\012") => Some(b'\n'),
-            Some(b"\\134") => Some(b'\\'),
-            _ => None,
-        };
-        plain.push(escaped.unwrap_or(*first));
-        rest = if escaped.is_some() { &rest[4..] } else { behind };
-    }
-    plain
 }
 
 fn refused(folder: &Path, error: io::Error) -> MountError {
@@ -442,6 +425,7 @@ fn refused(folder: &Path, error: io::Error) -> MountError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn only_a_pool_mounted_on_the_very_folder_counts() {

@@ -1,8 +1,8 @@
 //! A node that is asked and does not answer: whoever uses files waits for it, and the log says for what.
 
+use hinterland_os::process;
 use hinterland_pool::{Pool, Silence};
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -73,7 +73,7 @@ impl Questions {
     fn say(&self, waited: Duration) -> bool {
         // Relaxed: as above.
         let process = self.process.load(Ordering::Relaxed);
-        let status = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let status = process::text_of(format!("/proc/{process}/stat")).unwrap_or_default();
         if process > 0 && status.is_empty() {
             return false;
         }

@@ -1,7 +1,7 @@
 //! Whether this process runs in a container: devices and rights are then given by whoever starts it, and no command inside mends what is
 //! missing.
 
-use std::fs;
+use crate::process::text_of;
 
 /// Mode of a process whose system calls are filtered, as they are in containers and hardly anywhere else.
 const FILTERED: &str = "2";
@@ -11,7 +11,7 @@ const CAP_SYS_MODULE: u32 = 16;
 /// Whether it looks like one: its system calls are filtered, or a right of root cannot be had. Files that mark a container are not asked
 /// for: they are left over where a machine was made of the image of one.
 pub fn is_inside() -> bool {
-    is_confined(&fs::read_to_string("/proc/self/status").unwrap_or_default())
+    is_confined(&text_of("/proc/self/status").unwrap_or_default())
 }
 
 fn is_confined(status: &str) -> bool {

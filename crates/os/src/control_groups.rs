@@ -1,6 +1,9 @@
 //! How much memory the control groups of this process allow it, in both versions of them.
 
+use crate::process::text_of;
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
 /// The most memory that a control group may use.
@@ -14,7 +17,7 @@ pub struct MemoryLimit {
 
 /// The smallest limit of the groups that this process is in, from its own up to the root; absent if none of them has one, or none can be seen.
 pub fn memory_limit() -> Option<MemoryLimit> {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let read = |path| text_of(path).unwrap_or_default();
     smallest(limit_files(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")))
 }
 
@@ -65,13 +68,24 @@ fn hierarchy(mount: &str, is_second: bool) -> Option<(PathBuf, PathBuf)> {
         "cgroup" => !is_second && options.split(',').any(|option| option == "memory"),
         _ => false,
     };
-    counts.then(|| (unescaped(root), unescaped(place)))
+    counts.then(|| (unescaped(root.as_bytes()), unescaped(place.as_bytes())))
 }
 
-/// Blanks and the like stand as three octal digits in `mountinfo`.
-pub(crate) fn unescaped(text: &str) -> PathBuf {
-    let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    escapes.iter().fold(text.to_owned(), |text, (escape, meant)| text.replace(escape, meant)).into()
+/// A path of `mountinfo` or `fstab`, where blanks, tabs, line ends and backslashes stand as `\` and three octal digits.
+pub fn unescaped(field: &[u8]) -> PathBuf {
+    let (mut plain, mut rest) = (Vec::with_capacity(field.len()), field);
+    while let Some((first, behind)) = rest.split_first() {
+        let escaped = match rest.get(..4) {
+            Some(b"\\040") => Some(b' '),
+            Some(b"\\011") => Some(b'\t'),
+            Some(b"\\012") => Some(b'\n'),
+            Some(b"\\134") => Some(b'\\'),
+            _ => None,
+        };
+        plain.push(escaped.unwrap_or(*first));
+        rest = if escaped.is_some() { &rest[4..] } else { behind };
+    }
+    OsString::from_vec(plain).into()
 }
 
 #[cfg(test)]

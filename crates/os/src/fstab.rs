@@ -28,7 +28,8 @@ fn unmounted(path: &Path, fstab: &str, mounts: &str) -> Option<PathBuf> {
         (is_automatic && point.starts_with('/')).then_some(point)
     });
     // Blanks and the like are written in one way in both.
-    points.filter(|point| path.starts_with(unescaped(point)) && !is_mounted(point)).map(unescaped).next()
+    let plain = |point: &str| unescaped(point.as_bytes());
+    points.filter(|point| path.starts_with(plain(point)) && !is_mounted(point)).map(plain).next()
 }
 
 #[cfg(test)]

@@ -293,7 +293,7 @@ fn opens(path: &str) -> Works {
 }
 
 fn has_capability(bit: u32) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = crate::process::text_of("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     effective
         .and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok())

@@ -1,5 +1,6 @@
 //! A node that takes what is said to it and does not answer.
 
+use hinterland_os::process::text_of;
 use hinterland_os::socket::UnixStream;
 use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
@@ -32,7 +33,7 @@ impl Silence {
     /// The silence of the process at the other end.
     pub(crate) fn of(stream: &UnixStream, waited: Duration) -> Self {
         let process = stream.peer_credentials().map_or(0, |peer| peer.process);
-        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let stat = text_of(format!("/proc/{process}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         Self { waited, process, is_stopped: matches!(state, Some('T' | 't')) }
     }
