@@ -371,22 +371,15 @@ fn an_address_of_other_hosts_is_refused_without_a_password() {
 
 #[test]
 fn a_file_at_the_path_of_a_unix_socket_stays() {
-    let path = std::env::temp_dir().join(format!("hl-resp-file-{}", std::process::id()));
+    let root = std::env::temp_dir().join(format!("hl-resp-file-{}", std::process::id()));
+    std::fs::create_dir(&root).unwrap();
+    let ground = Ground { root, node: None };
+    let path = ground.root.join("file");
     std::fs::write(&path, b"kept").unwrap();
-    let options = ServerOptions {
-        listen: vec![Listen::Unix(path.clone())],
-        socket: "/nowhere".into(),
-        namespace: "tests".to_owned(),
-        password: None,
-        databases: 2,
-        threads: 1,
-        clients_max: 10,
-        buffers_bytes: 64 << 20,
-    };
+    let options = ServerOptions { listen: vec![Listen::Unix(path.clone())], ..ground.options() };
     let refusal = Server::start(options).err().unwrap();
     assert!(refusal.to_string().contains("is there already and no socket"), "{refusal}");
     assert_eq!(std::fs::read(&path).unwrap(), b"kept");
-    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
