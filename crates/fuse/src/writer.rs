@@ -289,13 +289,16 @@ mod tests {
     fn a_program_whose_name_is_no_text_is_told_as_any_other() {
         use std::ffi::OsStr;
         use std::os::unix::ffi::OsStrExt;
+        use std::os::unix::process::CommandExt;
         // The kernel cuts names at 15 bytes, also within a character.
         let thread = nix::unistd::gettid();
         let folder = std::env::temp_dir().join(format!("hinterland-named-{thread}"));
         fs::create_dir(&folder).unwrap();
         let program = folder.join(OsStr::from_bytes(b"a-writer-of-\xc3\xa4\xc3\xa4"));
-        fs::copy("/bin/sleep", &program).unwrap();
-        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        // A link and not a copy: a child that another thread starts just then would hold the
+        // copy open for writing, and such a file cannot be executed.
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg0("sleep").arg("60").spawn().unwrap();
         let writer = Writer(child.id());
         // It has its name a moment after it is started.
         let name = format!("/proc/{}/comm", child.id());

@@ -240,10 +240,13 @@ fn without_the_right_to_serve_faults_the_kernel_maps_the_file_and_says_what_to_d
         return;
     }
     let setup = setup("base");
-    // Copies that another user can reach.
+    // Copies that another user can reach. A process of its own makes them: a child that another
+    // test starts just then would hold what this process writes open, and such a file cannot be
+    // executed.
     let (copy, program) = (setup.folder.join("preload.so"), setup.folder.join("behaviours"));
-    std::fs::copy(library(), &copy).unwrap();
-    std::fs::copy(compiled(), &program).unwrap();
+    for (from, to) in [(library(), &copy), (compiled(), &program)] {
+        assert!(Command::new("cp").arg(from).arg(to).status().unwrap().success());
+    }
     for path in [&setup.folder, &setup.node.socket, &copy, &program] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
