@@ -193,6 +193,19 @@ class Twins:
         assert ours == theirs, self.steps[-40:]
 
 
+def test_a_file_is_opened_to_be_written_while_the_last_close_is_under_way(mount):
+    path = mount.folder / "file"
+    path.write_text("content")
+    # The kernel tells of a close later than the program goes on, which counts for a process with a child.
+    with subprocess.Popen(["sleep", "600"]) as child:
+        try:
+            for _ in range(2000):
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT))
+        finally:
+            child.kill()
+    assert path.read_text() == "content"
+
+
 def test_what_a_file_has_replaced_while_it_is_written_does_not_come_back(mount, node):
     root = mount.folder
     for opened in ("sealed", "written anew"):

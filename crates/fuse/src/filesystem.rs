@@ -248,9 +248,11 @@ impl PoolFiles {
     /// A file that is being written; nothing if it is not any more.
     pub(crate) fn enter_draft(&self, draft: &Draft) -> Option<Found> {
         let attributes = self.draft_attributes(draft).ok()?;
-        // Under its lock, because what it is published as is noted under it too.
+        // Under its lock, because what it is published as is noted under it too. One that was closed unchanged is the object that it was: entered
+        // here it would be stale, the kernel would look once more, and whoever is to write the object had no look left.
         let inner = draft.lock();
-        let info = if inner.is_over() { None } else { inner.describe(draft.inode) };
+        let is_open = !inner.is_over() && !inner.has_ended;
+        let info = if is_open { inner.describe(draft.inode) } else { None };
         self.tree().enter_file(Arc::new(info?))?;
         Some(Found { attributes, attributes_for: Duration::ZERO, name_for: Duration::ZERO })
     }
