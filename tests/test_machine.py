@@ -2,7 +2,10 @@
 
 import ctypes
 import os
+import pathlib
+import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -93,6 +96,23 @@ def test_every_kind_of_memory_serves_both_racks(start_node, make_file, folder, k
         outcome = node.run("run", "--", "sha256sum", "/pool/x")
         expected = subprocess.run(["sha256sum", source], capture_output=True, text=True, check=True).stdout
         assert outcome.stdout.split()[0] == expected.split()[0]
+
+
+def test_the_state_may_lie_in_shared_memory(start_node, make_file):
+    """There lies what outlives a node, too: huge pages of the node take no mark of that."""
+    state = pathlib.Path(tempfile.mkdtemp(prefix="hl-state-", dir="/dev/shm"))
+    try:
+        node = start_node("a", state=state, options=["--capacity", "64M"])
+        source = make_file("source", 3_000_000)
+        node.run("put", source, "--name", "x")
+        node.kill()
+        node.start()
+        assert node.run("get", "x", "-", text=False).stdout == source.read_bytes()
+        node.stop()
+    finally:
+        for mounted in state.glob("memory-*/hugetlb"):
+            subprocess.run(["umount", mounted], check=False, stderr=subprocess.DEVNULL)
+        shutil.rmtree(state)
 
 
 def test_a_sealed_object_lies_on_the_disk_that_is_memory(start_node, make_file, folder):

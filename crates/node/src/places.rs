@@ -46,7 +46,8 @@ pub(crate) fn open_backing(options: &NodeOptions) -> Result<(Backing, Vec<String
     Ok((backing, messages))
 }
 
-/// Marks the node's folders in shared memory, where nothing else tells whose they are.
+/// Marks the node's folders in shared memory, where nothing else tells whose they are. What lies in the state, which may itself lie
+/// there, goes with it; and a folder of huge pages takes no mark, as it cannot be written to.
 pub(crate) fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<Vec<Marked>, NodeError> {
     if matches!(options.backing, BackingChoice::Folder(_)) {
         return Ok(Vec::new());
@@ -56,8 +57,9 @@ pub(crate) fn mark_folders(options: &NodeOptions, backing: &Backing) -> Result<V
         Marked::new(&folder, &options.state).map_err(|source| NodeError::State { path: folder, source })
     };
     let folders = [backing.folder.clone(), small_folder(options, backing, own)?];
-    let shared = folders.into_iter().filter(|folder| folder.starts_with(SHARED_MEMORY));
-    let marked = shared.map(mark).collect::<Result<Vec<_>, _>>()?;
+    let outlives =
+        |folder: &PathBuf| folder.starts_with(SHARED_MEMORY) && !folder.starts_with(&options.state);
+    let marked = folders.into_iter().filter(outlives).map(mark).collect::<Result<Vec<_>, _>>()?;
     if let (Some(claim), Some(folder)) = (backing.overcommit_before, marked.last()) {
         // Without the note the limit stays higher after a node that was killed: harmless.
         let _ = folder.note_claim(claim);
