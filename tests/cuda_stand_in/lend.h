@@ -39,7 +39,11 @@ FACE int cuMemAddressReserve(uint64_t *start, size_t bytes, size_t, uint64_t, ui
     uint64_t first = (reinterpret_cast<uintptr_t>(place) + LEND_PIECE - 1) / LEND_PIECE * LEND_PIECE;
     return *start = first | OF_GPU, place == MAP_FAILED ? NO_MEMORY : OK;
 }
-FACE int cuMemCreate(uint64_t *memory, size_t bytes, const void *, uint64_t) { return *memory = bytes, OK; }
+/* Where memory lacks there are two pieces of it. */
+FACE int cuMemCreate(uint64_t *memory, size_t bytes, const void *, uint64_t) {
+    std::lock_guard<std::mutex> held(world().lock);
+    return lacks("memory") && world().ranges.size() >= 2 ? NO_MEMORY : (*memory = bytes, OK);
+}
 FACE int cuMemRelease(uint64_t) { return OK; }
 FACE int cuMemMap(uint64_t address, size_t bytes, size_t, uint64_t, uint64_t) {
     void *made = mmap(on_host(address), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);

@@ -251,6 +251,50 @@ fn memory_that_was_taken_back_and_given_again_is_fresh_even_behind_slow_work() {
     client.settle();
 }
 
+/// Waits until the word at an address is 5.
+const AWAIT: &str = "
+.version 9.0
+.target sm_90
+.address_size 64
+
+.visible .entry await(.param .u64 place)
+{
+    .reg .pred %p<2>;
+    .reg .b32 %r<2>;
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [place];
+again:
+    ld.volatile.global.u32 %r1, [%rd1];
+    setp.ne.u32 %p1, %r1, 5;
+    @%p1 bra again;
+    ret;
+}
+";
+
+#[test]
+fn work_that_comes_behind_memory_that_is_given_back_may_end_what_that_waits_for() {
+    let mut client = Client::start("memory=16M,threads=2");
+    let word = client.map(0, 1);
+    let (other, third) = (word + PIECE, word + 2 * PIECE);
+    let map = |address| Command::MapMemory(c::MapMemory { device: 0, flags: 0, address, bytes: PIECE });
+    client.send(&map(other));
+    client.module(1, &fat_binary(AWAIT));
+    client.with_tail(&Command::Function(c::Function { function: 1, module: 1 }), b"await");
+    stream(&mut client, 20, 1);
+    stream(&mut client, 21, 1);
+    let fields = c::Launch { grid: [1, 1, 1], block: [1, 1, 1], ..launch(1, 20) };
+    client.with_tail(&Command::Launch(fields), &word.to_le_bytes());
+    client.send(&Command::UnmapMemory(c::UnmapMemory { address: other, bytes: PIECE }));
+    client.send(&map(third));
+    copy_in(&mut client, 21, third, b"there");
+    copy_out(&mut client, 21, 1, third, 5);
+    client.expect_bytes(1, b"there");
+    copy_in(&mut client, 21, word, &[5, 0, 0, 0]);
+    mark(&mut client, 3, 20);
+    assert_eq!(client.next().message, AnswerMessage::Reached(Reached { mark: 3, error: 0 }));
+    client.settle();
+}
+
 #[test]
 fn names_that_nothing_has_and_names_used_twice_are_refused() {
     let mut client = with_kernel(NONE);

@@ -1,11 +1,11 @@
 //! What the node makes of what only a driver knows or does: with the one that stands in for it.
 
-use super::{Client, Node, add, name_add, stand_in};
+use super::{Client, Node, PIECE, add, name_add, stand_in};
 use hinterland_proto::gpu::answer::{Answer, AnswerMessage, Bytes, Fault, Reached};
 use hinterland_proto::gpu::command::{
     AskTensorMap, BlasCreate, BlasGemm, BlasSet, CopyIn, CopyOut, EventCreate, EventDestroy, EventRecord,
-    Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, MarkEvent, MarkStream,
-    StreamCreate,
+    Function, Graph, GraphInstantiate, GraphLaunch, GraphPart, GraphUpdate, Launch, MapMemory, MarkEvent,
+    MarkStream, StreamCreate, UnmapMemory,
 };
 
 #[test]
@@ -118,6 +118,69 @@ fn a_mark_of_an_event_waits_for_the_record_that_it_saw_and_for_no_later_one() {
     word(&mut client, 0, 9);
     assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 50, error: 0 }));
     client.settle();
+}
+
+/// Maps a piece of memory, the `place`-th of the window; where it begins.
+fn map_piece(client: &mut Client, place: u64) -> u64 {
+    let address = client.welcome.window + place * PIECE;
+    send!(client, MapMemory { device: 0, flags: 0, address, bytes: PIECE });
+    address
+}
+
+/// Has the stand-in's kernel wait for a word at an address.
+fn await_word(client: &mut Client, stream: u32, address: u64, word: u32) {
+    let launch = Launch { function: 2, ..add(stream) };
+    let given = [&address.to_le_bytes()[..], &1_u32.to_le_bytes(), &word.to_le_bytes()].concat();
+    client.send::<{ Launch::BYTES }>(Launch::WORD, |body| launch.put(body), &given);
+}
+
+#[test]
+fn memory_is_mapped_while_other_memory_waits_for_a_kernel_to_end() {
+    // Where no third piece is left, what waits is what is waited for.
+    for lacks in ["", "memory"] {
+        let driver = stand_in();
+        let node = Node::with_driver("mapped", &["--device", "cuda"], &driver, lacks);
+        let mut client = Client::open(node.unix(), 0).unwrap();
+        std::fs::remove_file(&driver).unwrap();
+        client.grant(0, 8 * PIECE);
+        let word = map_piece(&mut client, 0);
+        let waits = map_piece(&mut client, 1);
+        name_add(&mut client);
+        let function = Function { function: 2, module: 1 };
+        client.send::<{ Function::BYTES }>(Function::WORD, |body| function.put(body), b"await");
+        for stream in 20..22 {
+            send!(client, StreamCreate { stream, device: 0, flags: 1, priority: 0 });
+        }
+        await_word(&mut client, 20, word, 5);
+        send!(client, UnmapMemory { address: waits, bytes: PIECE });
+        let copy = CopyIn { stream: 21, flags: 0, address: word };
+        let end = |client: &mut Client| {
+            client.send::<{ CopyIn::BYTES }>(CopyIn::WORD, |body| copy.put(body), &5_u32.to_le_bytes());
+        };
+        if lacks == "memory" {
+            end(&mut client);
+        }
+        let other = map_piece(&mut client, 2);
+        if lacks.is_empty() {
+            end(&mut client);
+        }
+        send!(client, MarkStream { mark: 3, stream: 20 });
+        assert_eq!(client.next().unwrap().0, AnswerMessage::Reached(Reached { mark: 3, error: 0 }));
+        // The same addresses have other memory, and never both.
+        let again = map_piece(&mut client, 1);
+        if lacks == "memory" {
+            let (fault, _) = client.next().unwrap();
+            assert!(matches!(fault, AnswerMessage::Fault(Fault { error: 2, sticky: 0, .. })), "{fault:?}");
+            continue;
+        }
+        for (transfer, address) in [(1, other), (2, again)] {
+            send!(client, CopyOut { stream: 21, transfer, address, bytes: 1 });
+            assert_eq!(
+                client.next().unwrap(),
+                (AnswerMessage::Bytes(Bytes { transfer, error: 0, offset: 0 }), vec![0])
+            );
+        }
+    }
 }
 
 /// Two times three times a factor, of which all lie at an address, to a place there.

@@ -456,12 +456,20 @@ impl Device for CudaMachine {
     }
 
     fn map(&mut self, device: u32, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
-        // The range may be one that is to be unmapped, and its memory the memory that is missing.
-        for shared in &self.watcher.shared {
-            shared.wait_for_unmapping();
-        }
+        // The range may have memory that is to be unmapped. Other ranges are not waited for: the work behind which they go may need commands that come later.
+        let (range, whole) = (address..address + bytes, 0..u64::MAX);
+        self.watcher.shared.iter().for_each(|shared| shared.wait_for_unmapping(&range));
         let all: Vec<&Lent> = self.devices.iter().map(|one| one.lent.as_ref()).collect();
-        let backing = all[device as usize].map(address, bytes, &all).map_err(failed)?;
+        let map = || all[device as usize].map(address, bytes, &all).map_err(failed);
+        // The memory that is missing may be what is to be unmapped, and may be there when it has been looked for in vain.
+        let may_come = self.watcher.shared.iter().any(|shared| shared.is_unmapping(&whole));
+        let backing = match map() {
+            Err(failure) if may_come && failure.error == number::OUT_OF_MEMORY => {
+                self.watcher.shared.iter().for_each(|shared| shared.wait_for_unmapping(&whole));
+                map()?
+            }
+            outcome => outcome?,
+        };
         self.backings.insert(address, (device, backing));
         Ok(())
     }

@@ -11,7 +11,8 @@ use hinterland_gpu::lend::Lent;
 use hinterland_gpu::lend::memory::{Backing, Pinned};
 use hinterland_gpu::lend::order::Event;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -76,8 +77,8 @@ pub(super) struct Shared {
     state: Mutex<State>,
     /// The error of a device that is of no more use, or 0.
     broken: AtomicI32,
-    /// Ranges that are to be unmapped.
-    unmapping: AtomicUsize,
+    /// Ranges that are to be unmapped, and still have their memory.
+    unmapping: Mutex<Vec<Range<u64>>>,
 }
 
 /// The watcher of all devices; its thread ends with this.
@@ -104,7 +105,7 @@ impl Watcher {
                 common: Arc::clone(&common),
                 state: Mutex::default(),
                 broken: AtomicI32::new(0),
-                unmapping: AtomicUsize::new(0),
+                unmapping: Mutex::default(),
             })
         };
         let shared: Vec<Arc<Shared>> = devices.map(shared).collect();
@@ -229,9 +230,8 @@ impl Shared {
 
     /// Has something done when an event is; what is in one queue is done in order.
     pub(super) fn watch_for(&self, queue: u64, pending: Pending) {
-        if let What::Unmap { .. } = pending.what {
-            // Relaxed: a count that is looked at under the lock of whoever waits.
-            self.unmapping.fetch_add(1, Ordering::Relaxed);
+        if let What::Unmap { address, bytes, .. } = pending.what {
+            self.unmapping().push(address..address + bytes);
         }
         // Relaxed: one thread reads commands.
         let number = self.common.count.fetch_add(1, Ordering::Relaxed);
@@ -239,10 +239,18 @@ impl Shared {
         self.common.ring();
     }
 
-    /// Waits until no range is to be unmapped.
-    pub(super) fn wait_for_unmapping(&self) {
-        // Relaxed: see `watch_for`.
-        while self.unmapping.load(Ordering::Relaxed) > 0 && self.broken() == 0 {
+    fn unmapping(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+        self.unmapping.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anything in a range is to be unmapped.
+    pub(super) fn is_unmapping(&self, range: &Range<u64>) -> bool {
+        self.unmapping().iter().any(|one| one.start < range.end && range.start < one.end)
+    }
+
+    /// Waits until nothing in a range is to be unmapped.
+    pub(super) fn wait_for_unmapping(&self, range: &Range<u64>) {
+        while self.is_unmapping(range) && self.broken() == 0 {
             std::thread::yield_now();
         }
     }
@@ -302,8 +310,7 @@ impl Shared {
                 {
                     self.common.outbox.fault(NO_COMMAND, &failed(error));
                 }
-                // Relaxed: see `watch_for`.
-                self.unmapping.fetch_sub(1, Ordering::Relaxed);
+                self.unmapping().retain(|one| one.start != address);
             }
             What::Elapsed { question, start, end } => {
                 let answer = if error == 0 {

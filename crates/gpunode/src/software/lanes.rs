@@ -104,9 +104,4 @@ impl Lanes {
     pub(super) const fn fence(&mut self, task: TaskId) {
         self.fence = task;
     }
-
-    /// What everything waits for.
-    pub(super) const fn fenced(&self) -> TaskId {
-        self.fence
-    }
 }

@@ -24,6 +24,7 @@ use hinterland_os::clock::monotonic_ns;
 use hinterland_proto::gpu::command::{AskClusters, AskOccupancy, AskTensorMap, launch_flags};
 use hinterland_proto::gpu::{FunctionFacts, LtProduct};
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -144,6 +145,8 @@ pub struct SoftwareMachine {
     variables: Variables,
     done: Done,
     waits: Vec<TaskId>,
+    /// Ranges that a task is to take the memory of.
+    unmapping: Vec<(Range<u64>, TaskId)>,
 }
 
 impl SoftwareMachine {
@@ -173,6 +176,7 @@ impl SoftwareMachine {
             variables,
             done: Done::default(),
             waits: Vec::new(),
+            unmapping: Vec::new(),
             options,
         })
     }
@@ -464,7 +468,7 @@ impl SoftwareMachine {
     fn unmap_behind_all(
         context: &Arc<Context>,
         engine: &Engine,
-        lanes: &mut Lanes,
+        lanes: &Lanes,
         waits: &mut Vec<TaskId>,
         address: u64,
     ) -> TaskId {
@@ -476,9 +480,7 @@ impl SoftwareMachine {
         }
         let context = Arc::clone(context);
         let action: Action = Box::new(move || context.space.unmap(address));
-        let task = engine.submit(waits, Some(action), 0);
-        lanes.fence(task);
-        task
+        engine.submit(waits, Some(action), 0)
     }
 
     fn forget_variables(&mut self, module: u32) {
@@ -511,13 +513,15 @@ impl Device for SoftwareMachine {
 
     fn map(&mut self, device: u32, address: u64, bytes: u64, command: u64) -> Result<(), Failure> {
         self.context.faults.count(Kind::Map)?;
+        // The range may still have the memory that an earlier command gave back.
+        let is_there = |range: &Range<u64>| range.start < address + bytes && address < range.end;
+        let before = self.unmapping.iter().filter(|(range, _)| is_there(range)).map(|(_, task)| *task);
         self.waits.clear();
-        self.waits.extend([self.lanes.fenced()].iter().filter(|task| **task != 0));
+        self.waits.extend(before);
         self.engine.retain_open(&mut self.waits);
         if self.waits.is_empty() {
             return self.context.space.map(address, bytes);
         }
-        // The range may still have the memory that an earlier command gave back.
         let context = Arc::clone(&self.context);
         let job = Job { device, command, kind: Kind::Map, transfer: None };
         let action: Action = Box::new(move || {
@@ -530,9 +534,15 @@ impl Device for SoftwareMachine {
         Ok(())
     }
 
-    fn unmap(&mut self, address: u64, _: u64, _: u64) -> Result<(), Failure> {
-        let Self { context, engine, lanes, waits, .. } = self;
-        Self::unmap_behind_all(context, engine, lanes, waits, address);
+    fn unmap(&mut self, address: u64, bytes: u64, _: u64) -> Result<(), Failure> {
+        let Self { context, engine, lanes, waits, unmapping, .. } = self;
+        let task = Self::unmap_behind_all(context, engine, lanes, waits, address);
+        let mut open: Vec<TaskId> = unmapping.iter().map(|(_, task)| *task).collect();
+        engine.retain_open(&mut open);
+        unmapping.retain(|(_, task)| open.contains(task));
+        if task != 0 {
+            unmapping.push((address..address + bytes, task));
+        }
         Ok(())
     }
 
