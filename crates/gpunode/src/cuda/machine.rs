@@ -216,8 +216,13 @@ impl CudaMachine {
     fn behind(&self, device: u32, stream: &Stream) -> Result<Arc<Event>, Failure> {
         let shared = self.shared(device);
         let event = shared.event()?;
-        shared.device.record(&event, stream).map_err(failed)?;
-        Ok(event)
+        match shared.device.record(&event, stream) {
+            Ok(()) => Ok(event),
+            Err(error) => {
+                shared.free(event);
+                Err(failed(error))
+            }
+        }
     }
 
     /// Has something done with a piece of staging when the work of a stream so far is done.
