@@ -89,9 +89,29 @@ good(cuda.cuCtxSynchronize())
 path = pathlib.Path(sys.argv[1])
 path.write_bytes(PTX)
 library, name, size = POINTER(), str(path).encode(), ctypes.c_size_t()
-FOUR, EIGHT, TO_DEVICE, TO_HOST = ctypes.c_size_t(4), ctypes.c_size_t(8), 1, 2
+FOUR, EIGHT, TO_DEVICE, TO_HOST, BY_ADDRESS = ctypes.c_size_t(4), ctypes.c_size_t(8), 1, 2, 4
 told, memory = ctypes.c_uint64(), ctypes.c_uint64()
 good(cuda.cuMemAlloc_v2(ctypes.byref(memory), EIGHT))
+# How a program may first meet a variable that it never asked for: it copies it, or asks what its address is.
+kind, start = ctypes.c_uint(), ctypes.c_uint64()
+meetings = {
+    "copy": lambda place: cuda.cuMemcpy(memory, place, FOUR),
+    "copy in": lambda place: runtime.cudaMemcpy(place, ctypes.byref(ctypes.c_uint32(41)), FOUR, BY_ADDRESS),
+    "kind": lambda place: cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, place),
+    "range": lambda place: cuda.cuMemGetAddressRange_v2(ctypes.byref(start), None, place),
+    "runtime": lambda place: runtime.cudaPointerGetAttributes(ctypes.byref((ctypes.c_uint64 * 32)()), place),
+}
+for meeting, meet in meetings.items():
+    good(cuda.cuModuleLoad(ctypes.byref(module), name))
+    good(cuda.cuModuleGetFunction(ctypes.byref(second), module, b"tell"))
+    given = (POINTER * 1)(ctypes.addressof(memory))
+    good(cuda.cuLaunchKernel(second, 1, 1, 1, 1, 1, 1, 0, None, given, None))
+    good(cuda.cuMemcpyDtoH_v2(ctypes.byref(told), memory, EIGHT))
+    assert meet(told) == 0, meeting
+    good(cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, told))
+    assert kind.value == 2, meeting
+    good(cuda.cuModuleUnload(module))
+
 for load, kernel, variable, unload, take, put in (
     (cuda.cuModuleLoad, cuda.cuModuleGetFunction, cuda.cuModuleGetGlobal_v2, cuda.cuModuleUnload)
     + (cuda.cuMemcpyDtoH_v2, lambda to, word, bytes: cuda.cuMemsetD32_v2(to, word.value, ctypes.c_size_t(bytes.value // 4))),

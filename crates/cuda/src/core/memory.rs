@@ -202,24 +202,46 @@ impl Memory {
     }
 }
 
+/// Whether anything is mapped in this process at an address.
+fn has_memory_here(address: u64) -> bool {
+    const PAGE_BYTES: u64 = 4096;
+    let mut state = 0;
+    let page = std::ptr::without_provenance_mut((address & !(PAGE_BYTES - 1)) as usize);
+    // SAFETY: the call reads nothing there; it writes one byte of state for one page.
+    unsafe { libc::mincore(page, 1, &raw mut state) == 0 }
+}
+
 impl Session {
     fn memory(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether an address is one of a device.
+    /// Whether an address is one of a device. One that is none of this process either may be in a variable whose place was not asked for.
     #[must_use]
     pub fn is_device_address(&self, address: u64) -> bool {
+        self.is_known_address(address) || (self.looks_for_symbols(address) && self.is_known_address(address))
+    }
+
+    fn is_known_address(&self, address: u64) -> bool {
         let memory = self.memory();
         memory.window.contains(address) || memory.find(address).is_some()
+    }
+
+    /// Asks where variables are, if there are any that were not asked for and an address has no memory here; whether it did.
+    fn looks_for_symbols(&self, address: u64) -> bool {
+        let looks = self.modules.has_unasked() && !has_memory_here(address);
+        if looks {
+            self.find_symbols();
+        }
+        looks
     }
 
     /// The same where the program says so: it may be in a variable whose place was not asked for.
     #[must_use]
     pub fn is_device_address_as_said(&self, address: u64) -> bool {
-        self.is_device_address(address) || {
+        self.is_known_address(address) || {
             self.find_symbols();
-            self.is_device_address(address)
+            self.is_known_address(address)
         }
     }
 
@@ -389,7 +411,8 @@ impl Session {
     /// The range around an address.
     #[must_use]
     pub fn range_around(&self, address: u64) -> Option<Range> {
-        self.memory().find(address).copied()
+        let found = || self.memory().find(address).copied();
+        found().or_else(|| if self.looks_for_symbols(address) { found() } else { None })
     }
 
     /// Reserves addresses without memory.

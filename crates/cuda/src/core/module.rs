@@ -58,6 +58,11 @@ impl Modules {
         self.code_bytes.load(Ordering::Relaxed)
     }
 
+    /// Whether there is code with variables whose places were not all asked for.
+    pub(super) fn has_unasked(&self) -> bool {
+        !self.unasked.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Names a binary that the program loads by itself.
     ///
     /// # Errors
