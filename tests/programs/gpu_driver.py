@@ -71,6 +71,14 @@ assert cuda.cuLaunchKernel(function, 1, 1, 1, 4096, 1, 1, 0, stream, each, None)
 assert cuda.cuLaunchKernel(function, 0, 1, 1, 32, 1, 1, 0, stream, each, None) == 1
 rows = (ctypes.c_uint64 * 16)(0, 0, 2, 0, memory.value, 0, 4, 0, 0, 2, 0, memory.value + 4096, 0, 4, 8, 2)
 assert cuda.cuMemcpy2D_v2(rows) == 1, "rows that lie upon each other"
+# Elements of rows begin at multiples of their length, as do those of one row.
+lengths = ctypes.c_size_t(4), ctypes.c_size_t(2)
+for fill, bytes in ((cuda.cuMemsetD2D16Async, 2), (cuda.cuMemsetD2D32Async, 4)):
+    for place, pitch in ((memory.value + 1, 64), (memory.value, 65)):
+        assert fill(ctypes.c_uint64(place), ctypes.c_size_t(pitch), 0, *lengths, stream) == 1, (bytes, place, pitch)
+    good(fill(ctypes.c_uint64(memory.value + bytes), ctypes.c_size_t(64), 0, *lengths, stream))
+    good(fill(memory, ctypes.c_size_t(65), 0, ctypes.c_size_t(4), ctypes.c_size_t(1), stream))
+good(cuda.cuStreamSynchronize(stream))
 # What programs ask of pinned memory.
 pinned, kind, number = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint64()
 good(cuda.cuMemHostAlloc(ctypes.byref(pinned), ctypes.c_size_t(8192), 0))

@@ -360,6 +360,10 @@ impl Session {
         if span == 0 {
             return Ok(());
         }
+        let is_whole = |bytes: u64| bytes.is_multiple_of(u64::from(element));
+        if !is_whole(place.start) || (rows > 1 && !is_whole(place.pitch)) {
+            return Err(INVALID_VALUE);
+        }
         self.check_range(place.start, span)?;
         let message = FillRows {
             stream: stream.number,
