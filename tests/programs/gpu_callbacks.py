@@ -8,7 +8,7 @@ from gpu_runtime import HOST, good, runtime, stream
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 BYTES = 1 << 20
 OUT, IN = 2, 1
-NOT_READY, NOT_PERMITTED = 600, 800
+INVALID_VALUE, NOT_READY, NOT_PERMITTED = 1, 600, 800
 # Long enough for any machine: it ends the test and not the wait.
 SECONDS = 60
 
@@ -55,6 +55,13 @@ flag.set()
 good(runtime.cudaStreamSynchronize(one))
 assert order == [("waits", True), (one.value, 0, 5)], order
 good(runtime.cudaStreamQuery(one))
+# Who names no stream is told none, also where that means the thread's own. No flags are known.
+order.clear()
+for give_to in (runtime.cudaStreamAddCallback, runtime.cudaStreamAddCallback_ptsz):
+    good(give_to(None, told, ctypes.c_void_p(6), 0))
+    assert give_to(None, told, ctypes.c_void_p(7), 1) == INVALID_VALUE
+    good(runtime.cudaDeviceSynchronize())
+assert order == [(None, 0, 6)] * 2, order
 
 
 @HOST

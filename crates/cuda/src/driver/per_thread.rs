@@ -11,7 +11,7 @@ use super::launch::{Config, hl_cuLaunchKernelEx};
 use super::{copy, launch, pool, stream};
 use crate::code::{Code, INVALID_VALUE};
 use crate::runtime::graph::InstantiateParameters;
-use crate::runtime::per_thread::{own, per_thread};
+use crate::runtime::per_thread::{self as of_runtime, own, per_thread};
 
 per_thread! {
     hl_cuEventRecord_ptsz[stream](event: *mut c_void, stream: *mut c_void) = stream::hl_cuEventRecord;
@@ -36,7 +36,6 @@ per_thread! {
     hl_cuMemsetD2D8Async_ptsz[stream](address: u64, pitch: usize, value: u8, width: usize, height: usize, stream: *mut c_void) = copy::hl_cuMemsetD2D8Async;
     hl_cuMemsetD2D16Async_ptsz[stream](address: u64, pitch: usize, value: u16, width: usize, height: usize, stream: *mut c_void) = copy::hl_cuMemsetD2D16Async;
     hl_cuMemsetD2D32Async_ptsz[stream](address: u64, pitch: usize, value: u32, width: usize, height: usize, stream: *mut c_void) = copy::hl_cuMemsetD2D32Async;
-    hl_cuStreamAddCallback_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cuStreamAddCallback;
     hl_cuStreamBeginCapture_v2_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cuStreamBeginCapture_v2;
     hl_cuStreamEndCapture_ptsz[stream](stream: *mut c_void, graph: *mut *mut c_void) = stream::hl_cuStreamEndCapture;
     hl_cuStreamGetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *mut [u64; 8]) = stream::hl_cuStreamGetAttribute;
@@ -51,6 +50,11 @@ per_thread! {
     hl_cuStreamSetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *const c_void) = stream::hl_cuStreamSetAttribute;
     hl_cuStreamSynchronize_ptsz[stream](stream: *mut c_void) = stream::hl_cuStreamSynchronize;
     hl_cuStreamWaitEvent_ptsz[stream](stream: *mut c_void, event: *mut c_void, flags: c_uint) = stream::hl_cuStreamWaitEvent;
+}
+
+same! {
+    /// `cuStreamAddCallback` where no stream means the thread's own. The function is told what the program gave.
+    hl_cuStreamAddCallback_ptsz(stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = of_runtime::hl_cudaStreamAddCallback_ptsz;
 }
 
 /// Functions that wait, as the same ones in the order of the thread's own stream, which then is waited for.

@@ -54,7 +54,6 @@ per_thread! {
     hl_cudaMemcpyToSymbolAsync_ptsz[stream](shadow: *const c_void, from: *const c_void, bytes: usize, offset: usize, kind: c_int, stream: *mut c_void) = memory::hl_cudaMemcpyToSymbolAsync;
     hl_cudaMemset2DAsync_ptsz[stream](address: *mut c_void, pitch: usize, value: c_int, width: usize, height: usize, stream: *mut c_void) = memory::hl_cudaMemset2DAsync;
     hl_cudaMemsetAsync_ptsz[stream](address: *mut c_void, value: c_int, bytes: usize, stream: *mut c_void) = memory::hl_cudaMemsetAsync;
-    hl_cudaStreamAddCallback_ptsz[stream](stream: *mut c_void, function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>, data: *mut c_void, flags: c_uint) = stream::hl_cudaStreamAddCallback;
     hl_cudaStreamBeginCapture_ptsz[stream](stream: *mut c_void, mode: c_int) = stream::hl_cudaStreamBeginCapture;
     hl_cudaStreamEndCapture_ptsz[stream](stream: *mut c_void, place: *mut *mut c_void) = stream::hl_cudaStreamEndCapture;
     hl_cudaStreamGetAttribute_ptsz[stream](stream: *mut c_void, number: c_int, value: *mut [u64; 8]) = limit::hl_cudaStreamGetAttribute;
@@ -68,6 +67,17 @@ per_thread! {
     hl_cudaStreamQuery_ptsz[stream](stream: *mut c_void) = stream::hl_cudaStreamQuery;
     hl_cudaStreamSynchronize_ptsz[stream](stream: *mut c_void) = stream::hl_cudaStreamSynchronize;
     hl_cudaStreamWaitEvent_ptsz[stream](stream: *mut c_void, event: *mut c_void, flags: c_uint) = stream::hl_cudaStreamWaitEvent;
+}
+
+/// `cudaStreamAddCallback` where no stream means the thread's own. The function is told what the program gave.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hl_cudaStreamAddCallback_ptsz(
+    stream: *mut c_void,
+    function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>,
+    data: *mut c_void,
+    flags: c_uint,
+) -> Code {
+    stream::add_callback((own(stream), stream), function, data, flags)
 }
 
 /// `cudaLaunchKernelExC` where no stream means the thread's own.

@@ -177,11 +177,21 @@ pub unsafe extern "C" fn hl_cudaStreamAddCallback(
     stream: *mut c_void,
     function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>,
     data: *mut c_void,
-    _flags: c_uint,
+    flags: c_uint,
+) -> Code {
+    add_callback((stream, stream), function, data, flags)
+}
+
+/// The same for a stream that the function is told by another handle: the one that the program gave.
+pub(super) fn add_callback(
+    (stream, told): (*mut c_void, *mut c_void),
+    function: Option<unsafe extern "C" fn(*mut c_void, Code, *mut c_void)>,
+    data: *mut c_void,
+    flags: c_uint,
 ) -> Code {
     with_session(|session| {
-        let function = function.ok_or(INVALID_VALUE)?;
-        let (handle, data) = (stream.expose_provenance(), data.expose_provenance());
+        let function = function.filter(|_| flags == 0).ok_or(INVALID_VALUE)?;
+        let (handle, data) = (told.expose_provenance(), data.expose_provenance());
         let call = move |code| {
             let pointer = std::ptr::with_exposed_provenance_mut;
             // SAFETY: the program's own function with its own data, which it keeps until then.
