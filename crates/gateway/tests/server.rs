@@ -114,6 +114,27 @@ fn writes_and_reads_of_a_pipeline_happen_in_their_order() {
 }
 
 #[test]
+fn the_databases_of_a_namespace_with_a_long_name_are_counted_and_emptied() {
+    let ground = Ground::new("long");
+    let server = Server::start(ServerOptions { namespace: "n".repeat(300), ..ground.options() }).unwrap();
+    let mut stream = connect(&server);
+    let both: [&[&[u8]]; 3] = [&[b"SET", b"k", b"v"], &[b"SELECT", b"1"], &[b"MSET", b"a", b"1", b"b", b"2"]];
+    assert_eq!(ask(&mut stream, &both), [ok(), ok(), ok()]);
+    let counted = |replies: &[Value]| match &replies[0] {
+        Value::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+        other => panic!("{other:?}"),
+    };
+    let text = counted(&ask(&mut stream, &[&[b"INFO", b"keyspace"]]));
+    assert!(text.contains("db0:keys=1,") && text.contains("db1:keys=2,"), "{text}");
+    let replies = ask(
+        &mut stream,
+        &[&[b"FLUSHALL"], &[b"DBSIZE"], &[b"GET", b"a"], &[b"SELECT", b"0"], &[b"GET", b"k"]],
+    );
+    assert_eq!(replies, [ok(), Value::Integer(0), Value::Nil, ok(), Value::Nil]);
+    assert_eq!(counted(&ask(&mut stream, &[&[b"INFO", b"keyspace"]])), "# Keyspace\r\n");
+}
+
+#[test]
 fn blocks_that_are_no_values_are_misses_and_can_be_replaced() {
     let ground = Ground::new("foreign");
     let server = Server::start(ground.options()).unwrap();

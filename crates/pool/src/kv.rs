@@ -251,6 +251,13 @@ impl KvCache {
     }
 }
 
+/// The number by which [`Pool::kv_status`] tells the namespace of a fingerprint: a label may be only the beginning of one.
+pub fn kv_namespace(fingerprint: &str) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&blake3::hash(fingerprint.as_bytes()).as_bytes()[..8]);
+    u64::from_le_bytes(number)
+}
+
 /// How the namespace of a fingerprint is opened.
 fn opening(fingerprint: &str) -> Request {
     let label = fingerprint.chars().take(200).collect();

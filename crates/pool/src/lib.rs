@@ -41,7 +41,7 @@ pub use hinterland_kv::{Found, class_bytes as slot_bytes};
 pub use kv::{
     Batch, Completion, Expects, Gather, Gathered, GatheredRuns, GpuOptions, KeyOperation, KvCache, KvEvents,
     KvGpu, KvQueue, KvTransfer, KvValues, Listed, Owned, QueueOptions, Refusal, Replaced, Replacement, Run,
-    Scatter, Scattered, ScatteredRuns, Stored, TOGETHER_BYTES_MAX, TOGETHER_MAX, WhenFull,
+    Scatter, Scattered, ScatteredRuns, Stored, TOGETHER_BYTES_MAX, TOGETHER_MAX, WhenFull, kv_namespace,
 };
 pub use many::PartFailed;
 pub use object::Object;

@@ -1,7 +1,6 @@
 //! Commands about the server: what it is, what it can, how it is set.
 
 use super::{Call, Outcome, REDIS_VERSION, Refusal};
-use crate::keyspace::Keyspace;
 use crate::shared::Counters;
 use hinterland_proto::control::KvStatus;
 use hinterland_resp::command::{self, COMMANDS, Spec};
@@ -90,15 +89,15 @@ impl Call<'_> {
     }
 
     fn databases(&mut self) -> Result<Vec<(String, String)>, Refusal> {
-        let labels = self.labels()?;
-        let options = &self.context.shared.options;
-        let line = |database| {
-            let fingerprint = Keyspace::fingerprint(&options.namespace, database);
-            let (_, blocks) = labels.iter().find(|(label, blocks)| *label == fingerprint && *blocks > 0)?;
-            // How many of them end is nowhere counted.
-            Some((format!("db{database}"), format!("keys={blocks},expires=0,avg_ttl=0")))
-        };
-        Ok((0..options.databases).filter_map(line).collect())
+        let mut lines = Vec::new();
+        for database in self.databases_in_use()? {
+            let keys = self.of_database(database, |keyspace| Ok(keyspace.store().count()?))?;
+            if keys > 0 {
+                // How many of them end is nowhere counted.
+                lines.push((format!("db{database}"), format!("keys={keys},expires=0,avg_ttl=0")));
+            }
+        }
+        Ok(lines)
     }
 
     pub(super) fn config(&mut self) -> Outcome {

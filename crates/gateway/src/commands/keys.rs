@@ -1,11 +1,12 @@
 //! Commands about keys: whether they are there, when they end, which there are.
 
 use super::{Call, Outcome, Refusal};
-use crate::keyspace::Keyspace;
-use hinterland_pool::Pool;
+use crate::keyspace::{KeyError, Keyspace};
+use hinterland_pool::{Pool, kv_namespace};
 use hinterland_resp::command::{Command, Spec};
 use hinterland_resp::options::{ExpireOptions, Unit};
 use hinterland_resp::{glob, number};
+use std::collections::HashSet;
 
 /// Keys of one answer of the node when all are asked for.
 const PAGE: u32 = 4096;
@@ -146,7 +147,7 @@ impl Call<'_> {
     }
 
     pub(super) fn db_size(&mut self) -> Outcome {
-        let count = self.keyspace()?.store().count().map_err(crate::keyspace::KeyError::from)?;
+        let count = self.keyspace()?.store().count().map_err(KeyError::from)?;
         self.count(count)
     }
 
@@ -160,24 +161,35 @@ impl Call<'_> {
             self.keyspace()?.clear()?;
             return self.ok();
         }
-        let labels = self.labels()?;
-        for database in 0..self.context.shared.options.databases {
-            let fingerprint = Keyspace::fingerprint(&self.context.shared.options.namespace, database);
-            // What nobody has opened is empty.
-            if labels.iter().any(|(label, _)| *label == fingerprint) {
-                self.context.keyspace(database)?.clear()?;
-            }
+        for database in self.databases_in_use()? {
+            self.of_database(database, |keyspace| keyspace.clear())?;
         }
         self.ok()
     }
 
-    /// What the node calls the namespaces of this user, and how many blocks each has.
-    pub(super) fn labels(&mut self) -> Result<Vec<(String, u64)>, Refusal> {
-        let failed = crate::keyspace::KeyError::from;
-        let pool = Pool::connect(Some(&self.context.shared.options.socket)).map_err(failed)?;
-        let stores = pool.kv_status().map_err(failed)?;
-        let spaces = stores.into_iter().flat_map(|store| store.namespaces);
-        Ok(spaces.map(|space| (space.label, space.blocks)).collect())
+    /// Databases that somebody has opened, if not this user: the others are empty.
+    pub(super) fn databases_in_use(&mut self) -> Result<Vec<usize>, Refusal> {
+        let options = &self.context.shared.options;
+        let pool = Pool::connect(Some(&options.socket)).map_err(KeyError::from)?;
+        let stores = pool.kv_status().map_err(KeyError::from)?;
+        // Not by their labels, which may be cut.
+        let known: HashSet<u64> =
+            stores.iter().flat_map(|store| &store.namespaces).map(|space| space.namespace).collect();
+        let is_known = |database: &usize| {
+            known.contains(&kv_namespace(&Keyspace::fingerprint(&options.namespace, *database)))
+        };
+        Ok((0..options.databases).filter(is_known).collect())
+    }
+
+    /// Does something with a database that need not be the caller's.
+    pub(super) fn of_database<T>(
+        &mut self,
+        database: usize,
+        act: impl FnOnce(&mut Keyspace) -> Result<T, KeyError>,
+    ) -> Result<T, Refusal> {
+        let done = self.context.keyspace(database).and_then(act);
+        // It may be another session than the caller's that is of no use any more.
+        Ok(done.inspect_err(|error| self.context.fail(database, error))?)
     }
 
     pub(super) fn object(&mut self) -> Outcome {
