@@ -5,7 +5,7 @@ use crate::listen::{Listen, ListenError};
 use crate::shared::Shared;
 use crate::worker::{Mailbox, Worker};
 use hinterland_os::poll::{EventCounter, Interest, Poller};
-use hinterland_os::socket::{make_way, probe_when_quiet};
+use hinterland_os::socket::{SocketFile, make_way, probe_when_quiet};
 use hinterland_os::{OsError, limits};
 use hinterland_pool::{Pool, PoolError};
 use std::io;
@@ -74,7 +74,11 @@ pub enum ServerError {
 
 enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, PathBuf),
+    Unix(
+        #[expect(dead_code, reason = "its drop removes the file, before the socket is closed")] SocketFile,
+        UnixListener,
+        PathBuf,
+    ),
 }
 
 /// A server that runs until it is stopped.
@@ -158,7 +162,7 @@ impl Listener {
                 Ok(address) => Listen::Tcp(address),
                 Err(_) => Listen::Tcp(([0, 0, 0, 0], 0).into()),
             },
-            Self::Unix(_, path) => Listen::Unix(path.clone()),
+            Self::Unix(.., path) => Listen::Unix(path.clone()),
         }
     }
 
@@ -172,20 +176,11 @@ impl Listener {
                 probe_when_quiet(&stream, QUIET_MAX).map_err(io::Error::other)?;
                 Ok((Stream::Tcp(stream), address.to_string()))
             }
-            Self::Unix(listener, path) => {
+            Self::Unix(_, listener, path) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nonblocking(true)?;
                 Ok((Stream::Unix(stream), format!("{}:0", path.display())))
             }
-        }
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, path) = self {
-            // A path that is gone already needs no removing.
-            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -219,8 +214,9 @@ fn bind(listen: &Listen) -> Result<Listener, ServerError> {
                 None => error.into(),
             })?;
             let listener = UnixListener::bind(path).map_err(failed)?;
+            let file = SocketFile::of(path);
             listener.set_nonblocking(true).map_err(failed)?;
-            Ok(Listener::Unix(listener, path.clone()))
+            Ok(Listener::Unix(file, listener, path.clone()))
         }
     }
 }
@@ -254,7 +250,7 @@ fn accept(listeners: &[Listener], mailboxes: &[Arc<Mailbox>], stop: &EventCounte
     for (number, listener) in listeners.iter().enumerate() {
         match listener {
             Listener::Tcp(listener) => poller.add(listener, number as u64, Interest::READ)?,
-            Listener::Unix(listener, _) => poller.add(listener, number as u64, Interest::READ)?,
+            Listener::Unix(_, listener, _) => poller.add(listener, number as u64, Interest::READ)?,
         }
     }
     let (mut ready, mut turn) = (Vec::new(), 0);

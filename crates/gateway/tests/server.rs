@@ -404,6 +404,27 @@ fn a_file_at_the_path_of_a_unix_socket_stays() {
 }
 
 #[test]
+fn a_server_that_ends_leaves_the_socket_of_the_next_one_alone() {
+    let ground = Ground::new("next");
+    let path = ground.root.join("resp");
+    let start = || {
+        let listen = vec!["127.0.0.1:0".parse().unwrap(), Listen::Unix(path.clone())];
+        Server::start(ServerOptions { listen, ..ground.options() }).unwrap()
+    };
+    let first = start();
+    std::fs::remove_file(&path).unwrap();
+    let next = start();
+    drop(first);
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut reply = [0; 7];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
+    drop(next);
+    assert!(!path.exists());
+}
+
+#[test]
 fn who_connects_after_a_thread_has_failed_is_served() {
     let ground = Ground::new("failed");
     // Without any database a key is a defect of ours.

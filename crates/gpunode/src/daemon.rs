@@ -147,11 +147,6 @@ impl Drop for Daemon {
             // A thread that panicked has said so.
             let _ = listener.join();
         }
-        for address in &self.addresses {
-            if let Address::Unix(path) = address {
-                let _ = std::fs::remove_file(path);
-            }
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fs::{File, TryLockError};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -37,11 +37,12 @@ pub struct PeerCredentials {
     pub group: u32,
 }
 
-/// A listening socket at a path, which is removed on drop.
+/// A listening socket at a path, which is removed on drop if it is still this one's.
 #[derive(Debug)]
 pub struct UnixListener {
+    /// Before the socket: while that is open, no other file has the same number.
+    file: SocketFile,
     descriptor: OwnedFd,
-    path: PathBuf,
 }
 
 impl UnixListener {
@@ -71,7 +72,7 @@ impl UnixListener {
         }
         // SAFETY: plain values.
         check(unsafe { libc::listen(descriptor.as_raw_fd(), BACKLOG) }, "listen", subject)?;
-        Ok(Self { descriptor, path: path.to_path_buf() })
+        Ok(Self { file: SocketFile::of(path), descriptor })
     }
 
     /// Lets members of the group connect, or else nobody but the user of this process, and root.
@@ -79,14 +80,14 @@ impl UnixListener {
     /// # Errors
     /// `EPERM` for a group of which this user is no member.
     pub fn let_in(&self, group: Option<u32>) -> Result<(), OsError> {
-        let failed = |call, error| OsError::system(call, self.path.display().to_string(), error);
+        let failed = |call, error| OsError::system(call, self.path().display().to_string(), error);
         if group.is_some() {
-            std::os::unix::fs::chown(&self.path, None, group).map_err(|error| {
+            std::os::unix::fs::chown(self.path(), None, group).map_err(|error| {
                 failed("chown", error).with_hint("choose a group of which this user is a member")
             })?;
         }
         let mode = if group.is_some() { 0o660 } else { 0o600 };
-        std::fs::set_permissions(&self.path, std::fs::Permissions::from_mode(mode))
+        std::fs::set_permissions(self.path(), std::fs::Permissions::from_mode(mode))
             .map_err(|error| failed("chmod", error))
     }
 
@@ -102,7 +103,7 @@ impl UnixListener {
         let no_address = std::ptr::null_mut();
         // SAFETY: null pointers ask for no address.
         let result = unsafe { libc::accept4(raw, no_address, std::ptr::null_mut(), libc::SOCK_CLOEXEC) };
-        match check(result, "accept", || self.path.display().to_string()) {
+        match check(result, "accept", || self.path().display().to_string()) {
             // SAFETY: the descriptor is fresh and owned by nobody else.
             Ok(raw) => Ok(Some(UnixStream { descriptor: unsafe { OwnedFd::from_raw_fd(raw) } })),
             // The peer gave up between the poll and the accept, or the listener was closed.
@@ -124,12 +125,12 @@ impl UnixListener {
     /// `EMFILE` without descriptors left.
     pub fn closer(&self) -> Result<Closer, OsError> {
         let copy = self.descriptor.try_clone();
-        copy.map(Closer).map_err(|error| OsError::system("dup", self.path.display().to_string(), error))
+        copy.map(Closer).map_err(|error| OsError::system("dup", self.path().display().to_string(), error))
     }
 
     /// The path that it listens at.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 }
 
@@ -231,11 +232,34 @@ impl AsFd for UnixListener {
     }
 }
 
-impl Drop for UnixListener {
-    fn drop(&mut self) {
-        // A path that is gone already needs no removing.
-        let _ = std::fs::remove_file(&self.path);
+/// The file of a socket that is listened at: it is removed on drop, unless another one is in its place. Who lets nobody connect any more
+/// while it ends is taken for gone, and whoever begins meanwhile to listen at the path is to keep it.
+#[derive(Debug)]
+pub struct SocketFile {
+    path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl SocketFile {
+    /// The file of a socket that was bound to a path a moment ago. It is to be dropped before the socket.
+    pub fn of(path: &Path) -> Self {
+        Self { path: path.to_path_buf(), identity: identity(path) }
     }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _alone = FolderLock::of(&self.path);
+        if self.identity.is_some() && identity(&self.path) == self.identity {
+            // A path that is gone already needs no removing.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What no other file has while this one is there: its device and its number.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::symlink_metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 /// One end of a connection.

@@ -50,6 +50,19 @@ fn a_closed_listener_wakes_who_waits_and_lets_nobody_connect() {
 }
 
 #[test]
+fn a_listener_that_ends_leaves_the_socket_of_the_next_one_alone() {
+    let path = folder_path("next");
+    let ending = UnixListener::bind(&path).unwrap();
+    ending.closer().unwrap().close();
+    // It refuses, so it counts as gone.
+    let next = UnixListener::bind(&path).unwrap();
+    drop(ending);
+    assert!(UnixStream::connect(&path, Duration::from_millis(100)).is_ok());
+    drop(next);
+    assert!(!path.exists());
+}
+
+#[test]
 fn more_descriptors_than_allowed_are_refused_on_both_sides_and_none_leaks() {
     let (one, other) = UnixStream::pair().unwrap();
     let many = vec![one.as_fd(); DESCRIPTORS_MAX + 1];
