@@ -328,8 +328,10 @@ impl Connection {
     pub fn account(&mut self) {
         let buffers = self.input.bytes.capacity() + self.replies.capacity();
         let taken = buffers + self.parser.capacity() + self.caller.pending.bytes();
-        self.shared.buffer(self.accounted, taken);
-        self.accounted = taken;
+        if taken != self.accounted {
+            self.shared.buffer(self.accounted, taken);
+            self.accounted = taken;
+        }
     }
 
     /// Gives up buffers that are empty. To be called for connections that have been quiet for a while.

@@ -208,6 +208,8 @@ impl Worker {
                 }
             }
         };
+        // Who is served behind it in this turn has so much less room.
+        connection.account();
         self.connections[index] = Some(connection);
         self.served.push(index);
     }
@@ -230,6 +232,7 @@ impl Worker {
                 commands::run(&mut self.context, caller, words, replies);
             }
             connection.input.used(bytes);
+            connection.account();
         }
     }
 

@@ -323,3 +323,29 @@ fn a_client_that_sends_transactions_on_and_on_fills_no_buffers() {
     let buffers = ground.worker.shared.buffer_bytes();
     assert!(buffers < 2 << 20, "{buffers} bytes");
 }
+
+#[test]
+fn clients_that_ask_in_the_same_turn_share_the_room_for_replies() {
+    const VALUE_BYTES: usize = 3 << 20;
+    let mut ground = Ground::new("together");
+    let mut clients: Vec<Client> = (0..10).map(|_| ground.connect()).collect();
+    let mut bytes = Vec::new();
+    encode(&[b"SETRANGE", b"k", (VALUE_BYTES - 1).to_string().as_bytes(), b"x"], &mut bytes);
+    clients[0].stream.write_all(&bytes).unwrap();
+    assert_eq!(ground.finish(&mut clients[0]), [Value::Integer(VALUE_BYTES as i64)]);
+    bytes.clear();
+    // Together they ask for 90 MiB, and the buffers have 64.
+    encode(&[b"MGET", b"k", b"k", b"k"], &mut bytes);
+    for client in &mut clients {
+        client.stream.write_all(&bytes).unwrap();
+    }
+    ground.turn();
+    let buffers = ground.worker.shared.buffer_bytes();
+    assert!(buffers <= 64 << 20, "{buffers} bytes");
+    let replies: Vec<Value> = clients.iter_mut().flat_map(|client| ground.finish(client)).collect();
+    let refused = replies
+        .iter()
+        .filter(|reply| matches!(reply, Value::Error(text) if text.starts_with(b"OOM")))
+        .count();
+    assert!(replies.len() == 10 && (1..8).contains(&refused), "{refused} of {} refused", replies.len());
+}
