@@ -13,6 +13,12 @@ use std::time::Duration;
 const READ_BYTES: usize = 64 << 10;
 /// A request that is longer than any that a table can take.
 const REQUEST_BYTES_MAX: usize = 16 << 20;
+/// Replies that are sent before the next request of the connection is answered.
+const REPLIES_BYTES_MAX: usize = 1 << 20;
+/// Most that one `MGET` answers: a request may name a million keys.
+const VALUES_BYTES_MAX: usize = 64 << 20;
+/// Keys of it that are read together.
+const TOGETHER_MAX: usize = 256;
 
 /// Pause after a connection that could not be taken: descriptors and threads come back as clients leave.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(10);
@@ -57,6 +63,9 @@ fn converse<M: Memory>(mut stream: TcpStream, table: &Table<M>) -> io::Result<()
                 Ok(Parsed::Request(bytes)) => {
                     is_over = answer(table, parser.arguments(&input[used..]), &mut replies);
                     used += bytes;
+                    if replies.unsent().len() >= REPLIES_BYTES_MAX {
+                        send(&mut stream, &mut replies)?;
+                    }
                 }
                 Ok(Parsed::More(_)) => break,
                 Err(error) => {
@@ -66,8 +75,7 @@ fn converse<M: Memory>(mut stream: TcpStream, table: &Table<M>) -> io::Result<()
             }
         }
         input.drain(..used);
-        stream.write_all(replies.unsent())?;
-        replies.sent(replies.unsent().len());
+        send(&mut stream, &mut replies)?;
         if is_over {
             return Ok(());
         }
@@ -78,6 +86,12 @@ fn converse<M: Memory>(mut stream: TcpStream, table: &Table<M>) -> io::Result<()
     }
 }
 
+fn send(stream: &mut TcpStream, replies: &mut Replies) -> io::Result<()> {
+    stream.write_all(replies.unsent())?;
+    replies.sent(replies.unsent().len());
+    Ok(())
+}
+
 /// Answers a request; whether it was the last.
 fn answer<M: Memory>(table: &Table<M>, words: Arguments<'_>, replies: &mut Replies) -> bool {
     if words.is_empty() {
@@ -86,10 +100,7 @@ fn answer<M: Memory>(table: &Table<M>, words: Arguments<'_>, replies: &mut Repli
     let name = words.get(0).to_ascii_uppercase();
     let outcome = match (&name[..], words.len()) {
         (b"GET", 2) => get(table, words.get(1), replies),
-        (b"MGET", 2..) => table.get_many(&words.from(1).collect::<Vec<_>>()).map(|values| {
-            replies.array(values.len());
-            values.iter().for_each(|value| say(value.as_deref(), replies));
-        }),
+        (b"MGET", 2..) => get_many(table, words, replies),
         (b"SET", 3) => table.set(words.get(1), words.get(2)).map(|()| replies.simple("OK")),
         (b"DEL" | b"UNLINK", 2..) => {
             let removed = words.from(1).map(|key| table.remove(key)).collect::<Result<Vec<_>, _>>();
@@ -164,6 +175,30 @@ fn get<M: Memory>(table: &Table<M>, key: &[u8], replies: &mut Replies) -> Result
     let mut value = Vec::new();
     let is_there = table.get(key, &mut value)?;
     say(is_there.then_some(&value), replies);
+    Ok(())
+}
+
+fn get_many<M: Memory>(
+    table: &Table<M>,
+    words: Arguments<'_>,
+    replies: &mut Replies,
+) -> Result<(), TableError> {
+    let keys: Vec<&[u8]> = words.from(1).collect();
+    let (mark, mut bytes) = (replies.mark(), 0);
+    replies.array(keys.len());
+    for keys in keys.chunks(TOGETHER_MAX) {
+        let values = table.get_many(keys).inspect_err(|_| replies.back_to(mark))?;
+        bytes += values.iter().flatten().map(Vec::len).sum::<usize>();
+        if bytes > VALUES_BYTES_MAX {
+            replies.back_to(mark);
+            replies.error(&format!(
+                "ERR the values have more than {} MiB together (hint: ask for fewer at once)",
+                VALUES_BYTES_MAX >> 20
+            ));
+            return Ok(());
+        }
+        values.iter().for_each(|value| say(value.as_deref(), replies));
+    }
     Ok(())
 }
 
