@@ -57,6 +57,16 @@ def test_what_is_pinned_stays_until_its_session_ends(kv, small, hinterland):
     assert kv.match_prefix(prefix("a", 4)) == 0
 
 
+def test_as_many_blocks_as_there_are_can_be_pinned_at_once(kv, small):
+    # Their keys are more than a message takes.
+    keys = [b"%064d" % number for number in range(20000)]
+    assert kv.pin(keys) == kv.unpin(keys) == [False] * len(keys)
+    put(kv, [keys[0], keys[-1]])
+    there = [index in (0, len(keys) - 1) for index in range(len(keys))]
+    assert kv.pin(keys) == there and small.json("kv", "stat")[0]["pinned_bytes"] > 0
+    assert kv.unpin(keys) == there and small.json("kv", "stat")[0]["pinned_bytes"] == 0
+
+
 def test_a_quota_is_kept_and_set_by_the_command(kv, small, hinterland):
     put(kv, prefix("a", 4), prefix=True)
     with hinterland.Pool(small.socket) as pool, pool.kv("other") as other:

@@ -1,9 +1,10 @@
 //! What stays and what leaves of a namespace, and what is known of its blocks.
 
-use super::KvCache;
+use super::{KEYS_MAX, KvCache};
 use crate::PoolError;
 use crate::session::unexpected;
-use hinterland_proto::control::{KvEvent, KvInspected, KvReply, KvRequest, Reply};
+use hinterland_proto::control::{KvEvent, KvInspected, KvKey, KvReply, KvRequest, Reply};
+use hinterland_types::Handle;
 
 /// A part of the record of what came and went.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -28,8 +29,7 @@ impl KvCache {
     /// # Errors
     /// [`PoolError::Refused`] for a key of no or more than 64 bytes.
     pub fn pin(&self, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
-        let keys = keys.iter().map(|key| key.to_vec()).collect();
-        self.answers(KvRequest::Pin { handle: self.handle, keys })
+        self.answers(keys, |handle, keys| KvRequest::Pin { handle, keys })
     }
 
     /// Takes pins back; for each, whether there was one.
@@ -37,8 +37,7 @@ impl KvCache {
     /// # Errors
     /// As [`pin`](Self::pin).
     pub fn unpin(&self, keys: &[&[u8]]) -> Result<Vec<bool>, PoolError> {
-        let keys = keys.iter().map(|key| key.to_vec()).collect();
-        self.answers(KvRequest::Unpin { handle: self.handle, keys })
+        self.answers(keys, |handle, keys| KvRequest::Unpin { handle, keys })
     }
 
     /// Sets how many bytes of memory the namespace may take (`None`: all), and its priority: blocks of namespaces of a lower
@@ -74,10 +73,21 @@ impl KvCache {
         }
     }
 
-    fn answers(&self, request: KvRequest) -> Result<Vec<bool>, PoolError> {
-        match self.ask(request)? {
-            KvReply::Answers(answers) => Ok(answers),
-            other => Err(unexpected("Answers", &Reply::Kv(other))),
+    /// The answers for keys, as many of them in a message as it takes.
+    fn answers(
+        &self,
+        keys: &[&[u8]],
+        request: impl Fn(Handle, Vec<KvKey>) -> KvRequest,
+    ) -> Result<Vec<bool>, PoolError> {
+        let mut all = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(KEYS_MAX) {
+            let keys: Vec<KvKey> = keys.iter().map(|key| key.to_vec()).collect();
+            let count = keys.len();
+            match self.ask(request(self.handle, keys))? {
+                KvReply::Answers(answers) if answers.len() == count => all.extend(answers),
+                other => return Err(unexpected("Answers", &Reply::Kv(other))),
+            }
         }
+        Ok(all)
     }
 }
