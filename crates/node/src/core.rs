@@ -139,8 +139,8 @@ pub enum Resource {
     Region(Arc<Region>),
     /// An object that other nodes hold.
     Remote(Arc<ObjectInfo>),
-    /// A namespace of KV blocks of this host.
-    Kv(Arc<UserStore>, Namespace),
+    /// A namespace of KV blocks of this host, and what keeps it known.
+    Kv(Arc<UserStore>, Namespace, #[expect(dead_code, reason = "it counts as long as it is there")] Arc<()>),
     /// The bytes of all KV blocks of a user of this host, for other nodes to read.
     KvBlocks(Arc<UserStore>),
 }

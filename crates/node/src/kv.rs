@@ -49,6 +49,18 @@ use users::Users;
 
 /// Longest label that is kept.
 const LABEL_CHARS_MAX: usize = 200;
+/// Namespaces of a user beyond which those that hold nothing are forgotten: what tells of all of them is one message.
+const SPACES_MAX: usize = 1024;
+
+/// A namespace that a session opens: its number among the counters, and what keeps it from being forgotten.
+pub struct OpenedSpace {
+    /// Which.
+    pub namespace: Namespace,
+    /// Its number among the counters.
+    pub counters: u32,
+    /// To be kept as long as it is open.
+    pub uses: Arc<()>,
+}
 
 /// The stores of a node.
 pub struct KvStores {
@@ -149,11 +161,11 @@ impl KvStores {
     ///
     /// # Errors
     /// [`Refused`] if the user has no such namespace.
-    pub fn known(&self, user: u32, number: u64) -> Result<(Arc<UserStore>, (Namespace, u32)), Refused> {
+    pub fn known(&self, user: u32, number: u64) -> Result<(Arc<UserStore>, OpenedSpace), Refused> {
         let store = self.users.find_settled(user).filter(|store| store.is_good());
         let known = store.and_then(|store| {
-            let counters = store.lock().namespaces.get(&number)?.counters;
-            Some((store, (Namespace(number), counters)))
+            let opened = store.lock().namespaces.get(&number)?.opened(number);
+            Some((store, opened))
         });
         known.ok_or_else(|| {
             let text = format!(
@@ -190,7 +202,7 @@ impl UserStore {
     ///
     /// # Errors
     /// [`Refused`] if another fingerprint has its number.
-    pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<(Namespace, u32), Refused> {
+    pub fn namespace(&self, fingerprint: [u8; 32], label: &str) -> Result<OpenedSpace, Refused> {
         let number = racks::number_of(&fingerprint);
         let label = || label.chars().take(LABEL_CHARS_MAX).collect();
         let mut state = self.lock();
@@ -198,18 +210,26 @@ impl UserStore {
             if let Some(disk) = &self.disk {
                 disk.know(number, fingerprint);
             }
-            return Ok((Namespace(number), known.counters));
+            return Ok(known.opened(number));
         }
         if !state.namespaces.contains_key(&number) {
+            let State { store, namespaces, .. } = &mut *state;
+            if namespaces.len() >= SPACES_MAX {
+                namespaces.retain(|&number, known| {
+                    known.is_needed() || store.space(Namespace(number)).slot_bytes > 0
+                });
+            }
             let counters = spaces::free_counter(&state.namespaces);
             let (label, limits) = (label(), Limits::default());
-            let known = Known { fingerprint, label, counters, limits, is_memory_only: false };
+            let uses = Arc::default();
+            let known = Known { fingerprint, label, counters, limits, is_memory_only: false, uses };
+            let opened = known.opened(number);
             state.namespaces.insert(number, known);
             self.save_spaces(&state.namespaces);
             if let Some(disk) = &self.disk {
                 disk.know(number, fingerprint);
             }
-            return Ok((Namespace(number), counters));
+            return Ok(opened);
         }
         let text =
             format!("namespace {number:016x} has another fingerprint (hint: add anything to the name)");

@@ -8,7 +8,7 @@ use crate::cache::{CacheFile, CachePreference};
 use crate::capability::CapabilityTable;
 use crate::core::{Core, Resource};
 use crate::holdings::OpenHeatCopy;
-use crate::kv::UserStore;
+use crate::kv::{OpenedSpace, UserStore};
 use crate::notices::NoticeChannel;
 use crate::peer_service;
 use crate::put::NewPut;
@@ -729,17 +729,18 @@ impl Session {
         })
     }
 
-    fn kv_open(&self, core: &Core, store: Arc<UserStore>, (namespace, counters): (Namespace, u32)) -> Answer {
+    fn kv_open(&self, core: &Core, store: Arc<UserStore>, opened: OpenedSpace) -> Answer {
+        let OpenedSpace { namespace, counters, uses } = opened;
         let descriptors = store.descriptors(self.id)?;
         core.kv_racks.want();
-        let resource = Resource::Kv(store, namespace);
+        let resource = Resource::Kv(store, namespace, uses);
         let handle = self.lock().table.grant(resource, Rights::READ | Rights::WRITE, ByteRange::default())?;
         Ok((Reply::Kv(KvReply::Opened { handle, namespace: namespace.0, counters }), descriptors))
     }
 
     fn kv_at(&self, handle: Handle, needed: Rights) -> Result<(Arc<UserStore>, Namespace), Refused> {
         match self.check(handle, 0, 0, needed)? {
-            Resource::Kv(store, namespace) => Ok((store, namespace)),
+            Resource::Kv(store, namespace, _) => Ok((store, namespace)),
             _ => Err(Refused::new(
                 errno::EINVAL,
                 format!("{handle} leads to no KV blocks (hint: open them first)"),

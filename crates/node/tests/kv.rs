@@ -61,6 +61,29 @@ fn code(error: &PoolError) -> i32 {
 }
 
 #[test]
+fn namespaces_that_hold_nothing_are_forgotten_before_they_are_more_than_can_be_told() {
+    let ground = Ground::new("namespaces", 16 << 20);
+    let pool = ground.pool();
+    // The first ones are counted apart, and stay known.
+    let open = |number: u32| pool.kv(&format!("{number} {}", "\u{fc}".repeat(200))).unwrap();
+    (0..100).for_each(|number| drop(open(number)));
+    let (held, unused, limited) = (open(1000), open(1001), open(1002));
+    assert_eq!(put(&held, b"k", b"v"), Stored::Written);
+    limited.limit(Some(1 << 20), 7).unwrap();
+    let (number_of_held, number_of_limited) = (held.namespace(), limited.namespace());
+    drop((held, limited));
+    (2000..5000).for_each(|number| drop(open(number)));
+    let stores = pool.kv_status().unwrap();
+    let told: Vec<u64> = stores[0].namespaces.iter().map(|space| space.namespace).collect();
+    assert!(told.len() <= 1024, "{}", told.len());
+    for number in [number_of_held, number_of_limited, unused.namespace(), open(0).namespace()] {
+        assert!(told.contains(&number));
+    }
+    assert_eq!((put(&unused, b"k", b"w"), get(&open(1001), b"k", 9)), (Stored::Written, Some(b"w".to_vec())));
+    assert_eq!(get(&open(1000), b"k", 9), Some(b"v".to_vec()));
+}
+
+#[test]
 fn asking_for_a_namespace_that_nobody_opened_takes_no_memory_for_blocks() {
     let ground = Ground::new("unopened", 16 << 20);
     let pool = ground.pool();

@@ -3,6 +3,7 @@
 //! Text: a line for each namespace (fingerprint in hexadecimal digits, number among the counters, quota or `-`, priority,
 //! label), and a last line with the crc32c of those before. `memory` stands before those of which nothing may go to a disk.
 
+use super::OpenedSpace;
 use crate::fault_point;
 use hinterland_kv::{COUNTED_MAX, Limits, Namespace};
 use hinterland_proto::checksum::crc32c;
@@ -11,6 +12,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::{fs, io};
 
 /// A namespace that was opened.
@@ -23,6 +25,22 @@ pub(super) struct Known {
     pub limits: Limits,
     /// Its blocks are replaced in memory, and never written to a disk.
     pub is_memory_only: bool,
+    /// Each handle to it has one of these.
+    pub uses: Arc<()>,
+}
+
+impl Known {
+    /// What a session gets that opens it.
+    pub fn opened(&self, number: u64) -> OpenedSpace {
+        OpenedSpace { namespace: Namespace(number), counters: self.counters, uses: Arc::clone(&self.uses) }
+    }
+
+    /// Whether a session has it open, something is set for it, or it has a number of its own among the counters, which the next one that
+    /// gets the number would go on with.
+    pub fn is_needed(&self) -> bool {
+        let is_counted_apart = self.counters < COUNTED_MAX - 1;
+        Arc::strong_count(&self.uses) > 1 || self.limits != Limits::default() || is_counted_apart
+    }
 }
 
 /// What stands before a namespace of which nothing may go to a disk.
@@ -110,7 +128,7 @@ fn known(line: &str) -> Option<(u64, Known)> {
     let priority = words.next()?.parse().ok()?;
     let label = unescaped(words.next()?)?;
     let limits = Limits { quota_bytes, priority };
-    let known = Known { fingerprint, label, counters, limits, is_memory_only };
+    let known = Known { fingerprint, label, counters, limits, is_memory_only, uses: Arc::default() };
     Some((super::racks::number_of(&fingerprint), known))
 }
 
@@ -149,7 +167,9 @@ mod tests {
                 let limits = Limits { quota_bytes, priority: number };
                 let label = labels[usize::from(number)].to_owned();
                 let counters = u32::from(number) * 21;
-                let known = Known { fingerprint, label, counters, limits, is_memory_only: number % 2 == 1 };
+                let is_memory_only = number % 2 == 1;
+                let known =
+                    Known { fingerprint, label, counters, limits, is_memory_only, uses: Arc::default() };
                 (super::super::racks::number_of(&fingerprint), known)
             })
             .collect()
@@ -179,7 +199,14 @@ mod tests {
         for number in 0..100_u64 {
             let counters = free_counter(&spaces);
             let (label, limits) = (String::new(), Limits::default());
-            let known = Known { fingerprint: [9; 32], label, counters, limits, is_memory_only: false };
+            let known = Known {
+                fingerprint: [9; 32],
+                label,
+                counters,
+                limits,
+                is_memory_only: false,
+                uses: Arc::default(),
+            };
             spaces.insert(number, known);
         }
         let mut taken: Vec<u32> = spaces.values().map(|known| known.counters).collect();

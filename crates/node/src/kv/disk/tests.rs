@@ -97,7 +97,7 @@ impl World {
         let media = Troubled { file, trouble: Arc::clone(&trouble) };
         let tier = DiskTier::over(path.clone(), Box::new(media), 128 * MIB).unwrap();
         let (store, _) = UserStore::new(0, &plan(None)).unwrap();
-        let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
+        let namespace = store.namespace(FINGERPRINT, "model").unwrap().namespace;
         tier.know(namespace.0, FINGERPRINT);
         let (keeper, view) = (Arc::clone(&tier), Arc::clone(&store.view));
         store.lock().store.set_keeper(Box::new(move |leaving| keeper.stage(&view, leaving)));
@@ -343,7 +343,7 @@ fn a_block_that_is_removed_while_it_is_copied_ahead_stays_away() {
     let disk = KvDisk { folder: folder.clone(), bytes: 128 * MIB };
     let path = disk.file(0);
     let (store, _) = UserStore::new(0, &plan(Some(disk))).unwrap();
-    let (namespace, _) = store.namespace(FINGERPRINT, "model").unwrap();
+    let namespace = store.namespace(FINGERPRINT, "model").unwrap().namespace;
     let tier = Arc::clone(store.disk.as_ref().unwrap());
     let world = World { store, tier, trouble: Arc::default(), path, namespace };
     world.until(|status| status.state == "working");
