@@ -62,10 +62,12 @@ def connect(hinterland, monkeypatch, node):
     backend = importlib.import_module("hinterland.compat.sglang")
     made = []
 
-    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1):
+    def connect(states, name=PoolName.MAMBA, is_mla_model=False, tp_rank=0, tp_size=1, lacks=()):
         config = types.SimpleNamespace(
             extra_config={"socket": str(node.socket)}, model_name="m", pp_rank=0, pp_size=1, attn_cp_rank=0, attn_cp_size=1, dcp_rank=0,
             dcp_size=1, logical_page_size=1, tp_rank=tp_rank, tp_size=tp_size, is_mla_model=is_mla_model)
+        for field in lacks:
+            delattr(config, field)
         made.append(backend.HinterlandHiCache(config))
         made[-1].register_mem_pool_host(Pool(0, dtype="float8"))
         made[-1].register_mem_host_pool_v2(states, name)
@@ -93,6 +95,14 @@ def test_states_of_another_form_are_not_taken_for_ones_own(connect, other):
     same, different = Pool(1, **form), Pool(1, **{**form, **other})
     assert connect(same).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]} and same.memory[64:128] == bytes([7]) * 64
     assert connect(different).batch_get_v2([transfer()]) == {PoolName.MAMBA: [False]} and different.memory == bytes([1]) * 256
+
+
+def test_a_release_that_cuts_no_pages_for_ranks_is_served(connect):
+    """Releases of SGLang differ in whether their configuration says how tokens are shared out for decoding."""
+    lacks = ("dcp_rank", "dcp_size", "logical_page_size")
+    pool = Pool(1)
+    assert connect(Pool(7), lacks=lacks).batch_set_v2([transfer()]) == {PoolName.MAMBA: [True]}
+    assert connect(pool, lacks=lacks).batch_get_v2([transfer()]) == {PoolName.MAMBA: [True]} and pool.memory[64:128] == bytes([7]) * 64
 
 
 def test_a_rank_does_not_take_the_heads_of_another_for_its_own(connect):

@@ -200,9 +200,11 @@ class HinterlandHiCache(HiCacheStorage):
     def _fingerprint(self, pool: Any) -> str:
         """Everything that a page's bytes depend on but its tokens."""
         config = self._config
+        # Not every release has these.
+        dcp = f"dcp {getattr(config, 'dcp_rank', 0)}/{getattr(config, 'dcp_size', 1)}"
         parts = [f"SGLang {config.model_name}", f"pp {config.pp_rank}/{config.pp_size}",
-                 f"cp {config.attn_cp_rank}/{config.attn_cp_size}", f"dcp {config.dcp_rank}/{config.dcp_size}",
-                 f"logical page {config.logical_page_size}", f"tag {self._tag}"]
+                 f"cp {config.attn_cp_rank}/{config.attn_cp_size}", dcp,
+                 f"logical page {getattr(config, 'logical_page_size', None)}", f"tag {self._tag}"]
         # What MLA keeps is the same in every rank of a group.
         parts.append(f"tp */{config.tp_size}" if config.is_mla_model else f"tp {config.tp_rank}/{config.tp_size}")
         if pool is not None:
