@@ -88,6 +88,20 @@ struct Member {
     replaced: BTreeMap<LockRequest, GlobalAddress>,
 }
 
+/// Wishes of one node that ended lately and are remembered: programs that take and give back a lock all the time end thousands in a second.
+/// What a late copy of an older question brings back, its node gives back when it hears of it.
+const ENDED_MAX: usize = 64 << 10;
+
+impl Member {
+    fn note_end(&mut self, now_ms: u64, request: LockRequest, refusal: LockRefusal) {
+        self.ended.insert(request, (now_ms, refusal));
+        if self.ended.len() > ENDED_MAX {
+            // A node counts its wishes upwards: this one is the oldest.
+            self.ended.pop_first();
+        }
+    }
+}
+
 /// The locks of all addresses whose home a node is.
 #[derive(Clone, Debug)]
 pub struct LockHome {
@@ -409,7 +423,7 @@ impl LockHome {
     fn note_end(&mut self, key: Key, refusal: LockRefusal) {
         let now_ms = self.last_ms;
         if let Some(member) = self.members.get_mut(&key.node) {
-            member.ended.insert(key.request, (now_ms, refusal));
+            member.note_end(now_ms, key.request, refusal);
         }
     }
 
@@ -582,7 +596,7 @@ impl LockHome {
             if let (Some(request), Some(member)) = (replaced, self.members.get_mut(&node)) {
                 member.claims.remove(&request);
                 member.replaced.insert(request, address);
-                member.ended.insert(request, (now_ms, LockRefusal::Lost));
+                member.note_end(now_ms, request, LockRefusal::Lost);
             }
         }
         self.forget_if_idle(address);

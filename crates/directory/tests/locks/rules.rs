@@ -341,6 +341,31 @@ fn a_clean_unlock_asks_no_page_home_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn a_home_remembers_no_more_of_what_has_ended_however_much_that_is() {
+    const LATELY: u64 = 30_000;
+    let (mut home, _) = home(None, 0);
+    let mut next = 1;
+    let mut lock_often = |home: &mut LockHome| {
+        for _ in 0..80_000 {
+            fence(home.answer(0, A, 1, &acquire(next, LockMode::Write, None)));
+            release(home, A, next, true);
+            act(home);
+            next += 1;
+        }
+        format!("{home:?}").len()
+    };
+    let before = lock_often(&mut home);
+    let after = lock_often(&mut home);
+    assert!(after < before + before / 4, "{before} characters of it became {after}");
+    // A late copy of what was asked lately brings nothing back, and what is asked for the first time is taken.
+    let lost = LockAnswer::Refused(LockRefusal::Lost);
+    for late in [LATELY, 2 * LATELY] {
+        assert_eq!(home.answer(0, A, 1, &acquire(next - late, LockMode::Write, None)), lost, "{late}");
+    }
+    fence(home.answer(0, A, 1, &acquire(next, LockMode::Write, None)));
+}
+
+#[test]
 fn a_home_that_was_stopped_itself_takes_nobodys_lock_for_it() {
     let (mut home, _) = home(None, 0);
     fence(home.answer(0, A, 1, &acquire(1, LockMode::Write, None)));
