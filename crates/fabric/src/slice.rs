@@ -2,6 +2,7 @@
 
 use hinterland_os::copying::{load_words, store_words};
 use hinterland_os::{BASE_PAGE_BYTES, Loss, SharedSlice};
+use hinterland_proto::{ErrorCode, RemoteError};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -187,4 +188,11 @@ impl Slice {
         // AcqRel: pairs with the swaps and adds of other requests on the same word, local or remote.
         Some(self.word()?.fetch_add(addend, Ordering::AcqRel))
     }
+}
+
+/// What is said of memory that [is lost](Slice::is_lost).
+pub(crate) fn lost() -> RemoteError {
+    let text =
+        "the memory was lost meanwhile: its file was cut off (hint: remove the object and put it again)";
+    RemoteError::new(ErrorCode::INTERNAL, text)
 }

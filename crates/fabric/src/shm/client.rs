@@ -4,7 +4,7 @@ use super::{Area, CELL_BYTES, INLINE_BYTES, SLOTS, ring_failed};
 use crate::endpoint::{Capabilities, Completion, Endpoint, Outcome, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source, copy_parts};
-use crate::slice::Slice;
+use crate::slice::{Slice, lost};
 use hinterland_os::copying::{load_words, store_words};
 use hinterland_proto::{ErrorCode, RUNS_MAX, RemoteError};
 use hinterland_ring::{Requester, Ticket, WakeBy};
@@ -135,7 +135,7 @@ impl Endpoint for ShmEndpoint {
         let from: Vec<Part> = slices.iter().map(Part::of_slice).collect();
         // SAFETY: the slices keep their memory alive; `into` is borrowed exclusively and so lies apart.
         unsafe { copy_parts(&from, into.parts(), u64::MAX, load_words) };
-        Ok(())
+        self.shared.still_there(&slices)
     }
 
     fn write_from(&self, handle: Handle, runs: &[ByteRange], from: Source<'_>) -> Result<(), FabricError> {
@@ -146,7 +146,7 @@ impl Endpoint for ShmEndpoint {
         let into: Vec<Part> = slices.iter().map(Part::of_slice).collect();
         // SAFETY: the slices keep their memory alive and are writable; `from` is private memory and so lies apart.
         unsafe { copy_parts(from.parts(), &into, u64::MAX, store_words) };
-        Ok(())
+        self.shared.still_there(&slices)
     }
 
     fn compare_and_swap(
@@ -220,6 +220,7 @@ impl Shared {
         let whole = memory.get(&handle).ok_or_else(|| {
             self.remote(ErrorCode::UNKNOWN_HANDLE, format!("{handle} is not mapped here (hint: attach it)"))
         })?;
+        self.still_there(std::slice::from_ref(whole))?;
         runs.iter()
             .map(|run| {
                 whole.sub(run.offset() as usize, run.bytes() as usize).ok_or_else(|| {
@@ -239,9 +240,19 @@ impl Shared {
         let range =
             ByteRange::new(offset, 8).map_err(|error| self.remote(ErrorCode::RANGE, error.to_string()))?;
         let slices = self.pieces(handle, &[range], 8)?;
-        slices.first().and_then(operation).ok_or_else(|| {
+        let before = slices.first().and_then(operation);
+        self.still_there(&slices)?;
+        before.ok_or_else(|| {
             self.remote(ErrorCode::MALFORMED, "the word is read-only or not aligned to 8 bytes")
         })
+    }
+
+    /// Asked after a copy: what was read of memory that is lost are zeros, and what was written there is gone.
+    fn still_there(&self, slices: &[Slice]) -> Result<(), FabricError> {
+        match slices.iter().any(Slice::is_lost) {
+            true => Err(FabricError::Remote { peer: self.peer, error: lost() }),
+            false => Ok(()),
+        }
     }
 }
 

@@ -147,6 +147,36 @@ fn reads_writes_and_atomics_reach_attached_memory_and_nothing_else() {
 }
 
 #[test]
+fn memory_whose_file_is_cut_off_gives_no_zeros_and_takes_no_bytes() {
+    const BYTES: usize = 2 << 20;
+    let pair = Pair::new();
+    let handle = Handle(3);
+    let run = |offset| [ByteRange::new(offset, 8).unwrap()];
+    for attempt in 0..3 {
+        let mut file = MemoryFile::anonymous("cut", BYTES as u64, PageKind::Base4K).unwrap();
+        let options = MapOptions { write: true, guarded: true, ..MapOptions::default() };
+        let memory = Arc::new(file.map(0, BYTES, options).unwrap()).slice();
+        memory.fill(0, BYTES, 7).unwrap();
+        pair.endpoint.attach(handle, Slice::from(memory));
+        let mut word = [0; 8];
+        pair.endpoint.read(handle, &run(1 << 20), &mut word).unwrap();
+        assert_eq!(word, [7; 8]);
+        file.resize(4096).unwrap();
+        // Each is the first to miss the pages once.
+        let place = 1 << 20;
+        let error = match attempt {
+            0 => pair.endpoint.read(handle, &run(place), &mut word).unwrap_err(),
+            1 => pair.endpoint.write(handle, &run(place), &word).unwrap_err(),
+            _ => pair.endpoint.fetch_and_add(handle, place, 1).unwrap_err(),
+        };
+        assert!(error.to_string().contains("cut off"), "{error}");
+        // From then on nothing of it is believed.
+        assert!(pair.endpoint.read(handle, &run(0), &mut word).is_err());
+        assert!(pair.endpoint.compare_and_swap(handle, 0, 0, 1).is_err());
+    }
+}
+
+#[test]
 fn memory_that_cannot_be_written_is_not_read_into() {
     let pair = Pair::new();
     let handle = Handle(3);

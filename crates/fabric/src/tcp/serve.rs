@@ -6,7 +6,7 @@ use super::socket::{Socket, Spinner, Wait, is_idle};
 use super::{CHECKED_BODY_BYTES, STAGING_BYTES};
 use crate::part::Part;
 use crate::rdma::SessionHost;
-use crate::slice::Slice;
+use crate::slice::{Slice, lost};
 use hinterland_proto::checksum::crc32c;
 use hinterland_proto::{
     ErrorCode, Established, FrameError, FrameHeader, FrameKind, FrameReceiver, FrameSender, HEADER_BYTES,
@@ -493,12 +493,6 @@ impl<'a> Stream<'a> {
         }
         if started.elapsed() < most { Ok(()) } else { Err(End::Stalled) }
     }
-}
-
-fn lost() -> RemoteError {
-    let text =
-        "the memory was lost meanwhile: its file was cut off (hint: remove the object and put it again)";
-    RemoteError::new(ErrorCode::INTERNAL, text)
 }
 
 /// Asks the service, and believes it only if the slice is what it should be.
