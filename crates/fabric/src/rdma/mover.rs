@@ -24,7 +24,6 @@ pub(super) struct Job {
     done: usize,
     /// The peer refuses, or no link is left.
     broken: bool,
-    pub begun: Instant,
 }
 
 /// A piece of a job that fits into a chunk of a link.
@@ -77,8 +76,8 @@ impl Job {
                 at += bytes as u64;
             }
         }
-        let (parts, begun) = (parts.to_vec(), Instant::now());
-        Some(Self { tag, handle, write, parts, chunks, next: 0, done: 0, broken: false, begun })
+        let parts = parts.to_vec();
+        Some(Self { tag, handle, write, parts, chunks, next: 0, done: 0, broken: false })
     }
 }
 
@@ -104,6 +103,7 @@ struct Flying {
     chunk: usize,
     link: Arc<Link>,
     slot: usize,
+    begun: Instant,
 }
 
 /// Moves the chunks of several jobs.
@@ -138,9 +138,9 @@ impl Mover {
         self.jobs.iter().flatten().count()
     }
 
-    /// When the oldest job began.
+    /// When the oldest chunk that is under way began. A job says nothing: it may be long, or wait behind others that are.
     pub fn oldest(&self) -> Option<Instant> {
-        self.jobs.iter().flatten().map(|job| job.begun).min()
+        self.flying.iter().map(|flight| flight.begun).min()
     }
 
     /// Moves what can be moved and appends what has ended; returns whether anything came.
@@ -281,7 +281,7 @@ impl Mover {
         // Relaxed: counts.
         self.links.one_sided.fetch_add(1, Ordering::Relaxed);
         self.links.requests.fetch_add(orders.len() as u64, Ordering::Relaxed);
-        self.flying.push(Flying { job: place, chunk: index, link, slot });
+        self.flying.push(Flying { job: place, chunk: index, link, slot, begun: Instant::now() });
     }
 
     fn collect(&mut self, ended: &mut Vec<(Job, Ending)>) {
