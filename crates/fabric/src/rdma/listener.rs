@@ -1,9 +1,9 @@
 //! Answers the calls that come over one queue pair, on a thread of its own: frames as on a stream, in messages.
 
-use super::MESSAGE_BYTES;
 use super::abi::{self, Piece, SendRequest, WorkCompletion};
 use super::host::SessionHost;
 use super::pair::{QueuePair, Registered};
+use super::{MESSAGE_BYTES, RECEIVES};
 use crate::service::Service;
 use crate::slice::Slice;
 use hinterland_proto::checksum::crc32c;
@@ -141,6 +141,10 @@ impl Calls {
             }
             let message = self.pair.receives.message(index, completion.bytes as usize);
             self.pair.receives.offer(index)?;
+            if self.inbox.len() >= RECEIVES {
+                // While an answer waits for room at the peer, its messages are taken off the queue with the completions.
+                return Err(io::Error::other("the peer sends more than it may before it hears an answer"));
+            }
             self.inbox.extend(message);
         }
         Ok(count > 0)
