@@ -341,8 +341,13 @@ impl Links {
             return Err("the address of the peer's queue pair makes no sense".to_owned());
         }
         // The peer gets no right to our memory: it only answers.
-        pair.connect(port, sequence, &to, 0).map_err(words)?;
-        Link::new(pair, ends, to.pair, (frames, to.frames)).map_err(words)
+        let connected = pair
+            .connect(port, sequence, &to, 0)
+            .and_then(|()| Link::new(pair, ends, to.pair, (frames, to.frames)));
+        connected.map_err(words).inspect_err(|_| {
+            // A session may have few pairs there, and nobody else would end this one.
+            let _ = self.ask(&VerbsRequest::Disconnect { pair: to.pair });
+        })
     }
 
     /// What opens `range` of a handle, asked for if it is not known; `None` if it goes by messages.
