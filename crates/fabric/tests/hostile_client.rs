@@ -11,7 +11,7 @@ use hinterland_proto::{
 use hinterland_types::{ByteRange, NodeId, Rights};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 const MEMORY_BYTES: usize = 8 << 20;
@@ -248,15 +248,33 @@ fn a_peer_that_says_nothing_is_sent_away() {
 }
 
 #[test]
-fn more_silent_peers_than_allowed_are_refused_at_once_and_room_comes_back() {
+fn more_silent_peers_than_allowed_are_refused_and_room_comes_back() {
     let (server, _) = serve(ServerOptions { handshakes_max: 3, ..impatient() });
     let silent: Vec<_> = (0..3).map(|_| TcpStream::connect(server.address()).unwrap()).collect();
     eventually("the silent connections", || server.connections() == 3);
     let error = TcpEndpoint::connect(server.address(), ClientOptions::default()).err().unwrap();
-    assert!(error.to_string().contains("connections open"), "{error}");
+    assert!(error.to_string().contains("waits for 3 others"), "{error}");
     eventually("the end of the silent connections", || server.connections() == 0);
     assert_unharmed(&server);
     drop(silent);
+}
+
+#[test]
+fn clients_that_come_all_at_once_are_all_let_in() {
+    const CLIENTS: usize = 100;
+    let (server, _) = serve(ServerOptions { handshakes_max: 4, ..ServerOptions::default() });
+    let together = Barrier::new(CLIENTS);
+    let options = ClientOptions { streams: 1, ..ClientOptions::default() };
+    std::thread::scope(|scope| {
+        let connect = || {
+            together.wait();
+            TcpEndpoint::connect(server.address(), options.clone()).map(drop)
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(connect)).collect();
+        for client in clients {
+            client.join().unwrap().unwrap();
+        }
+    });
 }
 
 #[test]

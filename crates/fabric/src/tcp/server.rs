@@ -26,6 +26,11 @@ const STACK_BYTES: usize = 512 << 10;
 const ACCEPT_SLICE: Duration = Duration::from_millis(50);
 /// Pause after a failure to accept, usually too few descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How often the listener looks whether there is a place for one more handshake.
+const PLACE_PAUSE: Duration = Duration::from_millis(1);
+/// The part of the time for a handshake after which the listener does not wait for a place any more: of peers that say something, some have
+/// been let in by then.
+const PLACE_WAIT_PART: u32 = 3;
 /// Streams of one session: those of the endpoint, and of queues beside it.
 const SESSION_STREAMS_MAX: usize = 4 * STREAMS_MAX;
 
@@ -44,7 +49,8 @@ pub struct ServerOptions {
     pub spinners_max: usize,
     /// Connections at once, each with a thread.
     pub connections_max: usize,
-    /// Connections at once that are not yet admitted.
+    /// Connections at once that are not yet admitted; more wait for a third of a handshake's time as long as none of these gets on, and are
+    /// refused then.
     pub handshakes_max: usize,
     /// How long a handshake may take.
     pub handshake_timeout: Duration,
@@ -207,6 +213,7 @@ impl Shared {
 
     fn accept_all(self: &Arc<Self>, listener: &TcpListener) {
         let mut interest = [Interest::new(listener.as_raw_fd(), false)];
+        let mut full_for = Duration::ZERO;
         while !self.is_stopping() {
             let ended = std::mem::take(&mut self.state().ended);
             for thread in ended {
@@ -217,7 +224,7 @@ impl Shared {
                     let nonblocking = stream.set_nonblocking(false);
                     let prepared = nonblocking.and_then(|()| Socket::prepare(stream));
                     if let Ok(socket) = prepared {
-                        self.accept(socket);
+                        self.accept(socket, &mut full_for);
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -230,21 +237,49 @@ impl Shared {
         }
     }
 
-    /// Gives a connection its thread, or refuses it if there are too many.
-    fn accept(self: &Arc<Self>, socket: Socket) {
-        let open = self.state().connections.len();
+    /// Waits for a place among those that are being let in. Programs of a job come all at once, and each needs a moment; only where none
+    /// gets on for long are the places taken by peers that say nothing, and then nobody is waited for before one is free again.
+    fn wait_for_place(&self, full_for: &mut Duration) -> bool {
+        let patience = self.options.handshake_timeout / PLACE_WAIT_PART;
         // Relaxed: a count; the threads that change it publish nothing through it.
-        let greeting = self.handshakes.load(Ordering::Relaxed);
-        if open >= self.options.connections_max || greeting >= self.options.handshakes_max {
-            let text =
-                format!("the node has {open} connections open (hint: close some, or ask another node)");
+        while self.handshakes.load(Ordering::Relaxed) >= self.options.handshakes_max {
+            if *full_for >= patience || self.is_stopping() {
+                return false;
+            }
+            std::thread::sleep(PLACE_PAUSE);
+            // Pauses are counted and not the clock: a node that was stopped or starved has let nobody in meanwhile.
+            *full_for += PLACE_PAUSE;
+        }
+        *full_for = Duration::ZERO;
+        true
+    }
+
+    /// Why one more connection is too many, if it is.
+    fn too_many(&self, full_for: &mut Duration) -> Option<String> {
+        let open = self.state().connections.len();
+        if open >= self.options.connections_max {
+            return Some(format!(
+                "the node has {open} connections open (hint: close some, or ask another node)"
+            ));
+        }
+        let most = self.options.handshakes_max;
+        (!self.wait_for_place(full_for)).then(|| {
+            format!(
+                "the node waits for {most} others that have connected to say who they are (hint: connect again in some seconds, when those that say nothing are cut off)"
+            )
+        })
+    }
+
+    /// Gives a connection its thread, or refuses it if there are too many.
+    fn accept(self: &Arc<Self>, socket: Socket, full_for: &mut Duration) {
+        if let Some(text) = self.too_many(full_for) {
             let refusal = Refusal::new(RefusalCode::Full, text).to_bytes();
             // The socket's buffer is empty, so this does not wait.
             let _ = send_all(&socket, &refusal, Instant::now());
             return;
         }
         let socket = Arc::new(socket);
-        // Relaxed: as above.
+        // Relaxed: as in `wait_for_place`.
         self.handshakes.fetch_add(1, Ordering::Relaxed);
         let mut state = self.state();
         let number = state.connection_next;
@@ -258,7 +293,7 @@ impl Shared {
             Ok(thread) => {
                 state.connections.insert(number, Connection { socket, session: None, thread: Some(thread) });
             }
-            // Relaxed: as above. Dropping the socket closes the connection.
+            // Relaxed: as above; dropping the socket closes the connection.
             Err(_) => drop(self.handshakes.fetch_sub(1, Ordering::Relaxed)),
         }
     }
