@@ -85,6 +85,8 @@ pub struct Locks {
     guards: Guards,
     places: Mutex<HashMap<PageNumber, Place>>,
     links: Links,
+    /// It was said that fences cannot be kept; they are tried to be kept again and again.
+    is_unkept: AtomicBool,
     is_stopping: AtomicBool,
 }
 
@@ -137,6 +139,7 @@ impl Locks {
             guards: Guards::default(),
             places: Mutex::default(),
             links: Links::default(),
+            is_unkept: AtomicBool::new(false),
             is_stopping: AtomicBool::new(false),
         })
     }
@@ -419,9 +422,13 @@ impl Locks {
                 HomeAction::Persist(fence) => {
                     let lease_ms = self.home().lease_owed_ms();
                     match self.kept.keep(fence, lease_ms) {
-                        Ok(()) => self.home().persisted(fence),
+                        Ok(()) => {
+                            self.is_unkept.store(false, Ordering::Release);
+                            self.home().persisted(fence);
+                        }
+                        Err(_) if self.is_unkept.swap(true, Ordering::AcqRel) => {}
                         Err(error) => core.cache.problem(&format!(
-                            "locks cannot be given: their fences cannot be kept: {error} (hint: is the disk of --state full?)"
+                            "locks cannot be given once the fences that are kept are used up: no others can be kept: {error} (hint: is the disk of --state full? It is tried again until it has room)"
                         )),
                     }
                 }

@@ -36,7 +36,8 @@ impl Default for LockSettings {
 /// What the one who runs a lock home has to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HomeAction {
-    /// Make durable that fences below this one may have been given, then call [`LockHome::persisted`].
+    /// Make durable that fences below this one may have been given, then call [`LockHome::persisted`]. Until then it comes with each
+    /// [`LockHome::tick`].
     Persist(Fence),
     /// Have a page home forget what it knows of a lock, then call [`LockHome::told`] with the same number.
     Tell(NodeId, GlobalAddress, u64),
@@ -221,14 +222,19 @@ impl LockHome {
         };
         let late: Vec<_> = self.members.iter().filter_map(is_over).collect();
         self.drop_members(&late.into_iter().collect());
+        // What could not be made durable, for want of room on a disk say, is tried again: without it nothing is granted some day.
+        let mut is_due = self.asked > self.durable;
         if self.is_quiet && self.last_ms >= self.quiet_until_ms {
             self.is_quiet = false;
             if self.settings.lease_before_ms > lease_ms {
                 // Nobody believes in the longer lease any more.
                 self.settings.lease_before_ms = 0;
-                self.actions.push(HomeAction::Persist(Fence(self.asked)));
+                is_due = true;
             }
             self.pump_all();
+        }
+        if is_due {
+            self.actions.push(HomeAction::Persist(Fence(self.asked)));
         }
         let keep_ms = 40 * lease_ms;
         for member in self.members.values_mut() {

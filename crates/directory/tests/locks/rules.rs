@@ -274,6 +274,34 @@ fn fences_grow_over_restarts_and_none_is_given_before_it_is_durable() {
 }
 
 #[test]
+fn a_home_whose_fences_could_not_be_kept_asks_again_until_they_are() {
+    let (mut home, _) = home(None, 0);
+    let mut request = 1;
+    // The disk is full from here on: nothing is kept.
+    while matches!(home.answer(0, A, 1, &acquire(request, LockMode::Write, None)), LockAnswer::Granted { .. })
+    {
+        release(&mut home, A, request, true);
+        request += 1;
+    }
+    let asked = |home: &mut LockHome| {
+        let actions = home.take_actions();
+        actions.iter().any(|action| matches!(action, HomeAction::Persist(_)))
+    };
+    assert!(asked(&mut home));
+    home.tick(100);
+    assert!(asked(&mut home), "whoever waits would wait for ever");
+    home.tick(200);
+    assert_eq!(granted(&mut home, 200, A, request), None);
+    // It has room again.
+    let kept = act(&mut home).0;
+    assert!(granted(&mut home, 200, A, request).is_some_and(|fence| Some(fence) < kept));
+    home.verify().unwrap();
+    act(&mut home);
+    home.tick(300);
+    assert!(!asked(&mut home), "all is kept");
+}
+
+#[test]
 fn a_restarted_home_grants_nothing_before_every_lease_of_before_is_over() {
     let (mut home, _) = home(Some(Fence(50)), 1000);
     assert_eq!(home.answer(1001, A, 1, &acquire(1, LockMode::Read, None)), LockAnswer::Waiting);

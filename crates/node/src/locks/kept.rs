@@ -4,6 +4,7 @@ use hinterland_directory::locks::Fence;
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// The file with both.
 pub struct KeptFences {
@@ -11,6 +12,8 @@ pub struct KeptFences {
     life: u64,
     given: Option<Fence>,
     lease_before_ms: u64,
+    /// The highest fence that the file has had; held while it is written.
+    highest: Mutex<Fence>,
 }
 
 /// The lease of files that do not say one: the default.
@@ -28,10 +31,11 @@ impl KeptFences {
                 let words = "it does not hold the life and the fence of this node's locks";
                 let (life, given, lease_before_ms) =
                     parse(&text).ok_or_else(|| Error::new(ErrorKind::InvalidData, words))?;
-                Ok(Self { path, life: life + 1, given: Some(Fence(given)), lease_before_ms })
+                let (life, given, highest) = (life + 1, Some(Fence(given)), Mutex::new(Fence(given)));
+                Ok(Self { path, life, given, lease_before_ms, highest })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                Ok(Self { path, life: 1, given: None, lease_before_ms: 0 })
+                Ok(Self { path, life: 1, given: None, lease_before_ms: 0, highest: Mutex::default() })
             }
             Err(error) => Err(error),
         }
@@ -52,16 +56,21 @@ impl KeptFences {
         self.lease_before_ms
     }
 
-    /// Notes durably that fences below this one may be given in this life, and leases of up to so many milliseconds.
+    /// Notes durably that fences below this one may be given in this life, and leases of up to so many milliseconds. A higher fence that is
+    /// noted stays, whoever comes last.
     ///
     /// # Errors
     /// [`Error`] if the disk does not take it; the file is then as before.
     pub fn keep(&self, fence: Fence, lease_ms: u64) -> Result<(), Error> {
+        let mut highest = self.highest.lock().unwrap_or_else(PoisonError::into_inner);
+        let fence = fence.max(*highest);
         let fresh = self.path.with_extension("new");
         let mut file = File::create(&fresh)?;
         writeln!(file, "{} {} {lease_ms}", self.life, fence.0)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)?;
+        // The file has it, whether or not it is known to last.
+        *highest = fence;
         match self.path.parent() {
             Some(folder) => File::open(folder)?.sync_all(),
             None => Ok(()),
@@ -82,6 +91,24 @@ fn parse(text: &str) -> Option<(u64, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_keeps_fences_at_once_keeps_the_highest() {
+        let folder = std::env::temp_dir().join(format!("hl-fences-at-once-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let kept = KeptFences::open(&folder).unwrap();
+        for round in 1..50_u64 {
+            std::thread::scope(|scope| {
+                for digits in 0..4 {
+                    let (kept, fence) = (&kept, Fence(round * 100_000 / 10_u64.pow(digits)));
+                    scope.spawn(move || kept.keep(fence, 400).unwrap());
+                }
+            });
+            let found = KeptFences::open(&folder).unwrap();
+            assert_eq!((found.life(), found.given()), (2, Some(Fence(round * 100_000))));
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn each_life_is_higher_and_knows_what_the_last_one_may_have_given() {
