@@ -7,6 +7,7 @@
 //! | `cutter` | cuts one operation into frames |
 //! | `channel` | the client's end of one stream: frames out, answers straight into the caller's memory |
 //! | `client` | one peer over several streams |
+//! | `turns` | waits for a stream that is free |
 //! | `stripes` | one long read or write over all free streams |
 //! | `queue` | many operations in flight from one thread |
 //! | `server` | accepts connections and keeps sessions |
@@ -26,6 +27,7 @@ mod serve;
 mod server;
 mod socket;
 mod stripes;
+mod turns;
 
 pub use client::{ClientOptions, TcpEndpoint};
 pub use server::{Server, ServerOptions};

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use hinterland_fabric::tcp::{ClientOptions, Server, ServerOptions, TcpEndpoint};
-use hinterland_fabric::{Endpoint, MemoryService, Service, Slice};
+use hinterland_fabric::{Endpoint, FabricError, MemoryService, Service, Slice};
 use hinterland_proto::{PeerHello, Refusal, RemoteError};
 use hinterland_types::{ByteRange, Handle, Rights, SessionId};
 use std::net::TcpListener;
@@ -47,9 +47,9 @@ impl Service for Slow {
     }
 }
 
-/// As many slow calls as there are streams, and then one more.
-fn call_behind_slow_ones(urgent: bool) -> bool {
-    const STREAMS: usize = 3;
+const STREAMS: usize = 3;
+
+fn connected(urgent: bool) -> (Arc<Slow>, Server, Arc<TcpEndpoint>) {
     let service = Arc::new(Slow {
         memory: MemoryService::new(Slice::copied(&[0; 64]), Rights::READ),
         waiting: AtomicUsize::new(0),
@@ -60,6 +60,12 @@ fn call_behind_slow_ones(urgent: bool) -> bool {
     let server = Server::start(listener, service.clone(), ServerOptions::default()).unwrap();
     let options = ClientOptions { streams: STREAMS, urgent, ..ClientOptions::default() };
     let endpoint = Arc::new(TcpEndpoint::connect(server.address(), options).unwrap());
+    (service, server, endpoint)
+}
+
+/// As many slow calls as there are streams, and then one more.
+fn call_behind_slow_ones(urgent: bool) -> bool {
+    let (service, _server, endpoint) = connected(urgent);
     std::thread::scope(|scope| {
         for _ in 0..STREAMS {
             scope.spawn(|| endpoint.call_within(b"slow", Duration::from_secs(60)).unwrap());
@@ -87,4 +93,56 @@ fn call_behind_slow_ones(urgent: bool) -> bool {
 fn an_urgent_call_does_not_wait_for_calls_that_take_all_streams() {
     assert!(call_behind_slow_ones(true));
     assert!(!call_behind_slow_ones(false), "without the stream it would, or this shows nothing");
+}
+
+#[test]
+fn a_call_waits_for_a_stream_no_longer_than_it_may() {
+    let (service, _server, endpoint) = connected(false);
+    let endpoint = &endpoint;
+    let short = Duration::from_millis(50);
+    std::thread::scope(|scope| {
+        for _ in 0..STREAMS {
+            scope.spawn(|| endpoint.call_within(b"slow", Duration::from_secs(60)).unwrap());
+        }
+        while service.waiting.load(Ordering::SeqCst) < STREAMS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let calls = [
+            scope.spawn(move || endpoint.call_within(b"now", short)),
+            scope.spawn(move || endpoint.call_urgent_within(b"now", short)),
+            scope.spawn(move || endpoint.call_while(b"now", Duration::from_secs(60), &|| false)),
+        ];
+        // Less than after which the slow calls give up, and leave their streams to others.
+        for _ in 0..20_000 {
+            if calls.iter().all(|call| call.is_finished()) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let are_over = calls.iter().all(|call| call.is_finished());
+        *service.is_let_go.lock().unwrap() = true;
+        service.changed.notify_all();
+        assert!(are_over, "they wait for the slow ones");
+        for call in calls {
+            let error = call.join().unwrap().unwrap_err();
+            assert!(matches!(error, FabricError::Timeout { during: "waiting for a stream", .. }), "{error}");
+        }
+    });
+    assert_eq!(endpoint.call(b"now").unwrap(), b"now");
+}
+
+#[test]
+fn all_of_many_calls_find_a_stream() {
+    let (_service, _server, endpoint) = connected(false);
+    std::thread::scope(|scope| {
+        for number in 0..32_u32 {
+            let endpoint = &endpoint;
+            scope.spawn(move || {
+                for round in 0..200_u32 {
+                    let body = [number.to_le_bytes(), round.to_le_bytes()].concat();
+                    assert_eq!(endpoint.call(&body).unwrap(), body);
+                }
+            });
+        }
+    });
 }

@@ -7,6 +7,7 @@ use super::greeting::greet;
 use super::queue::TcpQueue;
 use super::socket::{Socket, Spinner, Wait};
 use super::stripes::{FrameDraft, Work};
+use super::turns::{Slot, Taken, Waiters};
 use crate::endpoint::{Capabilities, Endpoint, Found, Queue};
 use crate::error::FabricError;
 use crate::part::{Destination, Part, Source};
@@ -19,7 +20,7 @@ use hinterland_types::{ByteRange, Handle, NodeId, SessionId};
 use std::fmt::Display;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Reads and writes of one run up to this size take the shortest way through the code.
@@ -88,9 +89,12 @@ impl Default for ClientOptions {
 pub struct TcpEndpoint {
     connector: Connector,
     established: Established,
-    streams: Vec<Mutex<Option<Channel>>>,
+    streams: Vec<Slot>,
     /// One more, where there may be one: only urgent calls take it, and only when all others are taken.
-    urgent: Option<Mutex<Option<Channel>>>,
+    urgent: Option<Slot>,
+    /// Who waits for one of the streams, and who for the last one.
+    waiters: Waiters,
+    urgent_waiters: Waiters,
     /// Where the next thread starts to look for a free stream.
     next: AtomicUsize,
     /// When a stream could not be opened last, and why. Threads that waited for one meanwhile are told the same: each would wait for
@@ -119,6 +123,12 @@ impl Patience<'_> {
     /// From this moment on.
     fn new(within: Duration) -> Self {
         Self { started: Instant::now(), within, goes_on: &|| true }
+    }
+
+    /// What is left of the time, if anything is.
+    fn left(&self) -> Option<Duration> {
+        let left = self.within.checked_sub(self.started.elapsed()).filter(|left| !left.is_zero());
+        left.filter(|_| (self.goes_on)())
     }
 }
 
@@ -171,7 +181,8 @@ impl TcpEndpoint {
         let may_have_more = count < established.limits.streams_max as usize;
         let urgent = (connector.options.urgent && may_have_more).then(Mutex::default);
         let (next, unopened) = (AtomicUsize::new(0), Mutex::default());
-        Ok(Self { connector, established, streams, urgent, next, unopened })
+        let (waiters, urgent_waiters) = Default::default();
+        Ok(Self { connector, established, streams, urgent, waiters, urgent_waiters, next, unopened })
     }
 
     /// The node at the other end.
@@ -215,7 +226,11 @@ impl TcpEndpoint {
     pub fn call_urgent_within(&self, body: &[u8], within: Duration) -> Result<Vec<u8>, FabricError> {
         check_call(body)?;
         let patience = Patience::new(within);
-        self.reply(self.exchange_on(self.urgent_stream(), &plain(FrameKind::Call, body), &patience)?)
+        self.reply(self.exchange_on(
+            self.urgent_stream(&patience)?,
+            &plain(FrameKind::Call, body),
+            &patience,
+        )?)
     }
 
     /// Sends a message as [`call_within`](Endpoint::call_within) does, and gives up before if `goes_on` says no: it is asked again and
@@ -231,7 +246,7 @@ impl TcpEndpoint {
     ) -> Result<Vec<u8>, FabricError> {
         check_call(body)?;
         let patience = Patience { goes_on, ..Patience::new(within) };
-        self.reply(self.exchange_on(self.any_stream(), &plain(FrameKind::Call, body), &patience)?)
+        self.reply(self.exchange_on(self.any_stream(&patience)?, &plain(FrameKind::Call, body), &patience)?)
     }
 
     fn reply(&self, answer: Answer) -> Result<Vec<u8>, FabricError> {
@@ -241,54 +256,64 @@ impl TcpEndpoint {
         }
     }
 
-    /// Locks a stream: one that is free, else the one whose turn it is.
-    fn any_stream(&self) -> MutexGuard<'_, Option<Channel>> {
-        let (free, turn) = self.free_stream();
-        free.unwrap_or_else(|| self.streams[turn].lock().unwrap_or_else(|poisoned| forget(poisoned)))
+    /// Takes a stream that is free, or waits for one.
+    fn any_stream(&self, patience: &Patience<'_>) -> Result<Taken<'_>, FabricError> {
+        match self.free_stream() {
+            Some(free) => Ok(free),
+            None => self.awaited(self.waiters.wait(|| self.free_stream(), || patience.left()), patience),
+        }
     }
 
-    /// Locks a stream: one that is free, else the one that is kept for this.
-    fn urgent_stream(&self) -> MutexGuard<'_, Option<Channel>> {
-        let (free, turn) = self.free_stream();
-        let kept = self.urgent.as_ref().unwrap_or(&self.streams[turn]);
-        free.unwrap_or_else(|| kept.lock().unwrap_or_else(|poisoned| forget(poisoned)))
+    /// Takes a stream that is free, or else the one that is kept for this.
+    fn urgent_stream(&self, patience: &Patience<'_>) -> Result<Taken<'_>, FabricError> {
+        let Some(kept) = &self.urgent else { return self.any_stream(patience) };
+        let waiters = &self.urgent_waiters;
+        let take = || self.free_stream().or_else(|| waiters.take(kept));
+        match take() {
+            Some(free) => Ok(free),
+            None => self.awaited(waiters.wait(take, || patience.left()), patience),
+        }
     }
 
-    /// A stream that nobody uses, and the one whose turn it is.
-    fn free_stream(&self) -> (Option<MutexGuard<'_, Option<Channel>>>, usize) {
-        if let Some(first) = try_lock(&self.streams[0]) {
-            return (Some(first), 0);
+    fn awaited<'a>(
+        &self,
+        taken: Option<Taken<'a>>,
+        patience: &Patience<'_>,
+    ) -> Result<Taken<'a>, FabricError> {
+        // All streams were taken for so long; nothing was sent.
+        taken.ok_or_else(|| FabricError::Timeout {
+            peer: self.connector.peer,
+            during: "waiting for a stream",
+            after: patience.started.elapsed().min(patience.within),
+        })
+    }
+
+    /// A stream that nobody uses.
+    fn free_stream(&self) -> Option<Taken<'_>> {
+        if let Some(first) = self.waiters.take(&self.streams[0]) {
+            return Some(first);
         }
         // Relaxed: only spreads threads over streams; nothing is published through it.
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.streams.len();
         let (before, after) = self.streams.split_at(turn);
-        (after.iter().chain(before).find_map(try_lock), turn)
+        after.iter().chain(before).find_map(|stream| self.waiters.take(stream))
     }
 
     /// One request, one answer, on one stream.
     fn exchange(&self, request: &Request<'_>, within: Duration) -> Result<Answer, FabricError> {
         let patience = Patience::new(within);
-        self.exchange_on(self.any_stream(), request, &patience)
+        self.exchange_on(self.any_stream(&patience)?, request, &patience)
     }
 
     fn exchange_on(
         &self,
-        mut guard: MutexGuard<'_, Option<Channel>>,
+        mut guard: Taken<'_>,
         request: &Request<'_>,
         patience: &Patience<'_>,
     ) -> Result<Answer, FabricError> {
-        let Patience { started, within, .. } = *patience;
-        if started.elapsed() >= within {
-            // All streams were taken for so long; nothing was sent.
-            return Err(FabricError::Timeout {
-                peer: self.connector.peer,
-                during: "waiting for a stream",
-                after: within,
-            });
-        }
         let channel = match &mut *guard {
             Some(channel) => channel,
-            None => guard.insert(self.open_unless_failed(started)?),
+            None => guard.insert(self.open_unless_failed(patience.started)?),
         };
         // SAFETY: the memory of the request is borrowed by our caller; the channel is dropped below unless the
         // answer was received.
@@ -381,12 +406,13 @@ impl TcpEndpoint {
         }
         let chunks = usize::try_from(bytes.div_ceil(u64::from(frame_bytes_max))).unwrap_or(usize::MAX);
         let started = Instant::now();
-        let mut first = self.any_stream();
+        // Without a limit: many long ones at once take their time, each while the others move bytes.
+        let mut first = self.any_stream(&Patience::new(Duration::MAX))?;
         if first.is_none() {
             *first = Some(self.open_unless_failed(started)?);
         }
         let mut lanes = vec![first];
-        for mut lane in self.streams.iter().filter_map(try_lock).take(chunks - 1) {
+        for mut lane in self.streams.iter().filter_map(|stream| self.waiters.take(stream)).take(chunks - 1) {
             // A stream that cannot be opened is one stream less, not a failure.
             if self.connector.ready(&mut lane).is_ok() {
                 lanes.push(lane);
@@ -588,19 +614,4 @@ pub(super) fn plain(kind: FrameKind, body: &[u8]) -> Request<'_> {
 pub(super) fn check_call(body: &[u8]) -> Result<(), FabricError> {
     let (value, limit) = (body.len() as u64, u64::from(CONTROL_BYTES_MAX));
     if value <= limit { Ok(()) } else { Err(FabricError::Limit { what: "call", value, limit }) }
-}
-
-fn try_lock(stream: &Mutex<Option<Channel>>) -> Option<MutexGuard<'_, Option<Channel>>> {
-    match stream.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(forget(poisoned)),
-        Err(TryLockError::WouldBlock) => None,
-    }
-}
-
-/// A thread panicked while it held the stream: nobody knows where in a frame it is, so it is closed.
-fn forget(poisoned: PoisonError<MutexGuard<'_, Option<Channel>>>) -> MutexGuard<'_, Option<Channel>> {
-    let mut guard = poisoned.into_inner();
-    *guard = None;
-    guard
 }
