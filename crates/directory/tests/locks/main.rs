@@ -22,6 +22,7 @@ enum Step {
     Again { node: u64 },
     Release { node: u64, which: usize, clean: bool },
     Withdraw { node: u64, which: usize },
+    TakeBack { node: u64, which: usize },
     Renew { node: u64 },
     Check { node: u64, holder: u64, which: usize },
     Restart { node: u64 },
@@ -41,6 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (node.clone(), 0..8_usize, any::<bool>())
             .prop_map(|(node, which, clean)| Step::Release { node, which, clean }),
         3 => (node.clone(), 0..8_usize).prop_map(|(node, which)| Step::Withdraw { node, which }),
+        3 => (node.clone(), 0..8_usize).prop_map(|(node, which)| Step::TakeBack { node, which }),
         3 => node.clone().prop_map(|node| Step::Renew { node }),
         2 => (node.clone(), node.clone(), 0..8_usize)
             .prop_map(|(node, holder, which)| Step::Check { node, holder, which }),
@@ -153,6 +155,11 @@ impl Pair {
                 let is_held = self.plain.withdraw(node, request);
                 assert_eq!(matches!(answer, LockAnswer::Granted { .. }), is_held, "{answer:?}");
                 assert!(is_held || answer == LockAnswer::Released, "{answer:?}");
+            }
+            Step::TakeBack { node, which } => {
+                let Some(request) = self.plain.requests(node).get(which).copied() else { return };
+                assert_eq!(self.ask(node, &LockAsk::TakeBack { request }), LockAnswer::Released);
+                self.plain.take_back(node, request);
             }
             Step::Renew { node } => {
                 self.ask(node, &LockAsk::Renew);

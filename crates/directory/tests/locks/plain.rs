@@ -13,6 +13,8 @@ struct Wish {
     address: GlobalAddress,
     mode: LockMode,
     replaces: Option<LockRequest>,
+    /// The read lock that it has replaced.
+    before: Option<Box<Wish>>,
     is_held: bool,
 }
 
@@ -65,6 +67,7 @@ impl Plain {
             address: *address,
             mode: *mode,
             replaces: *replaces,
+            before: None,
             is_held: false,
         };
         let place = if replaces.is_some() { 0 } else { self.wishes.len() };
@@ -93,6 +96,18 @@ impl Plain {
             self.grant();
         }
         is_held
+    }
+
+    /// An upgrade that is held becomes its read lock again; all else ends.
+    pub fn take_back(&mut self, node: u64, request: LockRequest) {
+        self.hear(node);
+        let is_it = |wish: &&mut Wish| wish.node == node && wish.request == request;
+        let upgraded = self.wishes.iter_mut().find(is_it).and_then(|wish| Some((*wish.before.take()?, wish)));
+        match upgraded {
+            Some((before, wish)) => *wish = before,
+            None => self.end(node, request, true),
+        }
+        self.grant();
     }
 
     pub fn restart(&mut self, node: u64) {
@@ -237,11 +252,12 @@ impl Plain {
                     break;
                 }
                 self.dirty.remove(&address);
-                self.wishes.retain(|wish| !(wish.node == front.node && Some(wish.request) == front.replaces));
+                let is_replaced =
+                    |wish: &mut Wish| wish.node == front.node && Some(wish.request) == front.replaces;
+                let before = self.wishes.extract_if(.., is_replaced).next().map(Box::new);
                 let is_front = |wish: &&mut Wish| wish.node == front.node && wish.request == front.request;
                 if let Some(wish) = self.wishes.iter_mut().find(is_front) {
-                    wish.is_held = true;
-                    wish.replaces = None;
+                    (wish.is_held, wish.replaces, wish.before) = (true, None, before);
                 }
             }
         }
