@@ -248,6 +248,42 @@ def test_a_large_file_whose_header_is_written_last_is_whole(mount, node):
     assert node.run("verify", "large").returncode == 0
 
 
+def test_a_large_file_that_is_removed_or_replaced_as_it_is_written_leaves_its_name_to_others(mount, node):
+    # More than stays in memory: the pool has its beginning, which its descriptor reads on.
+    pieces = [bytes([number]) * MEBIBYTE for number in range(1, 41)]
+
+    def begin(name):
+        file = open(mount / name, "w+b", buffering=0)
+        for piece in pieces:
+            file.write(piece)
+        return file
+
+    def goes_on(file):
+        file.write(b"end")
+        file.seek(0)
+        return file.read() == b"".join(pieces) + b"end"
+
+    before = used(node)
+    with begin("removed") as file:
+        os.unlink(mount / "removed")
+        (mount / "removed").write_bytes(b"anew")
+        assert (mount / "removed").read_bytes() == b"anew" and goes_on(file)
+    (mount / "source").write_bytes(b"sealed")
+    with begin("replaced") as file:
+        os.rename(mount / "source", mount / "replaced")
+        assert (mount / "replaced").read_bytes() == b"sealed" and goes_on(file)
+    with begin("written") as file, open(mount / "draft", "wb", buffering=0) as draft:
+        draft.write(b"draft")
+        os.rename(mount / "draft", mount / "written")
+        draft.close()
+        assert (mount / "written").read_bytes() == b"draft" and goes_on(file)
+    assert sorted(os.listdir(mount.folder)) == ["removed", "replaced", "written"]
+    assert [content(node, name) for name in ("removed", "replaced", "written")] == [b"anew", b"sealed", b"draft"]
+    for name in os.listdir(mount.folder):
+        os.unlink(mount / name)
+    wait_until(lambda: used(node) == before)
+
+
 def test_an_object_is_replaced_when_it_was_written_and_readers_keep_the_old_one(mount, node):
     path = mount / "folder/name"
     path.parent.mkdir()

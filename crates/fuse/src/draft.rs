@@ -365,6 +365,16 @@ impl Inner {
     /// # Errors
     /// [`SourceError`] of the pool; it has its name still.
     pub(crate) fn rename(&mut self, name: &ObjectName) -> Result<(), SourceError> {
+        self.yield_name()?;
+        self.name = Some(name.clone());
+        Ok(())
+    }
+
+    /// Has its put give back its name in the pool, so that another file can have it.
+    ///
+    /// # Errors
+    /// [`SourceError`] of the pool; the put has the name still.
+    pub(crate) fn yield_name(&mut self) -> Result<(), SourceError> {
         if let (Some(put), Some(taken)) = (&mut self.put, &self.taken)
             && Some(taken) == self.name.as_ref()
         {
@@ -372,7 +382,6 @@ impl Inner {
             put.rename(taken, &hidden)?;
             self.taken = Some(hidden);
         }
-        self.name = Some(name.clone());
         Ok(())
     }
 
@@ -381,7 +390,7 @@ impl Inner {
         self.before.as_ref().map(|before| before.object).or(self.covers)
     }
 
-    /// Forgets the name. The room is free again unless bytes of the file lie there.
+    /// Forgets the name, which its put has yielded. The room is free again unless bytes of the file lie there.
     pub(crate) fn remove_name(&mut self) {
         self.name = None;
         if !self.contents.needs_pool() {

@@ -45,10 +45,8 @@ impl PoolFiles {
         let _names = self.names();
         let draft = self.drafts.at(&path).filter(|draft| !draft.lock().has_failed());
         let mut found = draft.is_some();
-        if let Some(draft) = draft {
-            draft.lock().remove_name();
-            self.drafts.remove_name(&path, draft.inode);
-            self.drafts.give_back(draft.inode);
+        if let Some(draft) = &draft {
+            self.vacate(draft).map_err(|error| logged("removing", &path, &error))?;
         }
         // A region that another host has made under the name since it was looked up is no file, and stays.
         let known = self.source.stat(&name).map_err(|error| logged("removing", &path, &error))?;
@@ -59,6 +57,9 @@ impl PoolFiles {
                 Err(error) if matches!(error.code, libc::ENOENT | libc::EEXIST) => {}
                 Err(error) => return Err(logged("removing", &path, &error)),
             }
+        }
+        if let Some(draft) = &draft {
+            self.unname(draft, &path);
         }
         self.keep_folder_of(&path);
         if found { Ok(()) } else { Err(Errno::ENOENT) }
@@ -168,13 +169,10 @@ impl PoolFiles {
             }
         }
         let mut covered = None;
-        match there {
-            // What is replaced is open somewhere perhaps: it goes on without a name.
+        match &there {
             Some(Thing::Draft(draft)) => {
                 covered = draft.lock().covered();
-                draft.lock().remove_name();
-                self.drafts.remove_name(to.0, draft.inode);
-                self.drafts.give_back(draft.inode);
+                self.vacate(draft).map_err(said)?;
             }
             Some(Thing::Object(info)) => covered = Some(info.object),
             _ => {}
@@ -204,11 +202,33 @@ impl PoolFiles {
                 inner.rename(to.1).map_err(said)?;
                 self.drafts.rename(from.0, to.0);
                 self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
-                Ok(())
             }
-            Thing::Object(info) => moves(info.object).map_err(said),
-            Thing::Folder => Err(Errno::EISDIR),
+            Thing::Object(info) => moves(info.object).map_err(said)?,
+            Thing::Folder => return Err(Errno::EISDIR),
         }
+        if let Some(Thing::Draft(draft)) = there {
+            self.unname(&draft, to.0);
+        }
+        Ok(())
+    }
+
+    /// Has a file that is being written yield its name in the pool to what is to have it. It has the name here still: what follows may fail.
+    fn vacate(&self, draft: &Draft) -> Result<(), SourceError> {
+        let mut inner = draft.lock();
+        match inner.yield_name() {
+            // The name of a put that is lost was given back with it.
+            Err(error) if inner.check().is_ok() => return Err(error),
+            _ => {}
+        }
+        self.drafts.take(draft.inode, inner.taken.as_ref().map(|taken| taken.as_str()));
+        Ok(())
+    }
+
+    /// Takes the name here from a file that is being written. It is open somewhere perhaps, and goes on without.
+    fn unname(&self, draft: &Draft, path: &str) {
+        draft.lock().remove_name();
+        self.drafts.remove_name(path, draft.inode);
+        self.drafts.give_back(draft.inode);
     }
 
     /// Removes an object that was replaced, unless its name has gone to another one.
