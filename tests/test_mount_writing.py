@@ -479,6 +479,24 @@ def test_attributes_decide_where_a_file_lies(two_racks, folder):
         mounted.stop()
 
 
+def test_attributes_are_made_replaced_or_taken_away_as_a_program_asks(mount):
+    (mount / "folder").mkdir()
+    name = "user.hinterland.copies"
+    assert code_of(lambda: os.setxattr(mount / "folder", name, b"2", os.XATTR_REPLACE)) == errno.ENODATA
+    assert code_of(lambda: os.removexattr(mount / "folder", name)) == errno.ENODATA
+    os.setxattr(mount / "folder", name, b"2", os.XATTR_CREATE)
+    assert code_of(lambda: os.setxattr(mount / "folder", name, b"3", os.XATTR_CREATE)) == errno.EEXIST
+    assert os.getxattr(mount / "folder", name) == b"2"
+    os.setxattr(mount / "folder", name, b"1", os.XATTR_REPLACE)
+    os.removexattr(mount / "folder", name)
+    assert code_of(lambda: os.getxattr(mount / "folder", name)) == errno.ENODATA
+    with open(mount / "file", "wb", buffering=0) as file:
+        # A file always has a number of copies, and a rack when one was named.
+        assert code_of(lambda: os.setxattr(file.fileno(), name, b"1", os.XATTR_CREATE)) == errno.EEXIST
+        os.setxattr(file.fileno(), name, b"1", os.XATTR_REPLACE)
+        assert code_of(lambda: os.removexattr(file.fileno(), "user.hinterland.rack")) == errno.ENODATA
+
+
 def test_modes_and_times_are_remembered_by_the_mount(mount):
     (mount / "file").write_bytes(b"x")
     os.chmod(mount / "file", 0o751)

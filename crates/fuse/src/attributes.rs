@@ -2,6 +2,7 @@
 
 use crate::remembered::Marks;
 use crate::source::Placing;
+use crate::tree::Entry;
 use fuser::{Errno, FileAttr, FileType, INodeNo};
 use hinterland_proto::control::{ObjectInfo, ObjectState};
 use hinterland_types::RackName;
@@ -75,8 +76,16 @@ fn attributes(inode: u64, kind: FileType, size: u64, marks: Marks) -> FileAttr {
     }
 }
 
+/// The value of an extended attribute; nothing for a name that a file or folder does not have.
+pub(crate) fn attribute(entry: &Entry, placing: &Placing, name: &str) -> Option<String> {
+    match entry {
+        Entry::File(info) => file_attribute(info, placing, name),
+        Entry::Folder(_) => folder_attribute(placing, name),
+    }
+}
+
 /// What was set of a folder for the files that are made in it.
-pub(crate) fn folder_attribute(placing: &Placing, name: &str) -> Option<String> {
+fn folder_attribute(placing: &Placing, name: &str) -> Option<String> {
     match name.strip_prefix(PREFIX)? {
         "copies" => placing.copies.map(|copies| copies.to_string()),
         "rack" => placing.rack.as_ref().map(ToString::to_string),
@@ -108,8 +117,8 @@ pub(crate) fn placed(placing: &Placing, name: &str, value: Option<&[u8]>) -> Res
     Ok(placing)
 }
 
-/// The value of an extended attribute; nothing for a name that a file does not have.
-pub(crate) fn attribute(info: &ObjectInfo, placing: &Placing, name: &str) -> Option<String> {
+/// What a file says of the object that it is, or is to become.
+fn file_attribute(info: &ObjectInfo, placing: &Placing, name: &str) -> Option<String> {
     match name.strip_prefix(PREFIX)? {
         "object" => Some(info.object.0.to_string()),
         "name" => Some(info.name.to_string()),
@@ -166,13 +175,13 @@ mod tests {
         let none = Placing::default();
         info.digest[0] = 0xab;
         for name in ["object", "name", "state", "digest", "copies"] {
-            assert!(attribute(&info, &none, &format!("user.hinterland.{name}")).is_some(), "{name}");
+            assert!(file_attribute(&info, &none, &format!("user.hinterland.{name}")).is_some(), "{name}");
         }
-        assert!(attribute(&info, &none, "user.hinterland.digest").unwrap().starts_with("ab00"));
+        assert!(file_attribute(&info, &none, "user.hinterland.digest").unwrap().starts_with("ab00"));
         for name in
             ["user.hinterland.homes", "user.hinterland.rack", "user.hinterland.secret", "security.capability"]
         {
-            assert_eq!(attribute(&info, &none, name), None);
+            assert_eq!(file_attribute(&info, &none, name), None);
         }
     }
 
@@ -208,7 +217,7 @@ mod tests {
                 heat: false,
             });
         }
-        let text = attribute(&info, &Placing::default(), "user.hinterland.homes").unwrap();
+        let text = file_attribute(&info, &Placing::default(), "user.hinterland.homes").unwrap();
         assert_eq!(text, "node-1 b 127.0.0.1:1 up\nnode-2 b 127.0.0.1:1 down");
     }
 

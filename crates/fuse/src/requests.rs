@@ -1,12 +1,11 @@
 //! The kernel's requests, and how each is answered.
 
-use crate::attributes::{attribute, folder_attribute};
+use crate::attributes::attribute;
 use crate::filesystem::{ENTRY_LIFETIME, Found, PoolFiles, logged};
 use crate::listing::Child;
 use crate::open_files::OpenFile;
 use crate::opening::{DRAFT_READING, DRAFT_WRITING, Opening};
 use crate::settings::Changes;
-use crate::tree::Entry;
 use fuser::{
     BsdFileFlags, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenAccMode, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -434,21 +433,20 @@ impl Filesystem for PoolFiles {
         inode: INodeNo,
         name: &OsStr,
         value: &[u8],
-        _flags: i32,
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        answer(reply, self.set_attribute(inode, name, Some(value)));
+        answer(reply, self.set_attribute(inode, name, Some(value), flags));
     }
 
     fn removexattr(&self, _: &Request, inode: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        answer(reply, self.set_attribute(inode, name, None));
+        answer(reply, self.set_attribute(inode, name, None, nix::libc::XATTR_REPLACE));
     }
 
     fn getxattr(&self, _: &Request, inode: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let value = match (self.described(inode), name.to_str()) {
-            (Ok((Entry::File(info), placing)), Some(name)) => attribute(&info, &placing, name),
-            (Ok((Entry::Folder(_), placing)), Some(name)) => folder_attribute(&placing, name),
+            (Ok((entry, placing)), Some(name)) => attribute(&entry, &placing, name),
             _ => None,
         };
         match value {

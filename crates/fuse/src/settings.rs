@@ -1,6 +1,6 @@
 //! Lengths, modes, owners, times and extended attributes that programs set.
 
-use crate::attributes::placed;
+use crate::attributes::{attribute, placed};
 use crate::filesystem::{PoolFiles, logged};
 use crate::remembered::Marks;
 use crate::source::{Placing, SourceError};
@@ -100,19 +100,25 @@ impl PoolFiles {
         Ok((entry, placing))
     }
 
-    /// Sets an extended attribute, or takes it away.
+    /// Sets an extended attribute, or takes it away. The flags, as of `setxattr`, say whether there must be one or none.
     pub(crate) fn set_attribute(
         &self,
         inode: INodeNo,
         name: &OsStr,
         value: Option<&[u8]>,
+        flags: i32,
     ) -> Result<(), Errno> {
         if !self.owner.writable {
             return Err(Errno::EROFS);
         }
         let name = name.to_str().ok_or(Errno::EOPNOTSUPP)?;
         let (entry, placing) = self.described(inode)?;
-        let placing = placed(&placing, name, value)?;
+        let (known, placing) = (attribute(&entry, &placing, name), placed(&placing, name, value)?);
+        match flags {
+            libc::XATTR_CREATE if known.is_some() => return Err(Errno::EEXIST),
+            libc::XATTR_REPLACE if known.is_none() => return Err(Errno::NO_XATTR),
+            _ => {}
+        }
         match entry {
             Entry::Folder(path) => {
                 self.remembered.place(&path, placing);
