@@ -38,7 +38,7 @@ const LISTENER: u64 = 0;
 const BELL: u64 = 1;
 /// Tokens from here on: two for each space or connection.
 const TOKEN_FIRST: u64 = 2;
-/// How long a program may take to send the rest of a message.
+/// How long a program may take to make room for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two looks at faults that wait.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -52,6 +52,8 @@ const AWAKE_INTERVAL: Duration = Duration::from_millis(10);
 const SPARE_DESCRIPTORS: usize = 12;
 /// Descriptors that there must be room for before a connection is accepted: those that a process brings, and what is open for a moment.
 const GREETING_DESCRIPTORS: usize = 6;
+/// Descriptors that a message brings at most: a greeting has two.
+const MESSAGE_DESCRIPTORS: usize = 2;
 /// Pause where there is no room.
 const DESCRIPTORS_INTERVAL: Duration = Duration::from_millis(1);
 /// One past the last address that a program can have: 47 bits.
@@ -123,6 +125,10 @@ struct Connection {
     page: Option<SharedSlice>,
     /// Nothing but a greeting has been said so far: what is may bring descriptors, or need some here.
     is_new: bool,
+    /// The message that is coming in, how much of it is here, and the descriptors that came with it.
+    message: [u8; wire::BYTES],
+    filled: usize,
+    descriptors: Vec<OwnedFd>,
 }
 
 struct Serving {
@@ -139,6 +145,48 @@ struct Serving {
     started: Sender<Started>,
     /// Room for the descriptors of who greets, which forks do not get: what a fork has made must be able to greet, or nobody would ever end.
     spare: Vec<OwnedFd>,
+}
+
+impl Connection {
+    fn new(stream: UnixStream, process: i32) -> Self {
+        let (message, descriptors) = ([0; wire::BYTES], Vec::new());
+        Self { stream, process, page: None, is_new: true, message, filled: 0, descriptors }
+    }
+
+    /// Takes what has come of a message, without a wait for the rest: others of the run wait for their memory meanwhile. Returns whether it is
+    /// all there.
+    ///
+    /// # Errors
+    /// The stream has ended or failed, or more descriptors came than any message has.
+    fn receive(&mut self) -> Result<bool, OsError> {
+        match self.stream.receive_now(&mut self.message[self.filled..], &mut self.descriptors) {
+            Err(error) if error.is_would_block() => Ok(false),
+            Ok(0) => Err(unsound("the stream has ended")),
+            Ok(_) if self.descriptors.len() > MESSAGE_DESCRIPTORS => {
+                Err(unsound("it brings too many descriptors"))
+            }
+            Ok(count) => {
+                self.filled += count;
+                Ok(self.filled == self.message.len())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The message that is there, and its descriptors; the next one can come.
+    fn take(&mut self) -> (Option<Message>, Vec<OwnedFd>) {
+        self.filled = 0;
+        (Message::parse(&self.message), std::mem::take(&mut self.descriptors))
+    }
+}
+
+/// Of a connection over which nothing more is to be had.
+fn unsound(reason: &str) -> OsError {
+    OsError::Refused {
+        operation: "receiving",
+        reason: reason.to_owned(),
+        hint: "start the program anew".into(),
+    }
 }
 
 impl Supervisor {
@@ -489,11 +537,10 @@ impl Serving {
             );
             return;
         }
-        if stream.set_receive_timeout(Some(PATIENCE)).is_ok()
-            && stream.set_send_timeout(Some(PATIENCE)).is_ok()
+        if stream.set_send_timeout(Some(PATIENCE)).is_ok()
             && self.poller.add(&stream, token, Interest::READ).is_ok()
         {
-            self.connections.insert(number, Connection { stream, process, page: None, is_new: true });
+            self.connections.insert(number, Connection::new(stream, process));
         }
     }
 
@@ -503,16 +550,44 @@ impl Serving {
         if is_new {
             self.spare.clear();
         }
-        let mut bytes = [0; wire::BYTES];
-        let mut descriptors = Vec::new();
-        let received = connection.stream.receive_exact(&mut bytes, &mut descriptors);
-        let message = received.ok().and_then(|()| Message::parse(&bytes));
+        let stays = match connection.receive() {
+            Ok(true) => {
+                let (message, descriptors) = connection.take();
+                if let Some(Message { kind: Kind::Mover, words: [_, staging, bytes] }) = message {
+                    // From here on the evicting thread reads what it says.
+                    let _ = self.poller.remove(&connection.stream);
+                    self.employ(connection.stream, connection.process, staging, bytes);
+                    self.has_spare(SPARE_DESCRIPTORS);
+                    return;
+                }
+                self.obey(&mut connection, message, descriptors)
+            }
+            Ok(false) => true,
+            Err(_) => false,
+        };
+        if stays {
+            self.connections.insert(number, connection);
+        } else {
+            let _ = self.poller.remove(&connection.stream);
+        }
+        if is_new {
+            self.has_spare(SPARE_DESCRIPTORS);
+        }
+    }
+
+    /// Does what a program has said. Returns whether it may say more.
+    fn obey(
+        &mut self,
+        connection: &mut Connection,
+        message: Option<Message>,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> bool {
         // A greeting may have to be said again.
         connection.is_new &= matches!(message, Some(Message { kind: Kind::Hello, .. }));
         let process = connection.process;
-        let stays = match message {
+        match message {
             Some(Message { kind: Kind::Hello, words: [_, probe, how] }) if is_usable(probe, PAGE) => {
-                self.greet(&mut connection, probe, how, descriptors).is_ok()
+                self.greet(connection, probe, how, descriptors).is_ok()
             }
             Some(Message { kind: Kind::Register, words: [address, bytes, _] }) => {
                 let is_served = is_usable(address, bytes) && self.register(process, address, bytes);
@@ -549,22 +624,7 @@ impl Serving {
                 }
                 true
             }
-            Some(Message { kind: Kind::Mover, words: [_, staging, bytes] }) => {
-                // From here on the evicting thread reads what it says.
-                let _ = self.poller.remove(&connection.stream);
-                self.employ(connection.stream, process, staging, bytes);
-                self.has_spare(SPARE_DESCRIPTORS);
-                return;
-            }
             _ => false,
-        };
-        if stays {
-            self.connections.insert(number, connection);
-        } else {
-            let _ = self.poller.remove(&connection.stream);
-        }
-        if is_new {
-            self.has_spare(SPARE_DESCRIPTORS);
         }
     }
 

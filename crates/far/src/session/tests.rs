@@ -81,6 +81,31 @@ fn a_greeting_with_a_place_that_no_program_has_is_refused() {
 }
 
 #[test]
+fn a_message_that_comes_in_parts_keeps_nobody_waiting_and_is_heard_when_it_is_whole() {
+    let (supervisor, folder) = supervised("parts");
+    let (slow, other) = (connect(&folder), connect(&folder));
+    let register = Message::new(Kind::Register, [0, 1 << 30, PAGE]).to_bytes();
+    let mut answer = [0; wire::BYTES];
+    for part in register.chunks(5) {
+        slow.send_all(part, &[]).unwrap();
+        // Whoever asks behind it is answered before the rest has come.
+        other.send_all(&register, &[]).unwrap();
+        other.receive_exact(&mut answer, &mut Vec::new()).unwrap();
+        assert_eq!(Message::parse(&answer), Some(Message::new(Kind::Done, [0; 3])));
+    }
+    slow.receive_exact(&mut answer, &mut Vec::new()).unwrap();
+    assert_eq!(Message::parse(&answer), Some(Message::new(Kind::Done, [0; 3])));
+    // With more descriptors than any message has, it is none.
+    let bell = EventCounter::new().unwrap();
+    for byte in &register[..MESSAGE_DESCRIPTORS + 1] {
+        slow.send_all(&[*byte], &[bell.as_fd()]).unwrap();
+    }
+    assert_eq!(slow.receive(&mut answer, &mut Vec::new()).unwrap_or(0), 0);
+    supervisor.finish();
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn a_thread_that_fails_ends_the_whole_run_and_says_so() {
     if std::env::var_os(SECOND).is_some() {
         let thread = spawn("far-evict", None, || panic!("a defect")).unwrap();
