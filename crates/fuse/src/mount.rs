@@ -26,6 +26,8 @@ const KIND: &str = "hinterland";
 /// speed, and moves bytes that a program which reads a header and maps the rest never wants. Only root can set it; 128 KiB
 /// otherwise.
 const READ_AHEAD_KIB: u32 = 1024;
+/// What the kernel shows, and the process behind a mount reads: over these it would ask itself, and nothing ends a process that waits so.
+const KERNELS_FOLDERS: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// How often it is looked whether an unmount has ended.
 const LOOK: Duration = Duration::from_millis(100);
 /// Looks that find a mount in other namespaces only, before it is left there.
@@ -99,6 +101,14 @@ pub enum MountError {
     /// The folder is the root of all files.
     #[error("a mount on / would lie over all files (hint: `mkdir -p /pool`, and mount there)")]
     Root,
+    /// The folder is one in which the kernel itself shows something.
+    #[error(
+        "a mount on {folder:?} would lie over what the kernel shows there, and programs that look for that would wait for ever (hint: `mkdir -p /pool`, and mount there)"
+    )]
+    Kernels {
+        /// Which.
+        folder: PathBuf,
+    },
     /// What is mounted there belonged to a process that is gone.
     #[error(
         "{folder:?} is a mount whose process has ended (hint: clear it with `{}`)",
@@ -344,6 +354,9 @@ fn check_folder(folder: &Path, cover: bool) -> Result<PathBuf, MountError> {
     if folder == Path::new("/") {
         return Err(MountError::Root);
     }
+    if KERNELS_FOLDERS.iter().any(|kernels| folder == Path::new(kernels)) || folder.starts_with("/proc") {
+        return Err(MountError::Kernels { folder });
+    }
     let mounts = mounts().unwrap_or_default();
     if !cover && is_mounted(&mounts, &folder) {
         return Err(MountError::AlreadyMounted { folder });
@@ -444,6 +457,17 @@ mod tests {
         assert!(matches!(&missing, MountError::NoFolder { .. }) && missing.to_string().contains("mkdir -p"));
         let file = check_folder(Path::new("/proc/self/status"), false).unwrap_err();
         assert!(matches!(file, MountError::NotAFolder { .. }));
+    }
+
+    #[test]
+    fn nothing_is_mounted_over_what_the_kernel_shows() {
+        for (folder, cover) in
+            [("/proc", true), ("/proc/self/fd", true), ("/sys", false), ("/dev/../dev", true)]
+        {
+            let refusal = check_folder(Path::new(folder), cover).unwrap_err();
+            let is_it = matches!(refusal, MountError::Kernels { .. });
+            assert!(is_it && refusal.to_string().contains("hint: "), "{folder}: {refusal}");
+        }
     }
 
     #[test]
