@@ -596,6 +596,14 @@ def test_programs_that_rewrite_a_file_at_once_find_it_each_time(mount, node):
     wait_until(lambda: content(node, "shared") == whole)
 
 
+def test_a_mount_that_would_hide_the_socket_of_the_node_is_refused(node):
+    place = os.path.dirname(os.path.realpath(node.socket))
+    for words in (["mount", place], ["run", "--at", place, "--", "true"]):
+        # One that is there is ended as a busy one, and fails the test.
+        ended = subprocess.run(["timeout", "20", *node.command(*words)], capture_output=True, text=True)
+        assert ended.returncode == 1 and "by which the node is reached" in ended.stderr and "hint:" in ended.stderr, ended
+
+
 def test_read_only_is_the_default(node, folder):
     mounted = Mount(node, folder, options=())
     try:

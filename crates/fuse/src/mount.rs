@@ -51,6 +51,8 @@ pub struct MountOptions {
     pub cover: bool,
     /// Whether files can be made, which become objects, and removed.
     pub writable: bool,
+    /// The socket of the node, if it has a path: more connections are made through it as files are opened.
+    pub socket: Option<PathBuf>,
 }
 
 impl MountOptions {
@@ -63,6 +65,7 @@ impl MountOptions {
             passthrough: true,
             cover: false,
             writable: false,
+            socket: None,
         }
     }
 }
@@ -108,6 +111,16 @@ pub enum MountError {
     Kernels {
         /// Which.
         folder: PathBuf,
+    },
+    /// The node's socket lies below the folder.
+    #[error(
+        "a mount on {folder:?} would lie over {socket:?}, by which the node is reached (hint: `mkdir -p /pool`, and mount there)"
+    )]
+    OverSocket {
+        /// Which.
+        folder: PathBuf,
+        /// The socket.
+        socket: PathBuf,
     },
     /// What is mounted there belonged to a process that is gone.
     #[error(
@@ -177,6 +190,11 @@ pub fn mount(
     ended: Sender<()>,
 ) -> Result<Mounted, MountError> {
     let folder = check_folder(&options.folder, options.cover)?;
+    if let Some(socket) = &options.socket
+        && socket.canonicalize().is_ok_and(|found| found.starts_with(&folder))
+    {
+        return Err(MountError::OverSocket { folder, socket: socket.clone() });
+    }
     check_device()?;
     let (user, group) = (getuid().as_raw(), getgid().as_raw());
     let owner = Owner { user, group, writable: options.writable };

@@ -51,6 +51,7 @@ pub fn run(arguments: &Arguments, context: &Context) -> Result<ExitCode, Failure
         workers: usize::from(arguments.workers),
         passthrough: !arguments.no_passthrough,
         writable: arguments.writable,
+        socket: Some(context.socket()),
         ..MountOptions::new(&arguments.folder)
     };
     let (sender, ended) = channel();

@@ -233,6 +233,7 @@ fn mount(arguments: &Arguments, socket: &std::path::Path) -> Result<Mounted, Fai
         writable: arguments.writable,
         // The program of another `hinterland run` may start one of its own.
         cover: true,
+        socket: Some(socket.to_owned()),
         ..MountOptions::new(&arguments.at)
     };
     Ok(hinterland_fuse::mount(source, &options, channel().0)?)
